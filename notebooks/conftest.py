@@ -1,0 +1,22 @@
+"""What `pytest --nbval notebooks` compares: text, strictly. Pictures have a line of text beside them (specwb.widgets.show)."""
+
+from __future__ import annotations
+
+import pytest
+
+PICTURES = ("application/vnd.plotly.v1+json", "text/html", "image/svg+xml")
+CELL_TIMEOUT = 120  # seconds; nbval's own 2000 is how long a dead kernel would be waited for
+
+
+def pytest_configure(config):
+    if getattr(config.option, "nbval_cell_timeout", None) == 2000:
+        config.option.nbval_cell_timeout = CELL_TIMEOUT
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path, parent):
+    collected = yield
+    for item in collected:
+        if hasattr(item, "skip_compare"):  # nbval's notebook collector
+            item.skip_compare += PICTURES
+    return collected

@@ -1,0 +1,1 @@
+"""What proposes: one file a method over shared pieces."""

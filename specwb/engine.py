@@ -1,0 +1,262 @@
+"""The one loop. ``rounds`` is the public generator, ``decode`` is ``rounds`` run to its end and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specwb.flow import Draft, State, Step, Verdict
+from specwb.methods import Method
+from specwb.methods import method as make_method
+from specwb.models.target import Target
+from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise, row_seeds
+from specwb.probability import Sampling, inverse_cdf
+
+Prompt = str | Sequence[int]
+
+
+class PromptError(ValueError):
+    """A prompt that cannot be decoded: empty, too long, or text without a tokenizer."""
+
+
+@dataclass
+class Clock:
+    """Seconds spent in the four parts of a round; synchronises the device, so it is for measuring only."""
+
+    device: torch.device
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("draft", "score", "verify", "commit"), 0.0))
+    _last: float = 0.0
+
+    def start(self) -> None:
+        self._last = self._now()
+
+    def lap(self, part: str) -> None:
+        now = self._now()
+        self.seconds[part] += now - self._last
+        self._last = now
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]:
+    """Cut the block at the end of text or at the limit, before anything is committed.
+
+    The last token that stays becomes the closing token, so that the result is an ordinary verdict: tokens, features, caches
+    and statistics are all cut alike. Returns the verdict (with ``emitted``) and ``done [B]``.
+    """
+    drafted = draft.tokens.gather(1, verdict.path)
+    accepted = verdict.accepted
+    width = verdict.path.shape[1]
+    place = torch.arange(width, device=accepted.device)
+    emitted = torch.cat([drafted[:, 1:], verdict.closing[:, None]], 1)
+    emitted = torch.where(place == accepted[:, None], verdict.closing[:, None], emitted)
+    count = torch.minimum(accepted + 1, state.limit - state.known)
+    if state.eos.numel():
+        stops = (emitted[:, :, None] == state.eos).any(-1) & (place < count[:, None])
+        ended, at = stops.max(1)
+        count = torch.where(ended, at + 1, count)
+        done = ended | (state.known + count >= state.limit)
+    else:
+        done = state.known + count >= state.limit
+    count = torch.where(state.done, 0, count)
+    short = (count - 1).clamp_min(0)
+    path = verdict.path.gather(1, torch.minimum(place, short[:, None]))
+    return Verdict(path, count - 1, emitted.gather(1, short[:, None]).squeeze(1), verdict.law, emitted), done | state.done
+
+
+def rounds(
+    target: Target,
+    prompts: Prompt | Sequence[Prompt],
+    method: str | Method = "ar",
+    *,
+    max_new_tokens: int | Sequence[int] = 128,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int | list[int] | torch.Generator = 0,
+    eos: int | Sequence[int] | None = None,
+    trace: bool = False,
+    clock: Clock | None = None,
+    **options,
+) -> Iterator[Step]:
+    """Decode round by round: each item is one draft-score-verify-commit cycle, one target forward.
+
+    Args:
+        prompts: a text or token ids, or a batch of them (rows of different lengths are fine).
+        method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned; ``options`` are the method's own.
+        seed: an integer, or one a row; a row with its own seed gives the same text alone and in a batch.
+        eos: ids that end a row; default the target's own, ``()`` for none.
+        trace: keep scores and uniforms in every step, for :func:`specwb.explain`.
+    Raises:
+        PromptError, ValueError, LawMismatch, LoadError: before any work is done.
+    """
+    sampling = Sampling(float(temperature), top_k, float(top_p))
+    chosen = method if isinstance(method, Method) else make_method(method, target, **options)
+    if isinstance(method, Method) and options:
+        raise ValueError(f"options {', '.join(options)} belong to specwb.method(...), not beside a finished method")
+    rule = chosen.rule_for(sampling)
+    rows = token_rows(target, prompts)
+    budgets = [max_new_tokens] * len(rows) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    if len(budgets) != len(rows) or any(m < 1 for m in budgets):
+        raise PromptError(f"max_new_tokens must be >= 1, one for all or one a prompt; got {max_new_tokens}")
+    for i, (row, budget) in enumerate(zip(rows, budgets, strict=True)):
+        if len(row) + budget > target.context:
+            raise PromptError(
+                f"prompt {i} has {len(row)} tokens; with max_new_tokens={budget} it exceeds the context of {target.name!r} ({target.context})"
+            )
+    ends = target.eos if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock)
+
+
+def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock) -> Iterator[Step]:
+    drafter = copy.copy(chosen.drafter)
+    with torch.inference_mode():
+        tree = drafter.tree
+        state = target.open(rows, budgets, max(tree.n, drafter.window) + 1, sampling, ends, drafter.features)
+        drafter.open(state, target)
+        draws = 0 if sampling.greedy else 1
+        noise = Noise(seeds, {DRAFT: drafter.uniforms(sampling), ACCEPT: draws * rule.uniforms(tree), CLOSE: draws}, max_step=tree.D + 1)
+    index = 0
+    while not state.finished:
+        # not around the yield: a generator must not leave its caller in inference mode
+        with torch.inference_mode():
+            step = _step(state, target, drafter, rule, noise, clock, trace, index)
+        yield step
+        index += 1
+
+
+def _step(state, target, drafter, rule, noise, clock, trace, index) -> Step:
+    if clock:
+        clock.start()
+    noise.at(state.known)
+    known = state.known
+    draft = drafter.propose(state, noise)
+    if clock:
+        clock.lap("draft")
+    assert draft.tree.D <= drafter.tree.D, "a drafter's tree attribute is the largest tree it proposes"
+    assert draft.tree.n <= drafter.tree.n, "a drafter's tree attribute is the largest tree it proposes"
+    scores = target.score(state, draft, drafter.features)
+    if clock:
+        clock.lap("score")
+    accept = noise.u(ACCEPT) if rule.uniforms(draft.tree) and not state.sampling.greedy else None
+    raw = rule.verify(draft, scores, accept)
+    close = None
+    if raw.law is not None:
+        close = noise.u(CLOSE)[:, 0]
+        raw.closing = inverse_cdf(raw.law, close)
+    verdict, done = trim(raw, draft, state)
+    if clock:
+        clock.lap("verify")
+    target.commit(state, draft, verdict, scores)
+    drafter.observe(state, draft, verdict, scores)
+    state.advance(verdict, done)
+    if clock:
+        clock.lap("commit")
+    return Step(
+        index, known, draft, verdict, scores if trace else None, accept if trace else None, close if trace else None, rule, target.tokenizer, state
+    )
+
+
+@dataclass
+class Output:
+    """What :func:`decode` returns. Lists have one entry a row.
+
+    tokens: new token ids; text: decoded (None without a tokenizer); rounds: target forwards that emitted something.
+    """
+
+    tokens: list[list[int]]
+    text: list[str] | str | None
+    rounds: list[int]
+    seconds: float
+    accepted_lengths: list[list[int]]
+    steps: list[Step] = field(default_factory=list, repr=False)
+
+    @property
+    def mean_tokens_per_round(self) -> float:
+        """tau: tokens a round, the closing token included; 1 for plain decoding."""
+        return sum(map(len, self.tokens)) / max(1, sum(self.rounds))
+
+    @property
+    def accepted_per_round(self) -> float:
+        """tau - 1: drafted tokens kept a round."""
+        return self.mean_tokens_per_round - 1
+
+    @property
+    def tokens_per_second(self) -> float:
+        return sum(map(len, self.tokens)) / self.seconds
+
+
+def decode(
+    target: Target,
+    prompts: Prompt | Sequence[Prompt],
+    method: str | Method = "ar",
+    *,
+    on_tokens: Callable[[int, list[int], int], None] | None = None,
+    trace: bool = False,
+    **settings,
+) -> Output:
+    """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments.
+
+    Args:
+        on_tokens: called every round for every unfinished row with (row, new ids, how many of them were drafted); costs one more
+            device read a round.
+        trace: keep every :class:`Step` in ``steps``.
+    """
+    prompts = prompts.tolist() if isinstance(prompts, Tensor) else prompts
+    single = _single(prompts)
+    loop = rounds(target, prompts, method, trace=trace, **settings)
+    began = time.perf_counter()
+    counts, steps, state = [], [], None
+    for step in loop:
+        state = step.state
+        counts.append(step.verdict.count)
+        if trace:
+            steps.append(step)
+        if on_tokens is not None:
+            assert step.verdict.emitted is not None
+            for row, (n, ids) in enumerate(zip(step.verdict.count.tolist(), step.verdict.emitted.tolist(), strict=True)):
+                if n:
+                    on_tokens(row, ids[:n], n - 1)
+    assert state is not None
+    starts, ends, table = state.start.tolist(), state.known.tolist(), state.tokens.tolist()
+    tokens = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
+    per_round = torch.stack(counts, 1).tolist()
+    lengths = [[n - 1 for n in row if n > 0] for row in per_round]
+    seconds = time.perf_counter() - began
+    text = None if target.tokenizer is None else [target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
+    return Output(tokens, text[0] if single and text else text, [len(row) for row in lengths], seconds, lengths, steps)
+
+
+def _single(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str) and not hasattr(prompts[0], "__len__"))
+
+
+def token_rows(target: Target, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
+    """Token ids of every row. Raises PromptError for an empty prompt, ids outside the vocabulary, or text without a tokenizer."""
+    if isinstance(prompts, Tensor):
+        prompts = prompts.tolist()
+    many: Sequence = [prompts] if _single(prompts) else prompts
+    if not len(many):
+        raise PromptError("no prompt was given")
+    rows = []
+    for i, prompt in enumerate(many):
+        if isinstance(prompt, str):
+            if target.tokenizer is None:
+                raise PromptError("prompts are text but the target was loaded without a tokenizer; pass token ids or a tokenizer")
+            ids = target.tokenizer(prompt)["input_ids"]
+        else:
+            ids = [int(x) for x in prompt]
+        if not ids:
+            raise PromptError(f"prompt {i} is empty; it needs at least one token")
+        if min(ids) < 0 or max(ids) >= target.vocabulary:
+            raise PromptError(f"prompt {i} has token ids outside 0..{target.vocabulary - 1}")
+        rows.append(ids)
+    return rows

@@ -1,0 +1,1 @@
+"""Prompts, and methods compared side by side on them."""

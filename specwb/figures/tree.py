@@ -1,0 +1,116 @@
+"""The token tree of one round."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from specwb.figures.style import ACCEPTED, CLOSING, INK, MONOSPACE, OTHER, figure, label
+from specwb.flow import Step
+
+# name in the legend, colour, dash, width, marker, sign in front of the token
+_LOOKS = {
+    "pending": ("pending token (known already)", INK, "solid", 1.5, "square", ""),
+    "accepted": ("accepted", ACCEPTED, "solid", 3.5, "circle", "✓ "),
+    "closing": ("closing token (from the target)", CLOSING, "dash", 3.0, "diamond", "◆ "),
+    "other": ("drafted, not accepted", OTHER, "dot", 1.5, "x-thin", ""),
+}
+
+
+def draft_tree(step: Step, row: int = 0) -> go.Figure:
+    """The tree that was drafted in one round, the path that was accepted in it and the token that closed it.
+
+    Read from left to right: the pending token, then one column a level; siblings from top to bottom in drawing order. The closing
+    token hangs below the last accepted node. One trace a kind of node (``customdata``: node index, -1 for the closing token; token
+    id) follows one trace a kind of edge, the same number for every round, so that a widget can update them in place.
+
+    Args:
+        step: a round; it need not be traced.
+        row: which row of the batch.
+    Raises:
+        ValueError: no such row, or the row had finished before this round.
+    """
+    rows = step.draft.tokens.shape[0]
+    if not 0 <= row < rows:
+        raise ValueError(f"row must be 0..{rows - 1}, got {row}")
+    accepted = int(step.verdict.accepted[row])
+    if accepted < 0:
+        raise ValueError(f"row {row} had finished before this round")
+    tree = step.draft.tree
+    parents = tree.host[row if tree.R > 1 else 0]
+    valid = step.draft.valid[row].tolist()
+    tokens = dict(enumerate(step.draft.tokens[row].tolist()))
+    path = step.verdict.path[row, : accepted + 1].tolist()
+    tokens[-1] = int(step.verdict.closing[row])  # node -1: the closing token
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents):
+        if parent >= 0 and valid[node]:
+            children.setdefault(parent, []).append(node)
+    children.setdefault(path[-1], []).append(-1)
+    place = _places(children)
+    kind = dict.fromkeys(place, "other") | dict.fromkeys(path, "accepted") | {0: "pending", -1: "closing"}
+
+    edges: dict[str, tuple[list, list]] = {name: ([], []) for name in _LOOKS}
+    for parent, below in children.items():
+        if parent not in place:
+            continue
+        for node in below:
+            xs, ys = edges[kind[node]]
+            xs += [place[parent][0], place[node][0], None]
+            ys += [place[parent][1], place[node][1], None]
+    traces = []
+    for name in ("other", "closing", "accepted"):
+        _, colour, dash, width, _, _ = _LOOKS[name]
+        line = {"color": colour, "dash": dash, "width": width}
+        traces.append(go.Scatter(x=edges[name][0], y=edges[name][1], mode="lines", line=line, hoverinfo="skip", showlegend=False))
+    labels = []
+    for name, (text, colour, dash, width, symbol, sign) in _LOOKS.items():
+        nodes = [node for node in place if kind[node] == name]
+        words = [label(step.tokenizer, tokens[node]) for node in nodes]
+        traces.append(
+            go.Scatter(
+                x=[place[n][0] for n in nodes], y=[place[n][1] for n in nodes], mode="markers+lines", name=text,
+                marker={"symbol": symbol, "size": 11, "color": colour, "line": {"color": colour, "width": 2}},
+                line={"color": "rgba(0,0,0,0)", "dash": dash, "width": width},
+                customdata=[[n, tokens[n]] for n in nodes], text=words, hovertemplate="%{text}<br>id %{customdata[1]}<extra>" + text + "</extra>",
+            )
+        )  # fmt: skip
+        strong = name != "other"
+        labels += [
+            {
+                "x": place[n][0], "y": place[n][1], "text": f"{sign}{word}", "showarrow": False, "bgcolor": "white",
+                "bordercolor": colour, "borderwidth": 2 if strong else 1, "borderpad": 2,
+                "font": {"family": MONOSPACE, "size": 12, "color": colour if strong else "#5A5A5A"},
+            }
+            for n, word in zip(nodes, words, strict=True)
+        ]  # fmt: skip
+    leaves = sum(node not in children for node in place)
+    drafted = sum(valid[n] and parents[n] >= 0 for n in range(tree.n))
+    title = f"Round {step.index + 1}: {drafted} tokens drafted, {accepted} accepted, 1 closing"
+    return figure(
+        *traces,
+        title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
+        annotations=labels,
+        xaxis={
+            "range": [-0.35, tree.D + 1.35], "tickvals": list(range(tree.D + 2)), "title": {"text": "depth"}, "showgrid": False, "zeroline": False,
+        },
+        yaxis={"visible": False, "range": [-leaves, 1]},
+        height=max(220, 130 + 25 * leaves),
+        margin={"l": 20, "r": 20, "t": 78, "b": 45},
+    )  # fmt: skip
+
+
+def _places(children: dict[int, list[int]]) -> dict[int, tuple[float, float]]:
+    """x = depth; leaves one below the other, a parent in the middle of its children."""
+    place: dict[int, tuple[float, float]] = {}
+    below = 0
+
+    def put(node: int, depth: int) -> float:
+        nonlocal below
+        ys = [put(child, depth + 1) for child in children.get(node, ())]
+        if not ys:
+            ys, below = [-float(below)], below + 1
+        place[node] = (depth, (ys[0] + ys[-1]) / 2)
+        return place[node][1]
+
+    put(0, 0)
+    return place

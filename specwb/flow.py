@@ -1,0 +1,161 @@
+"""What flows through a round: State -> Draft -> Scores -> Verdict -> State. B rows, n nodes, D depth, K children, V vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specwb.mask import tree_mask
+from specwb.probability import Sampling
+from specwb.tree import Tree
+
+if TYPE_CHECKING:
+    from specwb.models.cache import KVCache
+
+
+class Law(Enum):
+    """How a drafter's candidates were drawn; a verification rule is lossless for some of these only."""
+
+    POINT = "deterministic, distinct siblings"
+    IID = "siblings drawn from q independently, with replacement"
+    WITHOUT_REPLACEMENT = "siblings drawn from q one after another, without replacement"
+
+
+class LawMismatch(ValueError):
+    """A verification rule was put with a drafter whose candidates it is not lossless for."""
+
+
+class Exactness(Enum):
+    LOSSLESS = "lossless"
+    LOSSY = "LOSSY"
+
+
+@dataclass
+class State:
+    """All rows' text. ``known`` is the one length there is: the last known token is pending (known, not yet processed).
+
+    tokens [B,T], known [B], start [B] (prompt lengths), limit [B] (length at which a row stops), done [B];
+    features [B,T,F] or None: target hidden states by position, exact below known - 1;
+    horizon: host upper bound of known (equal to its maximum after every round).
+    """
+
+    tokens: Tensor
+    known: Tensor
+    start: Tensor
+    limit: Tensor
+    done: Tensor
+    eos: Tensor
+    sampling: Sampling
+    horizon: int
+    cache: KVCache
+    features: Tensor | None = None
+    finished: bool = False
+    _masks: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def rows(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def capacity(self) -> int:
+        return self.tokens.shape[1]
+
+    def window(self, w: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The last w known positions: first position ``[B]``, positions ``[B,w]``, tokens ``[B,w]``.
+
+        A text shorter than w starts at 0 and runs past its end; what is computed there lies beyond every query's sight.
+        """
+        begin = (self.known - w).clamp_min(0)
+        positions = begin[:, None] + torch.arange(w, device=begin.device)
+        return begin, positions, self.tokens.gather(1, positions)
+
+    def tree_mask(self, tree: Tree, dtype: torch.dtype) -> Tensor:
+        """:func:`specwb.mask.tree_mask` of this round, made once for drafter and target."""
+        key = (tree, dtype)  # the tree itself: an id is used again once its tree is gone
+        if key not in self._masks:
+            self._masks[key] = tree_mask(tree, self.known, self.horizon, dtype)
+        return self._masks[key]
+
+    def advance(self, verdict: Verdict, done: Tensor) -> None:
+        """Append what the round emitted. The one host read of a round is here: is everything done, and how far is the longest row."""
+        assert verdict.emitted is not None
+        index = self.known[:, None] + torch.arange(verdict.emitted.shape[1], device=self.known.device)
+        self.tokens.scatter_(1, index, verdict.emitted)  # past accepted + 1 it writes beyond the new known
+        self.known = self.known + verdict.count
+        self.done = done
+        finished, self.horizon = torch.stack((done.all().long(), self.known.max())).tolist()
+        self.finished = bool(finished)
+        self._masks.clear()
+
+
+@dataclass
+class Draft:
+    """A token tree for every row and the law its candidates were drawn from.
+
+    tokens [B,n] (column 0 is the pending token), valid [B,n] (may be accepted);
+    q [B,r,V] and q_row [R,n]: for sampled laws the row a node's CHILDREN were drawn from (-1 for none).
+    """
+
+    tree: Tree
+    tokens: Tensor
+    valid: Tensor
+    law: Law
+    q: Tensor | None = None
+    q_row: Tensor | None = None
+
+
+@dataclass
+class Scores:
+    """The target's logits [B,n,V] at every node, features [B,n,F] if asked for, and the probabilities of visited nodes."""
+
+    logits: Tensor
+    sampling: Sampling
+    features: Tensor | None = None
+
+    def p(self, node: Tensor) -> Tensor:
+        """``[B]`` node indices -> ``[B,V]`` probabilities after temperature, top-k and top-p."""
+        row = torch.arange(len(node), device=node.device)
+        return self.sampling.probabilities(self.logits[row, node])
+
+
+@dataclass
+class Verdict:
+    """path [B,D+1] node indices (path[:,0] = 0; past ``accepted`` repeats the last), accepted [B] (-1: the row had finished), closing [B].
+
+    law [B,V]: what the closing token was drawn from (None in greedy decoding); when ``trim`` cut a block short it is the law of
+    the untrimmed closing token.
+    """
+
+    path: Tensor
+    accepted: Tensor
+    closing: Tensor
+    law: Tensor | None = None
+    emitted: Tensor | None = None  # [B,D+1] tokens this round appends, valid up to accepted + 1
+
+    @property
+    def count(self) -> Tensor:
+        """``[B]`` tokens emitted this round, the closing token included."""
+        return self.accepted + 1
+
+
+@dataclass
+class Step:
+    """One round as a notebook sees it: what was known, drafted, scored and decided. Kept whole only with ``trace=True``.
+
+    ``state`` is the decoding's own, so it shows where the decoding is now, not where it was in this round.
+    """
+
+    index: int
+    known: Tensor  # [B], before the round
+    draft: Draft
+    verdict: Verdict
+    scores: Scores | None
+    uniforms: Tensor | None  # [B,m] the acceptance uniforms the rule was given
+    close: Tensor | None  # [B]
+    rule: object
+    tokenizer: object = None
+    state: State | None = field(default=None, repr=False)

@@ -1,0 +1,251 @@
+"""The registry: a key, what builds its drafter, and what is true of it."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specwb.drafters.ar import Autoregressive
+from specwb.drafters.base import Drafter
+from specwb.drafters.level import LevelDrafter
+from specwb.flow import Exactness, Law
+from specwb.models.load import check_pair, load
+from specwb.models.target import Target
+from specwb.probability import Sampling
+from specwb.tree import Tree
+from specwb.verify import RULES, Greedy, NodeRule, Rule
+
+_USUAL = {Law.POINT: "point", Law.IID: "rrs", Law.WITHOUT_REPLACEMENT: "rrsw"}
+
+
+class MethodError(ValueError):
+    """Unknown method, rule or option, or a value that cannot be used."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A drafter with its verification rule, ready for any decoding with the target it was built for. ``key`` is its full spec."""
+
+    key: str
+    drafter: Drafter
+    rule: type[NodeRule] | None
+    exactness: Exactness
+
+    def rule_for(self, sampling: Sampling) -> Rule:
+        """The rule under these sampling settings: the greedy walk at T = 0, otherwise the one asked for or the law's usual one.
+
+        Raises:
+            LawMismatch: the rule would not preserve the target's law with these candidates.
+        """
+        warm = sampling if not sampling.greedy else Sampling(1.0)
+        law = self.drafter.law(warm)
+        single = self.drafter.tree.K <= 1 and law is not Law.POINT
+        rule = (self.rule or RULES[self.drafter.rule or ("rejection" if single else _USUAL[law])])()
+        rule.check(law, self.drafter.tree)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
+        return Greedy() if sampling.greedy else rule
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered method: ``build(target, **options) -> Drafter``."""
+
+    key: str
+    build: Callable[..., Drafter]
+    paper: str
+    needs: str
+    exactness: Exactness = Exactness.LOSSLESS
+    bibtex: str = ""
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        parameters = list(inspect.signature(self.build).parameters.values())
+        return {p.name: p for p in parameters[1:]}
+
+
+METHODS: dict[str, Entry] = {}
+
+
+def register(
+    key: str,
+    drafter: Callable[..., Drafter],
+    *,
+    paper: str = "",
+    needs: str = "nothing",
+    exactness: Exactness = Exactness.LOSSLESS,
+    bibtex: str = "",
+) -> None:
+    """Make a drafter a method: decoded by key, compared, and run through the protocol tests like every other.
+
+    ``drafter`` is a :class:`Drafter` subclass (its constructor's keywords are the options) or ``build(target, **options) -> Drafter``.
+
+    Raises:
+        MethodError: the key is taken or cannot be written on a command line.
+    """
+    if not key.isidentifier():
+        raise MethodError(f"method key {key!r} must be a plain name (letters, digits, _)")
+    if key in METHODS:
+        raise MethodError(f"method {key!r} is registered already; specwb.unregister({key!r}) first to replace it")
+    build: Callable[..., Drafter] = drafter
+    if isinstance(drafter, type) and issubclass(drafter, Drafter):
+        build = _constructor(drafter)
+        exactness = Exactness.LOSSY if drafter.exactness is Exactness.LOSSY else exactness
+    METHODS[key] = Entry(key, build, paper, needs, exactness, bibtex)
+
+
+def _constructor(drafter: type[Drafter]) -> Callable[..., Drafter]:
+    """``build(target, **options)`` of a class that does not care about the target before ``open``."""
+
+    def build(target: Target, **options) -> Drafter:
+        return drafter(**options)
+
+    own = [] if drafter.__init__ is object.__init__ else list(inspect.signature(drafter).parameters.values())
+    first = inspect.Parameter("target", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    build.__signature__ = inspect.Signature([first, *keywords])  # type: ignore[attr-defined]
+    return build
+
+
+def unregister(key: str) -> None:
+    """Take a method out of the registry."""
+    METHODS.pop(key, None)
+
+
+def method(spec: str, target: Target, *, rule: str | None = None, **options) -> Method:
+    """Build a method: ``method("mcsd:tree=4-2-2,replacement=true", target)`` or ``method("mcsd", target, tree=(4, 2, 2))``.
+
+    Args:
+        rule: key of a verification rule, default the usual one for how the drafter's candidates are drawn.
+    Raises:
+        MethodError: unknown method, rule or option. LawMismatch: rule and drafter do not fit. LoadError: target and draft do not fit.
+    """
+    key, _, text = spec.partition(":")
+    if key not in METHODS:
+        raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
+    entry = METHODS[key]
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise MethodError(f"{key}: option {item!r} must be written name=value")
+        if name in options or (name == "rule" and rule is not None):
+            raise MethodError(f"{key}: option {name!r} is given twice")
+        if name == "rule":
+            rule = value
+        else:
+            options[name] = _value(value)
+    known = entry.options
+    for name in options:
+        if name not in known:
+            raise MethodError(f"{key} has no option {name!r}; its options: {', '.join([*known, 'rule'])}")
+    if rule is not None and rule not in RULES:
+        raise MethodError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
+    missing = [name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in options]
+    if missing:
+        raise MethodError(f"{key}: {', '.join(map(repr, missing))} must be given")
+    drafter = entry.build(target, **options)
+    chosen = RULES[rule] if rule else None
+    lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
+    # a draft given as a model is not part of the spelling; one named in the text is
+    named = {
+        n: v for n, v in {**options, "rule": rule}.items() if v is not None and v != _default(known.get(n)) and not (n == "draft" and n not in text)
+    }
+    written = ",".join(f"{name}={spell(value)}" for name, value in named.items())
+    made = Method(f"{key}:{written}" if written else key, drafter, chosen, Exactness.LOSSY if lossy else Exactness.LOSSLESS)
+    made.rule_for(Sampling(1.0))
+    return made
+
+
+def _default(parameter: inspect.Parameter | None) -> object:
+    return None if parameter is None else parameter.default
+
+
+def spell(value: object) -> str:
+    """A value as it is written in a spec: 4-2-2, true, 0.5."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "-".join(map(str, value))
+    return str(value).replace(" ", "").replace(",", ";")
+
+
+def _value(text: str) -> typing.Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    parts = text.split("-")
+    if len(parts) > 1 and all(p.isdigit() for p in parts):
+        return tuple(map(int, parts))
+    return text
+
+
+def _whole(name: str, value: object, low: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise MethodError(f"{name} must be an integer >= {low}, got {value!r}")
+    return value
+
+
+def _draft(target: Target, draft: object) -> Target:
+    chosen = draft if draft is not None else target.draft
+    if chosen is None:
+        raise MethodError(f"{target.name!r} has no draft model of its own; name one with draft=")
+    # one copy of a named draft a target, however many methods use it
+    if isinstance(chosen, str):
+        cache = target.__dict__.setdefault("_drafts", {})
+        if chosen not in cache:
+            cache[chosen] = load(chosen, dtype=target.dtype, device=target.device)
+        chosen = cache[chosen]
+    if not isinstance(chosen, Target):
+        chosen = load(typing.cast(typing.Any, chosen), dtype=target.dtype, device=target.device)
+    check_pair(target, chosen)
+    return chosen
+
+
+def ar(target: Target) -> Drafter:
+    return Autoregressive()
+
+
+def sps(target: Target, *, draft=None, gamma: int = 4) -> Drafter:
+    """Speculative sampling: a chain of ``gamma`` tokens from a small draft model."""
+    return LevelDrafter(_draft(target, draft), Tree.chain(_whole("gamma", gamma)))
+
+
+def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), replacement: bool = False) -> Drafter:
+    """Multi-candidate speculative decoding: ``tree`` children a node by level, or a :class:`Tree` in level order."""
+    if not isinstance(tree, Tree):
+        try:
+            tree = Tree.branching(*((tree,) if isinstance(tree, int) else tree))
+        except (ValueError, TypeError) as error:
+            raise MethodError(f"mcsd: {error}") from error
+    if not tree.in_level_order:
+        raise MethodError("mcsd drafts level by level: give one tree for all rows, its nodes in level order (Tree.branching, Tree.paths)")
+    if target.vocabulary < tree.K:
+        raise MethodError(f"mcsd: {tree.K} children a node but the vocabulary has {target.vocabulary} tokens")
+    if not isinstance(replacement, bool):
+        raise MethodError(f"mcsd: replacement must be true or false, got {replacement!r}")
+    return LevelDrafter(_draft(target, draft), tree, replacement)
+
+
+_LEVIATHAN = """@inproceedings{leviathan2023fast,
+  title={Fast Inference from Transformers via Speculative Decoding},
+  author={Leviathan, Yaniv and Kalman, Matan and Matias, Yossi}, booktitle={ICML}, year={2023}}"""
+_YANG = """@article{yang2024multi,
+  title={Multi-Candidate Speculative Decoding},
+  author={Yang, Sen and Huang, Shujian and Dai, Xinyu and Chen, Jiajun}, journal={arXiv:2401.06706}, year={2024}}"""
+
+register("ar", ar, paper="plain decoding, the reference")
+register("sps", sps, paper="Leviathan et al. 2023; Chen et al. 2023", needs="a draft model", bibtex=_LEVIATHAN)
+register("mcsd", mcsd, paper="Yang et al. 2024, arXiv 2401.06706", needs="a draft model", bibtex=_YANG)
+
+
+def citation(*keys: str) -> str:
+    """BibTeX of the named methods, all that have one by default."""
+    chosen = keys or tuple(METHODS)
+    for key in chosen:
+        if key not in METHODS:
+            raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
+    return "\n".join(METHODS[k].bibtex for k in chosen if METHODS[k].bibtex)

@@ -1,0 +1,175 @@
+"""One way to run every Llama-like Hugging Face decoder: layer by layer, with explicit positions, slots, masks and cache.
+
+The weights, norms and activation are the library's; what is ours is the order of the calls. Compared with calling the library's
+attention modules this fuses q/k/v and gate/up into one product each (the modules' weights become views of the fused ones, so
+nothing is stored twice), rotates q and k together and never repeats grouped keys; see docs/log.md for what that gained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from specwb.models.cache import KVCache
+
+SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
+
+
+class UnsupportedModel(ValueError):
+    """An architecture the backbone does not run, refused by name before any work."""
+
+
+def check_supported(config) -> None:
+    kind = getattr(config, "model_type", "?")
+    if kind not in SUPPORTED:
+        raise UnsupportedModel(f"model type {kind!r} is not supported; supported: {', '.join(SUPPORTED)}")
+    layers = getattr(config, "layer_types", None) or []
+    sliding = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
+    if "sliding_attention" in layers or (kind == "mistral" and sliding):
+        raise UnsupportedModel(f"{kind} with a sliding attention window is not supported (sliding_window={config.sliding_window})")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope in ("dynamic", "longrope"):
+        raise UnsupportedModel(f"rope type {rope!r} changes with the length of the text and is not supported")
+
+
+class _Layer:
+    """One decoder layer's weights, as the run below wants them."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.qkv, self.qkv_bias = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.gate_up, self.gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
+        self.o, self.down = attention.o_proj, mlp.down_proj
+        self.norm1, self.norm2 = layer.input_layernorm, layer.post_attention_layernorm
+        self.act = mlp.act_fn
+        self.scale = attention.scaling
+        self.qk_norm: Tensor | None = None
+        if getattr(attention, "q_norm", None) is not None:
+            q, k = attention.q_norm, attention.k_norm
+            heads = attention.q_proj.out_features // attention.head_dim, attention.k_proj.out_features // attention.head_dim
+            self.qk_norm = torch.cat([q.weight.detach().expand(heads[0], -1), k.weight.detach().expand(heads[1], -1)])
+            self.qk_eps = q.variance_epsilon
+
+
+def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """One weight for several products of the same input; the parts become views of it."""
+    weight = torch.cat([p.weight.data for p in parts])
+    bias = None if parts[0].bias is None else torch.cat([p.bias.data for p in parts])
+    at = 0
+    for p in parts:
+        rows = p.weight.shape[0]
+        p.weight.data = weight[at : at + rows]
+        if bias is not None:
+            p.bias.data = bias[at : at + rows]
+        at += rows
+    return weight, bias
+
+
+def rms(x: Tensor, norm: Any) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+class Backbone:
+    """``run`` gives hidden states, ``head`` logits; equal to the library model's forward up to rounding (4e-7 relative in float32).
+
+    Raises:
+        UnsupportedModel: see :func:`check_supported`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        check_supported(model.config)
+        self.config, inner = model.config, model.model
+        self.embed, self.norm, self.lm_head = inner.embed_tokens, inner.norm, model.lm_head
+        self.rotary = inner.rotary_emb
+        self.layers = [_Layer(layer) for layer in inner.layers]
+        self.heads = self.config.num_attention_heads
+        self.kv_heads = self.config.num_key_value_heads
+        self.head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.heads
+        self.vocabulary = self.embed.num_embeddings
+        self._rope: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def cache(self, rows: int, capacity: int) -> KVCache:
+        return KVCache(len(self.layers), rows, capacity, self.kv_heads, self.head_dim, self.dtype, self.device)
+
+    def _rotation(self, positions: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+        """cos and signed sin ``[B,m,1,head_dim]``; rotate_half(x) * sin == roll(x, head_dim / 2) * signed sin."""
+        if self._rope is None or self._rope[0].shape[0] < capacity:
+            table = torch.arange(capacity, device=self.device)[None]
+            cos, sin = self.rotary(torch.empty(0, dtype=self.dtype, device=self.device), table)
+            half = self.head_dim // 2
+            self._rope = cos[0].unsqueeze(1), torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1).unsqueeze(1)
+        return self._rope[0][positions], self._rope[1][positions]
+
+    def run(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        cache: KVCache,
+        extent: int,
+        mask: Tensor | None,
+        *,
+        causal: bool = False,
+        first: int = 0,
+        last: int | None = None,
+        features: Sequence[int] = (),
+    ) -> tuple[Tensor, Tensor | None]:
+        """Layers ``first..last`` over ``x [B,m,H]`` (hidden states, or embeddings when ``first`` is 0).
+
+        Args:
+            positions [B,m]: for the rotary embedding. slots [B,m]: where keys and values go.
+            extent: slots below it are looked at. mask [B,m,extent] additive, None = everything is seen.
+            causal: plain causal attention over a fresh cache (extent == m), no mask needed.
+            features: layer numbers whose hidden states are wanted, concatenated; 0 is the embedding, i the output of layer i.
+        Returns: hidden states ``[B,m,H]`` before the final norm; features ``[B,m,len(features) * H]`` or None.
+        """
+        rows, m, _ = x.shape
+        h, kv, dim = self.heads, self.kv_heads, self.head_dim
+        group = h // kv
+        cos, sin = self._rotation(positions, cache.capacity)
+        index = cache.index(slots)
+        if mask is not None:
+            mask = (mask if group == 1 else mask.repeat(1, group, 1)).unsqueeze(1)
+        wanted: dict[int, Tensor] = {0: x} if first == 0 else {}
+        for i in range(first, len(self.layers) if last is None else last):
+            layer = self.layers[i]
+            heads = F.linear(rms(x, layer.norm1), layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
+            qk = heads[:, :, : h + kv]
+            if layer.qk_norm is not None:
+                qk = F.rms_norm(qk, (dim,), eps=layer.qk_eps) * layer.qk_norm
+            turned = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
+            heads[:, :, : h + kv] = turned
+            cache.flat[i].index_copy_(0, index, heads[:, :, h:].reshape(rows * m, 2 * kv, dim))
+            stored = cache.data[i][:, :extent]
+            key, value = stored[:, :, :kv].transpose(1, 2), stored[:, :, kv:].transpose(1, 2)
+            if causal:
+                q = turned[:, :, :h].transpose(1, 2)
+                out = F.scaled_dot_product_attention(q, key, value, is_causal=True, scale=layer.scale, enable_gqa=group > 1)
+                out = out.transpose(1, 2).reshape(rows, m, h * dim)
+            else:
+                # heads of one group become queries of one head: keys are read once and never repeated
+                q = turned[:, :, :h].view(rows, m, kv, group, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv, group * m, dim)
+                out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)
+                out = out.view(rows, kv, group, m, dim).permute(0, 3, 1, 2, 4).reshape(rows, m, h * dim)
+            x = x + layer.o(out)
+            gate, up = F.linear(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+            x = x + layer.down(layer.act(gate) * up)
+            if i + 1 in features:
+                wanted[i + 1] = x
+        return x, torch.cat([wanted[f] for f in features], -1) if features else None
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """``[..., H]`` hidden states before the final norm -> ``[..., V]`` logits."""
+        return self.lm_head(rms(hidden, self.norm))

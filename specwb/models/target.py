@@ -1,0 +1,103 @@
+"""The target: the model whose distribution is preserved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specwb.flow import Draft, Scores, State, Verdict
+from specwb.models.backbone import Backbone
+from specwb.probability import Sampling
+
+
+class Target:
+    """A loaded model with its tokenizer; ``score`` is one forward over a whole draft tree.
+
+    The backbone shares the model's weights: move or cast the model before it is wrapped, not after.
+
+    Attributes: model (the Hugging Face model, weights shared), backbone, tokenizer, eos (ids), context, name, draft (default draft or None).
+    """
+
+    def __init__(self, model: Any, tokenizer: Any = None, name: str = "model", draft: str | None = None) -> None:
+        self.model, self.tokenizer, self.name, self.draft = model, tokenizer, name, draft
+        self.backbone = Backbone(model)
+        eos = getattr(model.generation_config, "eos_token_id", None)
+        eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
+        self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+        self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backbone.dtype
+
+    @property
+    def vocabulary(self) -> int:
+        return self.backbone.vocabulary
+
+    def open(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: Sequence[int], spare: int, sampling: Sampling,
+        eos: Sequence[int], features: tuple[int, ...] = (),
+    ) -> State:  # fmt: skip
+        """A state with every prompt but its last token processed; ``spare`` slots are kept free for a draft beyond the limit."""
+        device = self.device
+        lengths = [len(p) for p in prompts]
+        limits = [n + m for n, m in zip(lengths, max_new_tokens, strict=True)]
+        capacity = max(limits) + spare
+        tokens = torch.zeros(len(prompts), capacity, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt)] = torch.tensor(prompt)
+        tokens = tokens.to(device)
+        known = torch.tensor(lengths, device=device)
+        state = State(
+            tokens, known, known.clone(), torch.tensor(limits, device=device), torch.zeros(len(prompts), dtype=torch.bool, device=device),
+            torch.tensor(list(eos), dtype=torch.long, device=device), sampling, max(lengths), self.backbone.cache(len(prompts), capacity),
+        )  # fmt: skip
+        found = prefill(self.backbone, state, state.cache, features)
+        if features:
+            assert found is not None
+            state.features = torch.zeros(len(prompts), capacity, found.shape[-1], dtype=found.dtype, device=device)
+            state.features[:, : found.shape[1]] = found
+        return state
+
+    def score(self, state: State, draft: Draft, features: tuple[int, ...] = ()) -> Scores:
+        """ONE forward over the whole tree: logits after every node."""
+        tree = draft.tree
+        base = (state.known - 1)[:, None]
+        positions = base + tree.depth
+        slots = base + torch.arange(tree.n, device=base.device)
+        extent = state.horizon - 1 + tree.n
+        mask = None if tree.n == 1 and state.rows == 1 else state.tree_mask(tree, self.dtype)
+        hidden, found = self.backbone.run(self.backbone.embed(draft.tokens), positions, slots, state.cache, extent, mask, features=features)
+        return Scores(self.backbone.head(hidden), state.sampling, found)
+
+    def commit(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        """Keep what was accepted: keys, values and features move to the slots of their positions."""
+        base = state.known - 1
+        if not draft.tree.is_chain:
+            state.cache.keep(base, verdict.path)
+        if scores.features is not None and state.features is not None:
+            width = verdict.path.shape[1]
+            index = (base[:, None] + torch.arange(width, device=base.device))[:, :, None].expand(-1, -1, scores.features.shape[-1])
+            kept = scores.features.gather(1, verdict.path[:, :, None].expand(-1, -1, scores.features.shape[-1]))
+            state.features.scatter_(1, index, kept)
+
+
+def prefill(backbone: Backbone, state: State, cache, features: tuple[int, ...] = ()) -> Tensor | None:
+    """Process positions 0..known-2 of every row (no head). What a short row computes past its end is overwritten before it is seen."""
+    m = state.horizon - 1
+    if m == 0:
+        return (
+            torch.zeros(state.rows, 0, len(features) * backbone.config.hidden_size, dtype=backbone.dtype, device=backbone.device)
+            if features
+            else None
+        )
+    positions = torch.arange(m, device=backbone.device).expand(state.rows, m)
+    _, found = backbone.run(backbone.embed(state.tokens[:, :m]), positions, positions, cache, m, None, causal=True, features=features)
+    return found

@@ -1,0 +1,98 @@
+"""Uniforms as a pure function of (row seed, stream, position, index): Philox-4x32-10 in torch integers.
+
+The same on every device, and for a row alone or in a batch. Streams keep drafting, acceptance and closing draws apart,
+because a verifier that reuses the drafter's noise is not lossless.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DRAFT, ACCEPT, CLOSE, SEED = 0, 1, 2, 3
+
+_M0, _M1, _W0, _W1, _LOW = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85, 0xFFFFFFFF
+
+
+def _low32(a: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of the 64-bit product of 32-bit values (int64 wraps, the bits are right)."""
+    product = a * m
+    return (product >> 32) & _LOW, product & _LOW
+
+
+def philox(key: Tensor, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+    """``[..., 4]`` 32-bit words (int64) of Philox-4x32-10 with counter (c0, c1, c2, 0) and a 64-bit ``key``.
+
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """
+    k0, k1 = key & _LOW, (key >> 32) & _LOW
+    c0, c1, c2, c3 = torch.broadcast_tensors(c0 & _LOW, c1 & _LOW, c2 & _LOW, torch.zeros_like(c0 & _LOW))
+    for _ in range(10):
+        hi0, lo0 = _low32(c0, _M0)
+        hi1, lo1 = _low32(c2, _M1)
+        c0, c1, c2, c3 = hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0
+        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+    return torch.stack((c0, c1, c2, c3), -1)
+
+
+def row_seeds(seed: int | list[int] | torch.Generator, rows: int, device: torch.device) -> Tensor:
+    """``[rows]`` int64 seeds: one integer gives every row its own stream, a list is used as it is.
+
+    Raises:
+        ValueError: a list whose length is not the number of rows.
+    """
+    if isinstance(seed, torch.Generator):
+        seed = int(torch.randint(0, 2**62, (1,), generator=seed, device=seed.device).item())
+    if isinstance(seed, int):
+        key = torch.tensor(seed, dtype=torch.long)
+        index = torch.arange(rows)
+        words = philox(key, index, torch.zeros_like(index), torch.full_like(index, SEED))
+        return ((words[..., 0] << 31) ^ words[..., 1]).to(device)
+    if len(seed) != rows:
+        raise ValueError(f"seed has {len(seed)} entries for {rows} prompts; give one integer or one a prompt")
+    return torch.tensor(seed, dtype=torch.long, device=device)
+
+
+class Noise:
+    """Uniforms in (0, 1), float64, 32 random bits each; made ahead for the next positions, so that a round only slices.
+
+    ``widths[stream]`` is how many uniforms a stream needs at one position. All rows' blocks start at their own ``known``;
+    a block holds ``ahead`` positions and is renewed by the host after as many positions could have passed (no device read).
+    """
+
+    def __init__(self, seeds: Tensor, widths: dict[int, int], max_step: int, ahead: int = 32) -> None:
+        self.seeds, self.widths = seeds, {s: w for s, w in widths.items() if w}
+        self.ahead = max(ahead, max_step)
+        self._rounds = self.ahead // max_step  # rounds one block surely lasts
+        self._used = self._rounds
+        self._start: Tensor | None = None
+        self._block: Tensor | None = None
+        self._round: dict[int, Tensor] = {}
+
+    def at(self, known: Tensor) -> None:
+        """Fix the round's position ``known [B]``; later calls of :meth:`u` are for it."""
+        if not self.widths:
+            return
+        if self._used == self._rounds:
+            self._start, self._used = known.clone(), 0
+            positions = known[:, None] + torch.arange(self.ahead, device=known.device)
+            self._block = torch.cat([self.make(stream, positions, width) for stream, width in self.widths.items()], -1)
+        assert self._start is not None
+        assert self._block is not None
+        self._used += 1
+        row = torch.arange(len(known), device=known.device)
+        values = self._block[row, known - self._start]
+        offset = 0
+        for stream, width in self.widths.items():
+            self._round[stream] = values[:, offset : offset + width]
+            offset += width
+
+    def u(self, stream: int) -> Tensor:
+        """``[B, widths[stream]]`` uniforms of this round."""
+        return self._round[stream]
+
+    def make(self, stream: int, positions: Tensor, width: int) -> Tensor:
+        """``[B, P, width]`` uniforms for ``positions [B, P]``, computed afresh (what replay uses)."""
+        blocks = torch.arange((width + 3) // 4, device=positions.device)
+        words = philox(self.seeds[:, None, None], blocks, positions[:, :, None], torch.full((), stream, device=positions.device))
+        return ((words.flatten(-2)[..., :width].double()) + 0.5) * 2.0**-32

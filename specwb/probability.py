@@ -1,0 +1,90 @@
+"""From logits to the probabilities that are really sampled from, and sampling by inverse CDF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Temperature, top-k and top-p, applied in this order by the transformers library's own warpers.
+
+    ``temperature == 0`` is greedy. ``top_k == 0`` and ``top_p == 1`` switch the filters off (the library's own
+    generation default of top_k = 50 never applies here).
+
+    Raises:
+        ValueError: temperature < 0, top_k < 0, top_p outside (0, 1].
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature >= 0 and self.temperature < float("inf")):
+            raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
+        if 0 < self.temperature < 1e-4:
+            raise ValueError(f"temperature {self.temperature} is too small to divide logits by; use 0 for greedy decoding")
+        if not isinstance(self.top_k, int) or self.top_k < 0:
+            raise ValueError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @cached_property
+    def _warpers(self) -> LogitsProcessorList:
+        warpers = LogitsProcessorList()
+        if self.temperature not in (0.0, 1.0):
+            warpers.append(TemperatureLogitsWarper(float(self.temperature)))
+        if self.top_k:
+            warpers.append(TopKLogitsWarper(self.top_k))
+        if self.top_p < 1:
+            warpers.append(TopPLogitsWarper(float(self.top_p)))
+        return warpers
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """``[..., V]`` logits to float32 probabilities (float64 stays float64). Greedy gives one-hot at the lowest argmax."""
+        x = logits if logits.dtype == torch.float64 else logits.float()
+        if self.greedy:
+            return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
+        if len(self._warpers):
+            ids: Any = None  # these warpers look at the scores only
+            x = self._warpers(ids, x.reshape(-1, x.shape[-1])).view(x.shape)
+        return x.softmax(-1)
+
+
+def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
+    """One token a row: ``p [..., V]`` non-negative (need not sum to 1), ``u [...]`` in (0, 1) -> ``[...]``.
+
+    Returns the first x with ``cumsum(p)[x] > u * sum(p)``, so a token of probability 0 is never drawn while sum(p) > 0.
+    """
+    cdf = p.cumsum(-1, dtype=torch.float64)
+    total = cdf[..., -1:]
+    point = torch.minimum(u.unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_(max=p.shape[-1] - 1)
+
+
+def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """K successive draws without replacement from each row, in drawing order.
+
+    Each draw renormalises by the sum of what remains. Where the support of q ends before K draws the rest is ``ok=False``.
+
+    Args: ``q [..., V]``, ``u [..., K]``. Returns: tokens ``[..., K]``, ok ``[..., K]``.
+    """
+    left = q.clone()
+    tokens, ok = [], []
+    for j in range(u.shape[-1]):
+        x = inverse_cdf(left, u[..., j])
+        ok.append(left.gather(-1, x.unsqueeze(-1)).squeeze(-1) > 0)
+        left.scatter_(-1, x.unsqueeze(-1), 0.0)
+        tokens.append(x)
+    return torch.stack(tokens, -1), torch.stack(ok, -1)

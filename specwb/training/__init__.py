@@ -1,0 +1,1 @@
+"""Training text, one training loop, and the lab family built with it."""

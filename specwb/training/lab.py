@@ -1,0 +1,226 @@
+"""Builds the lab family from text: corpus, tokenizer, target, draft, model cards; in this order, resumable at every point."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from specwb.models.load import data_dir, resolve_device
+from specwb.training import corpus as text
+from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically
+
+LAB = data_dir() / "lab"
+CONTEXT = 1024
+
+
+def recipe(path: Path | None = None) -> dict:
+    return tomllib.loads((path or LAB / "recipe.toml").read_text())
+
+
+def build(out: Path, budget: str, device: str = "auto", start_from: Path | None = None, seed: int | None = None) -> Path:
+    """Train the family into ``out`` and return it.
+
+    ``start_from`` is a family folder whose weights (and tokenizer) are trained on instead of fresh ones.
+    Steps that are complete in ``out`` are not repeated; an interrupted one resumes.
+
+    Raises:
+        TrainingError, DataError: see :func:`specwb.training.fit.fit`, :func:`specwb.files.read`.
+    """
+    plan = recipe()
+    if budget not in plan["budget"]:
+        raise TrainingError(f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}")
+    seed = plan["seed"] if seed is None else seed
+    place = resolve_device(device)
+    settings = plan["budget"][budget]
+    console.print("reading the training text")
+    docs = text.documents(plan["corpus"]["packages"])
+    content = hashlib.sha256("".join(d.text for d in docs).encode()).hexdigest()
+    from_hash = None if start_from is None else weights_hash(start_from / "target")
+    run = json.dumps(
+        {"recipe": {k: v for k, v in plan.items() if k != "budget"}, "budget": settings, "seed": seed, "text": content, "from": from_hash}
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        marker = out / "run.json"
+        if marker.exists() and marker.read_text() != run:
+            raise TrainingError(f"{out} holds a run with another recipe, budget, seed or text; delete it or choose another --out")
+        save_atomically(lambda path: path.write_text(run), marker)
+        if start_from is not None and not (out / "tokenizer").exists():
+            with _whole_folder(out / "tokenizer") as part:
+                for path in (start_from / "target").iterdir():
+                    if path.name.startswith(("tokenizer", "chat_template", "special_tokens")):
+                        shutil.copy(path, part / path.name)
+        if not (out / "tokenizer").exists():
+            console.print("training the tokenizer")
+            with _whole_folder(out / "tokenizer") as part:
+                text.train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
+        tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer")
+        data = text.encode(docs, tokenizer)
+        facts = {"sha256": data.sha256, "mixture": plan["corpus"]["mixture"], "sources": data.manifest}
+        save_atomically(lambda path: path.write_text(json.dumps(facts, indent=1) + "\n"), out / "corpus.json")
+        target = _model(plan["target"], tokenizer, seed, start_from and start_from / "target").to(place)
+        _train("target", target, None, data, plan, settings["target"], seed, out, place, budget, start_from, tokenizer)
+        draft = _model(plan["draft"], tokenizer, seed + 1, start_from and start_from / "draft").to(place)
+        _train("draft", draft, target, data, plan, settings["draft"], seed + 1, out, place, budget, start_from, tokenizer)
+        save_atomically(lambda path: path.write_text(model_card(out)), out / "README.md")
+    except OSError as error:
+        raise TrainingError(f"cannot write to {out}: {error}; what is complete there is kept, the same command goes on from it") from error
+    return out
+
+
+@contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into that takes ``folder``'s place only when the writing has come to its end."""
+    part, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
+    for stale in (part, old):
+        shutil.rmtree(stale, ignore_errors=True)
+    part.mkdir(parents=True)
+    yield part
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def model_card(out: Path) -> str:
+    """The family's README: what was trained on what, how, and how well, from the files the build wrote."""
+    corpus = json.loads((out / "corpus.json").read_text())
+    lines = [
+        "# The lab family",
+        "",
+        "Small models trained on real text so that every method runs with real acceptance, offline, on any machine. They are for studying",
+        "decoding, not for their answers. Layout: `target/`, `draft/` (each loads with `from_pretrained`, fp16 safetensors), `recipe.toml`,",
+        "`corpus.json` (every source with counts and sha256).",
+        "",
+        "| model | parameters | files | budget | steps | tokens seen | held-out loss code / math / prose (nats a token) | sha256 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    facts = {name: json.loads((out / name / "card.json").read_text()) for name in ("target", "draft")}
+    for name, f in facts.items():
+        size = sum(p.stat().st_size for p in (out / name).glob("*.safetensors")) / 1e6
+        loss = " / ".join(f"{f['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
+        lines.append(
+            f"| {name} | {f['parameters']:,} | {size:.1f} MB | {f['budget']}, {f['device']} | {f['steps']} | {f['tokens']:,} "
+            f"| {loss} | {f['sha256'][:12]} |"
+        )
+    lines += ["", "Agreement of draft and target on held-out text (per token):", "", "| domain | greedy | sampled, T = 1 |", "|---|---|---|"]
+    lines += [f"| {d} | {a['greedy']:.3f} | {a['sampled']:.3f} |" for d, a in facts["draft"]["acceptance"].items()]
+    t = facts["target"]
+    lines += [
+        "",
+        f"Built by `specwb train lab --budget {t['budget']}` (seed {t['seed']}, torch {t['torch']}, Python {t['python']}; {t['started_from']}): "
+        f"Muon on matrices, AdamW on the rest, {t['rows']} rows x {t['length']} tokens a step, the target's last tenth at {CONTEXT}; the draft's "
+        f"last {facts['draft']['distil']} of {facts['draft']['steps']} steps distilled from the target. Mixture by tokens: "
+        + ", ".join(f"{d} {w:.2f}" for d, w in corpus["mixture"].items())
+        + ". Standard-library text depends on the Python version, so another machine's corpus hash may differ.",
+        "",
+        "## Text",
+        "",
+        "| source | domain | licence | use | documents | tokens | sha256 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for s in corpus["sources"]:
+        use = "held out" if s["held_out"] else "training"
+        lines.append(f"| {s['source']} | {s['domain']} | {s['licence']} | {use} | {s['documents']} | {s['tokens']:,} | {s['sha256'][:12]} |")
+    return "\n".join([*lines, ""])
+
+
+def _model(shape: dict, tokenizer, seed: int, weights: Path | None) -> Any:
+    torch.manual_seed(seed)
+    if weights is not None:
+        return AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=shape["hidden"], intermediate_size=shape["ffn"], num_hidden_layers=shape["layers"],
+            num_attention_heads=shape["heads"], num_key_value_heads=shape["kv_heads"], max_position_embeddings=CONTEXT, tie_word_embeddings=True,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
+        )
+    )  # fmt: skip
+
+
+def _train(
+    name: str, model: Any, teacher: Any, data: text.Corpus, plan: dict, settings: dict, seed: int,
+    out: Path, device: torch.device, budget: str, start_from: Path | None, tokenizer: Any,
+) -> None:  # fmt: skip
+    steps, rows, length = settings["steps"], settings["rows"], settings["length"]
+    distil_from = steps - settings.get("distil", 0)
+    long_from = steps - steps // 10
+    mixture = plan["corpus"]["mixture"]
+
+    def loss(step: int) -> Tensor:
+        # the target meets its full context in the last tenth; the tokens a step stay the same
+        n, t = (max(1, rows * length // CONTEXT), CONTEXT) if name == "target" and step >= long_from and rows * length >= CONTEXT else (rows, length)
+        batch = torch.from_numpy(data.batch(seed, step, n, t, mixture)).to(device)
+        logits = model(input_ids=batch[:, :-1], use_cache=False).logits.flatten(0, 1).float()
+        if teacher is None or step < distil_from:
+            return F.cross_entropy(logits, batch[:, 1:].flatten())
+        with torch.no_grad():
+            p = teacher(input_ids=batch[:, :-1], use_cache=False).logits.flatten(0, 1).float().softmax(-1)
+        return F.cross_entropy(logits, p)  # KL(p || q) up to the target's entropy
+
+    # everything that must not change between the parts of a run; the tokenizer and, for the draft, its teacher are parts of it
+    parts = [(out / "run.json").read_text(), data.sha256, hashlib.sha256((out / "tokenizer" / "tokenizer.json").read_bytes()).hexdigest()]
+    identity = hashlib.sha256("|".join([name, *parts, "" if teacher is None else weights_hash(out / "target")]).encode()).hexdigest()
+    history = fit(name, model, loss, Plan(steps), out / f"{name}.checkpoint.pt", identity)
+    losses = {domain: round(_held_out(model, data, domain, device), 4) for domain in text.DOMAINS}
+    facts = {
+        "name": name, "parameters": sum(p.numel() for p in model.parameters()), "budget": budget, "seed": seed, **settings,
+        "tokens": steps * rows * length, "device": device.type, "torch": torch.__version__, "python": platform.python_version(),
+        "corpus": data.sha256, "started_from": "random weights" if start_from is None else "shipped weights",
+        "last_training_loss": round(sum(history[-50:]) / max(1, len(history[-50:])), 4),
+        "held_out_loss": losses,
+    }  # fmt: skip
+    if teacher is not None:
+        facts["target_sha256"] = weights_hash(out / "target")
+        facts["acceptance"] = {d: agreement(model, teacher, data, d, device) for d in text.DOMAINS}
+    with _whole_folder(out / name) as part:
+        save(model, part)
+        tokenizer.save_pretrained(part)
+        facts["sha256"] = weights_hash(part)
+        (part / "card.json").write_text(json.dumps(facts, indent=1) + "\n")
+    console.print(f"{name}: held-out loss " + ", ".join(f"{d} {v:.3f}" for d, v in losses.items()), highlight=False)
+
+
+def save(model: Any, folder: Path) -> None:
+    """fp16 safetensors in shards under 15 MB, readable by ``from_pretrained``; the model in memory keeps its dtype."""
+    import copy
+
+    half = copy.deepcopy(model).cpu().half()
+    half.save_pretrained(folder, max_shard_size="14MB")
+
+
+def weights_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@torch.no_grad()
+def _held_out(model: Any, data: text.Corpus, domain: str, device: torch.device, rows: int = 32, length: int = 256) -> float:
+    batch = torch.from_numpy(data.windows(domain, rows, length)).to(device)
+    with autocast(device):
+        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+    return float(F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()))
+
+
+@torch.no_grad()
+def agreement(draft: Any, target: Any, data: text.Corpus, domain: str, device: torch.device) -> dict[str, float]:
+    """Per-token acceptance on held-out text: ``greedy`` = equal argmax, ``sampled`` = mean of sum min(p, q) at T = 1."""
+    ids = torch.from_numpy(data.windows(domain, 16, 256)).to(device)
+    p = target(input_ids=ids, use_cache=False).logits.float().softmax(-1)
+    q = draft(input_ids=ids, use_cache=False).logits.float().softmax(-1)
+    greedy = (p.argmax(-1) == q.argmax(-1)).float().mean()
+    return {"greedy": round(float(greedy), 4), "sampled": round(float(torch.minimum(p, q).sum(-1).mean()), 4)}

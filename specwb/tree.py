@@ -1,0 +1,144 @@
+"""Token trees: topology only, as host tuples beside device tensors made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Tree:
+    """The shape of a draft. Node 0 is the root (the pending token); siblings in index order are in drawing order.
+
+    Attributes (R is 1 for one shape shared by all rows, or the batch size; n nodes with the root, D depth, K children):
+        host: tuple of R tuples of n parents; the root and padding nodes have -1
+        parent [R,n], depth [R,n], rank [R,n] (index among siblings), kids [R,n,K] (-1 where none)
+        mask [R,n,n]: mask[i,j] is true where j is i or one of its ancestors
+        levels: tuple of (start, stop) for depth 0..D, in level order only
+    Raises:
+        ValueError: a parent that does not come before its child, or an empty tree.
+    """
+
+    def __init__(self, parents: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> None:
+        self.host = tuple(tuple(int(p) for p in row) for row in parents)
+        self.R, self.n = len(self.host), len(self.host[0]) if self.host else 0
+        if not self.n or any(len(row) != self.n for row in self.host):
+            raise ValueError("a tree needs at least its root, and the same number of nodes in every row")
+        depths, ranks, kids = [], [], []
+        for row in self.host:
+            if row[0] != -1:
+                raise ValueError(f"node 0 is the root and has no parent, got {row[0]}")
+            depth, rank, children = [0], [0], [[] for _ in row]  # type: tuple[list[int], list[int], list[list[int]]]
+            for i, p in enumerate(row[1:], 1):
+                if p >= i or p < -1 or (p > 0 and row[p] < 0):
+                    raise ValueError(f"parent of node {i} must be one of 0..{i - 1} that is not padding (or -1 for padding), got {p}")
+                depth.append(0 if p < 0 else depth[p] + 1)
+                rank.append(0 if p < 0 else len(children[p]))
+                if p >= 0:
+                    children[p].append(i)
+            depths.append(depth)
+            ranks.append(rank)
+            kids.append(children)
+        self.D = max(max(d) for d in depths)
+        self.K = max((len(c) for row in kids for c in row), default=0)
+        self.depths = tuple(map(tuple, depths))
+        # most children of a node at each depth 0..D-1
+        self.widths = tuple(
+            max((len(c) for row, ds in zip(kids, depths, strict=True) for c, at in zip(row, ds, strict=True) if at == d), default=0)
+            for d in range(self.D)
+        )
+        self.padded = any(p < 0 for row in self.host for p in row[1:])
+        self.device = torch.device(device)
+        self._tables: dict[torch.dtype, Tensor] = {}
+
+        def tensor(rows: Sequence) -> Tensor:
+            return torch.tensor(rows, dtype=torch.long, device=self.device)
+
+        self.parent, self.depth, self.rank = tensor(self.host), tensor(depths), tensor(ranks)
+        width = max(self.K, 1)
+        self.kids = tensor([[c + [-1] * (width - len(c)) for c in row] for row in kids])
+        ancestors = []
+        for row in self.host:
+            m = [[False] * self.n for _ in range(self.n)]
+            for i, p in enumerate(row):
+                if p >= 0:
+                    m[i] = m[p].copy()
+                m[i][i] = True
+            ancestors.append(m)
+        self.mask = torch.tensor(ancestors, device=self.device)
+        # node on the way to i at each depth; i itself from its own depth on
+        self.trail = tensor([[self._trail(row, i) for i in range(self.n)] for row in self.host])
+
+    def _trail(self, row: tuple[int, ...], i: int) -> list[int]:
+        nodes = [i]
+        while row[nodes[-1]] >= 0:
+            nodes.append(row[nodes[-1]])
+        nodes.reverse()
+        return nodes + [i] * (self.D + 1 - len(nodes))
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return self.host == (tuple(range(-1, self.n - 1)),)
+
+    @property
+    def in_level_order(self) -> bool:
+        """One shape for all rows, without padding, nodes sorted by depth."""
+        return self.R == 1 and not self.padded and list(self.depths[0]) == sorted(self.depths[0])
+
+    @cached_property
+    def levels(self) -> tuple[tuple[int, int], ...]:
+        """(start, stop) of every depth. Raises ValueError where nodes are not in level order or rows differ."""
+        depth = self.depths[0]
+        if not self.in_level_order:
+            raise ValueError("levels exist only for one shared tree in level order")
+        return tuple((depth.index(d), depth.index(d) + depth.count(d)) for d in range(self.D + 1))
+
+    def table(self, dtype: torch.dtype) -> Tensor:
+        """``[R, n, n + 2]`` additive mask over relative slots: committed text (0), the n nodes, anything beyond (-min)."""
+        if dtype not in self._tables:
+            table = torch.full((self.R, self.n, self.n + 2), torch.finfo(dtype).min, dtype=dtype, device=self.device)
+            table[:, :, 0] = 0
+            table[:, :, 1:-1].masked_fill_(self.mask, 0)
+            self._tables[dtype] = table
+        return self._tables[dtype]
+
+    def prefix(self, d: int) -> Tree:
+        """The tree cut below depth d: in level order a leading block of every tensor (the sliced topology-aware mask)."""
+        return Tree([self.host[0][: self.levels[d][1]]], self.device)
+
+    def to(self, device: torch.device | str) -> Tree:
+        return self if torch.device(device) == self.device else Tree(self.host, device)
+
+    @classmethod
+    def parents(cls, parents: Sequence[int] | Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Tree:
+        rows = parents if parents and not isinstance(parents[0], int) else [parents]
+        return cls(rows, device)  # type: ignore[arg-type]
+
+    @classmethod
+    def chain(cls, gamma: int, device: torch.device | str = "cpu") -> Tree:
+        """``gamma`` drafted tokens in a row."""
+        return cls([range(-1, gamma)], device)
+
+    @classmethod
+    def branching(cls, *ks: int, device: torch.device | str = "cpu") -> Tree:
+        """Every node of level d - 1 has ``ks[d - 1]`` children: (4, 2, 2) has 1 + 4 + 8 + 16 nodes."""
+        if any(not isinstance(k, int) or k < 1 for k in ks):
+            raise ValueError(f"branching needs integers >= 1, such as 4-2-2, got {'-'.join(map(str, ks))}")
+        parents, level = [-1], [0]
+        for k in ks:
+            start = len(parents)
+            parents += [p for p in level for _ in range(k)]
+            level = list(range(start, len(parents)))
+        return cls([parents], device)
+
+    @classmethod
+    def paths(cls, paths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Tree:
+        """From paths of sibling ranks, as Medusa and EAGLE write their trees: ``[(0,), (0, 0), (1,)]``; put in level order."""
+        every = sorted({tuple(p[: i + 1]) for p in paths for i in range(len(p))}, key=lambda p: (len(p), p))
+        index = {(): 0, **{p: i for i, p in enumerate(every, 1)}}
+        return cls([[-1] + [index[p[:-1]] for p in every]], device)
+
+    def __repr__(self) -> str:
+        return f"Tree({self.n} nodes, depth {self.D}{', chain' if self.is_chain else ''}{f', {self.R} rows' if self.R > 1 else ''})"

@@ -1,0 +1,42 @@
+"""The walk at temperature 0: follow the target's argmax while it is drafted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.flow import Draft, Law, Scores, Verdict
+from specwb.tree import Tree
+from specwb.verify.rule import Rule
+
+
+class Greedy(Rule):
+    """Accept the longest path of nodes that each equal the target's argmax after their parent; close with the next argmax.
+
+    The argmax is the lowest index on ties, the same as plain decoding's. Exact for any draft; needs no uniforms and no q.
+    """
+
+    name = "greedy"
+    laws = frozenset(Law)
+
+    def uniforms(self, tree: Tree) -> int:
+        return 0
+
+    def verify(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:
+        tree, best = draft.tree, scores.logits.argmax(-1)
+        rows, n = draft.tokens.shape
+        if n == 1:
+            return Verdict(torch.zeros_like(best), torch.zeros_like(best[:, 0]), best[:, 0])
+        if tree.is_chain:
+            agree = (draft.tokens[:, 1:] == best[:, :-1]) & draft.valid[:, 1:]
+            accepted = agree.long().cumprod(1).sum(1)
+            path = torch.minimum(tree.trail[:, -1].expand(rows, -1), accepted[:, None])
+            return Verdict(path, accepted, best.gather(1, accepted[:, None]).squeeze(1))
+        parent = tree.parent.expand(rows, -1)
+        agree = (draft.tokens == best.gather(1, parent.clamp_min(0))) & draft.valid & (parent >= 0)
+        agree[:, 0] = True
+        reached = ~(tree.mask & ~agree[:, None, :]).any(-1)  # every ancestor agrees
+        node = (reached * (tree.depth + 1)).argmax(1)  # deepest; of repeated siblings the first
+        row = torch.arange(rows, device=node.device)
+        of = row if tree.R > 1 else torch.zeros_like(row)
+        return Verdict(tree.trail[of, node], tree.depth[of, node], best[row, node])

@@ -1,0 +1,95 @@
+"""Notebooks are committed executed from top to bottom: nbval compares nothing for a cell that was never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+TAGS = {"nbval-ignore-output"}
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+
+
+def problems(notebook: nbformat.NotebookNode) -> list[str]:
+    """What is wrong with a notebook that is to be committed."""
+    found = []
+    cells = [c for c in notebook.cells if c.cell_type == "code"]
+    if not cells:
+        found.append("no code cells")
+    for place, cell in enumerate(cells, 1):
+        if cell.execution_count is None:
+            found.append(f"{cell.id}: never run")
+        elif cell.execution_count != place:
+            found.append(f"{cell.id}: run as number {cell.execution_count}, it is number {place}")
+        for output in cell.outputs:
+            if output.output_type == "error":
+                found.append(f"{cell.id}: ends in {output.ename}")
+            if output.get("name") == "stderr":
+                found.append(f"{cell.id}: writes to stderr")
+        if set(cell.metadata) - {"tags"} or set(cell.metadata.get("tags", ())) - TAGS:
+            found.append(f"{cell.id}: metadata {dict(cell.metadata)}")
+    if "widgets" in notebook.metadata:
+        found.append("widget state is saved")
+    return found
+
+
+@every_notebook
+def test_committed_as_it_ran(path):
+    notebook = nbformat.read(path, 4)
+    nbformat.validate(notebook)
+    assert problems(notebook) == []
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+@every_notebook
+def test_small_and_in_small_steps(path):
+    assert path.stat().st_size < 300_000
+    lines = [len(c.source.splitlines()) for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    assert median(lines) <= 5
+
+
+@every_notebook
+def test_pictures_come_with_a_line_of_text(path):
+    for cell in nbformat.read(path, 4).cells:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if any("plotly" in mime or "widget" in mime for mime in data):
+                assert data.get("text/plain", "").strip(), cell.id
+                assert "\n" not in data["text/plain"], cell.id
+
+
+@every_notebook
+def test_links_and_answers(path):
+    """Relative links lead somewhere; every folded answer is closed; papers, exercises and a citation are there."""
+    import re
+
+    text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert "://" in link or (path.parent / link).exists(), link
+    assert text.count("<details>") == text.count("</details>") > 0
+    assert "Reading time" in text
+    assert "specwb.citation(" in path.read_text("utf-8")
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+def test_each_fault_is_seen():
+    def notebook(**changes):
+        cell = nbformat.v4.new_code_cell("1", execution_count=1, **changes.pop("cell", {}))
+        return nbformat.v4.new_notebook(cells=[cell], metadata=changes)
+
+    error = nbformat.v4.new_output("error", ename="ValueError", evalue="", traceback=[])
+    assert problems(notebook()) == []
+    assert "saved" in problems(notebook(widgets={}))[0]
+    assert "ValueError" in problems(notebook(cell={"outputs": [error]}))[0]
+    assert "metadata" in problems(notebook(cell={"metadata": {"execution": {}}}))[0]
+    for count, message in ((None, "never run"), (7, "run as number 7")):
+        wrong = notebook()
+        wrong.cells[0].execution_count = count
+        assert message in problems(wrong)[0]

@@ -1,0 +1,322 @@
+"""Figures show the library's numbers, and the explorer the library's rounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+
+import specwb
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("plotly")
+pytest.importorskip("ipywidgets")
+pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
+
+import ipywidgets  # noqa: E402
+import plotly.graph_objects as go  # noqa: E402
+
+from specwb import figures, widgets  # noqa: E402
+from specwb.figures.style import label, visible  # noqa: E402
+from specwb.widgets import RoundExplorer, show  # noqa: E402
+from specwb.widgets.explorer import branching  # noqa: E402
+
+PROMPT = [1, 2, 3]
+
+
+def decoded(method="mcsd", temperature=1.0, prompt=PROMPT, **options) -> specwb.Output:
+    return specwb.decode(tiny.target(), prompt, method, draft=tiny.draft(), max_new_tokens=24, temperature=temperature, seed=3, trace=True, **options)
+
+
+@pytest.fixture(scope="module")
+def explorer() -> RoundExplorer:
+    return RoundExplorer(tiny.target(), PROMPT, draft=tiny.draft(), max_new_tokens=24)
+
+
+@pytest.fixture(autouse=True)
+def _as_at_first(request):
+    """Every test of the explorer starts from the same settings."""
+    if "explorer" in request.fixturenames:
+        one = request.getfixturevalue("explorer")
+        one.method.value, one.tree.value, one.temperature.value, one.seed.value, one.round.value = "mcsd", "4-2-2", 1.0, 0, 1
+
+
+def nodes(figure: go.Figure) -> dict[str, list[list[int]]]:
+    """customdata of the node traces by name."""
+    return {t.name.split(" ")[0].rstrip(","): [list(c) for c in t.customdata] for t in figure.data if t.name}
+
+
+# ------------------------------------------------------------------------------------------------------------------ figures
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("method", "options"), [("mcsd", {}), ("mcsd", {"replacement": True}), ("sps", {"gamma": 5})])
+def test_draft_tree_shows_the_round(method, options, temperature):
+    for step in decoded(method, temperature, **options).steps:
+        figure = figures.draft_tree(step)
+        shown = nodes(figure)
+        accepted = int(step.verdict.accepted[0])
+        path = step.verdict.path[0, 1 : accepted + 1].tolist()
+        tokens = step.draft.tokens[0].tolist()
+        assert sorted(n for n, _ in shown["accepted"]) == sorted(path)
+        assert shown["closing"] == [[-1, int(step.verdict.closing[0])]]
+        assert shown["pending"] == [[0, tokens[0]]]
+        valid = step.draft.valid[0].tolist()
+        assert {n for n, _ in shown["drafted"]} == {n for n in range(1, step.draft.tree.n) if valid[n]} - set(path)
+        assert all(tokens[n] == token for name in ("accepted", "drafted") for n, token in shown[name])
+        assert f"{accepted} accepted" in figure.layout.title.text
+        assert len(figure.layout.annotations) == sum(map(len, shown.values()))
+        # every node stands at its depth, and none on another
+        depth = [*step.draft.tree.depth[0].tolist(), accepted + 1]
+        drawn = [(x, y, n) for t in figure.data if t.name for x, y, (n, _) in zip(t.x, t.y, t.customdata, strict=True)]
+        assert all(x == depth[n] for x, _, n in drawn)
+        assert len({(x, y) for x, y, _ in drawn}) == len(drawn)
+
+
+def test_colour_never_stands_alone():
+    figure = figures.draft_tree(decoded().steps[0])
+    named = [t for t in figure.data if t.name]
+    assert len({t.marker.symbol for t in named}) == len(named)
+    assert len({t.line.dash for t in figure.data if not t.name}) == 3
+    p, q, _ = figures.decisions(specwb.explain(decoded().steps[0])).data
+    assert q.marker.pattern.shape
+    assert not p.marker.pattern.shape
+
+
+def test_draft_tree_of_a_row_in_a_batch():
+    out = specwb.decode(
+        tiny.target(), tiny.PROMPTS, "mcsd", draft=tiny.draft(), max_new_tokens=[20, 1, 20], temperature=1.0, seed=[1, 2, 3], trace=True
+    )
+    for row in (0, 2):
+        assert nodes(figures.draft_tree(out.steps[0], row))["closing"] == [[-1, int(out.steps[0].verdict.closing[row])]]
+    with pytest.raises(ValueError, match="row 1 had finished"):
+        figures.draft_tree(out.steps[1], 1)
+    with pytest.raises(ValueError, match=r"row must be 0\.\.2, got 3"):
+        figures.draft_tree(out.steps[0], 3)
+
+
+def test_draft_tree_of_plain_decoding_is_its_closing_token():
+    out = specwb.decode(tiny.target(), PROMPT, "ar", max_new_tokens=3, trace=True)
+    shown = nodes(figures.draft_tree(out.steps[0]))
+    assert (shown["accepted"], shown["drafted"]) == ([], [])
+    assert shown["closing"] == [[-1, out.tokens[0][0]]]
+    assert figures.decisions(specwb.explain(out.steps[0])).layout.title.text == "Nothing was tested"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_decisions_shows_every_test(temperature):
+    for step in decoded(temperature=temperature).steps:
+        told = specwb.explain(step)
+        tests = [(level.depth, t) for level in told.levels for t in level.tests if t.decision != "invalid"]
+        p, q, mark = figures.decisions(told).data
+        assert list(p.y) == [t.p for _, t in tests]
+        assert list(q.y) == [t.q for _, t in tests]
+        assert [list(c) for c in p.customdata] == [[d, t.token, t.decision] for d, t in tests]
+        for value, (_, t) in zip(mark.y, tests, strict=True):
+            if temperature and t.candidate == 0:
+                assert value == t.u * t.q
+                assert (value < t.p) == (t.decision == "accepted")
+            else:
+                assert value is None
+
+
+def test_no_threshold_where_the_rule_does_not_compare_with_it():
+    step = decoded("mcsd:rule=point").steps[0]
+    assert set(figures.decisions(specwb.explain(step)).data[2].y) == {None}
+
+
+def test_tokens_per_round_counts_all_rounds():
+    out = specwb.decode(tiny.target(), tiny.PROMPTS, "sps", draft=tiny.draft(), max_new_tokens=24)
+    bars, line = figures.tokens_per_round(out).data
+    assert sum(bars.y) == sum(out.rounds)
+    assert sum(n * k for n, k in zip(bars.x, bars.y, strict=True)) == sum(map(len, out.tokens))
+    assert set(line.x) == {out.mean_tokens_per_round}
+    assert line.line.dash == "dash"
+
+
+def test_comparison_shows_the_table():
+    frame = pd.DataFrame(
+        {
+            "method": ["ar", "sps", "loose", "hf_greedy"], "lossless": [True, True, False, True], "tau": [1.0, 2.5, 3.0, 1.0],
+            "tokens_per_second": [10.0, 20.0, 30.0, 9.0], "speedup": [1.0, 2.0, 3.0, 0.9], "speedup_low": [1.0, 1.5, 2.5, 0.8],
+            "speedup_high": [1.0, 2.25, 4.0, 0.95],
+        }
+    )  # fmt: skip
+    (bars,) = figures.comparison(frame).data
+    assert list(bars.x) == list(frame.speedup)
+    assert list(bars.y) == ["ar", "sps", "loose (LOSSY)", "hf_greedy"]
+    assert list(bars.error_x.array) == pytest.approx([0, 0.25, 1.0, 0.05])
+    assert list(bars.error_x.arrayminus) == pytest.approx([0, 0.5, 0.5, 0.1])
+    with pytest.raises(ValueError, match="no column tau"):
+        figures.comparison(frame.drop(columns="tau"))
+
+
+def test_comparison_of_a_real_run():
+    frame = specwb.compare(tiny.target(), tiny.PROMPTS, ["ar", "sps"], draft=tiny.draft(), max_new_tokens=8, library=False)
+    (bars,) = figures.comparison(frame).data
+    assert list(bars.y) == ["ar", "sps"]
+    assert list(bars.x) == list(frame.speedup)
+
+
+def test_labels_show_white_space_and_never_markup():
+    assert visible(" a\n<b>") == "␣a⏎&lt;b&gt;"
+    assert label(None, 17) == "17"
+    assert label(tiny.tokenizer(["<i>", "x"]), 0) == "&lt;i&gt;"
+
+
+# --------------------------------------------------------------------------------------------------------------------- show
+
+
+def published(monkeypatch, thing, summary) -> dict:
+    sent = []
+    monkeypatch.setattr(widgets.display, "display", lambda data, raw: sent.append((data, raw)))
+    show(thing, summary)
+    ((data, raw),) = sent
+    assert raw
+    return data
+
+
+def test_show_publishes_picture_and_line(monkeypatch):
+    out = decoded()
+    figure = figures.tokens_per_round(out)
+    data = published(monkeypatch, figure, "tau = 2")
+    assert data["text/plain"] == "tau = 2"
+    assert json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))["data"][0]["y"] == list(figure.data[0].y)
+    for widget in (ipywidgets.IntSlider(), go.FigureWidget(figure)):
+        data = published(monkeypatch, widget, "a slider")
+        assert data["text/plain"] == "a slider"
+        assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
+
+
+def test_show_refuses_what_it_cannot_show():
+    with pytest.raises(TypeError, match="figure or an ipywidgets widget, got int"):
+        show(3, "three")
+    for line in ("", "  ", "two\nlines", None):
+        with pytest.raises(ValueError, match="one line of text"):
+            show(ipywidgets.IntSlider(), line)
+
+
+def test_outputs_stay_small():
+    step = decoded().steps[0]
+    for figure in (figures.draft_tree(step), figures.decisions(specwb.explain(step)), figures.tokens_per_round(decoded())):
+        assert len(figure.to_json()) < 20_000
+
+
+# ----------------------------------------------------------------------------------------------------------------- explorer
+
+
+def direct(method="mcsd", temperature=1.0, seed=0, **options) -> specwb.Output:
+    return specwb.decode(
+        tiny.target(), PROMPT, method, draft=tiny.draft(), max_new_tokens=24, temperature=temperature, seed=seed, trace=True, **options
+    )
+
+
+def same_picture(explorer: RoundExplorer, step: specwb.Step) -> bool:
+    wanted = (figures.draft_tree(step), figures.decisions(specwb.explain(step)))
+    shown = [w for w in explorer.children if isinstance(w, go.FigureWidget)]
+    return [json.loads(w.to_json()) for w in shown] == [json.loads(f.to_json()) for f in wanted]
+
+
+def test_every_round_is_the_librarys(explorer):
+    out = direct()
+    assert explorer.output.tokens == out.tokens
+    assert explorer.round.max == len(out.steps) > 3
+    for index, step in enumerate(out.steps, 1):
+        explorer.round.value = index
+        assert same_picture(explorer, step)
+        accepted = out.accepted_lengths[0][index - 1]
+        assert explorer.summary == (
+            f"mcsd 4-2-2, temperature 1, seed 0: round {index} of {len(out.steps)} accepted {accepted} of at most 3 "
+            f"and added {accepted + 1}; tau {out.mean_tokens_per_round:.2f} over all rounds"
+        )
+
+
+def test_the_slider_only_draws(explorer):
+    before = explorer._decoded.cache_info()
+    for index in range(1, explorer.round.max + 1):
+        explorer.round.value = index
+    assert explorer._decoded.cache_info() == before
+    explorer.seed.value = 4
+    explorer.seed.value = 0
+    assert explorer._decoded.cache_info().hits > before.hits, "settings seen before are not decoded again"
+
+
+def test_every_control_decodes_again(explorer):
+    explorer.method.value = "sps"
+    assert explorer.output.tokens == direct("sps", gamma=3).tokens
+    assert explorer.summary.startswith("sps chain of 3, ")
+    explorer.method.value = "mcsd"
+    explorer.tree.value = "3-1"
+    assert explorer.output.tokens == direct(tree=(3, 1)).tokens
+    assert "of at most 2" in explorer.summary
+    explorer.temperature.value = 0.7
+    assert explorer.output.tokens == direct(temperature=0.7, tree=(3, 1)).tokens
+    explorer.seed.value = 9
+    assert explorer.output.tokens == direct(temperature=0.7, seed=9, tree=(3, 1)).tokens
+    explorer.temperature.value = 0
+    assert explorer.output.tokens[0] == list(tiny.plain("llama", tuple(PROMPT), 24))
+    assert same_picture(explorer, explorer.output.steps[explorer.round.value - 1])
+
+
+def test_fewer_rounds_than_the_slider_stood_at(explorer):
+    explorer.tree.value = "1"
+    explorer.round.value = explorer.round.max
+    explorer.tree.value = "4-4-2-1-1"
+    assert explorer.round.value == explorer.round.max == len(explorer.output.steps)
+    assert same_picture(explorer, explorer.output.steps[-1])
+
+
+@pytest.mark.parametrize("text", ["4-x", "", "0", "-1", "4--2", "4-2-", "2.5", "²", "9-9-9", "99999999999999999999"])
+def test_a_bad_tree_is_answered_and_the_picture_stays(explorer, text):
+    tokens, drawn = explorer.output.tokens, explorer.output.steps[0]
+    explorer.tree.value = text
+    assert explorer.summary.startswith("Not decoded: tree ")
+    assert repr(text) in explorer.summary
+    assert explorer.summary.endswith("Still shown: mcsd 4-2-2, temperature 1, seed 0")
+    assert explorer.output.tokens == tokens
+    assert same_picture(explorer, drawn)
+    explorer.tree.value = "2-2"
+    assert explorer.summary.startswith("mcsd 2-2")
+
+
+def test_what_the_library_refuses_is_answered_too(explorer):
+    explorer.tree.value = "100"  # more children than the vocabulary has tokens
+    assert "vocabulary has 64" in explorer.summary
+
+
+def test_the_text_colours_accepted_and_closing_tokens(explorer):
+    explorer.round.value = explorer.round.max
+    html = explorer._text.value
+    lengths = explorer.output.accepted_lengths[0]
+    assert html.count('class="accepted"') == sum(lengths)
+    assert html.count('class="closing"') == len(lengths)
+    explorer.round.value = 1
+    assert explorer._text.value.count("<span class=") == lengths[0] + 1
+
+
+def test_text_from_a_model_is_never_markup():
+    words = ["<img src=x onerror=alert(1)>", *[f"w{i}" for i in range(1, tiny.VOCABULARY)]]
+    target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(words))
+    one = RoundExplorer(target, [0, 1, 2], draft=tiny.draft(), max_new_tokens=8)
+    assert "<img" not in one._text.value
+    assert "&lt;img" in one._text.value
+
+
+def test_controls_have_descriptions_and_wait_for_the_mouse(explorer):
+    for control in (explorer.method, explorer.tree, explorer.temperature, explorer.seed, explorer.round):
+        assert control.description
+    for control in (explorer.tree, explorer.temperature, explorer.round):
+        assert control.continuous_update is False
+
+
+def test_bad_first_settings_are_refused_like_everywhere():
+    with pytest.raises(ValueError, match="joined by '-', such as 4-2-2; got '4-x'"):
+        RoundExplorer(tiny.target(), PROMPT, draft=tiny.draft(), tree="4-x")
+    with pytest.raises(specwb.PromptError):
+        RoundExplorer(tiny.target(), [], draft=tiny.draft())
+
+
+def test_branching():
+    assert branching("4-2-2") == (4, 2, 2)
+    assert branching(" 3 - 1") == (3, 1)

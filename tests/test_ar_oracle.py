@@ -1,0 +1,76 @@
+"""``ar`` is what transformers' own greedy generation gives, token by token: the reference of every other test is not our own."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+
+import specwb
+
+LENGTH = 40
+every_kind = pytest.mark.parametrize("kind", list(tiny.FAMILIES))
+
+
+def generated(target: specwb.Target, prompt: list[int], length: int, **settings) -> list[int]:
+    out = target.model.generate(torch.tensor([prompt]), max_new_tokens=length, do_sample=False, pad_token_id=0, **settings)
+    return out[0, len(prompt) :].tolist()
+
+
+@every_kind
+def test_plain_decoding_is_the_librarys_greedy_generation(kind):
+    target = tiny.target(kind)
+    out = specwb.decode(target, tiny.PROMPTS, "ar", max_new_tokens=LENGTH)
+    for prompt, tokens in zip(tiny.PROMPTS, out.tokens):
+        wanted = generated(target, prompt, LENGTH)
+        assert len(wanted) == LENGTH
+        assert tokens == wanted
+        assert len(set(tokens)) > 3, "a text of one token would prove nothing"
+    assert out.rounds == [LENGTH] * 3
+    assert out.mean_tokens_per_round == 1
+
+
+@every_kind
+def test_with_eos(kind):
+    target = tiny.target(kind)
+    for prompt in tiny.PROMPTS:
+        whole = generated(target, prompt, LENGTH)
+        for place in (0, 1, 7, 20):
+            ends = [whole[place], whole[place + 5]]
+            assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends[0]).tokens == [
+                generated(target, prompt, LENGTH, eos_token_id=ends[0])
+            ]
+            assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends).tokens == [
+                generated(target, prompt, LENGTH, eos_token_id=ends)
+            ]
+
+
+def test_the_models_own_eos_is_the_default():
+    model = tiny.build("llama")
+    prompt = tiny.PROMPTS[0]
+    whole = generated(specwb.load(model), prompt, LENGTH)
+    model.generation_config.eos_token_id = [whole[9], 63]
+    target = specwb.load(model)
+    assert target.eos == [whole[9], 63]
+    stopped = generated(target, prompt, LENGTH)
+    assert len(stopped) < LENGTH
+    assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH).tokens == [stopped]
+    assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH, eos=()).tokens == [whole]
+
+
+@every_kind
+def test_sampling_follows_the_librarys_probabilities(kind):
+    """T > 0: every token of a sampled text lies in the library's own filtered support, and is the inverse CDF of its probabilities."""
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    target = tiny.target(kind)
+    prompt = tiny.PROMPTS[2]
+    steps = list(specwb.rounds(target, [prompt], "ar", max_new_tokens=20, temperature=0.8, top_k=7, top_p=0.85, seed=3, trace=True))
+    text = steps[-1].state.tokens[0, : len(prompt) + 20].tolist()
+    logits = tiny.forward(target.model, text)
+    warp = LogitsProcessorList([TemperatureLogitsWarper(0.8), TopKLogitsWarper(7), TopPLogitsWarper(0.85)])
+    p = warp(torch.empty(0, dtype=torch.long), logits).softmax(-1)[len(prompt) - 1 : -1].double()
+    for i, step in enumerate(steps):
+        below = float(p[i, : text[len(prompt) + i]].sum())
+        assert p[i, text[len(prompt) + i]] > 0
+        assert below - 1e-4 <= float(step.close[0]) <= below + float(p[i, text[len(prompt) + i]]) + 1e-4

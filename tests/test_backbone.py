@@ -1,0 +1,270 @@
+"""The backbone is the library's model: same logits, same hidden states, whatever the order in which tokens are fed."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+
+import specwb
+from specwb.flow import Draft, Law
+from specwb.mask import causal_mask
+from specwb.models.backbone import Backbone, check_supported
+from specwb.probability import Sampling
+
+KINDS = list(tiny.FAMILIES)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+# what the four architectures can be configured to, each compared with the library's forward
+SHAPES: list[tuple[str, dict]] = [
+    *((kind, {}) for kind in KINDS),
+    ("llama", {"attention_bias": True, "mlp_bias": True}),
+    ("qwen3", {"attention_bias": True}),
+    ("llama", {"num_key_value_heads": 4}),
+    ("llama", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+    ("llama", {"head_dim": 6, "hidden_act": "gelu"}),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
+    ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                   "original_max_position_embeddings": 64, "rope_theta": 10000.0}}),
+    ("qwen2", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}}),
+]  # fmt: skip
+TREES = {
+    "root": specwb.Tree.chain(0),
+    "chain": specwb.Tree.chain(4),
+    "bushy": specwb.Tree.branching(3, 2, 1),
+    "wide": specwb.Tree.branching(7),
+    "lopsided": specwb.Tree.paths([(0, 0, 0, 0), (1,), (2, 0), (0, 1)]),
+    "depth first": specwb.Tree.parents([-1, 0, 1, 2, 1, 0, 5]),
+    "a shape a row": specwb.Tree([[-1, 0, 1, 2, 2, 0], [-1, 0, 0, 0, 1, -1], [-1, 0, 1, 2, 3, 4]]),
+}
+every_tree = pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+
+
+def tokens(m: int, rows: int = 1, seed: int = 0) -> Tensor:
+    return torch.randint(0, tiny.VOCABULARY, (rows, m), generator=torch.Generator().manual_seed(seed))
+
+
+def run(backbone: Backbone, x: Tensor, start: int, cache, **more) -> tuple[Tensor, Tensor | None]:
+    """Positions start .. start + m - 1 of a text whose earlier positions are in the cache."""
+    rows, m = x.shape[:2]
+    positions = torch.arange(start, start + m).expand(rows, m)
+    mask = causal_mask(positions, start + m, backbone.dtype)
+    with torch.no_grad():
+        return backbone.run(x, positions, positions, cache, start + m, mask, **more)
+
+
+def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
+    worst = float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
+    assert worst < tolerance, f"off by {worst:.1e} of the largest logit"
+
+
+@pytest.mark.parametrize(("kind", "changes"), SHAPES, ids=[f"{k}-{'-'.join(map(str, c))}" for k, c in SHAPES])
+def test_forward_equals_the_library_model_before_and_after_its_weights_are_fused(kind, changes):
+    model = tiny.build(kind, **changes)
+    ids = tokens(23, rows=2)
+    with torch.no_grad():
+        before = model(ids).logits
+    backbone = Backbone(model)
+    with torch.no_grad():
+        after = model(ids).logits
+    close(after, before, 1e-6)
+    masked = backbone.head(run(backbone, backbone.embed(ids), 0, backbone.cache(2, 23))[0])
+    close(masked, before)
+    positions = torch.arange(23).expand(2, 23)
+    with torch.no_grad():
+        causal = backbone.head(backbone.run(backbone.embed(ids), positions, positions, backbone.cache(2, 30), 23, None, causal=True)[0])
+    close(causal, before)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("llama", {"attention_bias": True, "mlp_bias": True}), ("qwen2", {})])
+def test_biases_are_not_forgotten(kind, changes):
+    """The comparison above would not see a missing bias if it were zero, as the library initialises it."""
+    model = tiny.build(kind, **changes)
+    ids = tokens(9)
+    whole = tiny.forward(model, ids[0])
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            weight.data.zero_()
+    assert float((tiny.forward(model, ids[0]) - whole).abs().max()) > 1e-2 * float(whole.abs().max())
+
+
+def test_fusing_stores_nothing_twice():
+    model = tiny.build("llama")
+    layer = Backbone(model).layers[1]
+    attention, mlp = model.model.layers[1].self_attn, model.model.layers[1].mlp
+    assert {p.weight.untyped_storage().data_ptr() for p in (attention.q_proj, attention.k_proj, attention.v_proj)} == {
+        layer.qkv.untyped_storage().data_ptr()
+    }
+    assert {p.weight.untyped_storage().data_ptr() for p in (mlp.gate_proj, mlp.up_proj)} == {layer.gate_up.untyped_storage().data_ptr()}
+
+
+def test_a_model_loaded_twice_is_the_same_model():
+    model = tiny.build("qwen3")
+    ids = tokens(11)
+    first, second = Backbone(model), Backbone(model)
+    close(
+        second.head(run(second, second.embed(ids), 0, second.cache(1, 11))[0]),
+        first.head(run(first, first.embed(ids), 0, first.cache(1, 11))[0]),
+        1e-6,
+    )
+    close(first.head(run(first, first.embed(ids), 0, first.cache(1, 11))[0])[0], tiny.forward(model, ids[0]))
+
+
+@every_kind
+def test_prefill_and_single_steps_equal_one_forward(kind):
+    backbone = tiny.target(kind).backbone
+    ids = tokens(16)
+    whole = tiny.forward(tiny.target(kind).model, ids[0])
+    cache = backbone.cache(1, 16)
+    parts = [run(backbone, backbone.embed(ids[:, :6]), 0, cache)[0]]
+    for i in range(6, 16):
+        with torch.no_grad():  # one token sees everything: no mask
+            at = torch.tensor([[i]])
+            parts.append(backbone.run(backbone.embed(ids[:, i : i + 1]), at, at, cache, i + 1, None)[0])
+    close(backbone.head(torch.cat(parts, 1))[0], whole)
+
+
+@every_kind
+def test_feeding_known_positions_again_changes_nothing(kind):
+    backbone = tiny.target(kind).backbone
+    ids = tokens(12)
+    cache = backbone.cache(1, 12)
+    run(backbone, backbone.embed(ids), 0, cache)
+    before = cache.data.clone()
+    again = run(backbone, backbone.embed(ids[:, 9:]), 9, cache)[0]
+    torch.testing.assert_close(cache.data, before, atol=1e-5, rtol=1e-5)
+    close(backbone.head(again)[0], tiny.forward(tiny.target(kind).model, ids[0])[9:])
+
+
+@every_kind
+def test_features_are_the_library_models_hidden_states(kind):
+    target = tiny.target(kind)
+    backbone, ids = target.backbone, tokens(13)
+    with torch.no_grad():
+        theirs = target.model(ids, output_hidden_states=True).hidden_states
+    layers = range(len(backbone.layers) + 1)
+    hidden, found = run(backbone, backbone.embed(ids), 0, backbone.cache(1, 13), features=tuple(layers))
+    ours = found.chunk(len(layers), -1)
+    assert len(theirs) == len(ours) == 4
+    for i in layers[:-1]:
+        close(ours[i], theirs[i])
+    assert torch.equal(ours[-1], hidden)
+    with torch.no_grad():
+        close(target.model.model.norm(ours[-1]), theirs[-1])  # the library gives its last one after the final norm
+    _, some = run(backbone, backbone.embed(ids), 0, backbone.cache(1, 13), features=(2, 1))
+    torch.testing.assert_close(some, torch.cat([ours[2], ours[1]], -1))
+    assert run(backbone, backbone.embed(ids), 0, backbone.cache(1, 13))[1] is None
+
+
+@every_kind
+@pytest.mark.parametrize("split", [1, 2])
+def test_first_and_last_layers_apart_equal_a_whole_run(kind, split):
+    backbone, ids = tiny.target(kind).backbone, tokens(10)
+    whole_cache, cache = backbone.cache(1, 10), backbone.cache(1, 10)
+    whole, _ = run(backbone, backbone.embed(ids), 0, whole_cache)
+    early, found = run(backbone, backbone.embed(ids), 0, cache, last=split, features=(split,))
+    assert torch.equal(early, found)
+    assert not cache.data[split:].any(), "layers that did not run wrote into the cache"
+    late, after = run(backbone, early, 0, cache, first=split, features=(3,))
+    torch.testing.assert_close(late, whole)
+    assert torch.equal(after, late)
+    torch.testing.assert_close(cache.data, whole_cache.data)
+
+
+@every_tree
+@every_kind
+def test_a_tree_in_one_forward_equals_its_paths_one_by_one(kind, tree):
+    """Three rows of different lengths, one of them a single token."""
+    target = tiny.target(kind)
+    prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7, 9]]
+    state = target.open(prompts, [20] * 3, tree.n + 1, Sampling(), ())
+    drafted = torch.cat([torch.tensor([[p[-1]] for p in prompts]), tokens(tree.n - 1, rows=3, seed=5)], 1)
+    with torch.no_grad():
+        found = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Law.POINT)).logits
+    for row, prompt in enumerate(prompts):
+        parents = tree.host[row if tree.R > 1 else 0]
+        for node in range(tree.n):
+            if node and parents[node] < 0:
+                continue  # padding
+            path, at = [], node
+            while at > 0:
+                path.append(int(drafted[row, at]))
+                at = parents[at]
+            close(found[row, node], tiny.forward(target.model, prompt + path[::-1])[-1])
+
+
+@every_kind
+def test_ragged_rows_equal_rows_alone(kind):
+    target = tiny.target(kind)
+    prompts = [[3, 1, 4, 1, 5, 9, 2, 6], [5], [3, 5, 8]]
+    tree = TREES["bushy"]
+    together = target.open(prompts, [5, 9, 7], tree.n, Sampling(), (), features=(1, 3))
+    drafted = torch.cat([torch.tensor([[p[-1]] for p in prompts]), tokens(tree.n - 1, rows=3)], 1)
+
+    def score(state, rows):
+        part = drafted[rows]
+        with torch.no_grad():
+            return target.score(state, Draft(tree, part, torch.ones_like(part, dtype=torch.bool), Law.POINT), (1, 3))
+
+    whole = score(together, slice(None))
+    for i, prompt in enumerate(prompts):
+        alone = target.open([prompt], [9], tree.n, Sampling(), (), features=(1, 3))
+        one = score(alone, slice(i, i + 1))
+        close(whole.logits[i], one.logits[0])
+        close(whole.features[i], one.features[0])
+        m = len(prompt) - 1
+        torch.testing.assert_close(together.features[i, :m], alone.features[0, :m], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(together.cache.data[:, i, :m], alone.cache.data[:, 0, :m], atol=1e-5, rtol=1e-5)
+
+
+def test_positions_beyond_the_first_rotation_table():
+    """The table of the rotary embedding is made for a cache's capacity and must grow with the next cache."""
+    model = tiny.build("llama")
+    backbone = Backbone(model)
+    run(backbone, backbone.embed(tokens(4)), 0, backbone.cache(1, 4))
+    ids = tokens(90)
+    close(backbone.head(run(backbone, backbone.embed(ids), 0, backbone.cache(1, 90))[0])[0], tiny.forward(model, ids[0]))
+
+
+# --------------------------------------------------------------------------------------------------------------- refusals
+
+
+def gemma2() -> Gemma2ForCausalLM:
+    return Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8
+        )
+    )
+
+
+def gpt2() -> GPT2LMHeadModel:
+    return GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None))
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (lambda: tiny.build("mistral", sliding_window=16), "mistral with a sliding attention window .*16"),
+        (lambda: tiny.build("qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1), "qwen2 with a sliding attention window .*16"),
+        (gemma2, "'gemma2' is not supported; supported: llama, mistral, qwen2, qwen3"),
+        (gpt2, "'gpt2' is not supported"),
+        (lambda: tiny.build("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}), "rope type 'dynamic'"),
+    ],
+    ids=["mistral-window", "qwen2-window", "gemma2", "gpt2", "dynamic-rope"],
+)
+def test_what_the_backbone_cannot_run_is_refused_by_name(model, named, tmp_path):
+    built = model()
+    with pytest.raises(specwb.UnsupportedModel, match=named):
+        specwb.load(built)
+    built.save_pretrained(tmp_path)
+    with pytest.raises(specwb.UnsupportedModel, match=named):
+        specwb.load(tmp_path)
+
+
+def test_a_default_mistral_has_a_window_and_a_default_qwen2_has_none():
+    from transformers import MistralConfig, Qwen2Config
+
+    with pytest.raises(specwb.UnsupportedModel, match="sliding_window=4096"):
+        check_supported(MistralConfig())
+    check_supported(Qwen2Config())

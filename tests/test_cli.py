@@ -1,0 +1,84 @@
+"""The command line: results on standard output; bad input is one line on standard error and exit code 2, before any work."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from specwb import cli
+
+
+def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["specwb", *arguments])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_methods_lists_the_registry(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "methods")
+    assert code == 0
+    assert all(key in out for key in ("ar", "sps", "mcsd", "lossless", "2401.06706"))
+
+
+def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "out.json"
+    code, out, err = call(monkeypatch, capsys, "compare", "--seconds", "0.1", "--max-new-tokens", "24", "--json", str(path))
+    assert code == 0, err
+    assert "speedup" in out
+    document = json.loads(path.read_text())
+    rows = {row["method"]: row for row in document["rows"]}
+    assert all(row["identical"] for row in rows.values())
+    assert rows["ar"]["tau"] == 1
+    assert rows["sps"]["tau"] > 1.3
+    assert set(document["by_category"]) == {"code", "math", "prose"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--methods", "nope"], "unknown method 'nope'"),
+        (["compare", "--methods", "sps:rule=nope"], "unknown rule 'nope'"),
+        (["compare", "--methods", "mcsd:replacement=true,rule=rrsw"], "lossless for WITHOUT_REPLACEMENT"),
+        (["compare", "--methods", "mcsd:tree=4-0"], "branching needs integers >= 1"),
+        (["compare", "--methods", "sps:gamma=0"], "gamma must be an integer >= 1"),
+        (["compare", "--methods", "sps:tree=3"], "its options: draft, gamma, rule"),
+        (["compare", "--prompts", "nope"], "unknown prompt set 'nope'"),
+        (["compare", "--temperature", "-1"], "temperature must be >= 0"),
+        (["compare", "--max-new-tokens", "5000"], "leaves no room"),
+        (["compare", "--batch", "0"], "--batch"),
+        (["compare", "--dtype", "int3"], "dtype must be"),
+        (["compare", "--device", "abacus"], "device must be"),
+        (["compare", "--target", "/does/not/exist"], "/does/not/exist"),
+        (["compare", "--json", "/does/not/exist/out.json"], "does not exist"),
+        (["train", "lab", "--budget", "huge"], "unknown budget 'huge'"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out
+
+
+def test_damaged_weights(monkeypatch, capsys, tmp_path):
+    import shutil
+
+    from specwb.models.load import data_dir
+
+    shutil.copytree(data_dir() / "lab" / "draft", tmp_path / "draft")
+    weights = tmp_path / "draft" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    code, _, err = call(monkeypatch, capsys, "compare", "--draft", str(tmp_path / "draft"))
+    assert code == 2
+    assert "damaged or cut off" in err

@@ -1,0 +1,231 @@
+"""Whole decodings on a tiny vocabulary: the law of the text is the enumerated law of autoregressive sampling, and the same test
+rejects engines and rules that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+
+import pytest
+import tiny
+import torch
+from scipy import stats
+from torch import Tensor
+
+import specwb
+from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise
+from specwb.probability import Sampling
+from specwb.verify import RRS, PointMass, RRSw
+
+VOCABULARY, LENGTH, PROMPT = 6, 3, [1, 4, 2]
+ROWS = 4096
+FILTERS = {"plain": Sampling(1.0), "top_k": Sampling(0.9, top_k=4), "top_p": Sampling(1.3, top_p=0.8)}
+TREE = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+METHODS: dict[str, tuple[str, dict]] = {
+    "ar": ("ar", {}),
+    "sps": ("sps", {"gamma": 2}),
+    "sps with rejection": ("sps:rule=rejection", {"gamma": 4}),
+    "mcsd": ("mcsd", {"tree": (3, 2, 1)}),
+    "mcsd with replacement": ("mcsd", {"tree": (3, 2, 1), "replacement": True}),
+    "mcsd lopsided": ("mcsd", {"tree": TREE}),
+    "mcsd lopsided with replacement": ("mcsd", {"tree": TREE, "replacement": True}),
+    "naive verification": ("sps:rule=point", {"gamma": 2}),
+    "naive verification of repeated siblings": ("mcsd:rule=point", {"tree": (3, 2, 1), "replacement": True}),
+    "mcsd wider than the support": ("mcsd", {"tree": (6,)}),
+}
+
+
+@cache
+def models() -> tuple[specwb.Target, specwb.Target]:
+    """A target of middling entropy and a draft that is often wrong, so that every branch of a rule is taken."""
+    model = tiny.build("llama", seed=5, spread=0.35, vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.2, 6))
+
+
+@cache
+def enumerated(name: str) -> Tensor:
+    """``[V^3]`` probabilities of all texts, from the library's own forward."""
+    texts = list(product(range(VOCABULARY), repeat=LENGTH))
+    with torch.no_grad():
+        logits = models()[0].model(torch.tensor([[*PROMPT, *text] for text in texts])).logits
+    p = FILTERS[name].probabilities(logits[:, len(PROMPT) - 1 : -1]).double()
+    p = p / p.sum(-1, keepdim=True)
+    return p.gather(2, torch.tensor(texts)[:, :, None])[:, :, 0].prod(1)
+
+
+def sampled(method: specwb.Method, name: str) -> tuple[Tensor, float]:
+    """``[V^3]`` counts of texts, and tau."""
+    counts = torch.zeros(VOCABULARY**LENGTH, dtype=torch.long)
+    settings = FILTERS[name]
+    rounds, batches = 0, 2 if name == "plain" else 1
+    for batch in range(batches):
+        out = specwb.decode(
+            models()[0],
+            [PROMPT] * ROWS,
+            method,
+            max_new_tokens=LENGTH,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            seed=batch,
+        )
+        code = (torch.tensor(out.tokens) * torch.tensor([VOCABULARY**2, VOCABULARY, 1])).sum(1)
+        counts += torch.bincount(code, minlength=len(counts))
+        rounds += sum(out.rounds)
+    return counts, LENGTH * ROWS * batches / rounds
+
+
+def chi_square(counts: Tensor, law: Tensor) -> float:
+    """p-value; texts that are expected less than eight times share one cell, and impossible ones make it 0."""
+    if bool((counts[law == 0] > 0).any()):
+        return 0.0
+    expected = law * int(counts.sum())
+    rare = (expected < 8) & (law > 0)
+    observed, wanted = counts[~rare & (law > 0)].double(), expected[~rare & (law > 0)]
+    if bool(rare.any()):
+        observed, wanted = torch.cat([observed, counts[rare].sum()[None].double()]), torch.cat([wanted, expected[rare].sum()[None]])
+    assert len(wanted) > 10, "too few cells to see anything"
+    return float(stats.chisquare(observed.numpy(), (wanted * observed.sum() / wanted.sum()).numpy()).pvalue)
+
+
+def built(spec: str, options: dict) -> specwb.Method:
+    target, draft = models()
+    return specwb.method(spec, target, **({} if spec == "ar" else {"draft": draft}), **options)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize(("spec", "options"), METHODS.values(), ids=METHODS)
+def test_the_law_of_the_text_is_the_autoregressive_law(spec, options, name):
+    counts, tau = sampled(built(spec, options), name)
+    assert chi_square(counts, enumerated(name)) > 1e-4
+    if spec == "ar":
+        assert tau == 1
+    elif options.get("tree") == (6,) and name == "plain":
+        assert tau == LENGTH / 2, "every token of the vocabulary was a candidate"
+    else:
+        assert 1.2 < tau < LENGTH
+
+
+def test_filters_make_some_texts_impossible():
+    assert not (enumerated("plain") == 0).any()
+    assert (enumerated("top_k") == 0).sum() > 50
+    assert (enumerated("top_p") == 0).sum() > 50
+
+
+class Fixed(specwb.Drafter):
+    """Proposes the same tokens every round, some of them twice: a deterministic draft of any shape."""
+
+    def __init__(self, tree: specwb.Tree, tokens: list[int]) -> None:
+        self.tree, self.tokens = tree, tokens
+
+    def propose(self, state, noise):
+        return self.candidates(state, torch.tensor(self.tokens).expand(state.rows, -1))
+
+
+@pytest.mark.parametrize(
+    ("tree", "tokens"),
+    [(specwb.Tree.chain(2), [2, 5]), (specwb.Tree.branching(3, 2), [2, 0, 5, 1, 2, 3, 4, 5, 0]), (specwb.Tree.branching(4), [3, 3, 1, 3])],
+    ids=["chain", "tree", "repeated"],
+)
+def test_deterministic_candidates_with_the_point_mass_rule(tree, tokens):
+    method = specwb.Method("fixed", Fixed(tree, tokens), None, specwb.Exactness.LOSSLESS)
+    assert isinstance(method.rule_for(Sampling(1.0)), PointMass)
+    counts, tau = sampled(method, "plain")
+    assert chi_square(counts, enumerated("plain")) > 1e-4
+    assert tau > 1.01
+
+
+def test_rows_of_different_shape():
+    """Each row its own tree: even rows a chain, odd rows two leaves and padding."""
+    shapes = specwb.Tree([[-1, 0, 1], [-1, 0, 0]] * (ROWS // 2))
+    method = specwb.Method("fixed", Fixed(shapes, [2, 5]), None, specwb.Exactness.LOSSLESS)
+    counts, _ = sampled(method, "plain")
+    assert chi_square(counts, enumerated("plain")) > 1e-4
+
+
+# --------------------------------------------------------------------------------------------------- what must be rejected
+
+
+class StaleRRS(RRS):
+    """Wrong: every sibling is tested against p itself."""
+
+    def node(self, p, q, tokens, ok, u):
+        px, qx = p.gather(1, tokens), q.gather(1, tokens)
+        hit, choice = (ok & (u * qx < px)).max(1)
+        residual = (p - q).clamp_min(0)
+        return torch.where(hit, choice, -1), torch.where(residual.sum(1, keepdim=True) > 0, residual, p)
+
+
+class ClosesWithP(RRSw):
+    """Wrong: the closing token comes from p after a rejection too."""
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, u)[0], p
+
+
+class RRSwAsRRS(RRS):
+    """Wrong: the rule for independent candidates on candidates drawn without replacement."""
+
+    laws = RRSw.laws
+
+
+class AlwaysFirst(RRSw):
+    """Wrong: the first candidate is simply taken."""
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, torch.zeros_like(u))
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "rule"),
+    [
+        ("mcsd", {"tree": (3, 2, 1), "replacement": True}, StaleRRS), ("sps", {"gamma": 2}, ClosesWithP), ("mcsd", {"tree": (3, 2, 1)}, ClosesWithP),
+        ("mcsd", {"tree": (3, 2, 1)}, RRSwAsRRS), ("sps", {"gamma": 2}, AlwaysFirst),
+    ],
+)  # fmt: skip
+def test_a_wrong_rule_is_seen(spec, options, rule):
+    right = built(spec, options)
+    wrong = specwb.Method("wrong", right.drafter, rule, right.exactness)
+    assert chi_square(sampled(wrong, "plain")[0], enumerated("plain")) < 1e-6
+
+
+def reuse_of(one: int, by: int) -> Callable:
+    """Stream ``by`` gets the noise of stream ``one``."""
+    real = Noise.u
+
+    def u(self: Noise, stream: int) -> Tensor:
+        values = real(self, stream)
+        return real(self, one)[:, : values.shape[1]] if stream == by else values
+
+    return u
+
+
+@pytest.mark.parametrize(
+    ("one", "by"), [(DRAFT, ACCEPT), (ACCEPT, CLOSE), (DRAFT, CLOSE)], ids=["draft for accept", "accept for close", "draft for close"]
+)
+@pytest.mark.parametrize(("spec", "options"), [METHODS["sps"], METHODS["mcsd"]], ids=["sps", "mcsd"])
+def test_noise_that_is_used_twice_is_seen(spec, options, one, by, monkeypatch):
+    monkeypatch.setattr(Noise, "u", reuse_of(one, by))
+    assert chi_square(sampled(built(spec, options), "plain")[0], enumerated("plain")) < 1e-6
+
+
+def test_one_seed_for_all_rows_is_seen():
+    """The test relies on rows being independent."""
+    target, draft = models()
+    out = specwb.decode(target, [PROMPT] * 50, "sps", draft=draft, max_new_tokens=LENGTH, temperature=1.0, seed=[3] * 50)
+    assert len(set(map(tuple, out.tokens))) == 1
+
+
+def test_another_temperature_for_the_draft_than_for_its_q_is_seen(monkeypatch):
+    right = built("sps", {"gamma": 2})
+    real = type(right.drafter).propose
+
+    def propose(self, state, noise):
+        draft = real(self, state, noise)
+        draft.q = draft.q.pow(2)
+        draft.q = draft.q / draft.q.sum(-1, keepdim=True)
+        return draft
+
+    monkeypatch.setattr(type(right.drafter), "propose", propose)
+    assert chi_square(sampled(right, "plain")[0], enumerated("plain")) < 1e-6

@@ -1,0 +1,376 @@
+"""Every mistake is refused before any work, by an exception of its own kind that names what was given."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+
+import specwb
+from specwb import LawMismatch, LoadError, MethodError, PromptError
+from specwb.models.target import Target
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+
+
+@pytest.fixture
+def target() -> Target:
+    return tiny.target()
+
+
+@pytest.fixture
+def draft() -> Target:
+    return tiny.draft()
+
+
+# ---------------------------------------------------------------------------------------------------------------- methods
+
+
+@pytest.mark.parametrize("call", [specwb.rounds, specwb.decode], ids=["rounds", "decode"])
+def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
+    with pytest.raises(MethodError, match="unknown method 'nope'"):
+        call(target, [1], "nope")
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "named"),
+    [
+        ("nope", {}, "unknown method 'nope'; known: ar, sps, mcsd"),
+        ("", {}, "unknown method ''"),
+        ("sps", {"gama": 3}, "sps has no option 'gama'; its options: draft, gamma, rule"),
+        ("sps:gama=3", {}, "sps has no option 'gama'"),
+        ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
+        ("sps:gamma", {}, "option 'gamma' must be written name=value"),
+        ("sps:gamma=2,gamma=3", {}, "option 'gamma' is given twice"),
+        ("sps:gamma=2", {"gamma": 2}, "option 'gamma' is given twice"),
+        ("sps:rule=rrsw", {"rule": "rrsw"}, "option 'rule' is given twice"),
+        ("sps", {"rule": "nope"}, "unknown rule 'nope'; known: rejection, rrs, rrsw, point"),
+        ("sps:rule=nope", {}, "unknown rule 'nope'"),
+        ("sps:gamma=0", {}, "gamma must be an integer >= 1, got 0"),
+        ("sps", {"gamma": -2}, "gamma .* got -2"),
+        ("sps:gamma=2.5", {}, "gamma .* got 2.5"),
+        ("sps:gamma=many", {}, "gamma .* got 'many'"),
+        ("sps:gamma=true", {}, "gamma .* got True"),
+        ("mcsd:tree=4-0-2", {}, "mcsd: .* got 4-0-2"),
+        ("mcsd", {"tree": (4, 0, 2)}, "mcsd: .* got 4-0-2"),
+        ("mcsd", {"tree": (2, 1.5)}, "mcsd: .* got 2-1.5"),
+        ("mcsd", {"tree": None}, "mcsd: "),
+        ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
+        ("mcsd:replacement=maybe", {}, "mcsd: replacement must be true or false, got 'maybe'"),
+        ("mcsd:replacement=1", {}, "mcsd: replacement .* got 1"),
+    ],
+)
+def test_wrong_methods_and_options(target, draft, spec, options, named):
+    own = {"draft": draft} if spec[:3] in ("sps", "mcs") else {}
+    with pytest.raises(MethodError, match=named):
+        specwb.method(spec, target, **own, **options)
+    with pytest.raises(MethodError, match=named):
+        specwb.decode(target, [1, 2], spec, **own, **options)
+
+
+@pytest.mark.parametrize("key", ["sps", "mcsd"])
+def test_a_method_that_needs_a_draft_says_so(target, key):
+    with pytest.raises(MethodError, match="'LlamaForCausalLM' has no draft model of its own; name one with draft="):
+        specwb.method(key, target)
+
+
+def test_a_tree_out_of_level_order_is_refused(target, draft):
+    with pytest.raises(MethodError, match="level order"):
+        specwb.method("mcsd", target, draft=draft, tree=specwb.Tree.parents([-1, 0, 1, 0]))
+
+
+def test_the_same_option_as_text_and_as_keyword_are_the_same_method(target, draft):
+    text = specwb.method("mcsd:tree=3-2,replacement=true,rule=rrs", target, draft=draft)
+    keyword = specwb.method("mcsd", target, draft=draft, tree=(3, 2), replacement=True, rule="rrs")
+    assert text.drafter.tree.host == keyword.drafter.tree.host == specwb.Tree.branching(3, 2).host
+    assert text.drafter.replacement is keyword.drafter.replacement is True
+    assert text.rule is keyword.rule is not None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("mcsd:replacement=true,rule=rrsw", "rule 'rrsw' is lossless for WITHOUT_REPLACEMENT .* are IID"),
+        ("mcsd:rule=rrs", "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT"),
+        ("mcsd:rule=rejection", "rule 'rejection' tests one candidate a node, this tree has up to 4"),
+        ("sps:rule=rrs", "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT"),
+        ("ar:rule=rrs", "rule 'rrs' is lossless for IID .* are POINT"),
+    ],
+)
+def test_a_rule_that_would_not_be_lossless_is_refused(target, draft, spec, named, temperature):
+    """At T = 0 too, where it would not show."""
+    own = {} if spec.startswith("ar") else {"draft": draft}
+    with pytest.raises(LawMismatch, match=named):
+        specwb.method(spec, target, **own)
+    with pytest.raises(LawMismatch, match=named):
+        specwb.decode(target, [1], spec, temperature=temperature, **own)
+
+
+def test_options_beside_a_finished_method(target, draft):
+    made = specwb.method("sps", target, draft=draft)
+    with pytest.raises(ValueError, match=r"options gamma belong to specwb\.method"):
+        specwb.decode(target, [1], made, gamma=2)
+
+
+# --------------------------------------------------------------------------------------------------------------- registry
+
+
+class Repeat(specwb.Drafter):
+    """Guesses that the pending token comes again."""
+
+    def __init__(self, times: int = 2) -> None:
+        self.tree = specwb.Tree.chain(times)
+
+    def propose(self, state, noise):
+        return self.candidates(state, state.tokens.gather(1, (state.known - 1)[:, None]).expand(-1, self.tree.D))
+
+
+@pytest.fixture
+def repeat():
+    specwb.register("repeat", Repeat, paper="none", bibtex="@misc{repeat}")
+    yield
+    specwb.unregister("repeat")
+
+
+def test_a_registered_class_is_a_method(target, repeat):
+    assert list(specwb.METHODS["repeat"].options) == ["times"]
+    out = specwb.decode(target, tiny.PROMPTS, "repeat:times=3", max_new_tokens=10)
+    assert out.tokens == specwb.decode(target, tiny.PROMPTS, "ar", max_new_tokens=10).tokens
+    assert specwb.decode(target, [5], "repeat", max_new_tokens=10, temperature=1.0).tokens
+    assert specwb.citation("repeat") == "@misc{repeat}"
+    with pytest.raises(MethodError, match="repeat has no option 'gamma'; its options: times, rule"):
+        specwb.method("repeat", target, gamma=1)
+
+
+def test_registering_twice_is_refused(repeat):
+    with pytest.raises(MethodError, match=r"'repeat' is registered already; specwb.unregister\('repeat'\)"):
+        specwb.register("repeat", Repeat)
+    specwb.unregister("repeat")
+    specwb.register("repeat", Repeat)
+
+
+@pytest.mark.parametrize("key", ["", "two words", "a:b", "a-b", "1st"])
+def test_a_key_that_cannot_be_written_on_a_command_line(key):
+    with pytest.raises(MethodError, match="must be a plain name"):
+        specwb.register(key, Repeat)
+    assert key not in specwb.METHODS
+
+
+def test_a_missing_option_is_named(target):
+    def needy(target, *, head):
+        return Repeat()
+
+    specwb.register("needy", needy)
+    try:
+        with pytest.raises(MethodError, match=r"needy: .*'head'"):
+            specwb.method("needy", target)
+    finally:
+        specwb.unregister("needy")
+    with pytest.raises(MethodError, match="unknown method 'needy'"):
+        specwb.method("needy", target)
+
+
+def test_citation_of_what_is_not_there():
+    with pytest.raises(MethodError, match="unknown method 'nope'"):
+        specwb.citation("sps", "nope")
+    assert "leviathan2023fast" in specwb.citation()
+    assert specwb.citation("mcsd").startswith("@article{yang2024multi")
+
+
+# ---------------------------------------------------------------------------------------------------------------- prompts
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "named"),
+    [
+        ([], {}, "no prompt was given"),
+        ([[]], {}, "prompt 0 is empty"),
+        ([[1], []], {}, "prompt 1 is empty"),
+        ("text", {}, "loaded without a tokenizer"),
+        ([1, 64], {}, r"prompt 0 has token ids outside 0\.\.63"),
+        ([[3], [-1]], {}, "prompt 1 has token ids outside"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens must be >= 1.*got 0"),
+        ([[1], [2]], {"max_new_tokens": [3]}, r"max_new_tokens .* got \[3\]"),
+        ([[1], [2]], {"max_new_tokens": [3, -1]}, r"max_new_tokens .* got \[3, -1\]"),
+        ([1] * 500, {"max_new_tokens": 13}, r"prompt 0 has 500 tokens; with max_new_tokens=13 .* 'LlamaForCausalLM' \(512\)"),
+        ([[1], [1] * 3], {"max_new_tokens": [511, 510]}, "prompt 1 has 3 tokens; with max_new_tokens=510"),
+    ],
+)
+def test_wrong_prompts(target, prompts, settings, named):
+    with pytest.raises(PromptError, match=named):
+        specwb.rounds(target, prompts, **settings)
+
+
+def test_an_empty_text_is_an_empty_prompt():
+    target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
+    with pytest.raises(PromptError, match="prompt 1 is empty"):
+        specwb.decode(target, ["w1 w2", ""], max_new_tokens=2)
+
+
+def test_the_whole_context_can_be_used(draft):
+    """The last token fits exactly, for the deepest draft too; a slot more is what the test above refuses."""
+    target = tiny.target()
+    prompt = [i % 64 for i in range(500)]
+    out = specwb.decode(target, [prompt], "sps", draft=draft, max_new_tokens=12)
+    assert out.tokens == specwb.decode(target, [prompt], "ar", max_new_tokens=12).tokens
+    assert len(out.tokens[0]) == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"temperature": -0.5}, "temperature .* -0.5"), ({"temperature": float("nan")}, "temperature .* nan"),
+        ({"temperature": 1.0, "top_p": 0}, "top_p .* 0"),
+        ({"top_p": 1.1}, "top_p .* 1.1"), ({"top_k": -1}, "top_k .* -1"), ({"seed": [1, 2, 3]}, "seed has 3 entries for 1 prompts"),
+    ],
+)  # fmt: skip
+def test_wrong_settings(target, settings, named):
+    with pytest.raises(ValueError, match=named):
+        specwb.rounds(target, [1, 2], **settings)
+
+
+# ---------------------------------------------------------------------------------------------------- target and draft
+
+
+def test_vocabularies_of_different_size(target):
+    other = specwb.load(tiny.build("llama", vocab_size=65))
+    with pytest.raises(LoadError, match="vocabulary mismatch: target 'LlamaForCausalLM' has 64 tokens, draft 'LlamaForCausalLM' has 65"):
+        specwb.method("sps", target, draft=other)
+
+
+def test_padded_vocabularies_are_told_apart_from_different_ones():
+    words = WORDS[:60]
+    target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(words))
+    other = specwb.load(tiny.build("llama", vocab_size=65), tokenizer=tiny.tokenizer(words))
+    with pytest.raises(LoadError, match="65; the extra rows are padding"):
+        specwb.method("mcsd", target, draft=other)
+
+
+def test_tokenizers_that_disagree():
+    """The same number of tokens, two of them exchanged: ids would be verified as if they meant the same."""
+    target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
+    exchanged = [*WORDS[:7], "w8", "w7", *WORDS[9:]]
+    other = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer(exchanged))
+    with pytest.raises(LoadError, match=r"tokenizer mismatch: 'w[78]' is id [78] for target .* and [78] for draft"):
+        specwb.method("sps", target, draft=other)
+    same = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer(WORDS))
+    assert specwb.decode(target, "w3 w4", "sps", draft=same, max_new_tokens=3).text.startswith("w")
+
+
+# ------------------------------------------------------------------------------------------------------ loading a folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny saved model with its tokenizer."""
+    tiny.build("llama", seed=1).save_pretrained(tmp_path)
+    tiny.tokenizer(WORDS).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_saved_model_is_loaded(folder):
+    target = specwb.load(folder)
+    assert target.dtype == torch.float32
+    assert target.name == str(folder)
+    again = specwb.load(tiny.build("llama", seed=1))
+    ids = [[1, 2, 3]]
+    out = specwb.decode(target, "w1 w2 w3", max_new_tokens=8)
+    assert out.tokens == specwb.decode(again, ids, max_new_tokens=8).tokens
+    assert out.text == " ".join(WORDS[i] for i in out.tokens[0])
+    assert specwb.load(target) is target
+    assert specwb.load(str(folder), dtype="float64").dtype == torch.float64
+    assert specwb.load(folder, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_draft_named_by_its_folder_is_loaded_once(folder):
+    target = specwb.load(folder)
+    one = specwb.method("sps", target, draft=str(folder))
+    two = specwb.method("mcsd", target, draft=str(folder))
+    assert one.drafter.draft is two.drafter.draft
+    out = specwb.decode(target, "w1 w2 w3", one, max_new_tokens=10)
+    assert out.mean_tokens_per_round == 5
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(LoadError, match=r"nowhere does not exist"):
+        specwb.load(tmp_path / "nowhere")
+
+
+def test_a_folder_without_config(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(LoadError, match=r"has no config\.json"):
+        specwb.load(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 400, -1])
+def test_weights_that_are_cut_off(folder, keep):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(LoadError, match=r"model\.safetensors is damaged or cut off"):
+        specwb.load(folder)
+
+
+def test_weights_that_are_not_weights(folder):
+    (folder / "model.safetensors").write_bytes(b"<html>not found</html>" * 20)
+    with pytest.raises(LoadError, match=r"model\.safetensors is damaged"):
+        specwb.load(folder)
+
+
+def test_no_weights_at_all(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(LoadError, match="weights"):
+        specwb.load(folder)
+
+
+def test_a_shard_that_is_missing(folder):
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors", "model.norm.weight": "model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(LoadError, match=r"weight file model-00002-of-00002\.safetensors is missing"):
+        specwb.load(folder)
+
+
+def test_a_weight_that_is_missing(folder):
+    """The library would fill it with random numbers and warn."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"missing keys: model\.layers\.1\.mlp\.up_proj\.weight"):
+        specwb.load(folder)
+
+
+def test_a_weight_of_another_shape(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
+    with pytest.raises(LoadError, match=str(folder)):
+        specwb.load(folder)
+
+
+def test_a_model_without_tokenizer(tmp_path):
+    tiny.build("llama").save_pretrained(tmp_path)
+    with pytest.raises(LoadError, match="no tokenizer could be loaded from"):
+        specwb.load(tmp_path)
+    assert specwb.load(tmp_path, tokenizer=tiny.tokenizer(WORDS)).tokenizer is not None
+
+
+@pytest.mark.parametrize("dtype", ["float31", "int8", ""])
+def test_unknown_dtype(folder, dtype):
+    with pytest.raises(LoadError, match=f"dtype must be auto, float32, .* got {dtype!r}"):
+        specwb.load(folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", ""])
+def test_unknown_device(folder, device):
+    with pytest.raises(LoadError, match=f"device must be auto, cpu, cuda or cuda:N, got {device!r}"):
+        specwb.load(folder, device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_cuda_without_cuda(folder, device):
+    with pytest.raises(LoadError, match="sees no CUDA device"):
+        specwb.load(folder, device=device)

@@ -1,0 +1,182 @@
+"""Probabilities are the library's warpers', nothing is ever drawn that has none, and draws follow their law exactly."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+import torch
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specwb import Sampling
+from specwb.probability import draw_without_replacement, inverse_cdf
+
+TINY, LARGEST = 2.0**-33, 1 - 2.0**-33  # the smallest and largest uniform there are
+
+
+def logits(*shape: int, scale: float = 3.0, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.2])
+def test_probabilities_are_the_librarys(temperature, top_k, top_p):
+    x = logits(6, 40)
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    if top_k:
+        warpers.append(TopKLogitsWarper(top_k))
+    if top_p < 1:
+        warpers.append(TopPLogitsWarper(top_p))
+    wanted = warpers(torch.zeros(6, 1, dtype=torch.long), x.clone()).softmax(-1)
+    before = x.clone()
+    found = Sampling(temperature, top_k, top_p).probabilities(x)
+    assert torch.equal(x, before)
+    torch.testing.assert_close(found, wanted, atol=1e-7, rtol=1e-6)
+    assert torch.equal(found == 0, wanted == 0)
+    shaped = Sampling(temperature, top_k, top_p).probabilities(x.view(2, 3, 40))
+    assert torch.equal(shaped.view(6, 40), found)
+
+
+def test_the_librarys_default_of_fifty_does_not_leak():
+    p = Sampling(1.0).probabilities(logits(3, 400))
+    assert bool((p > 0).all())
+
+
+def test_off_switches():
+    x = logits(2, 30)
+    assert torch.equal(Sampling(1.0, 0, 1.0).probabilities(x), x.softmax(-1))
+    assert Sampling(1.0).probabilities(x)._version == 0
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 0.1}])
+def test_temperature_zero_is_one_hot_at_the_lowest_argmax(filters):
+    x = torch.tensor([[0.0, 2.0, 2.0, 1.0], [5.0, 5.0, 5.0, 5.0], [-3.0, -2.0, -1.0, 0.0]])
+    assert Sampling(0.0).greedy
+    assert Sampling(0.0, **filters).probabilities(x).tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_probabilities_are_float32_or_better(given, wanted, temperature):
+    assert Sampling(temperature).probabilities(logits(2, 9).to(given)).dtype == wanted
+
+
+# ------------------------------------------------------------------------------------------------------------ inverse CDF
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inverse_cdf_returns_the_token_whose_stretch_u_lies_in(dtype):
+    p = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0], dtype=dtype)
+    u = torch.tensor([TINY, 0.2499, 0.25, 0.7499, 0.75, LARGEST], dtype=torch.float64)
+    assert inverse_cdf(p.expand(6, 6), u).tolist() == [1, 1, 3, 3, 4, 4]
+    assert inverse_cdf(p.expand(6, 6) * 7.5, u).tolist() == [1, 1, 3, 3, 4, 4], "the law need not sum to 1"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_inverse_cdf_law_by_stratified_uniforms(seed):
+    p = logits(9, seed=seed).softmax(-1)
+    cells = 100_000
+    u = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
+    share = torch.bincount(inverse_cdf(p.expand(cells, 9), u), minlength=9) / cells
+    torch.testing.assert_close(share.double(), p.double(), atol=2 / cells, rtol=0)
+
+
+def test_a_token_without_probability_is_never_drawn():
+    generator = torch.Generator().manual_seed(1)
+    for scale in (1.0, 1e-30, 1e30):
+        p = torch.rand(4000, 12, generator=generator) * scale
+        p[torch.rand(4000, 12, generator=generator) < 0.6] = 0
+        p[:, 5] += (p.sum(1) == 0) * scale
+        for u in (TINY, 1e-300, 2.0**-53, 0.3, 0.5, LARGEST, 1 - 2.0**-53):
+            x = inverse_cdf(p, torch.full((4000,), u, dtype=torch.float64))
+            assert bool((p.gather(1, x[:, None]) > 0).all()), (scale, u)
+
+
+def test_the_last_token_with_probability_is_drawn_and_not_what_follows_it():
+    p = torch.tensor([[0.1, 0.2, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
+    assert inverse_cdf(p, torch.full((3,), 1 - 2.0**-53, dtype=torch.float64)).tolist() == [1, 3, 0]
+
+
+def test_a_small_probability_far_out_is_not_lost():
+    """A float32 cumulative sum would drop tokens of 1e-9 in a vocabulary of 50000."""
+    p = torch.full((1, 50_000), 1e-9)
+    p[0, 0] = 1
+    point = (1 + 40_000.5e-9) / float(p.double().sum())
+    assert abs(int(inverse_cdf(p, torch.tensor([point], dtype=torch.float64))) - 40_000) <= 2
+
+
+# ---------------------------------------------------------------------------------------------------- without replacement
+
+
+def law(q: list[float], k: int) -> dict[tuple[int, ...], float]:
+    """Every ordered draw of k tokens with its probability, from the definition."""
+    found = {}
+    for tokens in permutations([x for x in range(len(q)) if q[x] > 0], k):
+        left, chance = 1.0, 1.0
+        for x in tokens:
+            chance *= q[x] / left
+            left -= q[x]
+        found[tokens] = chance
+    return found
+
+
+@pytest.mark.parametrize("q", [[0.5, 0.3, 0.2], [0.1, 0.0, 0.6, 0.3], [0.97, 0.01, 0.01, 0.01], [0.25] * 4])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_draws_without_replacement_follow_their_law(q, k):
+    """All of [0, 1]^k in equal cells: the shares are the law up to the cells that a border crosses."""
+    cells = {1: 6000, 2: 600, 3: 90}[k]
+    axis = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
+    u = torch.cartesian_prod(*[axis] * k).view(-1, k)
+    tokens, ok = draw_without_replacement(torch.tensor(q, dtype=torch.float64).expand(len(u), -1), u)
+    assert bool(ok.all())
+    wanted = law(q, k)
+    assert sum(wanted.values()) == pytest.approx(1)
+    code = (tokens * len(q) ** torch.arange(k)).sum(1)
+    share = torch.bincount(code, minlength=len(q) ** k).double() / len(u)
+    for drawn, chance in wanted.items():
+        index = sum(x * len(q) ** j for j, x in enumerate(drawn))
+        assert float(share[index]) == pytest.approx(chance, abs=2.5 * k / cells), drawn
+        share[index] = 0
+    assert not share.any(), "something impossible was drawn"
+
+
+def test_where_the_support_ends_the_rest_is_not_ok():
+    q = torch.tensor([[0.0, 0.7, 0.0, 0.3], [0.0, 0.0, 1.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    for value in (TINY, 0.4, LARGEST):
+        before = q.clone()
+        tokens, ok = draw_without_replacement(q, torch.full((3, 4), value, dtype=torch.float64))
+        assert torch.equal(q, before)
+        assert ok.tolist() == [[True, True, False, False], [True, False, False, False], [True] * 4]
+        assert sorted(tokens[0, :2].tolist()) == [1, 3]
+        assert tokens[1, 0] == 2
+        assert sorted(tokens[2].tolist()) == [0, 1, 2, 3]
+
+
+def test_overconfident_laws_still_give_distinct_draws():
+    """Where nearly all mass is gone the rest is renormalised by what remains, not by one minus what is gone."""
+    q = torch.tensor([30.0, 3.0, 2.0, 1.0]).softmax(-1)
+    cells = 1000
+    u = torch.full((cells, 3), 0.5, dtype=torch.float64)
+    u[:, 1] = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
+    tokens, ok = draw_without_replacement(q.expand(cells, 4), u)
+    assert bool(ok.all())
+    share = torch.bincount(tokens[:, 1], minlength=4) / cells
+    torch.testing.assert_close(share[1:], torch.tensor([3.0, 2.0, 1.0]).softmax(-1), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"temperature": -0.1}, "temperature .* -0.1"), ({"temperature": float("nan")}, "temperature .* nan"),
+        ({"temperature": float("inf")}, "temperature .* inf"),
+        ({"top_k": -1}, "top_k .* -1"), ({"top_k": 2.5}, "top_k .* 2.5"),
+        ({"top_p": 0.0}, "top_p .* 0.0"), ({"top_p": 1.1}, "top_p .* 1.1"), ({"top_p": float("nan")}, "top_p .* nan"),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_and_named(settings, named):
+    with pytest.raises(ValueError, match=named):
+        Sampling(**settings)

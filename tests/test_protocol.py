@@ -1,0 +1,526 @@
+"""What every registered method must do, whatever it drafts. A method registered later is tested here by being in ``specwb.METHODS``;
+one that takes ``draft=`` is given every pair's draft, one that needs anything else names it in ``NEEDS``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import tiny
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import specwb
+from specwb import engine
+from specwb.drafters.level import LevelDrafter
+from specwb.models.cache import KVCache
+
+
+@dataclass(frozen=True)
+class Pair:
+    kind: str
+    noise: float
+
+    @property
+    def target(self) -> specwb.Target:
+        return tiny.target(self.kind)
+
+    @property
+    def draft(self) -> specwb.Target:
+        return tiny.draft(self.kind, self.noise)
+
+    def plain(self, prompt: list[int], length: int) -> list[int]:
+        return list(tiny.plain(self.kind, tuple(prompt), length))
+
+    def __str__(self) -> str:
+        return f"{self.kind}~{self.noise}"
+
+
+PAIRS = [Pair("llama", 0.02), Pair("qwen3", 0.02), Pair("qwen2", 0.01)]
+PROMPTS = tiny.PROMPTS
+LONGEST = 12
+LIMITS = [16, 13, 15]
+LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+
+# options to test a method with; a key that is not here is tested with its defaults
+VARIANTS: dict[str, list[dict]] = {
+    "sps": [{"gamma": 1}, {"gamma": 4}],
+    "mcsd": [{}, {"replacement": True}, {"tree": LOPSIDED}, {"tree": LOPSIDED, "replacement": True}, {"tree": (6,)}],
+}
+# what a method cannot be built without, other than draft=
+NEEDS: dict[str, Callable[[Pair], dict]] = {}
+
+CASES = [(key, options) for key in specwb.METHODS for options in VARIANTS.get(key, [{}])]
+NAMES = [":".join([key, *(f"{k}={v}".replace(" ", "") for k, v in options.items())]) for key, options in CASES]
+every_case = pytest.mark.parametrize(("key", "options"), CASES, ids=NAMES)
+every_pair = pytest.mark.parametrize("pair", PAIRS, ids=str)
+hot_and_cold = pytest.mark.parametrize("temperature", [0.0, 1.0])
+
+
+def made(key: str, options: dict, pair: Pair, draft: specwb.Target | None = None) -> specwb.Method:
+    own = {"draft": draft or pair.draft} if "draft" in specwb.METHODS[key].options else {}
+    return specwb.method(key, pair.target, **own, **(NEEDS[key](pair) if key in NEEDS else {}), **options)
+
+
+def cut(tokens: list[int], eos: int) -> list[int]:
+    return tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch, before: Callable | None = None, after: Callable | None = None) -> Iterator[None]:
+    """Calls ``before(state, drafter)`` and ``after(state, drafter, step)`` around every round of the engine."""
+    real = engine._step
+
+    def step(state, target, drafter, *rest):
+        if before:
+            before(state, drafter)
+        done = real(state, target, drafter, *rest)
+        if after:
+            after(state, drafter, done)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_step", step)
+        yield
+
+
+# ------------------------------------------------------------------------------------------------------- greedy identity
+
+
+@every_pair
+@every_case
+def test_greedy_is_plain_decoding_for_every_limit(key, options, pair):
+    method = made(key, options, pair)
+    for limit in range(1, LONGEST + 1):
+        out = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=limit)
+        assert out.tokens == [pair.plain(prompt, LONGEST)[:limit] for prompt in PROMPTS], f"max_new_tokens={limit}"
+
+
+@every_pair
+@every_case
+def test_greedy_is_plain_decoding_for_every_limit_of_every_row(key, options, pair):
+    prompts = [PROMPTS[i % 3] for i in range(LONGEST)]
+    limits = [1 + (5 * i) % LONGEST for i in range(LONGEST)]
+    assert sorted(limits) == list(range(1, LONGEST + 1))
+    out = specwb.decode(pair.target, prompts, made(key, options, pair), max_new_tokens=limits)
+    assert out.tokens == [pair.plain(prompt, LONGEST)[:limit] for prompt, limit in zip(prompts, limits)]
+
+
+@every_pair
+@every_case
+def test_greedy_is_plain_decoding_for_eos_at_every_place(key, options, pair):
+    method = made(key, options, pair)
+    whole = [pair.plain(prompt, LONGEST) for prompt in PROMPTS]
+    row = PAIRS.index(pair)  # every pair has its own row's places
+    for eos in dict.fromkeys(whole[row]):
+        out = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=LONGEST, eos=eos)
+        assert out.tokens == [cut(tokens, eos) for tokens in whole], f"eos={eos}"
+    alone = specwb.decode(pair.target, [PROMPTS[row]], method, max_new_tokens=LONGEST, eos=whole[row][4])
+    assert alone.tokens == [cut(whole[row], whole[row][4])]
+
+
+@every_pair
+@every_case
+def test_several_eos_and_a_limit_together(key, options, pair):
+    whole = [pair.plain(prompt, LONGEST) for prompt in PROMPTS]
+    ends = [whole[0][3], whole[1][5]]
+    out = specwb.decode(pair.target, PROMPTS, made(key, options, pair), max_new_tokens=[12, 7, 2], eos=ends)
+    assert out.tokens == [min((cut(tokens[:limit], eos) for eos in ends), key=len) for tokens, limit in zip(whole, [12, 7, 2])]
+
+
+@every_case
+def test_a_row_longer_than_the_noise_block(key, options):
+    """Caches, masks and noise far into a text, rows far apart."""
+    pair = PAIRS[0]
+    prompts = [[5], [int(i * 7) % 64 for i in range(60)]]
+    out = specwb.decode(pair.target, prompts, made(key, options, pair), max_new_tokens=[70, 45])
+    assert out.tokens == [pair.plain(prompts[0], 70), pair.plain(prompts[1], 45)]
+
+
+# ------------------------------------------------------------------------------------------------------------ acceptance
+
+
+@every_pair
+@hot_and_cold
+@every_case
+def test_draft_equal_to_target_is_always_accepted(key, options, pair, temperature):
+    if "draft" not in specwb.METHODS[key].options:
+        pytest.skip("no draft model")
+    method = made(key, options, pair, draft=pair.target)
+    full = method.drafter.tree.D + 1
+    out = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=5 * full, temperature=temperature, seed=[3, 4, 5])
+    assert out.mean_tokens_per_round == full
+    assert out.rounds == [5, 5, 5]
+    assert out.accepted_lengths == [[full - 1] * 5] * 3
+
+
+@every_case
+def test_draft_pairs_accept_something_and_not_everything(key, options):
+    """Acceptance 0 or D everywhere would make the rest of this file prove nothing."""
+    taus = []
+    for pair in PAIRS:
+        method = made(key, options, pair)
+        depth = method.drafter.tree.D
+        if depth == 0:
+            pytest.skip("drafts nothing")
+        for temperature in (0.0, 1.0):
+            out = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=30, temperature=temperature, seed=1)
+            taus.append(out.mean_tokens_per_round)
+    good = [1.5 < tau < depth + 1 for tau in taus]
+    assert sum(good) >= len(good) / 2, f"tau must be between 1.5 and {depth + 1}: {taus}"
+
+
+@pytest.mark.parametrize("pair", PAIRS[:2], ids=str)
+@every_case
+def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, pair, monkeypatch):
+    """The drafter's tokens are overwritten: the plain continuation for j levels of the deepest path, wrong everywhere else."""
+    whole = [pair.plain(prompt, 24) for prompt in PROMPTS]
+    truth = torch.tensor([prompt + tokens + [0] * (7 - len(prompt)) for prompt, tokens in zip(PROMPTS, whole)])
+    method = made(key, options, pair)
+    depth = method.drafter.tree.D
+    real = type(method.drafter).propose
+    reached = set()
+    for j in range(depth + 1):
+
+        def propose(self, state, noise, j=j):
+            draft = real(self, state, noise)
+            if getattr(draft, "hidden", None) is not None:
+                pytest.skip("scores its own hidden states: other tokens would not fit them")
+            tree = draft.tree
+            at = (state.known[:, None] - 1 + tree.depth).clamp_max(truth.shape[1] - 1)
+            right = truth.gather(1, at)
+            leaf = tree.depth.argmax(1)
+            on = tree.mask[torch.arange(tree.R), leaf] & (tree.depth <= j)
+            draft.tokens = torch.where(on, right, (right + 1) % tiny.VOCABULARY)
+            draft.valid = torch.ones_like(draft.valid)
+            return draft
+
+        def right(state, drafter, step, j=j):
+            left = torch.tensor(LIMITS) + torch.tensor([len(p) for p in PROMPTS]) - step.known
+            wanted = torch.where(left > 0, left.clamp_max(j + 1) - 1, -1)
+            assert step.verdict.accepted.tolist() == wanted.tolist()
+            reached.update(wanted.tolist())
+            assert_target_cache(state, pair)
+
+        drafter = copy.copy(method.drafter)
+        changed = type("Patched", (type(drafter),), {"propose": propose})
+        drafter.__class__ = changed
+        patched = specwb.Method(method.key, drafter, method.rule, method.exactness)
+        with watched(monkeypatch, after=right):
+            out = specwb.decode(pair.target, PROMPTS, patched, max_new_tokens=LIMITS)
+        assert out.tokens == [tokens[:n] for tokens, n in zip(whole, LIMITS)]
+    assert set(range(depth + 1)) <= reached
+
+
+# ---------------------------------------------------------------------------------------------------------------- caches
+
+
+def assert_target_cache(state: specwb.State, pair: Pair) -> None:
+    for row in range(state.rows):
+        known = int(state.known[row])
+        if known > 1:
+            fresh = tiny.recomputed(pair.target.backbone, state.tokens[row, : known - 1])
+            torch.testing.assert_close(state.cache.data[:, row, : known - 1], fresh, atol=1e-4, rtol=1e-4)
+
+
+@every_pair
+@hot_and_cold
+@every_case
+def test_caches_equal_recomputation_after_every_round(key, options, pair, temperature, monkeypatch):
+    lengths, checked = set(), 0
+
+    def check(state, drafter, step):
+        nonlocal checked
+        lengths.update(step.verdict.accepted.tolist())
+        assert state.horizon == int(state.known.max())
+        assert_target_cache(state, pair)
+        caches = [value for value in vars(drafter).values() if isinstance(value, KVCache)]
+        for cache in caches:
+            assert cache is not state.cache
+            for row in range(state.rows):
+                good = int(state.known[row]) - drafter.window
+                if good > 0:
+                    checked += 1
+                    fresh = tiny.recomputed(drafter.backbone, state.tokens[row, :good])
+                    torch.testing.assert_close(cache.data[:, row, :good], fresh, atol=1e-4, rtol=1e-4)
+
+    method = made(key, options, pair)
+    with watched(monkeypatch, after=check):
+        specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[22, 18, 20], temperature=temperature, seed=2)
+    if temperature:
+        assert len(lengths - {-1}) >= min(2, method.drafter.tree.D + 1), "one acceptance length alone proves little"
+    if "draft" in specwb.METHODS[key].options:
+        assert checked > 10, "no drafter cache was compared"
+
+
+@every_pair
+@pytest.mark.parametrize(("key", "options"), [(k, o) for k, o in CASES if k != "ar"], ids=[n for n in NAMES if n != "ar"])
+def test_features_equal_recomputation_after_every_round(key, options, pair, monkeypatch):
+    """Whatever a drafter asks for: hidden states of every layer, by position, exact below known - 1."""
+    method = made(key, options, pair)
+    drafter = copy.copy(method.drafter)
+    if not drafter.features:
+        drafter.features = (0, 2, 3)
+    backbone = pair.target.backbone
+
+    def check(state, drafter, step):
+        for row in range(state.rows):
+            m = int(state.known[row]) - 1
+            if m:
+                positions = torch.arange(m)[None]
+                found = backbone.run(
+                    backbone.embed(state.tokens[row : row + 1, :m]),
+                    positions,
+                    positions,
+                    backbone.cache(1, m),
+                    m,
+                    None,
+                    causal=True,
+                    features=drafter.features,
+                )[1]
+                torch.testing.assert_close(state.features[row, :m], found[0], atol=1e-4, rtol=1e-4)
+
+    with watched(monkeypatch, after=check):
+        asked = specwb.Method(method.key, drafter, method.rule, method.exactness)
+        out = specwb.decode(pair.target, PROMPTS, asked, max_new_tokens=16, temperature=1.0, seed=4)
+    assert [len(row) for row in out.tokens] == [16, 16, 16]
+
+
+@hot_and_cold
+@every_case
+def test_children_are_the_draft_models_after_their_own_path(key, options, temperature):
+    """At every node: the top candidates at T = 0, the law q at T > 0, from the library's own forward over text and path."""
+    pair = PAIRS[0]
+    method = made(key, options, pair)
+    if not isinstance(method.drafter, LevelDrafter):
+        pytest.skip("does not draft level by level")
+    loop = specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=12, temperature=temperature, seed=1, trace=True)
+    for step, _ in zip(loop, range(3)):
+        draft, parents = step.draft, step.draft.tree.host[0]
+        for row in range(3):
+            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            for node in sorted(set(parents[1:])):
+                path, at = [], node
+                while at > 0:
+                    path.append(int(draft.tokens[row, at]))
+                    at = parents[at]
+                logits = tiny.forward(pair.draft.model, text + path[::-1])[-1]
+                kids = [i for i, parent in enumerate(parents) if parent == node]
+                if temperature:
+                    torch.testing.assert_close(draft.q[row, draft.q_row[0, node]], logits.softmax(-1), atol=1e-5, rtol=1e-4)
+                else:
+                    assert draft.tokens[row, kids].tolist() == logits.topk(len(kids)).indices.tolist()
+
+
+# ------------------------------------------------------------------------------------------------------- rows of a batch
+
+
+@pytest.mark.parametrize(
+    ("pair", "filters"), [(PAIRS[0], {}), (PAIRS[1], {}), (PAIRS[2], {"top_k": 8, "top_p": 0.9})], ids=["llama", "qwen3", "qwen2-filtered"]
+)
+@every_case
+def test_a_row_alone_is_the_row_in_a_batch(key, options, pair, filters):
+    method = made(key, options, pair)
+    seeds = [2**63 - 1, 0, -(2**63)]
+    settings = {"temperature": 1.0, **filters}
+    limits = [16, 11, 14]
+    out = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=limits, seed=seeds, **settings)
+    for i, prompt in enumerate(PROMPTS):
+        alone = specwb.decode(pair.target, [prompt], method, max_new_tokens=limits[i], seed=[seeds[i]], **settings)
+        assert alone.tokens == [out.tokens[i]]
+        assert alone.accepted_lengths == [out.accepted_lengths[i]]
+    other = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=limits, seed=[s ^ 1 for s in seeds], **settings)
+    assert all(a != b for a, b in zip(out.tokens, other.tokens)), "the seed changes nothing"
+
+
+@every_case
+def test_equal_prompts_get_different_texts_and_one_seed_always_the_same(key, options):
+    pair = PAIRS[0]
+    method = made(key, options, pair)
+    settings = {"max_new_tokens": 12, "temperature": 1.0}
+    out = specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=7, **settings)
+    assert len({tuple(row) for row in out.tokens}) == 4
+    assert specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=7, **settings).tokens == out.tokens
+    assert specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=8, **settings).tokens != out.tokens
+    twice = [specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=torch.Generator().manual_seed(3), **settings).tokens for _ in range(2)]
+    assert twice[0] == twice[1]
+
+
+@hot_and_cold
+@every_case
+def test_a_done_row_does_not_change(key, options, temperature):
+    pair = PAIRS[0]
+    eos = pair.plain(PROMPTS[1], LONGEST)[2]
+    frozen: dict[int, list[int]] = {}
+    waited = 0
+    for step in specwb.rounds(
+        pair.target,
+        PROMPTS,
+        made(key, options, pair),
+        max_new_tokens=[25, 30, 3],
+        temperature=temperature,
+        seed=[1, 2, 3],
+        eos=eos if temperature == 0 else (),
+    ):
+        state = step.state
+        for row in range(3):
+            text = state.tokens[row, : int(state.known[row])].tolist()
+            if row in frozen:
+                waited += 1
+                assert text == frozen[row]
+                assert step.verdict.accepted[row] == -1
+                assert step.verdict.count[row] == 0
+                assert state.done[row]
+            elif state.done[row]:
+                frozen[row] = text
+            else:
+                assert step.verdict.accepted[row] >= 0
+    assert waited > 3
+    assert sorted(frozen) == [0, 1, 2]
+
+
+@hot_and_cold
+@every_case
+def test_a_method_is_a_description_and_can_be_shared(key, options, temperature):
+    """Two decodings with one method object, round by round in turn."""
+    pair = PAIRS[1]
+    method = made(key, options, pair)
+    settings = {"max_new_tokens": 14, "temperature": temperature, "seed": 5}
+    apart = [specwb.decode(pair.target, [prompt], method, **settings).tokens[0] for prompt in (PROMPTS[0], PROMPTS[2])]
+    open_now = [(prompt, specwb.rounds(pair.target, [prompt], method, **settings)) for prompt in (PROMPTS[0], PROMPTS[2])]
+    found: dict[int, list[int]] = {}
+    while open_now:
+        for item in list(open_now):
+            prompt, loop = item
+            step = next(loop, None)
+            if step is None:
+                open_now.remove(item)
+            else:
+                found[len(prompt)] = step.state.tokens[0, len(prompt) : int(step.state.known[0])].tolist()
+    assert [found[3], found[7]] == apart
+
+
+@every_case
+def test_every_token_is_reported_once(key, options):
+    pair = PAIRS[0]
+    heard: list[list[int]] = [[], [], []]
+    drafted = [0, 0, 0]
+
+    def on_tokens(row, ids, accepted):
+        assert len(ids) == accepted + 1
+        heard[row] += ids
+        drafted[row] += accepted
+
+    out = specwb.decode(pair.target, PROMPTS, made(key, options, pair), max_new_tokens=[9, 14, 1], on_tokens=on_tokens)
+    assert heard == out.tokens
+    assert drafted == [sum(lengths) for lengths in out.accepted_lengths]
+    assert [len(lengths) for lengths in out.accepted_lengths] == out.rounds
+    assert out.mean_tokens_per_round == 24 / sum(out.rounds)
+
+
+# ------------------------------------------------------------------------------------------------------------ host reads
+
+CONVERSIONS = ("__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__", "item", "tolist", "numpy", "cpu")
+# operators that wait for values: a scalar read, or a result whose shape depends on values
+WAITING = (
+    "_local_scalar_dense",
+    "nonzero",
+    "nonzero_static",
+    "masked_select",
+    "_unique",
+    "_unique2",
+    "unique_dim",
+    "equal",
+    "bincount",
+    "is_nonzero",
+)
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what would make a GPU wait for the host: conversions by name, and operators behind the scenes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.where: list[str] = []
+        self.inside = False
+        for name in CONVERSIONS:
+            patch.setattr(torch.Tensor, name, self._counted(name, getattr(torch.Tensor, name)))
+
+    def _counted(self, name: str, real: Callable) -> Callable:
+        def conversion(tensor, *args, **kwargs):
+            if self.armed and not self.inside:
+                self.where.append(name)
+                self.inside = True
+                try:
+                    return real(tensor, *args, **kwargs)
+                finally:
+                    self.inside = False
+            return real(tensor, *args, **kwargs)
+
+        return conversion
+
+    armed = False
+
+    def __enter__(self):
+        self.armed = True
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.armed = False
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not self.inside:
+            name = func.overloadpacket.__name__
+            by_mask = name in ("index", "index_put", "index_put_") and any(i is not None and i.dtype == torch.bool for i in args[1])
+            if name in WAITING or by_mask:
+                self.where.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}], ids=["T0", "T1", "filtered"]
+)
+@every_case
+def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch):
+    pair = PAIRS[0]
+    method = made(key, options, pair)
+    counts = []
+    real = engine._step
+    with monkeypatch.context() as patch:
+        reads = HostReads(patch)
+
+        def step(*args):
+            before = len(reads.where)
+            with reads:
+                done = real(*args)
+            counts.append(reads.where[before:])
+            return done
+
+        patch.setattr(engine, "_step", step)
+        specwb.decode(pair.target, PROMPTS, method, max_new_tokens=20, eos=3, seed=1, **settings)
+    assert len(counts) > 3
+    for found in counts:
+        assert len(found) == 1 + method.drafter.host_reads, found
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: bool(x.any()), lambda x: int(x[0]), lambda x: float(x[0]), lambda x: x[0].item(), lambda x: x.tolist(), lambda x: range(x[0]),
+        lambda x: x.numpy(),
+        lambda x: x[x > 0], lambda x: x.nonzero(), lambda x: torch.equal(x, x), lambda x: 1 if x.sum() else 0, lambda x: x.unique(),
+    ],
+)  # fmt: skip
+def test_the_trap_sees_every_kind_of_host_read(read, monkeypatch):
+    with monkeypatch.context() as patch:
+        reads = HostReads(patch)
+        x = torch.tensor([2, 0, 1])
+        with torch.inference_mode(), reads:
+            torch.where(x > 0, x, -x).cumsum(0)
+            assert reads.where == []
+            read(x)
+        assert len(reads.where) == 1, reads.where

@@ -1,0 +1,167 @@
+"""Trees are what their names say, their tables agree with their parents, and wrong ones are refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwb import Tree
+from specwb.mask import causal_mask, tree_mask
+
+
+@st.composite
+def parents(draw):
+    n = draw(st.integers(1, 12))
+    return [-1] + [draw(st.integers(0, i - 1)) for i in range(1, n)]
+
+
+def ancestors(row: tuple[int, ...], i: int) -> list[int]:
+    """i, its parent, .., the root."""
+    chain = [i]
+    while row[chain[-1]] >= 0:
+        chain.append(row[chain[-1]])
+    return chain
+
+
+@settings(max_examples=60, deadline=None)
+@given(parents())
+def test_tables_agree_with_parents(row):
+    tree = Tree.parents(row)
+    assert (tree.R, tree.n) == (1, len(row))
+    assert tree.parent.tolist() == [row]
+    for i in range(tree.n):
+        chain = ancestors(tuple(row), i)
+        assert tree.depth[0, i] == len(chain) - 1
+        assert set(torch.nonzero(tree.mask[0, i]).flatten().tolist()) == set(chain)
+        assert tree.trail[0, i].tolist() == chain[::-1] + [i] * (tree.D + 1 - len(chain))
+        kids = [j for j in range(tree.n) if row[j] == i]
+        assert [k for k in tree.kids[0, i].tolist() if k >= 0] == kids
+        assert [int(tree.rank[0, k]) for k in kids] == list(range(len(kids)))
+    assert int(tree.depth.max()) == tree.D
+    assert max(row.count(i) for i in range(tree.n)) == tree.K
+    at = [[row.count(i) for i in range(tree.n) if tree.depth[0, i] == d] for d in range(tree.D)]
+    assert tree.widths == tuple(map(max, at))
+    assert tree.is_chain == (row == list(range(-1, tree.n - 1)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(parents())
+def test_paths_give_the_same_shape_in_level_order(row):
+    tree = Tree.parents(row)
+
+    def ranks(t: Tree, i: int) -> tuple[int, ...]:
+        return tuple(int(t.rank[0, j]) for j in reversed(ancestors(t.host[0], i)[:-1]))
+
+    paths = [ranks(tree, i) for i in range(1, tree.n)]
+    again = Tree.paths(paths)
+    assert [ranks(again, i) for i in range(1, again.n)] == sorted(paths, key=lambda p: (len(p), p))
+    assert again.levels[-1][1] == again.n == tree.n
+
+
+def test_chain():
+    tree = Tree.chain(3)
+    assert tree.host == ((-1, 0, 1, 2),)
+    assert (tree.n, tree.D, tree.K, tree.is_chain) == (4, 3, 1, True)
+    root = Tree.chain(0)
+    assert (root.n, root.D, root.K, root.levels) == (1, 0, 0, ((0, 1),))
+
+
+def test_branching():
+    tree = Tree.branching(4, 2, 2)
+    assert (tree.n, tree.D, tree.K, tree.is_chain) == (29, 3, 4, False)
+    assert tree.levels == ((0, 1), (1, 5), (5, 13), (13, 29))
+    assert tree.widths == (4, 2, 2)
+    assert Tree.branching(1, 1).is_chain
+    assert Tree.branching().host == ((-1,),)
+
+
+def test_paths_fill_in_what_they_pass_through():
+    tree = Tree.paths([(1, 0), (0, 0, 0), (0,)])
+    assert tree.host == ((-1, 0, 0, 1, 2, 3),)
+    assert tree.levels == ((0, 1), (1, 3), (3, 5), (5, 6))
+
+
+@pytest.mark.parametrize("d", [0, 1, 2, 3])
+def test_a_depth_prefix_is_a_leading_block_of_every_table(d):
+    tree = Tree.branching(3, 2, 2)
+    cut = tree.prefix(d)
+    n = tree.levels[d][1]
+    assert (cut.n, cut.D) == (n, d)
+    assert cut.host[0] == tree.host[0][:n]
+    assert torch.equal(cut.mask, tree.mask[:, :n, :n])
+    assert torch.equal(cut.depth, tree.depth[:, :n])
+    assert torch.equal(cut.table(torch.float32)[:, :, :-1], tree.table(torch.float32)[:, :n, : n + 1])
+
+
+def test_rows_of_different_shape_with_padding():
+    tree = Tree([[-1, 0, 1, 2], [-1, 0, 0, -1]])
+    assert (tree.R, tree.D, tree.K, tree.widths) == (2, 3, 2, (2, 1, 1))
+    assert tree.padded
+    assert not tree.is_chain
+    assert tree.mask[1, 3].tolist() == [False, False, False, True]
+    with pytest.raises(ValueError, match="one shared tree in level order"):
+        _ = tree.levels
+
+
+def test_levels_are_refused_out_of_level_order():
+    with pytest.raises(ValueError, match="level order"):
+        _ = Tree.parents([-1, 0, 1, 0]).levels
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ([], "at least its root"), ([[]], "at least its root"), ([[-1, 0], [-1]], "same number"), ([[0]], "node 0 is the root.*got 0"),
+        ([[-1, 1]], r"node 1 must be one of 0\.\.0 .*got 1"), ([[-1, 0, 5]], r"node 2 .* got 5"), ([[-1, -2]], "got -2"),
+    ],
+)  # fmt: skip
+def test_wrong_trees_are_refused(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        Tree(wrong)
+
+
+@pytest.mark.parametrize("ks", [(4, 0, 2), (-1,), (2, 1.5), ("2",)])
+def test_wrong_branching_is_refused_and_named(ks):
+    with pytest.raises(ValueError, match="-".join(map(str, ks))):
+        Tree.branching(*ks)
+
+
+def seen(mask: torch.Tensor) -> torch.Tensor:
+    """Additive to boolean; nothing but 0 and the most negative number is allowed."""
+    assert bool(((mask == 0) | (mask == torch.finfo(mask.dtype).min)).all())
+    return mask == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "tree", [Tree.chain(0), Tree.branching(2, 2), Tree([[-1, 0, 1, 2], [-1, 0, 0, -1], [-1, 0, 1, 0]])], ids=["root", "tree", "rows"]
+)
+def test_every_node_sees_the_committed_text_its_ancestors_and_itself(tree, dtype):
+    known = torch.tensor([6, 1, 3])
+    mask = tree_mask(tree, known, 6, dtype)
+    assert mask.dtype == dtype
+    found = seen(mask)
+    assert found.shape == (3, tree.n, 5 + tree.n)
+    for row, k in enumerate(known.tolist()):
+        parents = tree.host[row if tree.R > 1 else 0]
+        for i in range(tree.n):
+            wanted = {*range(k - 1), *(k - 1 + a for a in ancestors(parents, i))}
+            assert set(torch.nonzero(found[row, i]).flatten().tolist()) == wanted
+
+
+def test_causal_mask():
+    found = seen(causal_mask(torch.tensor([[2, 3], [0, 1]]), 5, torch.float32))
+    assert found.tolist() == [[[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]]
+
+
+def test_to_the_same_device_is_the_same_tree():
+    tree = Tree.branching(2)
+    assert tree.to("cpu") is tree
+    assert tree.to("meta").parent.device.type == "meta"
+
+
+def test_repr_says_what_it_is():
+    assert repr(Tree.chain(4)) == "Tree(5 nodes, depth 4, chain)"
+    assert repr(Tree([[-1, 0], [-1, -1]])) == "Tree(2 nodes, depth 1, 2 rows)"

@@ -1,0 +1,138 @@
+"""Training can be stopped at any moment and comes to the same weights."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from specwb.training.fit import Plan, TrainingError, fit, save_atomically
+from specwb.training.optim import Muon, orthogonalise
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def losses(model, stop_at=None, slow=0.0):
+    def loss(step: int):
+        if step == stop_at:
+            raise KeyboardInterrupt
+        time.sleep(slow)
+        g = torch.Generator().manual_seed(step)
+        x = torch.randn(16, 6, generator=g)
+        return F.cross_entropy(model(x), x[:, :3].argmax(1))
+
+    return loss
+
+
+def weights(model) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("stop", [1, 17, 39])
+def test_interrupted_training_resumes_to_the_same_weights(tmp_path, stop):
+    whole = small()
+    history = fit("whole", whole, losses(whole), Plan(40, warmup=5), tmp_path / "a.pt", "run")
+    part = small()
+    with pytest.raises(KeyboardInterrupt):
+        fit("part", part, losses(part, stop), Plan(40, warmup=5), tmp_path / "b.pt", "run")
+    again = small()
+    assert fit("part", again, losses(again), Plan(40, warmup=5), tmp_path / "b.pt", "run") == history
+    assert torch.equal(weights(whole), weights(again))
+    assert history[-1] < history[0]
+
+
+SCRIPT = """
+import sys, torch
+sys.path.insert(0, {here!r})
+from pathlib import Path
+import test_fit as t
+from specwb.training.fit import Plan, fit
+model = t.small()
+print("ready", flush=True)
+fit("killed", model, t.losses(model, slow=0.01), Plan(120, warmup=5, save_seconds=0.0), Path({path!r}), "run")
+torch.save(t.weights(model), {out!r})
+"""
+
+
+def test_killed_training_resumes_to_the_same_weights(tmp_path):
+    script = SCRIPT.format(here=os.path.dirname(__file__), path=str(tmp_path / "c.pt"), out=str(tmp_path / "w.pt"))
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "c.pt").exists():
+        assert time.monotonic() < deadline, "the child never saved"
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "w.pt").exists()
+    at = torch.load(tmp_path / "c.pt", weights_only=True)["step"]
+    assert 0 < at < 120
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    whole = small()
+    fit("whole", whole, losses(whole), Plan(120, warmup=5), tmp_path / "a.pt", "run")
+    assert torch.equal(torch.load(tmp_path / "w.pt", weights_only=True), weights(whole))
+
+
+def test_checkpoint_of_another_run_is_refused(tmp_path):
+    model = small()
+    fit("one", model, losses(model), Plan(2), tmp_path / "a.pt", "one")
+    with pytest.raises(TrainingError, match="another run"):
+        fit("two", small(), losses(model), Plan(2), tmp_path / "a.pt", "two")
+
+
+def test_damaged_checkpoint_is_refused(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(TrainingError, match="cannot be read"):
+        fit("x", small(), losses(small()), Plan(2), tmp_path / "a.pt", "x")
+
+
+def test_full_disk_keeps_the_last_checkpoint(tmp_path):
+    """A real write failure: the process may not write files beyond 20 kB."""
+    path = tmp_path / "a.pt"
+    save_atomically(lambda p: torch.save({"step": 1}, p), path)
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        with pytest.raises(TrainingError, match=r"cannot write .*keeps the last checkpoint"):
+            save_atomically(lambda p: torch.save({"big": torch.zeros(100_000)}, p), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_orthogonalise_flattens_singular_values():
+    torch.manual_seed(0)
+    for shape in ((12, 20), (20, 12), (3, 9, 9)):
+        s = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
+        assert 0.3 < float(s.min()) <= float(s.max()) < 1.3
+
+
+def test_muon_agrees_with_the_library():
+    """Against torch.optim.Muon, whose iteration runs in bfloat16."""
+    torch.manual_seed(0)
+    a = nn.Parameter(torch.randn(10, 14))
+    b = nn.Parameter(a.detach().clone())
+    ours = Muon([a], lr=0.02, momentum=0.95, weight_decay=0.1)
+    theirs = torch.optim.Muon([b], lr=0.02, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    start = a.detach().clone()
+    for _ in range(3):
+        grad = torch.randn(10, 14)
+        a.grad, b.grad = grad.clone(), grad.clone()
+        ours.step()
+        theirs.step()
+    moved = (b.detach() - start).norm()
+    assert float((a - b).detach().norm() / moved) < 0.05
