@@ -60,7 +60,7 @@ class Noise:
     a block holds ``ahead`` positions and is renewed by the host after as many positions could have passed (no device read).
     """
 
-    def __init__(self, seeds: Tensor, widths: dict[int, int], max_step: int, ahead: int = 32) -> None:
+    def __init__(self, seeds: Tensor, widths: dict[int, int], max_step: int, ahead: int = 64) -> None:
         self.seeds, self.widths = seeds, {s: w for s, w in widths.items() if w}
         self.ahead = max(ahead, max_step)
         self._rounds = self.ahead // max_step  # rounds one block surely lasts
@@ -68,6 +68,10 @@ class Noise:
         self._start: Tensor | None = None
         self._block: Tensor | None = None
         self._round: dict[int, Tensor] = {}
+        # every stream's uniforms from one call: which stream and counter block each group of four is
+        blocks = {stream: (width + 3) // 4 for stream, width in self.widths.items()}
+        self._streams = torch.tensor([s for s, n in blocks.items() for _ in range(n)], device=seeds.device)
+        self._blocks = torch.tensor([i for n in blocks.values() for i in range(n)], device=seeds.device)
 
     def at(self, known: Tensor) -> None:
         """Fix the round's position ``known [B]``; later calls of :meth:`u` are for it."""
@@ -76,7 +80,7 @@ class Noise:
         if self._used == self._rounds:
             self._start, self._used = known.clone(), 0
             positions = known[:, None] + torch.arange(self.ahead, device=known.device)
-            self._block = torch.cat([self.make(stream, positions, width) for stream, width in self.widths.items()], -1)
+            self._block = _uniform(philox(self.seeds[:, None, None], self._blocks, positions[:, :, None], self._streams).flatten(-2))
         assert self._start is not None
         assert self._block is not None
         self._used += 1
@@ -85,7 +89,7 @@ class Noise:
         offset = 0
         for stream, width in self.widths.items():
             self._round[stream] = values[:, offset : offset + width]
-            offset += width
+            offset += (width + 3) // 4 * 4
 
     def u(self, stream: int) -> Tensor:
         """``[B, widths[stream]]`` uniforms of this round."""
@@ -95,4 +99,9 @@ class Noise:
         """``[B, P, width]`` uniforms for ``positions [B, P]``, computed afresh (what replay uses)."""
         blocks = torch.arange((width + 3) // 4, device=positions.device)
         words = philox(self.seeds[:, None, None], blocks, positions[:, :, None], torch.full((), stream, device=positions.device))
-        return ((words.flatten(-2)[..., :width].double()) + 0.5) * 2.0**-32
+        return _uniform(words.flatten(-2)[..., :width])
+
+
+def _uniform(words: Tensor) -> Tensor:
+    """32-bit words -> float64 in (0, 1), never 0 or 1."""
+    return (words.double() + 0.5) * 2.0**-32

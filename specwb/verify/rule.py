@@ -54,6 +54,8 @@ class Visit:
     u: Tensor  # [B,K]
     choice: Tensor  # [B]
     residual: Tensor  # [B,V]
+    onward: Tensor  # [B] the row goes on below an accepted child
+    reached: Tensor  # [B] node it has come to
 
 
 class NodeRule(Rule):
@@ -87,9 +89,10 @@ class NodeRule(Rule):
             p = scores.p(node)
             q = None if draft.q is None or draft.q_row is None else draft.q[row, draft.q_row[of, node].clamp_min(0)]
             choice, residual = self.node(p, q, tokens, ok, u[:, d, : tree.widths[d]])
-            yield Visit(d, node, alive, p, q, safe, tokens, ok, u[:, d], choice, residual)
-            alive = alive & (choice >= 0)
-            node = torch.where(alive, safe.gather(1, choice.clamp_min(0)[:, None]).squeeze(1), node)
+            onward = alive & (choice >= 0)
+            reached = torch.where(onward, safe.gather(1, choice.clamp_min(0)[:, None]).squeeze(1), node)
+            yield Visit(d, node, alive, p, q, safe, tokens, ok, u[:, d], choice, residual, onward, reached)
+            node, alive = reached, onward
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         rows = draft.tokens.shape[0]
@@ -99,8 +102,7 @@ class NodeRule(Rule):
         alive = torch.ones_like(node, dtype=torch.bool)
         for visit in self.visits(draft, scores, u):
             law = visit.residual if law is None else torch.where(alive[:, None], visit.residual, law)
-            alive = alive & (visit.choice >= 0)
-            node = torch.where(alive, visit.kids.gather(1, visit.choice.clamp_min(0)[:, None]).squeeze(1), node)
+            alive, node = visit.onward, visit.reached
             accepted = accepted + alive
             path.append(node)
         last = scores.p(node)
