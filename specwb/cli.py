@@ -67,11 +67,12 @@ def _print(frame) -> None:
         table.add_column(name, justify="left" if name in ("method", "exact") else "right")
     for row in frame.to_dict("records"):
         total = sum(row[p] for p in ("draft", "score", "verify", "commit")) if row["draft"] == row["draft"] and row["draft"] is not None else 0
+        spread = f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}" if facts["runs"] >= 4 else "-"
         parts = [f"{row[p] / total:.0%}" if total else "-" for p in ("draft", "score", "verify", "commit")]
         identical = "-" if row["identical"] is None else "yes" if row["identical"] else "NO"
         table.add_row(
             row["method"], "lossless" if row["lossless"] else "LOSSY", identical, f"{row['tau']:.2f}", f"{row['accepted_per_round']:.2f}",
-            f"{row['tokens_per_second']:.1f}", f"{row['speedup']:.2f}x", f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}", *parts,
+            f"{row['tokens_per_second']:.1f}", f"{row['speedup']:.2f}x", spread, *parts,
         )  # fmt: skip
     out.print(table)
     s = facts["settings"]
@@ -80,7 +81,8 @@ def _print(frame) -> None:
     cut = f", {facts['cut_prompts']} cut to the context" if facts["cut_prompts"] else ""
     early = ", interrupted" if facts["interrupted"] else ""
     out.print(
-        f"{facts['prompts']} prompts{cut}{early}, batch {s['batch']}, {s['max_new_tokens']} new tokens, temperature {s['temperature']:g}, "
+        f"{facts['prompts']} of {facts['all_prompts']} prompts in {facts['runs']} runs{cut}{early}, "
+        f"batch {s['batch']}, {s['max_new_tokens']} new tokens, temperature {s['temperature']:g}, "
         f"{s['dtype']}; speedup is over ar, median of paired runs; identical: greedy tokens equal to ar's",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
@@ -115,7 +117,7 @@ def train_lab(
     # a polite kill saves, like Ctrl-C; after a hard one the last checkpoint (at most a minute old) is resumed
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
-    errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False)
+    errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -125,10 +127,9 @@ def main() -> None:
     from specwb.training.fit import TrainingError
 
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # typer answers Ctrl-C by returning 130
     except KeyboardInterrupt:
-        errors.print("interrupted")
-        sys.exit(130)
+        code = 130
     except (ValueError, TrainingError, OSError, torch.OutOfMemoryError) as error:
         errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
@@ -140,6 +141,9 @@ def main() -> None:
             errors.print(f"error: {message}", highlight=False, markup=False, soft_wrap=True)
             sys.exit(2)
         raise
+    if code == 130:
+        errors.print("interrupted")
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,8 @@ def rounds(
     Raises:
         PromptError, ValueError, LawMismatch, LoadError: before any work is done.
     """
+    if not isinstance(target, Target):
+        raise TypeError(f"target must come from specwb.load(...), got {type(target).__name__}")
     sampling = Sampling(float(temperature), top_k, float(top_p))
     chosen = method if isinstance(method, Method) else make_method(method, target, **options)
     if isinstance(method, Method) and options:

@@ -85,6 +85,8 @@ def register(
     """
     if not key.isidentifier():
         raise MethodError(f"method key {key!r} must be a plain name (letters, digits, _)")
+    if isinstance(drafter, Drafter) or not callable(drafter):
+        raise MethodError(f"register the drafter's class or a function that builds it, not {drafter!r}")
     if key in METHODS:
         raise MethodError(f"method {key!r} is registered already; specwb.unregister({key!r}) first to replace it")
     build: Callable[..., Drafter] = drafter
@@ -120,6 +122,8 @@ def method(spec: str, target: Target, *, rule: str | None = None, **options) -> 
     Raises:
         MethodError: unknown method, rule or option. LawMismatch: rule and drafter do not fit. LoadError: target and draft do not fit.
     """
+    if not isinstance(spec, str):
+        raise MethodError(f"a method is named by its key, such as 'sps'; got {spec!r} (a drafter of your own: specwb.register it first)")
     key, _, text = spec.partition(":")
     if key not in METHODS:
         raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
@@ -134,6 +138,7 @@ def method(spec: str, target: Target, *, rule: str | None = None, **options) -> 
             rule = value
         else:
             options[name] = _value(value)
+    options = {name: _value(value) if isinstance(value, str) and name != "draft" else value for name, value in options.items()}
     known = entry.options
     for name in options:
         if name not in known:

@@ -64,7 +64,7 @@ class Explanation:
         for level in self.levels:
             lines.append(f"depth {level.depth}:")
             for t in level.tests:
-                parts = [f"p={t.p:.3f}"] + ([f"q={t.q:.3f}"] if t.q is not None else []) + ([f"u={t.u:.3f}"] if t.u is not None else [])
+                parts = [f"{n}={v:.3g}" for n, v in (("p", t.p), ("q", t.q), ("u", t.u)) if v is not None]
                 lines.append(f"  {t.text!r:>14} {'  '.join(parts)}  {t.decision}")
         return "\n".join([*lines, f"closing token {self.closing_text!r}"])
 

@@ -71,6 +71,18 @@ def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, tmp_path, argumen
     assert not out
 
 
+def test_interrupted_says_so_and_exits_130(monkeypatch, capsys):
+    from specwb.evaluation import compare as module
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_ours", stop)
+    code, _, err = call(monkeypatch, capsys, "compare")
+    assert code == 130
+    assert "interrupted" in err
+
+
 def test_damaged_weights(monkeypatch, capsys, tmp_path):
     import shutil
 

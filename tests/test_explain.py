@@ -139,5 +139,5 @@ def test_printed_with_the_tokenizers_words():
     for level in specwb.explain(step).levels:
         for test in level.tests:
             assert test.text == f"w{test.token}"
-            assert f"'w{test.token}' p={test.p:.3f}  q={test.q:.3f}  u={test.u:.3f}  {test.decision}" in text
+            assert f"'w{test.token}' p={test.p:.3g}  q={test.q:.3g}  u={test.u:.3g}  {test.decision}" in text
     assert text.endswith(f"closing token 'w{int(step.verdict.closing[0])}'")

@@ -56,6 +56,8 @@ class Drafter:
 
     def candidates(self, state: State, tokens: Tensor, valid: Tensor | None = None) -> Draft:
         """A point-mass draft of ``self.tree`` from the tokens of nodes 1..n-1 ``[B,n-1]``."""
+        if tokens.shape != (state.rows, self.tree.n - 1):
+            raise ValueError(f"candidates must be [rows, nodes - 1] = {[state.rows, self.tree.n - 1]} tokens, got {list(tokens.shape)}")
         pending = state.tokens.gather(1, (state.known - 1)[:, None])
         tokens = torch.cat([pending, tokens], 1)
         ok = torch.ones_like(tokens, dtype=torch.bool) if valid is None else torch.cat([torch.ones_like(pending, dtype=torch.bool), valid], 1)

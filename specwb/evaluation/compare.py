@@ -37,7 +37,7 @@ class Run:
 def compare(
     target: Target,
     prompts: Sequence[Question] | Sequence[Prompt],
-    methods: Sequence[str | Method] | None = None,
+    methods: str | Sequence[str | Method] | None = None,
     *,
     draft: Target | str | None = None,
     temperature: float = 0.0,
@@ -69,7 +69,7 @@ def compare(
     sampling = Sampling(float(temperature), top_k, float(top_p))
     if batch < 1 or max_new_tokens < 1:
         raise ValueError(f"batch and max_new_tokens must be >= 1, got {batch} and {max_new_tokens}")
-    specs = list(METHODS) if methods is None else list(methods)
+    specs = list(METHODS) if methods is None else [methods] if isinstance(methods, str) else list(methods)
     if not any((s.key if isinstance(s, Method) else s) == "ar" for s in specs):
         specs.insert(0, "ar")
     built = {}
@@ -129,7 +129,8 @@ def compare(
             "temperature": temperature, "top_k": top_k, "top_p": top_p, "max_new_tokens": max_new_tokens, "batch": batch,
             "dtype": str(target.dtype).removeprefix("torch."),
         },
-        "prompts": sum(len(rows) for _, rows in groups[:used]), "cut_prompts": cut, "interrupted": interrupted, "by_category": by_category,
+        "prompts": sum(len(rows) for _, rows in groups[:used]), "all_prompts": sum(len(rows) for _, rows in groups), "runs": used,
+        "cut_prompts": cut, "interrupted": interrupted, "by_category": by_category,
     }  # fmt: skip
     return frame
 

@@ -42,6 +42,8 @@ def load_prompts(name: str | Path) -> list[Question]:
         PromptSetError: unknown name, unreadable line, missing key, no rows.
     """
     path = Path(name) if str(name).endswith(".jsonl") else data_dir() / "prompts" / f"{name}.jsonl"
+    if str(name).endswith(".jsonl") and not path.is_file():
+        raise PromptSetError(f"prompt file {name} does not exist")
     if not path.is_file():
         raise PromptSetError(
             f"unknown prompt set {str(name)!r}; shipped: {', '.join(sets())}; or give the path of a .jsonl file in Spec-Bench's schema"
@@ -54,7 +56,9 @@ def load_prompts(name: str | Path) -> list[Question]:
             row = json.loads(line)
             question = Question(int(row["question_id"]), str(row["category"]), tuple(row["turns"]), row.get("format", "chat"))
         except (ValueError, KeyError, TypeError) as error:
-            raise PromptSetError(f"{path}, line {number}: not a row of the schema (question_id, category, turns): {error!r}") from error
+            raise PromptSetError(
+                f"{path}, line {number}: not a row of the schema (a JSON object with question_id, category, turns): {type(error).__name__}"
+            ) from error
         if not question.turns or not all(isinstance(t, str) and t for t in question.turns) or isinstance(row["turns"], str):
             raise PromptSetError(f"{path}, line {number}: turns must be a list of non-empty strings")
         out.append(question)

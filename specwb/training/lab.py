@@ -57,6 +57,7 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
         if marker.exists() and marker.read_text() != run:
             raise TrainingError(f"{out} holds a run with another recipe, budget, seed or text; delete it or choose another --out")
         save_atomically(lambda path: path.write_text(run), marker)
+        save_atomically(lambda path: path.write_text((LAB / "recipe.toml").read_text()), out / "recipe.toml")
         if start_from is not None and not (out / "tokenizer").exists():
             with _whole_folder(out / "tokenizer") as part:
                 for path in (start_from / "target").iterdir():
@@ -104,7 +105,7 @@ def model_card(out: Path) -> str:
         "decoding, not for their answers. Layout: `target/`, `draft/` (each loads with `from_pretrained`, fp16 safetensors), `recipe.toml`,",
         "`corpus.json` (every source with counts and sha256).",
         "",
-        "| model | parameters | files | budget | steps | tokens seen | held-out loss code / math / prose (nats a token) | sha256 |",
+        "| model | parameters | files | budget, device | steps | tokens seen | held-out loss code / math / prose (nats a token) | sha256 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     facts = {name: json.loads((out / name / "card.json").read_text()) for name in ("target", "draft")}
@@ -197,8 +198,12 @@ def save(model: Any, folder: Path) -> None:
     """fp16 safetensors in shards under 15 MB, readable by ``from_pretrained``; the model in memory keeps its dtype."""
     import copy
 
+    from transformers.utils import logging
+
     half = copy.deepcopy(model).cpu().half()
+    logging.disable_progress_bar()
     half.save_pretrained(folder, max_shard_size="14MB")
+    logging.enable_progress_bar()
 
 
 def weights_hash(folder: Path) -> str:
