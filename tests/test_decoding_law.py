@@ -229,3 +229,23 @@ def test_another_temperature_for_the_draft_than_for_its_q_is_seen(monkeypatch):
 
     monkeypatch.setattr(type(right.drafter), "propose", propose)
     assert chi_square(sampled(right, "plain")[0], enumerated("plain")) < 1e-6
+
+
+def test_a_draft_may_be_smaller_than_the_drafters_largest_tree():
+    """``Drafter.tree`` only bounds what is proposed: noise is sized for it, verification must not assume it."""
+
+    class Shrinking(specwb.Drafter):
+        tree = specwb.Tree.branching(2, 2)
+
+        def propose(self, state, noise):
+            small = specwb.Tree.chain(1)
+            tokens = state.tokens.gather(1, (state.known - 1)[:, None]).expand(-1, 2)
+            return specwb.Draft(small, tokens, torch.ones_like(tokens, dtype=torch.bool), specwb.Law.POINT)
+
+    specwb.register("shrinking", Shrinking)
+    try:
+        for temperature in (0.0, 1.0):
+            out = specwb.decode(tiny.target(), tiny.PROMPTS, "shrinking", max_new_tokens=6, temperature=temperature)
+            assert all(len(row) == 6 for row in out.tokens)
+    finally:
+        specwb.unregister("shrinking")

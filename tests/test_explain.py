@@ -141,3 +141,16 @@ def test_printed_with_the_tokenizers_words():
             assert test.text == f"w{test.token}"
             assert f"'w{test.token}' p={test.p:.3g}  q={test.q:.3g}  u={test.u:.3g}  {test.decision}" in text
     assert text.endswith(f"closing token 'w{int(step.verdict.closing[0])}'")
+
+
+def test_a_trimmed_round_is_explained_as_it_was_kept():
+    """draft = target accepts everything; the limit keeps two tokens, the second of which becomes the closing token."""
+    target = tiny.target()
+    step = next(specwb.rounds(target, [1, 2, 3], "sps", draft=target, gamma=4, temperature=1.0, max_new_tokens=2, trace=True))
+    told = specwb.explain(step)
+    assert int(step.verdict.accepted[0]) == 1
+    assert told.trimmed
+    assert len(told.levels) == 2
+    assert told.levels[-1].accepted.token == told.closing
+    whole = next(specwb.rounds(target, [1, 2, 3], "sps", draft=target, gamma=4, temperature=1.0, max_new_tokens=9, trace=True))
+    assert not specwb.explain(whole).trimmed

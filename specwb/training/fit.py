@@ -145,8 +145,8 @@ def fit(
     except KeyboardInterrupt:
         if not updating:
             save(done)
-        at = f"step {done} of {plan.steps}" if not updating else "the last checkpoint"
-        console.print(f"{name}: stopped, {at} is saved; the same command goes on from there", highlight=False)
+        at = f"step {done} of {plan.steps} is saved" if not updating else "in the middle of a step, the last checkpoint holds"
+        console.print(f"{name}: stopped, {at}; the same command goes on from there", highlight=False)
         raise
     if done > start or not checkpoint.exists():
         save(done)

@@ -136,3 +136,26 @@ def test_muon_agrees_with_the_library():
         theirs.step()
     moved = (b.detach() - start).norm()
     assert float((a - b).detach().norm() / moved) < 0.05
+
+
+def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch):
+    """Muon has stepped, AdamW has not: saving that would change every later weight."""
+    whole = small()
+    fit("whole", whole, losses(whole), Plan(20, warmup=5), tmp_path / "a.pt", "run")
+    calls, true = [], torch.optim.AdamW.step
+
+    def stop(self, *rest):
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return true(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", stop)
+        part = small()
+        with pytest.raises(KeyboardInterrupt):
+            fit("part", part, losses(part), Plan(20, warmup=5, save_seconds=0.0), tmp_path / "b.pt", "run")
+    assert torch.load(tmp_path / "b.pt", weights_only=True)["step"] == 7
+    again = small()
+    fit("part", again, losses(again), Plan(20, warmup=5), tmp_path / "b.pt", "run")
+    assert torch.equal(weights(whole), weights(again))

@@ -96,6 +96,12 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
     for name in ("target", "draft"):
         assert lab.weights_hash(one / name) == lab.weights_hash(two / name)
 
+    # another seed in the same folder is refused before anything is touched
+    before = {p: p.read_bytes() for p in one.rglob("*") if p.is_file()}
+    with pytest.raises(TrainingError, match="another recipe, budget, seed or text"):
+        lab.build(one, "smoke", "cpu", seed=5)
+    assert before == {p: p.read_bytes() for p in one.rglob("*") if p.is_file()}
+
     # training on from a family keeps its tokenizer and starts from its weights
     three = lab.build(made / "three", "smoke", "cpu", start_from=one)
     assert (three / "tokenizer" / "tokenizer.json").read_bytes() == (one / "target" / "tokenizer.json").read_bytes()
