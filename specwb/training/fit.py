@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from specwb.training.optim import optimisers
+from specwb.training.optim import fast_bfloat16, optimisers
 
 console = Console(stderr=True)
 
@@ -25,18 +25,19 @@ class TrainingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast: ``steps`` of one batch each; learning rates warm up, stay, and fall to 2 % over the last fifth."""
+    """How long and how fast: ``steps`` of one batch each; learning rates warm up, stay, and fall to 2 % over the last ``decay`` part."""
 
     steps: int
     lr_matrix: float = 3.5e-3
     lr_other: float = 3e-3
     weight_decay: float = 0.1
     warmup: int = 100
+    decay: float = 0.4
     clip: float = 1.0
     save_seconds: float = 60.0
 
     def scale(self, step: int) -> float:
-        decay = max(1, self.steps // 5)
+        decay = max(1, int(self.steps * self.decay))
         left = self.steps - step
         return min(1.0, (step + 1) / self.warmup) * (1.0 if left > decay else 0.02 + 0.98 * left / decay)
 
@@ -65,11 +66,7 @@ def save_atomically(write: Callable[[Path], object], path: Path) -> None:
 
 def autocast(device: torch.device) -> torch.autocast:
     """bfloat16 where the processor has instructions for it, otherwise plain float32."""
-    fast = device.type == "cuda"
-    if device.type == "cpu":
-        has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-        fast = bool(has.get("avx512_bf16") or has.get("amx_bf16"))
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast_bfloat16(device))
 
 
 def fit(

@@ -1,4 +1,4 @@
-"""Builds the lab family from text: corpus, tokenizer, target, draft, model cards; in this order, resumable at every point."""
+"""Builds the lab family from text: corpus, tokenizer, target, text it writes, draft, cards; in this order, resumable at every point."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from specwb.models.load import data_dir, resolve_device
 from specwb.training import corpus as text
 from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically
+from specwb.training.generate import TEMPERATURES, generate
 
 LAB = data_dir() / "lab"
 CONTEXT = 1024
@@ -48,14 +50,12 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
     docs = text.documents(plan["corpus"]["packages"])
     content = hashlib.sha256("".join(d.text for d in docs).encode()).hexdigest()
     from_hash = None if start_from is None else weights_hash(start_from / "target")
-    run = json.dumps(
-        {"recipe": {k: v for k, v in plan.items() if k != "budget"}, "budget": settings, "seed": seed, "text": content, "from": from_hash}
-    )
+    run = json.dumps({"recipe": {k: v for k, v in plan.items() if k != "budget"}, "seed": seed, "text": content, "from": from_hash})
     try:
         out.mkdir(parents=True, exist_ok=True)
         marker = out / "run.json"
         if marker.exists() and marker.read_text() != run:
-            raise TrainingError(f"{out} holds a run with another recipe, budget, seed or text; delete it or choose another --out")
+            raise TrainingError(f"{out} holds a run with another recipe, seed or text; delete it or choose another --out")
         save_atomically(lambda path: path.write_text(run), marker)
         save_atomically(lambda path: path.write_text((LAB / "recipe.toml").read_text()), out / "recipe.toml")
         if start_from is not None and not (out / "tokenizer").exists():
@@ -112,18 +112,20 @@ def model_card(out: Path) -> str:
     for name, f in facts.items():
         size = sum(p.stat().st_size for p in (out / name).glob("*.safetensors")) / 1e6
         loss = " / ".join(f"{f['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
+        before = f" (and {f['tokens_before']:,} before)" if f.get("tokens_before") else ""
         lines.append(
-            f"| {name} | {f['parameters']:,} | {size:.1f} MB | {f['budget']}, {f['device']} | {f['steps']} | {f['tokens']:,} "
+            f"| {name} | {f['parameters']:,} | {size:.1f} MB | {f['budget']}, {f['device']} | {f['steps']} | {f['tokens']:,}{before} "
             f"| {loss} | {f['sha256'][:12]} |"
         )
     lines += ["", "Agreement of draft and target on held-out text (per token):", "", "| domain | greedy | sampled, T = 1 |", "|---|---|---|"]
     lines += [f"| {d} | {a['greedy']:.3f} | {a['sampled']:.3f} |" for d, a in facts["draft"]["acceptance"].items()]
-    t = facts["target"]
+    t, written = facts["target"], facts["draft"].get("generated")
+    own = f", half of each batch text that the target wrote ({written:,} tokens, temperatures {', '.join(map(str, TEMPERATURES))})" if written else ""
     lines += [
         "",
         f"Built by `specwb train lab --budget {t['budget']}` (seed {t['seed']}, torch {t['torch']}, Python {t['python']}; {t['started_from']}): "
         f"Muon on matrices, AdamW on the rest, {t['rows']} rows x {t['length']} tokens a step, the target's last tenth at {CONTEXT}; the draft's "
-        f"last {facts['draft']['distil']} of {facts['draft']['steps']} steps distilled from the target. Mixture by tokens: "
+        f"last {facts['draft']['distil']} of {facts['draft']['steps']} steps distilled from the target{own}. Mixture by tokens: "
         + ", ".join(f"{d} {w:.2f}" for d, w in corpus["mixture"].items())
         + ". Standard-library text depends on the Python version, so another machine's corpus hash may differ.",
         "",
@@ -157,13 +159,20 @@ def _train(
 ) -> None:  # fmt: skip
     steps, rows, length = settings["steps"], settings["rows"], settings["length"]
     distil_from = steps - settings.get("distil", 0)
+    own = None  # the target's own text: half of every batch of the distillation
     long_from = steps - steps // 10
     mixture = plan["corpus"]["mixture"]
+    if teacher is not None and settings.get("generated"):
+        folder = out / "generated" / weights_hash(out / "target")[:12]
+        own = generate(teacher, data, folder, tokens=settings["generated"], length=length, mixture=mixture, seed=seed)
 
     def loss(step: int) -> Tensor:
         # the target meets its full context in the last tenth; the tokens a step stay the same
         n, t = (max(1, rows * length // CONTEXT), CONTEXT) if name == "target" and step >= long_from and rows * length >= CONTEXT else (rows, length)
-        batch = torch.from_numpy(data.batch(seed, step, n, t, mixture)).to(device)
+        drawn = data.batch(seed, step, n, t, mixture)
+        if own is not None and step >= distil_from:
+            drawn[: n // 2] = own[np.random.Generator(np.random.Philox(key=[seed + 1, step])).integers(0, len(own), n // 2)]
+        batch = torch.from_numpy(drawn).to(device)
         logits = model(input_ids=batch[:, :-1], use_cache=False).logits.flatten(0, 1).float()
         if teacher is None or step < distil_from:
             return F.cross_entropy(logits, batch[:, 1:].flatten())
@@ -172,13 +181,19 @@ def _train(
         return F.cross_entropy(logits, p)  # KL(p || q) up to the target's entropy
 
     # everything that must not change between the parts of a run; the tokenizer and, for the draft, its teacher are parts of it
-    parts = [(out / "run.json").read_text(), data.sha256, hashlib.sha256((out / "tokenizer" / "tokenizer.json").read_bytes()).hexdigest()]
+    parts = [
+        (out / "run.json").read_text(),
+        json.dumps(settings),
+        data.sha256,
+        hashlib.sha256((out / "tokenizer" / "tokenizer.json").read_bytes()).hexdigest(),
+    ]
     identity = hashlib.sha256("|".join([name, *parts, "" if teacher is None else weights_hash(out / "target")]).encode()).hexdigest()
     history = fit(name, model, loss, Plan(steps), out / f"{name}.checkpoint.pt", identity)
     losses = {domain: round(_held_out(model, data, domain, device), 4) for domain in text.DOMAINS}
     facts = {
         "name": name, "parameters": sum(p.numel() for p in model.parameters()), "budget": budget, "seed": seed, **settings,
-        "tokens": steps * rows * length, "device": device.type, "torch": torch.__version__, "python": platform.python_version(),
+        "tokens": steps * rows * length, "tokens_before": _tokens_before(start_from, name),
+        "device": device.type, "torch": torch.__version__, "python": platform.python_version(),
         "corpus": data.sha256, "started_from": "random weights" if start_from is None else "shipped weights",
         "last_training_loss": round(sum(history[-50:]) / max(1, len(history[-50:])), 4),
         "held_out_loss": losses,
@@ -192,6 +207,14 @@ def _train(
         facts["sha256"] = weights_hash(part)
         (part / "card.json").write_text(json.dumps(facts, indent=1) + "\n")
     console.print(f"{name}: held-out loss " + ", ".join(f"{d} {v:.3f}" for d, v in losses.items()), highlight=False)
+
+
+def _tokens_before(start_from: Path | None, name: str) -> int:
+    """Tokens the weights that a run starts from have been trained on."""
+    if start_from is None:
+        return 0
+    card = json.loads((start_from / name / "card.json").read_text())
+    return card["tokens"] + card.get("tokens_before", 0)
 
 
 def save(model: Any, folder: Path) -> None:

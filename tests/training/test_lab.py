@@ -16,6 +16,7 @@ import specwb
 from specwb import files
 from specwb.training import corpus, lab
 from specwb.training.fit import TrainingError
+from specwb.training.generate import generate
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "seven", "grey", "birds", "sang", "of", "rain", "and", "the", "old", "clock", "struck"]
 
@@ -56,7 +57,7 @@ def made(tmp_path, monkeypatch):
     plan["target"] |= {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["draft"] |= {"hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["budget"]["smoke"] = {
-        "target": {"steps": 12, "rows": 4, "length": 64}, "draft": {"steps": 12, "rows": 4, "length": 64, "distil": 6},
+        "target": {"steps": 12, "rows": 4, "length": 64}, "draft": {"steps": 12, "rows": 4, "length": 64, "distil": 6, "generated": 5000},
     }  # fmt: skip
     monkeypatch.setattr(lab, "recipe", lambda path=None: plan)
     return tmp_path
@@ -96,9 +97,24 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
     for name in ("target", "draft"):
         assert lab.weights_hash(one / name) == lab.weights_hash(two / name)
 
+    # half of the distillation's text is the target's own: training text continued, the same after an interrupt
+    (folder,) = (one / "generated").iterdir()
+    blocks = sorted(folder.iterdir())
+    assert [np.load(b).shape for b in blocks] == [(64, 65)] * 2
+    assert folder.name == facts["sha256"][:12]
+    (blocks[1]).unlink()
+    first, kept = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
+    data = corpus.encode(corpus.documents({}), target.tokenizer)
+    again = generate(target.model, data, folder, tokens=5000, length=64, mixture=lab.recipe()["corpus"]["mixture"], seed=1)
+    assert blocks[0].stat().st_mtime_ns == kept
+    assert len(again) == 128
+    assert np.array_equal(again[:64], first)
+    prompts = data.batch(1_000_001, 0, 64, 23, lab.recipe()["corpus"]["mixture"])
+    assert np.array_equal(first[:, :24], prompts)
+
     # another seed in the same folder is refused before anything is touched
     before = {p: p.read_bytes() for p in one.rglob("*") if p.is_file()}
-    with pytest.raises(TrainingError, match="another recipe, budget, seed or text"):
+    with pytest.raises(TrainingError, match="another recipe, seed or text"):
         lab.build(one, "smoke", "cpu", seed=5)
     assert before == {p: p.read_bytes() for p in one.rglob("*") if p.is_file()}
 

@@ -1,0 +1,48 @@
+"""Text the target writes itself: what a draft model meets when it drafts, and so what it should be distilled on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specwb.engine import decode
+from specwb.models.target import Target
+from specwb.training.corpus import Corpus
+from specwb.training.fit import console, save_atomically
+
+ROWS, PROMPT = 64, 24  # rows decoded together; training tokens each row starts with
+TEMPERATURES = (1.0, 0.7, 0.0)  # of the blocks in turn; 0 is greedy
+
+
+def generate(model: Any, data: Corpus, folder: Path, *, tokens: int, length: int, mixture: dict[str, float], seed: int) -> np.ndarray:
+    """``[rows, length + 1]`` token ids, about ``tokens`` in all, each row a few tokens of training text continued by ``model``.
+
+    A block of rows is a pure function of (seed, its number) and is written when it is complete, so an interrupted run goes on
+    where it stopped. End of text does not stop a row: training streams go on behind it too.
+
+    Raises:
+        TrainingError: a block cannot be written.
+    """
+    target = Target(model)
+    blocks = -(-tokens // (ROWS * length))
+    out = []
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        for block in bar.track(range(blocks), description="target's own text"):
+            path = folder / f"{block:04}.npy"
+            if not path.exists():
+                prompts = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
+                temperature = TEMPERATURES[block % len(TEMPERATURES)]
+                written = decode(target, prompts, max_new_tokens=length + 1 - PROMPT, temperature=temperature, seed=seed + block, eos=()).tokens
+                rows = np.concatenate([prompts, np.array(written)], 1).astype(np.uint16)
+                save_atomically(lambda part, rows=rows: _write(part, rows), path)
+            out.append(np.load(path))
+    return np.concatenate(out).astype(np.int64)
+
+
+def _write(path: Path, rows: np.ndarray) -> None:
+    with open(path, "wb") as handle:  # np.save(path) would add a suffix
+        np.save(handle, rows)
