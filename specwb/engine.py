@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, State, Step, Verdict
+from specwb.graphs import RECORDERS, Arena
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -85,6 +86,7 @@ def rounds(
     eos: int | Sequence[int] | None = None,
     trace: bool = False,
     clock: Clock | None = None,
+    graphs: bool | None = None,
     **options,
 ) -> Iterator[Step]:
     """Decode round by round: each item is one draft-score-verify-commit cycle, one target forward.
@@ -95,6 +97,8 @@ def rounds(
         seed: an integer, or one a row; a row with its own seed gives the same text alone and in a batch.
         eos: ids that end a row; default the target's own, ``()`` for none.
         trace: keep scores and uniforms in every step, for :func:`specwb.explain`.
+        graphs: run rounds as CUDA graphs (see :mod:`specwb.graphs`); default where the device and the drafter allow it, ``False`` is
+            eager. Traced and clocked decodings are always eager.
     Raises:
         PromptError, ValueError, LawMismatch, LoadError: before any work is done.
     """
@@ -115,31 +119,67 @@ def rounds(
                 f"prompt {i} has {len(row)} tokens; with max_new_tokens={budget} it exceeds the context of {target.name!r} ({target.context})"
             )
     ends = target.eos if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock)
+    if graphs and target.device.type not in RECORDERS:
+        raise ValueError(f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to run eagerly")
+    static = graphs is not False and target.device.type in RECORDERS and chosen.drafter.captured and not trace and clock is None
+    return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock, static)
 
 
-def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock) -> Iterator[Step]:
+def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static) -> Iterator[Step]:
+    arena = _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static)
+    key = (len(rows), arena.state.capacity, sampling, tuple(ends))
+    if static and (free := chosen.arenas.pop(key, None)):
+        with torch.inference_mode():
+            free.take(arena)
+        arena = free
+    state, index = arena.state, 0
+    try:
+        while not state.finished:
+            # not around the yield: a generator must not leave its caller in inference mode
+            with torch.inference_mode():
+                arena.noise.renew(state.known)
+                step = _step(state, target, arena.drafter, rule, arena.noise, clock, trace, index, arena if static else None)
+            yield step
+            index += 1
+    finally:
+        if static:
+            chosen.arenas[key] = arena
+
+
+def _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static) -> Arena:
     drafter = copy.copy(chosen.drafter)
     with torch.inference_mode():
         tree = drafter.tree
-        state = target.open(rows, budgets, max(tree.n, drafter.window) + 1, sampling, ends, drafter.features)
+        state = target.open(rows, budgets, max(tree.n, drafter.window) + 1, sampling, ends, drafter.features, static)
+        state.static = static
         drafter.open(state, target)
+        if static:
+            state.horizon = state.rounded(state.horizon)
         draws = 0 if sampling.greedy else 1
         noise = Noise(seeds, {DRAFT: drafter.uniforms(sampling), ACCEPT: draws * rule.uniforms(tree), CLOSE: draws}, max_step=tree.D + 1)
-    index = 0
-    while not state.finished:
-        # not around the yield: a generator must not leave its caller in inference mode
-        with torch.inference_mode():
-            step = _step(state, target, drafter, rule, noise, clock, trace, index)
-        yield step
-        index += 1
+    return Arena(state, drafter, noise)
 
 
-def _step(state, target, drafter, rule, noise, clock, trace, index) -> Step:
+def _step(state, target, drafter, rule, noise, clock, trace, index, arena=None) -> Step:
+    if arena is None:
+        known, draft, verdict, scores, accept, close = _round(state, target, drafter, rule, noise, clock)
+    else:
+        known, draft, verdict, *_ = arena.run(lambda: _round(state, target, drafter, rule, noise, clock))
+        known, draft, verdict, scores, accept, close = known.clone(), draft.kept(), verdict.kept(), None, None, None
+    state.read()
+    if clock:
+        clock.lap("commit")
+    return Step(
+        index, known, draft, verdict, scores if trace else None, accept if trace else None, close if trace else None, rule, target.tokenizer, state
+    )
+
+
+def _round(state, target, drafter, rule, noise, clock):
+    """All of a round that happens on the device; nothing here waits for a value of it unless the drafter declares so."""
     if clock:
         clock.start()
-    noise.at(state.known)
-    known = state.known
+    noise.look(state.known)
+    known = state.known.clone()
     draft = drafter.propose(state, noise)
     if clock:
         clock.lap("draft")
@@ -160,11 +200,7 @@ def _step(state, target, drafter, rule, noise, clock, trace, index) -> Step:
     target.commit(state, draft, verdict, scores)
     drafter.observe(state, draft, verdict, scores)
     state.advance(verdict, done)
-    if clock:
-        clock.lap("commit")
-    return Step(
-        index, known, draft, verdict, scores if trace else None, accept if trace else None, close if trace else None, rule, target.tokenizer, state
-    )
+    return known, draft, verdict, scores, accept, close
 
 
 @dataclass

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from specwb.models.cache import KVCache
 
 
+BUCKET = 256  # positions by which a captured decoding's extents grow
+
+
 class Law(Enum):
     """How a drafter's candidates were drawn; a verification rule is lossless for some of these only."""
 
@@ -40,7 +43,10 @@ class State:
 
     tokens [B,T], known [B], start [B] (prompt lengths), limit [B] (length at which a row stops), done [B];
     features [B,T,F] or None: target hidden states by position, exact below known - 1;
-    horizon: host upper bound of known (equal to its maximum after every round).
+    horizon: host upper bound of known, which decides how many slots attention looks at. It is the longest row's own ``known``, or,
+    where ``static``, that rounded up to a multiple of ``BUCKET`` (at most ``ceiling``), so that shapes stay the same for many rounds.
+    static: this decoding is captured as graphs: tensors that live longer than a round are changed in place, and nothing reads a device
+    value between two rounds but :meth:`read`.
     """
 
     tokens: Tensor
@@ -52,8 +58,11 @@ class State:
     sampling: Sampling
     horizon: int
     cache: KVCache
+    ceiling: int = 0
     features: Tensor | None = None
     finished: bool = False
+    static: bool = False
+    _summary: Tensor | None = field(default=None, repr=False)
     _masks: dict = field(default_factory=dict, repr=False)
 
     @property
@@ -81,15 +90,25 @@ class State:
         return self._masks[key]
 
     def advance(self, verdict: Verdict, done: Tensor) -> None:
-        """Append what the round emitted. The one host read of a round is here: is everything done, and how far is the longest row."""
+        """Append what the round emitted; device work only."""
         assert verdict.emitted is not None
         index = self.known[:, None] + torch.arange(verdict.emitted.shape[1], device=self.known.device)
         self.tokens.scatter_(1, index, verdict.emitted)  # past accepted + 1 it writes beyond the new known
-        self.known = self.known + verdict.count
-        self.done = done
-        finished, self.horizon = torch.stack((done.all().long(), self.known.max())).tolist()
-        self.finished = bool(finished)
+        self.known.add_(verdict.count)
+        self.done.copy_(done)
+        summary = torch.stack((done.all().long(), self.known.max()))
+        self._summary = summary if self._summary is None else self._summary.copy_(summary)
         self._masks.clear()
+
+    def read(self) -> None:
+        """The one host read of a round: is everything done, and how far is the longest row."""
+        assert self._summary is not None
+        finished, longest = self._summary.tolist()
+        self.finished = bool(finished)
+        self.horizon = self.rounded(longest) if self.static else longest
+
+    def rounded(self, longest: int) -> int:
+        return min(-(-longest // BUCKET) * BUCKET, self.ceiling)
 
 
 @dataclass
@@ -106,6 +125,10 @@ class Draft:
     law: Law
     q: Tensor | None = None
     q_row: Tensor | None = None
+
+    def kept(self) -> Draft:
+        """A copy that outlives the round where graphs write the next one into the same memory; without q."""
+        return Draft(self.tree, self.tokens.clone(), self.valid.clone(), self.law)
 
 
 @dataclass
@@ -140,6 +163,12 @@ class Verdict:
     def count(self) -> Tensor:
         """``[B]`` tokens emitted this round, the closing token included."""
         return self.accepted + 1
+
+    def kept(self) -> Verdict:
+        """A copy that outlives the round where graphs write the next one into the same memory."""
+        law = None if self.law is None else self.law.clone()
+        emitted = None if self.emitted is None else self.emitted.clone()
+        return Verdict(self.path.clone(), self.accepted.clone(), self.closing.clone(), law, emitted)
 
 
 @dataclass

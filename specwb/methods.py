@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specwb.drafters.ar import Autoregressive
 from specwb.drafters.base import Drafter
 from specwb.drafters.level import LevelDrafter
 from specwb.flow import Exactness, Law
+from specwb.graphs import Arena
 from specwb.models.load import check_pair, load
 from specwb.models.target import Target
 from specwb.probability import Sampling
@@ -32,6 +33,7 @@ class Method:
     drafter: Drafter
     rule: type[NodeRule] | None
     exactness: Exactness
+    arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)  # free ones, see specwb.graphs
 
     def rule_for(self, sampling: Sampling) -> Rule:
         """The rule under these sampling settings: the greedy walk at T = 0, otherwise the one asked for or the law's usual one.

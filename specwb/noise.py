@@ -75,15 +75,28 @@ class Noise:
 
     def at(self, known: Tensor) -> None:
         """Fix the round's position ``known [B]``; later calls of :meth:`u` are for it."""
+        self.renew(known)
+        self.look(known)
+
+    def renew(self, known: Tensor) -> None:
+        """Make the next positions' uniforms when the block may be used up: once a round, on the host's count, outside any graph."""
         if not self.widths:
             return
         if self._used == self._rounds:
-            self._start, self._used = known.clone(), 0
             positions = known[:, None] + torch.arange(self.ahead, device=known.device)
-            self._block = _uniform(philox(self.seeds[:, None, None], self._blocks, positions[:, :, None], self._streams).flatten(-2))
+            block = _uniform(philox(self.seeds[:, None, None], self._blocks, positions[:, :, None], self._streams).flatten(-2))
+            # in place: a graph has captured where the block lies
+            self._start = known.clone() if self._start is None else self._start.copy_(known)
+            self._block = block if self._block is None else self._block.copy_(block)
+            self._used = 0
+        self._used += 1
+
+    def look(self, known: Tensor) -> None:
+        """The device's part of :meth:`at`."""
+        if not self.widths:
+            return
         assert self._start is not None
         assert self._block is not None
-        self._used += 1
         row = torch.arange(len(known), device=known.device)
         values = self._block[row, known - self._start]
         offset = 0

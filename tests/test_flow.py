@@ -103,13 +103,15 @@ def test_advance_appends_what_was_emitted():
     verdict = Verdict(torch.zeros(3, 3, dtype=torch.long), torch.tensor([1, 2, -1]), torch.tensor([2, 6, 0]), None, emitted)
     known = state.known
     state.advance(verdict, torch.tensor([False, False, True]))
-    assert known.tolist() == [3, 5, 4], "steps keep the old lengths"
+    state.read()
+    assert known is state.known, "in place: a captured round has its address"
     assert state.known.tolist() == [5, 8, 4]
     assert (state.horizon, state.finished) == (8, False)
     assert state.tokens[0, :5].tolist() == [*before[0, :3].tolist(), 1, 2]
     assert state.tokens[1, :8].tolist() == [*before[1, :5].tolist(), 4, 5, 6]
     assert state.tokens[2, :4].tolist() == before[2, :4].tolist()
     state.advance(Verdict(verdict.path, torch.tensor([0, -1, -1]), torch.tensor([1, 0, 0]), None, emitted), torch.ones(3, dtype=torch.bool))
+    state.read()
     assert (state.horizon, state.finished) == (8, True)
     assert state.done.all()
 
@@ -134,6 +136,7 @@ def test_masks_are_made_once_a_round_and_anew_the_next():
     state.advance(
         Verdict(torch.zeros(2, 1, dtype=torch.long), torch.tensor([0, 0]), torch.tensor([1, 1]), None, torch.ones(2, 1, dtype=torch.long)), state.done
     )
+    state.read()
     assert torch.equal(state.tree_mask(TREE, torch.float32), tree_mask(TREE, torch.tensor([5, 3]), 5, torch.float32))
 
 

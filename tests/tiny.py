@@ -75,6 +75,12 @@ def draft(kind: str = "llama", noise: float = 0.02) -> specwb.Target:
 
 
 @cache
+def on_cuda(kind: str, noise: float) -> tuple[specwb.Target, specwb.Target]:
+    """The same target and draft on the CUDA device."""
+    return tuple(specwb.load(copy.deepcopy(m.model), device="cuda") for m in (target(kind), draft(kind, noise)))  # type: ignore[return-value]
+
+
+@cache
 def plain(kind: str, prompt: tuple[int, ...], length: int) -> tuple[int, ...]:
     """What plain greedy decoding of this prompt alone continues with (compared with transformers in test_ar_oracle)."""
     return tuple(specwb.decode(target(kind), [list(prompt)], "ar", max_new_tokens=length).tokens[0])

@@ -12,6 +12,8 @@ from specwb.tree import Tree
 class Autoregressive(Drafter):
     """The reference all others are compared with; tau is exactly 1."""
 
+    captured = True
+
     def __init__(self) -> None:
         self.tree = Tree.chain(0)
 

@@ -25,7 +25,10 @@ class Drafter:
     Attributes:
         tree: the largest tree it proposes (its root is the pending token).
         window: how many known positions it feeds again at the start of a round.
-        host_reads: tensor-to-Python conversions a round it needs beyond the engine's one.
+        host_reads: at most so many tensor-to-Python conversions a round beyond the engine's one.
+        captured: rounds may be recorded as CUDA graphs: while ``state.static`` all shapes depend on ``state.horizon`` alone, what lives
+            longer than a round is a tensor changed in place, and there are no host reads. A drafter that reads a value to stop early does
+            so only where ``not state.static`` (the CPU, where a read costs nothing).
         features: target layers whose hidden states it wants in ``state.features``.
         rule: key of the verification rule it is used with unless another is named, or None for the law's usual one.
     """
@@ -33,6 +36,7 @@ class Drafter:
     tree: Tree
     window = 1
     host_reads = 0
+    captured = False
     features: tuple[int, ...] = ()
     exactness = Exactness.LOSSLESS
     rule: str | None = None
@@ -54,11 +58,19 @@ class Drafter:
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Called after the target's commit, before the text grows; move caches here."""
 
-    def candidates(self, state: State, tokens: Tensor, valid: Tensor | None = None) -> Draft:
-        """A point-mass draft of ``self.tree`` from the tokens of nodes 1..n-1 ``[B,n-1]``."""
-        if tokens.shape != (state.rows, self.tree.n - 1):
-            raise ValueError(f"candidates must be [rows, nodes - 1] = {[state.rows, self.tree.n - 1]} tokens, got {list(tokens.shape)}")
+    def largest(self, state: State, count: Tensor, most: int) -> int:
+        """How much of a draft some row can use, the largest of ``count [B]`` <= ``most``: a host read, to be declared in ``host_reads``.
+
+        Where a read makes a device wait, or where rounds are recorded, it is ``most`` and nothing is read.
+        """
+        return most if state.static or count.device.type != "cpu" else int(count.max())
+
+    def candidates(self, state: State, tokens: Tensor, valid: Tensor | None = None, tree: Tree | None = None) -> Draft:
+        """A point-mass draft of ``tree``, default ``self.tree``, from the tokens of nodes 1..n-1 ``[B,n-1]``."""
+        tree = tree or self.tree
+        if tokens.shape != (state.rows, tree.n - 1):
+            raise ValueError(f"candidates must be [rows, nodes - 1] = {[state.rows, tree.n - 1]} tokens, got {list(tokens.shape)}")
         pending = state.tokens.gather(1, (state.known - 1)[:, None])
         tokens = torch.cat([pending, tokens], 1)
         ok = torch.ones_like(tokens, dtype=torch.bool) if valid is None else torch.cat([torch.ones_like(pending, dtype=torch.bool), valid], 1)
-        return Draft(self.tree, tokens, ok, Law.POINT)
+        return Draft(tree, tokens, ok, Law.POINT)

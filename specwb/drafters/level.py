@@ -26,6 +26,7 @@ class LevelDrafter(Drafter):
     """
 
     window = 2
+    captured = True
 
     def __init__(self, draft: Target, tree: Tree, replacement: bool = False) -> None:
         self.draft, self.tree, self.replacement = draft, tree, replacement
@@ -69,7 +70,7 @@ class LevelDrafter(Drafter):
         hidden = self._run(recent, positions, positions, extent, mask)
         hidden = hidden.gather(1, (base - begin[:, None])[:, :, None].expand(-1, -1, hidden.shape[-1]))
         u = None if state.sampling.greedy else noise.u(DRAFT)
-        whole = None if rows == 1 and tree.is_chain else state.tree_mask(tree, self.backbone.dtype)
+        whole = None if rows == 1 and tree.is_chain and not state.static else state.tree_mask(tree, self.backbone.dtype)
         for d in range(tree.D):
             start, stop = levels[d + 1]
             children, ok = self._children(self.backbone.head(hidden), tree.widths[d], state.sampling, u, used, q)

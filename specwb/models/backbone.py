@@ -90,7 +90,7 @@ class Backbone:
         self.kv_heads = self.config.num_key_value_heads
         self.head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.heads
         self.vocabulary = self.embed.num_embeddings
-        self._rope: tuple[Tensor, Tensor] | None = None
+        self._ropes: list[tuple[Tensor, Tensor]] = []  # the last is the longest; captured graphs may still read the others
 
     @property
     def dtype(self) -> torch.dtype:
@@ -105,12 +105,14 @@ class Backbone:
 
     def _rotation(self, positions: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
         """cos and signed sin ``[B,m,1,head_dim]``; rotate_half(x) * sin == roll(x, head_dim / 2) * signed sin."""
-        if self._rope is None or self._rope[0].shape[0] < capacity:
-            table = torch.arange(capacity, device=self.device)[None]
+        if not self._ropes or self._ropes[-1][0].shape[0] < capacity:
+            length = max(capacity, 2 * self._ropes[-1][0].shape[0] if self._ropes else 0)
+            table = torch.arange(length, device=self.device)[None]
             cos, sin = self.rotary(torch.empty(0, dtype=self.dtype, device=self.device), table)
             half = self.head_dim // 2
-            self._rope = cos[0].unsqueeze(1), torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1).unsqueeze(1)
-        return self._rope[0][positions], self._rope[1][positions]
+            self._ropes.append((cos[0].unsqueeze(1), torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1).unsqueeze(1)))
+        cos, sin = self._ropes[-1]
+        return cos[positions], sin[positions]
 
     def run(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Scores, State, Verdict
+from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.models.backbone import Backbone
 from specwb.probability import Sampling
 
@@ -43,13 +43,14 @@ class Target:
 
     def open(
         self, prompts: Sequence[Sequence[int]], max_new_tokens: Sequence[int], spare: int, sampling: Sampling,
-        eos: Sequence[int], features: tuple[int, ...] = (),
+        eos: Sequence[int], features: tuple[int, ...] = (), static: bool = False,
     ) -> State:  # fmt: skip
         """A state with every prompt but its last token processed; ``spare`` slots are kept free for a draft beyond the limit."""
         device = self.device
         lengths = [len(p) for p in prompts]
         limits = [n + m for n, m in zip(lengths, max_new_tokens, strict=True)]
-        capacity = max(limits) + spare
+        ceiling = -(-max(limits) // BUCKET) * BUCKET if static else max(limits)  # so that decodings of like length share their graphs
+        capacity = ceiling + spare
         tokens = torch.zeros(len(prompts), capacity, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = torch.tensor(prompt)
@@ -57,7 +58,7 @@ class Target:
         known = torch.tensor(lengths, device=device)
         state = State(
             tokens, known, known.clone(), torch.tensor(limits, device=device), torch.zeros(len(prompts), dtype=torch.bool, device=device),
-            torch.tensor(list(eos), dtype=torch.long, device=device), sampling, max(lengths), self.backbone.cache(len(prompts), capacity),
+            torch.tensor(list(eos), dtype=torch.long, device=device), sampling, max(lengths), self.backbone.cache(len(prompts), capacity), ceiling,
         )  # fmt: skip
         found = prefill(self.backbone, state, state.cache, features)
         if features:
@@ -73,7 +74,8 @@ class Target:
         positions = base + tree.depth
         slots = base + torch.arange(tree.n, device=base.device)
         extent = state.horizon - 1 + tree.n
-        mask = None if tree.n == 1 and state.rows == 1 else state.tree_mask(tree, self.dtype)
+        everything = tree.n == 1 and state.rows == 1 and not state.static  # one query that sees all there is needs no mask
+        mask = None if everything else state.tree_mask(tree, self.dtype)
         hidden, found = self.backbone.run(self.backbone.embed(draft.tokens), positions, slots, state.cache, extent, mask, features=features)
         return Scores(self.backbone.head(hidden), state.sampling, found)
 

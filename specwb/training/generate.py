@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,14 @@ def generate(model: Any, data: Corpus, folder: Path, *, tokens: int, length: int
             if not path.exists():
                 prompts = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
                 temperature = TEMPERATURES[block % len(TEMPERATURES)]
-                written = decode(target, prompts, max_new_tokens=length + 1 - PROMPT, temperature=temperature, seed=seed + block, eos=()).tokens
+                settings = {"max_new_tokens": length + 1 - PROMPT, "temperature": temperature, "seed": seed + block}
+                written = decode(target, prompts.tolist(), eos=(), **settings).tokens
                 rows = np.concatenate([prompts, np.array(written)], 1).astype(np.uint16)
-                save_atomically(lambda part, rows=rows: _write(part, rows), path)
+                save_atomically(partial(_write, rows), path)
             out.append(np.load(path))
     return np.concatenate(out).astype(np.int64)
 
 
-def _write(path: Path, rows: np.ndarray) -> None:
+def _write(rows: np.ndarray, path: Path) -> None:
     with open(path, "wb") as handle:  # np.save(path) would add a suffix
         np.save(handle, rows)

@@ -1,0 +1,191 @@
+"""Captured rounds: on the CPU by a tape that keeps a CUDA graph's rules, and on CUDA where there is one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+from tape import Tape, Waits
+from test_protocol import PAIRS, PROMPTS, every_case, made
+
+import specwb
+from specwb import engine, flow, graphs
+from specwb.drafters.base import Drafter
+
+SETTINGS = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}]
+settings_of = pytest.mark.parametrize("settings", SETTINGS, ids=["T0", "T1", "filtered"])
+
+
+@pytest.fixture
+def taped(monkeypatch):
+    """Rounds of the CPU are recorded; buckets are small, so that several come up."""
+    monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
+    monkeypatch.setattr(flow, "BUCKET", 16)
+    monkeypatch.setattr("specwb.models.target.BUCKET", 16)
+
+
+def _eager(pair, prompts, method, **settings):
+    return specwb.decode(pair.target, prompts, method, graphs=False, **settings)
+
+
+@settings_of
+@every_case
+def test_replayed_rounds_are_the_eager_ones(key, options, settings, taped):
+    pair = PAIRS[0]
+    method = made(key, options, pair)
+    if not method.drafter.captured:
+        pytest.skip("is not captured")
+    run = {"max_new_tokens": [40, 33, 37], "seed": 3, "eos": 7, **settings}
+    eager = _eager(pair, PROMPTS, method, **run)
+    out = specwb.decode(pair.target, PROMPTS, method, **run)
+    assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
+    (arena,) = method.arenas.values()
+    assert len(arena.recordings) > 1, "one bucket alone proves little"
+    assert any(arena.recordings.values())
+    # the next decoding replays what the first one recorded: other prompts, other lengths, other seeds
+    kept = {bucket: recording for bucket, recording in arena.recordings.items() if recording}
+    other = [[9, 9, 1], [2, 4, 6, 8, 10], [11]]
+    run |= {"max_new_tokens": [31, 39, 36], "seed": 4}
+    assert specwb.decode(pair.target, other, method, **run).tokens == _eager(pair, other, method, **run).tokens
+    assert all(arena.recordings[bucket] is recording for bucket, recording in kept.items())
+    assert list(method.arenas.values()) == [arena]
+
+
+@every_case
+def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatch, taped):
+    """The operators of a round and their shapes, with Python running: what a graph would freeze does not change."""
+    pair = PAIRS[0]
+    method = made(key, options, pair)
+    if not method.drafter.captured:
+        pytest.skip("is not captured")
+    seen: dict[int, list] = {}
+    compared = 0
+
+    def run(arena, body):
+        nonlocal compared
+        horizon = arena.state.horizon
+        before = [x.data_ptr() for x in vars(arena.state).values() if isinstance(x, torch.Tensor)]
+        with torch.inference_mode():
+            tape = Tape(body)
+        shapes = [
+            (str(func), [tuple(x.shape) for x in torch.utils._pytree.tree_leaves(out) if isinstance(x, torch.Tensor)])
+            for func, _, _, out in tape.calls
+        ]
+        if len(seen.setdefault(horizon, [])) > 1:  # the first rounds make tables
+            compared += 1
+            assert shapes == seen[horizon][1]
+            assert before == [x.data_ptr() for x in vars(arena.state).values() if isinstance(x, torch.Tensor)]
+        seen[horizon].append(shapes)
+        return body()
+
+    monkeypatch.setattr(graphs.Arena, "run", run)
+    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[30, 40, 20], temperature=1.0, seed=1)
+    assert compared > 3
+
+
+@pytest.mark.parametrize("key", ["ar", "sps", "mcsd"])
+def test_our_methods_are_captured(key):
+    assert made(key, {}, PAIRS[0]).drafter.captured
+
+
+def test_two_decodings_at_once_have_an_arena_each(taped):
+    pair = PAIRS[0]
+    method = made("sps", {}, pair)
+    run = {"max_new_tokens": 30, "temperature": 1.0}
+    alone = [_eager(pair, [prompt], method, seed=5, **run).tokens[0] for prompt in PROMPTS]
+    loops = [specwb.rounds(pair.target, [prompt], method, seed=5, **run) for prompt in PROMPTS]
+    last = [None] * len(loops)
+    while loops_left := [i for i, loop in enumerate(loops) if loop is not None]:
+        for i in loops_left:
+            step = next(loops[i], None)
+            if step is None:
+                loops[i] = None
+            else:
+                last[i] = step.state.tokens[0, len(PROMPTS[i]) : int(step.state.known[0])].tolist()
+    assert last == alone
+
+
+def test_kept_steps_do_not_change_when_the_next_round_is_replayed(taped):
+    pair = PAIRS[0]
+    method = made("mcsd", {}, pair)
+    run = {"max_new_tokens": 30, "seed": 2, "temperature": 1.0}
+    eager = list(specwb.rounds(pair.target, PROMPTS, method, graphs=False, **run))
+    steps = list(specwb.rounds(pair.target, PROMPTS, method, **run))
+    for a, b in zip(eager, steps, strict=True):
+        assert torch.equal(a.known, b.known)
+        assert torch.equal(a.draft.tokens, b.draft.tokens)
+        assert torch.equal(a.verdict.accepted, b.verdict.accepted)
+        assert torch.equal(a.verdict.emitted, b.verdict.emitted)
+
+
+def test_a_round_that_waits_or_exchanges_its_state_is_caught(taped):
+    """What the tape is for: both mistakes are seen."""
+    pair = PAIRS[0]
+
+    class Waiting(Drafter):
+        captured = True
+        tree = specwb.Tree.chain(1)
+
+        def propose(self, state, noise):
+            assert int(state.known[0]) > 0
+            return self.candidates(state, state.tokens[:, :1])
+
+    class Exchanging(Drafter):
+        captured = True
+        tree = specwb.Tree.chain(1)
+
+        def open(self, state, target):
+            self.last = torch.zeros(state.rows, 1, dtype=torch.long)
+
+        def propose(self, state, noise):
+            return self.candidates(state, self.last)
+
+        def observe(self, state, draft, verdict, scores):
+            self.last = verdict.closing[:, None] + 0  # a new tensor: a graph goes on reading the old one
+
+    for drafter in (Waiting, Exchanging):
+        specwb.register("wrong", drafter)
+        try:
+            method = specwb.method("wrong", pair.target)
+            if drafter is Waiting:
+                with pytest.raises(Waits):
+                    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=20)
+            else:
+                loops = [specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=20, graphs=g) for g in (False, None)]
+                drafted = [[step.draft.tokens.tolist() for step in loop] for loop in loops]
+                assert drafted[0] != drafted[1]
+        finally:
+            specwb.unregister("wrong")
+
+
+def test_eager_where_asked_traced_clocked_or_without_cuda(monkeypatch):
+    pair = PAIRS[0]
+    with pytest.raises(ValueError, match="needs a CUDA device"):
+        specwb.rounds(pair.target, PROMPTS, "ar", graphs=True)
+    calls = []
+    monkeypatch.setitem(graphs.RECORDERS, "cpu", lambda body: calls.append(1) or Tape(body))
+    method = made("sps", {}, pair)
+    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=12, trace=True)
+    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=12, clock=engine.Clock(pair.target.device))
+    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=12, graphs=False)
+    assert calls == []
+    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=12)
+    assert calls
+
+
+@pytest.mark.cuda
+@settings_of
+@every_case
+def test_on_cuda_graphs_and_eager_give_the_same(key, options, settings):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    target, draft = tiny.on_cuda("llama", 0.02)
+    pair = SimpleNamespace(target=target, draft=draft)
+    method = made(key, options, pair)
+    run = {"max_new_tokens": [300, 290, 310], "seed": 3, **settings}
+    eager = specwb.decode(pair.target, PROMPTS, method, graphs=False, **run)
+    for _ in range(2):
+        out = specwb.decode(pair.target, PROMPTS, method, **run)
+        assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
