@@ -1,10 +1,11 @@
 # make run: set up and compare all methods on the shipped models. make test: set up and run every test.
+# make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint lab clean
+.PHONY: run test gpu lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
@@ -12,6 +13,9 @@ run: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope
 	$(BIN)/python -m pytest --nbval notebooks --nbval-cell-timeout 120
+
+gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -62,7 +62,7 @@ def overhead(target: specwb.Target, prompts: list[list[int]]) -> dict[str, list[
     out: dict[str, list[float]] = {name: [] for name in settings}
     for prompt in prompts:
         for name, (method, temperature) in built.items():
-            loop = specwb.rounds(target, [prompt], method, max_new_tokens=64, temperature=temperature, eos=())
+            loop = specwb.rounds(target, [prompt], method, max_new_tokens=64, temperature=temperature, eos=(), graphs=False)
             next(loop)
             forwards.seconds, began = 0.0, time.perf_counter()
             for _ in loop:

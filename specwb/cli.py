@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,14 +23,89 @@ app = typer.Typer(
 train = typer.Typer(add_completion=False, no_args_is_help=True, help="Train the models that ship with the project.")
 app.add_typer(train, name="train")
 errors = Console(stderr=True)
+DRAFTED: dict[str, Any] = {"fg": 32}  # blue; the numbers are of the 256-colour palette, near those of the figures
+CLOSING: dict[str, Any] = {"fg": 166, "underline": True}  # vermilion, and underlined: colour alone says nothing to some
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")],
+    method: Annotated[str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")] = "sps",
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
+    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
+    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")] = False,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Then measure against plain decoding.")] = False,
+) -> None:
+    """Stream a text as it is decoded, drafted tokens apart from closing tokens; standard output gets the text and nothing else."""
+    import specwb
+    from specwb.engine import token_rows
+    from specwb.evaluation.prompts import Question
+    from specwb.streaming import Stream
+
+    model = specwb.load(target, device=device, dtype=dtype)
+    made = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if chat and not getattr(model.tokenizer, "chat_template", None):
+        raise ValueError(f"--chat: {model.name!r} has no chat template; leave --chat out")
+    (ids,) = token_rows(model, [Question(0, "", (text,)).ids(model.tokenizer)] if chat else [text])
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    ends = [""]
+
+    def show(piece: str, drafted: bool) -> None:
+        ends[0] = piece
+        typer.echo(typer.style(piece, **(DRAFTED if drafted else CLOSING)) if colour else piece, nl=False, color=colour)
+
+    if colour:
+        legend = typer.style("accepted drafted tokens", **DRAFTED), typer.style("closing tokens, from the target", **CLOSING)
+        typer.echo(f"{legend[0]}   {legend[1]}", err=True)
+    settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    stream, stopped = Stream(model.tokenizer, ids, show), False
+    began = time.perf_counter()
+    try:
+        specwb.decode(model, ids, made, max_new_tokens=max_new_tokens, on_tokens=stream, **settings)
+    except KeyboardInterrupt:
+        stopped = True
+    seconds = time.perf_counter() - began
+    stream.close()
+    if not ends[0].endswith("\n"):
+        typer.echo()
+    say = partial(errors.print, highlight=False, markup=False, soft_wrap=True)
+    tau = stream.mean_tokens_per_round
+    say(
+        f"{made.key}: {len(stream.ids)} tokens in {stream.rounds} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round), "
+        f"{len(stream.ids) / seconds:.1f} tokens/s from a cold start"
+        if stream.rounds
+        else f"{made.key}: no tokens"
+    )
+    if stopped:
+        raise typer.Exit(130)
+    if baseline:
+        # once more without printing, both warm and measured alike; seeds are the same, so the text is too
+        specwb.decode(model, ids, "ar", max_new_tokens=min(8, max_new_tokens), **settings)
+        plain, ours = (specwb.decode(model, ids, m, max_new_tokens=max_new_tokens, **settings) for m in ("ar", made))
+        same = f"; greedy text {'identical' if plain.tokens == ours.tokens else 'NOT identical'}" if temperature == 0 else ""
+        say(
+            f"warm, one run each: {ours.tokens_per_second:.1f} tokens/s, plain decoding {plain.tokens_per_second:.1f}: "
+            f"speedup {ours.tokens_per_second / plain.tokens_per_second:.2f}x{same}"
+        )
 
 
 @app.command()
 def compare(
     methods: Annotated[
-        str | None, typer.Option(help="Space-separated specs such as 'sps:gamma=3 mcsd:tree=4-2-2'; default: every registered method.")
+        str | None,
+        typer.Option(help="Space-separated specs such as 'sps:gamma=3 mcsd hf_assisted:gamma=3'; default: every registered method."),
     ] = None,
-    prompts: Annotated[str, typer.Option(help="A shipped prompt set or a .jsonl file in Spec-Bench's schema.")] = "lab",
+    prompts: Annotated[
+        str, typer.Option(help="lab, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one (spec_bench/rag) or a .jsonl file in their formats.")
+    ] = "lab",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     batch: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 1,
@@ -37,15 +116,20 @@ def compare(
     seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
     seconds: Annotated[float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")] = 150.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the results here.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Also write a report with figures here.")] = None,
 ) -> None:
     """Decode the same prompts with every method and with the transformers library, and print one table."""
     from specwb import load
+    from specwb.evaluation import report
     from specwb.evaluation.compare import compare as run
     from specwb.evaluation.compare import to_json
     from specwb.evaluation.prompts import load_prompts
 
-    if json_file is not None and (json_file.is_dir() or not json_file.resolve().parent.is_dir()):
-        raise ValueError(f"--json: {json_file} is a folder, or the folder it should go to does not exist")
+    for path, option in ((json_file, "--json"), (html_file, "--html")):
+        if path is not None:
+            report.check_path(path, option)
+    if html_file is not None:
+        report.check_plotly()
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
     with Progress(console=errors, transient=True) as bar:
@@ -54,38 +138,25 @@ def compare(
             model, questions, methods.split() if methods else None, draft=draft, temperature=temperature, max_new_tokens=max_new_tokens,
             batch=batch, seconds=seconds or None, seed=seed, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
         )  # fmt: skip
-    _print(frame)
-    if json_file is not None:
-        json_file.write_text(json.dumps(to_json(frame), indent=1) + "\n")
-
-
-def _print(frame) -> None:
-    facts = frame.attrs
-    out = Console(width=None if sys.stdout.isatty() else 140)
+    rows = report.cells(frame)
     table = Table(header_style="bold")
-    for name in ("method", "exact", "identical", "tau", "accepted/round", "tokens/s", "speedup", "(quartiles)", "draft", "score", "verify", "commit"):
-        table.add_column(name, justify="left" if name in ("method", "exact") else "right")
-    for row in frame.to_dict("records"):
-        total = sum(row[p] for p in ("draft", "score", "verify", "commit")) if row["draft"] == row["draft"] and row["draft"] is not None else 0
-        spread = f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}" if facts["runs"] >= 4 else "-"
-        parts = [f"{row[p] / total:.0%}" if total else "-" for p in ("draft", "score", "verify", "commit")]
-        identical = "-" if row["identical"] is None else "yes" if row["identical"] else "NO"
-        table.add_row(
-            row["method"], "lossless" if row["lossless"] else "LOSSY", identical, f"{row['tau']:.2f}", f"{row['accepted_per_round']:.2f}",
-            f"{row['tokens_per_second']:.1f}", f"{row['speedup']:.2f}x", spread, *parts,
-        )  # fmt: skip
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name in ("method", "exact") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row.values())
+    out = _wide()
     out.print(table)
-    s = facts["settings"]
-    models = "; ".join(f"{role} {name}" for role, name in facts["models"].items())
-    out.print(f"{facts['device']}; {models}", highlight=False, soft_wrap=True)
-    cut = f", {facts['cut_prompts']} cut to the context" if facts["cut_prompts"] else ""
-    early = ", interrupted" if facts["interrupted"] else ""
-    out.print(
-        f"{facts['prompts']} of {facts['all_prompts']} prompts in {facts['runs']} runs{cut}{early}, "
-        f"batch {s['batch']}, {s['max_new_tokens']} new tokens, temperature {s['temperature']:g}, "
-        f"{s['dtype']}; speedup is over ar, median of paired runs; identical: greedy tokens equal to ar's",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    for note in report.notes(frame.attrs):
+        out.print(note, highlight=False, markup=False, soft_wrap=True)
+    if json_file is not None:
+        report.write(json.dumps(to_json(frame), indent=1) + "\n", json_file)
+    if html_file is not None:
+        report.write(report.html(frame, shlex.join(["specwb", *sys.argv[1:]])), html_file)
+
+
+def _wide() -> Console:
+    """Standard output; where it is no terminal, wide enough for the tables."""
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 @app.command("methods")
@@ -95,11 +166,11 @@ def list_methods() -> None:
 
     table = Table(header_style="bold")
     for name in ("method", "exact", "needs", "options", "paper"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold", no_wrap=name == "method")
     for entry in METHODS.values():
         options = ", ".join(f"{n}={spell(p.default)}" for n, p in entry.options.items() if n != "draft")
         table.add_row(entry.key, entry.exactness.value, entry.needs, options, entry.paper)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    _wide().print(table)
 
 
 @train.command("lab")
@@ -115,7 +186,7 @@ def train_lab(
     from specwb.training.lab import build
 
     # a polite kill saves, like Ctrl-C; after a hard one the last checkpoint (at most a minute old) is resumed
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
     errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False, soft_wrap=True)
 
@@ -130,6 +201,9 @@ def main() -> None:
         code = app(standalone_mode=False)  # typer answers Ctrl-C by returning 130
     except KeyboardInterrupt:
         code = 130
+    except BrokenPipeError:  # the reader has seen enough; Python would complain once more when it closes standard output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (ValueError, TrainingError, OSError, torch.OutOfMemoryError) as error:
         errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, State, Step, Verdict
+from specwb.flow import Draft, Scores, State, Step, Verdict
 from specwb.graphs import RECORDERS, Arena
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -87,6 +87,7 @@ def rounds(
     trace: bool = False,
     clock: Clock | None = None,
     graphs: bool | None = None,
+    rescore: Callable[[State, Draft, Scores], Scores] | None = None,
     **options,
 ) -> Iterator[Step]:
     """Decode round by round: each item is one draft-score-verify-commit cycle, one target forward.
@@ -98,7 +99,9 @@ def rounds(
         eos: ids that end a row; default the target's own, ``()`` for none.
         trace: keep scores and uniforms in every step, for :func:`specwb.explain`.
         graphs: run rounds as CUDA graphs (see :mod:`specwb.graphs`); default where the device and the drafter allow it, ``False`` is
-            eager. Traced and clocked decodings are always eager.
+            eager. Traced, clocked and rescored decodings are always eager.
+        rescore: puts other scores in the place of the target's, every round (:mod:`specwb.hf` applies logits processors so). The decoding
+            is lossless for the law they describe.
     Raises:
         PromptError, ValueError, LawMismatch, LoadError: before any work is done.
     """
@@ -121,11 +124,12 @@ def rounds(
     ends = target.eos if eos is None else [eos] if isinstance(eos, int) else list(eos)
     if graphs and target.device.type not in RECORDERS:
         raise ValueError(f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to run eagerly")
-    static = graphs is not False and target.device.type in RECORDERS and chosen.drafter.captured and not trace and clock is None
-    return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock, static)
+    eager = graphs is False or trace or clock is not None or rescore is not None
+    static = not eager and target.device.type in RECORDERS and chosen.drafter.captured
+    return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock, static, rescore)
 
 
-def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static) -> Iterator[Step]:
+def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore) -> Iterator[Step]:
     arena = _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static)
     key = (len(rows), arena.state.capacity, sampling, tuple(ends))
     if static and (free := chosen.arenas.pop(key, None)):
@@ -138,7 +142,7 @@ def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, c
             # not around the yield: a generator must not leave its caller in inference mode
             with torch.inference_mode():
                 arena.noise.renew(state.known)
-                step = _step(state, target, arena.drafter, rule, arena.noise, clock, trace, index, arena if static else None)
+                step = _step(state, target, arena.drafter, rule, arena.noise, clock, trace, index, arena if static else None, rescore)
             yield step
             index += 1
     finally:
@@ -160,11 +164,11 @@ def _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static) ->
     return Arena(state, drafter, noise)
 
 
-def _step(state, target, drafter, rule, noise, clock, trace, index, arena=None) -> Step:
+def _step(state, target, drafter, rule, noise, clock, trace, index, arena, rescore) -> Step:
     if arena is None:
-        known, draft, verdict, scores, accept, close = _round(state, target, drafter, rule, noise, clock)
+        known, draft, verdict, scores, accept, close = _round(state, target, drafter, rule, noise, clock, rescore)
     else:
-        known, draft, verdict, *_ = arena.run(lambda: _round(state, target, drafter, rule, noise, clock))
+        known, draft, verdict, *_ = arena.run(lambda: _round(state, target, drafter, rule, noise, clock, rescore))
         known, draft, verdict, scores, accept, close = known.clone(), draft.kept(), verdict.kept(), None, None, None
     state.read()
     if clock:
@@ -174,7 +178,7 @@ def _step(state, target, drafter, rule, noise, clock, trace, index, arena=None) 
     )
 
 
-def _round(state, target, drafter, rule, noise, clock):
+def _round(state, target, drafter, rule, noise, clock, rescore):
     """All of a round that happens on the device; nothing here waits for a value of it unless the drafter declares so."""
     if clock:
         clock.start()
@@ -186,6 +190,8 @@ def _round(state, target, drafter, rule, noise, clock):
     assert draft.tree.D <= drafter.tree.D, "a drafter's tree attribute is the largest tree it proposes"
     assert draft.tree.n <= drafter.tree.n, "a drafter's tree attribute is the largest tree it proposes"
     scores = target.score(state, draft, drafter.features)
+    if rescore is not None:
+        scores = rescore(state, draft, scores)
     if clock:
         clock.lap("score")
     accept = noise.u(ACCEPT) if rule.uniforms(draft.tree) and not state.sampling.greedy else None
@@ -207,7 +213,9 @@ def _round(state, target, drafter, rule, noise, clock):
 class Output:
     """What :func:`decode` returns. Lists have one entry a row.
 
-    tokens: new token ids; text: decoded (None without a tokenizer); rounds: target forwards that emitted something.
+    tokens: new token ids; text: decoded (None without a tokenizer); rounds: target forwards that emitted something;
+    accepted_lengths: drafted tokens kept, by round; tested_lengths: depths at which candidates were put to the test, by round. Of the
+    rounds with tested >= d those with accepted >= d are the share accepted at depth d.
     """
 
     tokens: list[list[int]]
@@ -215,6 +223,7 @@ class Output:
     rounds: list[int]
     seconds: float
     accepted_lengths: list[list[int]]
+    tested_lengths: list[list[int]]
     steps: list[Step] = field(default_factory=list, repr=False)
 
     @property
@@ -252,10 +261,11 @@ def decode(
     single = _single(prompts)
     loop = rounds(target, prompts, method, trace=trace, **settings)
     began = time.perf_counter()
-    counts, steps, state = [], [], None
+    counts, offers, steps, state = [], [], [], None
     for step in loop:
         state = step.state
         counts.append(step.verdict.count)
+        offers.append(_offered(step))
         if trace:
             steps.append(step)
         if on_tokens is not None:
@@ -268,9 +278,20 @@ def decode(
     tokens = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
     per_round = torch.stack(counts, 1).tolist()
     lengths = [[n - 1 for n in row if n > 0] for row in per_round]
+    # the end of text or the limit may have cut a row's last round short: what it would have tested next is not known
+    offered = torch.stack(offers, 1).tolist()
+    tested = [[a + m for a, m in zip(row[:-1], more, strict=False)] + row[-1:] for row, more in zip(lengths, offered, strict=True)]
     seconds = time.perf_counter() - began
     text = None if target.tokenizer is None else [target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
-    return Output(tokens, text[0] if single and text else text, [len(row) for row in lengths], seconds, lengths, steps)
+    return Output(tokens, text[0] if single and text else text, [len(row) for row in lengths], seconds, lengths, tested, steps)
+
+
+def _offered(step: Step) -> Tensor:
+    """``[B]``: did the last accepted node have candidates."""
+    last = step.verdict.path.gather(1, step.verdict.accepted.clamp_min(0)[:, None])
+    kids = step.draft.tree.kids.expand(len(last), -1, -1)
+    below = kids.gather(1, last[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
+    return ((below >= 0) & step.draft.valid.gather(1, below.clamp_min(0))).any(1)
 
 
 def _single(prompts: Prompt | Sequence[Prompt]) -> bool:

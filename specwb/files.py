@@ -1,8 +1,8 @@
 """Public text files the project reads but does not ship: from a folder of the user's, or downloaded and checked.
 
 Every file is named once, with its place under ``SPECWB_DATA``, its address and the sha256 of its plain content.
-A file that lies under ``SPECWB_DATA`` (plain or gzipped) is used as it is; otherwise it is fetched into the user's cache.
-Either way its checksum must match, so that a model card's hashes mean something.
+A file that lies under ``SPECWB_DATA`` (plain or gzipped) is used; otherwise it is fetched into the user's cache.
+Either way its checksum must match, so that a model card's hashes and a table's prompts mean something.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +21,13 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class Remote:
+    """``path`` and ``sha256`` are the plain file's; ``packed`` is the sha256 of what lies at ``url`` where that is its gzip."""
+
     path: str
     url: str
     sha256: str
     licence: str
+    packed: str = ""
 
 
 _GUTENBERG = "https://raw.githubusercontent.com/GITenberg/{}_{}/master/{}.txt"
@@ -41,6 +45,31 @@ FILES: dict[str, Remote] = {
         "https://raw.githubusercontent.com/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/train.jsonl",
         "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
         "MIT",
+    ),
+    "gsm8k_test": Remote(
+        "gsm8k/test.jsonl",
+        "https://raw.githubusercontent.com/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/test.jsonl",
+        "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+        "MIT",
+    ),
+    "humaneval": Remote(
+        "humaneval/HumanEval.jsonl",
+        "https://raw.githubusercontent.com/openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/data/HumanEval.jsonl.gz",
+        "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2",
+        "MIT",
+        packed="b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+    ),
+    "mt_bench": Remote(
+        "mt_bench/question.jsonl",
+        "https://raw.githubusercontent.com/lm-sys/FastChat/0e6d3e4beaab66f4d3f93db72541a4abab8af28d/fastchat/llm_judge/data/mt_bench/question.jsonl",
+        "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
+        "Apache-2.0",
+    ),
+    "spec_bench": Remote(
+        "spec_bench/question.jsonl",
+        "https://raw.githubusercontent.com/hemingkx/Spec-Bench/fd2c1cd7d2201ef71db4c5f4e455008f017967bf/data/spec_bench/question.jsonl",
+        "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
+        "Apache-2.0; parts of it under the terms of WMT14, CNN/Daily Mail, Natural Questions, DPR and GSM8K",
     ),
     "tinyshakespeare": Remote(
         "tinyshakespeare/input.txt",
@@ -65,36 +94,77 @@ FILES: dict[str, Remote] = {
 
 
 def read(name: str) -> bytes:
-    """Content of a named public file, checked against its sha256.
+    """Plain content of a named public file, checked against its sha256.
 
     Raises:
-        DataError: unknown name, file neither under ``SPECWB_DATA`` nor downloadable, or wrong checksum.
+        DataError: unknown name, file neither under ``SPECWB_DATA`` nor downloadable, damaged gzip, or wrong checksum.
     """
     if name not in FILES:
         raise DataError(f"unknown data file {name!r}; known: {', '.join(sorted(FILES))}")
     remote = FILES[name]
-    root = os.environ.get("SPECWB_DATA")
-    if root:
-        plain = Path(root) / remote.path
-        packed = plain.with_name(plain.name + ".gz")
-        for path in (plain, packed):
-            if path.is_file():
-                return _checked(gzip.decompress(path.read_bytes()) if path is packed else path.read_bytes(), remote, str(path))
-    try:
-        import pooch
-
-        path = pooch.retrieve(
-            remote.url, known_hash=f"sha256:{remote.sha256}", fname=f"{name}{Path(remote.path).suffix}", path=pooch.os_cache("specwb")
-        )
-    except Exception as error:
-        raise DataError(
-            f"{name}: not at {remote.path} under SPECWB_DATA ({root or 'not set'}) and the download from {remote.url} failed: {error}"
-        ) from error
-    return _checked(Path(path).read_bytes(), remote, path)
-
-
-def _checked(content: bytes, remote: Remote, where: str) -> bytes:
+    path = _local(remote) or _download(name, remote)
+    content = unpack(path)
     found = hashlib.sha256(content).hexdigest()
     if found != remote.sha256:
-        raise DataError(f"{where}: sha256 is {found[:12]}..., expected {remote.sha256[:12]}...; remove it or point SPECWB_DATA elsewhere")
+        raise DataError(f"{path}: sha256 is {found[:12]}..., expected {remote.sha256[:12]}...; remove it or point SPECWB_DATA elsewhere")
     return content
+
+
+def unpack(path: Path) -> bytes:
+    """Content of a file, unpacked where its name ends in ``.gz``.
+
+    Raises:
+        DataError: the name says gzip, the content is not one or is cut off.
+    """
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file; remove it or give another") from error
+
+
+def _local(remote: Remote) -> Path | None:
+    root = os.environ.get("SPECWB_DATA")
+    if not root:
+        return None
+    plain = Path(root) / remote.path
+    return next((path for path in (plain, plain.with_name(plain.name + ".gz")) if path.is_file()), None)
+
+
+def _download(name: str, remote: Remote) -> Path:
+    """Where the file lies in the user's cache. pooch checks what comes before it gives it that name, so what is bad is never kept."""
+    where = f"not at {remote.path} under SPECWB_DATA ({os.environ.get('SPECWB_DATA') or 'not set'})"
+    try:
+        import pooch
+    except ImportError as error:
+        raise DataError(f"{name}: {where}, and a download needs pooch: pip install pooch") from error
+    log = pooch.get_logger()
+    level = log.level
+    log.setLevel("WARNING")  # it announces every download; an error should stay one line
+    try:
+        kept = f"{name}{''.join(Path(remote.url).suffixes)}"
+        return Path(pooch.retrieve(remote.url, f"sha256:{remote.packed or remote.sha256}", fname=kept, path=pooch.os_cache("specwb")))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{name}: {where}, and the download from {remote.url} failed: {_reason(error)}") from error
+    finally:
+        log.setLevel(level)
+
+
+def _reason(error: Exception) -> str:
+    """In a few words; the libraries' own texts repeat the address and run over several lines."""
+    from requests import HTTPError, RequestException
+    from requests.exceptions import ChunkedEncodingError
+
+    match error:
+        case HTTPError():
+            return f"HTTP {error.response.status_code}" if error.response is not None else "HTTP error"
+        case ChunkedEncodingError():
+            return "the connection was cut"
+        case RequestException():
+            return f"no connection ({type(error).__name__})"
+        case OSError():
+            return f"the cache cannot be written ({error.filename}: {error.strerror})"
+        case _:
+            return "what came has another sha256"

@@ -144,6 +144,10 @@ class Scores:
         row = torch.arange(len(node), device=node.device)
         return self.sampling.probabilities(self.logits[row, node])
 
+    def best(self, tree: Tree) -> Tensor:
+        """``[B,v]``: the target's most probable token after every verified node, the lowest index on ties."""
+        return self.logits[:, : tree.v].argmax(-1)
+
 
 @dataclass
 class Verdict:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from specwb.drafters.ar import Autoregressive
 from specwb.drafters.base import Drafter
 from specwb.drafters.level import LevelDrafter
+from specwb.drafters.lookahead import Lookahead
+from specwb.drafters.pld import PromptLookup
+from specwb.drafters.sps import SCHEDULES, ScheduledChain
 from specwb.flow import Exactness, Law
 from specwb.graphs import Arena
 from specwb.models.load import check_pair, load
@@ -216,9 +219,19 @@ def ar(target: Target) -> Drafter:
     return Autoregressive()
 
 
-def sps(target: Target, *, draft=None, gamma: int = 4) -> Drafter:
-    """Speculative sampling: a chain of ``gamma`` tokens from a small draft model."""
-    return LevelDrafter(_draft(target, draft), Tree.chain(_whole("gamma", gamma)))
+def sps(target: Target, *, draft=None, gamma: int = 4, schedule: str = "constant", confidence: float = 0.0) -> Drafter:
+    """Speculative sampling: a chain of ``gamma`` tokens from a small draft model.
+
+    ``schedule=heuristic`` lets gamma follow the acceptance; drafting stops below a token whose draft probability is under ``confidence``.
+    """
+    if schedule not in SCHEDULES:
+        raise MethodError(f"sps: schedule must be {' or '.join(SCHEDULES)}, got {schedule!r}")
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence < 1:
+        raise MethodError(f"sps: confidence must be in [0, 1), got {confidence!r}")
+    gamma, model = _whole("sps: gamma", gamma), _draft(target, draft)
+    if schedule == "constant" and not confidence:
+        return LevelDrafter(model, Tree.chain(gamma))
+    return ScheduledChain(model, gamma, schedule, confidence, most=max(20, gamma))
 
 
 def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), replacement: bool = False) -> Drafter:
@@ -237,16 +250,39 @@ def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), replacement: bool = Fals
     return LevelDrafter(_draft(target, draft), tree, replacement)
 
 
+def pld(target: Target, *, gamma: int = 10, ngram: int = 3) -> Drafter:
+    """Prompt lookup: up to ``gamma`` tokens that followed the last ``ngram`` (or fewer) tokens earlier in the text."""
+    return PromptLookup(_whole("pld: gamma", gamma), _whole("pld: ngram", ngram))
+
+
+def lookahead(target: Target, *, window: int = 7, level: int = 5, guesses: int = 7, prompt: bool = False) -> Drafter:
+    """Lookahead decoding: n-grams of ``level`` tokens from ``window`` columns, at most ``guesses`` verified a round.
+
+    ``prompt``: the pool also takes the n-grams of the prompt and of the text written so far.
+    """
+    if not isinstance(prompt, bool):
+        raise MethodError(f"lookahead: prompt must be true or false, got {prompt!r}")
+    sizes = _whole("lookahead: window", window), _whole("lookahead: level", level, 3), _whole("lookahead: guesses", guesses)
+    return Lookahead(*sizes, prompt)
+
+
 _LEVIATHAN = """@inproceedings{leviathan2023fast,
   title={Fast Inference from Transformers via Speculative Decoding},
   author={Leviathan, Yaniv and Kalman, Matan and Matias, Yossi}, booktitle={ICML}, year={2023}}"""
 _YANG = """@article{yang2024multi,
   title={Multi-Candidate Speculative Decoding},
   author={Yang, Sen and Huang, Shujian and Dai, Xinyu and Chen, Jiajun}, journal={arXiv:2401.06706}, year={2024}}"""
+_SAXENA = """@misc{saxena2023prompt,
+  title={Prompt Lookup Decoding}, author={Saxena, Apoorv}, year={2023}, url={https://github.com/apoorvumang/prompt-lookup-decoding}}"""
+_FU = """@inproceedings{fu2024break,
+  title={Break the Sequential Dependency of {LLM} Inference Using Lookahead Decoding},
+  author={Fu, Yichao and Bailis, Peter and Stoica, Ion and Zhang, Hao}, booktitle={ICML}, year={2024}}"""
 
 register("ar", ar, paper="plain decoding, the reference")
 register("sps", sps, paper="Leviathan et al. 2023; Chen et al. 2023", needs="a draft model", bibtex=_LEVIATHAN)
 register("mcsd", mcsd, paper="Yang et al. 2024, arXiv 2401.06706", needs="a draft model", bibtex=_YANG)
+register("pld", pld, paper="Saxena 2023", bibtex=_SAXENA)
+register("lookahead", lookahead, paper="Fu et al. 2024, arXiv 2402.02057", bibtex=_FU)
 
 
 def citation(*keys: str) -> str:

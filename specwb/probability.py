@@ -40,6 +40,11 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def at_least_warm(self) -> Sampling:
+        """These settings, or plain sampling at T = 1 where they are greedy: what a model's confidence is read from."""
+        return Sampling(1.0) if self.greedy else self
+
     @cached_property
     def _warpers(self) -> LogitsProcessorList:
         warpers = LogitsProcessorList()

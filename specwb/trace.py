@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -85,11 +85,13 @@ def explain(step: Step, row: int = 0) -> Explanation:
     greedy = isinstance(step.rule, Greedy)
     rule = PointMass() if greedy else step.rule
     assert isinstance(rule, NodeRule)
-    tree = step.draft.tree
+    # the greedy walk finds the longest of all paths: a walk of one level at a time needs equal siblings made one
+    draft = replace(step.draft, tree=step.draft.tree.merged(step.draft.tokens, step.draft.valid)) if greedy else step.draft
+    tree = draft.tree
     # at T = 0 p is one-hot and any uniform gives the same decision
     u = step.uniforms if step.uniforms is not None else torch.full((rows, tree.D * tree.K), 0.5, device=step.known.device)
     levels = []
-    for visit in rule.visits(step.draft, step.scores, u):
+    for visit in rule.visits(draft, step.scores, u):
         if not bool(visit.alive[row]) or not bool((visit.kids[row] > 0).any()):
             break
         choice = int(visit.choice[row])

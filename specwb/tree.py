@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -12,20 +13,27 @@ from torch import Tensor
 class Tree:
     """The shape of a draft. Node 0 is the root (the pending token); siblings in index order are in drawing order.
 
+    The last ``unverified`` nodes are computed by the target but no candidates: a walk never comes to them, so they do not count for
+    D, K, widths, kids and trail, which are about the first v = n - unverified nodes. They have slots, positions and a mask like the others.
+
     Attributes (R is 1 for one shape shared by all rows, or the batch size; n nodes with the root, D depth, K children):
         host: tuple of R tuples of n parents; the root and padding nodes have -1
-        parent [R,n], depth [R,n], rank [R,n] (index among siblings), kids [R,n,K] (-1 where none)
+        parent [R,n], depth [R,n], rank [R,n] (index among siblings), kids [R,v,K] (-1 where none)
         mask [R,n,n]: mask[i,j] is true where j is i or one of its ancestors
+        trail [R,v,D+1]: the nodes from the root to i, then i repeated
         levels: tuple of (start, stop) for depth 0..D, in level order only
     Raises:
-        ValueError: a parent that does not come before its child, or an empty tree.
+        ValueError: a parent that does not come before its child, an empty tree, or no node left to verify.
     """
 
-    def __init__(self, parents: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> None:
+    def __init__(self, parents: Sequence[Sequence[int]], device: torch.device | str = "cpu", unverified: int = 0) -> None:
         self.host = tuple(tuple(int(p) for p in row) for row in parents)
         self.R, self.n = len(self.host), len(self.host[0]) if self.host else 0
         if not self.n or any(len(row) != self.n for row in self.host):
             raise ValueError("a tree needs at least its root, and the same number of nodes in every row")
+        if not 0 <= unverified < self.n:
+            raise ValueError(f"unverified must be 0..{self.n - 1}, the root is always verified; got {unverified}")
+        self.v = self.n - unverified
         depths, ranks, kids = [], [], []
         for row in self.host:
             if row[0] != -1:
@@ -36,17 +44,17 @@ class Tree:
                     raise ValueError(f"parent of node {i} must be one of 0..{i - 1} that is not padding (or -1 for padding), got {p}")
                 depth.append(0 if p < 0 else depth[p] + 1)
                 rank.append(0 if p < 0 else len(children[p]))
-                if p >= 0:
+                if p >= 0 and i < self.v:
                     children[p].append(i)
             depths.append(depth)
             ranks.append(rank)
-            kids.append(children)
-        self.D = max(max(d) for d in depths)
+            kids.append(children[: self.v])
+        self.D = max(max(d[: self.v]) for d in depths)
         self.K = max((len(c) for row in kids for c in row), default=0)
         self.depths = tuple(map(tuple, depths))
         # most children of a node at each depth 0..D-1
         self.widths = tuple(
-            max((len(c) for row, ds in zip(kids, depths, strict=True) for c, at in zip(row, ds, strict=True) if at == d), default=0)
+            max((len(c) for row, ds in zip(kids, depths, strict=True) for c, at in zip(row, ds, strict=False) if at == d), default=0)
             for d in range(self.D)
         )
         self.padded = any(p < 0 for row in self.host for p in row[1:])
@@ -69,7 +77,7 @@ class Tree:
             ancestors.append(m)
         self.mask = torch.tensor(ancestors, device=self.device)
         # node on the way to i at each depth; i itself from its own depth on
-        self.trail = tensor([[self._trail(row, i) for i in range(self.n)] for row in self.host])
+        self.trail = tensor([[self._trail(row, i) for i in range(self.v)] for row in self.host])
 
     def _trail(self, row: tuple[int, ...], i: int) -> list[int]:
         nodes = [i]
@@ -80,12 +88,13 @@ class Tree:
 
     @cached_property
     def is_chain(self) -> bool:
-        return self.host == (tuple(range(-1, self.n - 1)),)
+        """One chain for all rows, as far as a walk can see."""
+        return self.R == 1 and self.host[0][: self.v] == tuple(range(-1, self.v - 1))
 
     @property
     def in_level_order(self) -> bool:
-        """One shape for all rows, without padding, nodes sorted by depth."""
-        return self.R == 1 and not self.padded and list(self.depths[0]) == sorted(self.depths[0])
+        """One shape for all rows, without padding or unverified nodes, sorted by depth."""
+        return self.R == 1 and self.v == self.n and not self.padded and list(self.depths[0]) == sorted(self.depths[0])
 
     @cached_property
     def levels(self) -> tuple[tuple[int, int], ...]:
@@ -109,7 +118,34 @@ class Tree:
         return Tree([self.host[0][: self.levels[d][1]]], self.device)
 
     def to(self, device: torch.device | str) -> Tree:
-        return self if torch.device(device) == self.device else Tree(self.host, device)
+        return self if torch.device(device) == self.device else Tree(self.host, device, self.n - self.v)
+
+    def merged(self, tokens: Tensor, valid: Tensor) -> Tree:
+        """This tree with the nodes that carry equal paths of tokens made one for a walk, row by row; invalid nodes are left out.
+
+        Of nodes with equal paths the first stands for all, and has the children of all: ``kids [B,v,K]`` become those of the trie, so
+        that siblings are distinct and a walk misses no continuation. Nothing else changes. Every node's keys and values are a function
+        of its path, so any of the equal nodes may be committed.
+
+        Args: tokens, valid ``[B,n]``, the draft's.
+        """
+        trail = self.trail.expand(len(tokens), -1, -1)
+        words = tokens.gather(1, trail.flatten(1)).view_as(trail)
+        ok = valid.gather(1, trail.flatten(1)).view_as(trail).all(-1)
+        depth, parent = self.depth[:, : self.v], self.parent[:, : self.v]
+        equal = (words[:, :, None] == words[:, None]).all(-1) & (depth[:, :, None] == depth[:, None]) & ok[:, None]
+        first = equal.int().argmax(-1)  # [B,v]
+        node = torch.arange(self.v, device=tokens.device)
+        stands = ok & (first == node) & (parent >= 0)
+        above = first.gather(1, parent.clamp_min(0).expand(len(tokens), -1))
+        below = stands[:, None] & (above[:, None] == node[:, None])  # [B,v,v]: j is a child of i in the trie
+        trie = copy.copy(self)
+        # as many children as the next level has nodes
+        trie.widths = tuple(max(ds[: self.v].count(d + 1) for ds in self.depths) for d in range(self.D))
+        trie.K = max(trie.widths, default=0)
+        kids = torch.where(below, node, self.v).sort(-1).values[..., : max(trie.K, 1)]
+        trie.kids = torch.where(kids < self.v, kids, -1)
+        return trie
 
     @classmethod
     def parents(cls, parents: Sequence[int] | Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Tree:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 
 import pytest
+import torch
 
-from specwb import cli
+from specwb import METHODS, cli
 
 
 def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
@@ -27,10 +30,25 @@ def test_methods_lists_the_registry(monkeypatch, capsys):
     assert all(key in out for key in ("ar", "sps", "mcsd", "lossless", "2401.06706"))
 
 
+@pytest.mark.parametrize("columns", [80, 140])
+def test_methods_is_readable_at_any_width(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    _, out, _ = call(monkeypatch, capsys, "methods")
+    plain = re.sub(r"\x1b\[[\d;]*m", "", out)
+    lines = plain.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "…" not in plain  # nothing is cut off
+    assert {line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "} == set(METHODS)
+
+
 def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "out.json"
-    code, out, err = call(monkeypatch, capsys, "compare", "--seconds", "0.1", "--max-new-tokens", "24", "--json", str(path))
+    path, page = tmp_path / "out.json", tmp_path / "out.html"
+    options = ["--seconds", "0.1", "--max-new-tokens", "24", "--json", str(path), "--html", str(page)]
+    code, out, err = call(monkeypatch, capsys, "compare", *options)
     assert code == 0, err
+    assert "specwb compare --seconds 0.1" in page.read_text()
+    assert {p.name for p in tmp_path.iterdir()} == {"out.json", "out.html"}
     assert "speedup" in out
     document = json.loads(path.read_text())
     rows = {row["method"]: row for row in document["rows"]}
@@ -48,7 +66,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--methods", "mcsd:replacement=true,rule=rrsw"], "lossless for WITHOUT_REPLACEMENT"),
         (["compare", "--methods", "mcsd:tree=4-0"], "branching needs integers >= 1"),
         (["compare", "--methods", "sps:gamma=0"], "gamma must be an integer >= 1"),
-        (["compare", "--methods", "sps:tree=3"], "its options: draft, gamma, rule"),
+        (["compare", "--methods", "sps:tree=3"], "its options: draft, gamma, schedule, confidence, rule"),
         (["compare", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["compare", "--temperature", "-1"], "temperature must be >= 0"),
         (["compare", "--max-new-tokens", "5000"], "leaves no room"),
@@ -57,6 +75,16 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--device", "abacus"], "device must be"),
         (["compare", "--target", "/does/not/exist"], "/does/not/exist"),
         (["compare", "--json", "/does/not/exist/out.json"], "does not exist"),
+        (["compare", "--html", "/does/not/exist/out.html"], "does not exist"),
+        (["compare", "--html", "."], "--html: . is a folder"),
+        (["compare", "--methods", "pld:tree=4-2"], "pld has no option 'tree'"),
+        (["compare", "--methods", "hf_nope"], "unknown library row 'hf_nope'; known: hf_greedy"),
+        (["compare", "--methods", "hf_greedy:gamma=3"], "hf_greedy has no option 'gamma'; its options: none"),
+        (["compare", "--methods", "hf_assisted:gamma"], "must be written name=value"),
+        (["compare", "--methods", "hf_assisted:gamma=0"], "gamma must be an integer >= 1"),
+        (["compare", "--methods", "hf_assisted:schedule=fast"], "schedule must be one of constant"),
+        (["compare", "--methods", "hf_assisted:confidence=1"], "at least 0 and below 1"),
+        (["compare", "--methods", "hf_assisted", "--batch", "2"], "one row at a time"),
         (["train", "lab", "--budget", "huge"], "unknown budget 'huge'"),
         (["nonsense"], "nonsense"),
     ],
@@ -69,6 +97,24 @@ def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, tmp_path, argumen
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1
     assert not out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", [["compare"], ["generate", "x"]])
+def test_cuda_without_cuda(monkeypatch, capsys, command):
+    code, out, err = call(monkeypatch, capsys, *command, "--device", "cuda")
+    assert code == 2
+    assert "sees no CUDA device" in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = [sys.executable, "-m", "specwb.cli", "methods"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode == 1
 
 
 def test_interrupted_says_so_and_exits_130(monkeypatch, capsys):

@@ -26,6 +26,8 @@ METHODS: dict[str, tuple[str, dict]] = {
     "ar": ("ar", {}),
     "sps": ("sps", {"gamma": 2}),
     "sps with rejection": ("sps:rule=rejection", {"gamma": 4}),
+    "sps with a confidence": ("sps", {"gamma": 4, "confidence": 0.4}),
+    "sps with the heuristic": ("sps", {"gamma": 1, "schedule": "heuristic", "confidence": 0.2}),
     "mcsd": ("mcsd", {"tree": (3, 2, 1)}),
     "mcsd with replacement": ("mcsd", {"tree": (3, 2, 1), "replacement": True}),
     "mcsd lopsided": ("mcsd", {"tree": TREE}),
@@ -33,6 +35,15 @@ METHODS: dict[str, tuple[str, dict]] = {
     "naive verification": ("sps:rule=point", {"gamma": 2}),
     "naive verification of repeated siblings": ("mcsd:rule=point", {"tree": (3, 2, 1), "replacement": True}),
     "mcsd wider than the support": ("mcsd", {"tree": (6,)}),
+}
+
+
+# drafters that know only the text, so it has to repeat something; 5 was followed by 1 4, 1 2, 5 4 and 4 3
+REPETITION = [5, 1, 4, 3, 3, 0, 4, 5, 1, 2, 5, 5, 4, 3, 2, 5]
+FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
+    "pld": ("pld", {"gamma": 3, "ngram": 2}),
+    "lookahead": ("lookahead", {"window": 3, "level": 3, "guesses": 4, "prompt": True}),
+    "lookahead, longer n-grams": ("lookahead", {"window": 2, "level": 4, "guesses": 2, "prompt": True}),
 }
 
 
@@ -44,17 +55,17 @@ def models() -> tuple[specwb.Target, specwb.Target]:
 
 
 @cache
-def enumerated(name: str) -> Tensor:
+def enumerated(name: str, prompt: tuple[int, ...] = tuple(PROMPT)) -> Tensor:
     """``[V^3]`` probabilities of all texts, from the library's own forward."""
     texts = list(product(range(VOCABULARY), repeat=LENGTH))
     with torch.no_grad():
-        logits = models()[0].model(torch.tensor([[*PROMPT, *text] for text in texts])).logits
-    p = FILTERS[name].probabilities(logits[:, len(PROMPT) - 1 : -1]).double()
+        logits = models()[0].model(torch.tensor([[*prompt, *text] for text in texts])).logits
+    p = FILTERS[name].probabilities(logits[:, len(prompt) - 1 : -1]).double()
     p = p / p.sum(-1, keepdim=True)
     return p.gather(2, torch.tensor(texts)[:, :, None])[:, :, 0].prod(1)
 
 
-def sampled(method: specwb.Method, name: str) -> tuple[Tensor, float]:
+def sampled(method: specwb.Method, name: str, prompt: list[int] = PROMPT) -> tuple[Tensor, float]:
     """``[V^3]`` counts of texts, and tau."""
     counts = torch.zeros(VOCABULARY**LENGTH, dtype=torch.long)
     settings = FILTERS[name]
@@ -62,7 +73,7 @@ def sampled(method: specwb.Method, name: str) -> tuple[Tensor, float]:
     for batch in range(batches):
         out = specwb.decode(
             models()[0],
-            [PROMPT] * ROWS,
+            [prompt] * ROWS,
             method,
             max_new_tokens=LENGTH,
             temperature=settings.temperature,
@@ -91,7 +102,7 @@ def chi_square(counts: Tensor, law: Tensor) -> float:
 
 def built(spec: str, options: dict) -> specwb.Method:
     target, draft = models()
-    return specwb.method(spec, target, **({} if spec == "ar" else {"draft": draft}), **options)
+    return specwb.method(spec, target, **({"draft": draft} if "draft" in specwb.METHODS[spec.partition(":")[0]].options else {}), **options)
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -105,6 +116,28 @@ def test_the_law_of_the_text_is_the_autoregressive_law(spec, options, name):
         assert tau == LENGTH / 2, "every token of the vocabulary was a candidate"
     else:
         assert 1.2 < tau < LENGTH
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize(("spec", "options"), FROM_THE_TEXT.values(), ids=FROM_THE_TEXT)
+def test_the_law_of_the_text_of_drafters_that_know_only_the_text(spec, options, name):
+    counts, tau = sampled(built(spec, options), name, REPETITION)
+    assert chi_square(counts, enumerated(name, tuple(REPETITION))) > 1e-4
+    assert 1.3 < tau < LENGTH
+
+
+class KeepsCandidates(PointMass):
+    """Wrong: what was not accepted can still be drawn."""
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, u)[0], p
+
+
+@pytest.mark.parametrize(("spec", "options"), FROM_THE_TEXT.values(), ids=FROM_THE_TEXT)
+def test_a_wrong_rule_is_seen_with_drafters_that_know_only_the_text(spec, options):
+    right = built(spec, options)
+    wrong = specwb.Method("wrong", right.drafter, KeepsCandidates, right.exactness)
+    assert chi_square(sampled(wrong, "plain", REPETITION)[0], enumerated("plain", tuple(REPETITION))) < 1e-6
 
 
 def test_filters_make_some_texts_impossible():
@@ -225,6 +258,22 @@ def test_another_temperature_for_the_draft_than_for_its_q_is_seen(monkeypatch):
         draft = real(self, state, noise)
         draft.q = draft.q.pow(2)
         draft.q = draft.q / draft.q.sum(-1, keepdim=True)
+        return draft
+
+    monkeypatch.setattr(type(right.drafter), "propose", propose)
+    assert chi_square(sampled(right, "plain")[0], enumerated("plain")) < 1e-6
+
+
+def test_leaving_out_a_token_that_is_itself_unlikely_is_seen(monkeypatch):
+    """The confidence stop may decide about the next token only."""
+    right = built("sps", {"gamma": 4, "confidence": 0.4})
+    real = type(right.drafter).propose
+
+    def propose(self, state, noise):
+        draft = real(self, state, noise)
+        for depth in range(1, draft.tree.n):
+            own = draft.q[:, depth - 1].gather(1, draft.tokens[:, depth : depth + 1])
+            draft.valid[:, depth : depth + 1] &= own >= self.confidence
         return draft
 
     monkeypatch.setattr(type(right.drafter), "propose", propose)

@@ -40,7 +40,7 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
     [
         ("nope", {}, "unknown method 'nope'; known: ar, sps, mcsd"),
         ("", {}, "unknown method ''"),
-        ("sps", {"gama": 3}, "sps has no option 'gama'; its options: draft, gamma, rule"),
+        ("sps", {"gama": 3}, "sps has no option 'gama'; its options: draft, gamma, schedule, confidence, rule"),
         ("sps:gama=3", {}, "sps has no option 'gama'"),
         ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
         ("sps:gamma", {}, "option 'gamma' must be written name=value"),

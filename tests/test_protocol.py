@@ -47,9 +47,13 @@ LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 
 # options to test a method with; a key that is not here is tested with its defaults
 VARIANTS: dict[str, list[dict]] = {
-    "sps": [{"gamma": 1}, {"gamma": 4}],
+    "sps": [{"gamma": 1}, {"gamma": 4}, {"schedule": "heuristic", "gamma": 2}, {"gamma": 5, "confidence": 0.4}],
     "mcsd": [{}, {"replacement": True}, {"tree": LOPSIDED}, {"tree": LOPSIDED, "replacement": True}, {"tree": (6,)}],
+    "pld": [{"gamma": 4}],
+    "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2, "prompt": True}],
 }
+# these know only what repeats in a text, and random models hardly repeat: their acceptance is tested in tests/drafters
+FROM_THE_TEXT = {"pld", "lookahead"}
 # what a method cannot be built without, other than draft=
 NEEDS: dict[str, Callable[[Pair], dict]] = {}
 
@@ -150,11 +154,15 @@ def test_draft_equal_to_target_is_always_accepted(key, options, pair, temperatur
     if "draft" not in specwb.METHODS[key].options:
         pytest.skip("no draft model")
     method = made(key, options, pair, draft=pair.target)
-    full = method.drafter.tree.D + 1
-    out = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=5 * full, temperature=temperature, seed=[3, 4, 5])
-    assert out.mean_tokens_per_round == full
-    assert out.rounds == [5, 5, 5]
-    assert out.accepted_lengths == [[full - 1] * 5] * 3
+    full, whole = method.drafter.tree.D + 1, []
+    for step in specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=5 * full, temperature=temperature, seed=[3, 4, 5]):
+        drafted = (step.draft.valid * step.draft.tree.depth).amax(1)
+        cut = step.state.done  # the limit may fall inside what was accepted
+        assert (cut | (step.verdict.accepted == drafted)).all()
+        whole += drafted[step.verdict.accepted >= 0].tolist()
+    if not {"schedule", "confidence"} & set(options):  # these draft what they choose
+        assert whole == [full - 1] * 15
+    assert max(whole) == full - 1
 
 
 @every_case
@@ -169,8 +177,9 @@ def test_draft_pairs_accept_something_and_not_everything(key, options):
         for temperature in (0.0, 1.0):
             out = specwb.decode(pair.target, PROMPTS, method, max_new_tokens=30, temperature=temperature, seed=1)
             taus.append(out.mean_tokens_per_round)
-    good = [1.5 < tau < depth + 1 for tau in taus]
-    assert sum(good) >= len(good) / 2, f"tau must be between 1.5 and {depth + 1}: {taus}"
+    least = 1 if key in FROM_THE_TEXT else 1.5
+    good = [least < tau < depth + 1 for tau in taus]
+    assert sum(good) >= len(good) / 2, f"tau must be between {least} and {depth + 1}: {taus}"
 
 
 @pytest.mark.parametrize("pair", PAIRS[:2], ids=str)
@@ -192,7 +201,7 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, pair, mo
             tree = draft.tree
             at = (state.known[:, None] - 1 + tree.depth).clamp_max(truth.shape[1] - 1)
             right = truth.gather(1, at)
-            leaf = tree.depth.argmax(1)
+            leaf = tree.depth[:, : tree.v].argmax(1)
             on = tree.mask[torch.arange(tree.R), leaf] & (tree.depth <= j)
             draft.tokens = torch.where(on, right, (right + 1) % tiny.VOCABULARY)
             draft.valid = torch.ones_like(draft.valid)
@@ -206,13 +215,14 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, pair, mo
             assert_target_cache(state, pair)
 
         drafter = copy.copy(method.drafter)
-        changed = type("Patched", (type(drafter),), {"propose": propose})
+        # the whole tree every round, whatever was found
+        changed = type("Patched", (type(drafter),), {"propose": propose, "largest": lambda self, state, count, most: most})
         drafter.__class__ = changed
         patched = specwb.Method(method.key, drafter, method.rule, method.exactness)
         with watched(monkeypatch, after=right):
             out = specwb.decode(pair.target, PROMPTS, patched, max_new_tokens=LIMITS)
         assert out.tokens == [tokens[:n] for tokens, n in zip(whole, LIMITS)]
-    assert set(range(depth + 1)) <= reached
+    assert set(range(min(depth, max(LIMITS) - 1) + 1)) <= reached
 
 
 # ---------------------------------------------------------------------------------------------------------------- caches
@@ -250,7 +260,7 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
     method = made(key, options, pair)
     with watched(monkeypatch, after=check):
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[22, 18, 20], temperature=temperature, seed=2)
-    if temperature:
+    if temperature and key not in FROM_THE_TEXT:
         assert len(lengths - {-1}) >= min(2, method.drafter.tree.D + 1), "one acceptance length alone proves little"
     if "draft" in specwb.METHODS[key].options:
         assert checked > 10, "no drafter cache was compared"
@@ -504,7 +514,8 @@ def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch)
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=20, eos=3, seed=1, **settings)
     assert len(counts) > 3
     for found in counts:
-        assert len(found) == 1 + method.drafter.host_reads, found
+        # the engine's own, and what the drafter declares at most (in recorded rounds none: test_graphs)
+        assert 1 <= len(found) <= 1 + method.drafter.host_reads, found
 
 
 @pytest.mark.parametrize(

@@ -165,3 +165,70 @@ def test_to_the_same_device_is_the_same_tree():
 def test_repr_says_what_it_is():
     assert repr(Tree.chain(4)) == "Tree(5 nodes, depth 4, chain)"
     assert repr(Tree([[-1, 0], [-1, -1]])) == "Tree(2 nodes, depth 1, 2 rows)"
+
+
+# ------------------------------------------------------------------------------------- nodes that are never verified
+
+
+@settings(max_examples=60, deadline=None)
+@given(parents(), st.data())
+def test_unverified_nodes_count_for_the_mask_and_not_for_a_walk(row, data):
+    unverified = data.draw(st.integers(0, len(row) - 1))
+    v = len(row) - unverified
+    tree, whole, rest = Tree([row], unverified=unverified), Tree([row]), Tree([row[:v]])
+    assert (tree.n, tree.v) == (len(row), v)
+    for name in ("parent", "depth", "mask"):
+        assert torch.equal(getattr(tree, name), getattr(whole, name))
+    assert torch.equal(tree.table(torch.float32), whole.table(torch.float32))
+    for name in ("kids", "trail"):
+        assert torch.equal(getattr(tree, name), getattr(rest, name))
+    for name in ("D", "K", "widths", "is_chain"):
+        assert getattr(tree, name) == getattr(rest, name)
+    assert tree.in_level_order == (whole.in_level_order and not unverified)
+    moved = tree.to("meta")
+    assert (moved.host, moved.v, moved.D) == (tree.host, v, tree.D)
+
+
+@pytest.mark.parametrize("unverified", [-1, 2, 3])
+def test_a_tree_without_its_root_is_refused(unverified):
+    with pytest.raises(ValueError, match=rf"unverified must be 0\.\.1.*got {unverified}"):
+        Tree([[-1, 0]], unverified=unverified)
+
+
+# ------------------------------------------------------------------------------------------- equal paths made one
+
+
+def words(tree: Tree, row: tuple[int, ...], tokens: list[int], i: int) -> tuple[int, ...]:
+    return tuple(tokens[j] for j in reversed(ancestors(row, i)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(parents(), st.integers(0, 3), st.data())
+def test_merged_is_the_trie_of_every_row(row, unverified, data):
+    """Against a dictionary of paths, from random trees with few letters and invalid nodes."""
+    unverified = min(unverified, len(row) - 1)
+    tree = Tree([row], unverified=unverified)
+    rows = 4
+    tokens = [[0] + [data.draw(st.integers(0, 2)) for _ in row[1:]] for _ in range(rows)]
+    valid = [[True] + [data.draw(st.sampled_from([True, True, True, False])) for _ in row[1:]] for _ in range(rows)]
+    trie = tree.merged(torch.tensor(tokens), torch.tensor(valid))
+    assert trie.kids.shape == (rows, tree.v, max(trie.K, 1))
+    assert trie.D == tree.D
+    assert torch.equal(trie.mask, tree.mask)
+    for b in range(rows):
+        first: dict[tuple[int, ...], int] = {}
+        for i in range(tree.v):
+            if all(valid[b][j] for j in ancestors(tree.host[0], i)):
+                first.setdefault(words(tree, tree.host[0], tokens[b], i), i)
+        for i in range(tree.v):
+            path = words(tree, tree.host[0], tokens[b], i)
+            wanted = [j for other, j in first.items() if len(other) == len(path) + 1 and other[:-1] == path] if i in first.values() else []
+            kids = trie.kids[b, i].tolist()
+            assert kids == sorted(wanted) + [-1] * (len(kids) - len(wanted))
+            assert len(wanted) <= (trie.widths[len(path) - 1] if len(path) <= trie.D else 0)
+
+
+def test_merged_rows_of_different_shape():
+    tree = Tree([[-1, 0, 0, 1, 2], [-1, 0, 1, -1, -1]])
+    trie = tree.merged(torch.tensor([[9, 5, 5, 6, 7], [9, 9, 9, 9, 9]]), torch.ones(2, 5, dtype=torch.bool))
+    assert trie.kids.tolist() == [[[1, -1], [3, 4], [-1, -1], [-1, -1], [-1, -1]], [[1, -1], [2, -1], [-1, -1], [-1, -1], [-1, -1]]]

@@ -31,6 +31,7 @@ class LevelDrafter(Drafter):
     def __init__(self, draft: Target, tree: Tree, replacement: bool = False) -> None:
         self.draft, self.tree, self.replacement = draft, tree, replacement
         self.backbone = draft.backbone
+        self.prefixes: dict[int, Tree] = {}
 
     def law(self, sampling: Sampling) -> Law:
         return Law.POINT if sampling.greedy else Law.IID if self.replacement else Law.WITHOUT_REPLACEMENT
@@ -71,18 +72,41 @@ class LevelDrafter(Drafter):
         hidden = hidden.gather(1, (base - begin[:, None])[:, :, None].expand(-1, -1, hidden.shape[-1]))
         u = None if state.sampling.greedy else noise.u(DRAFT)
         whole = None if rows == 1 and tree.is_chain and not state.static else state.tree_mask(tree, self.backbone.dtype)
+        going: Tensor | None = None  # rows that still draft
         for d in range(tree.D):
             start, stop = levels[d + 1]
-            children, ok = self._children(self.backbone.head(hidden), tree.widths[d], state.sampling, u, used, q)
+            logits = self.backbone.head(hidden)
+            children, ok = self._children(logits, tree.widths[d], state.sampling, u, used, q)
             used += (levels[d][1] - levels[d][0]) * tree.widths[d]
             tokens.append(children.flatten(1).index_select(1, self.take[d]))
-            valid.append(ok.flatten(1).index_select(1, self.take[d]))
+            ok = ok.flatten(1).index_select(1, self.take[d])
+            valid.append(ok if going is None else ok & going[:, None])
             if d + 1 < tree.D:
+                go = self.onward(state, d + 1, tokens[-1], logits)
+                if go is not None:
+                    going = go if going is None else go & going
+                    if not self.largest(state, going & ~state.done, 1):
+                        tree = self._cut(d + 1)
+                        break
                 depth, index = self.offsets
                 extent = state.horizon - 1 + stop
                 mask = None if whole is None else whole[:, start:stop, :extent]
                 hidden = self._run(tokens[-1], base + depth[start:stop], base + index[start:stop], extent, mask)
-        return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), self.law(state.sampling), torch.cat(q, 1) if q else None, self.q_row)
+        law = self.law(state.sampling)
+        return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n])
+
+    def onward(self, state: State, depth: int, tokens: Tensor, logits: Tensor) -> Tensor | None:
+        """``[B]`` whether a row drafts below level ``depth``; None is every row.
+
+        It sees what has been drafted: the level's ``tokens [B,nodes]`` and the ``logits [B,parents,V]`` they came from. It decides about
+        the next level only: leaving out a token because of what it is would not be lossless.
+        """
+        return None
+
+    def _cut(self, depth: int) -> Tree:
+        if depth not in self.prefixes:
+            self.prefixes[depth] = self.tree.prefix(depth)
+        return self.prefixes[depth]
 
     def _run(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
         return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]

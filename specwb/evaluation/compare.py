@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pandas as pd
 import torch
 
 from specwb.engine import Clock, Prompt, decode, token_rows
+from specwb.evaluation.library import Library, default_rows
 from specwb.evaluation.prompts import Question, interleave
 from specwb.flow import Exactness
-from specwb.methods import METHODS, Method, MethodError
+from specwb.methods import METHODS, Method, MethodError, _draft
 from specwb.methods import method as make_method
-from specwb.models.load import check_pair, load
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
 PARTS = ("draft", "score", "verify", "commit")
+SPLIT = 4  # groups decoded again for the time split where the clock costs too much to run while measuring
+
+Groups = list[tuple[str, list[list[int]]]]
 
 
 @dataclass
 class Run:
-    """One method on one group of prompts."""
+    """One method on one group of prompts. ``accepted`` and ``tested`` are by row and round, empty for the library's rows."""
 
     tokens: list[list[int]]
     forwards: int  # summed over rows; a library row's are counted by a hook
     seconds: float
     parts: dict[str, float] = field(default_factory=dict)
+    accepted: list[list[int]] = field(default_factory=list)
+    tested: list[list[int]] = field(default_factory=list)
 
 
 def compare(
@@ -50,65 +57,55 @@ def compare(
     library: bool = True,
     progress: Callable[[float, str], None] | None = None,
 ) -> pd.DataFrame:
-    """One row a method; ``frame.attrs`` has device, models, settings, prompts used and results by category.
+    """One row a method; ``frame.attrs`` has device, models, settings, versions, prompts used and what the report draws.
 
     Every group of ``batch`` prompts is decoded by every method before the next group, in rotating order, so that a machine whose
     speed drifts favours none. Speedup is per group: the method's tokens/s over plain decoding's (``ar``) on the same group;
     the median and the quartiles are reported.
 
     Args:
-        methods: specs or built methods, default every registered one; ``ar`` is always run, being the reference.
+        methods: specs or built methods, default every registered one; ``ar`` is always run, being the reference. A spec that begins
+            with ``hf_`` is the transformers library's decoding, see :class:`specwb.evaluation.library.Library`.
         draft: the draft model of methods that take one, default the target's own.
         seconds: stop starting new groups after about this long (at least one group a category is done).
         library: also run the transformers library on the same models: ``hf_greedy`` (``hf_sample`` at T > 0) and, at batch 1,
-            ``hf_assisted`` with the library's default assistant settings.
+            ``hf_assisted`` with the library's default assistant settings and ``hf_prompt_lookup``.
         progress: called with (fraction done, text).
     Columns: method, lossless, identical (greedy output equal to plain decoding's, None at T > 0), tau, accepted_per_round,
         tokens_per_second, speedup, speedup_low, speedup_high, and seconds by part.
+    Attributes (of ``frame.attrs``), beside the settings:
+        accepted_lengths: method -> run -> row -> drafted tokens kept, by round.
+        acceptance_by_depth: method -> [accepted, tested] for depth 1, 2, ...: of the rounds whose accepted path reached depth d - 1 and
+            had candidates below it, how many went on to depth d. A row's last round counts only what it accepted: the end of text or
+            the limit may have cut it.
+        by_category: the figures and acceptance_by_depth again, by category (a question's ``subtask``).
+        non_looping: tau and speedup on the runs in which plain greedy decoding does not loop (:func:`loops`); None at T > 0.
+        time_split: where the seconds by part are from. On a CPU from the measured runs. On CUDA a clock would wait for the device five
+            times a round and keep rounds from running as graphs, so they are from a second, eager pass over the first few groups.
     """
     sampling = Sampling(float(temperature), top_k, float(top_p))
     if batch < 1 or max_new_tokens < 1:
         raise ValueError(f"batch and max_new_tokens must be >= 1, got {batch} and {max_new_tokens}")
     specs = list(METHODS) if methods is None else [methods] if isinstance(methods, str) else list(methods)
-    if not any((s.key if isinstance(s, Method) else s) == "ar" for s in specs):
-        specs.insert(0, "ar")
-    built = {}
-    for spec in specs:
-        made = spec if isinstance(spec, Method) else _build(spec, target, draft)
-        made.rule_for(sampling)
-        if made.key in built:
-            raise MethodError(f"method {made.key!r} is named twice")
-        built[made.key] = made
+    theirs = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
+    built = _methods([s for s in specs if s not in theirs], target, draft, sampling)
+    rows = _library_rows(theirs, library, target, draft, built, sampling, batch)
     groups, cut = _groups(target, prompts, batch, max_new_tokens)
-    helper = _assistant(target, draft, built) if library and batch == 1 else None
+    clocked = clock_is_cheap(target.device)
     runners: dict[str, Callable[[list[list[int]], int], Run]] = {}
     for key, made in built.items():
-        runners[key] = partial(_ours, target, made, sampling, seed)
-    if library:
-        runners["hf_greedy" if sampling.greedy else "hf_sample"] = partial(_library, target, None, sampling)
-        if helper is not None:
-            runners["hf_assisted"] = partial(_library, target, helper, sampling)
+        runners[key] = partial(_ours, target, made, sampling, seed, clocked)
+    for row in rows:
+        runners[row.key] = partial(_library, row)
 
-    names = list(runners)
-    for name in names:  # warm-up: lazily made tables, thread pools, kernels
-        runners[name](groups[0][1], min(8, max_new_tokens))
-    categories = list(dict.fromkeys(category for category, _ in groups))
-    runs: dict[str, list[Run]] = {name: [] for name in names}
-    began, interrupted = time.monotonic(), False
+    for run in runners.values():  # warm-up: lazily made tables, thread pools, kernels
+        run(groups[0][1], min(8, max_new_tokens))
+    runs: dict[str, list[Run]] = {name: [] for name in runners}
+    split, interrupted = runs, False
     try:
-        for index, (category, rows) in enumerate(groups):
-            spent = time.monotonic() - began
-            if seconds is not None and index >= len(categories) and spent + spent / index > seconds:
-                break
-            done: dict[str, Run] = {}
-            for turn in range(len(names)):
-                name = names[(turn + index) % len(names)]
-                if progress:
-                    fraction = (index + turn / len(names)) / len(groups)
-                    progress(max(fraction, (time.monotonic() - began) / seconds if seconds else 0), f"{name}: {category}")
-                done[name] = runners[name](rows, max_new_tokens)
-            for name in names:
-                runs[name].append(done[name])
+        _measure(runners, groups, runs, max_new_tokens, seconds, progress)
+        if not clocked:
+            split = {key: [_ours(target, built[key], sampling, seed, True, g, max_new_tokens) for _, g in groups[:SPLIT]] for key in built}
     except KeyboardInterrupt:
         interrupted = True
     used = len(runs["ar"])
@@ -116,27 +113,28 @@ def compare(
         raise KeyboardInterrupt
     if progress:
         progress(1.0, "done")
-    frame = pd.DataFrame([_row(name, runs, built.get(name), sampling) for name in names])
-    kinds = [category for category, _ in groups[:used]]
-    by_category = {}
-    for category in dict.fromkeys(kinds):
-        mine = {name: [r for r, kind in zip(runs[name], kinds, strict=True) if kind == category] for name in names}
-        by_category[category] = {name: _summary(mine[name], mine["ar"]) for name in names}
+    frame = pd.DataFrame([_row(name, runs, split.get(name, []), built.get(name), sampling) for name in runners])
     frame.attrs = {
         "device": describe_device(target.device),
         "models": {"target": describe(target), **({"draft": describe(d)} if (d := _draft_of(built)) is not None else {})},
         "settings": {
             "temperature": temperature, "top_k": top_k, "top_p": top_p, "max_new_tokens": max_new_tokens, "batch": batch,
-            "dtype": str(target.dtype).removeprefix("torch."),
+            "dtype": str(target.dtype).removeprefix("torch."), "seed": seed,
         },
-        "prompts": sum(len(rows) for _, rows in groups[:used]), "all_prompts": sum(len(rows) for _, rows in groups), "runs": used,
-        "cut_prompts": cut, "interrupted": interrupted, "by_category": by_category,
+        "versions": versions(),
+        "prompts": sum(len(g) for _, g in groups[:used]), "all_prompts": sum(len(g) for _, g in groups), "runs": used,
+        "cut_prompts": cut, "interrupted": interrupted,
+        "accepted_lengths": {name: [r.accepted for r in runs[name]] for name in built},
+        "acceptance_by_depth": {name: acceptance_by_depth(runs[name]) for name in built},
+        "by_category": _by_category(runs, [category for category, _ in groups[:used]]),
+        "non_looping": _non_looping(runs) if sampling.greedy else None,
+        "time_split": {"separate": not clocked, "tokens": {name: _tokens(split[name]) for name in built if name in split}},
     }  # fmt: skip
     return frame
 
 
 def to_json(frame: pd.DataFrame) -> dict[str, Any]:
-    """The ``--json`` form: device, models, settings and rows with their seconds by part."""
+    """The ``--json`` form: everything in ``frame.attrs`` and the rows with their seconds by part."""
     rows = []
     for record in frame.to_dict("records"):
         parts = {part: record.pop(part) for part in PARTS}
@@ -145,8 +143,41 @@ def to_json(frame: pd.DataFrame) -> dict[str, Any]:
     return {**frame.attrs, "rows": rows}
 
 
+def loops(tokens: Sequence[int], n: int = 8, times: int = 3) -> bool:
+    """Does some run of ``n`` tokens occur ``times`` times (overlapping ones count)?
+
+    Greedy text of small models soon repeats itself, and repeated text is easy to draft.
+    """
+    return max(Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)).values(), default=0) >= times
+
+
+def clock_is_cheap(device: torch.device) -> bool:
+    """A clock in a round waits for the device: for nothing on a CPU, five times a round on CUDA."""
+    return device.type == "cpu"
+
+
+def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """(accepted, tested) for depth 1, 2, ..., each with its own denominator."""
+    accepted = [a for run in runs for row in run.accepted for a in row]
+    tested = [t for run in runs for row in run.tested for t in row]
+    return [(sum(a >= d for a in accepted), sum(t >= d for t in tested)) for d in range(1, max(tested, default=0) + 1)]
+
+
+def _methods(specs: list, target: Target, draft: Target | str | None, sampling: Sampling) -> dict[str, Method]:
+    if not any((s.key if isinstance(s, Method) else s) == "ar" for s in specs):
+        specs.insert(0, "ar")
+    built: dict[str, Method] = {}
+    for spec in specs:
+        made = spec if isinstance(spec, Method) else _build(spec, target, draft)
+        made.rule_for(sampling)
+        if made.key in built:
+            raise MethodError(f"method {made.key!r} is named twice")
+        built[made.key] = made
+    return built
+
+
 def _build(spec: str, target: Target, draft: Target | str | None) -> Method:
-    key = spec.partition(":")[0]
+    key = spec.partition(":")[0] if isinstance(spec, str) else ""
     takes = key in METHODS and "draft" in METHODS[key].options and "draft=" not in spec
     return make_method(spec, target, draft=draft) if takes and draft is not None else make_method(spec, target)
 
@@ -155,28 +186,35 @@ def _draft_of(built: dict[str, Method]) -> Target | None:
     return next((d for m in built.values() if isinstance(d := getattr(m.drafter, "draft", None), Target)), None)
 
 
-def _assistant(target: Target, draft: Target | str | None, built: dict[str, Method]) -> Target | None:
-    if isinstance(draft, Target):
-        return draft
-    chosen = _draft_of(built)
-    if chosen is None and (draft or target.draft):
-        chosen = load(draft or target.draft or "", dtype=target.dtype, device=target.device)
-        check_pair(target, chosen)
-    return chosen
+def _library_rows(specs, library, target, draft, built, sampling, batch) -> list[Library]:
+    """The rows asked for by name, then the usual ones that are not among them."""
+    chosen = draft if draft is not None else target.draft
+    assists = any(s.startswith("hf_assisted") for s in specs) or (library and batch == 1)
+    helper = _draft(target, chosen) if assists and chosen is not None else _draft_of(built)
+    rows = {}
+    for spec in specs:
+        row = Library(spec, target, helper, sampling, batch)
+        if row.key in rows:
+            raise MethodError(f"method {row.key!r} is named twice")
+        rows[row.key] = row
+    for key in default_rows(sampling, batch, helper is not None) if library else []:
+        rows.setdefault(key, Library(key, target, helper, sampling, batch))
+    return list(rows.values())
 
 
-def _groups(target: Target, prompts: Sequence, batch: int, max_new_tokens: int) -> tuple[list[tuple[str, list[list[int]]]], int]:
-    """(category, rows of token ids) in running order; prompts beyond the context lose their beginning (counted)."""
+def _groups(target: Target, prompts: Sequence, batch: int, max_new_tokens: int) -> tuple[Groups, int]:
+    """(category, rows of token ids) in running order; prompts beyond the context are cut to it (counted)."""
     room = target.context - max_new_tokens
     if room < 1:
         raise ValueError(f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the context of {target.name!r} ({target.context})")
-    rows: list[tuple[str, list[int]]] = []
     if prompts and isinstance(prompts[0], Question):
-        rows = [(q.category, token_rows(target, [q.ids(target.tokenizer)])[0]) for q in interleave(list(prompts))]
+        fitted = [(q.subtask, *q.fit(target.tokenizer, room)) for q in interleave(list(prompts))]
+        rows = [(category, token_rows(target, [ids])[0]) for category, ids, _ in fitted]
+        cut = sum(was for *_, was in fitted)
     else:
-        rows = [("all", ids) for ids in token_rows(target, prompts)]
-    cut = sum(len(ids) > room for _, ids in rows)
-    rows = [(c, ids[-room:]) for c, ids in rows]
+        whole = token_rows(target, prompts)
+        rows = [("all", ids[-room:]) for ids in whole]
+        cut = sum(len(ids) > room for ids in whole)
     if batch == 1:
         return [(c, [ids]) for c, ids in rows], cut
     pieces = [rows[i : i + batch] for i in range(0, len(rows), batch)]
@@ -184,78 +222,98 @@ def _groups(target: Target, prompts: Sequence, batch: int, max_new_tokens: int) 
     return [("mixed" if len({c for c, _ in p}) > 1 else p[0][0], [ids for _, ids in p]) for p in pieces], cut
 
 
-def _ours(target: Target, made: Method, sampling: Sampling, seed: int, rows: list[list[int]], max_new_tokens: int) -> Run:
-    clock = Clock(target.device)
+def _measure(runners, groups: Groups, runs, max_new_tokens, seconds, progress) -> None:
+    """Fills ``runs`` group by group; a group that is not finished by every method is left out."""
+    names = list(runners)
+    categories = {category for category, _ in groups}
+    began = time.monotonic()
+    for index, (category, rows) in enumerate(groups):
+        spent = time.monotonic() - began
+        if seconds is not None and index >= len(categories) and spent + spent / index > seconds:
+            break
+        done: dict[str, Run] = {}
+        for turn in range(len(names)):
+            name = names[(turn + index) % len(names)]
+            if progress:
+                fraction = (index + turn / len(names)) / len(groups)
+                progress(max(fraction, (time.monotonic() - began) / seconds if seconds else 0), f"{name}: {category}")
+            done[name] = runners[name](rows, max_new_tokens)
+        for name in names:
+            runs[name].append(done[name])
+
+
+def _ours(target: Target, made: Method, sampling: Sampling, seed: int, clocked: bool, rows: list[list[int]], max_new_tokens: int) -> Run:
+    clock = Clock(target.device) if clocked else None
     began = time.perf_counter()
     out = decode(
         target, rows, made, max_new_tokens=max_new_tokens, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p,
         seed=seed, clock=clock,
     )  # fmt: skip
-    return Run(out.tokens, sum(out.rounds), time.perf_counter() - began, dict(clock.seconds))
+    seconds = time.perf_counter() - began
+    return Run(out.tokens, sum(out.rounds), seconds, dict(clock.seconds) if clock else {}, out.accepted_lengths, out.tested_lengths)
 
 
-def _library(target: Target, assistant: Target | None, sampling: Sampling, rows: list[list[int]], max_new_tokens: int) -> Run:
-    """``model.generate`` on the same weights; rows are left-padded, tokens counted as ours are (end of text included, padding not)."""
-    width = max(map(len, rows))
-    pad = target.eos[0] if target.eos else 0
-    ids = torch.tensor([[pad] * (width - len(r)) + r for r in rows], device=target.device)
-    seen = torch.tensor([[0] * (width - len(r)) + [1] * len(r) for r in rows], device=target.device)
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "pad_token_id": pad, "do_sample": not sampling.greedy}
-    # a checkpoint's own generation settings would make it another algorithm
-    settings |= {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "num_beams": 1}
-    if not sampling.greedy:
-        settings |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
-    if assistant is not None:
-        settings["assistant_model"] = assistant.model
-    calls = 0
-
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()  # the library warns about arguments it passes to itself
-    hook = target.model.register_forward_pre_hook(count)
-    try:
-        began = time.perf_counter()
-        out = target.model.generate(input_ids=ids, attention_mask=seen, **settings)[:, width:].tolist()
-        seconds = time.perf_counter() - began
-    finally:
-        hook.remove()
-        logging.set_verbosity(level)
-    tokens = []
-    for row in out:
-        end = next((i + 1 for i, t in enumerate(row) if t in target.eos), len(row))
-        tokens.append(row[:end])
-    # a row that ends early still rides along in the library's batch; it took part in as many forwards as it has tokens
-    return Run(tokens, calls if assistant is not None else sum(map(len, tokens)), seconds)
+def _library(row: Library, rows: list[list[int]], max_new_tokens: int) -> Run:
+    return Run(*row.generate(rows, max_new_tokens))
 
 
-def _row(name: str, runs: dict[str, list[Run]], made: Method | None, sampling: Sampling) -> dict[str, Any]:
+def _tokens(runs: list[Run]) -> int:
+    return sum(len(t) for r in runs for t in r.tokens)
+
+
+def _row(name: str, runs: dict[str, list[Run]], split: list[Run], made: Method | None, sampling: Sampling) -> dict[str, Any]:
     own, plain = runs[name], runs["ar"]
-    summary = _summary(own, plain)
-    parts = {p: sum(r.parts.get(p, 0.0) for r in own) if own[0].parts else None for p in PARTS}
     return {
         "method": name,
         "lossless": made is None or made.exactness is Exactness.LOSSLESS,
-        "identical": all(a.tokens == b.tokens for a, b in zip(own, plain, strict=True)) if sampling.greedy else None,
-        **summary,
-        **parts,
+        "identical": _identical(own, plain) if sampling.greedy else None,
+        **_summary(own, plain),
+        **{p: sum(r.parts[p] for r in split) if split and split[0].parts else None for p in PARTS},
     }
 
 
+def _identical(own: list[Run], plain: list[Run]) -> bool:
+    return all(a.tokens == b.tokens for a, b in zip(own, plain, strict=True))
+
+
 def _summary(own: list[Run], plain: list[Run]) -> dict[str, float]:
-    tokens = sum(len(t) for r in own for t in r.tokens)
+    tokens = _tokens(own)
     tau = tokens / max(1, sum(r.forwards for r in own))
-    rate = [sum(map(len, r.tokens)) / r.seconds for r in own]
-    ratios = pd.Series([a / (sum(map(len, b.tokens)) / b.seconds) for a, b in zip(rate, plain, strict=True)])
+    ratios = pd.Series([_tokens([a]) / a.seconds / (_tokens([b]) / b.seconds) for a, b in zip(own, plain, strict=True)])
     return {
         "tau": round(tau, 4), "accepted_per_round": round(tau - 1, 4), "tokens_per_second": round(tokens / sum(r.seconds for r in own), 2),
         "speedup": round(float(ratios.median()), 4), "speedup_low": round(float(ratios.quantile(0.25)), 4),
         "speedup_high": round(float(ratios.quantile(0.75)), 4),
     }  # fmt: skip
+
+
+def _by_category(runs: dict[str, list[Run]], kinds: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    out = {}
+    for category in dict.fromkeys(kinds):
+        mine = {name: [r for r, kind in zip(all_runs, kinds, strict=True) if kind == category] for name, all_runs in runs.items()}
+        out[category] = {
+            name: {"runs": len(own), **_summary(own, mine["ar"]), "acceptance_by_depth": acceptance_by_depth(own)} for name, own in mine.items()
+        }
+    return out
+
+
+def _non_looping(runs: dict[str, list[Run]]) -> dict[str, Any]:
+    plain = runs["ar"]
+    straight = [i for i, run in enumerate(plain) if not any(map(loops, run.tokens))]
+    base = [plain[i] for i in straight]
+    figures = {name: _summary([own[i] for i in straight], base) for name, own in runs.items()} if straight else {}
+    return {"runs": len(straight), "of": len(plain), "prompts": sum(len(r.tokens) for r in base), "methods": figures}
+
+
+def versions() -> dict[str, str]:
+    """Of what decides a result. The library's assisted decoding behaves differently where scikit-learn is installed."""
+    out = {"python": platform.python_version()}
+    for name in ("specwb", "torch", "transformers", "scikit-learn"):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "not installed"
+    return out
 
 
 def describe_device(device: torch.device) -> str:

@@ -14,6 +14,11 @@ CLOSING = "#D55E00"  # vermilion
 DRAFT = "#E69F00"  # orange
 OTHER = "#8C8C8C"  # grey
 INK = "#222222"
+# for series that have no colour of their own: colour, dash and marker change together
+PALETTE = (
+    ("#0072B2", "solid", "circle"), ("#D55E00", "dash", "square"), ("#009E73", "dot", "diamond"), ("#CC79A7", "dashdot", "triangle-up"),
+    ("#E69F00", "longdash", "x"), ("#56B4E9", "solid", "star"), ("#222222", "dash", "triangle-down"), ("#8C8C8C", "dot", "cross"),
+)  # fmt: skip
 MONOSPACE = "ui-monospace, Menlo, Consolas, monospace"
 
 

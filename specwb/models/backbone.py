@@ -57,6 +57,9 @@ class _Layer:
 
 def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     """One weight for several products of the same input; the parts become views of it."""
+    other = next((p for p in parts if type(p) is not nn.Linear), None)
+    if other is not None:
+        raise UnsupportedModel(f"layers of type {type(other).__name__} (adapters, quantisation) are not supported; merge or dequantise them first")
     weight = torch.cat([p.weight.data for p in parts])
     bias = None if parts[0].bias is None else torch.cat([p.bias.data for p in parts])
     at = 0

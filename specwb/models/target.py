@@ -49,7 +49,8 @@ class Target:
         device = self.device
         lengths = [len(p) for p in prompts]
         limits = [n + m for n, m in zip(lengths, max_new_tokens, strict=True)]
-        ceiling = -(-max(limits) // BUCKET) * BUCKET if static else max(limits)  # so that decodings of like length share their graphs
+        # decodings of like length share their graphs: a power of two of buckets
+        ceiling = BUCKET << (-(-max(limits) // BUCKET) - 1).bit_length() if static else max(limits)
         capacity = ceiling + spare
         tokens = torch.zeros(len(prompts), capacity, dtype=torch.long)
         for row, prompt in enumerate(prompts):

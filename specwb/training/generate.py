@@ -37,9 +37,9 @@ def generate(model: Any, data: Corpus, folder: Path, *, tokens: int, length: int
             if not path.exists():
                 prompts = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
                 temperature = TEMPERATURES[block % len(TEMPERATURES)]
-                settings = {"max_new_tokens": length + 1 - PROMPT, "temperature": temperature, "seed": seed + block}
-                written = decode(target, prompts.tolist(), eos=(), **settings).tokens
-                rows = np.concatenate([prompts, np.array(written)], 1).astype(np.uint16)
+                new = length + 1 - PROMPT
+                out_block = decode(target, prompts.tolist(), max_new_tokens=new, temperature=temperature, seed=seed + block, eos=())
+                rows = np.concatenate([prompts, np.array(out_block.tokens)], 1).astype(np.uint16)
                 save_atomically(partial(_write, rows), path)
             out.append(np.load(path))
     return np.concatenate(out).astype(np.int64)

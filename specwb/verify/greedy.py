@@ -23,20 +23,21 @@ class Greedy(Rule):
         return 0
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:
-        tree, best = draft.tree, scores.logits.argmax(-1)
-        rows, n = draft.tokens.shape
-        if n == 1:
+        tree = draft.tree
+        best, tokens, valid = scores.best(tree), draft.tokens[:, : tree.v], draft.valid[:, : tree.v]
+        rows = len(tokens)
+        if tree.v == 1:
             return Verdict(torch.zeros_like(best), torch.zeros_like(best[:, 0]), best[:, 0])
         if tree.is_chain:
-            agree = (draft.tokens[:, 1:] == best[:, :-1]) & draft.valid[:, 1:]
+            agree = (tokens[:, 1:] == best[:, :-1]) & valid[:, 1:]
             accepted = agree.long().cumprod(1).sum(1)
             path = torch.minimum(tree.trail[:, -1].expand(rows, -1), accepted[:, None])
             return Verdict(path, accepted, best.gather(1, accepted[:, None]).squeeze(1))
-        parent = tree.parent.expand(rows, -1)
-        agree = (draft.tokens == best.gather(1, parent.clamp_min(0))) & draft.valid & (parent >= 0)
+        parent, depth = tree.parent[:, : tree.v].expand(rows, -1), tree.depth[:, : tree.v]
+        agree = (tokens == best.gather(1, parent.clamp_min(0))) & valid & (parent >= 0)
         agree[:, 0] = True
-        reached = ~(tree.mask & ~agree[:, None, :]).any(-1)  # every ancestor agrees
-        node = (reached * (tree.depth + 1)).argmax(1)  # deepest; of repeated siblings the first
+        reached = ~(tree.mask[:, : tree.v, : tree.v] & ~agree[:, None, :]).any(-1)  # every ancestor agrees
+        node = (reached * (depth + 1)).argmax(1)  # deepest; of repeated siblings the first
         row = torch.arange(rows, device=node.device)
         of = row if tree.R > 1 else torch.zeros_like(row)
         return Verdict(tree.trail[of, node], tree.depth[of, node], best[row, node])

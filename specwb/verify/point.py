@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Law
+from specwb.tree import Tree
 from specwb.verify.rule import NodeRule, first
 
 
@@ -19,6 +20,9 @@ class PointMass(NodeRule):
 
     name = "point"
     laws = frozenset(Law)  # sampled candidates too: MCSD's naive verification
+
+    def uniforms(self, tree: Tree) -> int:
+        return tree.D
 
     def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         k = tokens.shape[1]

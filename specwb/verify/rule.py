@@ -77,10 +77,10 @@ class NodeRule(Rule):
             return
         rows = draft.tokens.shape[0]
         row = torch.arange(rows, device=draft.tokens.device)
-        of = row if tree.R > 1 else torch.zeros_like(row)
+        of = row if len(tree.kids) > 1 else torch.zeros_like(row)
         node = torch.zeros_like(row)
         alive = torch.ones_like(row, dtype=torch.bool)
-        u = u[:, : tree.D * tree.K].view(rows, tree.D, tree.K)  # the drafter's largest tree may be larger
+        u = u[:, : self.uniforms(tree)].view(rows, tree.D, -1)  # the drafter's largest tree may be larger
         for d in range(tree.D):
             kids = tree.kids[of, node][:, : tree.widths[d]]
             safe = kids.clamp_min(0)
@@ -97,17 +97,18 @@ class NodeRule(Rule):
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         rows = draft.tokens.shape[0]
         node = torch.zeros(rows, dtype=torch.long, device=draft.tokens.device)
-        path, accepted = [node], torch.zeros_like(node)
+        accepted = torch.zeros_like(node)
         law: Tensor | None = None
         alive = torch.ones_like(node, dtype=torch.bool)
         for visit in self.visits(draft, scores, u):
             law = visit.residual if law is None else torch.where(alive[:, None], visit.residual, law)
             alive, node = visit.onward, visit.reached
             accepted = accepted + alive
-            path.append(node)
         last = scores.p(node)
         law = last if law is None else torch.where(alive[:, None], last, law)
-        return Verdict(torch.stack(path, 1), accepted, torch.empty(0), law)
+        trail = draft.tree.trail
+        of = torch.arange(rows, device=node.device) if len(trail) > 1 else torch.zeros_like(node)
+        return Verdict(trail[of, node], accepted, torch.empty(0), law)
 
 
 def first(hit: Tensor) -> Tensor:

@@ -9,8 +9,10 @@ import tiny
 
 import specwb
 from specwb.evaluation import compare as module
-from specwb.evaluation.compare import compare, to_json
+from specwb.evaluation.compare import compare, loops, to_json
+from specwb.evaluation.library import Library
 from specwb.evaluation.prompts import PromptSetError, Question, interleave, load_prompts, sets
+from specwb.probability import Sampling
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]
 
@@ -22,7 +24,7 @@ def run(**changes):
 
 def test_every_registered_method_and_the_library():
     frame = run()
-    assert list(frame["method"]) == [*specwb.METHODS, "hf_greedy", "hf_assisted"]
+    assert list(frame["method"]) == [*specwb.METHODS, "hf_greedy", "hf_assisted", "hf_prompt_lookup"]
     assert frame["identical"].all()
     assert frame["lossless"].all()
     by = frame.set_index("method")
@@ -40,7 +42,7 @@ def test_json_form():
     assert {"device", "models", "rows"} <= set(document)
     keys = {"method", "lossless", "identical", "tau", "accepted_per_round", "tokens_per_second", "speedup", "speedup_low", "speedup_high", "seconds"}
     rows = {row["method"]: row for row in document["rows"]}
-    assert list(rows) == ["ar", "sps:gamma=2", "hf_greedy", "hf_assisted"]
+    assert list(rows) == ["ar", "sps:gamma=2", "hf_greedy", "hf_assisted", "hf_prompt_lookup"]
     assert all(set(row) == keys for row in rows.values())
     assert set(rows["ar"]["seconds"]) == {"draft", "score", "verify", "commit"}
     assert all(v > 0 for v in rows["sps:gamma=2"]["seconds"].values())
@@ -53,8 +55,148 @@ def test_batches_and_sampling():
     assert list(frame["method"]) == [*specwb.METHODS, "hf_greedy"]  # the library assists one row at a time
     assert frame["identical"].all()
     warm = run(temperature=1.0)
-    assert list(warm["method"]) == [*specwb.METHODS, "hf_sample", "hf_assisted"]
+    assert list(warm["method"]) == [*specwb.METHODS, "hf_sample", "hf_assisted", "hf_prompt_lookup"]
     assert warm["identical"].isna().all()
+    assert warm.attrs["non_looping"] is None
+
+
+def test_the_librarys_rows_are_spelled_like_methods():
+    named = ["hf_assisted:gamma=2,schedule=constant,confidence=0", "hf_prompt_lookup:gamma=3"]
+    draft = tiny.draft()
+    own = draft.model.generation_config.to_dict()
+    frame = run(methods=["sps:gamma=2", *named], max_new_tokens=24)
+    assert list(frame["method"]) == ["ar", "sps:gamma=2", *named, "hf_greedy", "hf_assisted", "hf_prompt_lookup"]
+    assert frame["identical"].all()
+    by = frame.set_index("method")["tau"]
+    assert by[named[0]] > 1
+    assert by[named[0]] != by["hf_assisted"]  # whose defaults are gamma 20 and confidence 0.4
+    assert draft.model.generation_config.to_dict() == own
+    assert list(run(methods=["ar", named[0]], library=False)["method"]) == ["ar", named[0]]
+
+
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_gamma_is_what_the_library_drafts(gamma):
+    draft, calls = tiny.draft(), []
+    row = Library(f"hf_assisted:gamma={gamma},schedule=constant,confidence=0", tiny.target(), draft, Sampling(0.0), 1)
+    hook = draft.model.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        (tokens,), forwards, seconds = row.generate([PROMPTS[0]], 24)
+    finally:
+        hook.remove()
+    assert tokens == specwb.decode(tiny.target(), PROMPTS[0], max_new_tokens=24).tokens[0]
+    assert 24 / (gamma + 1) <= forwards < 24
+    assert gamma * (forwards - 1) <= len(calls) <= gamma * forwards  # the limit may shorten the last draft
+    assert seconds > 0
+
+
+def test_a_heuristic_schedule_goes_on_from_prompt_to_prompt_and_stays_in_its_row():
+    """The library writes the length it has come to into the draft model's settings."""
+    draft = tiny.draft()
+    row = Library("hf_assisted:gamma=5,schedule=heuristic,confidence=0", tiny.target(), draft, Sampling(0.0), 1)
+    row.generate([PROMPTS[2]], 12)
+    assert row.assistant_config.num_assistant_tokens != 5
+    assert draft.model.generation_config.num_assistant_tokens is None
+
+
+def test_prompt_lookup_is_the_librarys():
+    prompt = [1, 2, 3, 4, 5, 1, 2, 3]
+    frame = compare(tiny.target(), [prompt, [9, 8, 7, 9, 8]], ["pld"], draft=tiny.draft(), max_new_tokens=40).set_index("method")
+    assert frame.loc["pld", "tau"] == frame.loc["hf_prompt_lookup", "tau"] > 1
+
+
+def test_tests_are_counted_by_depth():
+    frame = run(methods=["sps:gamma=3", "mcsd"], library=False, max_new_tokens=30)
+    for name in ("sps:gamma=3", "mcsd"):
+        lengths = frame.attrs["accepted_lengths"][name]
+        rounds = [a for runs in lengths for row in runs for a in row]
+        assert frame.set_index("method").loc[name, "tau"] == pytest.approx(1 + sum(rounds) / len(rounds), abs=1e-4)
+        counts = frame.attrs["acceptance_by_depth"][name]
+        assert len(counts) == 3
+        before = [len(rounds), *(a for a, _ in counts)]
+        last = [row[-1] for runs in lengths for row in runs]
+        for depth, (accepted, tested) in enumerate(counts, 1):
+            assert accepted == sum(a >= depth for a in rounds)
+            # tested: every round that came to the depth before, but for a row's last one where it stopped
+            assert tested == before[depth - 1] - sum(a == depth - 1 for a in last)
+        assert frame.attrs["by_category"]["all"][name]["acceptance_by_depth"] == counts
+    assert frame.attrs["acceptance_by_depth"]["ar"] == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["mcsd:tree=2-1", "pld", "lookahead:window=3,level=3,guesses=3"])
+def test_what_was_tested_is_what_had_candidates_below_the_accepted_path(method, temperature):
+    """Against the words, node by node: drafts of different lengths, rows without a candidate, equal paths in one tree."""
+    rows = [[1, 2, 1, 2, 1], [5], [7, 8, 9, 7, 8, 9, 7]]
+    made = specwb.method(method, tiny.target(), **({"draft": tiny.draft()} if method.startswith("mcsd") else {}))
+    out = specwb.decode(tiny.target(), rows, made, max_new_tokens=[30, 9, 21], temperature=temperature, trace=True)
+    seen = set()
+    for row, (accepted, tested) in enumerate(zip(out.accepted_lengths, out.tested_lengths, strict=True)):
+        assert len(tested) == len(accepted)
+        assert tested[-1] == accepted[-1]
+        for step, a, t in zip(out.steps[: len(accepted) - 1], accepted, tested, strict=False):
+            tree, tokens, valid = step.draft.tree, step.draft.tokens[row].tolist(), step.draft.valid[row].tolist()
+            words = [[]]  # of every node's path
+            for node, parent in enumerate(tree.host[0][: tree.v]):
+                if node:
+                    words.append([*words[parent], tokens[node]])
+            taken = words[step.verdict.path[row, a]]
+            more = any(valid[i] and w[:-1] == taken and len(w) == a + 1 for i, w in enumerate(words))
+            assert t == a + more
+            seen.add(more)
+    assert seen == {True, False}
+
+
+def test_acceptance_by_depth_by_hand():
+    one = module.Run([[0] * 7], 3, 1.0, accepted=[[2, 0, 1]], tested=[[2, 1, 1]])
+    two = module.Run([[0] * 3], 2, 1.0, accepted=[[0, 1]], tested=[[0, 1]])  # its first round had no candidates
+    assert module.acceptance_by_depth([one, two]) == [(3, 4), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "answer"),
+    [
+        (list(range(64)), False),
+        ([1, 2, 3, 4, 5, 6, 7, 8] * 2 + [0], False),
+        ([1, 2, 3, 4, 5, 6, 7, 8, 0] * 2 + [1, 2, 3, 4, 5, 6, 7, 8], True),
+        ([7] * 9, False),
+        ([7] * 10, True),
+        ([], False),
+    ],
+)
+def test_a_loop_is_eight_tokens_three_times(tokens, answer):
+    assert loops(tokens) is answer
+
+
+def test_figures_without_loops_leave_out_just_the_looping_prompts(monkeypatch):
+    texts = {tuple(p): specwb.decode(tiny.target(), [p], max_new_tokens=12).tokens[0] for p in PROMPTS}
+    monkeypatch.setattr(module, "loops", lambda tokens: tokens == texts[tuple(PROMPTS[1])])
+    frame = run(methods=["sps"], library=False)
+    straight = frame.attrs["non_looping"]
+    assert (straight["runs"], straight["of"], straight["prompts"]) == (2, 3, 2)
+    lengths = [runs[0] for i, runs in enumerate(frame.attrs["accepted_lengths"]["sps"]) if i != 1]
+    assert straight["methods"]["sps"]["tau"] == pytest.approx(24 / sum(map(len, lengths)), abs=1e-4)
+    assert straight["methods"]["ar"]["speedup"] == 1
+    monkeypatch.setattr(module, "loops", lambda tokens: True)
+    assert run(methods=["sps"], library=False).attrs["non_looping"]["methods"] == {}
+
+
+def test_where_a_clock_is_dear_the_measured_runs_have_none(monkeypatch):
+    """As on CUDA: the clock runs in a second pass only, whose time is not in the figures."""
+    calls = []
+    true = module._ours
+
+    def ours(target, made, sampling, seed, clocked, rows, max_new_tokens):
+        calls.append((made.key, clocked, max_new_tokens))
+        return true(target, made, sampling, seed, clocked, rows, max_new_tokens)
+
+    monkeypatch.setattr(module, "_ours", ours)
+    monkeypatch.setattr(module, "clock_is_cheap", lambda device: False)
+    monkeypatch.setattr(module, "SPLIT", 2)
+    frame = run(methods=["sps"], library=False)
+    assert [c for _, c, n in calls if n == 12] == [False] * 6 + [True] * 4
+    assert (frame[list(module.PARTS)] > 0).all().all()
+    assert frame.attrs["time_split"] == {"separate": True, "tokens": {"ar": 24, "sps": 24}}
+    assert run(methods=["sps"], library=False, draft=tiny.draft()).attrs["runs"] == 3
 
 
 def test_a_wrong_method_is_not_called_identical():
@@ -117,6 +259,14 @@ def test_bad_requests():
         run(methods=["sps", "sps"])
     with pytest.raises(ValueError, match="batch"):
         run(batch=0)
+    with pytest.raises(specwb.MethodError, match="named twice"):
+        run(methods=["hf_prompt_lookup", "hf_prompt_lookup:gamma=10"])
+    with pytest.raises(specwb.MethodError, match="one row at a time"):
+        run(methods=["hf_assisted"], batch=3)
+    with pytest.raises(specwb.MethodError, match="use hf_sample"):
+        run(methods=["hf_greedy"], temperature=1.0)
+    with pytest.raises(specwb.MethodError, match="needs a draft model"):
+        compare(tiny.target(), PROMPTS, ["ar", "hf_assisted"])
 
 
 @pytest.mark.parametrize("name", ["lab", "tune"])

@@ -1,0 +1,69 @@
+"""Prompt lookup decoding: what followed the last few tokens earlier in the text is proposed again."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from specwb.drafters.base import Drafter
+from specwb.flow import Draft, State
+from specwb.models.target import Target
+from specwb.noise import Noise
+from specwb.tree import Tree
+
+_chain = lru_cache(maxsize=256)(Tree.chain)  # a cut draft's tree is made once
+
+
+def lookup(text: Tensor, known: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
+    """Where the longest of the last n-grams occurred first: of n = ngram..1 the largest n for which
+    ``text[s-n:s] == text[known-n:known]`` for an s < known, and of those s the smallest.
+
+    Args: ``text [B,T]`` of ids >= 0, ``known [B] <= T``. Returns: ``s [B]``, the position of the first continuation token; found ``[B]``.
+    """
+    last = known[:, None] + torch.arange(-ngram, 0, device=text.device)
+    suffix = text.gather(1, last.clamp_min(0))
+    # window s is text[s-ngram:s]; before the text stands -1, which no token equals
+    windows = F.pad(text, (ngram, 0), value=-1).unfold(1, ngram, 1)[:, : text.shape[1]]
+    matched = (windows == suffix[:, None]).flip(-1).cumprod(-1).sum(-1)  # how many last tokens agree
+    matched = matched.masked_fill(torch.arange(text.shape[1], device=text.device) >= known[:, None], 0)
+    longest, start = matched.max(1)  # the first of equals
+    return start, longest > 0
+
+
+class PromptLookup(Drafter):
+    """Proposes the up to ``gamma`` tokens that followed the first earlier occurrence of the last n known tokens, n = ngram..1.
+
+    The first n with an occurrence that at least one known token follows decides; the proposal is a chain, cut where the known text
+    ends. No match is a round of plain decoding. The candidates are a function of the text alone (a point mass), so that the result is
+    greedy decoding at T = 0 and exact sampling at T > 0. A round is one comparison of all positions with the last ``ngram`` tokens,
+    for all rows together.
+
+    On the CPU, where a forward's cost grows with its nodes, a draft is cut to the longest proposal of the round (one host read).
+
+    Source: Saxena, "Prompt Lookup Decoding" (2023, github.com/apoorvumang/prompt-lookup-decoding).
+    Differs from the published code in: it asks for a full continuation of ``gamma`` known tokens and goes on to the next occurrence and
+    then to a shorter n-gram without one. We propose what there is, as ``PromptLookupCandidateGenerator`` of the transformers library
+    does. The library also cuts candidates before an end of text token; here the engine trims what is accepted, with the same result.
+    """
+
+    host_reads = 1
+    captured = True
+
+    def __init__(self, gamma: int = 10, ngram: int = 3) -> None:
+        self.gamma, self.ngram = gamma, ngram
+        self.tree = Tree.chain(gamma)
+
+    def open(self, state: State, target: Target) -> None:
+        self.tree = self.tree.to(target.device)
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        start, found = lookup(state.tokens[:, : state.horizon], state.known, self.ngram)
+        at = start[:, None] + torch.arange(self.gamma, device=start.device)
+        valid = (found & ~state.done)[:, None] & (at < state.known[:, None])
+        length = self.largest(state, valid.sum(1), self.gamma)
+        tree = self.tree if length == self.gamma else _chain(length, self.tree.device)
+        tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))
+        return self.candidates(state, tokens, valid[:, :length], tree)

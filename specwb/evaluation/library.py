@@ -1,0 +1,142 @@
+"""The transformers library's own decoding, as rows of a comparison: the same weights through ``model.generate``."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from specwb.methods import MethodError, _value, spell
+from specwb.models.target import Target
+from specwb.probability import Sampling
+
+SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+
+# name -> options and their defaults; None: the library's own default
+ROWS: dict[str, dict[str, Any]] = {
+    "hf_greedy": {},
+    "hf_sample": {},
+    "hf_assisted": {"gamma": None, "schedule": None, "confidence": None},
+    "hf_prompt_lookup": {"gamma": 10, "ngram": 3},
+}
+
+
+def default_rows(sampling: Sampling, batch: int, draft: bool) -> list[str]:
+    """What the library can be asked for here: it assists and looks up one row at a time, and assists only with a draft model."""
+    rows = ["hf_greedy" if sampling.greedy else "hf_sample"]
+    if batch == 1:
+        rows += ["hf_assisted", "hf_prompt_lookup"] if draft else ["hf_prompt_lookup"]
+    return rows
+
+
+class Library:
+    """One row: ``hf_greedy``, ``hf_sample``, ``hf_assisted:gamma=3,schedule=constant,confidence=0`` or ``hf_prompt_lookup:gamma=10,ngram=3``.
+
+    ``gamma`` is the library's ``num_assistant_tokens`` (``prompt_lookup_num_tokens``), ``schedule`` its
+    ``num_assistant_tokens_schedule``, ``confidence`` its ``assistant_confidence_threshold`` (0 switches it off), ``ngram`` its
+    ``max_matching_ngram_size``. ``hf_assisted`` alone runs with the library's defaults. ``key`` is the row's full spelling.
+
+    Raises:
+        MethodError: unknown row or option, a value that cannot be used, no draft model, or a row that does not fit sampling and batch.
+    """
+
+    def __init__(self, spec: str, target: Target, draft: Target | None, sampling: Sampling, batch: int) -> None:
+        self.name, _, text = spec.partition(":")
+        if self.name not in ROWS:
+            raise MethodError(f"unknown library row {self.name!r}; known: {', '.join(ROWS)}")
+        self.options = self._parse(text)
+        changed = [f"{n}={spell(v)}" for n, v in self.options.items() if v != ROWS[self.name][n]]
+        self.key = f"{self.name}:{','.join(changed)}" if changed else self.name
+        if self.name in ("hf_greedy", "hf_sample") and (self.name == "hf_greedy") is not sampling.greedy:
+            fitting = "hf_greedy" if sampling.greedy else "hf_sample"
+            raise MethodError(f"{self.name} is not what the library does at temperature {sampling.temperature:g}; use {fitting}")
+        self.assisted = self.name in ("hf_assisted", "hf_prompt_lookup")
+        if self.assisted and batch > 1:
+            raise MethodError(f"{self.name} decodes one row at a time in the library; use batch 1, not {batch}")
+        if self.name == "hf_assisted" and draft is None:
+            raise MethodError(f"hf_assisted needs a draft model and {target.name!r} has none of its own; name one with draft=")
+        self.target, self.draft, self.sampling = target, draft, sampling
+        if self.name == "hf_assisted":
+            assert draft is not None
+            # a row has its own copy: the library reads these settings from the draft model and its "heuristic" schedule writes to them
+            self.assistant_config = copy.deepcopy(draft.model.generation_config)
+            names = {"gamma": "num_assistant_tokens", "schedule": "num_assistant_tokens_schedule", "confidence": "assistant_confidence_threshold"}
+            for option, field in names.items():
+                if self.options[option] is not None:
+                    setattr(self.assistant_config, field, self.options[option])
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        options = dict(ROWS[self.name])
+        for item in filter(None, text.split(",")):
+            option, equals, written = item.partition("=")
+            if option not in options:
+                raise MethodError(f"{self.name} has no option {option!r}; its options: {', '.join(options) or 'none'}")
+            if not equals:
+                raise MethodError(f"{self.name}: option {item!r} must be written name=value")
+            value = options[option] = _value(written)
+            if option in ("gamma", "ngram") and (type(value) is not int or value < 1):
+                raise MethodError(f"{self.name}: {option} must be an integer >= 1, got {written!r}")
+            if option == "schedule" and value not in SCHEDULES:
+                raise MethodError(f"{self.name}: schedule must be one of {', '.join(SCHEDULES)}, got {written!r}")
+            if option == "confidence" and (type(value) not in (int, float) or not 0 <= value < 1):
+                raise MethodError(f"{self.name}: confidence must be at least 0 and below 1, got {written!r}")
+        return options
+
+    def generate(self, rows: list[list[int]], max_new_tokens: int) -> tuple[list[list[int]], int, float]:
+        """(new tokens a row, target forwards summed over rows, seconds). Rows are left-padded; tokens are counted as ours are: end of
+        text included, padding not."""
+        target, width = self.target, max(map(len, rows))
+        pad = target.eos[0] if target.eos else 0
+        ids = torch.tensor([[pad] * (width - len(r)) + r for r in rows], device=target.device)
+        seen = torch.tensor([[0] * (width - len(r)) + [1] * len(r) for r in rows], device=target.device)
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        from transformers.utils import logging
+
+        level = logging.get_verbosity()
+        logging.set_verbosity_error()  # the library warns about arguments it passes to itself
+        hook = target.model.register_forward_pre_hook(count)
+        restore = self._swap()
+        try:
+            began = time.perf_counter()
+            out = target.model.generate(input_ids=ids, attention_mask=seen, **self._settings(pad, max_new_tokens))[:, width:].tolist()
+            seconds = time.perf_counter() - began
+        finally:
+            restore()
+            hook.remove()
+            logging.set_verbosity(level)
+        tokens = []
+        for row in out:
+            end = next((i + 1 for i, t in enumerate(row) if t in target.eos), len(row))
+            tokens.append(row[:end])
+        # a row that ends early still rides along in the library's batch; it took part in as many forwards as it has tokens
+        return tokens, calls if self.assisted else sum(map(len, tokens)), seconds
+
+    def _settings(self, pad: int, max_new_tokens: int) -> dict[str, Any]:
+        settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "pad_token_id": pad, "do_sample": not self.sampling.greedy}
+        # a checkpoint's own generation settings would make it another algorithm
+        settings |= {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "num_beams": 1}
+        if not self.sampling.greedy:
+            settings |= {"temperature": self.sampling.temperature, "top_k": self.sampling.top_k, "top_p": self.sampling.top_p}
+        if self.name == "hf_assisted":
+            assert self.draft is not None
+            settings["assistant_model"] = self.draft.model
+        if self.name == "hf_prompt_lookup":
+            settings |= {"prompt_lookup_num_tokens": self.options["gamma"], "max_matching_ngram_size": self.options["ngram"]}
+        return settings
+
+    def _swap(self) -> Callable[[], None]:
+        """Give the draft model this row's settings; returns what gives it back its own."""
+        if self.name != "hf_assisted":
+            return lambda: None
+        assert self.draft is not None
+        model, own = self.draft.model, self.draft.model.generation_config
+        model.generation_config = self.assistant_config
+        return lambda: setattr(model, "generation_config", own)

@@ -1,0 +1,186 @@
+"""A comparison in words: the cells of its table and the notes below it, and all of it as one HTML file."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from specwb.evaluation.compare import PARTS
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SPREAD = 4  # quartiles of fewer runs than this say nothing
+
+
+def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
+    """The table as it is printed: one row a method, column -> text. ``frame`` is what :func:`specwb.compare` returned."""
+    out = []
+    for row in frame.to_dict("records"):
+        parts = [None if pd.isna(row[p]) else row[p] for p in PARTS]
+        total = sum(p for p in parts if p is not None)
+        out.append({
+            "method": row["method"],
+            "exact": "lossless" if row["lossless"] else "LOSSY",
+            "identical": "-" if row["identical"] is None else "yes" if row["identical"] else "NO",
+            "tau": f"{row['tau']:.2f}",
+            "accepted/round": f"{row['accepted_per_round']:.2f}",
+            "tokens/s": f"{row['tokens_per_second']:.1f}",
+            "speedup": f"{row['speedup']:.2f}x",
+            "(quartiles)": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}" if frame.attrs["runs"] >= SPREAD else "-",
+            **{name: f"{p / total:.0%}" if p is not None and total else "-" for name, p in zip(PARTS, parts, strict=True)},
+        })  # fmt: skip
+    return out
+
+
+def notes(facts: dict[str, Any], columns: bool = False) -> list[str]:
+    """What has to be known beside the table.
+
+    Args:
+        facts: the attributes of the frame.
+        columns: the table has columns of the runs without loops, so they need not be told here.
+    """
+    s = facts["settings"]
+    cut = f", {facts['cut_prompts']} cut to the context" if facts["cut_prompts"] else ""
+    early = ", interrupted" if facts["interrupted"] else ""
+    filters = "".join(f", {name} {s[name]:g}" for name, off in (("top_k", 0), ("top_p", 1)) if s[name] != off)
+    out = [
+        f"{facts['device']}; " + "; ".join(f"{role} {name}" for role, name in facts["models"].items()),
+        f"{facts['prompts']} of {facts['all_prompts']} prompts in {facts['runs']} runs{cut}{early}, batch {s['batch']}, "
+        f"{s['max_new_tokens']} new tokens, temperature {s['temperature']:g}{filters}, {s['dtype']}; speedup is over ar, median of paired runs; "
+        "identical: greedy tokens equal to ar's",
+    ]
+    straight = facts["non_looping"]
+    if straight is not None and straight["runs"] < straight["of"]:
+        text = f"plain greedy text loops (8 tokens three times) in {straight['of'] - straight['runs']} of {straight['of']} runs"
+        each = ", ".join(f"{name} {r['speedup']:.2f}x (tau {r['tau']:.2f})" for name, r in straight["methods"].items() if name != "ar")
+        rest = f"'no loops' is over the other {straight['runs']}" if columns else f"in the other {straight['runs']}: {each}"
+        out.append(f"{text}; {rest}" if each else text)
+    if facts["time_split"]["separate"]:
+        out.append("draft, score, verify, commit are from a second pass, eager and timed part by part; tokens/s and speedup are not")
+    return out
+
+
+def html(frame: pd.DataFrame, command: str = "") -> str:
+    """The comparison as one page: figures, table, models, device, settings, command and versions.
+
+    plotly.js is inlined once, so the page has about 5 MB and asks for nothing from outside.
+
+    Args:
+        frame: what :func:`specwb.compare` returned.
+        command: the command line it came from.
+    """
+    from plotly.offline import get_plotlyjs  # only who asks for a page needs plotly
+
+    facts = frame.attrs
+    rows = pd.DataFrame(cells(frame))
+    some = facts["non_looping"]
+    if columns := some is not None and 0 < some["runs"] < some["of"]:
+        straight = some["methods"]
+        rows["tau, no loops"] = [f"{straight[name]['tau']:.2f}" for name in frame["method"]]
+        rows["speedup, no loops"] = [f"{straight[name]['speedup']:.2f}x" for name in frame["method"]]
+    details = {
+        "command": command, "device": facts["device"], **facts["models"],
+        "settings": ", ".join(f"{name} {value}" for name, value in facts["settings"].items()),
+        "versions": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
+    }  # fmt: skip
+    return "\n".join([
+        "<!doctype html>", '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        f"<title>Speculative decoding compared</title><style>{_STYLE}</style>", f"<script>{get_plotlyjs()}</script></head><body>",
+        "<h1>Speculative decoding compared</h1>",
+        f'<div class="wide">{rows.to_html(index=False, border=0)}</div>',
+        *(f"<p>{escape(note)}</p>" for note in notes(facts, columns)),
+        *(_section(i, drawn, caption) for i, (drawn, caption) in enumerate(_figures(frame))),
+        "<h2>How it was measured</h2><dl>",
+        *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in details.items() if value),
+        "</dl></body></html>", "",
+    ])  # fmt: skip
+
+
+def _figures(frame: pd.DataFrame) -> list[tuple[go.Figure, str]]:
+    """The figures that there is something to show in, with what must be said about each."""
+    from specwb import figures
+
+    facts = frame.attrs
+    lengths = {name: [a for run in runs for row in run for a in row] for name, runs in facts["accepted_lengths"].items() if name != "ar"}
+    split = {row["method"]: {p: row[p] for p in PARTS} for row in frame.to_dict("records") if not any(pd.isna(row[p]) for p in PARTS)}
+    out = [(
+        figures.comparison(frame),
+        f"Median over {facts['runs']} paired runs; the bars' whiskers are quartiles. Hatched: the transformers library on the same models. "
+        "tau is tokens per target forward, the closing token included.",
+    )]  # fmt: skip
+    if lengths:
+        out.append((figures.round_lengths(lengths), "A round adds the drafted tokens it accepted and one closing token from the target."))
+        out.append((
+            figures.acceptance_by_depth({name: facts["acceptance_by_depth"][name] for name in lengths}),
+            "Of the rounds whose accepted path reached the depth before and had candidates there: the share that accepted one. "
+            "Whiskers: one standard error. Depths tested fewer than ten times are left out.",
+        ))  # fmt: skip
+    if split:
+        where = "a second pass, eager and timed part by part" if facts["time_split"]["separate"] else "the measured runs"
+        out.append((figures.time_split(split, facts["time_split"]["tokens"]), f"Seconds of {where} over the tokens emitted in them."))
+    if len(facts["by_category"]) > 1:
+        out.append((figures.by_category(facts["by_category"]), "The same runs, by the category of the prompt."))
+    return out
+
+
+def _section(number: int, drawn: go.Figure, caption: str) -> str:
+    options = {"responsive": True, "displaylogo": False}
+    inner = drawn.to_html(
+        full_html=False, include_plotlyjs=False, div_id=f"figure-{number}", config=options, default_height=f"{drawn.layout.height}px"
+    )
+    return f"<section>{inner}<p>{escape(caption)}</p></section>"
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
+th, td { padding: .3em .55em; text-align: right; border-bottom: 1px solid #ddd; vertical-align: top; }
+td { white-space: nowrap; } td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 9em; }
+th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
+section { margin-top: 2em; } p { color: #444; max-width: 60em; }
+dt { font-weight: 600; } dd { margin: 0 0 .6em; overflow-wrap: anywhere; }
+"""
+
+
+def check_path(path: Path, option: str) -> None:
+    """Can a file be written there? Asked before the work whose results it is to hold.
+
+    Raises:
+        ValueError: it is a folder, or its folder does not exist or cannot be written to.
+    """
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise ValueError(f"{option}: {path} is a folder, give the name of a file")
+    if not folder.is_dir():
+        raise ValueError(f"{option}: {path} cannot be written, the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{option}: {path} cannot be written, no permission in {folder}")
+
+
+def check_plotly() -> None:
+    """Raises ValueError with what to install where plotly is missing."""
+    try:
+        import plotly  # noqa: F401
+    except ImportError as error:
+        raise ValueError("--html needs plotly: pip install 'specwb[notebooks]'") from error
+
+
+def write(text: str, path: Path) -> None:
+    """Write beside ``path`` and rename: whoever opens it finds the old file or the whole new one.
+
+    Raises:
+        OSError: it cannot be written; what was there is untouched.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, "utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

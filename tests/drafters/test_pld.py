@@ -1,0 +1,128 @@
+"""Prompt lookup proposes what the transformers library proposes, row by row, and cuts a draft only where nothing is lost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import tiny
+import torch
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+import specwb
+from specwb.drafters.pld import PromptLookup
+from specwb.flow import State
+from specwb.probability import Sampling
+
+
+def state_of(texts: list[list[int]], done: list[bool] | None = None, spare: int = 20) -> State:
+    """Rows of these known texts; what lies beyond them is tokens too."""
+    known = torch.tensor([len(text) for text in texts])
+    capacity = int(known.max()) + spare
+    tokens = torch.randint(0, 4, (len(texts), capacity))
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = torch.tensor(text)
+    over = torch.tensor(done or [False] * len(texts))
+    return State(tokens, known, known.clone(), known + 10, over, torch.tensor([], dtype=torch.long), Sampling(), int(known.max()), None)
+
+
+def proposed(drafter: PromptLookup, state: State) -> list[list[int]]:
+    draft = drafter.propose(state, None)
+    lengths = draft.valid[:, 1:].sum(1)
+    assert bool((draft.valid[:, 1:].int().cumprod(1).sum(1) == lengths).all()), "a chain is valid up to its end"
+    assert draft.tree.is_chain
+    assert int(lengths.max()) == draft.tree.D, "cut to the longest"
+    assert draft.tokens[:, 0].tolist() == [int(row[k - 1]) for row, k in zip(state.tokens, state.known)]
+    return [row[1 : n + 1].tolist() for row, n in zip(draft.tokens, lengths.tolist())]
+
+
+@pytest.mark.parametrize(("gamma", "ngram"), [(10, 3), (1, 1), (4, 2), (3, 5)])
+def test_candidates_are_those_of_the_library(gamma, ngram):
+    rng = random.Random(gamma)
+    library = PromptLookupCandidateGenerator(num_output_tokens=gamma, max_matching_ngram_size=ngram, max_length=10**6)
+    drafter = PromptLookup(gamma, ngram)
+    seen: set[int] = set()
+    for _ in range(60):
+        letters = rng.choice([1, 2, 4, 9])
+        texts = [[rng.randrange(letters) for _ in range(rng.randint(1, 24))] for _ in range(5)]
+        found = proposed(drafter, state_of(texts))
+        for text, mine in zip(texts, found):
+            ids = torch.tensor([text])
+            assert mine == library.get_candidates(ids)[0][0, len(text) :].tolist(), text
+            seen.add(len(mine))
+    assert seen == set(range(gamma + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ([1, 2, 3, 9, 7, 2, 3, 8, 1, 2, 3], [9, 7]),  # three tokens before two
+        ([5, 3, 8, 4, 2, 3, 9, 4, 2, 3], [9, 4]),  # the longest n-gram before the first occurrence of a shorter one
+        ([2, 3, 7, 6, 2, 3, 8, 5, 2, 3], [7, 6]),  # the first of equals
+        ([4, 4], [4]),  # the n-gram and its continuation may overlap
+        ([1, 2, 3], []),
+        ([6], []),
+    ],
+)  # fmt: skip
+def test_the_longest_n_gram_and_then_the_first(text, wanted):
+    assert proposed(PromptLookup(2, 3), state_of([text])) == [wanted]
+
+
+def test_finished_rows_and_rows_without_a_match_cost_nothing():
+    drafter = PromptLookup(5, 2)
+    texts = [[1, 2, 3, 4, 1, 2], [8, 9], [1, 1, 1, 1]]
+    assert drafter.propose(state_of(texts), None).tree.D == 4
+    assert proposed(drafter, state_of(texts, [True, False, False])) == [[], [], [1, 1]]
+    assert drafter.propose(state_of(texts, [True, False, True]), None).tree.n == 1
+    static = state_of(texts)
+    static.static = True
+    draft = drafter.propose(static, None)
+    assert draft.tree.D == 5
+    assert draft.valid[:, 1:].sum(1).tolist() == [4, 0, 2]
+
+
+class CutAtEnd(PromptLookup):
+    """As the library: no candidate from an end of text token on."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        ends = (draft.tokens[:, :, None] == state.eos).any(-1)
+        ends[:, 0] = False
+        draft.valid = draft.valid & (ends.cumsum(1) == 0)
+        self.cuts.append(int(ends.sum()))
+        return draft
+
+    cuts: list[int] = []  # noqa: RUF012
+
+
+def loops() -> specwb.Target:
+    """A model that soon repeats itself."""
+    return specwb.load(tiny.build("qwen2", seed=0))
+
+
+@pytest.mark.parametrize(("temperature", "most"), [(0.0, 10), (0.3, 5)])
+def test_what_repeats_is_accepted(temperature, most):
+    out = specwb.decode(loops(), tiny.PROMPTS, "pld", max_new_tokens=60, temperature=temperature, seed=3)
+    assert out.mean_tokens_per_round > 1.3
+    assert max(map(max, out.accepted_lengths)) == most
+
+
+def test_the_end_of_text_among_the_candidates_needs_no_cut():
+    """The engine trims at it: same text and same rounds as with the library's cut candidates."""
+    target = loops()
+    whole = specwb.decode(target, tiny.PROMPTS, "pld", max_new_tokens=60).tokens
+    CutAtEnd.cuts.clear()
+    for eos in dict.fromkeys(whole[0] + whole[2]):
+        here, there = (
+            specwb.decode(target, tiny.PROMPTS, specwb.Method("pld", drafter, None, specwb.Exactness.LOSSLESS), max_new_tokens=60, eos=eos)
+            for drafter in (PromptLookup(), CutAtEnd())
+        )
+        assert here.tokens == there.tokens
+        assert here.rounds == there.rounds
+    assert sum(CutAtEnd.cuts) > 5, "no candidate was ever cut"
+
+
+@pytest.mark.parametrize(("option", "value"), [("gamma", 0), ("gamma", 2.5), ("ngram", 0), ("ngram", True)])
+def test_wrong_options_are_refused_and_named(option, value):
+    with pytest.raises(specwb.MethodError, match=f"pld: {option} must be an integer >= 1, got {value}"):
+        specwb.method("pld", tiny.target(), **{option: value})

@@ -1,0 +1,162 @@
+"""The report: one file that asks for nothing from outside and says what was measured; figures are pure functions of plain numbers."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import re
+import shutil
+import subprocess
+
+import plotly
+import pytest
+import tiny
+
+from specwb import figures
+from specwb.evaluation import report
+from specwb.evaluation.compare import PARTS, compare
+
+PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11], [4]]
+
+
+@pytest.fixture(scope="module")
+def frame():
+    made = compare(tiny.target(), PROMPTS, ["sps", "mcsd:tree=3-1", "hf_assisted:gamma=3"], draft=tiny.draft(), max_new_tokens=20)
+    # one more category than the prompts have
+    made.attrs["by_category"]["other"] = made.attrs["by_category"]["all"]
+    made.attrs["non_looping"] |= {"runs": 3, "of": 4, "methods": made.attrs["by_category"]["all"]}
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(frame):
+    return report.html(frame, "specwb compare --methods 'sps <b>'")
+
+
+def test_the_page_has_all_figures_and_asks_for_nothing(page):
+    assert page.startswith("<!doctype html>")
+    assert re.findall(r'<div id="(figure-\d)"', page) == [f"figure-{i}" for i in range(5)]
+    assert page.count(f"plotly.js v{plotly.offline.get_plotlyjs_version()}") == 1
+    outside = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"(?:src|href)=|url\(|@import", outside)
+
+
+def test_the_page_says_what_was_measured(frame, page):
+    text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    for row in report.cells(frame):
+        assert all(f"<td>{html.escape(value)}</td>" in text for value in row.values())
+    assert "no loops" in text
+    assert "specwb compare --methods &#x27;sps &lt;b&gt;&#x27;" in text
+    for wanted in (frame.attrs["device"], *frame.attrs["models"].values(), "temperature 0.0", f"torch {frame.attrs['versions']['torch']}"):
+        assert html.escape(wanted) in text
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium to open the page with")
+def test_a_browser_draws_all_figures(page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run(["chromium", *options, f"file://{path}"], capture_output=True, text=True, timeout=120, check=True)
+    drawn = re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
+    assert len(re.findall(r'class="[^"]*svg-container', drawn)) == 5
+    assert "Acceptance by depth</text>" in drawn
+
+
+def test_cells_and_notes(frame):
+    rows = {row["method"]: row for row in report.cells(frame)}
+    assert rows["ar"]["tau"] == "1.00"
+    assert rows["ar"]["speedup"] == "1.00x"
+    assert rows["ar"]["(quartiles)"] == "1.00-1.00"
+    assert rows["sps"]["identical"] == "yes"
+    assert all(rows["hf_greedy"][p] == "-" for p in PARTS)
+    assert sum(int(rows["sps"][p].rstrip("%")) for p in PARTS) == pytest.approx(100, abs=2)
+    few = compare(tiny.target(), PROMPTS[:2], ["ar"], max_new_tokens=4, temperature=0.5, top_k=7, library=False)
+    (row,) = report.cells(few)
+    assert (row["identical"], row["(quartiles)"]) == ("-", "-")
+    assert "temperature 0.5, top_k 7, float32" in report.notes(few.attrs)[1]
+
+
+def test_notes_tell_of_loops_cuts_and_a_second_pass(frame):
+    facts = dict(frame.attrs) | {"cut_prompts": 2, "time_split": {"separate": True, "tokens": {}}}
+    figures_of = {"ar": {"speedup": 1, "tau": 1}, "sps": {"speedup": 1.234, "tau": 2.345}}
+    facts["non_looping"] = {"runs": 3, "of": 4, "prompts": 3, "methods": figures_of}
+    text = "\n".join(report.notes(facts))
+    assert "2 cut to the context" in text
+    assert "loops (8 tokens three times) in 1 of 4 runs; in the other 3: sps 1.23x (tau 2.35)" in text
+    assert "second pass" in text
+    assert "sps 1.23x" not in "\n".join(report.notes(facts, columns=True))
+    facts["non_looping"] = {"runs": 4, "of": 4, "prompts": 4, "methods": figures_of}
+    assert "loops" not in "\n".join(report.notes(facts))
+
+
+def test_a_comparison_of_nothing_but_plain_decoding_is_drawn_too():
+    page = report.html(compare(tiny.target(), PROMPTS[:1], ["ar"], max_new_tokens=2, temperature=1.0, library=False))
+    assert "Speedup over plain decoding" in page
+    assert "Acceptance by depth" not in page
+    assert "no loops" not in page
+
+
+def test_round_lengths():
+    drawn = figures.round_lengths({"a": [0, 0, 1, 3], "b": [1]})
+    bars = [t for t in drawn.data if t.type == "bar"]
+    assert [list(b.x) for b in bars] == [[1, 2, 3, 4]] * 2
+    assert [list(b.y) for b in bars] == [[0.5, 0.25, 0, 0.25], [0, 1, 0, 0]]
+    assert [t.x[0] for t in drawn.data if t.type == "scatter"] == [2, 2]
+    assert drawn.layout.annotations[0].text == "a, tau 2.00"
+    for bad in ({}, {"a": []}):
+        with pytest.raises(ValueError, match="at least one"):
+            figures.round_lengths(bad)
+
+
+def test_time_split():
+    drawn = figures.time_split({"a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5}}, {"a": 1000})
+    assert {t.name: t.x[0] for t in drawn.data} == {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5}
+    assert drawn.data[1].customdata[0] == 0.5
+    assert drawn.layout.annotations[0].text == "4.00 ms"
+    with pytest.raises(ValueError, match="at least one token"):
+        figures.time_split({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 0})
+
+
+def test_acceptance_by_depth():
+    drawn = figures.acceptance_by_depth({"none": [], "a": [(75, 100), (10, 20), (9, 9)], "rare": [(1, 2)]})
+    (line,) = drawn.data
+    assert (line.name, list(line.x), list(line.y)) == ("a", [1, 2], [0.75, 0.5])
+    assert line.error_y.array[0] == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
+    assert "nothing" in figures.acceptance_by_depth({}).layout.title.text
+
+
+def test_by_category():
+    rows = {"ar": {"speedup": 1.0}, "a": {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5, "tau": 3.0, "runs": 4}}
+    drawn = figures.by_category({"code": rows, "math": rows})
+    assert [t.name for t in drawn.data] == ["code", "math"]
+    assert list(drawn.data[0].x) == [2.0]
+    assert drawn.data[0].y[0] < drawn.data[1].y[0]
+    assert len({t.marker.symbol for t in drawn.data}) == 2
+    with pytest.raises(ValueError, match="at least one category"):
+        figures.by_category({})
+
+
+def test_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "a.html"
+    report.write("old", path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        report.write("new", path)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.html"]
+
+
+def test_paths_are_checked_before_the_work(tmp_path, monkeypatch):
+    report.check_path(tmp_path / "new.html", "--html")
+    with pytest.raises(ValueError, match=r"--html: .* is a folder"):
+        report.check_path(tmp_path, "--html")
+    with pytest.raises(ValueError, match=r"--html: .* does not exist"):
+        report.check_path(tmp_path / "no" / "new.html", "--html")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ValueError, match="no permission"):
+        report.check_path(tmp_path / "new.html", "--html")

@@ -1,0 +1,170 @@
+"""Public files: what lies under SPECWB_DATA, what a server sends, and everything that can be wrong with either."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from specwb import files
+
+PLAIN = b'{"question_id": 81, "category": "writing", "turns": ["one", "two"]}\n' * 50
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server = self.server
+        server.asked += 1
+        self.send_response(server.status)
+        self.send_header("Content-Length", str(len(server.body) + server.short))
+        self.end_headers()
+        self.wfile.write(server.body)
+
+    def log_message(self, *_):
+        pass
+
+
+def closed_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, no SPECWB_DATA, no proxy."""
+    pooch = pytest.importorskip("pooch")
+    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / "cache")
+    monkeypatch.delenv("SPECWB_DATA", raising=False)
+    monkeypatch.setenv("NO_PROXY", "*")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def server(cache, monkeypatch):
+    """A local server of ``body`` under every address; ``mt_bench`` (plain) and ``humaneval`` (gzip) point to it."""
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.asked, made.status, made.short, made.body = 0, 200, 0, PLAIN
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{made.server_port}/"
+    digest, packed = hashlib.sha256(PLAIN).hexdigest(), gzip.compress(PLAIN, mtime=0)
+    made.packed = packed
+    monkeypatch.setitem(files.FILES, "mt_bench", files.Remote("mt_bench/question.jsonl", address + "question.jsonl", digest, "x"))
+    fake = files.Remote("humaneval/H.jsonl", address + "H.jsonl.gz", digest, "x", packed=hashlib.sha256(packed).hexdigest())
+    monkeypatch.setitem(files.FILES, "humaneval", fake)
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def refused(name: str, *words: str) -> None:
+    with pytest.raises(files.DataError) as caught:
+        files.read(name)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 400
+    assert all(word in text for word in words), text
+
+
+def test_a_download_is_checked_and_kept(server, cache):
+    assert files.read("mt_bench") == PLAIN
+    assert files.read("mt_bench") == PLAIN
+    assert server.asked == 1
+    assert [p.name for p in cache.iterdir()] == ["mt_bench.jsonl"]
+
+
+def test_an_official_gzip_is_checked_as_it_is_sent_and_read_unpacked(server, cache):
+    server.body = server.packed
+    assert files.read("humaneval") == PLAIN
+    assert (cache / "humaneval.jsonl.gz").read_bytes() == server.packed
+
+
+def spoil_checksum(server):
+    server.body = PLAIN + b"x"
+
+
+def spoil_status(server):
+    server.status = 404
+
+
+def spoil_length(server):
+    server.short = 1000
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"), [(spoil_checksum, "another sha256"), (spoil_status, "HTTP 404"), (spoil_length, "the connection was cut")]
+)
+def test_a_bad_download_is_one_line_is_not_kept_and_the_next_attempt_works(server, cache, caplog, spoil, words):
+    import pooch
+
+    pooch.get_logger().addHandler(caplog.handler)
+    spoil(server)
+    refused("mt_bench", "mt_bench/question.jsonl under SPECWB_DATA (not set)", f"127.0.0.1:{server.server_port}/question.jsonl", words)
+    assert not list(cache.iterdir())
+    pooch.get_logger().removeHandler(caplog.handler)
+    assert not caplog.records  # the library adds no lines of its own
+    server.body, server.status, server.short = PLAIN, 200, 0
+    assert files.read("mt_bench") == PLAIN
+
+
+def test_no_server(cache, monkeypatch):
+    monkeypatch.setitem(files.FILES, "mt_bench", files.Remote("a", f"http://127.0.0.1:{closed_port()}/a", "0" * 64, "x"))
+    refused("mt_bench", "no connection (ConnectionError)")
+
+
+def test_a_damaged_cache_is_mended(server, cache):
+    files.read("mt_bench")
+    (cache / "mt_bench.jsonl").write_bytes(b"rubbish")
+    assert files.read("mt_bench") == PLAIN
+    assert server.asked == 2
+
+
+def test_a_cache_that_cannot_be_written(server, cache):
+    cache.write_text("a file where the folder should be")
+    refused("mt_bench", "the cache cannot be written", str(cache))
+
+
+def test_without_pooch(server, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    refused("mt_bench", "pip install pooch")
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("name", ["mt_bench", "humaneval"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_folder_of_the_users_comes_first_plain_or_gzipped(server, tmp_path, monkeypatch, name, packed):
+    monkeypatch.setenv("SPECWB_DATA", str(tmp_path / "data"))
+    path = tmp_path / "data" / (files.FILES[name].path + (".gz" if packed else ""))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(PLAIN, 1) if packed else PLAIN)  # anybody's gzip: what counts is what is in it
+    assert files.read(name) == PLAIN
+    assert server.asked == 0
+    path.write_bytes(gzip.compress(PLAIN + b"x") if packed else PLAIN + b"x")
+    refused(name, str(path), "sha256")
+    if packed:
+        path.write_bytes(gzip.compress(PLAIN)[:-20])
+        refused(name, str(path), "not a whole gzip file")
+        path.write_bytes(PLAIN)
+        refused(name, str(path), "not a whole gzip file")
+
+
+def test_unknown_name():
+    refused("nonsense", "unknown data file 'nonsense'", "spec_bench")
+
+
+def test_addresses_are_pinned():
+    for name in ("gsm8k_train", "gsm8k_test", "humaneval", "mt_bench", "spec_bench"):
+        remote = files.FILES[name]
+        owner, repository, commit, *_ = remote.url.removeprefix("https://raw.githubusercontent.com/").split("/")
+        assert owner
+        assert repository
+        assert len(commit) == 40
+        assert int(commit, 16)
+        assert bool(remote.packed) == remote.url.endswith(".gz")

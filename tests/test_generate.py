@@ -1,0 +1,208 @@
+"""Text as it is decoded: pieces add up to the whole text whatever the tokens split, and the command line that prints them."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import sys
+
+import pytest
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import WordLevel
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+import specwb
+from specwb import cli
+from specwb.models.load import data_dir
+from specwb.streaming import Stream
+
+TEXT = "naïve — 日本 🙂 café\tx\n  y 👩‍👩‍👧 ends"
+
+
+@pytest.fixture(scope="module")
+def bytelevel():
+    return AutoTokenizer.from_pretrained(data_dir() / "lab" / "target")
+
+
+@pytest.fixture(scope="module")
+def fallback():
+    """Like Llama 2's: a word's token holds the space before it, which is dropped at the very beginning; bytes of what has no token."""
+    vocabulary = [*(f"<0x{b:02X}>" for b in range(256)), "▁Hello", "▁world", "!", "<unk>"]
+    made = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<unk>"))
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+
+
+def stream(tokenizer, prompt, blocks):
+    pieces = []
+    made = Stream(tokenizer, prompt, lambda text, drafted: pieces.append((text, drafted)))
+    for ids, accepted in blocks:
+        made(0, ids, accepted)
+    made.close()
+    return made, pieces
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_add_up_to_the_text_and_no_character_is_printed_by_halves(bytelevel, seed):
+    rng = random.Random(seed)
+    left = ids = bytelevel(TEXT)["input_ids"]
+    blocks = []
+    while left:
+        n = rng.randint(1, 5)
+        blocks.append((left[:n], min(n, len(left)) - 1))
+        left = left[n:]
+    made, pieces = stream(bytelevel, bytelevel("Say: ")["input_ids"], blocks)
+    assert "".join(text for text, _ in pieces) == TEXT
+    assert not any("\ufffd" in text for text, _ in pieces)
+    assert made.ids == ids
+    assert made.rounds == len(blocks)
+    assert made.mean_tokens_per_round == len(ids) / len(blocks)
+    assert made.accepted == len(ids) - len(blocks)
+
+
+def test_a_piece_belongs_to_the_token_that_completed_it(bytelevel):
+    ids = bytelevel("a日b")["input_ids"]
+    assert len(ids) == 5  # the character in the middle is three tokens
+    _, pieces = stream(bytelevel, [5], [(ids[:4], 3), (ids[4:], 0)])
+    assert pieces == [("a", True), ("日", False), ("b", False)]
+
+
+def test_leading_spaces_and_bytes_of_a_fallback(fallback):
+    hello, world, mark = fallback.convert_tokens_to_ids(["▁Hello", "▁world", "!"])
+    assert fallback.decode([world]) == "world"  # alone it has no space
+    _, pieces = stream(fallback, [hello], [([world], 0), ([mark], 0)])
+    assert pieces == [(" world", False), ("!", False)]
+    # the second character's first byte makes the decoder give up on the first, which was shown already
+    two = list("éà".encode())
+    assert fallback.decode([hello, *two[:3]]) == "Hello\ufffd\ufffd\ufffd"
+    _, pieces = stream(fallback, [hello], [([b], 0) for b in two])
+    assert [text for text, _ in pieces] == ["é", "à"]
+
+
+def test_a_character_that_never_comes_whole_is_shown_at_the_end(bytelevel):
+    ids = bytelevel("a日")["input_ids"][:-1]
+    _, pieces = stream(bytelevel, [5], [(ids, 0)])
+    assert "".join(text for text, _ in pieces) == bytelevel.decode(ids)
+    assert pieces[-1][0].strip("\ufffd") == ""
+
+
+def call(monkeypatch, capsys, *arguments: str, terminal: bool = False, stdin: str = "") -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["specwb", "generate", *arguments])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+    if terminal:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return specwb.load("lab")
+
+
+PROMPT = "def fib(n):"
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, temperature):
+    code, out, err = call(monkeypatch, capsys, PROMPT, "--method", "mcsd:tree=4-2-2", "--max-new-tokens", "24", "--temperature", temperature)
+    wanted = specwb.decode(lab, PROMPT, "mcsd:tree=4-2-2", max_new_tokens=24, temperature=float(temperature))
+    assert code == 0
+    assert out == wanted.text + "\n" * (not wanted.text.endswith("\n"))
+    tau = wanted.mean_tokens_per_round
+    assert f"mcsd: {len(wanted.tokens[0])} tokens in {wanted.rounds[0]} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round)" in err
+    assert "speedup" not in err  # nothing was measured against
+
+
+def test_a_terminal_tells_drafted_tokens_from_closing_ones(monkeypatch, capsys, lab):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    _, out, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24", terminal=True)
+    wanted = specwb.decode(lab, PROMPT, "sps", max_new_tokens=24)
+    assert "closing tokens" in err
+    pieces = re.findall(r"\x1b\[38;5;(\d+)m(\x1b\[4m)?(.*?)\x1b\[0m", out, re.DOTALL)
+    assert "".join(text for *_, text in pieces) == wanted.text
+    tokens = iter(wanted.tokens[0])
+    drafted = [(lab.tokenizer.decode([next(tokens)]), i < a) for a in wanted.accepted_lengths[0] for i in range(a + 1)]
+    assert len(set(drafted)) > 2
+    assert [(text, colour == "32") for colour, _, text in pieces] == drafted
+    assert all(bool(line) is (colour == "166") for colour, line, _ in pieces)
+
+
+def test_no_color_is_obeyed(monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
+    _, out, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8", terminal=True)
+    assert "\x1b" not in out + err
+
+
+def test_a_prompt_from_standard_input(monkeypatch, capsys):
+    given = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8")[1]
+    assert call(monkeypatch, capsys, "-", "--max-new-tokens", "8", stdin=PROMPT)[1] == given
+
+
+def test_chat_applies_the_template(monkeypatch, capsys, lab):
+    _, out, _ = call(monkeypatch, capsys, "What is 2 + 2?", "--chat", "--max-new-tokens", "8")
+    wanted = specwb.decode(lab, lab.tokenizer("<|user|>What is 2 + 2?<|assistant|>")["input_ids"], "sps", max_new_tokens=8).text
+    assert out.rstrip("\n") == wanted.rstrip("\n")
+    assert out != call(monkeypatch, capsys, "What is 2 + 2?", "--max-new-tokens", "8")[1]
+
+
+def test_baseline_is_measured_when_asked_for(monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8", "--baseline")
+    assert code == 0
+    assert re.search(r"warm, one run each: [\d.]+ tokens/s, plain decoding [\d.]+: speedup [\d.]+x; greedy text identical", err)
+
+
+def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
+    rounds = 0
+    true = Stream.__call__
+
+    def third(self, *arguments):
+        nonlocal rounds
+        true(self, *arguments)
+        rounds += 1
+        if rounds == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stream, "__call__", third)
+    code, out, err = call(monkeypatch, capsys, PROMPT)
+    assert code == 130
+    assert out.strip()
+    assert "tokens in 3 rounds" in err
+    assert err.rstrip().endswith("interrupted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "prompt 0 is empty"),
+        (["-"], "prompt 0 is empty"),
+        ([PROMPT, "--method", "nope"], "unknown method 'nope'"),
+        ([PROMPT, "--method", "sps:tree=4-2"], "sps has no option 'tree'"),
+        ([PROMPT, "--method", "ar", "--draft", "lab-draft"], "ar has no option 'draft'"),
+        ([PROMPT, "--method", "sps:draft=lab-draft", "--draft", "lab-draft"], "'draft' is given twice"),
+        ([PROMPT, "--max-new-tokens", "5000"], "exceeds the context"),
+        ([PROMPT, "--top-p", "0"], "top_p must be"),
+        ([PROMPT, "--temperature", "-1"], "temperature must be >= 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, arguments, message):
+    code, out, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out
+
+
+def test_chat_without_a_template(monkeypatch, capsys, lab):
+    monkeypatch.setattr(lab.tokenizer, "chat_template", None)
+    monkeypatch.setattr(specwb, "load", lambda *_, **__: lab)
+    code, out, err = call(monkeypatch, capsys, PROMPT, "--chat")
+    assert code == 2
+    assert "has no chat template" in err
+    assert not out
