@@ -8,6 +8,7 @@ out.text, out.mean_tokens_per_round
 from specwb.drafters.base import Drafter
 from specwb.engine import Clock, Output, PromptError, decode, rounds
 from specwb.flow import Draft, Exactness, Law, LawMismatch, State, Step
+from specwb.hf import UnsupportedGeneration, hf
 from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
 from specwb.models.backbone import UnsupportedModel
 from specwb.models.load import LoadError, load
@@ -38,11 +39,14 @@ __all__ = [
     "Step",
     "Target",
     "Tree",
+    "UnsupportedGeneration",
     "UnsupportedModel",
+    "check",
     "citation",
     "compare",
     "decode",
     "explain",
+    "hf",
     "load",
     "method",
     "register",
@@ -57,4 +61,8 @@ def __getattr__(name: str):
         from specwb.evaluation.compare import compare
 
         return compare
+    if name == "check":
+        from specwb.evaluation.check import check
+
+        return check
     raise AttributeError(f"module 'specwb' has no attribute {name!r}")

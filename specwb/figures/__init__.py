@@ -1,8 +1,25 @@
-"""Plotly figures of plain results: a round, its tests, a decoding, a comparison. They compute nothing about models."""
+"""Plotly figures of plain results: a round, its tests, a decoding, a comparison, two laws, a curve. They compute nothing about models."""
 
+from specwb.figures.acceptance import acceptance
+from specwb.figures.categories import by_category
 from specwb.figures.comparison import comparison
 from specwb.figures.decisions import decisions
+from specwb.figures.depths import acceptance_by_depth
+from specwb.figures.lengths import round_lengths
 from specwb.figures.rounds import tokens_per_round
+from specwb.figures.speedup import speedup
+from specwb.figures.timing import time_split
 from specwb.figures.tree import draft_tree
 
-__all__ = ["comparison", "decisions", "draft_tree", "tokens_per_round"]
+__all__ = [
+    "acceptance",
+    "acceptance_by_depth",
+    "by_category",
+    "comparison",
+    "decisions",
+    "draft_tree",
+    "round_lengths",
+    "speedup",
+    "time_split",
+    "tokens_per_round",
+]

@@ -13,7 +13,7 @@ from specwb.verify.rule import NodeRule
 class Rejection(NodeRule):
     """Accept x ~ q iff ``u q(x) < p(x)``; otherwise draw from ``(p - q)+``. Exact; acceptance ``sum min(p, q) = 1 - TV(p, q)``.
 
-    Proof: theory/01_verification.md, theorem 1. For chains: one child a node.
+    Proof: theory/01_single_draft.md, theorem 1.1. For chains: one child a node.
     """
 
     name = "rejection"

@@ -14,7 +14,7 @@ class RRS(NodeRule):
 
     Scalar form: after j rejections the residual is ``(p - M_j q)+`` with one number ``M_j = m_1 + .. + m_j``, where
     ``m_1 = 1`` and ``m_{j+1} = sum (p - M_j q)+``. Accept x_j iff ``u m_j q(x_j) < p(x_j) - M_{j-1} q(x_j)``.
-    Equal to normalising p <- (p - q)+ after every rejection (theory/01_verification.md, theorems 2 and 4).
+    Equal to normalising p <- (p - q)+ after every rejection (theory/04_several_candidates.md, theorems 4.1 and 4.3).
 
     Differs from the MCSD code in: strict comparison, no division, inputs untouched, and a residual without mass keeps the
     law in force instead of becoming NaN.

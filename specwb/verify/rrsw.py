@@ -15,7 +15,7 @@ class RRSw(NodeRule):
     Scalar form: with ``A_j`` the candidates rejected so far and ``s_j = q(not A_{j-1})``,
     ``c_0 = 0, m_1 = 1; c_j = c_{j-1} + m_j / s_j; m_{j+1} = sum (p - c_j q)+``.
     Accept x_j iff ``u m_j q(x_j) < (p(x_j) - c_{j-1} q(x_j)) s_j``; the residual is ``(p - c_k q)+``
-    (theory/01_verification.md, theorems 3 and 4). ``s_j`` is summed over the tokens that remain: written as ``1 - q(A)``
+    (theory/04_several_candidates.md, theorems 4.2 and 4.3). ``s_j`` is summed over the tokens that remain: written as ``1 - q(A)``
     it loses everything for over-confident drafts (TV .014 to .022 in float32).
 
     Candidates must come in drawing order; sorting them breaks the law. With fewer tokens in q's support than candidates

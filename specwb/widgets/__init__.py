@@ -1,6 +1,8 @@
 """Views for notebooks: what is shown comes from the library, a widget only chooses what to show."""
 
+from specwb.widgets.acceptance import AcceptanceExplorer
 from specwb.widgets.display import show
 from specwb.widgets.explorer import RoundExplorer
+from specwb.widgets.speed import SpeedExplorer
 
-__all__ = ["RoundExplorer", "show"]
+__all__ = ["AcceptanceExplorer", "RoundExplorer", "SpeedExplorer", "show"]

@@ -1,4 +1,4 @@
-"""The welcome notebook in a real JupyterLab in a real browser: run all cells, move the slider, read the page."""
+"""Notebooks in a real JupyterLab in a real browser: run all cells, move the sliders, read the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = "00_welcome.ipynb"
+WELCOME, SAMPLING = NOTEBOOKS = ("00_welcome.ipynb", "01_speculative_sampling.ipynb")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -40,15 +40,16 @@ playwright = pytest.importorskip("playwright.sync_api")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A JupyterLab server on a copy of the notebook without outputs, with settings of its own and no news dialog."""
+    """A JupyterLab server on copies of the notebooks without outputs, with settings of its own and no news dialog."""
     home = tmp_path_factory.mktemp("jupyter")
     folder = home / "notebooks"
     folder.mkdir()
-    notebook = nbformat.read(ROOT / "notebooks" / NOTEBOOK, 4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":  # what is seen later has been run here
-            cell.outputs, cell.execution_count = [], None
-    nbformat.write(notebook, folder / NOTEBOOK)
+    for name in NOTEBOOKS:
+        notebook = nbformat.read(ROOT / "notebooks" / name, 4)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":  # what is seen later has been run here
+                cell.outputs, cell.execution_count = [], None
+        nbformat.write(notebook, folder / name)
     config, settings = home / "config", home / "settings" / "@jupyterlab" / "notebook-extension"
     (config / "labconfig").mkdir(parents=True)
     off = {"@jupyterlab/apputils-extension:announcements": True, "@jupyterlab/extensionmanager-extension": True}
@@ -92,23 +93,39 @@ def lab(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(lab):
-    """The notebook, opened and run from top to bottom."""
+def browser():
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        page.uncaught = []
-        page.on("pageerror", lambda error: page.uncaught.append(str(error)))
-        page.goto(f"{lab}/lab/tree/{NOTEBOOK}?token={TOKEN}")
-        page.wait_for_function(f"{KERNEL}?.status == 'idle' && {KERNEL}.connectionStatus == 'connected'", timeout=SECONDS * 1000)
-        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells'), 0")
-        # done when every cell has run, or when one has failed (the rest is then not run)
-        page.wait_for_function(
-            f"(cells => cells.every(c => c.execution_count != null) || cells.some(c => c.outputs.some(o => o.output_type == 'error')))({MODEL})",
-            timeout=SECONDS * 1000,
-        )
-        yield page
+        yield browser
         browser.close()
+
+
+def ran(browser, lab, name):
+    """A notebook, opened and run from top to bottom."""
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.uncaught = []
+    page.on("pageerror", lambda error: page.uncaught.append(str(error)))
+    # a workspace of its own: the usual one would open what another page has open as well
+    page.goto(f"{lab}/lab/workspaces/{Path(name).stem}/tree/{name}?token={TOKEN}")
+    page.wait_for_function(f"window.jupyterapp?.shell?.currentWidget?.context?.path == '{name}'", timeout=SECONDS * 1000)
+    page.wait_for_function(f"{KERNEL}?.status == 'idle' && {KERNEL}.connectionStatus == 'connected'", timeout=SECONDS * 1000)
+    page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells'), 0")
+    # done when every cell has run, or when one has failed (the rest is then not run)
+    page.wait_for_function(
+        f"(cells => cells.every(c => c.execution_count != null) || cells.some(c => c.outputs.some(o => o.output_type == 'error')))({MODEL})",
+        timeout=SECONDS * 1000,
+    )
+    return page
+
+
+@pytest.fixture(scope="module")
+def page(browser, lab):
+    return ran(browser, lab, WELCOME)
+
+
+@pytest.fixture(scope="module")
+def sampling(browser, lab):
+    return ran(browser, lab, SAMPLING)
 
 
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
@@ -124,7 +141,9 @@ def summary(page) -> re.Match:
     return found
 
 
-def test_all_cells_run_without_error(page):
+@pytest.mark.parametrize("which", ["page", "sampling"])
+def test_all_cells_run_without_error(which, request):
+    page = request.getfixturevalue(which)
     cells = page.evaluate(MODEL)
     assert [c["execution_count"] for c in cells] == list(range(1, len(cells) + 1))
     for cell in cells:
@@ -179,3 +198,52 @@ def test_a_bad_tree_is_answered_in_the_page(page):
     playwright.expect(line).to_contain_text("mcsd 2-2, temperature 1, seed 0: round", timeout=60_000)
     errors = [o for c in page.evaluate(MODEL) for o in c["outputs"] if o["output_type"] == "error"]
     assert errors == page.uncaught == []
+
+
+def moved(page, place: int, label: str, key: str) -> str:
+    """Press a key on a slider of the place-th explorer; the line of text that it then shows."""
+    explorer = page.locator(".specwb-summary").nth(place).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+    line = explorer.locator(".specwb-summary")
+    before = line.inner_text()
+    explorer.locator(".widget-hslider", has_text=label).get_by_role("slider").press(key)
+    playwright.expect(line).not_to_have_text(before, timeout=30_000)
+    return line.inner_text()
+
+
+def test_the_draft_is_shaped_in_the_page(sampling):
+    from specwb import analysis
+    from specwb.widgets.acceptance import shaped
+
+    sampling.locator(".specwb-summary").first.wait_for(timeout=60_000)
+    title = sampling.locator(".specwb-summary").first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").locator(".gtitle")
+    settings = {"temperature": 1.0, "shift": 4.0, "sharpness": 1.0}  # where the notebook's last cell about it left the sliders
+    for label, name, step in (("shift", "shift", 0.5), ("sharpness", "sharpness", 0.1), ("temperature", "temperature", 0.1)):
+        text = moved(sampling, 0, label, "ArrowRight")
+        settings[name] += step
+        p, q = shaped(**settings)
+        alpha = analysis.acceptance_rate(p, q)
+        counts, accepted = analysis.simulate(p, q, 2000)
+        assert text == (
+            "temperature {temperature:.1f}, shift {shift:.1f}, sharpness {sharpness:.1f}".format(**settings)
+            + f": acceptance 1 - TV = {alpha:.3f}; {accepted / 2000:.3f} of 2000 draws accepted, "
+            f"output off p by at most {abs(counts / 2000 - p).max():.3f}"
+        )
+        playwright.expect(title).to_have_text(f"accepted {alpha:.3f} = 1 − TV(p, q)", timeout=30_000)
+    assert sampling.uncaught == []
+
+
+def test_the_speedup_model_in_the_page(sampling):
+    from specwb import analysis
+
+    sampling.get_by_label("scoring costs").select_option("as one token (v = 1)")
+    playwright.expect(sampling.locator(".specwb-summary").nth(1)).to_contain_text("v(5) = 1.00", timeout=30_000)
+    alpha, c, gamma = 0.8, 0.1, 5  # where the notebook left them
+    for label in ("alpha", "c", "gamma"):
+        text = moved(sampling, 1, label, "ArrowRight")
+        alpha, c, gamma = alpha + 0.01 * (label == "alpha"), c + 0.01 * (label == "c"), gamma + (label == "gamma")
+        best = analysis.best_gamma(alpha, c, most=10)
+        assert text == (
+            f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = 1.00: gamma {gamma} adds {analysis.expected_tokens(alpha, gamma):.2f} tokens a round, "
+            f"speedup {analysis.speedup(alpha, gamma, c):.2f}x; best is gamma {best} with {analysis.speedup(alpha, best, c):.2f}x"
+        )
+    assert sampling.uncaught == []

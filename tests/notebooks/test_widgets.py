@@ -17,9 +17,10 @@ pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
 import ipywidgets  # noqa: E402
 import plotly.graph_objects as go  # noqa: E402
 
-from specwb import figures, widgets  # noqa: E402
+from specwb import analysis, figures, widgets  # noqa: E402
 from specwb.figures.style import label, visible  # noqa: E402
-from specwb.widgets import RoundExplorer, show  # noqa: E402
+from specwb.widgets import AcceptanceExplorer, RoundExplorer, SpeedExplorer, show  # noqa: E402
+from specwb.widgets.acceptance import shaped  # noqa: E402
 from specwb.widgets.explorer import branching  # noqa: E402
 
 PROMPT = [1, 2, 3]
@@ -320,3 +321,107 @@ def test_bad_first_settings_are_refused_like_everywhere():
 def test_branching():
     assert branching("4-2-2") == (4, 2, 2)
     assert branching(" 3 - 1") == (3, 1)
+
+
+# --------------------------------------------------------------------------------------------- acceptance and speed, drawn
+
+
+def test_acceptance_figure_adds_up():
+    p, q, counts = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [5, 3, 2]
+    figure = figures.acceptance(p, q, counts)
+    accepted, residual, rejected, output, drawn = figure.data
+    assert [a + b for a, b in zip(accepted.y, residual.y)] == pytest.approx(p)
+    assert [a + b for a, b in zip(accepted.y, rejected.y)] == pytest.approx(q)
+    assert list(output.y) == pytest.approx(p)
+    assert list(drawn.y) == [0.5, 0.3, 0.2]
+    assert figure.layout.barmode == "stack"
+    assert "accepted 0.700" in figure.layout.title.text
+    # colour never stands alone
+    assert len({bar.marker.pattern.shape or "" for bar in (accepted, residual, rejected)}) == 3
+    assert output.marker.symbol != drawn.marker.symbol
+    assert set(figures.acceptance(p, q).data[4].y) == {None}
+    for bad in ({"counts": [1]}, {"labels": ["a"]}):
+        with pytest.raises(ValueError, match="p has 3 tokens"):
+            figures.acceptance(p, q, **bad)
+    with pytest.raises(ValueError, match="same tokens"):
+        figures.acceptance(p, [1.0])
+
+
+def test_speedup_figure():
+    figure = figures.speedup({"one": [1, 2, 3], "two": [1, 1.5]}, {2: 2.5}, gamma=1)
+    one, two, ring, points = figure.data
+    assert (list(one.x), list(one.y)) == ([0, 1, 2], [1, 2, 3])
+    assert (list(ring.x), list(ring.y)) == ([1], [2])
+    assert (list(points.x), list(points.y)) == ([2], [2.5])
+    assert one.line.dash != two.line.dash
+    assert len({t.marker.symbol for t in figure.data}) == 4
+    assert not figures.speedup({"one": [1]}).data[-1].x
+    with pytest.raises(ValueError, match="between one and 3 curves"):
+        figures.speedup({})
+    with pytest.raises(ValueError, match=r"gamma must be 0\.\.2"):
+        figures.speedup({"one": [1, 2, 3]}, gamma=3)
+
+
+def shown(widget) -> dict:
+    (figure,) = [c for c in widget.children if isinstance(c, go.FigureWidget)]
+    return json.loads(figure.to_json())
+
+
+def picture(figure: go.Figure) -> dict:
+    return json.loads(go.FigureWidget(figure).to_json())
+
+
+@pytest.mark.parametrize(
+    ("control", "value"), [("temperature", 0.2), ("temperature", 5.0), ("shift", -5.0), ("shift", 0.0), ("sharpness", 0.2), ("sharpness", 5.0)]
+)
+def test_acceptance_explorer_shows_the_librarys_numbers(control, value):
+    explorer = AcceptanceExplorer(draws=500, seed=3)
+    settings = {"temperature": 1.0, "shift": 1.0, "sharpness": 1.0, control: value}
+    before = shown(explorer)
+    getattr(explorer, control).value = value
+    p, q = shaped(**settings)
+    counts, accepted = analysis.simulate(p, q, 500, 3)
+    assert shown(explorer) == picture(figures.acceptance(p, q, counts.tolist())) != before
+    assert f"acceptance 1 - TV = {analysis.acceptance_rate(p, q):.3f}; {accepted / 500:.3f} of 500 draws accepted" in explorer.summary
+    assert f"off p by at most {abs(counts / 500 - p).max():.3f}" in explorer.summary
+    assert explorer.summary in explorer.children[1].value
+
+
+def test_shaped_laws():
+    p, q = shaped(1.0, 0.0, 1.0)
+    assert p.tolist() == q.tolist()
+    assert p.sum() == pytest.approx(1)
+    assert p.argmax() == 6
+    assert shaped(1.0, 3.0, 1.0)[1].argmax() == 9
+    assert shaped(1.0, 0.0, 4.0)[1].max() > p.max() > shaped(2.0, 0.0, 1.0)[0].max()
+    for temperature, sharpness in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="temperature and sharpness must be > 0"):
+            shaped(temperature, 1.0, sharpness)
+
+
+def test_speed_explorer_shows_the_librarys_numbers():
+    measured = {1: 1.1, 4: 1.3}
+
+    def v(gamma: int) -> float:
+        return 1 + 0.1 * gamma
+
+    explorer = SpeedExplorer(alpha=0.6, c=0.2, gamma=2, most=8, v=v, measured=measured)
+    explorer.alpha.value, explorer.c.value, explorer.gamma.value = 0.8, 0.05, 6
+    for scoring, cost in ((explorer.scoring.options[0], v), (explorer.scoring.options[1], lambda g: 1)):
+        explorer.scoring.value = scoring
+        curve = [analysis.speedup(0.8, g, 0.05, cost(g)) for g in range(9)]
+        assert shown(explorer) == picture(figures.speedup({"predicted": curve}, measured, 6))
+        best = analysis.best_gamma(0.8, 0.05, cost, 8)
+        assert explorer.summary == (
+            f"alpha 0.80, c 0.05, v(6) = {cost(6):.2f}: gamma 6 adds {analysis.expected_tokens(0.8, 6):.2f} tokens a round, "
+            f"speedup {curve[6]:.2f}x; best is gamma {best} with {curve[best]:.2f}x"
+        )
+        assert explorer.summary in explorer.children[1].value
+    alone = SpeedExplorer(alpha=0.6559, c=0.1286)
+    assert (alone.alpha.value, alone.c.value) == (0.66, 0.13)
+    assert len(alone.scoring.options) == 1
+    assert "v(4) = 1.00" in alone.summary
+    for control in (alone.alpha, alone.c, alone.gamma, alone.scoring):
+        assert control.description
+    alone.alpha.value, alone.c.value = 0.0, 1.0
+    assert "best is gamma 0 with 1.00x" in alone.summary

@@ -1,0 +1,22 @@
+"""Closed forms of speculative decoding: acceptance, tokens a round, speedup. Neither a model nor the engine is needed.
+
+Proofs: theory/02_acceptance.md and theory/03_speed.md. Every function takes floats, arrays, tensors or fractions and gives the same kind back.
+"""
+
+from specwb.analysis.acceptance import acceptance_rate, acceptance_under_temperature, output_law, residual, simulate
+from specwb.analysis.cost import best_gamma, expected_rounds, expected_tokens, reach, roofline, speedup, tree_reach
+
+__all__ = [
+    "acceptance_rate",
+    "acceptance_under_temperature",
+    "best_gamma",
+    "expected_rounds",
+    "expected_tokens",
+    "output_law",
+    "reach",
+    "residual",
+    "roofline",
+    "simulate",
+    "speedup",
+    "tree_reach",
+]

@@ -1,0 +1,62 @@
+"""One drafted token: what is accepted, what is rejected, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from specwb.analysis import acceptance_rate, output_law
+from specwb.analysis.acceptance import Laws
+from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, figure
+
+
+def acceptance(p: Laws, q: Laws, counts: Sequence[int] | None = None, labels: Sequence[str] | None = None) -> go.Figure:
+    """Two laws laid over each other: the mass both have is accepted, what p has beyond q is the residual, what q has beyond p is rejected.
+
+    Accepted and residual together are as high as p, accepted and rejected as high as q. The short lines are the law of the output
+    (:func:`specwb.analysis.output_law`); they lie on p whatever q is. Five traces: accepted, residual, rejected, output, drawn.
+
+    Args:
+        p, q: laws ``[V]``. counts: how often each token came out in a simulation ``[V]``. labels: of the tokens, default their numbers.
+    Raises:
+        ValueError: lengths differ.
+    """
+    alpha = float(acceptance_rate(p, q))
+    target, draft = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
+    hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
+    names = [str(i) for i in range(len(p))] if labels is None else list(labels)
+    n = 0 if counts is None else int(sum(counts))
+    if len(names) != len(p) or (counts is not None and len(counts) != len(p)):
+        raise ValueError(f"p has {len(p)} tokens, labels {len(names)}, counts {len(p) if counts is None else len(counts)}")
+    both = np.minimum(target, draft)
+
+    def bar(heights: np.ndarray, name: str, colour: str, shape: str) -> go.Bar:
+        pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": "white" if shape == "/" else colour}
+        inside = "white" if shape == "." else colour
+        return go.Bar(
+            x=names, y=heights, name=name, marker={"color": inside, "pattern": pattern, "line": {"color": colour, "width": 1}}, hovertemplate=hover
+        )
+
+    drawn = [c / n for c in counts] if counts is not None and n else [None] * len(p)
+    return figure(
+        bar(both, "accepted, min(p, q)", ACCEPTED, ""),
+        bar(target - both, "residual, (p − q)+", CLOSING, "/"),
+        bar(draft - both, "rejected, (q − p)+", DRAFT, "."),
+        go.Scatter(
+            x=names, y=output_law(target, draft), mode="markers", name="output law",
+            marker={"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}}, hovertemplate=hover,
+        ),
+        go.Scatter(
+            x=names, y=drawn, mode="markers", name=f"{n} draws", showlegend=bool(n),
+            marker={"symbol": "diamond-open", "size": 9, "color": INK, "line": {"width": 2}}, hovertemplate=hover,
+        ),
+        title={"text": f"accepted {alpha:.3f} = 1 − TV(p, q)", "x": 0, "xref": "paper"},
+        barmode="stack",
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        xaxis={"title": {"text": "token"}, "type": "category", "dtick": 1},
+        yaxis={"title": {"text": "probability"}, "range": [0, 1.15 * float(np.maximum(target, draft).max())]},
+        height=380,
+        margin={"l": 60, "r": 20, "t": 100, "b": 50},
+    )  # fmt: skip

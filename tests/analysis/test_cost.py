@@ -1,0 +1,175 @@
+"""Tokens a round and speed: against enumeration over whole rounds, and against each other."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction as F
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from specwb import Tree, analysis
+from specwb.verify import exact
+
+P, Q = exact.norm([4, 2, 1, 1]), exact.norm([1, 2, 4, 1])
+
+
+def always(law):
+    return lambda prefix: law
+
+
+@pytest.mark.parametrize("gamma", range(5))
+def test_expected_tokens_is_what_enumeration_of_rounds_gives(gamma):
+    alpha = analysis.acceptance_rate(P, Q)
+    tau = analysis.expected_tokens(alpha, gamma)
+    assert isinstance(tau, F)
+    assert tau == 1 + exact.expected_accepted(exact.rejection, exact.iid, always(P), always(Q), range(-1, gamma))
+    assert tau == (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    assert tau == sum(analysis.reach([alpha] * gamma))
+
+
+def test_ends_and_arrays():
+    assert analysis.expected_tokens(F(1), 4) == 5
+    assert analysis.expected_tokens(F(0), 4) == 1
+    assert analysis.expected_tokens(np.array([0.0, 0.5, 1.0]), 2).tolist() == [1, 1.75, 3]
+    for gamma in (-1, 1.5, True):
+        with pytest.raises(ValueError, match="gamma must be an integer >= 0"):
+            analysis.expected_tokens(0.5, gamma)
+    for alpha in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=r"alpha must be in 0\.\.1"):
+            analysis.expected_tokens(alpha, 2)
+    for c, v in ((-1, 1), (0.1, 0)):
+        with pytest.raises(ValueError, match="c must be >= 0 and v > 0"):
+            analysis.speedup(0.5, 2, c, v)
+
+
+def test_rounds_of_different_difficulty():
+    """A rate shared by a whole round: more tokens than the mean rate gives (Jensen), and rates that rise with depth."""
+    alphas, weights = [F(1, 4), F(3, 4), F(1)], [F(1, 2), F(1, 4), F(1, 4)]
+    mean = sum(a * w for a, w in zip(alphas, weights))
+    for gamma in range(1, 6):
+        mixed = sum(w * analysis.expected_tokens(a, gamma) for a, w in zip(alphas, weights))
+        assert (mixed > analysis.expected_tokens(mean, gamma)) if gamma > 1 else mixed == analysis.expected_tokens(mean, gamma)
+    moments = [sum(w * a**k for a, w in zip(alphas, weights)) for k in range(6)]
+    rates = [b / a for a, b in pairwise(moments)]
+    assert rates == sorted(rates)
+    assert analysis.reach(rates) == moments
+    # independent from place to place the mean rate is all that matters, whatever it varies with
+    assert sum(analysis.reach([mean] * 3)) == analysis.expected_tokens(mean, 3)
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 4])
+def test_rates_that_depend_on_the_prefix(gamma):
+    """With the conditional rates of every depth the sum of reach is exact, though acceptance depends on the text."""
+    rng = random.Random(gamma)
+    table = {}
+
+    def model(side):
+        def law(prefix):
+            return table.setdefault((side, prefix), exact.norm([rng.randint(1, 9) for _ in range(2)]))
+
+        return law
+
+    target, draft = model("p"), model("q")
+    reached = [exact.expected_accepted(exact.rejection, exact.iid, target, draft, range(-1, d)) for d in range(gamma + 1)]
+    gained = [F(1), *(b - a for a, b in pairwise(reached))]  # P(depth reached)
+    rates = [b / a for a, b in pairwise(gained)]
+    assert len(set(rates)) == gamma
+    assert sum(analysis.reach(rates)) == 1 + reached[-1]
+
+
+# ------------------------------------------------------------------------------------------------------------------- trees
+
+
+@pytest.mark.parametrize("ks", [(2,), (2, 1), (3, 2), (2, 2)])
+def test_tree_reach_is_what_enumeration_gives(ks):
+    """Where p and q are the same everywhere, rates by rank are exact: P(rank accepted) by enumeration at one node."""
+    rank = [F(0)] * max(ks)
+    for tokens, chance in exact.without_replacement(Q, max(ks)):
+        for i, a in enumerate(exact.rrsw(P, Q, tokens)[0]):
+            rank[i] += chance * a
+    parents = Tree.branching(*ks).host[0]
+    tau = sum(analysis.tree_reach([rank] * len(ks), parents))
+    assert tau == 1 + exact.expected_accepted(exact.rrsw, exact.without_replacement, always(P), always(Q), parents)
+
+
+def test_a_chain_is_a_tree():
+    rates = [F(1, 2), F(1, 3), F(3, 4)]
+    assert analysis.tree_reach([[r] for r in rates], range(-1, 3)) == analysis.reach(rates)
+    lopsided = Tree.paths([(0, 0, 0), (1,)]).host[0]
+    by_rank = [[F(1, 2), F(1, 4)], [F(1, 3)], [F(1, 5)]]
+    assert analysis.tree_reach(by_rank, lopsided) == [1, F(3, 4), F(1, 6), F(1, 30)]
+
+
+def test_rates_that_do_not_cover_the_tree_are_refused():
+    with pytest.raises(ValueError, match="no rate for depth 1, rank 1"):
+        analysis.tree_reach([[0.5]], (-1, 0, 0))
+    with pytest.raises(ValueError, match="no rate for depth 2, rank 0"):
+        analysis.tree_reach([[0.5]], (-1, 0, 1))
+    with pytest.raises(ValueError, match="root"):
+        analysis.tree_reach([[0.5]], (0, 0))
+
+
+# ------------------------------------------------------------------------------------------------------------------- speed
+
+
+def test_speedup_by_hand():
+    assert analysis.speedup(F(1, 2), 2, F(1, 8)) == F(7, 4) / F(5, 4)
+    assert analysis.speedup(F(1, 2), 2, F(1, 8), F(3, 2)) == 1
+    assert analysis.speedup(F(4, 5), 0, F(1, 10)) == 1
+
+
+def test_best_gamma_is_where_the_speedup_stops_rising():
+    for alpha in (0.05, 0.3, 0.5, 0.8, 0.95):
+        for c in (0.01, 0.1, 0.3, 0.6):
+            curve = [analysis.speedup(alpha, g, c) for g in range(65)]
+            best = analysis.best_gamma(alpha, c, most=64)
+            assert curve[best] == max(curve)
+            first = next(g for g in range(65) if alpha ** (g + 1) <= c * curve[g])
+            assert first == best, (alpha, c)
+            assert all(a < b for a, b in pairwise(curve[: best + 1]))
+            assert all(a >= b for a, b in pairwise(curve[best:]))
+            assert (best > 0) == (alpha > c)
+            assert max(curve) < 1 / (1 - alpha)
+
+
+def test_scoring_that_costs_as_much_as_decoding_never_pays():
+    """v(gamma) = gamma + 1: arithmetic takes all the time."""
+    assert analysis.best_gamma(0.99, 0.0, v=lambda g: g + 1) == 0
+    assert all(analysis.speedup(0.9, g, 0.01, g + 1) < 1 for g in range(1, 9))
+    assert analysis.best_gamma(0.8, 0.1, v=lambda g: 1 + 0.2 * g) < analysis.best_gamma(0.8, 0.1)
+    # a constant price of scoring is paid by drafting rounds only: one token is decoded plainly
+    assert analysis.best_gamma(0.5, 0.1, v=3.0) == 0
+
+
+def test_batches():
+    """While the weights are still being read more tokens are free; a batch that fills the arithmetic units alone leaves nothing to gain."""
+    assert [analysis.roofline(g, 1, 32) for g in (0, 7, 31)] == [1, 1, 1]
+    assert analysis.roofline(63, 1, 32) == 2
+    assert [analysis.roofline(g, 32, 32) for g in range(4)] == [1, 2, 3, 4]
+    assert [analysis.roofline(g, 50, 32) for g in range(4)] == [1, 2, 3, 4]
+    best = [analysis.best_gamma(0.8, 0.05, lambda g, b=b: analysis.roofline(g, b, 32)) for b in (1, 4, 8, 16, 32, 64)]
+    assert best == sorted(best, reverse=True)
+    assert best[0] > 0 == best[-1]
+    for batch in (32, 50):
+        assert all(analysis.speedup(a, g, c, analysis.roofline(g, batch, 32)) < 1 for a in (0.5, 0.99) for g in (1, 5) for c in (0.0, 0.2))
+    for batch, balance in ((0, 32), (1, 0)):
+        with pytest.raises(ValueError, match="batch must be >= 1 and balance > 0"):
+            analysis.roofline(2, batch, balance)
+
+
+def test_expected_rounds():
+    assert analysis.expected_rounds([1], 7) == 7  # plain decoding
+    assert analysis.expected_rounds([1, 1, 1], 7) == 3  # blocks of three: the last one is cut
+    reached = analysis.reach([F(1, 2), F(1, 2)])
+    # by hand: P(1) = 1/2, P(2) = 1/4, P(3) = 1/4
+    assert analysis.expected_rounds(reached, 0) == 0
+    assert analysis.expected_rounds(reached, 1) == 1
+    assert analysis.expected_rounds(reached, 2) == F(3, 2)
+    assert analysis.expected_rounds(reached, 3) == 1 + F(1, 2) * F(3, 2) + F(1, 4)
+    many = [float(analysis.expected_rounds(list(map(float, reached)), n)) for n in (200, 201)]
+    assert many[1] - many[0] == pytest.approx(1 / float(sum(reached)))
+    assert many[0] > 200 / float(sum(reached))
+    with pytest.raises(ValueError, match="tokens must be >= 0"):
+        analysis.expected_rounds(reached, -1)

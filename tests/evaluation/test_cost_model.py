@@ -1,0 +1,106 @@
+"""What is measured and predicted of a pair: counts by hand, and times that are put together as stated."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb import analysis
+from specwb.evaluation.cost import CostModel, accepted_by_rank, calibrate, forward_seconds
+
+PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
+
+
+def model(**changes) -> CostModel:
+    settings = {
+        "target": {1: 1.0, 2: 1.5, 5: 3.0}, "draft": {1: 0.1, 2: 0.2, 4: 0.4}, "opening": (2.0, 0.5), "rest": 0.25,
+        "chain": [[0.5], [0.5], [0.5]], "tree": [[0.5, 0.25], [0.5, 0.25]],
+    }  # fmt: skip
+    return CostModel(**{**settings, **changes})
+
+
+def test_round_seconds_by_hand():
+    m = model()
+    assert m.c == pytest.approx(0.1)
+    assert [m.v(g) for g in (0, 1, 4)] == [1, 1.5, 3]
+    assert m.v(2) == pytest.approx(2.0)  # between
+    assert m.v(6) == pytest.approx(4.0)  # beyond: the last slope
+    assert m.round_seconds(specwb.Tree.chain(0)) == 1
+    assert m.round_seconds(specwb.Tree.chain(1)) == pytest.approx(1.5 + 0.2 + 0.25)
+    assert m.round_seconds(specwb.Tree.chain(3)) == pytest.approx(2.5 + 0.2 + 0.1 + 0.1 + 0.75)
+    assert m.round_seconds(specwb.Tree.branching(2, 1)) == pytest.approx(3.0 + 0.2 + 0.2 + 0.5)  # five nodes; two are fed for the last level
+
+
+def test_speedup_counts_prompts_and_whole_rounds():
+    m, chain = model(), specwb.Tree.chain(2)
+    rounds = analysis.expected_rounds([1, 0.5, 0.25], 10)
+    assert m.speedup(chain, 10) == pytest.approx((2 + 10) / (2.5 + rounds * m.round_seconds(chain)))
+    assert model(opening=(0.0, 0.0)).speedup(specwb.Tree.chain(0), 10) == 1
+    assert m.reach(specwb.Tree.branching(2, 1)) == [1, 0.75, 0.375]
+    with pytest.raises(ValueError, match="no rate for depth 4"):
+        m.reach(specwb.Tree.chain(4))
+
+
+class Known(specwb.Drafter):
+    """A tree of the plain continuation at a chosen rank by depth, and of a token that is not it elsewhere."""
+
+    def __init__(self, ks: tuple[int, ...], ranks: tuple[int, ...], texts: dict[int, list[int]]) -> None:
+        self.tree, self.ranks, self.texts = specwb.Tree.branching(*ks), ranks, texts
+
+    def propose(self, state, noise):
+        (row,) = state.tokens.tolist()
+        known = int(state.known[0])
+        whole = self.texts[row[0]]
+        tokens, (_, *nodes) = [], range(self.tree.n)
+        depth, rank = self.tree.depth[0].tolist(), self.tree.rank[0].tolist()
+        for node in nodes:
+            right = whole[min(known + depth[node] - 1, len(whole) - 1)]
+            tokens.append(right if rank[node] == self.ranks[depth[node] - 1] else (right + 1 + rank[node]) % tiny.VOCABULARY)
+        return self.candidates(state, torch.tensor([tokens]))
+
+
+def test_accepted_by_rank_counts_what_the_walk_took():
+    whole = {p[0]: p + list(tiny.plain("llama", tuple(p), 40)) for p in PROMPTS}
+
+    def rates(ks, ranks):
+        method = specwb.Method("known", Known(ks, ranks, whole), None, specwb.Exactness.LOSSLESS)
+        return accepted_by_rank(tiny.target(), PROMPTS, method, max_new_tokens=20)
+
+    assert rates((2, 3), (1, 2)) == [[0, 1, 0], [0, 0, 1]]
+    assert rates((2, 3), (0, 7)) == [[1, 0, 0], [0, 0, 0]]  # depth 2 is tested and never accepted
+    assert rates((1, 1, 1), (3, 0, 0)) == [[0], [0], [0]]  # depths 2 and 3 are never reached
+
+
+def test_rates_reproduce_tau():
+    """Over rounds that no limit cuts, the sum of reach is the measured tau."""
+    settings = {"draft": tiny.draft("llama", 0.05), "gamma": 3, "temperature": 1.0, "max_new_tokens": 60, "seed": 1}
+    rates = accepted_by_rank(tiny.target(), PROMPTS, "sps", **settings)
+    lengths = []
+    for prompt in PROMPTS:
+        lengths += specwb.decode(tiny.target(), prompt, "sps", **settings).accepted_lengths[0][:-1]
+    assert 0.1 < rates[0][0] < 1
+    assert sum(analysis.reach([r[0] for r in rates])) == pytest.approx(1 + sum(lengths) / len(lengths))
+
+
+def test_forwards_take_time_and_more_tokens_more():
+    seconds = forward_seconds(tiny.target(), [1, 200], [1, 2, 3], rounds=6)
+    assert list(seconds) == [1, 200]
+    assert 0 < seconds[1] < seconds[200]
+    for widths in ([], [0]):
+        with pytest.raises(ValueError, match="widths must be integers >= 1"):
+            forward_seconds(tiny.target(), widths, [1])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_calibrate(temperature):
+    made = calibrate(tiny.target(), tiny.draft(), PROMPTS, gamma=3, tree=(2, 2), max_new_tokens=16, temperature=temperature, rounds=4)
+    assert (len(made.chain), len(made.tree), len(made.tree[0])) == (3, 2, 2)
+    assert made.c > 0
+    assert all(a > b for a, b in pairwise(made.reach(specwb.Tree.chain(3))))
+    # the chain that was measured is predicted as it was measured
+    assert made.round_seconds(specwb.Tree.chain(3)) > made.target[1]
+    assert 0 < made.speedup(specwb.Tree.branching(2, 1), 20) < 3

@@ -1,0 +1,625 @@
+"""The transformers plug: what ``generate`` returns with it is what it returns without, for every registered method."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import weakref
+from functools import cache
+from itertools import product
+
+import pytest
+import test_decoding_law as law
+import tiny
+import torch
+from test_protocol import CASES, NAMES, NEEDS, PAIRS, Pair
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StopStringCriteria,
+    TextStreamer,
+    TopKLogitsWarper,
+    WatermarkingConfig,
+)
+
+import specwb
+from specwb.models.load import data_dir
+
+plugs = sys.modules["specwb.hf"]  # the name in the package is the function
+PAD, NEW = 63, 16
+every_case = pytest.mark.parametrize(("key", "options"), CASES, ids=NAMES)
+
+
+@cache
+def model(pair: Pair) -> nn.Module:
+    return copy.deepcopy(pair.target.model)
+
+
+def plug(key: str, options: dict, pair: Pair):
+    own = {"draft": pair.draft} if "draft" in specwb.METHODS[key].options else {}
+    return specwb.hf(key, **own, **(NEEDS[key](pair) if key in NEEDS else {}), **options)
+
+
+def batch(*prompts: list[int], pad: int = PAD) -> dict[str, Tensor]:
+    """Left-padded."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts])
+    return {"input_ids": ids, "attention_mask": torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])}
+
+
+def library(one: nn.Module, inputs: dict, **settings) -> Tensor:
+    """What ``generate`` gives by itself; no argmax of it may be a matter of rounding."""
+    out = one.generate(**inputs, **settings, return_dict_in_generate=True, output_scores=True)
+    for step, scores in enumerate(out.scores):
+        best = scores.topk(2).values
+        going = torch.ones(len(scores), dtype=torch.bool)
+        ends = settings.get("eos_token_id")
+        if ends is not None:
+            text = out.sequences[:, inputs["input_ids"].shape[1] :][:, :step]
+            going = ~torch.isin(text, torch.tensor(ends)).any(1)
+        assert bool((best[:, 0] - best[:, 1] > 1e-4)[going].all())
+    return out.sequences
+
+
+class Accepted:
+    """Watches the plug's decodings: how many drafted tokens were kept in all, the last one's settings and how long its rows became."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count, real = 0, plugs.rounds
+
+        def rounds(*arguments, **settings):
+            self.settings = settings
+            for step in real(*arguments, **settings):
+                self.count += int(step.verdict.accepted.clamp_min(0).sum())
+                self.lengths = (step.state.known - step.state.start).tolist()
+                yield step
+
+        patch.setattr(plugs, "rounds", rounds)
+
+
+RAGGED = batch(*tiny.PROMPTS)
+# the first prompt of the first pair goes on 47 1 31 3 56 41 5 5 3, the others come to no 41
+SETTINGS: dict[str, dict] = {
+    "plain": {},
+    "one eos": {"eos_token_id": 5},
+    "several eos": {"eos_token_id": [41, 9, 0]},
+    "max_length": {"max_new_tokens": None, "max_length": 10},
+    "one token": {"max_new_tokens": 1},
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "min_new_tokens": {"eos_token_id": [5, 9, 2], "min_new_tokens": 12},
+    "min_length": {"eos_token_id": [5, 9, 2], "min_length": 14},
+    "suppress_tokens": {"suppress_tokens": [2, 3], "begin_suppress_tokens": [47, 59]},
+    "bad_words_ids": {"bad_words_ids": [[2, 2], [31, 3], [0, 62], [33]]},
+    "sequence_bias": {"sequence_bias": [[[5], 4.0], [[41, 7], 9.0]]},
+    "forced_eos_token_id": {"eos_token_id": 6, "forced_eos_token_id": 6},
+    "decay": {"eos_token_id": [17, 18], "exponential_decay_length_penalty": (4, 1.6)},
+    "many": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "eos_token_id": [5, 9], "min_new_tokens": 10, "remove_invalid_values": True},
+}
+
+
+@cache
+def wanted(pair: Pair, name: str) -> Tensor:
+    return library(model(pair), RAGGED, **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@every_case
+def test_greedy_is_the_librarys(key, options, name):
+    settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}
+    got = model(PAIRS[0]).generate(**RAGGED, **settings, custom_generate=plug(key, options, PAIRS[0]))
+    assert got.tolist() == wanted(PAIRS[0], name).tolist()
+
+
+@pytest.mark.parametrize("pair", PAIRS[1:], ids=str)
+@pytest.mark.parametrize("name", ["plain", "many"])
+@every_case
+def test_greedy_is_the_librarys_for_other_families(key, options, name, pair):
+    got = model(pair).generate(**RAGGED, max_new_tokens=NEW, pad_token_id=PAD, **SETTINGS[name], custom_generate=plug(key, options, pair))
+    assert got.tolist() == wanted(pair, name).tolist()
+
+
+def test_the_settings_change_the_text():
+    texts = {name: wanted(PAIRS[0], name).tolist() for name in SETTINGS}
+    assert all(text != texts["plain"] for name, text in texts.items() if name != "plain")
+
+
+@pytest.mark.parametrize("name", ["plain", "repetition_penalty", "no_repeat_ngram_size", "many"])
+@pytest.mark.parametrize(("spec", "depth"), [("sps:gamma=4", 4), ("mcsd:tree=3-2-2-1", 4)])
+def test_drafts_of_the_processed_text_are_accepted(spec, depth, name, monkeypatch):
+    """A draft equal to the target, so that processed nodes lie deep in accepted paths: equality above was not that of nothing accepted."""
+    accepted = Accepted(monkeypatch)
+    one = model(PAIRS[0])
+    got = one.generate(**RAGGED, **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}, custom_generate=specwb.hf(spec, draft=one))
+    assert got.tolist() == wanted(PAIRS[0], name).tolist()
+    assert accepted.count > 3 * NEW * (0.7 if name == "plain" else 0.25)
+
+
+@pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=2-2-1-1", "lookahead"])
+@pytest.mark.parametrize("place", range(10))
+def test_eos_at_every_place_of_an_accepted_block(spec, place):
+    one = model(PAIRS[0])
+    eos = wanted(PAIRS[0], "plain")[0, 7 + place].item()
+    settings = {"max_new_tokens": NEW, "eos_token_id": eos}  # padded with the eos itself
+    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(spec, **({} if spec == "lookahead" else {"draft": one})))
+    assert got.tolist() == library(one, RAGGED, **settings).tolist()
+
+
+# ------------------------------------------------------------------------------------------------------ the shipped family
+
+
+@cache
+def lab() -> tuple[nn.Module, object]:
+    folder = data_dir() / "lab" / "target"
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(folder, padding_side="left")
+
+
+LAB_METHODS = ["sps", "mcsd:tree=4-2-2", "pld", "lookahead"]
+
+
+def lab_plug(spec: str):
+    return specwb.hf(spec, **({"draft": "lab-draft"} if "draft" in specwb.METHODS[spec.partition(":")[0]].options else {}))
+
+
+@pytest.mark.parametrize("spec", LAB_METHODS)
+def test_the_lab_family_with_processors_and_a_stop_string(spec, monkeypatch):
+    accepted = Accepted(monkeypatch)
+    one, tokenizer = lab()
+    inputs = tokenizer(["def fib(n):\n    if n", "The cat sat on the mat. The cat"], return_tensors="pt", padding=True).to("cpu")
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    plain = library(one, inputs, max_new_tokens=24, repetition_penalty=1.1)
+    got = one.generate(**inputs, max_new_tokens=24, repetition_penalty=1.1, custom_generate=lab_plug(spec))
+    assert got.tolist() == plain.tolist()
+    start = inputs["input_ids"].shape[1]
+    stop = tokenizer.decode(plain[0, start + 9 : start + 11])
+    stopped = one.generate(**inputs, max_new_tokens=24, repetition_penalty=1.1, stop_strings=[stop], tokenizer=tokenizer)
+    got = one.generate(
+        **inputs, max_new_tokens=24, repetition_penalty=1.1, stopping_criteria=[StopStringCriteria(tokenizer, [stop])], custom_generate=lab_plug(spec)
+    )
+    assert got.tolist() == stopped.tolist()
+    assert stopped[0].tolist() != plain[0].tolist()
+    if spec.startswith(("sps", "mcsd")):
+        assert accepted.count > 15
+
+
+# --------------------------------------------------------------------------------------------------------------- stopping
+
+
+class Saw(StoppingCriteria):
+    """Stops rows whose last token is one of ``tokens``; with ``together`` all rows when one has it."""
+
+    def __init__(self, *tokens: int, together: bool = False) -> None:
+        self.tokens, self.together = torch.tensor(tokens), together
+
+    def __call__(self, input_ids, scores, **_):
+        assert scores is None
+        stop = torch.isin(input_ids[:, -1], self.tokens)
+        return stop.any().expand(len(stop)) if self.together else stop
+
+
+class SawWithEos(Saw):
+    """Of this the library believes that its rows are to be padded."""
+
+    eos_token_id = 5
+
+
+class Whole(StoppingCriteria):
+    """A function of everything it is shown."""
+
+    def __call__(self, input_ids, scores, **_):
+        return input_ids.sum(1) % 11 == 3
+
+
+CRITERIA: dict[str, tuple[list, dict]] = {
+    "rows go on until all have stopped": ([Saw(31, 2, 62)], {}),
+    "one never stops": ([Saw(31, 2)], {}),
+    "padded where there is an eos": ([Saw(31, 2, 62)], {"eos_token_id": 60}),
+    "beside an eos": ([Saw(31)], {"eos_token_id": [2, 62]}),
+    "all rows together": ([Saw(56, together=True)], {}),
+    "all rows together, padded": ([Saw(8, together=True)], {"eos_token_id": 56}),
+    "with an eos_token_id of its own": ([SawWithEos(31, 2, 62)], {}),
+    "of the whole text": ([Whole()], {"eos_token_id": 60}),
+    "several": ([Saw(8), Saw(44), MaxLengthCriteria(20)], {"eos_token_id": 41}),
+    "no time": ([MaxTimeCriteria(0.0, initial_timestamp=0.0)], {}),
+    "a shorter limit": ([MaxLengthCriteria(11)], {}),
+    "a limit below the prompt": ([MaxLengthCriteria(2)], {}),
+}
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("spec", ["sps:gamma=5", "mcsd:tree=3-2-2", "ar"])
+def test_stopping_criteria(spec, name):
+    criteria, settings = CRITERIA[name]
+    one = model(PAIRS[0])
+    settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **settings}
+    right = one.generate(**RAGGED, **settings, stopping_criteria=criteria)
+    # everything is accepted, or rows come forward unevenly
+    draft = {} if spec == "ar" else {"draft": one if spec.startswith("mcsd") else PAIRS[0].draft}
+    assert one.generate(**RAGGED, **settings, stopping_criteria=criteria, custom_generate=specwb.hf(spec, **draft)).tolist() == right.tolist()
+    assert right.tolist() != wanted(PAIRS[0], "plain").tolist() or name == "one never stops"
+
+
+def test_a_row_that_has_stopped_is_not_decoded_further(monkeypatch):
+    accepted = Accepted(monkeypatch)
+    settings = {"max_new_tokens": NEW, "eos_token_id": 60, "pad_token_id": PAD, "stopping_criteria": [Saw(31)]}
+    model(PAIRS[0]).generate(**RAGGED, **settings, custom_generate=specwb.hf("sps:gamma=2", draft=PAIRS[0].draft))
+    assert accepted.lengths[0] <= 6  # 31 is its third token
+    assert accepted.lengths[1:] == [NEW, NEW]
+
+
+def test_a_processor_under_a_limit_below_the_prompt():
+    one, settings = model(PAIRS[0]), {"pad_token_id": PAD, "stopping_criteria": [MaxLengthCriteria(2)], "suppress_tokens": [47, 59, 43]}
+    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(draft=one))
+    assert got.tolist() == one.generate(**RAGGED, **settings).tolist()
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.got: list = []
+
+    def put(self, value: Tensor) -> None:
+        self.got.append((value.tolist(), value.device.type))
+
+    def end(self) -> None:
+        self.got.append("end")
+
+
+@pytest.mark.parametrize("settings", [{}, {"eos_token_id": 41}, {"repetition_penalty": 1.3}, {"stopping_criteria": [Saw(56)]}], ids=str)
+def test_a_streamer_is_called_as_the_library_does(settings):
+    one = model(PAIRS[0])
+    for inputs in (batch([1, 2, 3]), RAGGED):
+        wanted, got = Recorder(), Recorder()
+        one.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=wanted, **settings)
+        one.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=got, custom_generate=specwb.hf(draft=PAIRS[0].draft), **settings)
+        assert got.got == wanted.got
+        assert len(got.got) > 5
+
+
+def test_a_text_streamer(capsys):
+    one, tokenizer = lab()
+    inputs = tokenizer("def fib(n):", return_tensors="pt")
+    one.generate(input_ids=inputs["input_ids"], max_new_tokens=12, streamer=TextStreamer(tokenizer))
+    wanted = capsys.readouterr().out
+    one.generate(input_ids=inputs["input_ids"], max_new_tokens=12, streamer=TextStreamer(tokenizer), custom_generate=lab_plug("sps"))
+    assert capsys.readouterr().out == wanted
+    assert len(wanted) > 20
+
+
+# -------------------------------------------------------------------------------------------------------------- processors
+
+
+class Watching:
+    """Forbids what follows 3 and remembers every text it was shown."""
+
+    specwb_pure = True
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def __call__(self, input_ids, scores):
+        self.seen += input_ids.tolist()
+        scores[input_ids[:, -1] == 3, 20:] = -torch.inf  # in place, as some do
+        return scores
+
+
+@pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=3-2-2", "lookahead"])
+@pytest.mark.parametrize("limit", [NEW, 7, 1])
+def test_a_processor_is_shown_the_texts_that_the_library_shows_it(spec, limit):
+    one = model(PAIRS[0])
+    theirs, ours = Watching(), Watching()
+    settings = {"max_new_tokens": limit, "eos_token_id": [0, 5], "pad_token_id": PAD}
+    right = one.generate(**RAGGED, **settings, logits_processor=[theirs])
+    draft = {} if spec == "lookahead" else {"draft": one}
+    got = one.generate(**RAGGED, **settings, logits_processor=[ours], custom_generate=specwb.hf(spec, **draft))
+    assert got.tolist() == right.tolist()
+    assert {tuple(text) for text in ours.seen} <= {tuple(text) for text in theirs.seen}  # theirs sees finished rows too
+    assert len(ours.seen) == len({tuple(text) for text in ours.seen})
+
+
+class Plain:
+    def __call__(self, input_ids, scores):
+        return scores
+
+
+@pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=4-2-2", "pld"])
+def test_a_constraint_is_never_asked_about_what_it_forbids(spec):
+    """Each row may use its own tokens only; the function fails on any other text, as one that walks a grammar does."""
+    one, width = model(PAIRS[0]), RAGGED["input_ids"].shape[1]
+    allowed = [[1, 3, 5, 31, 47], [2, 8, 9, 33, 59], list(range(0, 64, 2))]
+
+    def function(row: int, ids: Tensor) -> list[int]:
+        return allowed[row] if set(ids[width:].tolist()) <= set(allowed[row]) else []
+
+    settings = {"max_new_tokens": NEW, "pad_token_id": PAD, "prefix_allowed_tokens_fn": function}
+    right = library(one, RAGGED, **settings)
+    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(spec, **({} if spec == "pld" else {"draft": PAIRS[0].draft})))
+    assert got.tolist() == right.tolist()
+
+
+# --------------------------------------------------------------------------------------------------------------- sampling
+
+
+ROWS = 1500
+SAMPLED: dict[str, dict] = {
+    "top_k": {"temperature": 0.9, "top_k": 4},
+    "the library's defaults": {},  # its top_k = 50 is wider than the vocabulary
+    "repetition_penalty": {"temperature": 1.2, "top_k": 5, "repetition_penalty": 1.8},
+    "no_repeat_ngram_size": {"top_k": 0, "no_repeat_ngram_size": 2},
+    "warpers after temperature": {"temperature": 0.8, "top_k": 5, "top_p": 0.95, "min_p": 0.2, "typical_p": 0.9},
+    "a user's top-k before temperature": {"temperature": 1.5, "top_k": 0, "min_p": 0.05, "logits_processor": [TopKLogitsWarper(3)]},
+}
+SAMPLERS: dict[str, dict] = {"sps": {"gamma": 3}, "mcsd": {"tree": (3, 2, 1)}, "lookahead": {"window": 3, "level": 3, "guesses": 4, "prompt": True}}
+
+
+@cache
+def processed_law(name: str) -> Tensor:
+    """``[V^3]`` probabilities of all texts: the library's forward and the library's own processors, one token after the other."""
+    one = law.models()[0].model
+    settings = {k: v for k, v in SAMPLED[name].items() if k != "logits_processor"}
+    texts = torch.tensor(list(product(range(law.VOCABULARY), repeat=law.LENGTH)))
+    ids = torch.cat([torch.tensor([law.REPETITION]).expand(len(texts), -1), texts], 1)
+    start = len(law.REPETITION)
+    config, _ = one._prepare_generation_config(None, do_sample=True, max_new_tokens=law.LENGTH, **settings)
+    one._prepare_special_tokens(config, True, device="cpu")
+    processors = one._get_logits_processor(config, start, ids, None, SAMPLED[name].get("logits_processor", []), device="cpu")
+    with torch.no_grad():
+        logits = one(ids).logits
+    p = torch.ones(len(texts), dtype=torch.double)
+    for step in range(law.LENGTH):
+        q = processors(ids[:, : start + step], logits[:, start + step - 1].clone()).softmax(-1).double()
+        p *= q.gather(1, texts[:, step : step + 1])[:, 0]
+    return p / p.sum()
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("key", SAMPLERS)
+def test_the_law_of_sampled_texts_is_the_librarys(key, name, monkeypatch):
+    accepted = Accepted(monkeypatch)
+    target, draft = law.models()
+    torch.manual_seed(1)
+    out = target.model.generate(
+        torch.tensor([law.REPETITION]),
+        do_sample=True,
+        max_new_tokens=law.LENGTH,
+        num_return_sequences=ROWS,
+        custom_generate=specwb.hf(key, **SAMPLERS[key], **({} if key == "lookahead" else {"draft": draft})),
+        **SAMPLED[name],
+    )
+    assert out.shape == (ROWS, len(law.REPETITION) + law.LENGTH)
+    code = (out[:, -law.LENGTH :] * torch.tensor([law.VOCABULARY**2, law.VOCABULARY, 1])).sum(1)
+    assert law.chi_square(torch.bincount(code, minlength=law.VOCABULARY**law.LENGTH), processed_law(name)) > 1e-3
+    # what the text holds is what no_repeat_ngram_size forbids
+    assert accepted.count > ROWS / 20 or (key, name) == ("lookahead", "no_repeat_ngram_size")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.7}, {"top_k": 0}, {"temperature": 1.3, "top_k": 5, "top_p": 0.9}, {"do_sample": False}], ids=str
+)
+def test_temperature_and_filters_alone_are_the_engines_own(settings, monkeypatch):
+    """So that sampling needs no row by row work and stays captured on CUDA."""
+    accepted = Accepted(monkeypatch)
+    model(PAIRS[0]).generate(**RAGGED, **{"do_sample": True, "max_new_tokens": 2, "pad_token_id": PAD, **settings}, custom_generate=specwb.hf("pld"))
+    assert accepted.settings["rescore"] is None
+
+
+def test_the_settings_change_the_law():
+    """A plug that left a processor out would be seen: the laws are far apart."""
+    laws = [processed_law(name) for name in SAMPLED]
+    for i, one in enumerate(laws):
+        for other in laws[:i]:
+            assert float((one - other).abs().sum()) / 2 > 0.05
+
+
+def test_a_seed_repeats_the_text_and_rows_differ():
+    one, inputs = model(PAIRS[0]), RAGGED
+    settings = {"do_sample": True, "max_new_tokens": NEW, "pad_token_id": PAD, "num_return_sequences": 2, "custom_generate": specwb.hf(draft=one)}
+    texts = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        texts.append(one.generate(**inputs, **settings).tolist())
+        again = one.generate(**inputs, **settings).tolist()
+        assert again != texts[-1]
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+    assert len({tuple(text) for text in texts[0]}) == 6
+    width = inputs["input_ids"].shape[1]
+    assert [text[:width] for text in texts[0]] == inputs["input_ids"].repeat_interleave(2, 0).tolist()
+
+
+def test_greedy_decoding_draws_nothing():
+    before = torch.get_rng_state()
+    model(PAIRS[0]).generate(**RAGGED, max_new_tokens=4, pad_token_id=PAD, temperature=0.7, custom_generate=plug("sps", {}, PAIRS[0]))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# ----------------------------------------------------------------------------------------------------- what comes back
+
+
+def test_the_result_is_of_the_librarys_kind():
+    one = model(PAIRS[0])
+    for ids in (torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]], dtype=torch.int32)):
+        right = one.generate(ids, max_new_tokens=4)
+        got = one.generate(ids, max_new_tokens=4, custom_generate=specwb.hf(draft=one))
+        assert torch.equal(got, right)
+        assert (got.dtype, got.device, got.is_inference()) == (right.dtype, right.device, right.is_inference())
+    right = one.generate(ids, max_new_tokens=4, return_dict_in_generate=True)
+    got = one.generate(ids, max_new_tokens=4, return_dict_in_generate=True, custom_generate=specwb.hf(draft=one))
+    assert type(got) is type(right)
+    assert torch.equal(got.sequences, right.sequences)
+
+
+def test_the_default_length_and_a_passed_cache():
+    one, ids = model(PAIRS[0]), torch.tensor([[1, 2, 3]])
+    plugged = specwb.hf(draft=one)
+    assert torch.equal(one.generate(ids, custom_generate=plugged), one.generate(ids))
+    held = one(ids, use_cache=True).past_key_values
+    assert torch.equal(one.generate(ids, past_key_values=held, max_new_tokens=5, custom_generate=plugged), one.generate(ids, max_new_tokens=5))
+    assert held.get_seq_length() == 3
+
+
+# ------------------------------------------------------------------------------------------------------ the wrapped model
+
+
+def fresh(seed: int = 2) -> nn.Module:
+    return tiny.build("qwen3", seed=seed)
+
+
+def test_a_model_is_wrapped_once():
+    one, draft = fresh(), fresh(3)
+    ids = torch.tensor([[1, 2, 3]])
+    first, second = specwb.hf(draft=draft), specwb.hf("mcsd", draft=draft)
+    first_built = first._for(one)
+    one.generate(ids, max_new_tokens=4, custom_generate=first)
+    one.generate(ids, max_new_tokens=4, custom_generate=second)
+    assert first._for(one) == first_built
+    assert second._for(one)[0] is first_built[0]
+    assert second._for(one)[1].drafter.draft is first_built[1].drafter.draft
+
+
+def change_in_place(one: nn.Module) -> nn.Module:
+    """All of it, Qwen3's norms of q and k among it."""
+    with torch.no_grad():
+        for weight in one.parameters():
+            weight.mul_(1.1)
+    return one
+
+
+def change_weights(one: nn.Module) -> nn.Module:
+    one.model.layers[1].self_attn.k_proj.weight.data = one.model.layers[1].self_attn.k_proj.weight.data * -1.5
+    return one
+
+
+def change_embeddings(one: nn.Module) -> nn.Module:
+    one.set_input_embeddings(fresh(4).get_input_embeddings())
+    return one
+
+
+@pytest.mark.parametrize("change", [change_in_place, change_weights, change_embeddings, lambda one: one.double()], ids=["all", "one", "tied", "cast"])
+def test_weights_that_have_changed_are_seen(change):
+    one, ids = fresh(), torch.tensor([[1, 2, 3]])
+    plugged = specwb.hf("pld")
+    before = one.generate(ids, max_new_tokens=12, custom_generate=plugged)
+    one = change(one)
+    right = library(one, {"input_ids": ids}, max_new_tokens=12)
+    assert torch.equal(one.generate(ids, max_new_tokens=12, custom_generate=plugged), right)
+    assert before.tolist() != right.tolist() or one.dtype is torch.double
+
+
+def test_a_model_is_not_kept_alive():
+    one, draft = fresh(), fresh(3)
+    plugged = specwb.hf(draft=draft)
+    one.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, custom_generate=plugged)
+    left = weakref.ref(one)
+    del one
+    gc.collect()
+    assert left() is None
+    left = weakref.ref(draft)
+    del draft, plugged
+    gc.collect()
+    assert left() is None
+
+
+# ---------------------------------------------------------------------------------------------------------------- refusals
+
+
+class Adapter(nn.Linear):
+    pass
+
+
+def refused(
+    message: str, one: nn.Module | None = None, inputs: dict | None = None, kind: type = specwb.UnsupportedGeneration, method=None, **settings
+):
+    one = one or model(PAIRS[0])
+    with pytest.raises(kind, match=message) as caught:
+        one.generate(**(inputs or batch([1, 2, 3])), **{"max_new_tokens": 4, **settings}, custom_generate=method or specwb.hf(draft=PAIRS[0].draft))
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "settings"),
+    [
+        ("'beam_search' is not supported", {"num_beams": 2}),
+        ("'beam_sample' is not supported", {"num_beams": 2, "do_sample": True}),
+        ("'contrastive_search' is not supported", {"penalty_alpha": 0.6, "top_k": 4}),
+        ("'assisted_generation' is not supported", {"prompt_lookup_num_tokens": 3}),
+        ("output_scores=True", {"return_dict_in_generate": True, "output_scores": True}),
+        ("output_logits=True", {"return_dict_in_generate": True, "output_logits": True}),
+        ("output_attentions=True", {"return_dict_in_generate": True, "output_attentions": True}),
+        ("output_hidden_states=True", {"return_dict_in_generate": True, "output_hidden_states": True}),
+        ("synced_gpus", {"synced_gpus": True}),
+        ("WatermarkLogitsProcessor cannot be applied", {"watermarking_config": WatermarkingConfig()}),
+        ("UnbatchedClassifierFreeGuidanceLogitsProcessor cannot", {"guidance_scale": 2.0}),
+        ("Plain cannot be applied.*set Plain.specwb_pure = True", {"logits_processor": [Plain()]}),
+        ("<lambda> cannot be applied", {"logits_processor": [lambda ids, scores: scores]}),
+        ("position_ids", {"position_ids": torch.tensor([[5, 6, 7]])}),
+        ("'inputs_embeds' is not supported", {"inputs_embeds": torch.zeros(1, 3, 32)}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_supported_is_refused_by_name(message, settings):
+    refused(message, **settings)
+
+
+def test_an_assistant_is_refused():
+    refused("'assisted_generation' is not supported", assistant_model=PAIRS[0].draft.model)
+
+
+def test_a_subclass_of_a_known_processor_is_not_known():
+    class Counting(RepetitionPenaltyLogitsProcessor):
+        pass
+
+    refused("Counting cannot be applied", logits_processor=[Counting(1.2)])
+
+
+def test_masks_that_are_not_left_padding():
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    for mask in ([[1, 1, 0], [1, 1, 1]], [[1, 0, 1], [1, 1, 1]]):
+        refused("must be left padding", inputs={"input_ids": ids, "attention_mask": torch.tensor(mask)}, pad_token_id=PAD)
+    refused("prompt 1 is empty", inputs={"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1], [0, 0, 0]])}, pad_token_id=PAD)
+
+
+def test_a_mask_longer_than_the_prompt():
+    held = model(PAIRS[0])(torch.tensor([[1, 2]]), use_cache=True).past_key_values
+    refused(
+        "whole text: it has 1 columns and attention_mask 3",
+        inputs={"input_ids": torch.tensor([[3]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)},
+        past_key_values=held,
+    )
+
+
+def test_rows_that_end_without_a_pad():
+    refused("pad_token_id must be set", stopping_criteria=[SawWithEos(5)])
+
+
+def test_methods_and_models_are_checked_when_generate_is_called():
+    refused("unknown method 'nope'", kind=specwb.MethodError, method=specwb.hf("nope"))
+    refused("pld has no option 'draft'", kind=specwb.MethodError, method=specwb.hf("pld", draft=PAIRS[0].draft))
+    refused("sps has no option 'tree'", kind=specwb.MethodError, method=specwb.hf("sps", draft=PAIRS[0].draft, tree=3))
+    refused("no draft model of its own", kind=specwb.MethodError, method=specwb.hf("sps"))
+    refused("vocabulary mismatch", kind=specwb.LoadError, method=specwb.hf("sps", draft="lab-draft"))
+    refused("exceeds the context", kind=specwb.PromptError, max_new_tokens=600)
+    refused("temperature 1e-05 is too small", kind=ValueError, do_sample=True, temperature=1e-5)
+
+
+def test_models_that_the_backbone_does_not_run():
+    small = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None))
+    refused("model type 'gpt2' is not supported", one=small, kind=specwb.UnsupportedModel)
+    adapted = fresh()
+    adapted.model.layers[2].mlp.gate_proj = Adapter(32, 64, bias=False)
+    refused("layers of type Adapter", one=adapted, kind=specwb.UnsupportedModel)
+
+
+def test_weights_on_several_devices(monkeypatch):
+    one = fresh()
+    one.model.layers[0].mlp.gate_proj.to("meta")
+    with pytest.raises(specwb.UnsupportedModel, match="all its weights on one device, they are on cpu, meta"):
+        plugs.wrap(one)
