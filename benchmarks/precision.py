@@ -43,7 +43,7 @@ def measure(dtype: str, device: str, prompts: list, length: int, methods: list[s
         made = specwb.method(name, target)
         seen, at = 0, []
         for row, (tokens, margins) in zip(ids, reference, strict=True):
-            found = specwb.decode(target, [row], made, max_new_tokens=length, eos=()).tokens[0]
+            found = specwb.decode(target, [row], made, max_new_tokens=length, eos=(), graphs=False).tokens[0]
             first = next((i for i, (a, b) in enumerate(zip(found, tokens, strict=True)) if a != b), None)
             seen += length if first is None else first + 1
             if first is not None:

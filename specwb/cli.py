@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import signal
@@ -51,7 +52,7 @@ def generate(
 
     model = specwb.load(target, device=device, dtype=dtype)
     made = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     if chat and not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(f"--chat: {model.name!r} has no chat template; leave --chat out")
     (ids,) = token_rows(model, [Question(0, "", (text,)).ids(model.tokenizer)] if chat else [text])
@@ -132,7 +133,7 @@ def compare(
         report.check_plotly()
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
-    with Progress(console=errors, transient=True) as bar:
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=1.0)
         frame = run(
             model, questions, methods.split() if methods else None, draft=draft, temperature=temperature, max_new_tokens=max_new_tokens,
@@ -152,6 +153,8 @@ def compare(
         report.write(json.dumps(to_json(frame), indent=1) + "\n", json_file)
     if html_file is not None:
         report.write(report.html(frame, shlex.join(["specwb", *sys.argv[1:]])), html_file)
+    if frame.attrs["interrupted"]:
+        raise typer.Exit(130)
 
 
 def _wide() -> Console:
@@ -197,6 +200,7 @@ def main() -> None:
 
     from specwb.training.fit import TrainingError
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry; our one line says what failed
     try:
         code = app(standalone_mode=False)  # typer answers Ctrl-C by returning 130
     except KeyboardInterrupt:

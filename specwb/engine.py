@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Scores, State, Step, Verdict
-from specwb.graphs import RECORDERS, Arena
+from specwb.graphs import ARENAS, RECORDERS, Arena
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -126,28 +126,34 @@ def rounds(
         raise ValueError(f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to run eagerly")
     eager = graphs is False or trace or clock is not None or rescore is not None
     static = not eager and target.device.type in RECORDERS and chosen.drafter.captured
+    if graphs and not static:
+        raise ValueError(f"graphs=True: {chosen.key} cannot be captured, or is traced, clocked or rescored; leave it out to run eagerly")
     return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock, static, rescore)
 
 
 def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore) -> Iterator[Step]:
     arena = _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static)
-    key = (len(rows), arena.state.capacity, sampling, tuple(ends))
+    key = (target, len(rows), arena.state.capacity, sampling, tuple(ends))
     if static and (free := chosen.arenas.pop(key, None)):
         with torch.inference_mode():
             free.take(arena)
         arena = free
-    state, index = arena.state, 0
+    state, index, between = arena.state, 0, True
     try:
         while not state.finished:
             # not around the yield: a generator must not leave its caller in inference mode
             with torch.inference_mode():
+                between = False
                 arena.noise.renew(state.known)
                 step = _step(state, target, arena.drafter, rule, arena.noise, clock, trace, index, arena if static else None, rescore)
+                between = True
             yield step
             index += 1
     finally:
-        if static:
+        if static and between:  # one that broke off inside a round is not used again
             chosen.arenas[key] = arena
+            while len(chosen.arenas) > ARENAS:
+                chosen.arenas.pop(next(iter(chosen.arenas)))
 
 
 def _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static) -> Arena:

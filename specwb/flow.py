@@ -128,7 +128,7 @@ class Draft:
 
     def kept(self) -> Draft:
         """A copy that outlives the round where graphs write the next one into the same memory; without q."""
-        return Draft(self.tree, self.tokens.clone(), self.valid.clone(), self.law)
+        return Draft(self.tree.kept(), self.tokens.clone(), self.valid.clone(), self.law)
 
 
 @dataclass

@@ -7,6 +7,7 @@ stay; the next decoding's are copied into them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from specwb.flow import State
+from specwb.models.cache import KVCache
 from specwb.noise import Noise
 from specwb.tree import Tree
 
@@ -27,21 +29,33 @@ class Recording(Protocol):
     def replay(self) -> None: ...
 
 
-class CudaGraph:
-    """``body`` captured (not executed) as a CUDA graph."""
+ARENAS = 4  # free ones a method keeps: their memory stays with it
+_recording = threading.Lock()
 
-    def __init__(self, body: Callable[[], Any]) -> None:
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self.result = body()
+
+class CudaGraph:
+    """``body`` captured (not executed) as a CUDA graph. ``earlier``: one of the same arena, whose memory it may share, because the two
+    are never replayed at once and nothing but results outlives a replay."""
+
+    def __init__(self, body: Callable[[], Any], device: torch.device, earlier: Recording | None) -> None:
+        self._device, self._graph = device, torch.cuda.CUDAGraph()
+        pool = earlier._graph.pool() if isinstance(earlier, CudaGraph) else None
+        with torch.cuda.device(device), _recording:
+            torch.cuda.synchronize(device)
+            stream = torch.cuda.current_stream(device)
+            try:
+                with torch.cuda.graph(self._graph, pool=pool, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
+                    self.result = body()
+            finally:
+                torch.cuda.set_stream(stream)  # a capture that fails would leave its own behind
 
     def replay(self) -> None:
-        self._graph.replay()
+        with torch.cuda.device(self._device):
+            self._graph.replay()
 
 
 # by device type; where there is none, rounds run eagerly
-RECORDERS: dict[str, Callable[[Callable[[], Any]], Recording]] = {"cuda": CudaGraph}
+RECORDERS: dict[str, Callable[[Callable[[], Any], torch.device, Recording | None], Recording]] = {"cuda": CudaGraph}
 
 
 @dataclass
@@ -54,11 +68,15 @@ class Arena:
     recordings: dict[int, Recording | None] = field(default_factory=dict)
 
     def take(self, fresh: Arena) -> None:
-        """Go on with another decoding of the same shapes: its contents are copied to where the graphs look."""
+        """Go on with another decoding of the same shapes: its contents are copied to where the graphs look.
+
+        Raises:
+            RuntimeError: a tensor of the drafter's was not made in ``open``, or its shape depends on the prompts.
+        """
         fresh.noise.renew(fresh.state.known)
-        _adopt(self.state, fresh.state)
-        _adopt(self.drafter, fresh.drafter)
-        _adopt(self.noise, fresh.noise)
+        self.state._masks.clear()
+        for mine, theirs in ((self.state, fresh.state), (self.drafter, fresh.drafter), (self.noise, fresh.noise)):
+            _adopt(mine, theirs, type(mine).__name__)
 
     def run(self, body: Callable[[], Any]) -> Any:
         """One round. The first of a bucket runs eagerly, which makes every table that is made lazily; the second is recorded."""
@@ -68,31 +86,38 @@ class Arena:
             return body()
         recording = self.recordings[bucket]
         if recording is None:
-            recording = self.recordings[bucket] = RECORDERS[self.state.tokens.device.type](body)
+            device = self.state.tokens.device
+            recording = RECORDERS[device.type](body, device, next(filter(None, self.recordings.values()), None))
+            self.recordings[bucket] = recording
         recording.replay()
         return recording.result
 
 
 _SHARED = (Tree, nn.Module, torch.device, torch.dtype, type)
+_TRANSIENT = {"_summary", "_round", "_masks"}  # of State and Noise: made anew by every round before they are read
 
 
-def _adopt(old: Any, new: Any) -> Any:
+def _adopt(old: Any, new: Any, name: str) -> Any:
     """``new``'s contents in ``old``'s tensors, through lists, dicts and plain objects; returns what is to stand in ``old``'s place."""
     if old is new or isinstance(old, _SHARED):
         return old
-    if isinstance(old, Tensor) and new is None:  # made by the first round, which has been long ago here
-        return old
-    if isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape == new.shape and old.dtype == new.dtype:
-        if old.data_ptr() != new.data_ptr():
-            old.copy_(new)
+    if isinstance(old, Tensor) or isinstance(new, Tensor):
+        if not (isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape == new.shape and old.dtype == new.dtype):
+            raise RuntimeError(f"{name} differs in shape between two decodings: a captured drafter makes its tensors in open, of fixed shapes")
+        return old.copy_(new)
+    if isinstance(old, KVCache) and isinstance(new, KVCache):
+        old.data.copy_(new.data)  # its other tensors are views of this one, or constants
         return old
     if isinstance(old, list | tuple) and type(old) is type(new) and len(old) == len(new):
-        return type(old)(map(_adopt, old, new))
+        items = [_adopt(a, b, f"{name}[{i}]") for i, (a, b) in enumerate(zip(old, new, strict=True))]
+        return type(old)(*items) if hasattr(old, "_fields") else type(old)(items)
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in new:
-            old[key] = _adopt(old[key], new[key]) if key in old else new[key]
+        for key in {**old, **new}:
+            tensor_gone = key not in new and isinstance(old[key], Tensor)
+            if key not in _TRANSIENT and (key in new or tensor_gone):  # what is no tensor and not there yet was made lazily from settings
+                old[key] = _adopt(old.get(key), new.get(key), f"{name}.{key}")
         return old
-    if type(old) is type(new) and type(old).__module__.startswith("specwb") and hasattr(old, "__dict__"):
-        _adopt(vars(old), vars(new))
+    if type(old) is type(new) and hasattr(old, "__dict__") and not callable(old):
+        _adopt(vars(old), vars(new), name)
         return old
     return new

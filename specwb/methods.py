@@ -154,6 +154,8 @@ def method(spec: str, target: Target, *, rule: str | None = None, **options) -> 
     if missing:
         raise MethodError(f"{key}: {', '.join(map(repr, missing))} must be given")
     drafter = entry.build(target, **options)
+    if not isinstance(getattr(drafter, "tree", None), Tree):
+        raise MethodError(f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))")
     chosen = RULES[rule] if rule else None
     lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
     # a draft given as a model is not part of the spelling; one named in the text is

@@ -26,6 +26,8 @@ class Tree:
         ValueError: a parent that does not come before its child, an empty tree, or no node left to verify.
     """
 
+    own_kids = False  # kids are of one round's tokens
+
     def __init__(self, parents: Sequence[Sequence[int]], device: torch.device | str = "cpu", unverified: int = 0) -> None:
         self.host = tuple(tuple(int(p) for p in row) for row in parents)
         self.R, self.n = len(self.host), len(self.host[0]) if self.host else 0
@@ -120,6 +122,14 @@ class Tree:
     def to(self, device: torch.device | str) -> Tree:
         return self if torch.device(device) == self.device else Tree(self.host, device, self.n - self.v)
 
+    def kept(self) -> Tree:
+        """A copy that outlives the round where graphs write the next one into the same memory: of :meth:`merged` trees the children."""
+        if not self.own_kids:
+            return self
+        tree = copy.copy(self)
+        tree.kids = self.kids.clone()
+        return tree
+
     def merged(self, tokens: Tensor, valid: Tensor) -> Tree:
         """This tree with the nodes that carry equal paths of tokens made one for a walk, row by row; invalid nodes are left out.
 
@@ -140,6 +150,7 @@ class Tree:
         above = first.gather(1, parent.clamp_min(0).expand(len(tokens), -1))
         below = stands[:, None] & (above[:, None] == node[:, None])  # [B,v,v]: j is a child of i in the trie
         trie = copy.copy(self)
+        trie.own_kids = True
         # as many children as the next level has nodes
         trie.widths = tuple(max(ds[: self.v].count(d + 1) for ds in self.depths) for d in range(self.D))
         trie.K = max(trie.widths, default=0)

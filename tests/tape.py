@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 CONVERSIONS = ("__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__", "item", "tolist", "numpy", "cpu")
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "bincount", "is_nonzero"}
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "bincount", "is_nonzero",
+           "_unique", "unique_consecutive", "repeat_interleave", "multinomial"}  # fmt: skip
 
 
 class Waits(AssertionError):
@@ -36,7 +37,7 @@ def _storage(x: Tensor) -> int:
 
 
 class Tape(TorchDispatchMode):
-    def __init__(self, body: Callable[[], Any]) -> None:
+    def __init__(self, body: Callable[[], Any], device: torch.device | None = None, earlier: Any = None) -> None:
         super().__init__()
         self.calls: list[tuple[Any, tuple, dict, Any]] = []
         self.made: set[int] = set()
@@ -53,7 +54,8 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         by_mask = name in ("index", "index_put", "index_put_") and any(i is not None and i.dtype == torch.bool for i in args[1])
-        if name in WAITING or by_mask:
+        from_host = name == "lift_fresh" and args[0].numel() > 1  # torch.tensor(list): a copy from the host, which a capture refuses
+        if name in WAITING or by_mask or from_host:
             raise Waits(f"{name} while the round is recorded")
         for argument, value in zip(func._schema.arguments, args, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write

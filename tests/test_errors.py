@@ -374,3 +374,15 @@ def test_unknown_device(folder, device):
 def test_cuda_without_cuda(folder, device):
     with pytest.raises(LoadError, match="sees no CUDA device"):
         specwb.load(folder, device=device)
+
+
+def test_a_drafter_without_a_tree_is_told_what_is_missing():
+    class Bare(specwb.Drafter):
+        pass
+
+    specwb.register("bare", Bare)
+    try:
+        with pytest.raises(specwb.MethodError, match="bare: its drafter has no tree"):
+            specwb.method("bare", tiny.target())
+    finally:
+        specwb.unregister("bare")

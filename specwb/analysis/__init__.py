@@ -1,6 +1,7 @@
 """Closed forms of speculative decoding: acceptance, tokens a round, speedup. Neither a model nor the engine is needed.
 
-Proofs: theory/02_acceptance.md and theory/03_speed.md. Every function takes floats, arrays, tensors or fractions and gives the same kind back.
+Proofs: theory/02_acceptance.md and theory/03_speed.md. Functions take floats, arrays, tensors or fractions; fractions stay fractions,
+tensors stay tensors, lists come back as arrays.
 """
 
 from specwb.analysis.acceptance import acceptance_rate, acceptance_under_temperature, output_law, residual, simulate

@@ -63,8 +63,8 @@ def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
 def best_gamma(alpha: Any, c: Any, v: Cost = 1, most: int = 32) -> int:
     """The gamma in 0..most of the largest :func:`speedup`, the smallest of equals; 0 means that drafting does not pay.
 
-    With v = 1 the speedup rises, then falls, so the first gamma with ``alpha^(gamma+1) <= c S(gamma)`` is the best one, and drafting
-    pays iff alpha > c.
+    With v = 1, c > 0 and alpha < 1 the speedup rises, then falls, so the first gamma with
+    ``alpha^(gamma+1) <= c S(gamma)`` is the best one, and drafting pays iff alpha > c.
 
     Args:
         alpha, c: numbers, as in :func:`speedup`. v: a number, or a function of gamma with v(0) = 1. most: where to stop looking.
@@ -134,7 +134,7 @@ def tree_reach(rates: Sequence[Sequence[Any]], parents: Sequence[int]) -> list[A
 def expected_rounds(reached: Sequence[Any], tokens: int) -> Any:
     """How many rounds it takes to add ``tokens`` tokens, the last block cut short: ``m(n) = 1 + sum_k P(k) m(n - k)``, m(n) = 0 for n <= 0.
 
-    A little more than tokens / tau, since what the last round adds beyond the limit is lost. Rounds are taken as independent.
+    At least tokens / tau, since what the last round adds beyond the limit is lost. Rounds are taken as independent.
 
     Args:
         reached: what :func:`reach` or :func:`tree_reach` returns. tokens: how many are wanted, >= 0.

@@ -27,8 +27,9 @@ class Drafter:
         window: how many known positions it feeds again at the start of a round.
         host_reads: at most so many tensor-to-Python conversions a round beyond the engine's one.
         captured: rounds may be recorded as CUDA graphs: while ``state.static`` all shapes depend on ``state.horizon`` alone, what lives
-            longer than a round is a tensor changed in place, and there are no host reads. A drafter that reads a value to stop early does
-            so only where ``not state.static`` (the CPU, where a read costs nothing).
+            longer than a round is a tensor made in ``open``, of a shape that does not depend on the prompts, and changed in place, and
+            there are no host reads. A drafter that reads a value to stop early does so only where ``not state.static`` (the CPU, where
+            a read costs nothing).
         features: target layers whose hidden states it wants in ``state.features``.
         rule: key of the verification rule it is used with unless another is named, or None for the law's usual one.
     """

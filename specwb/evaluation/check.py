@@ -64,7 +64,8 @@ def check(
     ``F(x-) + w p(x)``, w uniform on (0, 1), which is uniform and independent from token to token (Rosenblatt 1952). p is computed by the
     model's own forward over the finished text; the values of all tokens are put to a Kolmogorov-Smirnov test. It sees tokens that come
     out too often for how probable they are, such as drafts that are always kept. A small deviation takes more ``rows`` to be seen, and one
-    that only swaps tokens of like probability is not seen; ``tests/test_protocol.py`` and exact enumeration see more.
+    that only swaps tokens of like probability, cancels between places or makes tokens depend on each other is not seen;
+    ``tests/test_protocol.py`` and exact enumeration see more.
 
     Args:
         prompts: several texts or lists of token ids, better of different lengths.

@@ -113,9 +113,9 @@ def accepted_by_rank(
 class CostModel:
     """One pair on one machine: ``seconds = opening + expected rounds (t_target(n) + sum over levels t_draft(width) + D rest)``.
 
-    target, draft: seconds of a forward over n tokens, linear between the widths measured.
+    target, draft: seconds of a round that scores n tokens and drafts at no cost, linear between the widths measured.
     opening: (target, draft) seconds of prompt processing.
-    rest: seconds a drafted level takes beyond the two forwards (choosing candidates, testing them), from one measured chain.
+    rest: seconds a drafted level takes beyond these (choosing candidates, testing them; it may be negative), from one measured chain.
     chain, tree: acceptance rates by depth and rank, from one long chain and one wide tree.
     """
 

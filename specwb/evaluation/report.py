@@ -122,14 +122,19 @@ def _figures(frame: pd.DataFrame) -> list[tuple[go.Figure, str]]:
         ))  # fmt: skip
     if split:
         where = "a second pass, eager and timed part by part" if facts["time_split"]["separate"] else "the measured runs"
-        out.append((figures.time_split(split, facts["time_split"]["tokens"]), f"Seconds of {where} over the tokens emitted in them."))
+        out.append(
+            (
+                figures.time_split(split, facts["time_split"]["tokens"]),
+                f"Time inside the rounds of {where}, over the tokens emitted in them; prompt processing and set-up are not in it.",
+            )
+        )
     if len(facts["by_category"]) > 1:
         out.append((figures.by_category(facts["by_category"]), "The same runs, by the category of the prompt."))
     return out
 
 
 def _section(number: int, drawn: go.Figure, caption: str) -> str:
-    options = {"responsive": True, "displaylogo": False}
+    options = {"responsive": True, "displaylogo": False, "displayModeBar": "hover"}
     inner = drawn.to_html(
         full_html=False, include_plotlyjs=False, div_id=f"figure-{number}", config=options, default_height=f"{drawn.layout.height}px"
     )

@@ -72,8 +72,28 @@ def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     return weight, bias
 
 
+FEW = 10  # tokens for which a product on the CPU is turned round
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x W^T + b``, ``[..., K]`` -> ``[..., N]``.
+
+    For a few tokens on the CPU it is computed as ``(W x^T)^T``, a single token four times over: the library of products that torch
+    brings takes half the time for these shapes so (docs/log.md).
+    """
+    tokens = x.numel() // x.shape[-1]
+    if tokens > FEW or x.device.type != "cpu" or x.dtype != torch.float32:
+        return F.linear(x, weight, bias)
+    flat = x.reshape(tokens, -1)
+    out = torch.mm(weight, (flat if tokens > 1 else flat.expand(4, -1).contiguous()).t())[:, :tokens].t().reshape(*x.shape[:-1], -1)
+    return out if bias is None else out + bias
+
+
 def rms(x: Tensor, norm: Any) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+    # what the library's one call is made of on the CPU, with fewer steps between
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(norm.variance_epsilon)) * norm.weight
 
 
 class Backbone:
@@ -150,7 +170,7 @@ class Backbone:
         wanted: dict[int, Tensor] = {0: x} if first == 0 else {}
         for i in range(first, len(self.layers) if last is None else last):
             layer = self.layers[i]
-            heads = F.linear(rms(x, layer.norm1), layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
+            heads = product(rms(x, layer.norm1), layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
             qk = heads[:, :, : h + kv]
             if layer.qk_norm is not None:
                 qk = F.rms_norm(qk, (dim,), eps=layer.qk_eps) * layer.qk_norm
@@ -168,13 +188,13 @@ class Backbone:
                 q = turned[:, :, :h].view(rows, m, kv, group, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv, group * m, dim)
                 out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)
                 out = out.view(rows, kv, group, m, dim).permute(0, 3, 1, 2, 4).reshape(rows, m, h * dim)
-            x = x + layer.o(out)
-            gate, up = F.linear(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            x = x + layer.down(layer.act(gate) * up)
+            x = x + product(out, layer.o.weight, layer.o.bias)
+            gate, up = product(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+            x = x + product(layer.act(gate) * up, layer.down.weight, layer.down.bias)
             if i + 1 in features:
                 wanted[i + 1] = x
         return x, torch.cat([wanted[f] for f in features], -1) if features else None
 
     def head(self, hidden: Tensor) -> Tensor:
         """``[..., H]`` hidden states before the final norm -> ``[..., V]`` logits."""
-        return self.lm_head(rms(hidden, self.norm))
+        return product(rms(hidden, self.norm), self.lm_head.weight, self.lm_head.bias)

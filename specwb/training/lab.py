@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from specwb.models.load import data_dir, resolve_device
 from specwb.training import corpus as text
 from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically
-from specwb.training.generate import TEMPERATURES, generate
+from specwb.training.generate import PROMPT, ROWS, TEMPERATURES, generate
 
 LAB = data_dir() / "lab"
 CONTEXT = 1024
@@ -163,7 +163,8 @@ def _train(
     long_from = steps - steps // 10
     mixture = plan["corpus"]["mixture"]
     if teacher is not None and settings.get("generated"):
-        folder = out / "generated" / weights_hash(out / "target")[:12]
+        what = json.dumps([weights_hash(out / "target"), length, seed, mixture, ROWS, PROMPT, TEMPERATURES])
+        folder = out / "generated" / hashlib.sha256(what.encode()).hexdigest()[:12]
         own = generate(teacher, data, folder, tokens=settings["generated"], length=length, mixture=mixture, seed=seed)
 
     def loss(step: int) -> Tensor:

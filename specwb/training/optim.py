@@ -11,9 +11,9 @@ _A, _B, _C = 3.4445, -4.775, 2.0315  # quintic Newton-Schulz coefficients of Jor
 
 
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 faster than in float32: every CUDA device in use, and CPUs with instructions for it."""
+    """Whether the device computes in bfloat16 faster than in float32: devices with instructions for it."""
     if device.type == "cuda":
-        return True
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return device.type == "cpu" and bool(has.get("avx512_bf16") or has.get("amx_bf16"))
 

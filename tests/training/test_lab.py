@@ -101,7 +101,6 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
     (folder,) = (one / "generated").iterdir()
     blocks = sorted(folder.iterdir())
     assert [np.load(b).shape for b in blocks] == [(64, 65)] * 2
-    assert folder.name == facts["sha256"][:12]
     (blocks[1]).unlink()
     first, kept = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
     data = corpus.encode(corpus.documents({}), target.tokenizer)
