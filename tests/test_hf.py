@@ -272,7 +272,11 @@ class Recorder:
         self.got.append("end")
 
 
-@pytest.mark.parametrize("settings", [{}, {"eos_token_id": 41}, {"repetition_penalty": 1.3}, {"stopping_criteria": [Saw(56)]}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"eos_token_id": 41}, {"repetition_penalty": 1.3}, {"stopping_criteria": [Saw(56)]}],
+    ids=["plain", "eos", "processor", "criterion"],
+)
 def test_a_streamer_is_called_as_the_library_does(settings):
     one = model(PAIRS[0])
     for inputs in (batch([1, 2, 3]), RAGGED):
