@@ -142,8 +142,8 @@ def method(spec: str, target: Target, *, rule: str | None = None, **options) -> 
         if name == "rule":
             rule = value
         else:
-            options[name] = _value(value)
-    options = {name: _value(value) if isinstance(value, str) and name != "draft" else value for name, value in options.items()}
+            options[name] = parse_value(value)
+    options = {name: parse_value(value) if isinstance(value, str) and name != "draft" else value for name, value in options.items()}
     known = entry.options
     for name in options:
         if name not in known:
@@ -181,7 +181,7 @@ def spell(value: object) -> str:
     return str(value).replace(" ", "").replace(",", ";")
 
 
-def _value(text: str) -> typing.Any:
+def parse_value(text: str) -> typing.Any:
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -201,7 +201,7 @@ def _whole(name: str, value: object, low: int = 1) -> int:
     return value
 
 
-def _draft(target: Target, draft: object) -> Target:
+def draft_model(target: Target, draft: object) -> Target:
     chosen = draft if draft is not None else target.draft
     if chosen is None:
         raise MethodError(f"{target.name!r} has no draft model of its own; name one with draft=")
@@ -230,7 +230,7 @@ def sps(target: Target, *, draft=None, gamma: int = 4, schedule: str = "constant
         raise MethodError(f"sps: schedule must be {' or '.join(SCHEDULES)}, got {schedule!r}")
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence < 1:
         raise MethodError(f"sps: confidence must be in [0, 1), got {confidence!r}")
-    gamma, model = _whole("sps: gamma", gamma), _draft(target, draft)
+    gamma, model = _whole("sps: gamma", gamma), draft_model(target, draft)
     if schedule == "constant" and not confidence:
         return LevelDrafter(model, Tree.chain(gamma))
     return ScheduledChain(model, gamma, schedule, confidence, most=max(20, gamma))
@@ -249,7 +249,7 @@ def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), replacement: bool = Fals
         raise MethodError(f"mcsd: {tree.K} children a node but the vocabulary has {target.vocabulary} tokens")
     if not isinstance(replacement, bool):
         raise MethodError(f"mcsd: replacement must be true or false, got {replacement!r}")
-    return LevelDrafter(_draft(target, draft), tree, replacement)
+    return LevelDrafter(draft_model(target, draft), tree, replacement)
 
 
 def pld(target: Target, *, gamma: int = 10, ngram: int = 3) -> Drafter:

@@ -73,11 +73,6 @@ class Noise:
         self._streams = torch.tensor([s for s, n in blocks.items() for _ in range(n)], device=seeds.device)
         self._blocks = torch.tensor([i for n in blocks.values() for i in range(n)], device=seeds.device)
 
-    def at(self, known: Tensor) -> None:
-        """Fix the round's position ``known [B]``; later calls of :meth:`u` are for it."""
-        self.renew(known)
-        self.look(known)
-
     def renew(self, known: Tensor) -> None:
         """Make the next positions' uniforms when the block may be used up: once a round, on the host's count, outside any graph."""
         if not self.widths:
@@ -92,7 +87,7 @@ class Noise:
         self._used += 1
 
     def look(self, known: Tensor) -> None:
-        """The device's part of :meth:`at`."""
+        """Fix the round's position ``known [B]`` after :meth:`renew`; later calls of :meth:`u` are for it."""
         if not self.widths:
             return
         assert self._start is not None

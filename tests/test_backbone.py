@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import specwb
@@ -268,3 +268,22 @@ def test_a_default_mistral_has_a_window_and_a_default_qwen2_has_none():
     with pytest.raises(specwb.UnsupportedModel, match="sliding_window=4096"):
         check_supported(MistralConfig())
     check_supported(Qwen2Config())
+
+
+@pytest.mark.parametrize("where", ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "lm_head"])
+def test_a_layer_that_is_more_than_its_weights_is_refused(where):
+    """Adapters and quantised layers: reading their weights alone would leave out what they add."""
+
+    class Adapted(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    model = tiny.build("llama")
+    owner = model if where == "lm_head" else model.model.layers[1]
+    *path, name = where.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    old = getattr(owner, name)
+    setattr(owner, name, Adapted(old.in_features, old.out_features, bias=False))
+    with pytest.raises(specwb.UnsupportedModel, match="layers of type Adapted"):
+        specwb.load(model)

@@ -9,19 +9,9 @@ import sys
 
 import pytest
 import torch
+from terminal import call
 
-from specwb import METHODS, cli
-
-
-def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["specwb", *arguments])
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 1
-    out, err = capsys.readouterr()
-    return code, out, err
+from specwb import METHODS
 
 
 def test_methods_lists_the_registry(monkeypatch, capsys):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
-import sys
 
 import pytest
+from terminal import call as terminal_call
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import specwb
-from specwb import cli
 from specwb.models.load import data_dir
 from specwb.streaming import Stream
 
@@ -87,18 +85,8 @@ def test_a_character_that_never_comes_whole_is_shown_at_the_end(bytelevel):
     assert pieces[-1][0].strip("\ufffd") == ""
 
 
-def call(monkeypatch, capsys, *arguments: str, terminal: bool = False, stdin: str = "") -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["specwb", "generate", *arguments])
-    monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-    if terminal:
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 1
-    out, err = capsys.readouterr()
-    return code, out, err
+def call(monkeypatch, capsys, *arguments: str, **settings) -> tuple[int, str, str]:
+    return terminal_call(monkeypatch, capsys, "generate", *arguments, **settings)
 
 
 @pytest.fixture(scope="module")

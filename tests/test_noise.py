@@ -70,7 +70,8 @@ def test_blocks_made_ahead_are_what_is_made_afresh(ahead, max_step):
     known = torch.tensor([1, 40, 7])
     generator = torch.Generator().manual_seed(ahead)
     for turn in range(60):
-        noise.at(known)
+        noise.renew(known)
+        noise.look(known)
         for stream, width in WIDTHS.items():
             assert torch.equal(noise.u(stream), noise.make(stream, known[:, None], width)[:, 0])
         step = torch.randint(0, max_step + 1, (3,), generator=generator)
@@ -80,10 +81,12 @@ def test_blocks_made_ahead_are_what_is_made_afresh(ahead, max_step):
 def test_a_block_is_not_moved_by_the_state_it_was_made_from():
     noise = Noise(torch.tensor([5]), {CLOSE: 1}, 2)
     known = torch.tensor([4])
-    noise.at(known)
+    noise.renew(known)
+    noise.look(known)
     first = noise.u(CLOSE).clone()
     known += 2  # in place
-    noise.at(known)
+    noise.renew(known)
+    noise.look(known)
     assert torch.equal(noise.u(CLOSE), noise.make(CLOSE, known[:, None], 1)[:, 0])
     assert not torch.equal(noise.u(CLOSE), first)
 
@@ -121,7 +124,8 @@ def test_uniforms_are_uniform_and_streams_independent():
 
 def test_no_uniforms_need_no_block():
     noise = Noise(torch.tensor([1]), {DRAFT: 0, ACCEPT: 0}, 3)
-    noise.at(torch.tensor([5]))
+    noise.renew(torch.tensor([5]))
+    noise.look(torch.tensor([5]))
     assert noise.widths == {}
 
 

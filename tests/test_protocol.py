@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 import tiny
 import torch
+from tape import CONVERSIONS, WAITING
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import specwb
@@ -433,21 +434,6 @@ def test_every_token_is_reported_once(key, options):
 
 
 # ------------------------------------------------------------------------------------------------------------ host reads
-
-CONVERSIONS = ("__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__", "item", "tolist", "numpy", "cpu")
-# operators that wait for values: a scalar read, or a result whose shape depends on values
-WAITING = (
-    "_local_scalar_dense",
-    "nonzero",
-    "nonzero_static",
-    "masked_select",
-    "_unique",
-    "_unique2",
-    "unique_dim",
-    "equal",
-    "bincount",
-    "is_nonzero",
-)
 
 
 class HostReads(TorchDispatchMode):

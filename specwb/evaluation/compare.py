@@ -18,7 +18,7 @@ from specwb.engine import Clock, Prompt, decode, token_rows
 from specwb.evaluation.library import Library, default_rows
 from specwb.evaluation.prompts import Question, interleave
 from specwb.flow import Exactness
-from specwb.methods import METHODS, Method, MethodError, _draft
+from specwb.methods import METHODS, Method, MethodError, draft_model
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.probability import Sampling
@@ -190,7 +190,7 @@ def _library_rows(specs, library, target, draft, built, sampling, batch) -> list
     """The rows asked for by name, then the usual ones that are not among them."""
     chosen = draft if draft is not None else target.draft
     assists = any(s.startswith("hf_assisted") for s in specs) or (library and batch == 1)
-    helper = _draft(target, chosen) if assists and chosen is not None else _draft_of(built)
+    helper = draft_model(target, chosen) if assists and chosen is not None else _draft_of(built)
     rows = {}
     for spec in specs:
         row = Library(spec, target, helper, sampling, batch)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specwb.methods import MethodError, _value, spell
+from specwb.methods import MethodError, parse_value, spell
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
@@ -76,7 +76,7 @@ class Library:
                 raise MethodError(f"{self.name} has no option {option!r}; its options: {', '.join(options) or 'none'}")
             if not equals:
                 raise MethodError(f"{self.name}: option {item!r} must be written name=value")
-            value = options[option] = _value(written)
+            value = options[option] = parse_value(written)
             if option in ("gamma", "ngram") and (type(value) is not int or value < 1):
                 raise MethodError(f"{self.name}: {option} must be an integer >= 1, got {written!r}")
             if option == "schedule" and value not in SCHEDULES:

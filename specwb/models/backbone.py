@@ -44,6 +44,7 @@ class _Layer:
         self.qkv, self.qkv_bias = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
         self.gate_up, self.gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
         self.o, self.down = attention.o_proj, mlp.down_proj
+        _check_plain(self.o, self.down)
         self.norm1, self.norm2 = layer.input_layernorm, layer.post_attention_layernorm
         self.act = mlp.act_fn
         self.scale = attention.scaling
@@ -57,9 +58,7 @@ class _Layer:
 
 def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     """One weight for several products of the same input; the parts become views of it."""
-    other = next((p for p in parts if type(p) is not nn.Linear), None)
-    if other is not None:
-        raise UnsupportedModel(f"layers of type {type(other).__name__} (adapters, quantisation) are not supported; merge or dequantise them first")
+    _check_plain(*parts)
     weight = torch.cat([p.weight.data for p in parts])
     bias = None if parts[0].bias is None else torch.cat([p.bias.data for p in parts])
     at = 0
@@ -70,6 +69,13 @@ def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
             p.bias.data = bias[at : at + rows]
         at += rows
     return weight, bias
+
+
+def _check_plain(*parts: nn.Module) -> None:
+    """Only weights are read from these layers: one that computes something else would be ignored silently."""
+    other = next((p for p in parts if type(p) is not nn.Linear), None)
+    if other is not None:
+        raise UnsupportedModel(f"layers of type {type(other).__name__} (adapters, quantisation) are not supported; merge or dequantise them first")
 
 
 FEW = 10  # tokens for which a product on the CPU is turned round
@@ -107,6 +113,7 @@ class Backbone:
         check_supported(model.config)
         self.config, inner = model.config, model.model
         self.embed, self.norm, self.lm_head = inner.embed_tokens, inner.norm, model.lm_head
+        _check_plain(self.lm_head)
         self.rotary = inner.rotary_emb
         self.layers = [_Layer(layer) for layer in inner.layers]
         self.heads = self.config.num_attention_heads

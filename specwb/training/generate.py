@@ -10,6 +10,7 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specwb.engine import decode
+from specwb.methods import method
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus
 from specwb.training.fit import console, save_atomically
@@ -28,6 +29,7 @@ def generate(model: Any, data: Corpus, folder: Path, *, tokens: int, length: int
         TrainingError: a block cannot be written.
     """
     target = Target(model)
+    plain = method("ar", target)  # one for all blocks: it keeps its graphs
     blocks = -(-tokens // (ROWS * length))
     out = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -38,7 +40,7 @@ def generate(model: Any, data: Corpus, folder: Path, *, tokens: int, length: int
                 prompts = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
                 temperature = TEMPERATURES[block % len(TEMPERATURES)]
                 new = length + 1 - PROMPT
-                out_block = decode(target, prompts.tolist(), max_new_tokens=new, temperature=temperature, seed=seed + block, eos=())
+                out_block = decode(target, prompts.tolist(), plain, max_new_tokens=new, temperature=temperature, seed=seed + block, eos=())
                 rows = np.concatenate([prompts, np.array(out_block.tokens)], 1).astype(np.uint16)
                 save_atomically(partial(_write, rows), path)
             out.append(np.load(path))
