@@ -1,0 +1,48 @@
+"""Distributions as fractions: the vocabulary of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+
+Dist = Sequence[Fraction]
+"""A distribution over the tokens 0 .. V-1."""
+Tokens = tuple[int, ...]
+Decision = tuple[list[Fraction], list[Fraction] | None]
+NodeRule = Callable[[Dist, Dist, Tokens], Decision]
+DraftLaw = Callable[[Dist, int], list[tuple[Tokens, Fraction]]]
+Model = Callable[[Tokens], Dist]
+"""The law of the next token after a prefix."""
+
+_0, _1 = Fraction(0), Fraction(1)
+
+
+def norm(weights: Sequence[Fraction | int]) -> list[Fraction]:
+    """The distribution proportional to ``weights``: ``w / sum(w)``. Refuses weights that are negative or all zero."""
+    total = sum(weights, _0)
+    if total <= 0 or min(weights) < 0:
+        raise ValueError(f"not the weights of a distribution: {weights}")
+    return [Fraction(w) / total for w in weights]
+
+
+def minus(p: Dist, q: Dist, c: Fraction = _1) -> list[Fraction]:
+    """``(p - c q)+``, token by token."""
+    return [max(a - c * b, _0) for a, b in zip(p, q, strict=True)]
+
+
+def overlap(p: Dist, q: Dist) -> Fraction:
+    """``sum min(p, q) = 1 - TV(p, q)``."""
+    return sum(map(min, p, q), _0)
+
+
+def tv(a: Dist | Mapping[Tokens, Fraction], b: Dist | Mapping[Tokens, Fraction]) -> Fraction:
+    """Total variation, ``1/2 sum |a - b|``, of two laws over tokens or over sequences; 0 iff they are equal.
+
+    Args:
+        a, b: lists over the same vocabulary, or dictionaries in which what is missing has probability 0.
+    """
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return sum((abs(a.get(x, _0) - b.get(x, _0)) for x in {*a, *b}), _0) / 2
+    if isinstance(a, Mapping) or isinstance(b, Mapping):
+        raise TypeError("cannot compare a law over tokens with a law over sequences")
+    return sum((abs(x - y) for x, y in zip(a, b, strict=True)), _0) / 2
