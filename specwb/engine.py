@@ -128,6 +128,7 @@ def rounds(
     static = not eager and target.device.type in RECORDERS and chosen.drafter.captured
     if graphs and not static:
         raise ValueError(f"graphs=True: {chosen.key} cannot be captured, or is traced, clocked or rescored; leave it out to run eagerly")
+    rule.lazy = target.device.type == "cpu" and not static
     return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock, static, rescore)
 
 

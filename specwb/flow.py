@@ -26,6 +26,9 @@ class Law(Enum):
     POINT = "deterministic, distinct siblings"
     IID = "siblings drawn from q independently, with replacement"
     WITHOUT_REPLACEMENT = "siblings drawn from q one after another, without replacement"
+    IID_PATHS = "whole paths drawn from the draft independently"
+    TOP_AND_SAMPLE = "the most probable tokens and, last, one drawn from the rest"
+    COUPLED = "paths drawn with the noise that the verification uses again"
 
 
 class LawMismatch(ValueError):
@@ -116,7 +119,9 @@ class Draft:
     """A token tree for every row and the law its candidates were drawn from.
 
     tokens [B,n] (column 0 is the pending token), valid [B,n] (may be accepted);
-    q [B,r,V] and q_row [R,n]: for sampled laws the row a node's CHILDREN were drawn from (-1 for none).
+    q [B,r,V] and q_row [R,n]: for sampled laws the row a node's CHILDREN were drawn from (-1 for none). Under TOP_AND_SAMPLE it is the law of
+    the one that was drawn, which is 0 on the deterministic ones;
+    race [B,D+1,K,V]: under COUPLED the exponential variables of K paths at each of the next D + 1 places.
     """
 
     tree: Tree
@@ -125,6 +130,23 @@ class Draft:
     law: Law
     q: Tensor | None = None
     q_row: Tensor | None = None
+    race: Tensor | None = None
+
+    def q_of(self, node: Tensor) -> Tensor | None:
+        """``[B]`` node indices -> ``[B,V]``: what their children were drawn from."""
+        if self.q is None or self.q_row is None:
+            return None
+        row = torch.arange(len(node), device=node.device)
+        return self.q[row, self.q_row[row if len(self.q_row) > 1 else 0, node].clamp_min(0)]
+
+    def alone(self, i: int) -> Draft:
+        """Row ``i`` as a batch of one; views."""
+
+        def of(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[i : i + 1]
+
+        q_row = of(self.q_row) if self.q_row is not None and len(self.q_row) > 1 else self.q_row
+        return Draft(self.tree.alone(i), self.tokens[i : i + 1], self.valid[i : i + 1], self.law, of(self.q), q_row, of(self.race))
 
     def kept(self) -> Draft:
         """A copy that outlives the round where graphs write the next one into the same memory; without q."""
@@ -143,6 +165,14 @@ class Scores:
         """``[B]`` node indices -> ``[B,V]`` probabilities after temperature, top-k and top-p."""
         row = torch.arange(len(node), device=node.device)
         return self.sampling.probabilities(self.logits[row, node])
+
+    def laws(self, tree: Tree) -> Tensor:
+        """``[B,v,V]``: the probabilities at every verified node, for rules that read them all."""
+        return self.sampling.probabilities(self.logits[:, : tree.v])
+
+    def alone(self, i: int) -> Scores:
+        """Row ``i`` as a batch of one; views."""
+        return Scores(self.logits[i : i + 1], self.sampling)
 
     def best(self, tree: Tree) -> Tensor:
         """``[B,v]``: the target's most probable token after every verified node, the lowest index on ties."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import typing
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 
 from specwb.drafters.ar import Autoregressive
 from specwb.drafters.base import Drafter
-from specwb.drafters.level import LevelDrafter
+from specwb.drafters.level import DRAWS, LevelDrafter
 from specwb.drafters.lookahead import Lookahead
 from specwb.drafters.pld import PromptLookup
 from specwb.drafters.sps import SCHEDULES, ScheduledChain
@@ -19,9 +20,17 @@ from specwb.models.load import check_pair, load
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.tree import Tree
-from specwb.verify import RULES, Greedy, NodeRule, Rule
+from specwb.verify import RULES, Greedy, Rule
+from specwb.verify.rule import ONE_A_NODE
 
-_USUAL = {Law.POINT: "point", Law.IID: "rrs", Law.WITHOUT_REPLACEMENT: "rrsw"}
+_USUAL = {
+    Law.POINT: "point",
+    Law.IID: "rrs",
+    Law.WITHOUT_REPLACEMENT: "rrsw",
+    Law.IID_PATHS: "rrs",
+    Law.TOP_AND_SAMPLE: "top",
+    Law.COUPLED: "coupled",
+}
 
 
 class MethodError(ValueError):
@@ -34,7 +43,7 @@ class Method:
 
     key: str
     drafter: Drafter
-    rule: type[NodeRule] | None
+    rule: Rule | None
     exactness: Exactness
     arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)  # free ones, see specwb.graphs
 
@@ -46,9 +55,9 @@ class Method:
         """
         warm = sampling if not sampling.greedy else Sampling(1.0)
         law = self.drafter.law(warm)
-        single = self.drafter.tree.K <= 1 and law is not Law.POINT
-        rule = (self.rule or RULES[self.drafter.rule or ("rejection" if single else _USUAL[law])])()
-        rule.check(law, self.drafter.tree)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
+        single = self.drafter.tree.K <= 1 and law in ONE_A_NODE
+        rule = copy.copy(self.rule) if self.rule else RULES[self.drafter.rule or ("rejection" if single else _USUAL[law])]()
+        rule.check(law, self.drafter.tree, self.drafter.independent)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
         return Greedy() if sampling.greedy else rule
 
 
@@ -119,11 +128,11 @@ def unregister(key: str) -> None:
     METHODS.pop(key, None)
 
 
-def method(spec: str, target: Target, *, rule: str | None = None, **options) -> Method:
-    """Build a method: ``method("mcsd:tree=4-2-2,replacement=true", target)`` or ``method("mcsd", target, tree=(4, 2, 2))``.
+def method(spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = None, **options) -> Method:
+    """Build a method: ``method("mcsd:tree=4-2-2,draw=with", target)`` or ``method("mcsd", target, tree=(4, 2, 2))``.
 
     Args:
-        rule: key of a verification rule, default the usual one for how the drafter's candidates are drawn.
+        rule: a verification rule, its key, class or instance; default the usual one for how the drafter's candidates are drawn.
     Raises:
         MethodError: unknown method, rule or option. LawMismatch: rule and drafter do not fit. LoadError: target and draft do not fit.
     """
@@ -148,24 +157,34 @@ def method(spec: str, target: Target, *, rule: str | None = None, **options) -> 
     for name in options:
         if name not in known:
             raise MethodError(f"{key} has no option {name!r}; its options: {', '.join([*known, 'rule'])}")
-    if rule is not None and rule not in RULES:
-        raise MethodError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
+    chosen = _rule(rule)
     missing = [name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in options]
     if missing:
         raise MethodError(f"{key}: {', '.join(map(repr, missing))} must be given")
     drafter = entry.build(target, **options)
     if not isinstance(getattr(drafter, "tree", None), Tree):
         raise MethodError(f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))")
-    chosen = RULES[rule] if rule else None
     lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
     # a draft given as a model is not part of the spelling; one named in the text is
     named = {
-        n: v for n, v in {**options, "rule": rule}.items() if v is not None and v != _default(known.get(n)) and not (n == "draft" and n not in text)
+        n: v
+        for n, v in {**options, "rule": chosen and chosen.name}.items()
+        if v is not None and v != _default(known.get(n)) and not (n == "draft" and n not in text)
     }
     written = ",".join(f"{name}={spell(value)}" for name, value in named.items())
     made = Method(f"{key}:{written}" if written else key, drafter, chosen, Exactness.LOSSY if lossy else Exactness.LOSSLESS)
     made.rule_for(Sampling(1.0))
     return made
+
+
+def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:
+    if rule is None or isinstance(rule, Rule):
+        return rule
+    if isinstance(rule, type) and issubclass(rule, Rule):
+        return rule()
+    if rule not in RULES:
+        raise MethodError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
+    return RULES[rule]()
 
 
 def _default(parameter: inspect.Parameter | None) -> object:
@@ -236,8 +255,12 @@ def sps(target: Target, *, draft=None, gamma: int = 4, schedule: str = "constant
     return ScheduledChain(model, gamma, schedule, confidence, most=max(20, gamma))
 
 
-def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), replacement: bool = False) -> Drafter:
-    """Multi-candidate speculative decoding: ``tree`` children a node by level, or a :class:`Tree` in level order."""
+def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), draw: str = "without") -> Drafter:
+    """Multi-candidate speculative decoding: ``tree`` children a node by level, or a :class:`Tree` in level order.
+
+    ``draw``: how a node's children come from q: ``without`` or ``with`` replacement, ``top`` (the most probable ones and one draw from the
+    rest), or ``coupled`` (independent paths, such as tree=4-1-1, whose noise the verification shares).
+    """
     if not isinstance(tree, Tree):
         try:
             tree = Tree.branching(*((tree,) if isinstance(tree, int) else tree))
@@ -247,9 +270,11 @@ def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), replacement: bool = Fals
         raise MethodError("mcsd drafts level by level: give one tree for all rows, its nodes in level order (Tree.branching, Tree.paths)")
     if target.vocabulary < tree.K:
         raise MethodError(f"mcsd: {tree.K} children a node but the vocabulary has {target.vocabulary} tokens")
-    if not isinstance(replacement, bool):
-        raise MethodError(f"mcsd: replacement must be true or false, got {replacement!r}")
-    return LevelDrafter(draft_model(target, draft), tree, replacement)
+    if draw not in DRAWS:
+        raise MethodError(f"mcsd: draw must be one of {', '.join(DRAWS)}, got {draw!r}")
+    if draw == "coupled" and not tree.is_paths:
+        raise MethodError("mcsd: draw=coupled couples whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+    return LevelDrafter(draft_model(target, draft), tree, draw)
 
 
 def pld(target: Target, *, gamma: int = 10, ngram: int = 3) -> Drafter:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from specwb.flow import Step
-from specwb.verify import Greedy, PointMass
-from specwb.verify.rule import NodeRule
+from specwb.flow import Step, Verdict
+from specwb.verify import Greedy, NodeRule, PointMass, Rule
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Level:
     depth: int
     node: int
     tests: list[Test]
-    residual: Tensor  # [V], normalised: the closing token's law if nothing was accepted
+    residual: Tensor  # [V], normalised: the closing token's law if nothing was accepted (under a rule for whole trees: if the path ends here)
 
     @property
     def accepted(self) -> Test | None:
@@ -82,14 +82,27 @@ def explain(step: Step, row: int = 0) -> Explanation:
         raise ValueError(f"row must be 0..{rows - 1}, got {row}")
     if int(step.verdict.accepted[row]) < 0:
         raise ValueError(f"row {row} had finished before this round")
+    levels = _levels(step, row)
+    closing = int(step.verdict.closing[row])
+    name = step.rule.name if isinstance(step.rule, Rule) else ""
+    kept = int(step.verdict.accepted[row])
+    trimmed = sum(level.accepted is not None for level in levels) > kept
+    return Explanation(row, levels[: kept + 1], closing, _text(step, closing), name, trimmed)
+
+
+def _levels(step: Step, row: int) -> list[Level]:
+    assert step.scores is not None
     greedy = isinstance(step.rule, Greedy)
-    rule = PointMass() if greedy else step.rule
-    assert isinstance(rule, NodeRule)
+    rule = PointMass() if greedy else copy.copy(step.rule)
+    assert isinstance(rule, Rule)
+    rule.lazy = False  # nothing is left out here
     # the greedy walk finds the longest of all paths: a walk of one level at a time needs equal siblings made one
     draft = replace(step.draft, tree=step.draft.tree.merged(step.draft.tokens, step.draft.valid)) if greedy else step.draft
-    tree = draft.tree
     # at T = 0 p is one-hot and any uniform gives the same decision
-    u = step.uniforms if step.uniforms is not None else torch.full((rows, tree.D * tree.K), 0.5, device=step.known.device)
+    rows, device = len(step.known), step.known.device
+    u = step.uniforms if step.uniforms is not None else torch.full((rows, rule.uniforms(draft.tree)), 0.5, device=device)
+    if not isinstance(rule, NodeRule):
+        return _along(step, rule.verify(draft, step.scores, u), row)
     levels = []
     for visit in rule.visits(draft, step.scores, u):
         if not bool(visit.alive[row]) or not bool((visit.kids[row] > 0).any()):
@@ -97,26 +110,37 @@ def explain(step: Step, row: int = 0) -> Explanation:
         choice = int(visit.choice[row])
         tests = []
         for j, (token, ok) in enumerate(zip(visit.tokens[row].tolist(), visit.ok[row].tolist(), strict=True)):
-            after = 0 <= choice < j and not isinstance(rule, PointMass)
-            decision = "invalid" if not ok else "accepted" if j == choice else "not tested" if after else "rejected"
-            tests.append(
-                Test(
-                    j,
-                    token,
-                    _text(step, token),
-                    float(visit.p[row, token]),
-                    None if greedy or visit.q is None else float(visit.q[row, token]),
-                    None if greedy else float(visit.u[row, 0 if isinstance(rule, PointMass) else j]),
-                    decision,
-                )
-            )
+            q = None if greedy or visit.q is None else float(visit.q[row, token])
+            decision = "invalid" if not ok else "accepted" if j == choice else "not tested" if rule.in_turn and 0 <= choice < j else "rejected"
+            # rules that draw among the children once: the fixed ones under "top" have q = 0 and their own draw
+            used = j if rule.in_turn else int(q == 0 and visit.u.shape[1] > 1)
+            uniform = None if greedy else float(visit.u[row, used])
+            tests.append(Test(j, token, _text(step, token), float(visit.p[row, token]), q, uniform, decision))
         residual = visit.residual[row]
         levels.append(Level(visit.depth + 1, int(visit.node[row]), tests, residual / residual.sum()))
-    closing = int(step.verdict.closing[row])
-    name = step.rule.name if hasattr(step.rule, "name") else ""
-    kept = int(step.verdict.accepted[row])
-    trimmed = sum(level.accepted is not None for level in levels) > kept
-    return Explanation(row, levels[: kept + 1], closing, _text(step, closing), name, trimmed)
+    return levels
+
+
+def _along(step: Step, verdict: Verdict, row: int) -> list[Level]:
+    """The levels of the accepted path under a rule that decides about the whole tree: there are no tests of single candidates, so no u."""
+    assert step.scores is not None
+    draft, levels = step.draft, []
+    accepted = int(verdict.accepted[row])
+    of = row if draft.tree.R > 1 else 0
+    path = verdict.path[row].tolist()
+    for d, node in enumerate(path[: accepted + 1]):
+        at = torch.full_like(step.known, node)
+        p, q = step.scores.p(at)[row], draft.q_of(at)
+        tests = []
+        for j, kid in enumerate(k for k in draft.tree.kids[of, node].tolist() if k >= 0):
+            token = int(draft.tokens[row, kid])
+            taken = d < accepted and kid == path[d + 1]
+            decision = "invalid" if not bool(draft.valid[row, kid]) else "accepted" if taken else "rejected"
+            tests.append(Test(j, token, _text(step, token), float(p[token]), None if q is None else float(q[row, token]), None, decision))
+        if tests:
+            law = p if d < accepted or verdict.law is None else verdict.law[row]
+            levels.append(Level(d + 1, node, tests, law / law.sum()))
+    return levels
 
 
 def _text(step: Step, token: int) -> str:

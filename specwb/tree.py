@@ -93,6 +93,11 @@ class Tree:
         """One chain for all rows, as far as a walk can see."""
         return self.R == 1 and self.host[0][: self.v] == tuple(range(-1, self.v - 1))
 
+    @cached_property
+    def is_paths(self) -> bool:
+        """K chains of equal length that part at the root, level by level (``branching(K, 1, .., 1)``)."""
+        return self.K >= 1 and self.v == self.n and self.host == Tree.branching(self.K, *[1] * (self.D - 1)).host
+
     @property
     def in_level_order(self) -> bool:
         """One shape for all rows, without padding or unverified nodes, sorted by depth."""
@@ -122,6 +127,14 @@ class Tree:
     def to(self, device: torch.device | str) -> Tree:
         return self if torch.device(device) == self.device else Tree(self.host, device, self.n - self.v)
 
+    def alone(self, i: int) -> Tree:
+        """Row ``i``'s tree as one for a batch of one."""
+        if self.own_kids:
+            tree = copy.copy(self)
+            tree.kids = self.kids[i : i + 1]
+            return tree
+        return self if self.R == 1 else Tree(self.host[i : i + 1], self.device, self.n - self.v)
+
     def kept(self) -> Tree:
         """A copy that outlives the round where graphs write the next one into the same memory: of :meth:`merged` trees the children."""
         if not self.own_kids:
@@ -130,14 +143,15 @@ class Tree:
         tree.kids = self.kids.clone()
         return tree
 
-    def merged(self, tokens: Tensor, valid: Tensor) -> Tree:
+    def merged(self, tokens: Tensor, valid: Tensor, repeats: bool = False) -> Tree:
         """This tree with the nodes that carry equal paths of tokens made one for a walk, row by row; invalid nodes are left out.
 
         Of nodes with equal paths the first stands for all, and has the children of all: ``kids [B,v,K]`` become those of the trie, so
         that siblings are distinct and a walk misses no continuation. Nothing else changes. Every node's keys and values are a function
         of its path, so any of the equal nodes may be committed.
 
-        Args: tokens, valid ``[B,n]``, the draft's.
+        Args: tokens, valid ``[B,n]``, the draft's. repeats: equal siblings stay apart as candidates and every one of them has the children of
+            all, which is how independent paths look from a node they share.
         """
         trail = self.trail.expand(len(tokens), -1, -1)
         words = tokens.gather(1, trail.flatten(1)).view_as(trail)
@@ -146,9 +160,9 @@ class Tree:
         equal = (words[:, :, None] == words[:, None]).all(-1) & (depth[:, :, None] == depth[:, None]) & ok[:, None]
         first = equal.int().argmax(-1)  # [B,v]
         node = torch.arange(self.v, device=tokens.device)
-        stands = ok & (first == node) & (parent >= 0)
+        child = ok & (parent >= 0) & (torch.ones_like(ok) if repeats else first == node)
         above = first.gather(1, parent.clamp_min(0).expand(len(tokens), -1))
-        below = stands[:, None] & (above[:, None] == node[:, None])  # [B,v,v]: j is a child of i in the trie
+        below = child[:, None] & (above[:, None] == (first[:, :, None] if repeats else node[:, None]))  # [B,v,v]: j is a child of i in the trie
         trie = copy.copy(self)
         trie.own_kids = True
         # as many children as the next level has nodes

@@ -53,7 +53,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     [
         (["compare", "--methods", "nope"], "unknown method 'nope'"),
         (["compare", "--methods", "sps:rule=nope"], "unknown rule 'nope'"),
-        (["compare", "--methods", "mcsd:replacement=true,rule=rrsw"], "lossless for WITHOUT_REPLACEMENT"),
+        (["compare", "--methods", "mcsd:rule=rrs"], "are WITHOUT_REPLACEMENT"),
         (["compare", "--methods", "mcsd:tree=4-0"], "branching needs integers >= 1"),
         (["compare", "--methods", "sps:gamma=0"], "gamma must be an integer >= 1"),
         (["compare", "--methods", "sps:tree=3"], "its options: draft, gamma, schedule, confidence, rule"),

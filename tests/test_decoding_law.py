@@ -29,11 +29,11 @@ METHODS: dict[str, tuple[str, dict]] = {
     "sps with a confidence": ("sps", {"gamma": 4, "confidence": 0.4}),
     "sps with the heuristic": ("sps", {"gamma": 1, "schedule": "heuristic", "confidence": 0.2}),
     "mcsd": ("mcsd", {"tree": (3, 2, 1)}),
-    "mcsd with replacement": ("mcsd", {"tree": (3, 2, 1), "replacement": True}),
+    "mcsd with replacement": ("mcsd", {"tree": (3, 2, 1), "draw": "with"}),
     "mcsd lopsided": ("mcsd", {"tree": TREE}),
-    "mcsd lopsided with replacement": ("mcsd", {"tree": TREE, "replacement": True}),
+    "mcsd lopsided with replacement": ("mcsd", {"tree": TREE, "draw": "with"}),
     "naive verification": ("sps:rule=point", {"gamma": 2}),
-    "naive verification of repeated siblings": ("mcsd:rule=point", {"tree": (3, 2, 1), "replacement": True}),
+    "naive verification of repeated siblings": ("mcsd:rule=point", {"tree": (3, 2, 1), "draw": "with"}),
     "mcsd wider than the support": ("mcsd", {"tree": (6,)}),
 }
 
@@ -213,7 +213,7 @@ class AlwaysFirst(RRSw):
 @pytest.mark.parametrize(
     ("spec", "options", "rule"),
     [
-        ("mcsd", {"tree": (3, 2, 1), "replacement": True}, StaleRRS), ("sps", {"gamma": 2}, ClosesWithP), ("mcsd", {"tree": (3, 2, 1)}, ClosesWithP),
+        ("mcsd", {"tree": (3, 2, 1), "draw": "with"}, StaleRRS), ("sps", {"gamma": 2}, ClosesWithP), ("mcsd", {"tree": (3, 2, 1)}, ClosesWithP),
         ("mcsd", {"tree": (3, 2, 1)}, RRSwAsRRS), ("sps", {"gamma": 2}, AlwaysFirst),
     ],
 )  # fmt: skip

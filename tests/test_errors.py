@@ -47,7 +47,7 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
         ("sps:gamma=2,gamma=3", {}, "option 'gamma' is given twice"),
         ("sps:gamma=2", {"gamma": 2}, "option 'gamma' is given twice"),
         ("sps:rule=rrsw", {"rule": "rrsw"}, "option 'rule' is given twice"),
-        ("sps", {"rule": "nope"}, "unknown rule 'nope'; known: rejection, rrs, rrsw, point"),
+        ("sps", {"rule": "nope"}, "unknown rule 'nope'; known: rejection, rrs, rrsw, "),
         ("sps:rule=nope", {}, "unknown rule 'nope'"),
         ("sps:gamma=0", {}, "gamma must be an integer >= 1, got 0"),
         ("sps", {"gamma": -2}, "gamma .* got -2"),
@@ -59,8 +59,8 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
         ("mcsd", {"tree": (2, 1.5)}, "mcsd: .* got 2-1.5"),
         ("mcsd", {"tree": None}, "mcsd: "),
         ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
-        ("mcsd:replacement=maybe", {}, "mcsd: replacement must be true or false, got 'maybe'"),
-        ("mcsd:replacement=1", {}, "mcsd: replacement .* got 1"),
+        ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, top, coupled, got 'maybe'"),
+        ("mcsd:draw=coupled", {}, "couples whole paths; give a tree such as 4-1-1"),
     ],
 )
 def test_wrong_methods_and_options(target, draft, spec, options, named):
@@ -83,21 +83,21 @@ def test_a_tree_out_of_level_order_is_refused(target, draft):
 
 
 def test_the_same_option_as_text_and_as_keyword_are_the_same_method(target, draft):
-    text = specwb.method("mcsd:tree=3-2,replacement=true,rule=rrs", target, draft=draft)
-    keyword = specwb.method("mcsd", target, draft=draft, tree=(3, 2), replacement=True, rule="rrs")
+    text = specwb.method("mcsd:tree=3-2,draw=with,rule=rrs", target, draft=draft)
+    keyword = specwb.method("mcsd", target, draft=draft, tree=(3, 2), draw="with", rule="rrs")
     assert text.drafter.tree.host == keyword.drafter.tree.host == specwb.Tree.branching(3, 2).host
-    assert text.drafter.replacement is keyword.drafter.replacement is True
-    assert text.rule is keyword.rule is not None
+    assert text.drafter.draw == keyword.drafter.draw == "with"
+    assert type(text.rule) is type(keyword.rule) is specwb.verify.RRS
+    assert specwb.method("mcsd", target, draft=draft, draw="with", rule=specwb.verify.RRS).key == "mcsd:draw=with,rule=rrs"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ("mcsd:replacement=true,rule=rrsw", "rule 'rrsw' is lossless for WITHOUT_REPLACEMENT .* are IID"),
+        ("mcsd:draw=top,rule=rrsw", "rule 'rrsw' is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE"),
         ("mcsd:rule=rrs", "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT"),
-        ("mcsd:rule=rejection", "rule 'rejection' tests one candidate a node, this tree has up to 4"),
-        ("sps:rule=rrs", "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT"),
+        ("mcsd:rule=rejection", "rule 'rejection' decides about one candidate a node, this tree has up to 4"),
         ("ar:rule=rrs", "rule 'rrs' is lossless for IID .* are POINT"),
     ],
 )

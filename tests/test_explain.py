@@ -16,7 +16,7 @@ SPECS = {
     "chain, rejection": ("sps:rule=rejection", {"gamma": 3}),
     "chain, naive": ("sps:rule=point", {"gamma": 4}),
     "tree": ("mcsd", {}),
-    "tree with replacement": ("mcsd", {"replacement": True}),
+    "tree with replacement": ("mcsd", {"draw": "with"}),
     "lopsided": ("mcsd", {"tree": specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])}),
 }
 SEEDS = [11, 12, 13]

@@ -30,6 +30,7 @@ class Drafter:
             longer than a round is a tensor made in ``open``, of a shape that does not depend on the prompts, and changed in place, and
             there are no host reads. A drafter that reads a value to stop early does so only where ``not state.static`` (the CPU, where
             a read costs nothing).
+        independent: the children of different nodes are drawn independently, given their paths; False where siblings share one list.
         features: target layers whose hidden states it wants in ``state.features``.
         rule: key of the verification rule it is used with unless another is named, or None for the law's usual one.
     """
@@ -38,6 +39,7 @@ class Drafter:
     window = 1
     host_reads = 0
     captured = False
+    independent = True
     features: tuple[int, ...] = ()
     exactness = Exactness.LOSSLESS
     rule: str | None = None

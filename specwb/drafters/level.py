@@ -14,6 +14,8 @@ from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
 from specwb.tree import Tree
 
+DRAWS = ("without", "with", "top", "coupled")
+
 
 class LevelDrafter(Drafter):
     """A causal draft model expands every node of one level in one forward; D forwards a round, the last level is never fed.
@@ -21,24 +23,33 @@ class LevelDrafter(Drafter):
     Catch-up window: each round begins by feeding the last two known tokens again. After a fully accepted draft the last accepted
     node was never fed to the draft model; feeding two positions covers that case and every other, with the same shapes.
 
-    Children of a node: at T > 0 drawn from q (the draft's own probabilities under the same temperature and filters), with or
-    without replacement; at T = 0 the top-k tokens of the draft.
+    Children of a node, ``draw``: at T > 0 drawn from q (the draft's own probabilities under the same temperature and filters), "with" or
+    "without" replacement; "top": all but the last are q's most probable tokens, the last is drawn from the rest of q; "coupled": K paths whose
+    tokens are ``argmin E / q``, E the exponential variables that the coupled rule looks at again. At T = 0 always the draft's top-k tokens.
     """
 
     window = 2
     captured = True
 
-    def __init__(self, draft: Target, tree: Tree, replacement: bool = False) -> None:
-        self.draft, self.tree, self.replacement = draft, tree, replacement
+    def __init__(self, draft: Target, tree: Tree, draw: str = "without") -> None:
+        self.draft, self.tree, self.draw = draft, tree, draw
         self.backbone = draft.backbone
         self.prefixes: dict[int, Tree] = {}
 
     def law(self, sampling: Sampling) -> Law:
-        return Law.POINT if sampling.greedy else Law.IID if self.replacement else Law.WITHOUT_REPLACEMENT
+        if sampling.greedy:
+            return Law.POINT
+        if self.draw == "with":
+            return Law.IID_PATHS if self.tree.is_paths and self.tree.K > 1 else Law.IID
+        return {"without": Law.WITHOUT_REPLACEMENT, "top": Law.TOP_AND_SAMPLE, "coupled": Law.COUPLED}[self.draw]
 
     def uniforms(self, sampling: Sampling) -> int:
         # one a child, counting every node of a level as wide as the widest: no two draws may share a uniform
-        return 0 if sampling.greedy else sum((stop - start) * k for (start, stop), k in zip(self.tree.levels, self.tree.widths, strict=False))
+        return (
+            0
+            if sampling.greedy or self.draw == "coupled"
+            else sum((stop - start) * k for (start, stop), k in zip(self.tree.levels, self.tree.widths, strict=False))
+        )
 
     def open(self, state: State, target: Target) -> None:
         check_pair(target, self.draft)
@@ -51,7 +62,9 @@ class LevelDrafter(Drafter):
         self.q_row = torch.arange(self.tree.n, device=device)[None].masked_fill(torch.arange(self.tree.n, device=device) >= self.expanded, -1)
         # where a level's nodes take their children's tokens from: (parent's place in its level, rank among siblings)
         self.take = []
+        self.fixed: list[Tensor] = []  # how many children of each node of a level are not drawn, under "top"
         for d, (start, stop) in enumerate(levels[1:]):
+            self.fixed.append(((self.tree.kids[0, levels[d][0] : levels[d][1]] >= 0).sum(-1) - 1).clamp_min(0)[:, None])
             parents = torch.tensor(self.tree.host[0][start:stop], device=device) - levels[d][0]
             self.take.append(parents * self.tree.widths[d] + self.tree.rank[0, start:stop])
         self.offsets = self.tree.depth[0], torch.arange(self.tree.n, device=device)
@@ -70,13 +83,19 @@ class LevelDrafter(Drafter):
         mask: Tensor | None = causal_mask(positions, extent, self.backbone.dtype)
         hidden = self._run(recent, positions, positions, extent, mask)
         hidden = hidden.gather(1, (base - begin[:, None])[:, :, None].expand(-1, -1, hidden.shape[-1]))
-        u = None if state.sampling.greedy else noise.u(DRAFT)
+        u = race = None
+        if self.law(state.sampling) is Law.COUPLED:
+            # by absolute place, the one after the draft too: a text is then a function of the seed and p alone where K = 1
+            places = state.known[:, None] + torch.arange(tree.D + 1, device=begin.device)
+            race = -noise.make(DRAFT, places, tree.K * self.draft.vocabulary).log().view(rows, tree.D + 1, tree.K, -1)
+        elif not state.sampling.greedy:
+            u = noise.u(DRAFT)
         whole = None if rows == 1 and tree.is_chain and not state.static else state.tree_mask(tree, self.backbone.dtype)
         going: Tensor | None = None  # rows that still draft
         for d in range(tree.D):
             start, stop = levels[d + 1]
             logits = self.backbone.head(hidden)
-            children, ok = self._children(logits, tree.widths[d], state.sampling, u, used, q)
+            children, ok = self._children(logits, d, state.sampling, u, used, race, q)
             used += (levels[d][1] - levels[d][0]) * tree.widths[d]
             tokens.append(children.flatten(1).index_select(1, self.take[d]))
             ok = ok.flatten(1).index_select(1, self.take[d])
@@ -93,7 +112,7 @@ class LevelDrafter(Drafter):
                 mask = None if whole is None else whole[:, start:stop, :extent]
                 hidden = self._run(tokens[-1], base + depth[start:stop], base + index[start:stop], extent, mask)
         law = self.law(state.sampling)
-        return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n])
+        return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n], race)
 
     def onward(self, state: State, depth: int, tokens: Tensor, logits: Tensor) -> Tensor | None:
         """``[B]`` whether a row drafts below level ``depth``; None is every row.
@@ -111,19 +130,39 @@ class LevelDrafter(Drafter):
     def _run(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
         return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
 
-    def _children(self, logits: Tensor, k: int, sampling: Sampling, u: Tensor | None, used: int, q: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """``k`` children of every node of a level: tokens and ok, each ``[B, nodes, k]``. ``used`` uniforms are gone already."""
-        if u is None:
+    def _children(
+        self, logits: Tensor, d: int, sampling: Sampling, u: Tensor | None, used: int, race: Tensor | None, q: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Children of every node of level ``d``: tokens and ok, each ``[B, nodes, k]``. ``used`` uniforms are gone already."""
+        k, nodes = self.tree.widths[d], logits.shape[1]
+        if sampling.greedy:
             children = logits.argmax(-1, keepdim=True) if k == 1 else logits.topk(k, -1).indices
             return children, torch.ones_like(children, dtype=torch.bool)
         law = sampling.probabilities(logits)
-        q.append(law)
-        nodes = law.shape[1]
+        if race is not None:
+            # the root has K children, every other node one, in the order of the paths
+            children = (race[:, d].unflatten(1, (nodes, k)) / law[:, :, None]).argmin(-1)
+            return children, torch.ones_like(children, dtype=torch.bool)
+        assert u is not None
         columns = u[:, used : used + nodes * k].view(-1, nodes, k)
-        if self.replacement or k == 1:
+        if self.draw == "top" and k > 1:
+            return self._top_and_draw(law, self.fixed[d], columns, q)
+        q.append(law)
+        if self.draw == "with" or k == 1:
             children = torch.stack([inverse_cdf(law, columns[..., j]) for j in range(k)], -1)
             return children, torch.ones_like(children, dtype=torch.bool)
         return draw_without_replacement(law, columns)
+
+    def _top_and_draw(self, law: Tensor, fixed: Tensor, u: Tensor, q: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """A node's ``fixed [nodes, 1]`` most probable tokens, then one of the rest; ``q`` gets the law of the rest."""
+        rank = torch.arange(u.shape[-1], device=law.device)
+        best, children = law.topk(u.shape[-1], -1)
+        rest = law.scatter(-1, children, torch.where(rank < fixed, 0, best))
+        mass = rest.sum(-1, keepdim=True)
+        drawn = inverse_cdf(rest, u[..., 0]).unsqueeze(-1)
+        q.append(torch.where(mass > 0, rest / mass, 0))
+        ok = (rank < fixed) | (q[-1].gather(-1, drawn) > 0)
+        return torch.where(rank == fixed, drawn, children), ok
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         if not self.tree.is_chain:

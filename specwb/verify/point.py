@@ -1,4 +1,4 @@
-"""The point-mass rule: deterministic candidates, verified by drawing from the target."""
+"""The point-mass rule: candidates verified by drawing from the target."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Law
-from specwb.tree import Tree
-from specwb.verify.rule import NodeRule, first
+from specwb.verify.rule import NodeRule, first, without
 
 
 class PointMass(NodeRule):
@@ -19,18 +18,27 @@ class PointMass(NodeRule):
     """
 
     name = "point"
-    laws = frozenset(Law)  # sampled candidates too: MCSD's naive verification
+    in_turn = False
+    laws = frozenset(Law)  # sampled candidates too, see Naive
 
-    def uniforms(self, tree: Tree) -> int:
-        return tree.D
+    def draws(self, children: int) -> int:
+        return min(children, 1)
 
     def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        k = tokens.shape[1]
-        if k > 1:
-            same = (tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]
-            ok = ok & ~torch.tril(same, -1).any(2)
-        px = torch.where(ok, p.gather(1, tokens), 0)
-        choice = first(u[:, :1] * p.sum(1, keepdim=True) < px.cumsum(1))
-        taken = torch.zeros_like(p).scatter_add_(1, tokens, ok.to(p.dtype))
-        residual = torch.where(taken > 0, 0, p)
-        return choice, torch.where(residual.sum(1, keepdim=True) > 0, residual, p)
+        px = p.gather(1, tokens)
+        same = (tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]
+        counts = ok & ~torch.tril(same, -1).any(2)
+        choice = first(u[:, :1] * p.sum(1, keepdim=True) < torch.where(counts, px, 0).cumsum(1))
+        if not self.some(choice < 0):
+            return choice, p
+        residual = without(p, tokens, ok)
+        return choice, self.put(p, residual, residual.sum(1) > 0)
+
+
+class Naive(PointMass):
+    """The point-mass rule on candidates that were drawn: MCSD's naive sampling (MCNS). Exact, whatever they were drawn from, and wasteful:
+    q is not used. Acceptance of k independent draws ``sum p (1 - (1 - q)^k)``; of one ``sum p q``, where rejection reaches ``sum min(p, q)``.
+    """
+
+    name = "naive"
+    laws = frozenset(Law) - {Law.POINT}

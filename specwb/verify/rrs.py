@@ -12,30 +12,33 @@ from specwb.verify.rule import NodeRule
 class RRS(NodeRule):
     """Test the candidates in order against a shrinking residual. Exact; acceptance ``1 - prod_j (1 - beta_j)``.
 
-    Scalar form: after j rejections the residual is ``(p - M_j q)+`` with one number ``M_j = m_1 + .. + m_j``, where
-    ``m_1 = 1`` and ``m_{j+1} = sum (p - M_j q)+``. Accept x_j iff ``u m_j q(x_j) < p(x_j) - M_{j-1} q(x_j)``.
-    Equal to normalising p <- (p - q)+ after every rejection (theory/04_several_candidates.md, theorems 4.1 and 4.3).
+    Scalar form: after j rejections the residual is ``r_j = (p - M_j q)+`` with one number ``M_j = m_1 + .. + m_j``, where
+    ``m_1 = 1`` and ``m_{j+1} = sum r_j``. Accept x_j iff ``u m_j q(x_j) < r_{j-1}(x_j)``. Nothing is normalised, and rows of p and q are
+    touched only after a rejection. Equal to normalising p <- (p - q)+ each time (theory/04_several_candidates.md, theorems 4.1 and 4.3).
 
     Differs from the MCSD code in: strict comparison, no division, inputs untouched, and a residual without mass keeps the
-    law in force instead of becoming NaN.
+    law in force instead of becoming NaN. A candidate with q = 0 is not tested.
     """
 
     name = "rrs"
-    laws = frozenset({Law.IID})
+    laws = frozenset({Law.IID, Law.IID_PATHS})
 
     def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         assert q is not None
-        px, qx = p.gather(1, tokens), q.gather(1, tokens)
+        qx = q.gather(1, tokens)
         choice = torch.full_like(tokens[:, 0], -1)
-        spent, mass = torch.zeros_like(px[:, 0]), torch.ones_like(px[:, 0])  # M_{j-1}, m_j
+        mass = torch.ones_like(qx[:, 0], dtype=torch.float64)
         residual = p
         for j in range(tokens.shape[1]):
-            test = ok[:, j] & (choice < 0)
-            hit = test & (u[:, j] * (mass * qx[:, j]) < px[:, j] - spent * qx[:, j])
+            x = tokens[:, j : j + 1]
+            test = ok[:, j] & (choice < 0) & (qx[:, j] > 0)
+            hit = test & (u[:, j] * (mass * qx[:, j]) < residual.gather(1, x).squeeze(1))
             choice = torch.where(hit, j, choice)
-            after = (p - (spent + mass)[:, None] * q).clamp_min_(0)
-            left = after.sum(1)
-            moved = test & ~hit & (left > 0)
-            residual = torch.where(moved[:, None], after, residual)
-            spent, mass = torch.where(moved, spent + mass, spent), torch.where(moved, left, mass)
+            rejected = test & ~hit
+            if not self.some(rejected):
+                continue
+            after = torch.addcmul(residual, q, -mass.to(p.dtype)[:, None]).relu_()
+            left = after.sum(1).double()
+            moved = rejected & (left > 0)
+            residual, mass = self.put(residual, after, moved), torch.where(moved, left, mass)
         return choice, residual

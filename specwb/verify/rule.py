@@ -1,4 +1,4 @@
-"""The shared top-down walk over a draft tree. A node rule says what happens among the children of one node, the walk does the rest."""
+"""What a verification rule is, and the shared top-down walk: a node rule says what happens among the children of one node, the walk does the rest."""
 
 from __future__ import annotations
 
@@ -11,24 +11,40 @@ from torch import Tensor
 from specwb.flow import Draft, Exactness, Law, LawMismatch, Scores, Verdict
 from specwb.tree import Tree
 
+ONE_A_NODE = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.IID_PATHS, Law.TOP_AND_SAMPLE})  # the same thing where a node has one child
+WIDE = 8192  # vocabulary from which rows are verified one by one where that skips work
+
 
 class Rule:
     """A verification rule: pure, never changes its inputs, takes its uniforms as arguments.
 
+    Subclass it and implement :meth:`decide`, or :class:`NodeRule` and implement ``node``; give the instance or the class as ``rule=``.
+
     Attributes:
         name: key in ``RULES``.
         laws: the candidate laws it is lossless for.
+        chain_only: it decides about one candidate a node.
+        needs_independent: it looks at the children of several siblings, which must not share one list.
+        lazy: set by the engine where reading a value costs nothing (on the CPU, rounds not recorded): work that no row needs may be skipped.
     """
 
     name = ""
     laws: frozenset[Law] = frozenset()
     exactness = Exactness.LOSSLESS
+    chain_only = False
+    needs_independent = False
+    lazy = False
 
-    def check(self, law: Law, tree: Tree) -> None:
+    def check(self, law: Law, tree: Tree, independent: bool = True) -> None:
         """Raises LawMismatch where the rule would not preserve the target's law."""
-        if law not in self.laws:
-            fits = ", ".join(f"{one.name} ({one.value})" for one in self.laws)
+        single = tree.K <= 1 and law in ONE_A_NODE and bool(self.laws & ONE_A_NODE)
+        if law not in self.laws and not single:
+            fits = ", ".join(f"{one.name} ({one.value})" for one in sorted(self.laws, key=lambda one: one.name))
             raise LawMismatch(f"rule {self.name!r} is lossless for {fits}; this drafter's candidates are {law.name} ({law.value})")
+        if self.chain_only and tree.K > 1:
+            raise LawMismatch(f"rule {self.name!r} decides about one candidate a node, this tree has up to {tree.K}")
+        if self.needs_independent and not independent:
+            raise LawMismatch(f"rule {self.name!r} looks below several siblings, and this drafter gives them one shared list of children")
 
     def uniforms(self, tree: Tree) -> int:
         """How many acceptance uniforms a row needs a round."""
@@ -36,7 +52,25 @@ class Rule:
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         """Accepted path and the law of the closing token (``closing`` is drawn from it by the engine)."""
+        rows = draft.tokens.shape[0]
+        if not self.lazy or rows == 1 or scores.logits.shape[-1] < WIDE:
+            return self.decide(draft, scores, u)
+        # each row by itself: it stops where it stops, and reads no more of p and q than it needs
+        alone = [self.decide(draft.alone(i), scores.alone(i), u[i : i + 1]) for i in range(rows)]
+        law = None if alone[0].law is None else torch.cat([v.law for v in alone if v.law is not None])
+        return Verdict(torch.cat([v.path for v in alone]), torch.cat([v.accepted for v in alone]), alone[0].closing, law)
+
+    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+        """:meth:`verify` of a whole batch. ``u [B, uniforms(tree)]``; ``closing`` of the verdict stays empty."""
         raise NotImplementedError
+
+    def some(self, mask: Tensor) -> bool:
+        """Is there a row that needs what comes next? Where reading is not free the answer is yes."""
+        return not self.lazy or bool(mask.any())
+
+    def put(self, old: Tensor, new: Tensor, rows: Tensor) -> Tensor:
+        """``[B,V]``: ``new`` in the rows where ``rows [B]`` is true, ``old`` in the others."""
+        return new if self.lazy and bool(rows.all()) else torch.where(rows[:, None], new, old)
 
 
 @dataclass
@@ -51,7 +85,7 @@ class Visit:
     kids: Tensor  # [B,K] node indices, 0 where there is none
     tokens: Tensor  # [B,K]
     ok: Tensor  # [B,K]
-    u: Tensor  # [B,K]
+    u: Tensor  # [B,draws]
     choice: Tensor  # [B]
     residual: Tensor  # [B,V]
     onward: Tensor  # [B] the row goes on below an accepted child
@@ -59,16 +93,26 @@ class Visit:
 
 
 class NodeRule(Rule):
-    """A rule that decides among the children of one node at a time, from the root down."""
+    """A rule that decides among the children of one node at a time, from the root down.
+
+    Attributes:
+        in_turn: it tests one child after another, child j by uniform j; what follows an accepted one is not tested.
+    """
+
+    in_turn = True
 
     def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """``p [B,V]``, ``q [B,V]`` or None, children ``tokens [B,K]`` in drawing order, ``ok [B,K]``, uniforms ``u [B,K]``
+        """``p [B,V]``, ``q [B,V]`` or None, children ``tokens [B,K]`` in drawing order, ``ok [B,K]``, uniforms ``u [B,draws]``
         -> index of the accepted child ``[B]`` (-1: none) and the residual ``[B,V]``, not necessarily normalised,
         from which the closing token is drawn if none is accepted. With no child ok the residual is p."""
         raise NotImplementedError
 
+    def draws(self, children: int) -> int:
+        """How many uniforms ``node`` takes for up to so many children."""
+        return children
+
     def uniforms(self, tree: Tree) -> int:
-        return tree.D * tree.K
+        return tree.D * self.draws(tree.K)
 
     def visits(self, draft: Draft, scores: Scores, u: Tensor) -> Iterator[Visit]:
         """Walk from the root, one level a step; rows that have stopped stay where they are."""
@@ -76,39 +120,52 @@ class NodeRule(Rule):
         if tree.D == 0:  # plain decoding: nothing to test and no uniforms
             return
         rows = draft.tokens.shape[0]
+        u = u[:, : self.uniforms(tree)].view(rows, tree.D, -1)  # the drafter's largest tree may be larger
+        if draft.law is Law.IID_PATHS and tree.K > 1:
+            tree = tree.merged(draft.tokens, draft.valid, repeats=True)
         row = torch.arange(rows, device=draft.tokens.device)
         of = row if len(tree.kids) > 1 else torch.zeros_like(row)
         node = torch.zeros_like(row)
         alive = torch.ones_like(row, dtype=torch.bool)
-        u = u[:, : self.uniforms(tree)].view(rows, tree.D, -1)  # the drafter's largest tree may be larger
         for d in range(tree.D):
+            if not self.some(alive):
+                return
             kids = tree.kids[of, node][:, : tree.widths[d]]
             safe = kids.clamp_min(0)
             tokens = draft.tokens.gather(1, safe)
             ok = (kids >= 0) & draft.valid.gather(1, safe)
-            p = scores.p(node)
-            q = None if draft.q is None or draft.q_row is None else draft.q[row, draft.q_row[of, node].clamp_min(0)]
-            choice, residual = self.node(p, q, tokens, ok, u[:, d, : tree.widths[d]])
+            p, q = scores.p(node), draft.q_of(node)
+            choice, residual = self.node(p, q, tokens, ok, u[:, d])
             onward = alive & (choice >= 0)
             reached = torch.where(onward, safe.gather(1, choice.clamp_min(0)[:, None]).squeeze(1), node)
             yield Visit(d, node, alive, p, q, safe, tokens, ok, u[:, d], choice, residual, onward, reached)
             node, alive = reached, onward
 
-    def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         rows = draft.tokens.shape[0]
         node = torch.zeros(rows, dtype=torch.long, device=draft.tokens.device)
         accepted = torch.zeros_like(node)
         law: Tensor | None = None
         alive = torch.ones_like(node, dtype=torch.bool)
         for visit in self.visits(draft, scores, u):
-            law = visit.residual if law is None else torch.where(alive[:, None], visit.residual, law)
+            if self.some(alive & ~visit.onward):
+                law = visit.residual if law is None else self.put(law, visit.residual, alive)
             alive, node = visit.onward, visit.reached
             accepted = accepted + alive
-        last = scores.p(node)
-        law = last if law is None else torch.where(alive[:, None], last, law)
-        trail = draft.tree.trail
-        of = torch.arange(rows, device=node.device) if len(trail) > 1 else torch.zeros_like(node)
-        return Verdict(trail[of, node], accepted, torch.empty(0), law)
+        if self.some(alive) or law is None:
+            last = scores.p(node)
+            law = last if law is None else self.put(law, last, alive)
+        return Verdict(draft.tree.trail[_rows(draft.tree.trail, node), node], accepted, torch.empty(0), law)
+
+
+def _rows(table: Tensor, node: Tensor) -> Tensor:
+    return torch.arange(len(node), device=node.device) if len(table) > 1 else torch.zeros_like(node)
+
+
+def without(p: Tensor, tokens: Tensor, ok: Tensor) -> Tensor:
+    """``p [B,V]`` with the probability of those ``tokens [B,K]`` that are ``ok`` set to 0."""
+    gone = ((tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]).any(2)  # equal tokens all write the same
+    return p.scatter(1, tokens, torch.where(gone, 0, p.gather(1, tokens)))
 
 
 def first(hit: Tensor) -> Tensor:

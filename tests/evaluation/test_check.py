@@ -54,7 +54,7 @@ def fixed(drafter, rule=None) -> specwb.Method:
     return specwb.Method("fixed", drafter, rule, specwb.Exactness.LOSSLESS)
 
 
-@pytest.mark.parametrize("spec", ["ar", "sps:gamma=2", "mcsd:tree=3-2", "mcsd:replacement=true"])
+@pytest.mark.parametrize("spec", ["ar", "sps:gamma=2", "mcsd:tree=3-2", "mcsd:draw=with"])
 def test_methods_pass(spec):
     method = specwb.method(spec, tiny.target(), **({} if spec == "ar" else {"draft": tiny.draft()}))
     report = specwb.check(tiny.target(), method, PROMPTS, rows=ROWS)

@@ -52,7 +52,7 @@ def nodes(figure: go.Figure) -> dict[str, list[list[int]]]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("method", "options"), [("mcsd", {}), ("mcsd", {"replacement": True}), ("sps", {"gamma": 5})])
+@pytest.mark.parametrize(("method", "options"), [("mcsd", {}), ("mcsd", {"draw": "with"}), ("sps", {"gamma": 5})])
 def test_draft_tree_shows_the_round(method, options, temperature):
     for step in decoded(method, temperature, **options).steps:
         figure = figures.draft_tree(step)

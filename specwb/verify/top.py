@@ -1,0 +1,47 @@
+"""Top and sample: the rule for "greedy drafts" (Hu et al. 2502.18779)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.flow import Law
+from specwb.verify.rule import NodeRule, first, without
+
+
+class TopAndSample(NodeRule):
+    """Of k children k - 1 are fixed (the draft's most probable tokens A) and one, x, was drawn from q', which is q without A. Accept x iff
+    ``u q'(x) < p(x)``; otherwise draw y from ``(p - q')+`` and go on under the child that carries it, or close with it.
+
+    Exact, O(V), at most one pass over the rows, and optimal for candidates drawn so: acceptance
+    ``p(A) + sum over the other tokens of min(p, q')`` (theory/05_optimum.md). On A this is the point-mass rule, off it a maximal coupling.
+    The rows of q it is given are q', normalised: a child with q' = 0 is a fixed one.
+
+    Uniforms a node: one for x, one for y among A. Where the support of q ends before x the children are all fixed.
+    Source: Hu et al., "Towards Optimal Multi-draft Speculative Decoding" (2025), for the candidates; the rule is derived in theory/.
+    """
+
+    name = "top"
+    in_turn = False
+    laws = frozenset({Law.TOP_AND_SAMPLE})
+
+    def draws(self, children: int) -> int:
+        return 2 * min(children, 1)
+
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        assert q is not None
+        px, qx = p.gather(1, tokens), q.gather(1, tokens)
+        drawn = ok & (qx > 0)
+        choice = first(drawn & (u[:, :1] * qx < px))
+        if not self.some(choice < 0):
+            return choice, p
+        rejected = drawn.any(1) & (choice < 0)
+        residual = torch.sub(p, q).relu_()
+        mass = residual.sum(1)
+        moved = rejected & (mass > 0)
+        residual, mass = self.put(p, residual, moved), torch.where(moved, mass, p.sum(1))
+        fixed = ok & ~drawn
+        among = first(u[:, 1:2] * mass[:, None] < torch.where(fixed, px, 0).cumsum(1))
+        choice = torch.where(choice < 0, among, choice)
+        left = without(residual, tokens, fixed)
+        return choice, self.put(residual, left, left.sum(1) > 0)
