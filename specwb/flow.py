@@ -166,6 +166,10 @@ class Scores:
         row = torch.arange(len(node), device=node.device)
         return self.sampling.probabilities(self.logits[row, node])
 
+    def row(self, i: int, node: int) -> Tensor:
+        """``[V]``: :meth:`p` of one row at a node known to the host."""
+        return self.sampling.probabilities(self.logits[i, node])
+
     def laws(self, tree: Tree) -> Tensor:
         """``[B,v,V]``: the probabilities at every verified node, for rules that read them all."""
         return self.sampling.probabilities(self.logits[:, : tree.v])

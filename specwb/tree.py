@@ -18,6 +18,7 @@ class Tree:
 
     Attributes (R is 1 for one shape shared by all rows, or the batch size; n nodes with the root, D depth, K children):
         host: tuple of R tuples of n parents; the root and padding nodes have -1
+        below: tuple of R tuples of v tuples of children
         parent [R,n], depth [R,n], rank [R,n] (index among siblings), kids [R,v,K] (-1 where none)
         mask [R,n,n]: mask[i,j] is true where j is i or one of its ancestors
         trail [R,v,D+1]: the nodes from the root to i, then i repeated
@@ -51,6 +52,7 @@ class Tree:
             depths.append(depth)
             ranks.append(rank)
             kids.append(children[: self.v])
+        self.below = tuple(tuple(map(tuple, row)) for row in kids)
         self.D = max(max(d[: self.v]) for d in depths)
         self.K = max((len(c) for row in kids for c in row), default=0)
         self.depths = tuple(map(tuple, depths))

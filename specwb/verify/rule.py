@@ -11,8 +11,8 @@ from torch import Tensor
 from specwb.flow import Draft, Exactness, Law, LawMismatch, Scores, Verdict
 from specwb.tree import Tree
 
+FEW, WIDE = 16, 8192  # up to so many rows, or from that vocabulary on, rows are verified one by one where reading costs nothing
 ONE_A_NODE = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.IID_PATHS, Law.TOP_AND_SAMPLE})  # the same thing where a node has one child
-WIDE = 8192  # vocabulary from which rows are verified one by one where that skips work
 
 
 class Rule:
@@ -53,12 +53,18 @@ class Rule:
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         """Accepted path and the law of the closing token (``closing`` is drawn from it by the engine)."""
         rows = draft.tokens.shape[0]
-        if not self.lazy or rows == 1 or scores.logits.shape[-1] < WIDE:
+        if not self.lazy or (rows > FEW and scores.logits.shape[-1] < WIDE):
             return self.decide(draft, scores, u)
         # each row by itself: it stops where it stops, and reads no more of p and q than it needs
-        alone = [self.decide(draft.alone(i), scores.alone(i), u[i : i + 1]) for i in range(rows)]
-        law = None if alone[0].law is None else torch.cat([v.law for v in alone if v.law is not None])
+        alone = [self.alone(draft, scores, u, i) for i in range(rows)]
+        if rows == 1:
+            return alone[0]
+        law = torch.cat([v.law for v in alone if v.law is not None])
         return Verdict(torch.cat([v.path for v in alone]), torch.cat([v.accepted for v in alone]), alone[0].closing, law)
+
+    def alone(self, draft: Draft, scores: Scores, u: Tensor, i: int) -> Verdict:
+        """:meth:`decide` for row ``i`` only, where reading costs nothing."""
+        return self.decide(draft.alone(i), scores.alone(i), u[i : i + 1])
 
     def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         """:meth:`verify` of a whole batch. ``u [B, uniforms(tree)]``; ``closing`` of the verdict stays empty."""
@@ -106,6 +112,38 @@ class NodeRule(Rule):
         -> index of the accepted child ``[B]`` (-1: none) and the residual ``[B,V]``, not necessarily normalised,
         from which the closing token is drawn if none is accepted. With no child ok the residual is p."""
         raise NotImplementedError
+
+    def one(self, p: Tensor, q: Tensor | None, tokens: list[int], u: list[float]) -> tuple[int, Tensor]:
+        """:meth:`node` for one row on the host: ``p [V]``, ``q [V]``, the children that are ok; no more is computed than the decision takes."""
+        x = torch.tensor([tokens], device=p.device)
+        law = None if q is None else q[None]
+        choice, residual = self.node(p[None], law, x, torch.ones_like(x, dtype=torch.bool), torch.tensor([u], dtype=torch.float64, device=p.device))
+        return int(choice), residual[0]
+
+    def alone(self, draft: Draft, scores: Scores, u: Tensor, i: int) -> Verdict:
+        tree, tokens, valid = draft.tree, draft.tokens[i].tolist(), draft.valid[i].tolist()
+        of = i if tree.R > 1 else 0
+        below, draws = tree.below[of], self.draws(tree.K)
+        row = None if draft.q_row is None else draft.q_row[i if len(draft.q_row) > 1 else 0].tolist()
+        uniforms = [] if tree.D == 0 else u[i, : tree.D * draws].tolist()
+        here, depth = [0], 0  # the nodes that carry the accepted path: one, or under IID_PATHS all that agree so far
+        law: Tensor | None = None
+        while law is None:
+            kids = [k for node in here for k in below[node] if valid[k]]
+            p = scores.row(i, here[0])
+            if not kids:
+                law = p
+                break
+            q = None if draft.q is None or row is None else draft.q[i, row[here[0]]]
+            choice, residual = self.one(p, q, [tokens[k] for k in kids], uniforms[depth * draws : (depth + 1) * draws])
+            if choice < 0:
+                law = residual
+            else:
+                taken = kids[choice]
+                here = [k for k in kids if tokens[k] == tokens[taken]] if draft.law is Law.IID_PATHS else [taken]
+                depth += 1
+        table = tree.trail
+        return Verdict(table[of : of + 1, here[0]], torch.tensor([depth], device=table.device), torch.empty(0), law[None])
 
     def draws(self, children: int) -> int:
         """How many uniforms ``node`` takes for up to so many children."""

@@ -1,0 +1,130 @@
+"""Skipping work changes nothing: a rule that may read values decides as the one that may not."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb.probability import Sampling
+from specwb.verify import RRS, RULES, Naive, NodeRule, PointMass, Rejection, RRSw, TopAndSample
+
+LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+SPECS: dict[str, tuple[str, dict]] = {
+    "rejection": ("sps", {"gamma": 4}),
+    "rejection, chains of different lengths": ("sps", {"gamma": 4, "confidence": 0.3}),
+    "rrsw": ("mcsd", {}),
+    "rrsw lopsided": ("mcsd", {"tree": LOPSIDED}),
+    "rrsw of repeats": ("mcsd:rule=rrsw", {"draw": "with"}),
+    "rrs": ("mcsd", {"draw": "with"}),
+    "rrs of paths": ("mcsd", {"tree": (4, 1, 1), "draw": "with"}),
+    "naive": ("mcsd:rule=naive", {"draw": "with"}),
+    "point": ("sps:rule=point", {"gamma": 4}),
+    "top": ("mcsd", {"draw": "top"}),
+    "top lopsided": ("mcsd", {"tree": LOPSIDED, "draw": "top"}),
+}
+for name in ("block", "traversal", "kseq", "race", "gbv"):
+    if name in RULES:
+        tree, draw = ((4, 2, 2), "without") if name == "traversal" else ((3, 1, 1), "with")
+        SPECS[name] = (f"sps:rule={name}", {"gamma": 4}) if name == "block" else (f"mcsd:rule={name}", {"tree": tree, "draw": draw})
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["few rows", "wide vocabulary"])
+@pytest.mark.parametrize(("spec", "options"), SPECS.values(), ids=SPECS)
+def test_a_lazy_rule_decides_alike(spec, options, wide, monkeypatch):
+    monkeypatch.setattr("specwb.verify.rule.FEW", 0 if wide else 16)
+    monkeypatch.setattr("specwb.verify.rule.WIDE", 2 if wide else 10**9)
+    seen = set()
+    steps = specwb.rounds(
+        tiny.target(),
+        [[1, 2, 3, 1, 2], [5, 6, 5, 6], [3]],
+        spec,
+        draft=tiny.draft(),
+        **options,
+        max_new_tokens=24,
+        temperature=1.0,
+        seed=7,
+        trace=True,
+    )
+    for step in steps:
+        eager, lazy = copy.copy(step.rule), copy.copy(step.rule)
+        eager.lazy, lazy.lazy = False, True
+        a, b = (rule.verify(step.draft, step.scores, step.uniforms) for rule in (eager, lazy))
+        assert torch.equal(a.accepted, b.accepted)
+        assert torch.equal(step.draft.tokens.gather(1, a.path), step.draft.tokens.gather(1, b.path))
+        torch.testing.assert_close(a.law / a.law.sum(1, keepdim=True), b.law / b.law.sum(1, keepdim=True), atol=1e-6, rtol=1e-5)
+        seen.update(a.accepted.tolist())
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("kind", [Rejection, RRS, RRSw, PointMass, Naive, TopAndSample])
+def test_one_row_on_the_host_is_a_row_of_the_batch(kind):
+    """Repeated children, q = 0, p = q, disjoint and one-hot laws, over-confident drafts."""
+    torch.manual_seed(0)
+    rule, rows, v = kind(), 400, 9
+    k = 1 if kind is Rejection else 4
+    p, q = ((torch.randn(rows, v) * scale).softmax(-1) for scale in (2, 3))
+    p[:50] = q[:50]
+    p[50:100, 4:], q[50:100, :4] = 0, 0
+    p[100:120], q[120:140] = torch.eye(v)[torch.randint(v, (20,))], torch.eye(v)[torch.randint(v, (20,))]
+    q[140:200] = (torch.randn(60, v) + 100 * torch.eye(v)[torch.randint(v, (60,))]).softmax(-1)
+    p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
+    tokens = torch.multinomial(q, k, replacement=True)
+    if kind is TopAndSample:
+        best = q.topk(k - 1, -1).indices
+        q = q.scatter(1, best, 0)
+        q = torch.where(q.sum(1, keepdim=True) > 0, q / q.sum(1, keepdim=True), 0)
+        tokens = torch.cat([best, torch.multinomial(q + 1e-30, 1)], 1)
+    u = torch.rand(rows, max(rule.draws(k), 1), dtype=torch.float64)
+    choice, residual = rule.node(p, q, tokens, torch.ones_like(tokens, dtype=torch.bool), u)
+    assert len(set(choice.tolist())) == k + 1
+    for i in range(rows):
+        before = p[i].clone(), q[i].clone()
+        alone, law = rule.one(p[i], q[i], tokens[i].tolist(), u[i].tolist())
+        assert alone == choice[i]
+        assert torch.equal(p[i], before[0])
+        assert torch.equal(q[i], before[1])
+        if alone < 0:
+            torch.testing.assert_close(law, residual[i], atol=1e-6, rtol=1e-5)
+
+
+def test_a_rule_without_a_host_form_works_lazily():
+    class Last(NodeRule):
+        """The last child that is ok, if its uniform is under a half."""
+
+        name = "last"
+        laws = frozenset(specwb.Law)
+
+        def node(self, p, q, tokens, ok, u):
+            index = torch.where(ok, torch.arange(tokens.shape[1]), -1).amax(1)
+            return torch.where(u.gather(1, index.clamp_min(0)[:, None]).squeeze(1) < 0.5, index, -1), p
+
+    out = specwb.decode(tiny.target(), [[1, 2]], "mcsd", rule=Last, draft=tiny.draft(), max_new_tokens=20, temperature=1.0)
+    assert 1 < out.mean_tokens_per_round < 4
+
+
+def test_wide_rows_are_cut_like_narrow_ones():
+    """Drawing by blocks is drawing by cumulation: the same token but where u is within rounding of an edge, never one of probability 0."""
+    from specwb.probability import BLOCK, WIDE, inverse_cdf
+
+    torch.manual_seed(1)
+    for v in (WIDE, WIDE + BLOCK, 50257):
+        p = Sampling(0.3, top_k=40).probabilities(3 * torch.randn(64, v))
+        p[0], p[1] = 0, 0
+        p[0, v - 1], p[1, 0] = 1, 1
+        p[2] = torch.rand(v)
+        ends = torch.tensor([1 - 2.0**-33, 2.0**-33], dtype=torch.float64)
+        for u in (torch.rand(64, dtype=torch.float64), *ends[:, None].expand(-1, 64)):
+            drawn = inverse_cdf(p, u)
+            assert bool((p.gather(1, drawn[:, None]) > 0).all())
+            cdf = p.double().cumsum(1)
+            at, before = cdf.gather(1, drawn[:, None]).squeeze(1), (cdf - p).gather(1, drawn[:, None]).squeeze(1)
+            total = cdf[:, -1]
+            assert bool((before <= u * total + 1e-4 * total).all())
+            assert bool((at >= u * total - 1e-4 * total).all())
+        grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+        found = torch.bincount(inverse_cdf(p[3].expand(2000, v), grid), minlength=v) / 2000
+        assert float((found - p[3]).abs().max()) <= 1.01 / 2000
