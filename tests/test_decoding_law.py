@@ -32,9 +32,18 @@ METHODS: dict[str, tuple[str, dict]] = {
     "mcsd with replacement": ("mcsd", {"tree": (3, 2, 1), "draw": "with"}),
     "mcsd lopsided": ("mcsd", {"tree": TREE}),
     "mcsd lopsided with replacement": ("mcsd", {"tree": TREE, "draw": "with"}),
+    "block verification": ("sps:rule=block", {"gamma": 3}),
+    "block verification of chains that end early": ("sps:rule=block", {"gamma": 1, "schedule": "heuristic", "confidence": 0.2}),
+    "traversal": ("mcsd:rule=traversal", {"tree": TREE}),
+    "traversal of independent siblings": ("mcsd:rule=traversal", {"tree": (3, 2), "draw": "with"}),
+    "traversal of paths": ("mcsd:rule=traversal", {"tree": (3, 1, 1), "draw": "with"}),
+    "greedy multi-path block verification": ("mcsd:rule=gbv", {"tree": (3, 1, 1), "draw": "with"}),
+    "coupled": ("mcsd", {"tree": (3, 1, 1), "draw": "coupled"}),
     "naive verification": ("sps:rule=point", {"gamma": 2}),
     "naive verification of repeated siblings": ("mcsd:rule=point", {"tree": (3, 2, 1), "draw": "with"}),
     "mcsd wider than the support": ("mcsd", {"tree": (6,)}),
+    "mcsd top and sample": ("mcsd", {"tree": (3, 2, 1), "draw": "top"}),
+    **{f"mcsd, paths with {rule}": (f"mcsd:rule={rule}", {"tree": (4, 1, 1), "draw": "with"}) for rule in ("rrs", "kseq", "race", "naive")},
 }
 
 
@@ -136,7 +145,7 @@ class KeepsCandidates(PointMass):
 @pytest.mark.parametrize(("spec", "options"), FROM_THE_TEXT.values(), ids=FROM_THE_TEXT)
 def test_a_wrong_rule_is_seen_with_drafters_that_know_only_the_text(spec, options):
     right = built(spec, options)
-    wrong = specwb.Method("wrong", right.drafter, KeepsCandidates, right.exactness)
+    wrong = specwb.Method("wrong", right.drafter, KeepsCandidates(), right.exactness)
     assert chi_square(sampled(wrong, "plain", REPETITION)[0], enumerated("plain", tuple(REPETITION))) < 1e-6
 
 
@@ -219,7 +228,7 @@ class AlwaysFirst(RRSw):
 )  # fmt: skip
 def test_a_wrong_rule_is_seen(spec, options, rule):
     right = built(spec, options)
-    wrong = specwb.Method("wrong", right.drafter, rule, right.exactness)
+    wrong = specwb.Method("wrong", right.drafter, rule(), right.exactness)
     assert chi_square(sampled(wrong, "plain")[0], enumerated("plain")) < 1e-6
 
 

@@ -107,6 +107,11 @@ class NodeRule(Rule):
 
     in_turn = True
 
+    def __init_subclass__(cls) -> None:
+        # a subclass that changes ``node`` alone must not be decided by its parent's host form
+        if "node" in vars(cls) and "one" not in vars(cls):
+            cls.one = NodeRule.one  # type: ignore[method-assign]
+
     def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """``p [B,V]``, ``q [B,V]`` or None, children ``tokens [B,K]`` in drawing order, ``ok [B,K]``, uniforms ``u [B,draws]``
         -> index of the accepted child ``[B]`` (-1: none) and the residual ``[B,V]``, not necessarily normalised,
@@ -129,13 +134,17 @@ class NodeRule(Rule):
         here, depth = [0], 0  # the nodes that carry the accepted path: one, or under IID_PATHS all that agree so far
         law: Tensor | None = None
         while law is None:
-            kids = [k for node in here for k in below[node] if valid[k]]
+            all_kids = [k for node in here for k in below[node]]
+            kids = [k for k in all_kids if valid[k]]
             p = scores.row(i, here[0])
             if not kids:
                 law = p
                 break
             q = None if draft.q is None or row is None else draft.q[i, row[here[0]]]
-            choice, residual = self.one(p, q, [tokens[k] for k in kids], uniforms[depth * draws : (depth + 1) * draws])
+            level = uniforms[depth * draws : (depth + 1) * draws]
+            if self.in_turn and len(kids) < len(all_kids) and draft.law is not Law.IID_PATHS:
+                level = [level[j] for j, k in enumerate(all_kids) if valid[k]]  # child j is tested by uniform j, whoever else is missing
+            choice, residual = self.one(p, q, [tokens[k] for k in kids], level)
             if choice < 0:
                 law = residual
             else:
@@ -173,7 +182,7 @@ class NodeRule(Rule):
             tokens = draft.tokens.gather(1, safe)
             ok = (kids >= 0) & draft.valid.gather(1, safe)
             p, q = scores.p(node), draft.q_of(node)
-            choice, residual = self.node(p, q, tokens, ok, u[:, d])
+            choice, residual = self.node(p, q, tokens, ok, u[:, d, : self.draws(tree.widths[d])])
             onward = alive & (choice >= 0)
             reached = torch.where(onward, safe.gather(1, choice.clamp_min(0)[:, None]).squeeze(1), node)
             yield Visit(d, node, alive, p, q, safe, tokens, ok, u[:, d], choice, residual, onward, reached)

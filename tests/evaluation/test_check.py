@@ -51,7 +51,7 @@ class ClosesWithP(RRSw):
 
 
 def fixed(drafter, rule=None) -> specwb.Method:
-    return specwb.Method("fixed", drafter, rule, specwb.Exactness.LOSSLESS)
+    return specwb.Method("fixed", drafter, rule and rule(), specwb.Exactness.LOSSLESS)
 
 
 @pytest.mark.parametrize("spec", ["ar", "sps:gamma=2", "mcsd:tree=3-2", "mcsd:draw=with"])

@@ -106,6 +106,15 @@ def test_a_rule_without_a_host_form_works_lazily():
     assert 1 < out.mean_tokens_per_round < 4
 
 
+def test_a_subclass_that_changes_the_batch_form_changes_the_host_form():
+    class Never(RRSw):
+        def node(self, p, q, tokens, ok, u):
+            return torch.full_like(tokens[:, 0], -1), p
+
+    out = specwb.decode(tiny.target(), [[1, 2]], "mcsd", rule=Never, draft=tiny.draft(), max_new_tokens=20, temperature=1.0)
+    assert out.mean_tokens_per_round == 1
+
+
 def test_wide_rows_are_cut_like_narrow_ones():
     """Drawing by blocks is drawing by cumulation: the same token but where u is within rounding of an edge, never one of probability 0."""
     from specwb.probability import BLOCK, WIDE, inverse_cdf
