@@ -128,7 +128,8 @@ class NodeRule(Rule):
     def alone(self, draft: Draft, scores: Scores, u: Tensor, i: int) -> Verdict:
         tree, tokens, valid = draft.tree, draft.tokens[i].tolist(), draft.valid[i].tolist()
         of = i if tree.R > 1 else 0
-        below, draws = tree.below[of], self.draws(tree.K)
+        draws = self.draws(tree.K)
+        below = [[k for k in kids if k >= 0] for kids in tree.kids[i].tolist()] if tree.own_kids else tree.below[of]
         row = None if draft.q_row is None else draft.q_row[i if len(draft.q_row) > 1 else 0].tolist()
         uniforms = [] if tree.D == 0 else u[i, : tree.D * draws].tolist()
         here, depth = [0], 0  # the nodes that carry the accepted path: one, or under IID_PATHS all that agree so far
