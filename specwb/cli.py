@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 train = typer.Typer(add_completion=False, no_args_is_help=True, help="Train the models that ship with the project.")
 app.add_typer(train, name="train")
+reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
+app.add_typer(reproduce, name="reproduce")
 errors = Console(stderr=True)
 DRAFTED: dict[str, Any] = {"fg": 32}  # blue; the numbers are of the 256-colour palette, near those of the figures
 CLOSING: dict[str, Any] = {"fg": 166, "underline": True}  # vermilion, and underlined: colour alone says nothing to some
@@ -139,14 +141,8 @@ def compare(
             model, questions, methods.split() if methods else None, draft=draft, temperature=temperature, max_new_tokens=max_new_tokens,
             batch=batch, seconds=seconds or None, seed=seed, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
         )  # fmt: skip
-    rows = report.cells(frame)
-    table = Table(header_style="bold")
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name in ("method", "exact") else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row.values())
     out = _wide()
-    out.print(table)
+    out.print(_table(report.cells(frame), ("method", "exact")))
     for note in report.notes(frame.attrs):
         out.print(note, highlight=False, markup=False, soft_wrap=True)
     if json_file is not None:
@@ -157,9 +153,87 @@ def compare(
         raise typer.Exit(130)
 
 
+@app.command()
+def tune(
+    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
+    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    nodes: Annotated[int, typer.Option(min=2, help="Of the largest tree, its root included.")] = 32,
+    prompts: Annotated[str, typer.Option(help="As for compare; one in three calibrates, the others measure.")] = "lab",
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")] = 150.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; its calibration is used again.")] = None,
+) -> None:
+    """Predict the speedup of chains and trees from measured costs and acceptance, measure it, and name the best."""
+    from specwb import load
+    from specwb.evaluation import report
+    from specwb.evaluation import tune as tuning
+    from specwb.evaluation.prompts import load_prompts
+
+    if out is not None:
+        report.check_path(out, "--out")
+    questions = load_prompts(prompts)
+    model = load(target, device=device, dtype=dtype)
+    path = out or tuning.default_path(model, temperature)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("tuning", total=1.0)
+        result = tuning.tune(
+            model, questions, draft=draft, temperature=temperature, nodes=nodes, max_new_tokens=max_new_tokens, seconds=seconds or None, seed=seed,
+            path=path, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
+        )  # fmt: skip
+    screen = _wide()
+    screen.print(_table(tuning.cells(result), ("setting",)))
+    given = {"--target": target, "--draft": draft, "--device": device, "--dtype": dtype, "--prompts": prompts, "--temperature": f"{temperature:g}"}
+    usual = {"--target": "lab", "--draft": None, "--device": "auto", "--dtype": "auto", "--prompts": "lab", "--temperature": "0"}
+    options = [word for name, value in given.items() if value is not None and value != usual[name] for word in (name, value)]
+    for note in [*tuning.notes(result, options), f"kept in {path}"]:
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    if result["interrupted"]:
+        raise typer.Exit(130)
+
+
+def _table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
+    """Columns named in ``words`` are text, the others numbers."""
+    table = Table(header_style="bold")
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row.values())
+    return table
+
+
 def _wide() -> Console:
     """Standard output; where it is no terminal, wide enough for the tables."""
     return Console(width=None if sys.stdout.isatty() else 140)
+
+
+@app.command()
+def verify(
+    exact: Annotated[bool, typer.Option("--exact", help="Every rule and every wrong one over fractions: seconds, no model needed.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Rounds over all ordered trees of up to 6 nodes besides the root, not 5; minutes.")] = False,
+    rule: Annotated[list[str] | None, typer.Option(help="Only this rule; may be given several times.")] = None,
+) -> None:
+    """Check that every verification rule keeps the target's law, exactly, and that every wrong rule is found out."""
+    from specwb.verify import suite
+
+    if not (exact or full):
+        raise ValueError("say what to verify: --exact, or --full for larger trees too")
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("verifying", total=1.0)
+        report = suite.run(full, lambda done, text: bar.update(task, completed=done, description=text), rule)
+    screen = _wide()
+    for rows, words in ((suite.cells(report), ("rule", "draft laws", "verdict")), (suite.wrong_cells(report), ("wrong rule", "of", "what is wrong"))):
+        if rows:
+            screen.print(_table(rows, words))
+    for note in suite.notes(report):
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    if report.interrupted:
+        raise typer.Exit(130)
+    if not report.right:
+        raise typer.Exit(1)
 
 
 @app.command("methods")
@@ -192,6 +266,98 @@ def train_lab(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
     errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False, soft_wrap=True)
+
+
+@reproduce.command("mcsd")
+def reproduce_mcsd(
+    out: Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")] = Path("build/reproduce/mcsd.json"),
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure in all; more prompts fit in more.")] = 300.0,
+    temperatures: Annotated[str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")] = "0,0.3,0.7,1",
+    rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
+    prompts: Annotated[str, typer.Option(help="As for compare.")] = "lab",
+    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
+    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
+    restart: Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")] = False,
+) -> None:
+    """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts on what is claimed of them."""
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.methods import draft_model
+    from specwb.reproduce import mcsd
+    from specwb.reproduce.store import Store, identity
+
+    cells = mcsd.grid(_numbers(temperatures, "--temperatures"))
+    questions = load_prompts(prompts)
+    model = load(target, device=device, dtype=dtype)
+    helper = draft_model(model, draft)
+    own = {"prompts": prompts, "temperatures": _numbers(temperatures, "--temperatures"), "rounds": rounds, "seed": seed}
+    store = Store(out, identity("mcsd", model, helper, **own), restart)
+    run = partial(mcsd.run, model, questions, store, cells, draft=helper, rounds_each=rounds, seconds=seconds, seed=seed)
+    _reproduced(store, run, partial(mcsd.report, store, cells), mcsd)
+
+
+@reproduce.command("acceptance")
+def reproduce_acceptance(
+    out: Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")] = Path("build/reproduce/acceptance.json"),
+    positions: Annotated[int, typer.Option(min=1, help="A prompt and temperature.")] = 4,
+    temperatures: Annotated[str, typer.Option(help="Comma-separated, > 0.")] = "0.3,0.7,1",
+    tokens: Annotated[int, typer.Option(min=1, help="Length of the texts that positions are taken from.")] = 48,
+    prompts: Annotated[str, typer.Option(help="As for compare.")] = "lab",
+    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
+    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
+    restart: Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")] = False,
+) -> None:
+    """Acceptance of every rule beside the optimum, from both models' exact laws along the target's own texts: which rule wins where."""
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.methods import draft_model
+    from specwb.reproduce import acceptance
+    from specwb.reproduce.store import Store, identity
+
+    ts = _numbers(temperatures, "--temperatures")
+    questions = load_prompts(prompts)
+    model = load(target, device=device, dtype=dtype)
+    helper = draft_model(model, draft)
+    own = {"prompts": prompts, "temperatures": ts, "ks": list(acceptance.KS), "tokens": tokens, "positions": positions, "seed": seed}
+    store = Store(out, identity("acceptance", model, helper, **own), restart)
+    run = partial(acceptance.run, model, questions, store, draft=helper, temperatures=ts, tokens=tokens, positions=positions, seed=seed)
+    _reproduced(store, run, partial(acceptance.report, store), acceptance)
+
+
+def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:
+    """Run with a bar, keep what was found whatever happens, print it."""
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("reproducing", total=1.0)
+        interrupted = run(progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text))
+    if not store.cells:
+        raise typer.Exit(130)
+    store.document["command"] = shlex.join(["specwb", *sys.argv[1:]])
+    document = report()
+    store.save(final=True)
+    screen = _wide()
+    for title, rows in system.tables(document):
+        screen.print(title, highlight=False, markup=False)
+        screen.print(_table(rows, ("tree", "text", "best")))
+    for note in [*system.notes(document), f"kept in {store.path}"]:
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    """``"0,0.7,1"`` -> numbers, each once. Raises ValueError where one is none or no temperature."""
+    from specwb.probability import Sampling
+
+    try:
+        return list(dict.fromkeys(Sampling(float(part)).temperature for part in text.split(",")))
+    except ValueError as error:
+        raise ValueError(f"{option} must be temperatures such as 0,0.7,1, got {text!r}: {error}") from error
 
 
 def main() -> None:

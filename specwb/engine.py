@@ -14,6 +14,7 @@ from specwb.flow import Draft, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise, row_seeds
 from specwb.probability import Sampling, inverse_cdf
@@ -88,6 +89,7 @@ def rounds(
     clock: Clock | None = None,
     graphs: bool | None = None,
     rescore: Callable[[State, Draft, Scores], Scores] | None = None,
+    layout: str = "tree",
     **options,
 ) -> Iterator[Step]:
     """Decode round by round: each item is one draft-score-verify-commit cycle, one target forward.
@@ -102,6 +104,8 @@ def rounds(
             eager. Traced, clocked and rescored decodings are always eager.
         rescore: puts other scores in the place of the target's, every round (:mod:`specwb.hf` applies logits processors so). The decoding
             is lossless for the law they describe.
+        layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see :meth:`Target.score`; what is decided is the same.
+            ``"batch"`` is always eager.
     Raises:
         PromptError, ValueError, LawMismatch, LoadError: before any work is done.
     """
@@ -124,15 +128,20 @@ def rounds(
     ends = target.eos if eos is None else [eos] if isinstance(eos, int) else list(eos)
     if graphs and target.device.type not in RECORDERS:
         raise ValueError(f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to run eagerly")
-    eager = graphs is False or trace or clock is not None or rescore is not None
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
+    eager = graphs is False or trace or clock is not None or rescore is not None or layout != "tree"
     static = not eager and target.device.type in RECORDERS and chosen.drafter.captured
     if graphs and not static:
-        raise ValueError(f"graphs=True: {chosen.key} cannot be captured, or is traced, clocked or rescored; leave it out to run eagerly")
+        raise ValueError(
+            f"graphs=True: {chosen.key} cannot be captured, or is traced, clocked, rescored or laid out as a batch; leave it out to run eagerly"
+        )
     rule.lazy = target.device.type == "cpu" and not static
-    return _rounds(target, rows, chosen, rule, sampling, budgets, row_seeds(seed, len(rows), target.device), ends, trace, clock, static, rescore)
+    seeds = row_seeds(seed, len(rows), target.device)
+    return _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore, layout)
 
 
-def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore) -> Iterator[Step]:
+def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore, layout) -> Iterator[Step]:
     arena = _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static)
     key = (target, len(rows), arena.state.capacity, sampling, tuple(ends))
     if static and (free := chosen.arenas.pop(key, None)):
@@ -146,7 +155,7 @@ def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, c
             with torch.inference_mode():
                 between = False
                 arena.noise.renew(state.known)
-                step = _step(state, target, arena.drafter, rule, arena.noise, clock, trace, index, arena if static else None, rescore)
+                step = _step(state, target, arena.drafter, rule, arena.noise, clock, trace, index, arena if static else None, rescore, layout)
                 between = True
             yield step
             index += 1
@@ -171,11 +180,11 @@ def _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static) ->
     return Arena(state, drafter, noise)
 
 
-def _step(state, target, drafter, rule, noise, clock, trace, index, arena, rescore) -> Step:
+def _step(state, target, drafter, rule, noise, clock, trace, index, arena, rescore, layout) -> Step:
     if arena is None:
-        known, draft, verdict, scores, accept, close = _round(state, target, drafter, rule, noise, clock, rescore)
+        known, draft, verdict, scores, accept, close = _round(state, target, drafter, rule, noise, clock, rescore, layout)
     else:
-        known, draft, verdict, *_ = arena.run(lambda: _round(state, target, drafter, rule, noise, clock, rescore))
+        known, draft, verdict, *_ = arena.run(lambda: _round(state, target, drafter, rule, noise, clock, rescore, layout))
         known, draft, verdict, scores, accept, close = known.clone(), draft.kept(), verdict.kept(), None, None, None
     state.read()
     if clock:
@@ -185,7 +194,7 @@ def _step(state, target, drafter, rule, noise, clock, trace, index, arena, resco
     )
 
 
-def _round(state, target, drafter, rule, noise, clock, rescore):
+def _round(state, target, drafter, rule, noise, clock, rescore, layout):
     """All of a round that happens on the device; nothing here waits for a value of it unless the drafter declares so."""
     if clock:
         clock.start()
@@ -196,7 +205,7 @@ def _round(state, target, drafter, rule, noise, clock, rescore):
         clock.lap("draft")
     assert draft.tree.D <= drafter.tree.D, "a drafter's tree attribute is the largest tree it proposes"
     assert draft.tree.n <= drafter.tree.n, "a drafter's tree attribute is the largest tree it proposes"
-    scores = target.score(state, draft, drafter.features)
+    scores = target.score(state, draft, drafter.features, layout)
     if rescore is not None:
         scores = rescore(state, draft, scores)
     if clock:
@@ -207,12 +216,17 @@ def _round(state, target, drafter, rule, noise, clock, rescore):
     if raw.law is not None:
         close = noise.u(CLOSE)[:, 0]
         raw.closing = inverse_cdf(raw.law, close)
+        sound = raw.law.gather(1, raw.closing[:, None]).squeeze(1) > 0
+    else:
+        last = raw.path.gather(1, raw.accepted[:, None]).squeeze(1)
+        sound = scores.logits[torch.arange(len(last), device=last.device), last, raw.closing].isfinite()
+    broken = ~sound & ~state.done
     verdict, done = trim(raw, draft, state)
     if clock:
         clock.lap("verify")
     target.commit(state, draft, verdict, scores)
     drafter.observe(state, draft, verdict, scores)
-    state.advance(verdict, done)
+    state.advance(verdict, done, broken)
     return known, draft, verdict, scores, accept, close
 
 

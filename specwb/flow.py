@@ -35,6 +35,10 @@ class LawMismatch(ValueError):
     """A verification rule was put with a drafter whose candidates it is not lossless for."""
 
 
+class BrokenLaw(ValueError):
+    """There is no law to draw from: probabilities that are NaN or have no mass."""
+
+
 class Exactness(Enum):
     LOSSLESS = "lossless"
     LOSSY = "LOSSY"
@@ -92,21 +96,28 @@ class State:
             self._masks[key] = tree_mask(tree, self.known, self.horizon, dtype)
         return self._masks[key]
 
-    def advance(self, verdict: Verdict, done: Tensor) -> None:
-        """Append what the round emitted; device work only."""
+    def advance(self, verdict: Verdict, done: Tensor, broken: Tensor | None = None) -> None:
+        """Append what the round emitted; device work only. ``broken [B]``: rows whose closing token has no probability."""
         assert verdict.emitted is not None
         index = self.known[:, None] + torch.arange(verdict.emitted.shape[1], device=self.known.device)
         self.tokens.scatter_(1, index, verdict.emitted)  # past accepted + 1 it writes beyond the new known
         self.known.add_(verdict.count)
         self.done.copy_(done)
-        summary = torch.stack((done.all().long(), self.known.max()))
+        fault = torch.zeros_like(self.known[0]) if broken is None else broken.any().long()
+        summary = torch.stack((done.all().long(), self.known.max(), fault))
         self._summary = summary if self._summary is None else self._summary.copy_(summary)
         self._masks.clear()
 
     def read(self) -> None:
-        """The one host read of a round: is everything done, and how far is the longest row."""
+        """The one host read of a round: is everything done, how far is the longest row, and is everything sound.
+
+        Raises:
+            BrokenLaw: a closing token was drawn from a law with NaN in it, or without mass.
+        """
         assert self._summary is not None
-        finished, longest = self._summary.tolist()
+        finished, longest, fault = self._summary.tolist()
+        if fault:
+            raise BrokenLaw(f"the target's probabilities are NaN or sum to 0 within {longest} tokens; try dtype='float32', or look at the weights")
         self.finished = bool(finished)
         self.horizon = self.rounded(longest) if self.static else longest
 

@@ -192,11 +192,14 @@ def _default(parameter: inspect.Parameter | None) -> object:
 
 
 def spell(value: object) -> str:
-    """A value as it is written in a spec: 4-2-2, true, 0.5."""
+    """A value as it is written in a spec: 4-2-2, true, 0.5, 0.0.1.1.2 (a tree that is not the same at all nodes of a level)."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
         return "-".join(map(str, value))
+    if isinstance(value, Tree) and value.R == 1:
+        same = value.in_level_order and Tree.branching(*value.widths).host == value.host
+        return spell(value.widths) if same else ".".join(map(str, value.host[0][1:]))
     return str(value).replace(" ", "").replace(",", ";")
 
 
@@ -258,12 +261,20 @@ def sps(target: Target, *, draft=None, gamma: int = 4, schedule: str = "constant
 def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), draw: str = "without") -> Drafter:
     """Multi-candidate speculative decoding: ``tree`` children a node by level, or a :class:`Tree` in level order.
 
+    Any tree is written as the parents of its nodes 1, 2, ..: ``tree=0.0.1.1.2`` has two nodes below the root, two below node 1 and one below
+    node 2.
+
     ``draw``: how a node's children come from q: ``without`` or ``with`` replacement, ``top`` (the most probable ones and one draw from the
     rest), or ``coupled`` (independent paths, such as tree=4-1-1, whose noise the verification shares).
     """
     if not isinstance(tree, Tree):
         try:
-            tree = Tree.branching(*((tree,) if isinstance(tree, int) else tree))
+            if isinstance(tree, str | float):
+                if isinstance(tree, float) or not all(part.isdecimal() for part in tree.split(".")):
+                    raise ValueError(f"tree must be children a node by level, such as 4-2-2, or parents, such as 0.0.1.1.2, got {tree!r}")
+                tree = Tree.parents([-1, *map(int, tree.split("."))])
+            else:
+                tree = Tree.branching(*((tree,) if isinstance(tree, int) else tree))
         except (ValueError, TypeError) as error:
             raise MethodError(f"mcsd: {error}") from error
     if not tree.in_level_order:

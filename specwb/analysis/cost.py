@@ -11,6 +11,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
+from specwb.analysis.trees import path_values
 from specwb.verify.exact import depths
 
 Cost = float | Callable[[int], float]
@@ -102,7 +103,7 @@ def reach(rates: Sequence[Any]) -> list[Any]:
     return list(accumulate(rates, mul, initial=1))
 
 
-def tree_reach(rates: Sequence[Sequence[Any]], parents: Sequence[int]) -> list[Any]:
+def tree_reach(rates: Sequence[Any], parents: Sequence[int]) -> list[Any]:
     """A tree reaches depth d with probability ``sum over its nodes of depth d of the product of rates along the path``.
 
     It takes acceptance to depend on a node's depth and rank among its siblings only, not on the tokens or on which sibling was accepted above
@@ -110,7 +111,7 @@ def tree_reach(rates: Sequence[Sequence[Any]], parents: Sequence[int]) -> list[A
 
     Args:
         rates: ``rates[d - 1][r]`` is the probability that at depth d the child of rank r (0 first) is the one accepted, given that its
-            parent was.
+            parent was; or ``rates[r]``, the same at every depth.
         parents: the tree, -1 for the root (node 0), siblings in drawing order; ``Tree.host[0]``.
     Returns: ``[1, P(at least one accepted), ..]``; its sum is tau.
     Raises:
@@ -118,16 +119,9 @@ def tree_reach(rates: Sequence[Sequence[Any]], parents: Sequence[int]) -> list[A
     Source: the positional acceptance assumption of Sequoia (Chen et al. 2402.12374). Differs from it in: rates by depth.
     """
     depth = depths(parents)
-    path: list[Any] = [1]
-    children = [0] * len(parents)
     total: list[Any] = [1] + [0] * max(depth)
-    for node in range(1, len(parents)):
-        parent, d = parents[node], depth[node]
-        rank, children[parent] = children[parent], children[parent] + 1
-        if d > len(rates) or rank >= len(rates[d - 1]):
-            raise ValueError(f"no rate for depth {d}, rank {rank}; rates cover {len(rates)} depths of {[len(r) for r in rates]} ranks")
-        path.append(path[parent] * rates[d - 1][rank])
-        total[d] = total[d] + path[node]
+    for d, value in zip(depth[1:], path_values(rates, parents)[1:], strict=True):
+        total[d] = total[d] + value
     return total
 
 

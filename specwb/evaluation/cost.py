@@ -1,14 +1,14 @@
 """The cost model put to work: measure a pair's times and acceptance once, predict the speedup of any chain or tree.
 
-Needs three short runs: a long chain, a wide tree, and bare forwards of both models. What is predicted is what
-:func:`specwb.compare` measures, prompt processing included.
+Needs short runs: a long chain, a wide tree, bare forwards of both models after a short and a long text, and, for trees of the draft's top
+tokens, one wide tree for every number of children. What is predicted is what :func:`specwb.compare` measures, prompt processing included.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -93,30 +93,51 @@ def accepted_by_rank(
     never reached has rates 0.
     """
     made = method if isinstance(method, Method) else make_method(method, target, **options)
-    counts = torch.zeros(made.drafter.tree.D, max(made.drafter.tree.K, 1), dtype=torch.long)
-    tested = torch.zeros(made.drafter.tree.D, dtype=torch.long)
+    tally = _Tally(made)
     for prompt in token_rows(target, prompts):
-        for step in rounds(target, [prompt], made, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed):
+        tally.add(target, prompt, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    return tally.rates
+
+
+class _Tally:
+    """Counts of :func:`accepted_by_rank`: rounds whose walk came to depth d, and which child it took there."""
+
+    def __init__(self, method: Method) -> None:
+        tree = method.drafter.tree
+        self.method = method
+        self.counts = torch.zeros(tree.D, max(tree.K, 1), dtype=torch.long)
+        self.tested = torch.zeros(tree.D, dtype=torch.long)
+
+    def add(self, target: Target, prompt: Sequence[int], **settings: Any) -> None:
+        for step in rounds(target, [prompt], self.method, **settings):
             assert step.state is not None
             accepted = int(step.verdict.accepted[0])
             if bool(step.state.done[0]):
                 continue
             tree = step.draft.tree
             ranks = tree.rank[0, step.verdict.path[0, 1 : accepted + 1]].tolist()
-            tested[: min(accepted + 1, tree.D)] += 1
+            self.tested[: min(accepted + 1, tree.D)] += 1
             for d, r in enumerate(ranks):
-                counts[d, r] += 1
-    return (counts.double() / tested.clamp_min(1)[:, None]).tolist()
+                self.counts[d, r] += 1
+
+    @property
+    def rates(self) -> list[list[float]]:
+        return (self.counts.double() / self.tested.clamp_min(1)[:, None]).tolist()
 
 
 @dataclass(frozen=True)
 class CostModel:
     """One pair on one machine: ``seconds = opening + expected rounds (t_target(n) + sum over levels t_draft(width) + D rest)``.
 
-    target, draft: seconds of a round that scores n tokens and drafts at no cost, linear between the widths measured.
+    target, draft: seconds of a round that scores n tokens and drafts at no cost, linear between the widths measured, at the length of text
+        that is typical of what is predicted.
     opening: (target, draft) seconds of prompt processing.
     rest: seconds a drafted level takes beyond these (choosing candidates, testing them; it may be negative), from one measured chain.
     chain, tree: acceptance rates by depth and rank, from one long chain and one wide tree.
+    top: k -> the same rates of a tree with k children a node that are the draft's k - 1 most probable tokens and one draw from the rest. They
+        are measured for each k, because the last child is accepted as it is only where it is the last.
+    prompts: how many acceptance was counted on.
+    contexts: "target" and "draft" -> length of text -> seconds as above: what ``target`` and ``draft`` were interpolated from.
     """
 
     target: dict[int, float]
@@ -125,6 +146,22 @@ class CostModel:
     rest: float
     chain: list[list[float]]
     tree: list[list[float]]
+    top: dict[int, list[list[float]]] = field(default_factory=dict)
+    contexts: dict[str, dict[int, dict[int, float]]] = field(default_factory=dict)
+    prompts: int = 0
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> CostModel:
+        """The model of which ``dataclasses.asdict`` was written as JSON, where keys are strings."""
+
+        def whole(table: dict[str, Any]) -> dict[int, Any]:
+            return {int(n): value for n, value in table.items()}
+
+        contexts = {side: {n: whole(t) for n, t in whole(table).items()} for side, table in saved["contexts"].items()}
+        return cls(
+            whole(saved["target"]), whole(saved["draft"]), tuple(saved["opening"]), saved["rest"], saved["chain"], saved["tree"],
+            whole(saved["top"]), contexts, saved["prompts"],
+        )  # fmt: skip
 
     @property
     def c(self) -> float:
@@ -135,18 +172,35 @@ class CostModel:
         """Scoring gamma + 1 tokens over scoring one."""
         return _at(self.target, gamma + 1) / self.target[1]
 
-    def reach(self, tree: Tree) -> list[float]:
-        return tree_reach(self.chain if tree.is_chain else self.tree, tree.host[0])
+    def rates(self, tree: Tree, top: bool = False) -> list[list[float]]:
+        """Acceptance by depth and rank. ``top``: of a tree of the draft's top tokens and one draw, as many children on all nodes of a level."""
+        if tree.is_chain:
+            return self.chain
+        if not top:
+            return self.tree
+        missing = {k for k in tree.widths if k > 1} - set(self.top)
+        if missing:
+            raise ValueError(f"top-and-sample rates were not measured for {', '.join(map(str, sorted(missing)))} children a node")
+        return [self.chain[d] if k == 1 else self.top[k][d] for d, k in enumerate(tree.widths)]
+
+    def reach(self, tree: Tree, top: bool = False) -> list[float]:
+        return tree_reach(self.rates(tree, top), tree.host[0])
 
     def round_seconds(self, tree: Tree) -> float:
         """One round: the first draft forward feeds two tokens (the catch-up window), the later ones a level each."""
         fed = [2, *(stop - start for start, stop in tree.levels[1:-1])] if tree.D else []
         return _at(self.target, tree.n) + sum(_at(self.draft, n) for n in fed) + tree.D * self.rest
 
-    def speedup(self, tree: Tree, tokens: int) -> float:
+    def speedup(self, tree: Tree, tokens: int, top: bool = False) -> float:
         """Plain decoding's seconds for ``tokens`` new tokens over the tree's."""
         plain = self.opening[0] + tokens * self.target[1]
-        return plain / (sum(self.opening) + expected_rounds(self.reach(tree), tokens) * self.round_seconds(tree))
+        return plain / (sum(self.opening) + expected_rounds(self.reach(tree, top), tokens) * self.round_seconds(tree))
+
+
+WIDTHS = (1, 2, 3, 4, 6, 9, 13, 21, 32)
+TURNS = 3
+LONG = 1024
+"""Tokens of the long text that forwards are measured after, where the context has room for so many."""
 
 
 def calibrate(
@@ -156,31 +210,78 @@ def calibrate(
     *,
     gamma: int = 8,
     tree: Sequence[int] = (4, 4, 4),
+    top: Sequence[int] = (),
     max_new_tokens: int = 64,
     temperature: float = 0.0,
     rounds: int = 12,
     seed: int = 0,
+    seconds: float | None = None,
+    progress: Callable[[float, str], None] | None = None,
 ) -> CostModel:
     """Measure what :class:`CostModel` needs, on prompts that the predictions are not judged by.
 
     Args:
         gamma: the chain measured; it bounds the depth of chains predicted. tree: the wide tree; it bounds depth and children of trees.
+        top: the numbers of children for which top-and-sample rates are measured, in trees as deep as ``tree``; nothing at T = 0, where
+            children are the draft's top tokens anyhow.
         rounds: how many rounds each time is a median of.
+        seconds: count acceptance on no further prompt after about so long; at least on one.
+        progress: called with (fraction done, text).
     """
     rows = token_rows(target, prompts)
     typical = sorted(rows, key=len)[len(rows) // 2]
+    sampled = tuple(k for k in top if k > 1) if temperature > 0 else ()
     chain, wide = make_method("sps", target, draft=draft, gamma=gamma), make_method("mcsd", target, draft=draft, tree=tuple(tree))
+    tops = [make_method("mcsd", target, draft=draft, tree=(k,) * len(tree), draw="top") for k in sampled]
     shared = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-    rates = [accepted_by_rank(target, rows, made, **shared) for made in (chain, wide)]  # type: ignore[arg-type]
-    widths = [1, 2, 3, 4, 6, 9, 13, 21, 32]
-    t = forward_seconds(target, widths, typical, rounds=rounds, temperature=temperature)
-    d = forward_seconds(draft, [w for w in widths if w <= 21], typical, rounds=rounds, temperature=temperature)
+    say = progress or (lambda done, text: None)
+
+    sides = (("target", target, WIDTHS), ("draft", draft, WIDTHS[:-1]))
+    texts = {side: _texts(rows, model, rounds) for side, model, _ in sides}
     plain = make_method("ar", target)
-    # the three take turns, so that a machine whose speed drifts favours none
-    runs = [[_timed(model, typical, m, rounds, **shared) for model, m in ((target, plain), (draft, plain), (target, chain))] for _ in range(3)]
+    # everything takes turns, so that a machine whose speed drifts favours none
+    forwards: list[dict[str, dict[int, dict[int, float]]]] = []
+    runs = []
+    for turn in range(TURNS):
+        say(turn / TURNS / 4, "forwards")
+        forwards.append({
+            side: {len(text): forward_seconds(model, ns, text, rounds=rounds, repeats=1, temperature=temperature) for text in texts[side]}
+            for side, model, ns in sides
+        })  # fmt: skip
+        runs.append([_timed(model, typical, m, rounds, **shared) for model, m in ((target, plain), (draft, plain), (target, chain))])
+    contexts = {side: {len(text): {n: median(f[side][len(text)][n] for f in forwards) for n in ns} for text in texts[side]} for side, _, ns in sides}
+    length = sum(map(len, rows)) / len(rows) + max_new_tokens / 2
+    t, d = (_between(contexts[side], length) for side in ("target", "draft"))
     first, later = (np.median([[run[i] for run in turn] for turn in runs], axis=0) for i in (0, 1))
-    bare = CostModel(t, d, (float(first[0] - t[1]), float(first[1] - d[1])), 0.0, *rates)
-    return CostModel(t, d, bare.opening, (float(later[2]) - bare.round_seconds(Tree.chain(gamma))) / gamma, *rates)
+
+    tallies, counted = [_Tally(made) for made in (chain, wide, *tops)], 0
+    began = time.monotonic()
+    for i, row in enumerate(rows):
+        if seconds is not None and i and (time.monotonic() - began) * (i + 1) / i > seconds:
+            break
+        for j, tally in enumerate(tallies):
+            say(0.25 + 0.75 * (i + j / len(tallies)) / len(rows), f"acceptance: {tally.method.key}")
+            tally.add(target, row, **shared)
+        counted += 1
+    by_chain, by_tree, *by_top = (tally.rates for tally in tallies)
+    opening = (float(first[0] - t[1]), float(first[1] - d[1]))
+    made = CostModel(t, d, opening, 0.0, by_chain, by_tree, dict(zip(sampled, by_top, strict=True)), contexts, counted)
+    return replace(made, rest=(float(later[2]) - made.round_seconds(Tree.chain(gamma))) / gamma)
+
+
+def _texts(rows: list[list[int]], model: Target, rounds: int) -> list[list[int]]:
+    """The shortest prompt, and all of them in a row up to LONG tokens or what the context holds beside the widest forward."""
+    room = model.context - rounds - 1 - max(WIDTHS)
+    every = [token for row in rows for token in row]
+    while len(every) < min(LONG, room):
+        every = every + every
+    return [min(rows, key=len), every[: min(LONG, room)]]
+
+
+def _between(contexts: dict[int, dict[int, float]], length: float) -> dict[int, float]:
+    """Seconds by width after a text of this length: attention is linear in it."""
+    xs = sorted(contexts)
+    return {n: float(np.interp(length, xs, [contexts[x][n] for x in xs])) for n in contexts[xs[0]]}
 
 
 def _at(measured: dict[int, float], n: float) -> float:

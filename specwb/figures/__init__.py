@@ -5,8 +5,10 @@ from specwb.figures.categories import by_category
 from specwb.figures.comparison import comparison
 from specwb.figures.decisions import decisions
 from specwb.figures.depths import acceptance_by_depth
+from specwb.figures.designer import by_nodes, designer, tree_mask, value_tree
 from specwb.figures.lengths import round_lengths
 from specwb.figures.rounds import tokens_per_round
+from specwb.figures.rules import output, residuals, rule_rates
 from specwb.figures.speedup import speedup
 from specwb.figures.timing import time_split
 from specwb.figures.tree import draft_tree
@@ -15,11 +17,18 @@ __all__ = [
     "acceptance",
     "acceptance_by_depth",
     "by_category",
+    "by_nodes",
     "comparison",
     "decisions",
+    "designer",
     "draft_tree",
+    "output",
+    "residuals",
     "round_lengths",
+    "rule_rates",
     "speedup",
     "time_split",
     "tokens_per_round",
+    "tree_mask",
+    "value_tree",
 ]

@@ -46,7 +46,7 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
         if parent >= 0 and valid[node]:
             children.setdefault(parent, []).append(node)
     children.setdefault(path[-1], []).append(-1)
-    place = _places(children)
+    place = places(children)
     kind = dict.fromkeys(place, "other") | dict.fromkeys(path, "accepted") | {0: "pending", -1: "closing"}
 
     edges: dict[str, tuple[list, list]] = {name: ([], []) for name in _LOOKS}
@@ -99,7 +99,7 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
     )  # fmt: skip
 
 
-def _places(children: dict[int, list[int]]) -> dict[int, tuple[float, float]]:
+def places(children: dict[int, list[int]]) -> dict[int, tuple[float, float]]:
     """x = depth; leaves one below the other, a parent in the middle of its children."""
     place: dict[int, tuple[float, float]] = {}
     below = 0

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.models.backbone import Backbone
+from specwb.models.layout import run_paths
 from specwb.probability import Sampling
 
 
@@ -68,9 +69,16 @@ class Target:
             state.features[:, : found.shape[1]] = found
         return state
 
-    def score(self, state: State, draft: Draft, features: tuple[int, ...] = ()) -> Scores:
-        """ONE forward over the whole tree: logits after every node."""
+    def score(self, state: State, draft: Draft, features: tuple[int, ...] = (), layout: str = "tree") -> Scores:
+        """ONE forward over the whole tree: logits after every node.
+
+        ``layout``: "tree" is one sequence a row with a tree mask; "batch" a row for every leaf path, without one (of a chain they are the
+        same). Scores and the draft's slots of the cache are equal up to rounding.
+        """
         tree = draft.tree
+        if layout == "batch" and not (tree.is_chain and tree.v == tree.n):
+            hidden, found = run_paths(self.backbone, state, draft, features)
+            return Scores(self.backbone.head(hidden), state.sampling, found)
         base = (state.known - 1)[:, None]
         positions = base + tree.depth
         slots = base + torch.arange(tree.n, device=base.device)

@@ -1,13 +1,40 @@
 """Verification: from a draft and the target's scores to the accepted path and the closing token, without changing the target's law."""
 
+from specwb.verify.block import Block
+from specwb.verify.coupled import Coupled
+from specwb.verify.gbv import GBV
 from specwb.verify.greedy import Greedy
+from specwb.verify.kseq import KSeq
 from specwb.verify.point import Naive, PointMass
+from specwb.verify.race import WeightedRace
 from specwb.verify.rejection import Rejection
 from specwb.verify.rrs import RRS
 from specwb.verify.rrsw import RRSw
 from specwb.verify.rule import NodeRule, Rule
 from specwb.verify.top import TopAndSample
+from specwb.verify.traversal import Traversal
+from specwb.verify.typical import Typical
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Rejection, RRS, RRSw, TopAndSample, PointMass, Naive)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (Rejection, RRS, RRSw, KSeq, WeightedRace, TopAndSample, PointMass, Naive, Block, Traversal, GBV, Coupled, Typical)
+}
 
-__all__ = ["RRS", "RULES", "Greedy", "Naive", "NodeRule", "PointMass", "RRSw", "Rejection", "Rule", "TopAndSample"]
+__all__ = [
+    "GBV",
+    "RRS",
+    "RULES",
+    "Block",
+    "Coupled",
+    "Greedy",
+    "KSeq",
+    "Naive",
+    "NodeRule",
+    "PointMass",
+    "RRSw",
+    "Rejection",
+    "Rule",
+    "TopAndSample",
+    "Traversal",
+    "Typical",
+    "WeightedRace",
+]

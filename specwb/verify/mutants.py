@@ -1,6 +1,7 @@
 """Verifiers that are wrong on purpose: several of them have been shipped, and each must be rejected by the tests.
 
-They are node rules of the kind in ``exact``, together with the draft law they are used with. A suite that cannot tell one of
+Wrong rules for whole blocks and trees are in ``tree_mutants``.
+These are node rules of the kind in ``exact``, together with the draft law they are used with. A suite that cannot tell one of
 these from the target's law cannot vouch for a verifier either.
 """
 
@@ -9,20 +10,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from specwb.verify.exact import Decision, Dist, DraftLaw, NodeRule, Tokens, iid, norm, rejection, rrs, rrsw, top, without_replacement
+from specwb.verify.exact import (
+    Decision,
+    Dist,
+    DraftLaw,
+    NodeRule,
+    Tokens,
+    iid,
+    kseq,
+    kseq_rho,
+    norm,
+    output_law,
+    rejection,
+    rrs,
+    rrsw,
+    top,
+    top_and_sample,
+    without,
+    without_replacement,
+)
 
 _0, _1 = Fraction(0), Fraction(1)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong verifier: its node rule, the draft law and number of children it is used with, and what is wrong in one line."""
+    """A wrong verifier: its node rule, the draft law and number of children it is used with, what is wrong in one line, and the rule it was to be."""
 
     name: str
     node: NodeRule
     law: DraftLaw
     k: int
     wrong: str
+    of: str
 
 
 def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> Decision:
@@ -75,15 +95,113 @@ def keep_larger_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return [kept if i == best else _0 for i in range(len(tokens))], residual
 
 
+def low_rho(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """Wrong: k-SEQ with ``rho - 1`` too small by a tenth, and what would be negative in the residual cut off."""
+    return kseq(p, q, tokens, 1 + (kseq_rho(tuple(p), tuple(q), len(tokens)) - 1) * Fraction(9, 10))
+
+
+def race_against_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """Wrong: the child selected by weights p/q is tested as if it were a draw from q."""
+    total = sum((p[x] / q[x] for x in tokens), _0)
+    if total == 0:
+        return [_0] * len(tokens), rejection(p, q, tokens[:1])[1]
+    accept = [p[x] / q[x] / total * min(_1, p[x] / q[x]) for x in tokens]
+    residual = [max(a - b, _0) for a, b in zip(p, q, strict=True)]
+    return accept, None if sum(accept, _0) == 1 else norm(residual)
+
+
+def whole_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """Wrong: the last child, drawn from what the first ones leave of q, is tested against all of q."""
+    (passes,), residual = rejection(p, q, tokens[-1:])
+    if residual is None:
+        return [*[_0] * (len(tokens) - 1), passes], None
+    accept = [*((1 - passes) * residual[x] for x in tokens[:-1]), passes]
+    left = without(residual, tokens[:-1])
+    return accept, norm(left) if any(left) else None
+
+
+def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """Wrong: every child is compared with a draw of its own from p, and the last of the draws closes."""
+    accept, left = [_0] * len(tokens), _1
+    for i, x in enumerate(tokens):
+        accept[i], left = left * p[x], left * (1 - p[x])
+    return accept, None if left == 0 else norm(without(p, tokens[-1:]))
+
+
+def keeps_children(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """Wrong: a draw from p that is no child is thrown away, and the closing token is a second draw from p."""
+    accept = [_0 if x in tokens[:i] else p[x] for i, x in enumerate(tokens)]
+    return accept, None if sum(accept, _0) == 1 else list(p)
+
+
+def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """Wrong: the uniform that drew the child by inverse CDF draws the closing token as well."""
+    accept, residual = rejection(p, q, tokens)
+    if residual is None:
+        return accept, None
+    (x,) = tokens
+    low, high, at = sum(q[:x], _0), sum(q[: x + 1], _0), _0
+    law = []
+    for a in residual:  # given x the uniform lies in [low, high)
+        law.append(max(min(at + a, high) - max(at, low), _0) / (high - low))
+        at += a
+    return accept, law
+
+
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("residual_from_p", residual_from_p, iid, 1, "closing token from p instead of (p - q)+"),
-    Mutant("argmax_with_ratio", rejection, top, 1, "a deterministic argmax draft is tested with p/q"),
-    Mutant("squared_q", squared_q, iid, 1, "the q of the test has another temperature than the q that was sampled"),
-    Mutant("sorted_by_q", sorted_by_q, without_replacement, 2, "RRSw children sorted by q instead of drawing order"),
-    Mutant("keep_larger_q", keep_larger_q, iid, 2, "two draws, the one of larger q is kept and tested as one draw"),
-    Mutant("rrs_without_replacement", rrs, without_replacement, 2, "RRS on children drawn without replacement"),
-    Mutant("deduplicated", deduplicated, iid, 3, "independent drafts de-duplicated, then RRS"),
-    Mutant("no_update_sampled", no_residual_update, iid, 2, "sampled siblings tested without updating the residual"),
-    Mutant("no_update_top", no_residual_update, top, 3, "top-k siblings tested as samples, without updating the residual"),
-    Mutant("rrsw_on_top", rrsw, top, 3, "the RRSw rule on deterministic top-k children"),
+    Mutant("residual_from_p", residual_from_p, iid, 1, "closing token from p instead of (p - q)+", "rejection"),
+    Mutant("argmax_with_ratio", rejection, top, 1, "a deterministic argmax draft is tested with p/q", "rejection"),
+    Mutant("squared_q", squared_q, iid, 1, "the q of the test has another temperature than the q that was sampled", "rejection"),
+    Mutant("sorted_by_q", sorted_by_q, without_replacement, 2, "RRSw children sorted by q instead of drawing order", "rrsw"),
+    Mutant("keep_larger_q", keep_larger_q, iid, 2, "two draws, the one of larger q is kept and tested as one draw", "rejection"),
+    Mutant("rrs_without_replacement", rrs, without_replacement, 2, "RRS on children drawn without replacement", "rrs"),
+    Mutant("deduplicated", deduplicated, iid, 3, "independent drafts de-duplicated, then RRS", "rrs"),
+    Mutant("no_update_sampled", no_residual_update, iid, 2, "sampled siblings tested without updating the residual", "rrs"),
+    Mutant("no_update_top", no_residual_update, top, 3, "top-k siblings tested as samples, without updating the residual", "point"),
+    Mutant("rrsw_on_top", rrsw, top, 3, "the RRSw rule on deterministic top-k children", "rrsw"),
+    Mutant("noise_reused", noise_reused, iid, 1, "the uniform that drew the child draws the closing token too", "rejection"),
+    Mutant("low_rho", low_rho, iid, 2, "k-SEQ with rho - 1 too small by a tenth", "kseq"),
+    Mutant("race_against_q", race_against_q, iid, 2, "the selected child is tested against q and not the law of what is selected", "race"),
+    Mutant("whole_q", whole_q, top_and_sample, 2, "the drawn child is tested against q and not what the fixed ones leave of it", "top"),
+    Mutant("keeps_children", keeps_children, top, 2, "a draw that is no child is thrown away and made again", "point"),
+    Mutant("draw_per_child", draw_per_child, iid, 2, "every child is compared with its own draw from p", "naive"),
 )
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A small instance on which a rule that is said to be lossless is not: :meth:`law` is not p."""
+
+    name: str
+    claim: str
+    node: NodeRule
+    drawn: DraftLaw
+    p: tuple[Fraction, ...]
+    q: tuple[Fraction, ...]
+    k: int
+
+    def law(self) -> list[Fraction]:
+        """The law of the next token, by enumeration."""
+        return output_law(self.node, self.drawn, self.p, self.q, self.k)
+
+
+_THIRD, _HALF = Fraction(1, 3), Fraction(1, 2)
+COUNTEREXAMPLES: tuple[Counterexample, ...] = (
+    Counterexample(
+        "sorted children", "children drawn without replacement may be sorted before they are tested",
+        sorted_by_q, without_replacement, (_THIRD, 2 * _THIRD), (_THIRD, 2 * _THIRD), 2,
+    ),
+    Counterexample(
+        "siblings without residual update", "each sibling may be tested against p itself",
+        no_residual_update, iid, (_HALF, _HALF), (_0, _1), 2,
+    ),
+    Counterexample(
+        "RRS without replacement", "it does not matter to RRS whether siblings are drawn with or without replacement",
+        rrs, without_replacement, (_0, _THIRD, 2 * _THIRD), (2 * _THIRD, _0, _THIRD), 2,
+    ),
+    Counterexample(
+        "top-k siblings as samples", "the draft's most probable tokens may be tested as if they had been drawn",
+        rrsw, top, (_HALF, _HALF), (2 * _THIRD, _THIRD), 1,
+    ),
+)  # fmt: skip
+"""Claims about several candidates that enumeration refutes. Of blocks and trees: ``specwb.verify.suite``."""

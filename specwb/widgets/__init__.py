@@ -1,8 +1,10 @@
 """Views for notebooks: what is shown comes from the library, a widget only chooses what to show."""
 
 from specwb.widgets.acceptance import AcceptanceExplorer
+from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.display import show
 from specwb.widgets.explorer import RoundExplorer
+from specwb.widgets.rules import RulesExplorer
 from specwb.widgets.speed import SpeedExplorer
 
-__all__ = ["AcceptanceExplorer", "RoundExplorer", "SpeedExplorer", "show"]
+__all__ = ["AcceptanceExplorer", "RoundExplorer", "RulesExplorer", "SpeedExplorer", "TreeDesigner", "show"]

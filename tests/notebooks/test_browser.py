@@ -20,7 +20,13 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-WELCOME, SAMPLING = NOTEBOOKS = ("00_welcome.ipynb", "01_speculative_sampling.ipynb")
+WELCOME, SAMPLING, RULES, TREES = NOTEBOOKS = (
+    "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb",
+)  # fmt: skip
+ONLY = {  # cells that are run here; nbval runs them all
+    RULES: ("laws", "explorer"),
+    TREES: ("tree", "one-forward", "lab-rates", "predicted-tau", "measured-costs", "designer", "designer-gpu", "designer-here"),
+}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -46,6 +52,7 @@ def lab(tmp_path_factory):
     folder.mkdir()
     for name in NOTEBOOKS:
         notebook = nbformat.read(ROOT / "notebooks" / name, 4)
+        notebook.cells = [c for c in notebook.cells if name not in ONLY or c.id in ONLY[name]]
         for cell in notebook.cells:
             if cell.cell_type == "code":  # what is seen later has been run here
                 cell.outputs, cell.execution_count = [], None
@@ -128,6 +135,16 @@ def sampling(browser, lab):
     return ran(browser, lab, SAMPLING)
 
 
+@pytest.fixture(scope="module")
+def rules(browser, lab):
+    return ran(browser, lab, RULES)
+
+
+@pytest.fixture(scope="module")
+def trees(browser, lab):
+    return ran(browser, lab, TREES)
+
+
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 MODEL = "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => c.cell_type == 'code')"
 ROUND = re.compile(r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over all rounds")
@@ -141,7 +158,7 @@ def summary(page) -> re.Match:
     return found
 
 
-@pytest.mark.parametrize("which", ["page", "sampling"])
+@pytest.mark.parametrize("which", ["page", "sampling", "rules", "trees"])
 def test_all_cells_run_without_error(which, request):
     page = request.getfixturevalue(which)
     cells = page.evaluate(MODEL)
@@ -247,3 +264,58 @@ def test_the_speedup_model_in_the_page(sampling):
             f"speedup {analysis.speedup(alpha, gamma, c):.2f}x; best is gamma {best} with {analysis.speedup(alpha, best, c):.2f}x"
         )
     assert sampling.uncaught == []
+
+
+def test_rules_are_compared_in_the_page(rules):
+    import numpy as np
+
+    from specwb import analysis
+    from specwb.verify import exact
+    from specwb.verify.mutants import no_residual_update
+    from specwb.widgets.rules import NAMES, pair
+
+    def said(verifier: str, law: str) -> str:
+        a, b = (np.array(x, dtype=float) for x in pair(settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"]))
+        rates = {name: float(rate(a, b, settings["k"])) for name, rate in analysis.RATES.items()}
+        most = max(rates, key=lambda name: round(rates[name], 9))
+        return (
+            "temperature {temperature:.1f}, mismatch {mismatch:.1f}, {vocabulary} tokens, k = {k}, seed {seed}: ".format(**settings)
+            + f"1 - TV(p, q) = {rates['rejection']:.3f}; most accepted by {NAMES.get(most, most)}, {rates[most]:.3f}. {verifier}: the output {law}"
+        )
+
+    rules.locator(".specwb-summary").first.wait_for(timeout=60_000)
+    settings = {"temperature": 1.0, "mismatch": 1.0, "vocabulary": 5, "k": 2, "seed": 0}
+    labels = {"temperature": 0.1, "mismatch": 0.1, "vocabulary": 1, "candidates": 1, "seed": 1}
+    for (label, step), name in zip(labels.items(), settings, strict=True):
+        text = moved(rules, 0, label, "ArrowRight")
+        settings[name] += step
+        assert text == said("rrsw", "has law p, TV = 0 in fractions")
+    rules.get_by_label("verifier").select_option("WRONG: sampled siblings tested without updating the residual")
+    p, q = pair(settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"])
+    off = exact.tv(exact.output_law(no_residual_update, exact.iid, p, q, 3), p)
+    assert off > 0
+    line = rules.locator(".specwb-summary").first
+    playwright.expect(line).to_have_text(said("no_update_sampled", f"is off p, TV = {float(off):.4f}"), timeout=30_000)
+    assert rules.uncaught == []
+
+
+def test_a_tree_is_designed_in_the_page(trees):
+    from specwb import analysis
+    from specwb.verify.exact import depths
+
+    found = json.loads((data_dir() / "results" / "trees-lab.json").read_text())
+    rates = next(run["by_rank"] for run in found["sampled"] if run["temperature"] == 1)
+    line = trees.locator(".specwb-summary").first
+    trees.get_by_label("a round costs").select_option("free up to n* nodes")
+    playwright.expect(line).to_contain_text("fastest, 32 nodes", timeout=30_000)
+    nodes, depth = 40, 8  # where the notebook left them, n* at 32 and c at 0.1
+    for label in ("nodes", "depth"):
+        text = moved(trees, 0, label, "ArrowLeft")
+        nodes, depth = nodes - (label == "nodes"), depth - (label == "depth")
+        tree, speed = analysis.choose_tree(rates, lambda t: analysis.roofline(len(t) - 1, 1, 32) + 0.1 * max(depths(t)), nodes, depth)
+        tau, cost = sum(analysis.path_values(rates, tree)), analysis.roofline(len(tree) - 1, 1, 32) + 0.1 * max(depths(tree))
+        assert text == (
+            f"fastest, {len(tree)} nodes, depth {max(depths(tree))}: {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round for {cost:.2f} plain "
+            f"steps, speedup {speed:.2f}x; the fastest of at most {nodes} nodes and depth {depth} has {len(tree)} nodes and {speed:.2f}x"
+        )
+    assert trees.uncaught == []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import chain, combinations
 
 from specwb.verify.exact.basics import Decision, Dist, DraftLaw, NodeRule, Tokens, minus, norm, overlap
+from specwb.verify.exact.nodes import kseq_rho, race_law, ratio
+from specwb.verify.exact.places import top_and_sample_places, total
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -41,7 +44,7 @@ def output_law(rule: NodeRule, law: DraftLaw, p: Dist, q: Dist, k: int) -> list[
 def acceptance(rule: NodeRule, law: DraftLaw, p: Dist, q: Dist, k: int) -> Fraction:
     """The probability that the next token is one of the children, ``P(Y in {x_1..x_k})``.
 
-    A closing token that happens to equal a child counts (it never does under rejection, rrs, rrsw and point).
+    A closing token that happens to equal a child counts (it never does under rejection, rrs, rrsw, top and point).
 
     Args:
         rule: node rule. law: draft law. p, q: target and draft law. k: number of children.
@@ -51,6 +54,20 @@ def acceptance(rule: NodeRule, law: DraftLaw, p: Dist, q: Dist, k: int) -> Fract
         given = conditional_law(rule(p, q, tokens), tokens, len(p))
         total += prob * sum((given[x] for x in set(tokens)), _0)
     return total
+
+
+def optimum(law: DraftLaw, p: Dist, q: Dist, k: int) -> Fraction:
+    """No lossless rule accepts more often than ``1 + min over sets S of tokens of (p(S) - P(all children in S))``, and one reaches it.
+
+    It is a minimum cut of the transport from tuples of children to tokens. The minimum is over all 2^V sets.
+
+    Args:
+        law: draft law. p, q: target and draft law. k: number of children.
+    Source: the transport is SpecTr's (2310.15141), the subset form that of Hu et al. 2502.18779.
+    """
+    drawn = [(set(tokens), prob) for tokens, prob in law(q, k)]
+    sets = map(set, chain.from_iterable(combinations(range(len(p)), n) for n in range(len(p) + 1)))
+    return 1 + min(sum((p[x] for x in s), _0) - sum((prob for tokens, prob in drawn if tokens <= s), _0) for s in sets)
 
 
 def rejection_acceptance(p: Dist, q: Dist) -> Fraction:
@@ -139,3 +156,42 @@ def naive_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
         p, q: target and draft law. k: number of children.
     """
     return sum((a * (1 - (1 - b) ** k) for a, b in zip(p, q, strict=True)), _0)
+
+
+def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fraction:
+    """k-SEQ accepts with ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``, of which the tests accept ``a = 1 - (1 - beta)^k``.
+
+    ``b = min(p/rho, q)``, ``beta = sum b``, ``res = norm(p - b a/beta)`` the law of the closing token, ``r = norm(q - b)`` that of a rejected
+    child: the sum is the chance that the closing token is a child after all. It is 0 at the smallest valid rho.
+
+    Args:
+        p, q: target and draft law. k: number of children. rho: default ``kseq_rho``.
+    Source: SpecTr 2310.15141; the second term: reference code of 2602.16961.
+    """
+    rho = kseq_rho(tuple(p), tuple(q), k) if rho is None else rho
+    b = [min(x / rho, y) for x, y in zip(p, q, strict=True)]
+    beta = sum(b, _0)
+    a = 1 - (1 - beta) ** k
+    if a == 1:
+        return a
+    residual, rejected = norm(minus(p, b, a / beta if beta else _0)), norm(minus(q, b))
+    return a + (1 - a) * sum((y * (1 - (1 - r) ** k) for y, r in zip(residual, rejected, strict=True)), _0)
+
+
+def race_acceptance(p: Dist, q: Dist, k: int, weights: Dist | None = None) -> Fraction:
+    """The weighted race accepts the child it selects with ``sum min(p, t)``, ``t`` the law of what is selected.
+
+    Args:
+        p, q: target and draft law. k: number of children. weights: default p/q.
+    """
+    return overlap(p, race_law(tuple(q), tuple(ratio(p, q) if weights is None else weights), k))
+
+
+def top_and_sample_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
+    """Top and sample accepts with ``p(A) + sum over y not in A of min(p(y), q'(y))``, the optimum of its draft law.
+
+    Args:
+        p, q: target and draft law. k: number of children.
+    Source: Hu et al. 2502.18779.
+    """
+    return total(top_and_sample_places(p, q, k))

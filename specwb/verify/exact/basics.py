@@ -30,6 +30,11 @@ def minus(p: Dist, q: Dist, c: Fraction = _1) -> list[Fraction]:
     return [max(a - c * b, _0) for a, b in zip(p, q, strict=True)]
 
 
+def without(p: Dist, tokens: Tokens) -> list[Fraction]:
+    """p with the probability of ``tokens`` set to 0, not normalised."""
+    return [_0 if y in tokens else a for y, a in enumerate(p)]
+
+
 def overlap(p: Dist, q: Dist) -> Fraction:
     """``sum min(p, q) = 1 - TV(p, q)``."""
     return sum(map(min, p, q), _0)

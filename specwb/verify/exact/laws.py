@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from itertools import product
 
-from specwb.verify.exact.basics import Dist, DraftLaw, Tokens
+from specwb.verify.exact.basics import Dist, DraftLaw, Tokens, norm, without
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -50,4 +50,18 @@ def top(q: Dist, k: int) -> list[tuple[Tokens, Fraction]]:
     return [(tuple(ranked[:k]), _1)]
 
 
-LAWS: dict[str, DraftLaw] = {"IID": iid, "WITHOUT_REPLACEMENT": without_replacement, "POINT": top}
+def top_and_sample(q: Dist, k: int) -> list[tuple[Tokens, Fraction]]:
+    """The k - 1 most probable tokens and, last, one drawn from the rest of q: ``P(A.., x) = q(x) / q(not in A)``.
+
+    When the support of q is smaller than k it is the one tuple of all its tokens.
+
+    Args:
+        q: draft law. k: number of children asked for.
+    Source: Hu et al. 2502.18779 ("greedy drafts").
+    """
+    ((fixed, _),) = top(q, k - 1)
+    rest = without(q, fixed)
+    return [((*fixed, x), b) for x, b in enumerate(norm(rest)) if b] if any(rest) else [(fixed, _1)]
+
+
+LAWS: dict[str, DraftLaw] = {"IID": iid, "WITHOUT_REPLACEMENT": without_replacement, "TOP_AND_SAMPLE": top_and_sample, "POINT": top}

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from specwb.verify.exact.basics import Decision, Dist, DraftLaw, Model, NodeRule, Tokens
+
+Outcome = tuple[Tokens, Dist | None, Fraction]
+"""The accepted path, the law of the closing token, and the probability of both."""
+Test = tuple[Tokens, Fraction, Dist]
+"""A path, the probability that it is accepted when its turn comes, and the law of the closing token if it is."""
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -56,7 +61,7 @@ def trees(law: DraftLaw, draft: Model, parents: Sequence[int]) -> Iterator[tuple
     yield from grow(0, ((),) + (None,) * (len(parents) - 1), _1)
 
 
-def _walks(rule: NodeRule, law: DraftLaw, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[tuple[Tokens, Dist | None, Fraction]]:
+def _walks(rule: NodeRule, law: DraftLaw, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
     """Top-down walks through every tree: (accepted path, law of the closing token, probability)."""
     kids = [[i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))]
     known: dict[tuple[Tokens, Tokens], Decision] = {}
@@ -89,9 +94,17 @@ def round_law(rule: NodeRule, law: DraftLaw, target: Model, draft: Model, tree_p
         rule: node rule, used at every node. law: draft law of every group of siblings.
         target, draft: prefix -> law of the next token. tree_parents: the tree, -1 for the root.
     """
-    length = max(depths(tree_parents)) + 1
+    return completed(_walks(rule, law, target, draft, tree_parents), target, max(depths(tree_parents)) + 1)
+
+
+def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[Tokens, Fraction]:
+    """The joint law of ``length`` tokens when a round with these outcomes is followed by the target model.
+
+    Args:
+        outcomes: (accepted path, law of the closing token, probability). target: prefix -> law of the next token. length: number of tokens.
+    """
     layers: list[dict[Tokens, Fraction]] = [{} for _ in range(length + 1)]
-    for path, closing, prob in _walks(rule, law, target, draft, tree_parents):
+    for path, closing, prob in outcomes:
         if closing is None:
             raise ValueError(f"the rule leaves probability {prob} after {path} without a law for the closing token")
         layer = layers[len(path) + 1]

@@ -1,0 +1,283 @@
+"""Which method, gamma or tree is fastest for a pair of models on this machine: predicted from a calibration, then measured side by side.
+
+Questions are parted: of every category one in three calibrates, the others measure. The result is a plain dictionary, kept as JSON. A
+finished calibration in it is used again by the next run with the same arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from specwb.analysis import choose_tree
+from specwb.evaluation import report
+from specwb.evaluation.compare import compare, describe, describe_device, versions
+from specwb.evaluation.cost import CostModel, calibrate
+from specwb.evaluation.prompts import Question, interleave
+from specwb.methods import Method, draft_model, spell
+from specwb.methods import method as make_method
+from specwb.models.target import Target
+from specwb.probability import Sampling
+from specwb.tree import Tree
+
+GAMMA = 8  # longest chain
+WIDE = (4, 4, 4)  # the calibration's tree: no tree predicted is deeper or has more children a node
+TREES = [(2, 1), (2, 2), (3, 1, 1), (2, 2, 2), (4, 2), (4, 2, 2)]
+TOPS = [(2, 1), (2, 2), (3, 1, 1), (4, 2)]
+MISS = 0.15
+"""A prediction further off than this is listed by name."""
+
+
+class TuneError(ValueError):
+    """Too few prompts, or a file that holds no result of this kind."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row: its spec, and what is predicted of it (nothing, where there is no tree)."""
+
+    spec: str
+    family: str
+    tree: Tree | None = None
+    top: bool = False
+
+
+def tune(
+    target: Target,
+    questions: Sequence[Question],
+    *,
+    draft: Target | str | None = None,
+    temperature: float = 0.0,
+    nodes: int = 32,
+    max_new_tokens: int = 64,
+    seconds: float | None = None,
+    seed: int = 0,
+    path: Path | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, Any]:
+    """Calibrate, predict, measure: the cost model's forecast of chains and trees beside what :func:`specwb.compare` then finds.
+
+    Speedup is tokens/s over plain decoding's on the same prompts in the same interleaved run, as a ratio of totals, which is what the model
+    predicts. Trees are a few of different shapes and, of each kind, the one with the largest predicted speedup: for draws without
+    replacement of all trees (:func:`specwb.analysis.choose_tree`), for top tokens and one draw of those with equal numbers of children on a level.
+
+    Args:
+        questions: of every category one in three calibrates, the others measure.
+        nodes: of the largest tree, its root included, >= 2.
+        seconds: about how long acceptance is counted at most, and how long to measure at most; None is all prompts.
+        path: where the result is kept: read first, for a calibration made with the same arguments, and written when the calibration and
+            when the measurement is done.
+        progress: called with (fraction done, text).
+    Returns: arguments, device, models, versions, calibrated, rows, median_error, misses, best, prompts measured, interrupted (the measurement
+        was, by Ctrl-C: what was measured until then counts), resumed.
+    Raises:
+        ValueError: nodes < 2, too few questions, a file that is no result, or as :func:`specwb.compare`.
+    """
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
+        raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
+    Sampling(float(temperature))
+    room = target.context - max_new_tokens
+    if max_new_tokens < 1 or room < 1:
+        raise TuneError(
+            f"max_new_tokens must be >= 1 and leave room for a prompt in the context of {target.name!r} ({target.context}), got {max_new_tokens}"
+        )
+    helper = draft_model(target, draft)
+    calibrating, measuring = part(questions)
+    result: dict[str, Any] = {
+        "arguments": {
+            "target": describe(target), "draft": describe(helper), "device": describe_device(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."), "temperature": float(temperature), "nodes": nodes,
+            "max_new_tokens": max_new_tokens, "seed": seed, "questions": [q.question_id for q in questions], "versions": versions(),
+        },
+    }  # fmt: skip
+    say = progress or (lambda done, text: None)
+    saved = _read(path)
+    result["resumed"] = bool(saved) and saved["arguments"] == json.loads(json.dumps(result["arguments"]))
+    if result["resumed"]:
+        model = CostModel.from_json(saved["calibrated"])
+    else:
+        rows = [q.fit(target.tokenizer, room)[0] for q in calibrating]
+        tops = tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3}))
+        model = calibrate(
+            target, helper, rows, gamma=min(GAMMA, nodes - 1), tree=WIDE, top=tops, max_new_tokens=max_new_tokens, temperature=temperature,
+            rounds=24, seed=seed, seconds=seconds, progress=lambda done, text: say(done / 3, f"calibrating, {text}"),
+        )  # fmt: skip
+    result["calibrated"] = asdict(model)
+    chosen = settings(model, nodes, max_new_tokens, temperature)
+    result["rows"] = [_predicted(model, s, max_new_tokens) for s in chosen]
+    _write(result, path)
+
+    built = {s.spec: make_method(s.spec, target, draft=helper) if s.tree else make_method(s.spec, target) for s in chosen}
+    used, result["interrupted"] = 0, False
+    try:
+        frame = compare(
+            target, measuring, ["ar", *built.values()], temperature=temperature, max_new_tokens=max_new_tokens, seconds=seconds, seed=seed,
+            library=False, progress=lambda done, text: say((1 + 2 * done) / 3, f"measuring, {text}"),
+        )  # fmt: skip
+        used, result["interrupted"] = frame.attrs["prompts"], frame.attrs["interrupted"]
+        _measured(result["rows"], frame.set_index("method"), built)
+    except KeyboardInterrupt:
+        result["interrupted"] = True
+    result["prompts"] = {"calibrated": model.prompts, "measured": used}
+    errors = [abs(row["error"]) for row in result["rows"] if row.get("error") is not None]
+    result["median_error"] = round(median(errors), 4) if errors else None
+    result["misses"] = [row["method"] for row in result["rows"] if abs(row.get("error") or 0) > MISS]
+    result["best"] = _best(result["rows"])
+    _write(result, path)
+    return result
+
+
+def part(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+    """Of every category one in three, and the others: what calibrates and what is measured on.
+
+    Raises:
+        TuneError: fewer than two questions.
+    """
+    if len(questions) < 2:
+        raise TuneError(f"tune needs at least two prompts, one to calibrate and one to measure on; got {len(questions)}")
+    place: dict[str, int] = {}
+    ours: tuple[list[Question], list[Question]] = ([], [])
+    for q in interleave(list(questions)):
+        place[q.subtask] = place.get(q.subtask, -1) + 1
+        ours[place[q.subtask] % 3 > 0].append(q)
+    if not ours[1]:  # one question a category
+        ours[1].append(ours[0].pop())
+    return ours
+
+
+def settings(model: CostModel, nodes: int, tokens: int, temperature: float) -> list[Setting]:
+    """What is measured: chains, trees drawn without replacement, trees of top tokens and one draw (the same thing at T = 0), prompt lookup."""
+    found = [Setting(f"sps:gamma={g}", "chain", Tree.chain(g)) for g in range(1, min(GAMMA, nodes - 1) + 1)]
+
+    def add(tree: Tree, top: bool) -> None:
+        shape = make_spec(tree, top)
+        if tree.n <= nodes and not tree.is_chain and shape not in {s.spec for s in found}:
+            found.append(Setting(shape, "top tree" if top else "tree", tree, top))
+
+    for ks in TREES:
+        add(Tree.branching(*ks), False)
+    best, _ = choose_tree(model.tree, lambda parents: model.round_seconds(Tree.parents(parents)), nodes)
+    add(Tree.parents(best), False)
+    if model.top:
+        for ks in TOPS:
+            add(Tree.branching(*ks), True)
+        wide = [Tree.branching(*ks) for d in range(1, len(WIDE) + 1) for ks in product(range(1, max(model.top) + 1), repeat=d) if max(ks) > 1]
+        fitting = [tree for tree in wide if tree.n <= nodes]
+        if fitting:
+            add(max(fitting, key=lambda tree: model.speedup(tree, tokens, top=True)), True)
+    return [*found, Setting("pld", "prompt lookup")]
+
+
+def make_spec(tree: Tree, top: bool) -> str:
+    """How ``mcsd`` is asked for this tree."""
+    return f"mcsd:tree={spell(tree)}" + (",draw=top" if top else "")
+
+
+def _predicted(model: CostModel, setting: Setting, tokens: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"method": setting.spec, "family": setting.family, "nodes": None, "tau_predicted": None, "predicted": None}
+    if setting.tree is not None:
+        row["nodes"] = setting.tree.n
+        row["tau_predicted"] = round(sum(model.reach(setting.tree, setting.top)), 4)
+        row["predicted"] = round(model.speedup(setting.tree, tokens, setting.top), 4)
+    return row
+
+
+def _measured(rows: list[dict[str, Any]], frame: Any, built: dict[str, Method]) -> None:
+    for row in rows:
+        found = frame.loc[built[row["method"]].key]
+        row["tau_measured"] = float(found.tau)
+        row["measured"] = round(float(found.tokens_per_second / frame.tokens_per_second["ar"]), 4)
+        row["error"] = None if row["predicted"] is None else round(row["predicted"] / row["measured"] - 1, 4)
+
+
+def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fastest chain, tree and method as measured, or as predicted where nothing was; ``ar`` where nothing is faster than it."""
+    by = "measured" if any("measured" in row for row in rows) else "predicted"
+
+    def fastest(*families: str) -> dict[str, Any] | None:
+        known = [row for row in rows if row["family"] in families and row.get(by) is not None]
+        return max(known, key=lambda row: row[by], default=None)
+
+    chain, tree, every = fastest("chain"), fastest("tree", "top tree"), fastest(*{row["family"] for row in rows})
+    pays = every is not None and every[by] > 1
+    return {
+        "by": by, "gamma": chain and int(chain["method"].partition("=")[2]), "tree": tree and tree["method"],
+        "method": every["method"] if pays and every else "ar", "speedup": every[by] if pays and every else 1.0,
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------------ files and words
+
+
+def default_path(target: Target, temperature: float) -> Path:
+    """``build/tune/<target>-<device>-T<temperature>.json``."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", target.name).strip("-.")
+    return Path("build/tune") / f"{name}-{target.device.type}-T{temperature:g}.json"
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None or not path.exists():
+        return {}
+    try:
+        saved = json.loads(path.read_text("utf-8"))
+        CostModel.from_json(saved["calibrated"])
+        return {"arguments": saved["arguments"], "calibrated": saved["calibrated"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TuneError(f"{path} is no result of specwb tune; delete it, or name another file") from error
+
+
+def _write(result: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        report.write(json.dumps({k: v for k, v in result.items() if k != "resumed"}, indent=1) + "\n", path)
+
+
+def cells(result: dict[str, Any]) -> list[dict[str, str]]:
+    """The table as it is printed: one row a setting, column -> text."""
+
+    def text(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    return [
+        {
+            "setting": row["method"],
+            "nodes": text(row["nodes"], "d"),
+            "tau predicted": text(row["tau_predicted"], ".2f"),
+            "tau measured": text(row.get("tau_measured"), ".2f"),
+            "speedup predicted": text(row["predicted"], ".2f"),
+            "speedup measured": text(row.get("measured"), ".2f"),
+            "error": text(row.get("error"), "+.1%"),
+        }
+        for row in result["rows"]
+    ]
+
+
+def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
+    """What has to be known beside the table; ``options`` are added to the command that uses the result."""
+    a, model, best, prompts = result["arguments"], CostModel.from_json(result["calibrated"]), result["best"], result["prompts"]
+    out = [
+        f"{a['device']}; target {a['target']}; draft {a['draft']}; {a['dtype']}, temperature {a['temperature']:g}",
+        f"calibrated on {prompts['calibrated']} prompts{' (taken from the file)' if result['resumed'] else ''}, measured on "
+        f"{prompts['measured']} others{', interrupted' if result['interrupted'] else ''}, {a['max_new_tokens']} new tokens; speedup is over ar, "
+        "total tokens/s over total tokens/s of one interleaved run",
+    ]
+    for side, table in model.contexts.items():
+        for length, seconds in table.items():
+            shown = ", ".join(f"{n}: {1e3 * seconds[n]:.2f}" for n in (1, 2, 4, 9, 21) if n in seconds)
+            out.append(f"{side}, ms to score n tokens after {length}: {shown}")
+    out.append(f"c = {model.c:.3f}; acceptance by depth of a chain: " + " ".join(f"{row[0]:.2f}" for row in model.chain))
+    out.append("acceptance by rank and depth without replacement: " + "; ".join(" ".join(f"{x:.2f}" for x in row) for row in model.tree))
+    if result["median_error"] is not None:
+        count = sum(row.get("error") is not None for row in result["rows"])
+        missed = f"; off by more than {MISS:.0%}: {', '.join(result['misses']) or 'none'}"
+        out.append(f"median error {result['median_error']:.1%} over {count} settings{missed}")
+    out.append(f"best as {best['by']}: gamma {best['gamma']}; {best['tree'] or 'no tree'}; of all {best['method']}, {best['speedup']:.2f}x")
+    command = ["specwb", "compare", "--methods", " ".join(dict.fromkeys(["ar", best["method"]])), *options]
+    return [*out, shlex.join(command)]

@@ -1,0 +1,83 @@
+"""Results that outlive an interruption: one JSON file, written again every few seconds, continued by a run with the same arguments."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from specwb.evaluation.compare import describe, describe_device, versions
+from specwb.evaluation.report import check_path, write
+from specwb.models.target import Target
+
+EVERY = 2.0  # seconds between two writes: what a hard kill loses
+
+
+def identity(system: str, target: Target, draft: Target, **others: Any) -> dict[str, Any]:
+    """The arguments a run's results depend on: models, device and number type, and the system's own."""
+    models = {"target": describe(target), "draft": describe(draft)}
+    return {"system": system, **models, "device": describe_device(target.device), "dtype": str(target.dtype).removeprefix("torch."), **others}
+
+
+class StoreError(ValueError):
+    """The output file holds something else than the run that is to go on."""
+
+
+class Store:
+    """``document`` is what the file holds: arguments, versions, ``spent`` (seconds measured) and ``cells``, whatever the system puts there.
+
+    Args:
+        path: the file; a missing folder below the working directory's ``build`` is made.
+        arguments: what the results depend on. A file with the same ones is continued.
+        restart: begin anew whatever is there.
+    Raises:
+        StoreError: the file is of other arguments, or no results at all. ValueError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, arguments: dict[str, Any], restart: bool = False) -> None:
+        if path.parts[:1] == ("build",):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        check_path(path, "--out")
+        self.path, self._written = path, 0.0
+        self.document: dict[str, Any] = {"arguments": arguments, "versions": versions(), "spent": 0.0, "cells": {}}
+        if path.exists() and not restart:
+            self.document = self._old(arguments)
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        return self.document["cells"]
+
+    def save(self, final: bool = False) -> None:
+        """Write the file where that is due, or ``final``."""
+        if final or time.monotonic() - self._written > EVERY:
+            parts = ",\n".join(f"{json.dumps(name)}: {_text(value)}" for name, value in self.document.items())
+            write(f"{{\n{parts}\n}}\n", self.path)
+            self._written = time.monotonic()
+
+    def _old(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            old = json.loads(self.path.read_text("utf-8"))
+            before = dict(old["arguments"])
+            old["cells"].items()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"--out: {self.path} holds no results of this command; name another file, or replace it with --restart") from error
+        given = json.loads(json.dumps(arguments))
+        for name in dict.fromkeys([*given, *before]):
+            if given.get(name) != before.get(name):
+                raise StoreError(
+                    f"--out: {self.path} was measured with {name} = {before.get(name)!r}, now it is {given.get(name)!r}; "
+                    "name another file, or begin anew with --restart"
+                )
+        return old
+
+
+def _text(value: Any) -> str:
+    """JSON with a line for every entry of a dict or list, no more."""
+    compact = partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    if isinstance(value, dict) and value:
+        return "{\n" + ",\n".join(f" {json.dumps(name)}: {compact(entry)}" for name, entry in value.items()) + "\n}"
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f" {compact(entry)}" for entry in value) + "\n]"
+    return compact(value)

@@ -1,0 +1,63 @@
+"""Gumbel coupling: draft and target race with the same exponential variables (Daliri et al.; Rowan, Phan and Khisti 2506.05632)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.flow import Draft, Law, LawMismatch, Scores, Verdict
+from specwb.tree import Tree
+from specwb.verify.rule import Rule
+
+
+class Coupled(Rule):
+    """The next token is ``Y = argmin over x of min over k of E_x^(k) / p(x)``, over the paths k that still agree with the text; path k drafted
+    ``argmin E_x^(k) / q(x)`` with the same variables. Exact: a minimum of independent exponential variables is one again.
+
+    Nothing is tested, no residual is needed and q is not read: with given candidates the output does not depend on how the draft model is
+    built (drafter invariance), and with one path the whole text is a function of the noise and the target alone, the same for every draft model.
+    With one path ``P(match) = sum over y of 1 / sum over x of max(p_x / p_y, q_x / q_y)``, at least (1 - TV) / (1 + TV); with K paths at least
+    ``sum over y of K / (sum over x of max(p_x / p_y, q_x / q_y) + (K - 1) / p_y)`` (list matching lemma). Below what rejection rules reach.
+
+    ``draft.race [B,D+1,K,V]`` are the variables at the D + 1 next places; where the paths end the next one's decide the closing token. The
+    noise is shared on purpose, the opposite of what every rejection rule needs. The closing token's law is one-hot. No uniforms.
+    """
+
+    name = "coupled"
+    laws = frozenset({Law.COUPLED})
+
+    def check(self, law: Law, tree: Tree, independent: bool = True) -> None:
+        super().check(law, tree, independent)
+        if tree.D and not tree.is_paths:
+            raise LawMismatch("rule 'coupled' follows whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+
+    def uniforms(self, tree: Tree) -> int:
+        return 0
+
+    def verify(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:
+        return self.decide(draft, scores, u)
+
+    def decide(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:
+        assert draft.race is not None
+        tree, K, rows = draft.tree, draft.race.shape[2], len(draft.tokens)
+        paths = 1 + torch.arange(tree.D * K, device=draft.tokens.device).view(tree.D, K)
+        agree = torch.ones((rows, K), dtype=torch.bool, device=draft.tokens.device)
+        node = torch.zeros_like(draft.tokens[:, 0])
+        accepted, closing = torch.zeros_like(node), torch.zeros_like(node)
+        going = torch.ones_like(agree[:, 0])
+        for d in range(tree.D + 1):
+            if not self.some(going):
+                break
+            p = scores.p(node)
+            soonest = torch.where(agree[:, :, None], draft.race[:, d], torch.inf).amin(1)
+            y = (soonest / p).argmin(1)
+            closing = torch.where(going, y, closing)
+            if d == tree.D:
+                break
+            agree = agree & (draft.tokens[:, paths[d]] == y[:, None]) & draft.valid[:, paths[d]]
+            going = going & agree.any(1)
+            agree = agree | ~going[:, None]  # rows that have stopped: anything but a row of infinities
+            node = torch.where(going, paths[d][agree.int().argmax(1)], node)
+            accepted = accepted + going
+        law = torch.zeros_like(scores.logits[:, 0], dtype=torch.float32).scatter_(1, closing[:, None], 1)
+        return Verdict(tree.trail[0, node], accepted, torch.empty(0), law)

@@ -1,0 +1,105 @@
+"""Greedy multi-path block verification (Thomas and Pal 2602.16961)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specwb.flow import Draft, Law, LawMismatch, Scores, Verdict
+from specwb.tree import Tree
+from specwb.verify.block import Block
+
+
+class GBV(Block):
+    """Of K independent paths take the largest, token by token in the order of p/q, and verify it as a block drawn from the law of the largest.
+    Exact; with K = 1 it is block verification.
+
+    At a node of draft probability J below which paths of mass A rank, a token x with the mass y = J q(tokens ranked below x) and z = J q(x) has
+    ``q_skew(x) = ((A + y + z)^K - (A + y)^K) / ((A + J)^K - A^K)``; at its child J' = z and A' = A + y. The differences of powers are written
+    as z and J times sums of positive terms, divided by ``(A + J)^(K-1)``, so nothing cancels or underflows.
+
+    Any total order gives a lossless rule, as long as selection and A, y use the same one: here the float ratio p/q, equal ones by token id.
+    A row of q_skew takes one sort of the vocabulary, and where reading is free it is made only where block verification needs the row; the
+    selection and A, y take two passes over p and q at each node of the path.
+
+    Not every draft is accepted where p = q: the largest of several draws is not distributed as one of them.
+
+    One uniform a depth. Source: Thomas and Pal, "Greedy Multi-Path Block Verification" (2026); the formula from the authors' reference code.
+    Differs from it in: the order is total (theirs compares ratios, so ties disagree), sums instead of differences of powers.
+    """
+
+    name = "gbv"
+    laws = frozenset({Law.IID_PATHS})
+    chain_only = False
+
+    def check(self, law: Law, tree: Tree, independent: bool = True) -> None:
+        super().check(law, tree, independent)
+        if tree.K > 1 and not tree.is_paths:
+            raise LawMismatch("rule 'gbv' compares whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+
+    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+        tree, K = draft.tree, draft.tree.K
+        if K <= 1:
+            return super().decide(draft, scores, u)
+        rows, depth = len(draft.tokens), tree.D
+        paths = 1 + torch.arange(depth * K, device=draft.tokens.device).view(depth, K)  # node of every path at every depth
+        tokens = draft.tokens[:, 1:].view(rows, depth, K)
+        largest = torch.ones_like(tokens[:, 0], dtype=torch.bool)  # [B,K] paths that are the largest so far
+        below = torch.zeros_like(tokens[:, 0, 0], dtype=torch.float64)  # A
+        mass = torch.ones_like(below)  # J
+        node = torch.zeros_like(tokens[:, 0, 0])
+        laws, drafts, ratios, places, drawn = [], [], [], [], []
+        for d in range(depth):
+            p, q = scores.p(node), draft.q_of(node)
+            assert q is not None
+            ratio = torch.where(q > 0, p / q, torch.inf).float()
+            r = torch.where(largest, ratio.gather(1, tokens[:, d]), -1)
+            top = r.amax(1, keepdim=True)
+            x = torch.where(r == top, tokens[:, d], -1).amax(1, keepdim=True)
+            lower = (ratio < top) | ((ratio == top) & (torch.arange(q.shape[1], device=q.device) < x))
+            z = mass * q.gather(1, x).squeeze(1).double()
+            y = mass * torch.where(lower, q, 0).sum(1, dtype=torch.float64)
+            laws.append(p)
+            drafts.append(q)
+            ratios.append(ratio)
+            places.append((below, mass))
+            drawn.append(skewed(z[:, None], (below + y)[:, None], below, mass, K).squeeze(1))
+            largest = largest & (tokens[:, d] == x)
+            below, mass = below + y, z
+            node = paths[d][largest.int().argmax(1)]
+
+        def q_skew(d: int) -> Tensor:
+            order = self._ascending(ratios[d])
+            below, mass = places[d]
+            each = mass[:, None] * drafts[d].gather(1, order).double()
+            upto = below[:, None] + each.cumsum(1)
+            law = skewed(each, torch.cat([below[:, None], upto[:, :-1]], 1), below, mass, K)
+            return torch.empty_like(drafts[d]).scatter_(1, order, law.to(drafts[d].dtype))
+
+        best = torch.cat([torch.zeros_like(paths[:1]), paths])[:, largest.int().argmax(1)].T  # [B,D+1]
+        ok = draft.valid.gather(1, best)[:, 1:]
+        return self.along(draft, u, best, ok, torch.stack(drawn, 1), lambda d: laws[d] if d < depth else scores.p(node), q_skew)
+
+    def _ascending(self, ratio: Tensor) -> Tensor:
+        """``[B,V]`` tokens by their ratio, equal ones by id: one number for both, since floats >= 0 are ordered as their bits are."""
+        key = (ratio.view(torch.int32).long() << 32) + torch.arange(ratio.shape[1], device=ratio.device)
+        # on the CPU numpy sorts 64-bit integers a hundred times faster than torch sorts floats
+        ranked = torch.from_numpy(np.sort(key.numpy(), axis=1)) if self.lazy else key.sort(1).values
+        return ranked & 0xFFFFFFFF
+
+
+def skewed(z: Tensor, under: Tensor, below: Tensor, mass: Tensor, k: int) -> Tensor:
+    """``((under + z)^k - under^k) / ((below + mass)^k - below^k)`` for z, under ``[B,m]`` and below, mass ``[B]``, without cancellation."""
+    total = (below + mass)[:, None]
+    top, bottom = (_sums((under + z) / total, under / total, k), _sums(torch.ones_like(total), below[:, None] / total, k))
+    return z / mass[:, None] * top / bottom
+
+
+def _sums(a: Tensor, b: Tensor, k: int) -> Tensor:
+    """``(a^k - b^k) / (a - b) = a^(k-1) + a^(k-2) b + .. + b^(k-1)``."""
+    total, power = torch.ones_like(a), torch.ones_like(b)
+    for _ in range(k - 1):
+        power = power * b
+        total = total * a + power
+    return total

@@ -1,0 +1,114 @@
+"""Difficult instances for exact checks: laws with zeros, ties and certainties, models whose laws change with every prefix, and all trees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+
+from specwb.verify.exact import Dist, Model, Tokens, norm
+
+TREES: dict[str, tuple[int, ...]] = {
+    "leaf": (-1,),
+    "chain1": (-1, 0),
+    "chain3": (-1, 0, 1, 2),
+    "siblings3": (-1, 0, 0, 0),
+    "lopsided": (-1, 0, 0, 1, 3),
+    "late": (-1, 0, 0, 2, 2),
+    "branching2-1": (-1, 0, 0, 1, 2),
+    "mixed6": (-1, 0, 0, 1, 1, 2),
+    "branching2-2": (-1, 0, 0, 1, 1, 2, 2),
+    "chain5": (-1, 0, 1, 2, 3, 4),
+}
+
+
+def weights(rng: random.Random, v: int) -> list[Fraction]:
+    """A law over v tokens of one of several difficult kinds."""
+    kind = rng.choice(["any", "any", "zeros", "ties", "one-hot", "peaked"])
+    if kind == "one-hot":
+        hot = rng.randrange(v)
+        return [Fraction(i == hot) for i in range(v)]
+    pick = {
+        "any": lambda: rng.randint(0, 30),
+        "zeros": lambda: rng.choice([0, 0, rng.randint(1, 30)]),
+        "ties": lambda: rng.randint(0, 2),
+        "peaked": lambda: rng.choice([1, 1, 1000]),
+    }[kind]
+    raw = [pick() for _ in range(v)]
+    return norm(raw) if any(raw) else norm([1] * v)
+
+
+def pair(rng: random.Random, v: int) -> tuple[list[Fraction], list[Fraction]]:
+    """A target and a draft law: unrelated, equal, reversed, disjoint, or tied in p/q."""
+    p = weights(rng, v)
+    kind = rng.choice(["unrelated", "unrelated", "unrelated", "equal", "reversed", "disjoint", "half"])
+    if kind == "equal":
+        return p, list(p)
+    if kind == "reversed":
+        return p, p[::-1]
+    if kind == "disjoint" and 0 in p:
+        return p, norm([int(a == 0) * rng.randint(1, 5) or int(a == 0) for a in p])
+    if kind == "half":
+        return p, norm([a * rng.choice([1, 2]) for a in p])
+    return p, weights(rng, v)
+
+
+def pairs(count: int, sizes: tuple[int, ...] = (1, 2, 3, 4), seed: int = 0) -> Iterator[tuple[list[Fraction], list[Fraction]]]:
+    """``count`` pairs of laws, the sizes of the vocabulary in turn."""
+    rng = random.Random(seed)
+    for i in range(count):
+        yield pair(rng, sizes[i % len(sizes)])
+
+
+def dense_pairs(count: int, v: int = 4, seed: int = 6) -> list[tuple[list[Fraction], list[Fraction]]]:
+    """``count`` pairs of laws without zeros, weights 1 to 30: what the mutants' distances are measured on."""
+    rng = random.Random(seed)
+    return [(_dense(rng, v), _dense(rng, v)) for _ in range(count)]
+
+
+def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
+    """A target and a draft model whose laws change with the whole prefix, so that a wrong place in the tree shows.
+
+    Args:
+        kind: ``any`` is :func:`pair`; ``dense`` has no zeros, every branch of every rule is open; ``tied`` is dense and p/q has few values.
+    """
+
+    @cache
+    def both(prefix: Tokens) -> tuple[Dist, Dist]:
+        rng = random.Random(f"{seed}/{prefix}")
+        if kind == "any":
+            return pair(rng, v)
+        p = _dense(rng, v)
+        return p, norm([a * rng.choice([1, 2]) for a in p]) if kind == "tied" else _dense(rng, v)
+
+    return (lambda prefix: both(prefix)[0]), (lambda prefix: both(prefix)[1])
+
+
+def _dense(rng: random.Random, v: int) -> list[Fraction]:
+    return norm([rng.randint(1, 30) for _ in range(v)])
+
+
+def all_trees(nodes: int) -> Iterator[tuple[int, ...]]:
+    """Every ordered tree with so many nodes besides the root, once (1, 2, 5, 14, 42, 132): each next node hangs from a node of the last path."""
+
+    def grow(parents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(parents) == nodes + 1:
+            yield parents
+            return
+        at = len(parents) - 1
+        while at >= 0:
+            yield from grow((*parents, at))
+            at = parents[at]
+
+    yield from grow((-1,))
+
+
+def level_order(parents: tuple[int, ...]) -> tuple[int, ...]:
+    """The same ordered tree with its nodes level by level, as rules for paths take it."""
+    order, seen = [0], 0
+    while seen < len(order):
+        order += [i for i, parent in enumerate(parents) if parent == order[seen]]
+        seen += 1
+    place = {node: i for i, node in enumerate(order)}
+    return (-1, *(place[parents[node]] for node in order[1:]))

@@ -1,0 +1,132 @@
+"""Wrong verifiers of whole blocks and trees: each published or shipped, or one slip away from a right one, and each refuted by enumeration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+
+from specwb.verify.exact import (
+    Model,
+    Outcome,
+    Test,
+    Tokens,
+    block_tests,
+    decided,
+    depths,
+    is_paths,
+    minus,
+    norm,
+    skewed,
+    tests_along,
+    traversal_tests,
+    without_replacement,
+)
+
+_1 = Fraction(1)
+
+
+@dataclass(frozen=True)
+class TreeMutant:
+    """A wrong verifier: the outcomes of its rounds, ``(law, target, draft, parents)``, the law and a tree to use it with, and what is wrong."""
+
+    name: str
+    outcomes: Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
+    law: str
+    parents: tuple[int, ...]
+    wrong: str
+
+
+def uncapped_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
+    """Wrong: block verification that keeps a whole block with ``min(1, prod p/q)`` and not with the capped weight ``w_L``.
+
+    "Hierarchical speculative decoding" as published is this: its longer blocks are the probability it adds to drafts that begin badly and
+    end well. Source: 2601.05724 and its repository, transcribed.
+    """
+    tests = block_tests(target, draft, parents, paths)
+    path, _, closing = tests[0]
+    ratio = math.prod((target(path[:i])[x] / draft(path[:i])[x] for i, x in enumerate(path)), start=_1)
+    return [(path, min(_1, ratio), closing), *tests[1:]]
+
+
+def other_ties_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
+    """Wrong: greedy multi-path block verification that selects the largest path with ties in p/q broken the other way than in ``q_skew``."""
+    if not is_paths(parents):
+        raise ValueError(f"this is for paths that part at the root, got the tree {tuple(parents)}")
+    k = list(parents).count(0)
+
+    def rank(path: Tokens) -> list[tuple[Fraction, int]]:
+        return [(target(path[:i])[x] / draft(path[:i])[x], -x) for i, x in enumerate(path)]
+
+    return tests_along(target, skewed(target, draft, k), max((path for path in paths[-k:] if path is not None), key=rank))
+
+
+def shared_lists(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
+    """Wrong: traversal verification of a tree in which all nodes of a depth have the same drawn children.
+
+    What one sibling's children are then says what the next one's are: by the time it is visited they are not draws from q any more. The draft's
+    laws depend on the depth only here, as those of heads that see no path do.
+    """
+
+    def flat(prefix: Tokens) -> Sequence[Fraction]:
+        return draft((0,) * len(prefix))
+
+    at = depths(parents)
+    rank = [list(parents[:i]).count(parent) for i, parent in enumerate(parents)]
+    widths = [max(list(parents).count(node) for node in range(len(parents)) if at[node] == d) for d in range(max(at))]
+    for lists in product(*(without_replacement(flat((0,) * d), k) for d, k in enumerate(widths))):
+        paths: list[Tokens | None] = [()]
+        for i in range(1, len(parents)):
+            above, tokens = paths[parents[i]], lists[at[i] - 1][0]
+            paths.append(None if above is None or rank[i] >= len(tokens) else (*above, tokens[rank[i]]))
+        left = math.prod((chance for _, chance in lists), start=_1)
+        for path, accept, closing in traversal_tests(target, flat, parents, paths):
+            if left and accept:
+                yield path, closing, left * accept
+            left *= 1 - accept
+
+
+TREE_MUTANTS: tuple[TreeMutant, ...] = (
+    TreeMutant("hsd", decided(uncapped_tests), "IID", (-1, 0, 1), "a whole block is kept with the uncapped ratio (HSD)"),
+    TreeMutant("gbv_other_ties", decided(other_ties_tests), "IID", (-1, 0, 0), "paths are selected and ranked with ties broken differently"),
+    TreeMutant("shared_lists", shared_lists, "WITHOUT_REPLACEMENT", (-1, 0, 0, 1, 2), "traversal of siblings that share one list of children"),
+)
+
+
+def cumulative_products_law(target: Model, draft: Model) -> dict[Tokens, float]:
+    """Wrong: a block of two tokens is kept up to the last i with ``prod_{j<=i} u_j < prod_{j<=i} min(1, p_j/q_j)``, and closed with ``(p - q)+``.
+
+    The law of three tokens, in floats, since logarithms come in: with a and b the two products, ``P(u_1 u_2 < b) = b (1 - log b)`` and
+    ``P(u_1 < a, u_1 u_2 >= b) = a - b - b log(a/b)``. Differs from block verification in all of it: the products of uniforms are not
+    uniform, the closing law does not know w. Source: vllm-ascend's ``rejection_random_sample_block_verify_pytorch``.
+    """
+    law: dict[Tokens, float] = {}
+
+    def add(path: Tokens, chance: float) -> None:
+        if len(path) == 3:
+            law[path] = law.get(path, 0.0) + chance
+        else:
+            for y, a in enumerate(target(path)):
+                if a:
+                    add((*path, y), chance * float(a))
+
+    def close(path: Tokens, chance: float) -> None:
+        p, left = target(path), minus(target(path), draft(path))
+        for y, a in enumerate(norm(left) if any(left) else p):
+            if a:
+                add((*path, y), chance * float(a))
+
+    for x, first in enumerate(draft(())):
+        for y, second in enumerate(draft((x,))):
+            if first and second:
+                drawn = float(first * second)
+                a = float(min(_1, target(())[x] / first))
+                b = a * float(min(_1, target((x,))[y] / second))
+                both = b * (1 - math.log(b)) if b else 0.0
+                one = a - b - (b * math.log(a / b) if b else 0.0)
+                add((x, y), drawn * both)
+                close((x,), drawn * one)
+                close((), drawn * (1 - both - one))
+    return law

@@ -1,0 +1,100 @@
+"""The batch layout decides what the tree layout decides and leaves the same cache."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb import engine
+from specwb.flow import Draft, Law
+from specwb.models.layout import leaf_paths
+
+LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+CASES = [
+    ("mcsd", {}), ("mcsd", {"draw": "with"}), ("mcsd", {"tree": LOPSIDED}), ("mcsd", {"draw": "top", "tree": (3, 2)}), ("mcsd", {"tree": (6,)}),
+    ("lookahead", {"window": 3, "level": 3, "guesses": 2, "prompt": True}), ("sps", {}), ("ar", {}),
+]  # fmt: skip
+
+
+def made(key: str, options: dict, kind: str) -> specwb.Method:
+    own = {"draft": tiny.draft(kind)} if "draft" in specwb.METHODS[key].options else {}
+    return specwb.method(key, tiny.target(kind), **own, **options)
+
+
+def test_leaf_paths_by_hand():
+    nodes, where = leaf_paths(specwb.Tree.parents([-1, 0, 0, 1, 1, 3]).host, torch.device("cpu"))
+    assert nodes.tolist() == [[[0, 2, 2, 2], [0, 1, 4, 4], [0, 1, 3, 5]]]
+    assert where.tolist() == [[0, 5, 1, 10, 6, 11]]
+    # rows of different shapes; the second has a padding node, which is a path of its own
+    nodes, where = leaf_paths(((-1, 0, 0, 1), (-1, 0, 1, -1)), torch.device("cpu"))
+    assert nodes.tolist() == [[[0, 2, 2], [0, 1, 3]], [[0, 1, 2], [3, 3, 3]]]
+    assert where.tolist() == [[0, 4, 1, 5], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "unverified"), [([[-1, 0, 0, 1, 1]], 0), ([[-1, 0, 0, 1, 3, 2]], 2), ([[-1, 0, 0, 1], [-1, 0, 1, -1], [-1, 0, 0, 0]], 0)]
+)
+def test_scores_and_cache_of_any_tree(rows, unverified):
+    """Unverified and padding nodes and a shape for every row too; rows of different lengths."""
+    target, tree = tiny.target("qwen2"), specwb.Tree(rows, unverified=unverified)
+    found = []
+    for layout in ("tree", "batch"):
+        with torch.inference_mode():
+            state = target.open(tiny.PROMPTS, [4] * 3, tree.n + 1, specwb.Sampling(1.0), ())
+            drafted = torch.arange(3 * tree.n).view(3, tree.n) * 7 % tiny.VOCABULARY
+            scores = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Law.POINT), (0, 2, 3), layout)
+        base = state.known - 1
+        here = [state.cache.data[:, row, : int(base[row]) + tree.n] for row in range(3)]
+        found.append((scores.logits, scores.features, *here))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("key", "options"), CASES, ids=[f"{key}{list(options.values())}" for key, options in CASES])
+def test_verdicts_texts_and_caches_are_the_tree_layouts(key, options, temperature, kind):
+    method = made(key, options, kind)
+    settings = {"max_new_tokens": [14, 17, 9], "temperature": temperature, "seed": [3, 4, 5]}
+    loops = [specwb.rounds(tiny.target(kind), tiny.PROMPTS, method, layout=layout, **settings) for layout in ("tree", "batch")]
+    count, accepted = 0, 0
+    for one, other in zip(*loops, strict=True):
+        assert one.verdict.accepted.tolist() == other.verdict.accepted.tolist()
+        assert one.verdict.path.tolist() == other.verdict.path.tolist()
+        assert one.state.tokens[:, : one.state.horizon].tolist() == other.state.tokens[:, : one.state.horizon].tolist()
+        for row, known in enumerate(one.state.known.tolist()):
+            a, b = (step.state.cache.data[:, row, : known - 1] for step in (one, other))
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+        count, accepted = count + 1, accepted + int(one.verdict.accepted.clamp_min(0).sum())
+    assert count > 2
+    assert accepted or key in ("ar", "lookahead")
+
+
+def test_the_batch_layout_is_really_used(monkeypatch):
+    """One row for every leaf: 16 for 4-2-2, and one for a chain."""
+    seen = []
+    real = tiny.target().backbone.run
+
+    def run(x, *rest, **more):
+        seen.append(x.shape[:2])
+        return real(x, *rest, **more)
+
+    for tree in ((4, 2, 2), (1, 1, 1)):
+        method = made("mcsd", {"tree": tree}, "llama")  # its draft model is another one
+        with monkeypatch.context() as patch:
+            patch.setattr(tiny.target().backbone, "run", run)
+            specwb.decode(tiny.target(), [[1, 2, 3]], method, layout="batch", max_new_tokens=3)
+    assert torch.Size([16, 4]) in seen
+    assert torch.Size([1, 29]) not in seen
+    assert torch.Size([1, 4]) in seen
+
+
+def test_bad_layouts_are_refused(monkeypatch):
+    for call in (specwb.rounds, specwb.decode):
+        with pytest.raises(ValueError, match="layout must be tree or batch, got 'rows'"):
+            list(call(tiny.target(), [[1]], "ar", layout="rows"))
+    monkeypatch.setattr(engine, "RECORDERS", {"cpu": None})
+    with pytest.raises(ValueError, match="laid out as a batch"):
+        list(specwb.rounds(tiny.target(), [[1]], "ar", layout="batch", graphs=True))

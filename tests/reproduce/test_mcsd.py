@@ -1,0 +1,257 @@
+"""The reproduction of MCSD on tiny models: what is measured, judged, kept and continued."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import tiny
+from terminal import call
+
+import specwb
+from specwb.evaluation.prompts import Question
+from specwb.reproduce import acceptance, mcsd
+from specwb.reproduce.mcsd import Cell, Statement
+from specwb.reproduce.store import Store, StoreError
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
+SHAPES = {"small": ((1,), (2,)), "trees": ((1, 1, 1), (2, 2, 1)), "equals": ((3,),)}
+
+
+@pytest.fixture(scope="module")
+def target() -> specwb.Target:
+    return specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
+
+
+def measured(target, path, cells, seconds=1e-9, **settings) -> tuple[Store, bool]:
+    store = Store(path, {"system": "test"})
+    stopped = mcsd.run(target, QUESTIONS, store, cells, draft=tiny.draft("llama", 0.05), rounds_each=4, seconds=seconds, **settings)
+    return store, stopped
+
+
+def test_the_grid_is_the_one_stated():
+    cells = mcsd.grid([0, 0.3, 0.7, 1])
+    assert len(cells) == len({cell.key for cell in cells})
+    for t in (0.3, 0.7, 1):
+        for tree in (*mcsd.SMALL[1:], *mcsd.TREES[1:]):
+            assert {c.draw for c in cells if (c.temperature, c.tree, c.layout, c.long) == (t, tree, "tree", False)} == set(mcsd.DRAWS)
+    assert {c.draw for c in cells if c.temperature == 0} == {"without"}
+    assert {c.temperature for c in cells if c.layout == "batch"} == {1}
+    nodes = {tree: Cell(1, tree).nodes for tree in (*mcsd.TREES, *mcsd.EQUALS)}
+    assert nodes[4, 2, 2] == nodes[7, 1, 1, 1] == 28
+    assert nodes[4, 2, 2, 1] == nodes[11, 1, 1, 1] == 44
+    assert nodes[2, 2, 1] == nodes[(1,) * 10] == 10
+    # every statement is about something the grid has
+    assert len(mcsd.statements(cells)) == 11
+    for statement in mcsd.statements(cells):
+        assert all(a in cells and b in cells and a != b for a, b in statement.pairs)
+
+
+def test_measure_counts_rounds_of_the_engine(target):
+    cell = Cell(1.0, (2, 2, 1), "with")
+    method = cell.method(target, tiny.draft("llama", 0.05))
+    accepted, ms = mcsd.measure(target, method, cell, [5, 6], 6, seed=3)
+    steps = specwb.rounds(target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=())
+    assert accepted == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
+    assert ms > 0
+
+
+def test_run_keeps_going_where_it_stopped(target, tmp_path, monkeypatch):
+    cells = mcsd.grid([0, 1], small=((2,),), trees=((1, 1),), equals=())
+    whole, stopped = measured(target, tmp_path / "whole.json", cells)
+    assert not stopped
+    assert all(len(cell["accepted"]) == mcsd.FEWEST for cell in whole.cells.values())
+    assert set(whole.cells) == {cell.key for cell in cells}
+
+    real, calls = mcsd.measure, [0]
+
+    def breaks(*args):
+        calls[0] += 1
+        if calls[0] == 2 * len(cells) + 4:  # after the warm-up and one prompt
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(mcsd, "measure", breaks)
+    store, stopped = measured(target, tmp_path / "part.json", cells)
+    assert stopped
+    document = mcsd.report(store, cells)
+    assert {row["prompts"] for row in document["rows"]} == {1, 2}
+    store.save(final=True)
+    assert mcsd.tables(document)
+    again, stopped = measured(target, tmp_path / "part.json", cells)
+    assert not stopped
+    # all but the times, which differ, and what was measured once is not measured again
+    assert {k: v["accepted"] for k, v in again.cells.items()} == {k: v["accepted"] for k, v in whole.cells.items()}
+    assert calls[0] == 3 * len(cells) + 1
+    # more time adds prompts to what is there
+    longer, _ = measured(target, tmp_path / "part.json", cells, seconds=1e9)
+    assert {len(v["ms"]) for v in longer.cells.values()} == {len(QUESTIONS)}
+
+
+def test_rows_by_hand():
+    cell, plain = Cell(1.0, (2, 2)), Cell(1.0)
+    cells = {
+        cell.key: {"accepted": [[0, 1, 2, 1], [0, 0, 2, 2]], "ms": [2.0, 4.0]},
+        plain.key: {"accepted": [[0] * 4, [0] * 4], "ms": [1.0, 1.0]},
+    }
+    row = mcsd.row(cells, cell)
+    assert (row["tau"], row["accepted_per_round"], row["depth_fraction"]) == (2, 1, 0.5)
+    assert row["tau_error"] == 0  # both prompts have tau 2
+    assert row["accepted_by_depth"] == [[5, 8], [3, 5]]
+    assert (row["ms_per_round"], row["ms_per_token"]) == (3, 1.5)
+    assert row["speedup"] == 2 * (1 / 2 + 1 / 4) / 2
+    assert mcsd.row(cells, plain)["speedup"] == 1
+    assert mcsd.values(cells, cell, "speedup") == [1, 0.5]
+
+
+def fake(taus: dict[Cell, list[int]]) -> dict:
+    """Cells whose prompts have 1 + these tenths accepted a round."""
+    return {cell.key: {"accepted": [[1] * n + [0] * (10 - n) for n in tenths], "ms": [1.0] * len(tenths)} for cell, tenths in taus.items()}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (([8, 9, 9, 8], [5, 5, 6, 6]), ([9, 9, 8, 8], [5, 6, 5, 6]), "holds"),
+        (([5, 5, 6, 6], [8, 9, 9, 8]), ([5, 6, 5, 6], [9, 9, 8, 8]), "fails"),
+        (([8, 9, 9, 9], [5, 5, 5, 6]), ([5, 6, 5, 6], [6, 7, 6, 8]), "mixed"),
+        (([5, 6, 5, 6], [6, 5, 5, 6]), ([5, 6, 5, 6], [6, 5, 5, 6]), "undecided"),
+        (([5, 5, 5, 5], [4, 4, 4, 4]), ([5, 5, 5, 5], [4, 4, 4, 4]), "undecided"),  # no spread measured: nothing concluded
+    ],
+)
+def test_verdicts_by_the_stated_rule(first, second, verdict):
+    pairs = tuple((Cell(t, (2,)), Cell(t, (1,))) for t in (0.7, 1.0))
+    cells = fake({pairs[0][0]: first[0], pairs[0][1]: first[1], pairs[1][0]: second[0], pairs[1][1]: second[1]})
+    found = mcsd.judge(cells, Statement("x", "y", "tau", pairs))
+    assert found["verdict"] == verdict
+    d = [sum(a - b for a, b in zip(*two)) / 40 for two in (first, second)]
+    assert found["difference"] == pytest.approx(sum(d) / 2, abs=1e-4)
+    assert [p["difference"] for p in found["pairs"]] == pytest.approx(d, abs=1e-4)
+    if verdict == "holds":
+        joint = [(a + c - b - d) / 20 for a, b, c, d in zip(*first, *second)]
+        mean = sum(joint) / 4
+        error = math.sqrt(sum((x - mean) ** 2 for x in joint) / 3 / 4)
+        assert found["error"] == pytest.approx(error, abs=1e-4)
+        assert (found["larger"], found["clearly"], found["against"]) == (2, 2, 0)
+    assert mcsd.judge(fake({pairs[0][0]: [5], pairs[0][1]: [4]}), Statement("x", "y", "tau", pairs)) is None
+
+
+def test_the_layouts_are_compared(target, tmp_path):
+    cells = mcsd.grid([1], **SHAPES)
+    store, _ = measured(target, tmp_path / "x.json", cells)
+    document = mcsd.report(store, cells)
+    assert document["layouts"] == {"rounds": 2 * 2 * 4, "same": 16}  # prompts, short and long, rounds
+    (title, lines) = mcsd.tables(document)[-1]
+    assert "layouts" in title
+    assert [(line["tree"], line["text"], line["leaves"]) for line in lines] == [("2-2-1", "prompt", "4"), ("2-2-1", "long", "4")]
+    texts = " ".join(mcsd.notes(document))
+    assert "Published values: none known" in texts
+    assert "theorem 4.3" in texts
+    other = Cell(1, (2, 2, 1), layout="batch")
+    store.cells[other.key]["accepted"][0][0] += 1
+    assert mcsd.same_verdicts(store.cells, cells)["same"] == 15
+    assert replace(other, layout="tree") in cells
+
+
+def test_store_refuses_what_is_not_its_own(tmp_path):
+    path = tmp_path / "r.json"
+    store = Store(path, {"system": "a", "seed": 0})
+    store.cells["x"] = {"ms": [1.5]}
+    store.cells["y"] = {"ms": []}
+    store.document["spent"] = 2.5
+    store.save(final=True)
+    again = Store(path, {"system": "a", "seed": 0})
+    assert again.document == json.loads(path.read_text()) == store.document
+    with pytest.raises(StoreError, match=r"measured with seed = 0, now it is 1; .*--restart"):
+        Store(path, {"system": "a", "seed": 1})
+    assert Store(path, {"system": "a", "seed": 1}, restart=True).cells == {}
+    for text in ("", "[]", "{}", '{"arguments": 3, "cells": {}}'):
+        path.write_text(text)
+        with pytest.raises(StoreError, match="holds no results of this command"):
+            Store(path, {})
+    with pytest.raises(ValueError, match="does not exist"):
+        Store(tmp_path / "no" / "r.json", {})
+
+
+def test_bad_settings_before_any_work(target, tmp_path):
+    store = Store(tmp_path / "r.json", {})
+    for questions, cells, rounds in (([], [Cell(1)], 4), (QUESTIONS, [], 4), (QUESTIONS, [Cell(1)], 1)):
+        with pytest.raises(ValueError, match="rounds must be >= 2, with a prompt and a cell"):
+            mcsd.run(target, questions, store, cells, rounds_each=rounds)
+    with pytest.raises(ValueError, match="leave no room for a prompt"):
+        mcsd.run(target, QUESTIONS, store, [Cell(1)], draft=tiny.draft(), rounds_each=512)
+    with pytest.raises(ValueError, match="every temperature > 0"):
+        acceptance.run(target, QUESTIONS, store, draft=tiny.draft(), temperatures=[0.0])
+    assert not store.cells
+
+
+def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
+    settings = {"draft": tiny.draft("llama", 0.05), "temperatures": [0.7, 1.0], "ks": (1, 2), "tokens": 6, "positions": 3, "samples": 4}
+    whole = Store(tmp_path / "whole.json", {})
+    assert not acceptance.run(target, QUESTIONS, whole, **settings)
+    real, calls = acceptance.acceptance.rates, [0]
+
+    def breaks(*args, **more):
+        calls[0] += 1
+        if calls[0] == 6:
+            raise KeyboardInterrupt
+        return real(*args, **more)
+
+    monkeypatch.setattr(acceptance.acceptance, "rates", breaks)
+    store = Store(tmp_path / "part.json", {})
+    assert acceptance.run(target, QUESTIONS, store, **settings)
+    assert len(store.cells) == 5
+    store.save(final=True)
+    store = Store(tmp_path / "part.json", {})
+    assert not acceptance.run(target, QUESTIONS, store, **settings)
+    assert store.cells == whole.cells
+    assert calls[0] == 5 + 1 + 1  # two temperatures, three prompts
+    document = acceptance.report(store)
+    assert {(r["domain"], r["temperature"], r["k"]) for r in document["rows"]} == {
+        (d, t, k) for d in ("code", "prose", "all") for t in (0.7, 1.0) for k in (1, 2)
+    }
+    assert len(acceptance.tables(document)) == 3
+    assert "cells with k > 1" in acceptance.notes(document)[1]
+    store.save(final=True)
+    assert "NaN" not in (tmp_path / "part.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mcsd", "--temperatures", "0,x"], "--temperatures must be temperatures such as 0,0.7,1, got '0,x'"),
+        (["mcsd", "--temperatures", "-1"], "temperature must be >= 0"),
+        (["mcsd", "--prompts", "nope"], "unknown prompt set 'nope'"),
+        (["mcsd", "--out", "/nowhere/x.json"], "does not exist"),
+        (["acceptance", "--temperatures", "0,1"], "every temperature > 0"),
+        (["nope"], "No such command"),
+    ],
+)
+def test_command_line_refuses_in_one_line(monkeypatch, capsys, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(monkeypatch, capsys, "reproduce", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "mcsd.json"
+    monkeypatch.setattr(mcsd, "grid", lambda temperatures: [Cell(t, tree) for t in temperatures for tree in ((), (1,), (2,))])
+    options = ["reproduce", "mcsd", "--out", str(path), "--seconds", "0", "--rounds", "2", "--temperatures", "1"]
+    code, out, err = call(monkeypatch, capsys, *options)
+    assert code == 0, err
+    document = json.loads(path.read_text())
+    assert document["command"].startswith("specwb reproduce mcsd")
+    assert len(document["verdicts"]) == 2
+    assert all(v["statement"] in out for v in document["verdicts"])
+    assert "none known" in out
+    code, _, err = call(monkeypatch, capsys, *options, "--seed", "1")
+    assert code == 2
+    assert "measured with seed = 0, now it is 1" in err
+    monkeypatch.setattr(mcsd, "measure", None)  # with the same arguments nothing is left to do
+    assert call(monkeypatch, capsys, *options)[0] == 0
+    assert json.loads(path.read_text())["cells"] == document["cells"]

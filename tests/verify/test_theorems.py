@@ -1,0 +1,355 @@
+"""What theory/ states beyond single rules: properties, and each instance that a page computes by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from fractions import Fraction as F
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specwb.analysis import kseq_rate, kseq_rho, rrs_rate
+from specwb.verify import exact as E
+from specwb.verify.mutants import MUTANTS, squared_q
+from specwb.verify.race import race_weights
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+
+def laws(*rows: str) -> list[list[F]]:
+    return [[F(x) for x in row.split()] for row in rows]
+
+
+def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
+    weights = [rng.choice([least, 1, 2, 5, 30]) for _ in range(v)]
+    return E.norm(weights if any(weights) else [1] * v)
+
+
+def alpha(p: E.Dist, tuples: list[tuple[E.Tokens, F]]) -> F:
+    sets = [set(s) for n in range(len(p) + 1) for s in combinations(range(len(p)), n)]
+    return min(sum((p[x] for x in s), F(0)) + sum((c for xs, c in tuples if not s.issuperset(xs)), F(0)) for s in sets)
+
+
+# ------------------------------------------------------------------------------------------------------------------- page 5
+
+
+def test_without_replacement_is_convex_relative_to_q() -> None:
+    """Theorem 5.3: adding y to S is worth at least as much, per mass of q, as what x brought to S. Strictly so somewhere."""
+    rng, strict = random.Random(0), 0
+    for _ in range(40):
+        v = rng.choice([3, 4, 5])
+        q, k = drawn(rng, v), rng.randint(1, min(3, v - 1))
+        tuples = E.without_replacement(q, k)
+
+        sets = [frozenset(s) for n in range(v + 1) for s in combinations(range(v), n)]
+        within = {s: sum((c for xs, c in tuples if s.issuperset(xs)), F(0)) for s in sets}
+        for s in sets:
+            for x, y in product(s, set(range(v)) - s):
+                before, after = (within[s] - within[s - {x}]) / q[x], (within[s | {y}] - within[s]) / q[y]
+                assert before <= after
+                strict += before < after
+    assert strict > 100
+
+
+def test_recursive_rejection_is_not_optimal() -> None:
+    p, q = laws("1/2 3/10 1/5 0", "1/10 1/5 3/10 2/5")
+    assert (E.rrs_acceptance(p, q, 2), alpha(p, E.iid(q, 2))) == (F(13, 20), F(69, 100))
+    assert (E.rrsw_acceptance(p, q, 2), alpha(p, E.without_replacement(q, 2))) == (F(143, 210), F(617, 840))
+
+
+def k_seq(p: E.Dist, q: E.Dist, k: int, rho: F) -> tuple[F, F, list[F]]:
+    """a, rho beta and the masses of the residual."""
+    b = [min(x / rho, y) for x, y in zip(p, q, strict=True)]
+    beta = sum(b, F(0))
+    a = 1 - (1 - beta) ** k
+    return a, rho * beta, [x - y * (a / beta if beta else 0) for x, y in zip(p, b, strict=True)]
+
+
+def test_k_seq_is_valid_from_one_rho_on() -> None:
+    """Theorem 5.5, parts 1 to 3, on a grid of rho."""
+    rng, invalid = random.Random(1), 0
+    for _ in range(60):
+        v, k = rng.choice([2, 3, 4]), rng.choice([2, 3])
+        p, q = drawn(rng, v, 0), drawn(rng, v)
+        before = False
+        for step in range(21):
+            rho = 1 + F(k - 1) * step / 20
+            a, most, left = k_seq(p, q, k, rho)
+            assert a <= most or not before  # valid from one rho on
+            before = a <= most
+            if any(0 < x <= rho * y for x, y in zip(p, q, strict=True)):
+                assert (min(left) >= 0) == before
+            else:
+                assert min(left) >= 0 or not before
+            invalid += min(left) < 0
+        assert before  # at rho = k at the latest
+        assert k_seq(p, q, k, F(k))[0] >= (1 - (1 - F(1, k)) ** k) * alpha(p, E.iid(q, k))
+    assert invalid > 50
+    a, most, left = k_seq([F(1), F(0)], [F(1, 2), F(1, 2)], 2, F(1))
+    assert a > most
+    assert min(left) >= 0  # why part 1 asks for a token with p <= rho q
+
+
+def test_any_selection_is_lossless() -> None:
+    """Theorem 5.7, with random weights; the same selection tested against q is not lossless."""
+    rng, wrong = random.Random(3), 0
+    for _ in range(40):
+        v, k = rng.choice([2, 3]), rng.choice([1, 2, 3])
+        p, q, w = drawn(rng, v, 0), drawn(rng, v), drawn(rng, v)
+        t = E.race_law(tuple(q), tuple(w), k)
+        rule = lambda p, q, xs, w=w: E.race(p, q, xs, w)  # noqa: E731
+        assert E.output_law(rule, E.iid, p, q, k) == p
+        assert E.overlap(p, t) <= E.acceptance(rule, E.iid, p, q, k) <= alpha(p, E.iid(q, k))
+
+        def against_q(p: E.Dist, q: E.Dist, xs: E.Tokens, w: list[F] = w) -> E.Decision:
+            accept = [w[x] / sum(w[y] for y in xs) * min(F(1), p[x] / q[x]) for x in xs]
+            return accept, E.norm(E.minus(p, q)) if sum(accept) < 1 else None
+
+        wrong += E.output_law(against_q, E.iid, p, q, k) != p if p != q else 0
+    assert wrong > 10
+
+
+def test_the_law_of_the_one_selected() -> None:
+    """Theorem 5.8: the integral is what counting all tuples gives."""
+    rng = random.Random(4)
+    for _ in range(15):
+        v, k = rng.choice([2, 4, 5]), rng.choice([1, 2, 3])
+        p, q = drawn(rng, v), drawn(rng, v)
+        w, t = (row[0].tolist() for row in race_weights(*(torch.tensor([law], dtype=torch.float64) for law in (p, q)), k))
+        assert t == pytest.approx([float(x) for x in E.race_law(tuple(q), tuple(map(F, w)), k)], abs=1e-9)
+
+
+def test_k_seq_at_its_smallest_rho() -> None:
+    """Theorem 5.5, part 4: the closing token is none of the candidates, at a larger rho it can be."""
+    rng = random.Random(5)
+    for _ in range(30):
+        v, k = rng.choice([2, 3, 5]), rng.choice([2, 3])
+        p, q = (np.array(drawn(rng, v), dtype=float) for _ in range(2))
+        rho = kseq_rho(p, q, k)
+        assert kseq_rate(p, q, k) == pytest.approx(np.minimum(p, rho * q).sum(), abs=1e-12)
+        assert kseq_rate(p, q, k) == pytest.approx(1 - (1 - np.minimum(p / rho, q).sum()) ** k, abs=1e-9)
+    p, q = np.array([0.5, 0.5]), np.array([0.25, 0.75])
+    assert kseq_rate(p, q, 2, rho=2.0) > 1 - (1 - np.minimum(p / 2, q).sum()) ** 2 + 0.01
+
+
+def test_k_seq_is_never_below_rrs() -> None:
+    """Theorem 5.5, part 5, in floats and with RRS's scalar as the scale."""
+    generator = np.random.default_rng(0)
+    for v, k in product((2, 3, 6), (2, 3, 5)):
+        p, q = generator.dirichlet(np.full(v, 0.5), (2, 300))
+        gain = kseq_rate(p, q, k) - rrs_rate(p, q, k)
+        assert gain.min() > -1e-12
+        assert gain.max() > 0.02
+    rng = random.Random(6)
+    for _ in range(60):
+        v, k = rng.choice([2, 3, 5]), rng.choice([2, 3, 4])
+        p, q = drawn(rng, v, 0), drawn(rng, v)
+        m, scale = F(1), F(0)
+        for _ in range(k):
+            scale += m
+            m = sum(E.minus(p, q, scale), F(0))
+        a, accepted, _ = k_seq(p, q, k, scale)
+        assert a >= accepted == 1 - m == E.rrs_acceptance(p, q, k)
+
+
+# ------------------------------------------------------------------------------------------------------------------- page 7
+
+
+def models(seed: int, v: int, least: int = 1) -> tuple[E.Model, E.Model]:
+    @cache
+    def both(prefix: E.Tokens) -> tuple[list[F], list[F]]:
+        rng = random.Random(f"{seed}/{prefix}")
+        return drawn(rng, v, least), drawn(rng, v)
+
+    return (lambda prefix: both(prefix)[0]), (lambda prefix: both(prefix)[1])
+
+
+@pytest.mark.parametrize("gamma", [1, 2])
+def test_no_rule_keeps_more_of_one_path(gamma: int) -> None:
+    """Theorem 7.2 as a linear program: all lossless rules for a path of gamma tokens, the most any of them keeps on average."""
+    from scipy.optimize import linprog
+
+    for seed in range(12):
+        v = 2 + seed % 2
+        target, draft = models(seed, v)
+        texts = {y: i for i, y in enumerate(product(range(v), repeat=gamma + 1))}
+        paths = E.target_law(draft, gamma)
+        choices = [(x, n, y) for x in paths for n in range(gamma + 1) for y in range(v)]
+        law = E.target_law(target, gamma + 1)
+        rows, right = np.zeros((len(texts) + len(paths), len(choices))), np.zeros(len(texts) + len(paths))
+        for text, i in texts.items():
+            right[i] = law[text]
+        for j, (x, n, y) in enumerate(choices):
+            for rest, chance in E.target_law(lambda t, model=target, before=(*x[:n], y): model((*before, *t)), gamma - n).items():  # type: ignore[misc]
+                rows[texts[(*x[:n], y, *rest)], j] = chance
+            rows[len(texts) + list(paths).index(x), j] = 1
+        right[len(texts) :] = [float(chance) for chance in paths.values()]
+        best = linprog([-n for _, n, _ in choices], A_eq=rows, b_eq=right, method="highs")
+        assert best.success
+        assert -best.fun == pytest.approx(float(E.block_expected_accepted(target, draft, range(-1, gamma))), abs=1e-9)
+
+
+def test_block_against_token_by_token() -> None:
+    p, q = laws("3/4 1/4", "1/4 3/4")
+    constant = (lambda _: p), (lambda _: q)
+    assert E.chain_expected_accepted(*constant, 2) == F(3, 4)
+    assert E.block_expected_accepted(*constant, (-1, 0, 1)) == F(7, 8)
+    more = 0
+    for seed in range(60):
+        target, draft = models(seed, 2, 0)
+        if seed % 3 == 0 and 0 not in target(()):  # p = q at the first place
+            draft = lambda t, first=target, second=draft: second(t) if t else first(t)  # noqa: E731
+        ratios = [[target(x[:i])[x[i]] / draft(x[:i])[x[i]] for i in range(2)] for x in E.target_law(draft, 2)]
+        expected = any(0 < first < 1 < second for first, second in ratios)
+        block, token = E.block_expected_accepted(target, draft, (-1, 0, 1)), E.chain_expected_accepted(target, draft, 2)
+        assert (block > token) == expected
+        assert block >= token
+        more += expected
+    assert 10 < more < 50
+
+
+def test_traversal_can_keep_less() -> None:
+    """Not every tree gains: the instance of theorem 7.4, under both rules and the same draft law."""
+    half = [F(1, 2)] * 2
+    table = {(): [F(1, 4), F(3, 4)], (0,): [F(0), F(1)]}
+    target, draft = (lambda t: table.get(t, half)), (lambda t: half)
+    parents = (-1, 0, 1, 1, 3)
+    assert E.tree_expected_accepted(E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents) == F(3, 2)
+    assert E.expected_accepted(E.rrsw, E.without_replacement, target, draft, parents) == F(13, 8)
+    for rule_law in (
+        E.tree_round_law(E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents),
+        E.round_law(E.rrsw, E.without_replacement, target, draft, parents),
+    ):
+        assert E.tv(rule_law, E.target_law(target, 4)) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------------- page 8
+
+
+def output(rule: E.NodeRule, law: E.DraftLaw, p: E.Dist, used: E.Dist, sampled: E.Dist, k: int) -> list[F]:
+    """What comes out if the candidates are sampled from one q and tested with another."""
+    return E.output_law(lambda p, _, xs: rule(p, used, xs), law, p, sampled, k)
+
+
+def test_a_wrong_q() -> None:
+    """Theorem 8.1, and that the laws of single candidates are no bound for several."""
+    rng = random.Random(2)
+    for _ in range(80):
+        v = rng.choice([2, 3, 4])
+        p, q, sampled = drawn(rng, v, 0), drawn(rng, v), drawn(rng, v)
+        d = E.tv(q, sampled)
+        assert E.tv(output(E.rejection, E.iid, p, q, sampled, 1), p) <= d
+        for rule, law in ((E.rrs, E.iid), (E.rrsw, E.without_replacement)):
+            bound = E.tv(dict(law(q, 2)), dict(law(sampled, 2)))
+            assert E.tv(output(rule, law, p, q, sampled, 2), p) <= bound
+            assert bound <= 1 - (1 - d) ** 2 or law is not E.iid
+    p, q, sampled = laws("0 2/5 3/5", "2/5 1/5 2/5", "2/5 2/5 1/5")
+    assert E.tv(output(E.rrs, E.iid, p, q, sampled, 2), p) == F(7, 25) > E.tv(q, sampled) == F(1, 5)
+    (p,) = laws("1/3 2/3")
+    assert E.output_law(squared_q, E.iid, p, p, 1)[0] == F(4, 9)
+
+
+def test_a_wrong_q_over_a_round() -> None:
+    """Theorem 8.2 on chains: the expected sum of the errors at the places reached bounds the error of the text."""
+    worst = F(0)
+    for seed in range(20):
+        target, sampled = models(seed, 2)
+        _, used = models(seed + 100, 2)
+
+        def tested(p: E.Dist, q: E.Dist, xs: E.Tokens) -> E.Decision:
+            return E.rejection(p, stated[tuple(p), tuple(q)], xs)  # noqa: B023
+
+        stated = {(tuple(target(t)), tuple(sampled(t))): used(t) for t in [(), (0,), (1,)]}
+        if len(stated) < 3:
+            continue
+        off = E.tv(E.round_law(tested, E.iid, target, sampled, (-1, 0, 1)), E.target_law(target, 3))
+        accepted = [min(F(1), a / b) for a, b in zip(target(()), used(()), strict=True)]
+        bound = E.tv(sampled(()), used(()))
+        bound += sum((b * a * E.tv(sampled((x,)), used((x,))) for x, (b, a) in enumerate(zip(sampled(()), accepted, strict=True))), F(0))
+        assert off <= bound
+        worst = max(worst, off / bound if bound else F(0))
+    assert worst > F(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "q", "k", "off"),
+    [
+        ("sorted_by_q", "1/3 2/3", "1/3 2/3", 2, "1/3"),
+        ("keep_larger_q", "1/3 2/3", "1/3 2/3", 2, "2/9"),
+        ("rrs_without_replacement", "0 2/5 3/5", "3/5 1/5 1/5", 2, "1/10"),
+        ("deduplicated", "0 2/5 3/5", "3/5 1/5 1/5", 2, "1/25"),
+        ("residual_from_p", "1/3 2/3", "2/3 1/3", 1, "1/9"),
+        ("no_update_sampled", "1/3 2/3", "2/3 1/3", 2, "1/9"),
+        ("no_update_top", "1/2 1/2", "1/2 1/2", 2, "1/2"),
+        ("rrsw_on_top", "1/2 1/2", "1/2 1/2", 2, "1/2"),
+        ("argmax_with_ratio", "1/2 1/2", "1/2 1/2", 1, "1/2"),
+    ],
+)
+def test_small_instances(name: str, p: str, q: str, k: int, off: str) -> None:
+    """The instances of theorems 8.3 to 8.7."""
+    mutant, (a, b) = BY_NAME[name], laws(p, q)
+    assert E.tv(E.output_law(mutant.node, mutant.law, a, b, k), a) == F(off)
+
+
+def test_noise_used_twice() -> None:
+    """The three instances of theorem 8.8, over the midpoints of a grid that holds every threshold."""
+    grid = [F(2 * i + 1, 96) for i in range(48)]
+
+    def share(output: Callable[[F], int]) -> F:
+        return F(sum(output(u) == 0 for u in grid), len(grid))
+
+    def tested_again(u: F) -> int:
+        x = 0 if u < F(1, 2) else 1
+        return x if u * F(1, 2) < [F(3, 4), F(1, 4)][x] else 0
+
+    def closed_again(u: F) -> int:
+        return 2 if u < F(1, 4) else int(u >= F(2, 3))
+
+    assert share(tested_again) == 1
+    assert share(closed_again) == F(5, 12)
+    own = sum(F(1, 4) for first, second in product((0, 1), repeat=2) if first == 0 or second != 1)
+    assert own == F(3, 4)
+
+
+def test_the_whole_path_without_a_cap() -> None:
+    """Theorem 8.9: text (0, 1) comes out 5/16 of the time instead of 3/16; with the cap the law is right."""
+    p, q = laws("3/4 1/4", "1/4 3/4")
+    target, draft = (lambda _: p), (lambda _: q)
+
+    def uncapped(target: E.Model, draft: E.Model, parents: tuple[int, ...], paths: tuple[E.Tokens, ...]) -> list[E.Test]:
+        (whole, _, closing), *rest = E.block_tests(target, draft, parents, paths)
+        ratio = F(1)
+        for i, x in enumerate(whole):
+            ratio *= target(whole[:i])[x] / draft(whole[:i])[x]
+        return [(whole, min(F(1), ratio), closing), *rest]
+
+    for tests, share in ((uncapped, F(5, 16)), (E.block_tests, F(3, 16))):
+        law = E.completed(E.decided(tests)("IID", target, draft, (-1, 0, 1)), target, 3)
+        assert law[0, 1, 0] + law[0, 1, 1] == share
+        assert (E.tv(law, E.target_law(target, 3)) == 0) == (share == F(3, 16))
+
+
+# ------------------------------------------------------------------------------------------------------------------- the guide
+
+
+def test_the_guides_table_is_the_result_file() -> None:
+    root = Path(__file__).parents[2]
+    rows = json.loads((root / "data/results/acceptance-lab.json").read_text())["rows"]
+    measured = {(r["temperature"], r["k"], r["rule"]): r for r in rows if r["domain"] == "all"}
+    table = [
+        [x.strip() for x in line.strip("| ").split("|")] for line in (root / "theory/choosing_a_rule.md").read_text().splitlines() if "|" in line
+    ]
+    start = next(i for i, row in enumerate(table) if row[:2] == ["T", "k"])
+    (_, _, *rules), lines = table[start], table[start + 2 :]
+    assert len(lines) == 9
+    for t, k, *cells in lines:
+        assert cells == [f"{measured[float(t), int(k), rule]['mean']:.3f}" for rule in rules]
+        race, top = measured[float(t), int(k), "race"], measured[float(t), int(k), "top_and_sample"]
+        assert race["share"] > 0.99
+        assert (race["mean"] > top["mean"]) == (float(t) == 1)
