@@ -18,6 +18,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -193,11 +195,16 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
+@cache
+def memory(device: str) -> Tensor:
+    return torch.randn(COLD // 4, device=device)
+
+
 def timed(calls: dict[str, Callable[[int], Any]], device: str, seconds: float) -> dict[str, float]:
     """Medians; the calls take turns, each given the number of its turn."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     began, turn = time.perf_counter(), 0
-    while turn < 5 or (time.perf_counter() - began < seconds and turn < 200):
+    while turn < 4 or (time.perf_counter() - began < seconds and turn < 200):
         for name, call in calls.items():
             a = now(device)
             call(turn)
@@ -238,10 +245,14 @@ def measure(name: str, rows: int, nodes: int, vocabulary: int, device: str, seco
         assert verdict.law is not None
         return verdict, inverse_cdf(verdict.law, u[:, 0])
 
-    need = np.mean([needed(rule, draft, v.path, v.accepted) for v, _ in map(ours, range(16))], axis=0)
+    began, counts = time.perf_counter(), []
+    while len(counts) < 16 and (len(counts) < 2 or time.perf_counter() - began < seconds / 4):
+        verdict, _ = ours(len(counts))
+        counts.append(needed(rule, draft, verdict.path, verdict.accepted))
+    need = np.mean(counts, axis=0)
     need_rows = max(1, round(float(need.sum())))
-    store = torch.randn(max(COLD // 4, need_rows * vocabulary), device=device)
-    places = len(store) // (need_rows * vocabulary)
+    store = memory(device)
+    places = max(1, len(store) // (need_rows * vocabulary))
 
     def read(turn: int) -> Any:
         at = turn % places * need_rows * vocabulary
@@ -253,11 +264,11 @@ def measure(name: str, rows: int, nodes: int, vocabulary: int, device: str, seco
     with torch.inference_mode():
         times = timed(calls, device, seconds)
         with Bytes() as moved:
-            for turn in range(4):
+            for turn in range(2):
                 ours(turn)
     return {
         "rule": name, "rows": rows, "nodes": tree.n - 1, "vocabulary": vocabulary, "microseconds": 1e6 * times["ours"],
-        "needed_bytes": need_rows * vocabulary * 4, "moved_bytes": moved.total // 4, "over_read": times["ours"] / times["read"],
+        "needed_bytes": need_rows * vocabulary * 4, "moved_bytes": moved.total // 2, "over_read": times["ours"] / times["read"],
         "over_published": times["published"] / times["ours"] if direct else None,
     }  # fmt: skip
 
@@ -283,9 +294,10 @@ def main() -> None:
     points = list(dict.fromkeys(p for sweep in sweeps.values() for p in sweep))
     share = args.seconds / (len(points) * len(args.rules))
     records: dict[tuple, dict[str, Any]] = {}
-    for name in args.rules:
-        for point in points:
-            records[name, *point] = measure(name, *point, args.device, share)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        for name in bar.track(args.rules, description="rules"):
+            for point in points:
+                records[name, *point] = measure(name, *point, args.device, share)
     table = Table("rule", "rows", "nodes", "vocabulary", "us", "needed MB", "moved MB", "over read", "published / ours")
     for r in records.values():
         over = "-" if r["over_published"] is None else f"{r['over_published']:.2f}"

@@ -18,7 +18,7 @@ class Block(Rule):
     ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``; ``Z_i = sum (w_i p - q)+`` over the laws after x_i;
     ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and at the end of the block ``h = w``. The closing token is drawn from
     ``(w_i p - q)+``, after a whole block from p. Then ``P(at least i are kept | x_1..x_i) = w_i``, so
-    ``E[accepted] = sum_i sum over x^i of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less than token rejection, more from two tokens on.
+    ``E[accepted] = sum_i sum over x^i of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less than token rejection, it can keep more from two tokens on.
 
     A row's chain may end early (invalid nodes), as long as whether it goes on was decided from the tokens before: the rule is then used with
     the row's own length. A token with q = 0 ends the chain too.
@@ -50,7 +50,7 @@ class Block(Rule):
             row = torch.arange(rows, device=nodes.device)[:, None]
             where = draft.q_row.expand(rows, -1).gather(1, nodes[:, :-1]).clamp_min(0)
             qx = draft.q[row, where, draft.tokens.gather(1, nodes[:, 1:])].double()
-        return self.along(draft, u, nodes, ok, qx, lambda d: scores.p(nodes[:, d]), lambda d: draft.q_of(nodes[:, d]))
+        return self.along(draft, u, nodes, ok, qx, lambda d: self.p(scores, nodes[:, d]), lambda d: draft.q_of(nodes[:, d]))
 
     def along(
         self,
@@ -76,6 +76,7 @@ class Block(Rule):
                 break
             laws.append(p(d))
             px = laws[d].gather(1, tokens[:, d + 1 : d + 2]).squeeze(1).double()
+            going = going & (px >= 0)  # NaN ends the block too: closing there says so
             weights.append(torch.where(going, (weights[d] * px / qx[:, d]).clamp_max(1), 0))
             length = length + going
         accepted = torch.full_like(length, -1)

@@ -45,19 +45,21 @@ class Coupled(Rule):
         node = torch.zeros_like(draft.tokens[:, 0])
         accepted, closing = torch.zeros_like(node), torch.zeros_like(node)
         going = torch.ones_like(agree[:, 0])
+        held = torch.ones_like(agree[:, :1])  # has Y a probability: NaN must show in the closing law
         for d in range(tree.D + 1):
             if not self.some(going):
                 break
             p = scores.p(node)
             soonest = torch.where(agree[:, :, None], draft.race[:, d], torch.inf).amin(1)
             y = (soonest / p).argmin(1)
-            closing = torch.where(going, y, closing)
+            py = p.gather(1, y[:, None])
+            closing, held = torch.where(going, y, closing), torch.where(going[:, None], py > 0, held)
             if d == tree.D:
                 break
-            agree = agree & (draft.tokens[:, paths[d]] == y[:, None]) & draft.valid[:, paths[d]]
+            agree = agree & (py > 0) & (draft.tokens[:, paths[d]] == y[:, None]) & draft.valid[:, paths[d]]
             going = going & agree.any(1)
             agree = agree | ~going[:, None]  # rows that have stopped: anything but a row of infinities
             node = torch.where(going, paths[d][agree.int().argmax(1)], node)
             accepted = accepted + going
-        law = torch.zeros_like(scores.logits[:, 0], dtype=torch.float32).scatter_(1, closing[:, None], 1)
+        law = torch.zeros_like(p).scatter_(1, closing[:, None], held.to(p.dtype))
         return Verdict(tree.trail[0, node], accepted, torch.empty(0), law)

@@ -56,7 +56,7 @@ class GBV(Block):
             ratio = torch.where(q > 0, p / q, torch.inf).float()
             r = torch.where(largest, ratio.gather(1, tokens[:, d]), -1)
             top = r.amax(1, keepdim=True)
-            x = torch.where(r == top, tokens[:, d], -1).amax(1, keepdim=True)
+            x = torch.where(r == top, tokens[:, d], 0).amax(1, keepdim=True)
             lower = (ratio < top) | ((ratio == top) & (torch.arange(q.shape[1], device=q.device) < x))
             z = mass * q.gather(1, x).squeeze(1).double()
             y = mass * torch.where(lower, q, 0).sum(1, dtype=torch.float64)

@@ -64,7 +64,7 @@ class Rule:
 
     def alone(self, draft: Draft, scores: Scores, u: Tensor, i: int) -> Verdict:
         """:meth:`decide` for row ``i`` only, where reading costs nothing."""
-        return self.decide(draft.alone(i), scores.alone(i), u[i : i + 1])
+        return self.decide(draft.alone(i), scores.alone(i), u if u is None else u[i : i + 1])
 
     def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         """:meth:`verify` of a whole batch. ``u [B, uniforms(tree)]``; ``closing`` of the verdict stays empty."""
@@ -73,6 +73,10 @@ class Rule:
     def some(self, mask: Tensor) -> bool:
         """Is there a row that needs what comes next? Where reading is not free the answer is yes."""
         return not self.lazy or bool(mask.any())
+
+    def p(self, scores: Scores, node: Tensor) -> Tensor:
+        """``[B] -> [B,V]``: ``scores.p(node)``; of a single row that may be read, without a copy of its logits."""
+        return scores.row(0, int(node))[None] if self.lazy and len(node) == 1 else scores.p(node)
 
     def put(self, old: Tensor, new: Tensor, rows: Tensor) -> Tensor:
         """``[B,V]``: ``new`` in the rows where ``rows [B]`` is true, ``old`` in the others."""
@@ -111,6 +115,8 @@ class NodeRule(Rule):
         # a subclass that changes ``node`` alone must not be decided by its parent's host form
         if "node" in vars(cls) and "one" not in vars(cls):
             cls.one = NodeRule.one  # type: ignore[method-assign]
+        if {"decide", "visits"} & vars(cls).keys() and "alone" not in vars(cls):
+            cls.alone = Rule.alone  # type: ignore[method-assign]
 
     def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """``p [B,V]``, ``q [B,V]`` or None, children ``tokens [B,K]`` in drawing order, ``ok [B,K]``, uniforms ``u [B,draws]``

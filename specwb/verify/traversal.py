@@ -69,8 +69,9 @@ class Traversal(Rule):
                 x = draft.tokens[row, kid]
                 c, m, s, w = state[row, at].unbind(1)
                 qx = draft.q[row, q_row[row, at], x].double()
-                share = w * (target.at(at, x).double() - c * qx).clamp_min(0) * s
-                w = torch.where(qx > 0, (share / (m * qx)).clamp_max(1), 0)
+                px = target.at(at, x).double()
+                down = down & (px >= 0) & (qx > 0)  # no draft of q has q = 0; of NaN nothing follows
+                w = (w * (px - c * qx).clamp_min(0) * s / (m * qx)).clamp_max(1)
                 state[row, kid, 3] = torch.where(down, w, state[row, kid, 3])
                 parent[row, kid] = torch.where(down, at, parent[row, kid])
                 at = torch.where(down, kid, at)
@@ -122,7 +123,7 @@ class Laws:
             return self.table[torch.arange(len(node), device=node.device), node]
         index = int(node)
         if index not in self.rows:
-            self.rows[index] = self.scores.p(node)
+            self.rows[index] = self.scores.row(0, index)[None]
         return self.rows[index]
 
     def at(self, node: Tensor, token: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import tiny
 import torch
 
 import specwb
+from specwb.flow import Verdict
 from specwb.probability import Sampling
 from specwb.verify import RRS, RULES, Naive, NodeRule, PointMass, Rejection, RRSw, TopAndSample
 
@@ -114,6 +115,34 @@ def test_a_subclass_that_changes_the_batch_form_changes_the_host_form():
 
     out = specwb.decode(tiny.target(), [[1, 2]], "mcsd", rule=Never, draft=tiny.draft(), max_new_tokens=20, temperature=1.0)
     assert out.mean_tokens_per_round == 1
+
+
+def test_a_subclass_that_walks_otherwise_is_not_walked_around():
+    class Root(RRSw):
+        def decide(self, draft, scores, u):
+            at = torch.zeros_like(draft.tokens[:, 0])
+            return Verdict(draft.tree.trail.expand(len(at), -1, -1)[:, 0], at, torch.empty(0), scores.p(at))
+
+    out = specwb.decode(tiny.target(), [[1, 2]], "mcsd", rule=Root, draft=tiny.draft(), max_new_tokens=20, temperature=1.0)
+    assert out.mean_tokens_per_round == 1
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "traversal"])
+def test_a_round_without_a_draft(rule):
+    class Nothing(specwb.Drafter):
+        tree = specwb.Tree.chain(2)
+
+        def law(self, sampling):
+            return specwb.Law.IID
+
+        def propose(self, state, noise):
+            root = state.tokens.gather(1, (state.known - 1)[:, None])
+            return specwb.Draft(specwb.Tree.chain(0), root, torch.ones_like(root, dtype=torch.bool), specwb.Law.IID)
+
+    method = specwb.Method("nothing", Nothing(), RULES[rule](), specwb.Exactness.LOSSLESS)
+    for prompts in ([[1, 2]], [[1, 2], [3]] * 10):
+        out = specwb.decode(tiny.target(), prompts, method, max_new_tokens=4, temperature=1.0)
+        assert out.tokens == specwb.decode(tiny.target(), prompts, max_new_tokens=4, temperature=1.0).tokens
 
 
 def test_wide_rows_are_cut_like_narrow_ones():

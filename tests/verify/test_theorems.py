@@ -214,6 +214,22 @@ def test_block_against_token_by_token() -> None:
     assert 10 < more < 50
 
 
+def test_a_zero_on_the_way_makes_them_equal() -> None:
+    """Over-rated, then under-rated, and equal all the same: p = 0 at the first place ends both."""
+    table = {(): laws("0 1", "1 0")}
+    pair = laws("1/4 3/4", "3/4 1/4")
+    target, draft = (lambda x: table.get(x, pair)[0]), (lambda x: table.get(x, pair)[1])
+    assert E.block_expected_accepted(target, draft, (-1, 0, 1, 2)) == E.chain_expected_accepted(target, draft, 3) == 0
+
+
+def test_repetitions_may_help_or_not() -> None:
+    """After theorem 8.5: RRS with repetitions against RRSw on the distinct tokens."""
+    p, q = laws("0 13/16 3/16", "1/6 2/3 1/6")
+    assert E.acceptance(E.rrs, E.iid, p, q, 3) == F(427, 432)
+    assert E.acceptance(E.rrsw, E.iid, p, q, 3) == F(1711, 1728) == F(427, 432) + F(1, 576)
+    assert E.acceptance(E.rrs, E.iid, p, q, 2) >= E.acceptance(E.rrsw, E.iid, p, q, 2)
+
+
 def test_traversal_can_keep_less() -> None:
     """Not every tree gains: the instance of theorem 7.4, under both rules and the same draft law."""
     half = [F(1, 2)] * 2
