@@ -80,12 +80,12 @@ def generate(
     if not ends[0].endswith("\n"):
         typer.echo()
     say = partial(errors.print, highlight=False, markup=False, soft_wrap=True)
-    tau = stream.mean_tokens_per_round
+    tau, lossy = stream.mean_tokens_per_round, " (LOSSY)" if made.exactness is specwb.Exactness.LOSSY else ""
     say(
-        f"{made.key}: {len(stream.ids)} tokens in {stream.rounds} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round), "
+        f"{made.key}{lossy}: {len(stream.ids)} tokens in {stream.rounds} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round), "
         f"{len(stream.ids) / seconds:.1f} tokens/s from a cold start"
         if stream.rounds
-        else f"{made.key}: no tokens"
+        else f"{made.key}{lossy}: no tokens"
     )
     if stopped:
         raise typer.Exit(130)

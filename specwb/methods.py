@@ -14,7 +14,7 @@ from specwb.drafters.level import DRAWS, LevelDrafter
 from specwb.drafters.lookahead import Lookahead
 from specwb.drafters.pld import PromptLookup
 from specwb.drafters.sps import SCHEDULES, ScheduledChain
-from specwb.flow import Exactness, Law
+from specwb.flow import Exactness, Law, LawMismatch
 from specwb.graphs import Arena
 from specwb.models.load import check_pair, load
 from specwb.models.target import Target
@@ -57,7 +57,12 @@ class Method:
         law = self.drafter.law(warm)
         single = self.drafter.tree.K <= 1 and law in ONE_A_NODE
         rule = copy.copy(self.rule) if self.rule else RULES[self.drafter.rule or ("rejection" if single else _USUAL[law])]()
-        rule.check(law, self.drafter.tree, self.drafter.independent)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
+        how = law, self.drafter.tree, self.drafter.independent
+        try:
+            rule.check(*how)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
+        except LawMismatch as error:
+            fit = [name for name, kind in RULES.items() if kind.exactness is Exactness.LOSSLESS and _fits(kind(), *how)]
+            raise LawMismatch(f"{error}; what fits them: {', '.join(fit) or 'no rule'}") from None
         return Greedy() if sampling.greedy else rule
 
 
@@ -182,9 +187,17 @@ def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:
         return rule
     if isinstance(rule, type) and issubclass(rule, Rule):
         return rule()
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise MethodError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
     return RULES[rule]()
+
+
+def _fits(rule: Rule, law: Law, tree: Tree, independent: bool) -> bool:
+    try:
+        rule.check(law, tree, independent)
+    except LawMismatch:
+        return False
+    return True
 
 
 def _default(parameter: inspect.Parameter | None) -> object:

@@ -108,6 +108,12 @@ def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, tempera
     assert "speedup" not in err  # nothing was measured against
 
 
+def test_a_lossy_rule_is_said_to_be_one(monkeypatch, capsys):
+    for rule, label in (("typical", "mcsd:rule=typical (LOSSY): "), ("naive", "mcsd:rule=naive: ")):
+        code, _, err = call(monkeypatch, capsys, PROMPT, "--method", f"mcsd:rule={rule}", "--max-new-tokens", "4", "--temperature", "1")
+        assert (code, err.splitlines()[-1].startswith(label)) == (0, True)
+
+
 def test_a_terminal_tells_drafted_tokens_from_closing_ones(monkeypatch, capsys, lab):
     monkeypatch.delenv("NO_COLOR", raising=False)
     _, out, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24", terminal=True)

@@ -18,7 +18,8 @@ class Block(Rule):
     ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``; ``Z_i = sum (w_i p - q)+`` over the laws after x_i;
     ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and at the end of the block ``h = w``. The closing token is drawn from
     ``(w_i p - q)+``, after a whole block from p. Then ``P(at least i are kept | x_1..x_i) = w_i``, so
-    ``E[accepted] = sum_i sum over x^i of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less than token rejection, it can keep more from two tokens on.
+    ``E[accepted] = sum_i sum over x^i of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less
+    than token rejection, and it can be more from two tokens on.
 
     A row's chain may end early (invalid nodes), as long as whether it goes on was decided from the tokens before: the rule is then used with
     the row's own length. A token with q = 0 ends the chain too.
