@@ -20,7 +20,8 @@ PARTS = {
     "foundation": ["foundation.py", "--device", "cuda"],
     "everyday": ["everyday.py", "--device", "cuda"],
     "precision": ["precision.py", "--device", "cuda", "--dtype", "float32 bfloat16 float16"],
-    "cost_model": ["cost_model.py", "--device", "cuda"],
+    "tune": ["-m", "specwb.cli", "tune", "--device", "cuda", "--temperature", "1"],
+    "verify": ["verify.py", "--device", "cuda"],
     "graphs": ["graphs.py"],
 }
 
@@ -44,7 +45,8 @@ def main() -> int:
             if part == "tests":
                 command = [sys.executable, "-m", "pytest", "-m", "cuda", str(HERE.parent / "tests")]
             else:
-                command = [sys.executable, str(HERE / PARTS[part][0]), *PARTS[part][1:], "--out", str(out)]
+                words = [str(HERE / word) if word.endswith(".py") else word for word in PARTS[part]]
+                command = [sys.executable, *words, "--out", str(out)]
             code = subprocess.run(command, cwd=HERE.parent, check=False).returncode
             if code:
                 failed.append(part)

@@ -163,7 +163,7 @@ def tune(
     nodes: Annotated[int, typer.Option(min=2, help="Of the largest tree, its root included.")] = 32,
     prompts: Annotated[str, typer.Option(help="As for compare; one in three calibrates, the others measure.")] = "lab",
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
-    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")] = 150.0,
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure, after a minute of calibration; 0 = all prompts.")] = 150.0,
     seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
     out: Annotated[Path | None, typer.Option(help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; its calibration is used again.")] = None,
 ) -> None:
@@ -271,7 +271,7 @@ def train_lab(
 @reproduce.command("mcsd")
 def reproduce_mcsd(
     out: Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")] = Path("build/reproduce/mcsd.json"),
-    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure in all; more prompts fit in more.")] = 300.0,
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure in all, but two prompts a cell at least.")] = 300.0,
     temperatures: Annotated[str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")] = "0,0.3,0.7,1",
     rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
     prompts: Annotated[str, typer.Option(help="As for compare.")] = "lab",

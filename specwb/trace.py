@@ -41,7 +41,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The levels a row's walk visited, from the root down; ``at(depth)`` is the tests among nodes of that depth (1 = the root's children).
+    """What was tested in one row's round: the levels its walk visited, from the root down. ``at(depth)`` is the tests among nodes of that depth
+    (1 = the root's children).
+
+    p, q and u decide under rejection, RRS, RRSw, top-and-sample and the point-mass rule. k-SEQ compares with its scale too, the weighted race with
+    the law of what it selects; rules for whole trees have no u, and show the accepted path.
 
     trimmed: the end of text or the limit fell inside the accepted block. What lay beyond is left out, and the last token shown as
     accepted is the round's closing token.

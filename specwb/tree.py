@@ -9,6 +9,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+MOST = 4096  # nodes
+
+
+def _check_size(nodes: int) -> None:
+    if nodes > MOST:
+        raise ValueError(f"a tree has at most {MOST} nodes, its root included; this one has {nodes} or more")
+
 
 class Tree:
     """The shape of a draft. Node 0 is the root (the pending token); siblings in index order are in drawing order.
@@ -24,7 +31,7 @@ class Tree:
         trail [R,v,D+1]: the nodes from the root to i, then i repeated
         levels: tuple of (start, stop) for depth 0..D, in level order only
     Raises:
-        ValueError: a parent that does not come before its child, an empty tree, or no node left to verify.
+        ValueError: a parent that does not come before its child, an empty tree, one of more than ``MOST`` nodes, or no node left to verify.
     """
 
     own_kids = False  # kids are of one round's tokens
@@ -32,6 +39,7 @@ class Tree:
     def __init__(self, parents: Sequence[Sequence[int]], device: torch.device | str = "cpu", unverified: int = 0) -> None:
         self.host = tuple(tuple(int(p) for p in row) for row in parents)
         self.R, self.n = len(self.host), len(self.host[0]) if self.host else 0
+        _check_size(self.n)
         if not self.n or any(len(row) != self.n for row in self.host):
             raise ValueError("a tree needs at least its root, and the same number of nodes in every row")
         if not 0 <= unverified < self.n:
@@ -182,6 +190,7 @@ class Tree:
     @classmethod
     def chain(cls, gamma: int, device: torch.device | str = "cpu") -> Tree:
         """``gamma`` drafted tokens in a row."""
+        _check_size(gamma + 1)
         return cls([range(-1, gamma)], device)
 
     @classmethod
@@ -190,6 +199,11 @@ class Tree:
         if any(not isinstance(k, int) or k < 1 for k in ks):
             raise ValueError(f"branching needs integers >= 1, such as 4-2-2, got {'-'.join(map(str, ks))}")
         parents, level = [-1], [0]
+        nodes = level_nodes = 1
+        for k in ks:  # counted before anything is made
+            level_nodes *= k
+            nodes += level_nodes
+            _check_size(nodes)
         for k in ks:
             start = len(parents)
             parents += [p for p in level for _ in range(k)]

@@ -59,6 +59,8 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
         ("mcsd", {"tree": (2, 1.5)}, "mcsd: .* got 2-1.5"),
         ("mcsd", {"tree": None}, "mcsd: "),
         ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
+        ("mcsd:tree=999999", {}, "mcsd: a tree has at most 4096 nodes"),
+        ("mcsd:tree=2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2", {}, "mcsd: a tree has at most 4096 nodes"),
         ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, top, coupled, got 'maybe'"),
         ("mcsd:draw=coupled", {}, "couples whole paths; give a tree such as 4-1-1"),
     ],

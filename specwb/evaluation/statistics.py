@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import stats
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -19,6 +20,10 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return float(x.mean()), float(x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else float("nan")
 
 
-def z_score(difference: float, error: float) -> float:
-    """``difference / error``, and 0 (nothing is concluded) where no spread was measured."""
-    return difference / error if error > 0 else 0.0
+def z_score(difference: float, error: float, count: int) -> float:
+    """The normal quantile that is as improbable as ``t = difference / error`` of ``count`` values, whose spread is not known but measured:
+    ``z = Phi^-1(F(t))``, F Student's with count - 1 degrees of freedom. 0 (nothing is concluded) where no spread was measured."""
+    if not error > 0:
+        return 0.0
+    t = difference / error
+    return float(np.copysign(stats.norm.isf(stats.t.sf(abs(t), count - 1)), t))

@@ -215,9 +215,9 @@ class Statement:
 
 
 RULE = (
-    "Rule: paired over prompts, every prompt counting the same; a cell's z is the mean difference over its standard error, the pooled z that of "
-    "the prompts' means over cells. Holds: pooled z >= 3 and no cell with z <= -3. Fails: pooled z <= -3. Mixed: pooled z >= 3, but some cell "
-    "with z <= -3. Otherwise undecided. With n prompts z is Student's t of n - 1 degrees of freedom."
+    "Rule: paired over prompts, every prompt counting the same; a cell's t is the mean difference over its standard error, the pooled t that of "
+    "the prompts' means over cells, and z the normal quantile as improbable as t (Student's, n - 1 degrees of freedom for n prompts). Holds: "
+    "pooled z >= 3 and no cell with z <= -3. Fails: pooled z <= -3. Mixed: pooled z >= 3, but some cell with z <= -3. Otherwise undecided."
 )
 
 
@@ -231,17 +231,19 @@ def judge(cells: dict[str, Any], statement: Statement) -> dict[str, Any] | None:
             continue
         mean, error = mean_and_error(d)
         differences.append(d)
-        pairs.append({"larger": a.key, "smaller": b.key, "difference": round(mean, 4), "error": round(error, 4), "z": round(z_score(mean, error), 2)})
+        pairs.append(
+            {"larger": a.key, "smaller": b.key, "difference": round(mean, 4), "error": round(error, 4), "z": round(z_score(mean, error, len(d)), 2)}
+        )
     if not pairs:
         return None
     common = min(map(len, differences))
     pooled, error = mean_and_error([sum(d[i] for d in differences) / len(differences) for i in range(common)])
-    z, least = z_score(pooled, error), min(pair["z"] for pair in pairs)
+    z, least = round(z_score(pooled, error, common), 2), min(pair["z"] for pair in pairs)
     verdict = "fails" if z <= -3 else "undecided" if z < 3 else "holds" if least > -3 else "mixed"
     return {
         "statement": statement.text, "source": statement.source, "of": statement.what, "verdict": verdict, "cells": len(pairs),
         "larger": sum(p["difference"] > 0 for p in pairs), "clearly": sum(p["z"] > 2 for p in pairs), "against": sum(p["z"] < -2 for p in pairs),
-        "difference": round(pooled, 4), "error": round(error, 4), "z": round(z, 2), "pairs": pairs,
+        "difference": round(pooled, 4), "error": round(error, 4), "z": z, "pairs": pairs,
     }  # fmt: skip
 
 
@@ -388,7 +390,7 @@ def notes(document: dict[str, Any]) -> list[str]:
     for v in document["verdicts"]:
         out.append(
             f"{v['verdict'].upper()}: {v['statement']} [{v['source']}]: {v['of']} larger in {v['larger']} of {v['cells']} cells "
-            f"(z > 2 in {v['clearly']}, z < -2 in {v['against']}), pooled {v['difference']:+.3f} ± {v['error']:.3f} (z = {v['z']:.1f})"
+            f"(z > 2 in {v['clearly']}, z < -2 in {v['against']}), pooled {v['difference']:+.3f} ± {v['error']:.3f} (z = {v['z']:.2f})"
         )
     both = document["layouts"]
     if both["rounds"]:

@@ -110,6 +110,9 @@ class TreeDesigner(w.VBox):
         return [t for t in sorted(self._known, key=len) if len(t) <= self.nodes.value and max(depths(t)) <= self.depth.value]
 
     def _draw(self) -> None:
+        for level in self.levels:
+            level.disabled = self.shape.value in (TOKENS, SPEED)
+        self.balance.disabled = self.c.disabled = self.costs.value != ROOFLINE
         try:
             parents, name = self._chosen()
             values = self._values(tuple(parents))

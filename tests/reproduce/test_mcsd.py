@@ -124,16 +124,19 @@ def fake(taus: dict[Cell, list[int]]) -> dict:
 )
 def test_verdicts_by_the_stated_rule(first, second, verdict):
     pairs = tuple((Cell(t, (2,)), Cell(t, (1,))) for t in (0.7, 1.0))
+    few = fake({pairs[0][0]: first[0][:2], pairs[0][1]: first[1][:2]})
+    assert mcsd.judge(few, Statement("x", "y", "tau", pairs))["verdict"] == "undecided"  # of two prompts nothing is concluded
+    first, second = (tuple(tenths * 3 for tenths in two) for two in (first, second))
     cells = fake({pairs[0][0]: first[0], pairs[0][1]: first[1], pairs[1][0]: second[0], pairs[1][1]: second[1]})
     found = mcsd.judge(cells, Statement("x", "y", "tau", pairs))
     assert found["verdict"] == verdict
-    d = [sum(a - b for a, b in zip(*two)) / 40 for two in (first, second)]
+    d = [sum(a - b for a, b in zip(*two)) / 120 for two in (first, second)]
     assert found["difference"] == pytest.approx(sum(d) / 2, abs=1e-4)
     assert [p["difference"] for p in found["pairs"]] == pytest.approx(d, abs=1e-4)
     if verdict == "holds":
         joint = [(a + c - b - d) / 20 for a, b, c, d in zip(*first, *second)]
-        mean = sum(joint) / 4
-        error = math.sqrt(sum((x - mean) ** 2 for x in joint) / 3 / 4)
+        mean = sum(joint) / 12
+        error = math.sqrt(sum((x - mean) ** 2 for x in joint) / 11 / 12)
         assert found["error"] == pytest.approx(error, abs=1e-4)
         assert (found["larger"], found["clearly"], found["against"]) == (2, 2, 0)
     assert mcsd.judge(fake({pairs[0][0]: [5], pairs[0][1]: [4]}), Statement("x", "y", "tau", pairs)) is None
