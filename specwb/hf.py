@@ -319,8 +319,10 @@ class _Processed(Scores):
 
     Only nodes that a walk comes to are: their paths have been accepted, so no processor is shown a text that it has forbidden. Nor is it
     shown one that goes on behind its end, which a walk does before the block is trimmed. A processor that follows a grammar may fail on
-    either. ``logits`` stay the target's own.
+    either. Rules for whole trees look at other nodes too. ``logits`` stay the target's own.
     """
+
+    first = 0  # which row of the batch row 0 is, see alone
 
     def __init__(self, rescore: _Rescore, state: State, draft: Draft, scores: Scores) -> None:
         super().__init__(scores.logits, scores.sampling, scores.features)
@@ -328,12 +330,18 @@ class _Processed(Scores):
         self.known, self.done = torch.stack((state.known, state.done.long())).tolist()
         self.made: dict[tuple[int, int], Tensor] = {}
 
+    def alone(self, i: int) -> Scores:
+        one = copy.copy(self)
+        one.logits, one.first = self.logits[i : i + 1], self.first + i
+        return one
+
     def at(self, row: int, node: int) -> Tensor:
         """``[V]`` float32: what the library's processors make of the node's logits."""
-        if (row, node) not in self.made:
+        place = row + self.first
+        if (place, node) not in self.made:
             logits = self.logits[row, node].to(torch.float32, copy=True)
-            self.made[row, node] = logits if self.done[row] else self._processed(row, node, logits)
-        return self.made[row, node]
+            self.made[place, node] = logits if self.done[place] else self._processed(place, node, logits)
+        return self.made[place, node]
 
     def _processed(self, row: int, node: int, logits: Tensor) -> Tensor:
         padding, parents = self.rescore.padding[row], self.draft.tree.host[row if self.draft.tree.R > 1 else 0]
@@ -347,10 +355,15 @@ class _Processed(Scores):
             return logits
         return self.rescore.processors[row](ids, logits[None].to(padding.device))[0].to(logits.device)
 
-    def p(self, node: Tensor) -> Tensor:
-        laws = torch.stack([self.at(row, one) for row, one in enumerate(node.tolist())])
+    def row(self, i: int, node: int) -> Tensor:
         # the processors end with temperature and filters
-        return Sampling().probabilities(laws) if self.sampling.greedy else laws.softmax(-1)
+        return Sampling().probabilities(self.at(i, node)) if self.sampling.greedy else self.at(i, node).softmax(-1)
+
+    def p(self, node: Tensor) -> Tensor:
+        return torch.stack([self.row(i, one) for i, one in enumerate(node.tolist())])
+
+    def laws(self, tree: Tree) -> Tensor:
+        return torch.stack([torch.stack([self.row(i, node) for node in range(tree.v)]) for i in range(len(self.logits))])
 
     def best(self, tree: Tree) -> Tensor:
         """As for plain scores at the nodes whose path agrees with the target's argmax; 0 at the others, which are not asked about."""

@@ -404,6 +404,21 @@ def test_the_law_of_sampled_texts_is_the_librarys(key, name, monkeypatch):
     assert accepted.count > ROWS / 20 or (key, name) == ("lookahead", "no_repeat_ngram_size")
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["row by row", "batch"])
+@pytest.mark.parametrize(
+    "spec", ["sps:gamma=3", "sps:gamma=3,rule=block", "mcsd:tree=3-2", "mcsd:tree=3-2,rule=traversal", "mcsd:tree=2-1,draw=with,rule=gbv"]
+)
+def test_every_way_to_verify_sees_the_processors(spec, alone, monkeypatch):
+    """A few rows on the CPU are verified one by one, many at once; some rules look at all nodes."""
+    monkeypatch.setattr("specwb.verify.rule.WIDE", 2 if alone else 10**9)
+    target, draft = law.models()
+    torch.manual_seed(2)
+    settings = {"do_sample": True, "max_new_tokens": law.LENGTH, "num_return_sequences": ROWS, **SAMPLED["repetition_penalty"]}
+    out = target.model.generate(torch.tensor([law.REPETITION]), custom_generate=specwb.hf(spec, draft=draft), **settings)
+    code = (out[:, -law.LENGTH :] * torch.tensor([law.VOCABULARY**2, law.VOCABULARY, 1])).sum(1)
+    assert law.chi_square(torch.bincount(code, minlength=law.VOCABULARY**law.LENGTH), processed_law("repetition_penalty")) > 1e-3
+
+
 @pytest.mark.parametrize(
     "settings", [{"temperature": 0.7}, {"top_k": 0}, {"temperature": 1.3, "top_k": 5, "top_p": 0.9}, {"do_sample": False}], ids=str
 )
