@@ -239,7 +239,10 @@ def verify(
 @app.command("methods")
 def list_methods() -> None:
     """List the registered methods with their options, paper and exactness."""
+    from specwb.drafters.level import DRAWS
+    from specwb.flow import Exactness
     from specwb.methods import METHODS, spell
+    from specwb.verify import RULES
 
     table = Table(header_style="bold")
     for name in ("method", "exact", "needs", "options", "paper"):
@@ -247,7 +250,10 @@ def list_methods() -> None:
     for entry in METHODS.values():
         options = ", ".join(f"{n}={spell(p.default)}" for n, p in entry.options.items() if n != "draft")
         table.add_row(entry.key, entry.exactness.value, entry.needs, options, entry.paper)
-    _wide().print(table)
+    screen = _wide()
+    screen.print(table)
+    names = ", ".join(name + (" (LOSSY)" if rule.exactness is Exactness.LOSSY else "") for name, rule in RULES.items())
+    screen.print(f"every method takes rule=, one of {names}; mcsd takes draw=, one of {', '.join(DRAWS)}", highlight=False, soft_wrap=True)
 
 
 @train.command("lab")

@@ -107,6 +107,8 @@ def load_prompts(name: str | Path) -> list[Question]:
         if not Path(given).is_file():
             raise PromptSetError(f"prompt file {given} does not exist")
         return _parse(files.unpack(Path(given)), given)
+    if Path(given).is_file():
+        raise PromptSetError(f"prompt file {given} must be one JSON value a line and its name end in .jsonl or .jsonl.gz")
     key, slash, part = given.partition("/")
     if key not in sets():
         shipped = ", ".join(s for s in sets() if s not in OFFICIAL)

@@ -92,7 +92,7 @@ class RulesExplorer(w.VBox):
         drawn = {NAMES.get(name, name): law for name, law in DRAWN.items()}
         self.optima = {law: float(optimum(p, q, k, law)) for law in dict.fromkeys(drawn.values())}
         self.out = came_out(chosen, tuple(self.p), tuple(self.q), k)
-        name = NAMES.get(chosen, chosen)
+        name = f"the WRONG rule {chosen}" if chosen in WRONG else NAMES.get(chosen, chosen)
         new = [figures.residuals(self.p, self.q, after), figures.rule_rates(self.rates, self.optima, drawn), figures.output(self.p, self.out, name)]
         if self._figures:
             for shown, figure in zip(self._figures, new, strict=True):

@@ -287,3 +287,10 @@ def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(monkeypatch, 
     assert len(err.strip().splitlines()) == 1
     assert f"{name}/q.jsonl under SPECWB_DATA" in err
     assert f"{address} failed: no connection" in err
+
+
+def test_a_file_of_another_kind_is_told_so(tmp_path):
+    path = tmp_path / "else.json"
+    path.write_text("[]")
+    with pytest.raises(PromptSetError, match=r"else\.json must be one JSON value a line"):
+        load_prompts(str(path))
