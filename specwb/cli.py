@@ -253,7 +253,7 @@ def list_methods() -> None:
     screen = _wide()
     screen.print(table)
     names = ", ".join(name + (" (LOSSY)" if rule.exactness is Exactness.LOSSY else "") for name, rule in RULES.items())
-    screen.print(f"every method takes rule=, one of {names}; mcsd takes draw=, one of {', '.join(DRAWS)}", highlight=False, soft_wrap=True)
+    screen.print(f"every method takes rule=, one of {names}; mcsd takes draw=, one of {', '.join(DRAWS)}", highlight=False)
 
 
 @train.command("lab")
@@ -271,7 +271,7 @@ def train_lab(
     # a polite kill saves, like Ctrl-C; after a hard one the last checkpoint (at most a minute old) is resumed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
-    errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False, soft_wrap=True)
+    errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False)
 
 
 @reproduce.command("mcsd")

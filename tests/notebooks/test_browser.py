@@ -295,7 +295,7 @@ def test_rules_are_compared_in_the_page(rules):
     off = exact.tv(exact.output_law(no_residual_update, exact.iid, p, q, 3), p)
     assert off > 0
     line = rules.locator(".specwb-summary").first
-    playwright.expect(line).to_have_text(said("no_update_sampled", f"is off p, TV = {float(off):.4f}"), timeout=30_000)
+    playwright.expect(line).to_have_text(said("the WRONG rule no_update_sampled", f"is off p, TV = {float(off):.4f}"), timeout=30_000)
     assert rules.uncaught == []
 
 
