@@ -22,6 +22,7 @@ PARTS = {
     "precision": ["precision.py", "--device", "cuda", "--dtype", "float32 bfloat16 float16"],
     "tune": ["-m", "specwb.cli", "tune", "--device", "cuda", "--temperature", "1"],
     "verify": ["verify.py", "--device", "cuda"],
+    "heads": ["heads.py", "--device", "cuda"],
     "graphs": ["graphs.py"],
 }
 

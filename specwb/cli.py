@@ -104,7 +104,7 @@ def generate(
 def compare(
     methods: Annotated[
         str | None,
-        typer.Option(help="Space-separated specs such as 'sps:gamma=3 mcsd hf_assisted:gamma=3'; default: every registered method."),
+        typer.Option(help="Specs such as 'sps:gamma=3 mcsd hf_assisted:gamma=3' or medusa,eagle; default: every method this target can run."),
     ] = None,
     prompts: Annotated[
         str, typer.Option(help="lab, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one (spec_bench/rag) or a .jsonl file in their formats.")
@@ -127,6 +127,7 @@ def compare(
     from specwb.evaluation.compare import compare as run
     from specwb.evaluation.compare import to_json
     from specwb.evaluation.prompts import load_prompts
+    from specwb.options import specs
 
     for path, option in ((json_file, "--json"), (html_file, "--html")):
         if path is not None:
@@ -138,7 +139,7 @@ def compare(
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=1.0)
         frame = run(
-            model, questions, methods.split() if methods else None, draft=draft, temperature=temperature, max_new_tokens=max_new_tokens,
+            model, questions, specs(methods) if methods else None, draft=draft, temperature=temperature, max_new_tokens=max_new_tokens,
             batch=batch, seconds=seconds or None, seed=seed, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
         )  # fmt: skip
     out = _wide()
@@ -248,7 +249,7 @@ def list_methods() -> None:
     for name in ("method", "exact", "needs", "options", "paper"):
         table.add_column(name, overflow="fold", no_wrap=name == "method")
     for entry in METHODS.values():
-        options = ", ".join(f"{n}={spell(p.default)}" for n, p in entry.options.items() if n != "draft")
+        options = ", ".join(n if p.default is None else f"{n}={spell(p.default)}" for n, p in entry.options.items() if n not in ("draft", "head"))
         table.add_row(entry.key, entry.exactness.value, entry.needs, options, entry.paper)
     screen = _wide()
     screen.print(table)
@@ -272,6 +273,39 @@ def train_lab(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
     errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False)
+
+
+def _train_head(kind: str) -> None:
+    def command(
+        target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
+        out: Annotated[Path | None, typer.Option(help="Head folder; an interrupted run in it goes on. Default build/heads/KIND.")] = None,
+        budget: Annotated[str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")] = "cpu",
+        steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
+        rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
+        length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
+        options: Annotated[str, typer.Option("--set", help="The head's own, such as heads=5 or unroll=5,regression=0.1.")] = "",
+        text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
+        generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
+        corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
+        device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+        seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
+    ) -> None:
+        from specwb.training.fit import say
+        from specwb.training.heads import train_for
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        place = out or Path("build/heads") / kind
+        changes = {"steps": steps, "rows": rows, "length": length}
+        train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
+        say(f"the head is in {place}; use it with {kind}:head={place}")
+
+    article = "an" if kind[0] == "e" else "a"
+    command.__doc__ = f"Train {article} {kind} head on a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
+    train.command(kind)(command)
+
+
+for _kind in ("medusa", "eagle", "eagle3"):
+    _train_head(_kind)
 
 
 @reproduce.command("mcsd")

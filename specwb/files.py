@@ -10,7 +10,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +111,36 @@ def read(name: str) -> bytes:
     if found != remote.sha256:
         raise DataError(f"{path}: sha256 is {found[:12]}..., expected {remote.sha256[:12]}...; remove it or point SPECWB_DATA elsewhere")
     return content
+
+
+def weights_hash(folder: Path) -> str:
+    """sha256 over a folder's safetensors files, or else its ``.bin`` files, in the order of their names."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
+        with open(path, "rb") as handle:
+            while block := handle.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into that takes ``folder``'s place only when the writing has come to its end.
+
+    Raises:
+        NotADirectoryError: there is something else of that name.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is no folder")
+    part, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
+    for stale in (part, old):
+        shutil.rmtree(stale, ignore_errors=True)
+    part.mkdir(parents=True)
+    yield part
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def unpack(path: Path) -> bytes:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from specwb.drafters import heads
 from specwb.drafters.ar import Autoregressive
 from specwb.drafters.base import Drafter
 from specwb.drafters.level import DRAWS, LevelDrafter
@@ -18,6 +19,7 @@ from specwb.flow import Exactness, Law, LawMismatch
 from specwb.graphs import Arena
 from specwb.models.load import check_pair, load
 from specwb.models.target import Target
+from specwb.options import MethodError, parse_value, shape, spell, whole
 from specwb.probability import Sampling
 from specwb.tree import Tree
 from specwb.verify import RULES, Greedy, Rule
@@ -31,10 +33,6 @@ _USUAL = {
     Law.TOP_AND_SAMPLE: "top",
     Law.COUPLED: "coupled",
 }
-
-
-class MethodError(ValueError):
-    """Unknown method, rule or option, or a value that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered method: ``build(target, **options) -> Drafter``."""
+    """A registered method: ``build(target, **options) -> Drafter``. ``head``: which trained head of the target's own it uses by default."""
 
     key: str
     build: Callable[..., Drafter]
@@ -76,6 +74,7 @@ class Entry:
     needs: str
     exactness: Exactness = Exactness.LOSSLESS
     bibtex: str = ""
+    head: str = ""
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -94,6 +93,7 @@ def register(
     needs: str = "nothing",
     exactness: Exactness = Exactness.LOSSLESS,
     bibtex: str = "",
+    head: str = "",
 ) -> None:
     """Make a drafter a method: decoded by key, compared, and run through the protocol tests like every other.
 
@@ -112,7 +112,7 @@ def register(
     if isinstance(drafter, type) and issubclass(drafter, Drafter):
         build = _constructor(drafter)
         exactness = Exactness.LOSSY if drafter.exactness is Exactness.LOSSY else exactness
-    METHODS[key] = Entry(key, build, paper, needs, exactness, bibtex)
+    METHODS[key] = Entry(key, build, paper, needs, exactness, bibtex, head)
 
 
 def _constructor(drafter: type[Drafter]) -> Callable[..., Drafter]:
@@ -156,8 +156,8 @@ def method(spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = 
         if name == "rule":
             rule = value
         else:
-            options[name] = parse_value(value)
-    options = {name: parse_value(value) if isinstance(value, str) and name != "draft" else value for name, value in options.items()}
+            options[name] = value if name in ("draft", "head") else parse_value(value)
+    options = {name: parse_value(value) if isinstance(value, str) and name not in ("draft", "head") else value for name, value in options.items()}
     known = entry.options
     for name in options:
         if name not in known:
@@ -170,11 +170,11 @@ def method(spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = 
     if not isinstance(getattr(drafter, "tree", None), Tree):
         raise MethodError(f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))")
     lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
-    # a draft given as a model is not part of the spelling; one named in the text is
+    # a draft or head given as a model is not part of the spelling; one named in the text is
     named = {
         n: v
         for n, v in {**options, "rule": chosen and chosen.name}.items()
-        if v is not None and v != _default(known.get(n)) and not (n == "draft" and n not in text)
+        if v is not None and v != _default(known.get(n)) and not (n in ("draft", "head") and n not in text)
     }
     written = ",".join(f"{name}={spell(value)}" for name, value in named.items())
     made = Method(f"{key}:{written}" if written else key, drafter, chosen, Exactness.LOSSY if lossy else Exactness.LOSSLESS)
@@ -202,38 +202,6 @@ def _fits(rule: Rule, law: Law, tree: Tree, independent: bool) -> bool:
 
 def _default(parameter: inspect.Parameter | None) -> object:
     return None if parameter is None else parameter.default
-
-
-def spell(value: object) -> str:
-    """A value as it is written in a spec: 4-2-2, true, 0.5, 0.0.1.1.2 (a tree that is not the same at all nodes of a level)."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return "-".join(map(str, value))
-    if isinstance(value, Tree) and value.R == 1:
-        same = value.in_level_order and Tree.branching(*value.widths).host == value.host
-        return spell(value.widths) if same else ".".join(map(str, value.host[0][1:]))
-    return str(value).replace(" ", "").replace(",", ";")
-
-
-def parse_value(text: str) -> typing.Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    parts = text.split("-")
-    if len(parts) > 1 and all(p.isdigit() for p in parts):
-        return tuple(map(int, parts))
-    return text
-
-
-def _whole(name: str, value: object, low: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise MethodError(f"{name} must be an integer >= {low}, got {value!r}")
-    return value
 
 
 def draft_model(target: Target, draft: object) -> Target:
@@ -265,7 +233,7 @@ def sps(target: Target, *, draft=None, gamma: int = 4, schedule: str = "constant
         raise MethodError(f"sps: schedule must be {' or '.join(SCHEDULES)}, got {schedule!r}")
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence < 1:
         raise MethodError(f"sps: confidence must be in [0, 1), got {confidence!r}")
-    gamma, model = _whole("sps: gamma", gamma), draft_model(target, draft)
+    gamma, model = whole("sps: gamma", gamma), draft_model(target, draft)
     if schedule == "constant" and not confidence:
         return LevelDrafter(model, Tree.chain(gamma))
     return ScheduledChain(model, gamma, schedule, confidence, most=max(20, gamma))
@@ -278,18 +246,10 @@ def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), draw: str = "without") -
     node 2.
 
     ``draw``: how a node's children come from q: ``without`` or ``with`` replacement, ``top`` (the most probable ones and one draw from the
-    rest), or ``coupled`` (independent paths, such as tree=4-1-1, whose noise the verification shares).
+    rest), ``coupled`` (independent paths, such as tree=4-1-1, whose noise the verification shares), or ``greedy`` (the most probable ones,
+    whatever the temperature).
     """
-    if not isinstance(tree, Tree):
-        try:
-            if isinstance(tree, str | float):
-                if isinstance(tree, float) or not all(part.isdecimal() for part in tree.split(".")):
-                    raise ValueError(f"tree must be children a node by level, such as 4-2-2, or parents, such as 0.0.1.1.2, got {tree!r}")
-                tree = Tree.parents([-1, *map(int, tree.split("."))])
-            else:
-                tree = Tree.branching(*((tree,) if isinstance(tree, int) else tree))
-        except (ValueError, TypeError) as error:
-            raise MethodError(f"mcsd: {error}") from error
+    tree = shape("mcsd", tree)
     if not tree.in_level_order:
         raise MethodError("mcsd drafts level by level: give one tree for all rows, its nodes in level order (Tree.branching, Tree.paths)")
     if target.vocabulary < tree.K:
@@ -303,7 +263,7 @@ def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), draw: str = "without") -
 
 def pld(target: Target, *, gamma: int = 10, ngram: int = 3) -> Drafter:
     """Prompt lookup: up to ``gamma`` tokens that followed the last ``ngram`` (or fewer) tokens earlier in the text."""
-    return PromptLookup(_whole("pld: gamma", gamma), _whole("pld: ngram", ngram))
+    return PromptLookup(whole("pld: gamma", gamma), whole("pld: ngram", ngram))
 
 
 def lookahead(target: Target, *, window: int = 7, level: int = 5, guesses: int = 7, prompt: bool = False) -> Drafter:
@@ -313,10 +273,23 @@ def lookahead(target: Target, *, window: int = 7, level: int = 5, guesses: int =
     """
     if not isinstance(prompt, bool):
         raise MethodError(f"lookahead: prompt must be true or false, got {prompt!r}")
-    sizes = _whole("lookahead: window", window), _whole("lookahead: level", level, 3), _whole("lookahead: guesses", guesses)
+    sizes = whole("lookahead: window", window), whole("lookahead: level", level, 3), whole("lookahead: guesses", guesses)
     return Lookahead(*sizes, prompt)
 
 
+_CAI = """@inproceedings{cai2024medusa,
+  title={Medusa: Simple {LLM} Inference Acceleration Framework with Multiple Decoding Heads},
+  author={Cai, Tianle and Li, Yuhong and Geng, Zhengyang and Peng, Hongwu and Lee, Jason D. and Chen, Deming and Dao, Tri},
+  booktitle={ICML}, year={2024}}"""
+_LI1 = """@inproceedings{li2024eagle,
+  title={{EAGLE}: Speculative Sampling Requires Rethinking Feature Uncertainty},
+  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={ICML}, year={2024}}"""
+_LI2 = """@inproceedings{li2024eagle2,
+  title={{EAGLE-2}: Faster Inference of Language Models with Dynamic Draft Trees},
+  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={EMNLP}, year={2024}}"""
+_LI3 = """@article{li2025eagle3,
+  title={{EAGLE-3}: Scaling up Inference Acceleration of Large Language Models via Training-Time Test},
+  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, journal={arXiv:2503.01840}, year={2025}}"""
 _LEVIATHAN = """@inproceedings{leviathan2023fast,
   title={Fast Inference from Transformers via Speculative Decoding},
   author={Leviathan, Yaniv and Kalman, Matan and Matias, Yossi}, booktitle={ICML}, year={2023}}"""
@@ -343,3 +316,9 @@ def citation(*keys: str) -> str:
         if key not in METHODS:
             raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
     return "\n".join(METHODS[k].bibtex for k in chosen if METHODS[k].bibtex)
+
+
+register("medusa", heads.medusa, paper="Cai et al. 2024, arXiv 2401.10774", needs="trained heads", bibtex=_CAI, head="medusa")
+register("eagle", heads.eagle, paper="Li et al. 2024, arXiv 2401.15077", needs="a trained head", bibtex=_LI1, head="eagle")
+register("eagle2", heads.eagle2, paper="Li et al. 2024, arXiv 2406.16858", needs="a trained head", bibtex=_LI2, head="eagle")
+register("eagle3", heads.eagle3, paper="Li et al. 2025, arXiv 2503.01840", needs="a trained head", bibtex=_LI3, head="eagle3")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -219,3 +219,65 @@ class Tree:
 
     def __repr__(self) -> str:
         return f"Tree({self.n} nodes, depth {self.D}{', chain' if self.is_chain else ''}{f', {self.R} rows' if self.R > 1 else ''})"
+
+
+class GrownTree(Tree):
+    """Every row's own tree, made on its device from parents chosen there: no value of it is read by the host unless ``host`` is asked for.
+
+    Args: parent ``[R,n]``: -1 at the root, otherwise before its child; siblings in index order are in drawing order. depth ``[R,n]``.
+        D, K: bounds of depth and of children a node, known beforehand.
+    """
+
+    own_kids = True
+    padded = False
+    is_chain = False  # as far as the host knows
+    is_paths = False
+
+    def __init__(self, parent: Tensor, depth: Tensor, D: int, K: int) -> None:
+        self.R, self.n = parent.shape
+        self.v, self.D, self.K, self.widths = self.n, D, K, (K,) * D
+        self.parent, self.depth, self.device, self._tables = parent, depth, parent.device, {}
+        node = torch.arange(self.n, device=parent.device)
+        same = parent[:, :, None] == parent[:, None]
+        self.rank = same.tril(-1).sum(-1)
+        place = parent[:, 1:] * K + self.rank[:, 1:]
+        empty = torch.full((self.R, self.n * K), -1, dtype=torch.long, device=parent.device)
+        self.kids = empty.scatter_(1, place, node[1:].expand(self.R, -1)).view(self.R, self.n, K)
+        up = [node.expand(self.R, -1)]
+        for _ in range(D):
+            up.append(parent.gather(1, up[-1]).clamp_min(0))
+        above = torch.stack(up, -1)  # [R,n,D+1]: a node, its parent, that one's parent, .. and the root again and again
+        self.mask = torch.zeros(self.R, self.n, self.n, dtype=torch.bool, device=parent.device).scatter_(2, above, True)
+        back = (depth[:, :, None] - torch.arange(D + 1, device=parent.device)).clamp_min(0)
+        self.trail = above.gather(2, back)
+
+    @cached_property
+    def host(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
+        return tuple(map(tuple, self.parent.tolist()))
+
+    @cached_property
+    def depths(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
+        return tuple(map(tuple, self.depth.tolist()))
+
+    def _copy(self, change: Callable[[Tensor], Tensor]) -> GrownTree:
+        tree = copy.copy(self)
+        for name in ("host", "depths"):
+            tree.__dict__.pop(name, None)
+        tree._tables = {}
+        for name in ("parent", "depth", "rank", "kids", "mask", "trail"):
+            setattr(tree, name, change(getattr(self, name)))
+        tree.R = len(tree.parent)
+        return tree
+
+    def alone(self, i: int) -> GrownTree:
+        return self._copy(lambda x: x[i : i + 1])
+
+    def kept(self) -> GrownTree:
+        return self._copy(torch.clone)
+
+    def to(self, device: torch.device | str) -> GrownTree:
+        if torch.device(device) == self.device:
+            return self
+        tree = self._copy(lambda x: x.to(device))
+        tree.device = torch.device(device)
+        return tree

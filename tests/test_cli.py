@@ -76,6 +76,9 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--methods", "hf_assisted:confidence=1"], "at least 0 and below 1"),
         (["compare", "--methods", "hf_assisted", "--batch", "2"], "one row at a time"),
         (["train", "lab", "--budget", "huge"], "unknown budget 'huge'"),
+        (["train", "eagle", "--budget", "huge"], "unknown budget 'huge'"),
+        (["train", "medusa", "--set", "unroll=2"], "medusa: settings are heads, blocks, written name=value; got 'unroll=2'"),
+        (["train", "nope"], "nope"),
         (["nonsense"], "nonsense"),
     ],
 )

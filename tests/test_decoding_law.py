@@ -43,6 +43,12 @@ METHODS: dict[str, tuple[str, dict]] = {
     "naive verification of repeated siblings": ("mcsd:rule=point", {"tree": (3, 2, 1), "draw": "with"}),
     "mcsd wider than the support": ("mcsd", {"tree": (6,)}),
     "mcsd top and sample": ("mcsd", {"tree": (3, 2, 1), "draw": "top"}),
+    "medusa": ("medusa", {"tree": (3, 2)}),
+    "eagle": ("eagle", {"tree": TREE}),
+    "eagle with replacement, reduced vocabulary": ("eagle", {"tree": (3, 2), "draw": "with", "head": "eagle3"}),
+    "eagle of the most probable tokens": ("eagle", {"tree": TREE, "draw": "greedy"}),
+    "eagle2": ("eagle2", {"nodes": 9, "depth": 3, "top": 3}),
+    "eagle3, reduced vocabulary": ("eagle3", {"nodes": 7, "depth": 2, "top": 3}),
     **{f"mcsd, paths with {rule}": (f"mcsd:rule={rule}", {"tree": (4, 1, 1), "draw": "with"}) for rule in ("rrs", "kseq", "race", "naive")},
 }
 
@@ -109,9 +115,20 @@ def chi_square(counts: Tensor, law: Tensor) -> float:
     return float(stats.chisquare(observed.numpy(), (wanted * observed.sum() / wanted.sum()).numpy()).pvalue)
 
 
+@cache
+def head(kind: str):
+    """Of an EAGLE-3 head the target has two tokens more."""
+    return tiny.trained(kind, models()[0], vocabulary=VOCABULARY - 2, temperature=1.0)
+
+
 def built(spec: str, options: dict) -> specwb.Method:
     target, draft = models()
-    return specwb.method(spec, target, **({"draft": draft} if "draft" in specwb.METHODS[spec.partition(":")[0]].options else {}), **options)
+    key = spec.partition(":")[0]
+    wants = specwb.METHODS[key].options
+    own = {"draft": draft} if "draft" in wants else {}
+    if "head" in wants:
+        own = {"head": head(options.get("head", "eagle" if key == "eagle2" else key))}
+    return specwb.method(spec, target, **{**options, **own})
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -147,6 +164,13 @@ def test_a_wrong_rule_is_seen_with_drafters_that_know_only_the_text(spec, option
     right = built(spec, options)
     wrong = specwb.Method("wrong", right.drafter, KeepsCandidates(), right.exactness)
     assert chi_square(sampled(wrong, "plain", REPETITION)[0], enumerated("plain", tuple(REPETITION))) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle of the most probable tokens", "eagle2"])
+def test_a_wrong_rule_is_seen_with_heads_of_candidates_that_are_certain(name):
+    right = built(*METHODS[name])
+    wrong = specwb.Method("wrong", right.drafter, KeepsCandidates(), right.exactness)
+    assert chi_square(sampled(wrong, "plain")[0], enumerated("plain")) < 1e-6
 
 
 def test_filters_make_some_texts_impossible():

@@ -61,7 +61,7 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
         ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
         ("mcsd:tree=999999", {}, "mcsd: a tree has at most 4096 nodes"),
         ("mcsd:tree=2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2", {}, "mcsd: a tree has at most 4096 nodes"),
-        ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, top, coupled, got 'maybe'"),
+        ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, top, coupled, greedy, got 'maybe'"),
         ("mcsd:draw=coupled", {}, "couples whole paths; give a tree such as 4-1-1"),
     ],
 )

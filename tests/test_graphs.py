@@ -86,7 +86,7 @@ def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatc
     assert compared > 3
 
 
-@pytest.mark.parametrize("key", ["ar", "sps", "mcsd"])
+@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "medusa", "eagle", "eagle2", "eagle3"])
 def test_our_methods_are_captured(key):
     assert made(key, {}, PAIRS[0]).drafter.captured
 
@@ -108,7 +108,7 @@ def test_two_decodings_at_once_have_an_arena_each(taped):
     assert last == alone
 
 
-@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "pld", "lookahead"])
+@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "pld", "lookahead", "eagle2"])
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monkeypatch):
     pair = PAIRS[0]
@@ -203,7 +203,7 @@ def test_graphs_that_cannot_be_are_refused(taped):
         specwb.rounds(pair.target, PROMPTS, "ar", graphs=True, trace=True)
 
 
-@pytest.mark.parametrize("key", ["mcsd", "lookahead"])
+@pytest.mark.parametrize("key", ["mcsd", "lookahead", "eagle2"])
 def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
     pair = PAIRS[2]
     method = made(key, {}, pair)
@@ -214,7 +214,8 @@ def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
         assert torch.equal(a.known, b.known)
         assert torch.equal(a.verdict.accepted, b.verdict.accepted)
         assert torch.equal(a.verdict.closing, b.verdict.closing)
-        if key == "mcsd":  # eager rounds of the other draft no more than some row can use
+        if key != "lookahead":  # its eager rounds draft no more than some row can use
+            assert torch.equal(a.draft.tree.parent, b.draft.tree.parent)
             assert torch.equal(a.draft.tokens, b.draft.tokens)
             assert torch.equal(a.verdict.emitted, b.verdict.emitted)
         assert torch.equal(engine._offered(a), engine._offered(b))
@@ -280,7 +281,7 @@ def test_eager_where_asked_traced_clocked_or_without_cuda(monkeypatch):
 @every_case
 def test_on_cuda_graphs_and_eager_give_the_same(key, options, settings):
     target, draft = tiny.on_cuda("llama", 0.02)
-    pair = SimpleNamespace(target=target, draft=draft)
+    pair = SimpleNamespace(kind="llama", target=target, draft=draft)
     method = made(key, options, pair)
     run = {"max_new_tokens": [300, 290, 310], "seed": 3, **settings}
     eager = specwb.decode(pair.target, PROMPTS, method, graphs=False, **run)

@@ -13,7 +13,7 @@ import pytest
 import test_decoding_law as law
 import tiny
 import torch
-from test_protocol import CASES, NAMES, NEEDS, PAIRS, Pair
+from test_protocol import CASES, NAMES, PAIRS, Pair, given
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -45,7 +45,7 @@ def model(pair: Pair) -> nn.Module:
 
 def plug(key: str, options: dict, pair: Pair):
     own = {"draft": pair.draft} if "draft" in specwb.METHODS[key].options else {}
-    return specwb.hf(key, **own, **(NEEDS[key](pair) if key in NEEDS else {}), **options)
+    return specwb.hf(key, **own, **given(key, options, pair))
 
 
 def batch(*prompts: list[int], pad: int = PAD) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """What every registered method must do, whatever it drafts. A method registered later is tested here by being in ``specwb.METHODS``;
-one that takes ``draft=`` is given every pair's draft, one that needs anything else names it in ``NEEDS``."""
+one that takes ``draft=`` is given every pair's draft, one that needs anything else names it in ``NEEDS``. A value of an option
+that is made for every pair is a :class:`Head`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import specwb
 from specwb import engine
+from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.level import LevelDrafter
 from specwb.models.cache import KVCache
 
@@ -40,6 +42,19 @@ class Pair:
         return f"{self.kind}~{self.noise}"
 
 
+@dataclass(frozen=True)
+class Head:
+    """A pair's trained head, wherever its target is."""
+
+    kind: str
+
+    def of(self, pair: Pair):
+        return tiny.head(self.kind, pair.kind, pair.target.device.type)
+
+    def __str__(self) -> str:
+        return self.kind
+
+
 PAIRS = [Pair("llama", 0.02), Pair("qwen3", 0.02), Pair("qwen2", 0.01)]
 PROMPTS = tiny.PROMPTS
 LONGEST = 12
@@ -58,11 +73,17 @@ VARIANTS: dict[str, list[dict]] = {
     ],
     "pld": [{"gamma": 4}],
     "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2, "prompt": True}],
+    "medusa": [{"tree": (4, 2, 1)}],
+    "eagle": [{"tree": LOPSIDED}, {"tree": (1, 1, 1)}, {"tree": (2, 2), "draw": "top", "head": Head("eagle3")}],
+    "eagle2": [{"nodes": 9, "depth": 3, "top": 3}],
+    "eagle3": [{"nodes": 8, "depth": 4, "top": 2}],
 }  # fmt: skip
 # these know only what repeats in a text, and random models hardly repeat: their acceptance is tested in tests/drafters
 FROM_THE_TEXT = {"pld", "lookahead"}
 # what a method cannot be built without, other than draft=
-NEEDS: dict[str, Callable[[Pair], dict]] = {}
+NEEDS: dict[str, dict] = {
+    "medusa": {"head": Head("medusa")}, "eagle": {"head": Head("eagle")}, "eagle2": {"head": Head("eagle")}, "eagle3": {"head": Head("eagle3")}
+}  # fmt: skip
 
 CASES = [(key, options) for key in specwb.METHODS for options in VARIANTS.get(key, [{}])]
 NAMES = [":".join([key, *(f"{k}={v}".replace(" ", "") for k, v in options.items())]) for key, options in CASES]
@@ -73,7 +94,12 @@ hot_and_cold = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 def made(key: str, options: dict, pair: Pair, draft: specwb.Target | None = None) -> specwb.Method:
     own = {"draft": draft or pair.draft} if "draft" in specwb.METHODS[key].options else {}
-    return specwb.method(key, pair.target, **own, **(NEEDS[key](pair) if key in NEEDS else {}), **options)
+    return specwb.method(key, pair.target, **own, **given(key, options, pair))
+
+
+def given(key: str, options: dict, pair: Pair) -> dict:
+    """A case's options, with the pair's own heads."""
+    return {name: value.of(pair) if isinstance(value, Head) else value for name, value in {**NEEDS.get(key, {}), **options}.items()}
 
 
 def cut(tokens: list[int], eos: int) -> list[int]:
@@ -219,7 +245,8 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, pair, mo
 
         def right(state, drafter, step, j=j):
             left = torch.tensor(LIMITS) + torch.tensor([len(p) for p in PROMPTS]) - step.known
-            wanted = torch.where(left > 0, left.clamp_max(j + 1) - 1, -1)
+            deep = step.draft.tree.depth.amax(1).clamp_max(j)  # a tree that is grown may be less deep than it could be
+            wanted = torch.where(left > 0, torch.minimum(left, deep + 1) - 1, -1)
             assert step.verdict.accepted.tolist() == wanted.tolist()
             reached.update(wanted.tolist())
             assert_target_cache(state, pair)
@@ -261,10 +288,15 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         for cache in caches:
             assert cache is not state.cache
             for row in range(state.rows):
-                good = int(state.known[row]) - drafter.window
+                if isinstance(drafter, EagleDrafter):
+                    # all pairs of the text before the round: what a round draws it feeds anew in the next
+                    good = int(step.known[row]) - 1
+                    fresh = tiny.recomputed_pairs(drafter, pair.target, state.tokens[row, : good + 1])
+                else:
+                    good = int(state.known[row]) - drafter.window
+                    fresh = tiny.recomputed(drafter.backbone, state.tokens[row, :good]) if good > 0 else None
                 if good > 0:
                     checked += 1
-                    fresh = tiny.recomputed(drafter.backbone, state.tokens[row, :good])
                     torch.testing.assert_close(cache.data[:, row, :good], fresh, atol=1e-4, rtol=1e-4)
 
     method = made(key, options, pair)
@@ -272,7 +304,7 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[22, 18, 20], temperature=temperature, seed=2)
     if temperature and key not in FROM_THE_TEXT:
         assert len(lengths - {-1}) >= min(2, method.drafter.tree.D + 1), "one acceptance length alone proves little"
-    if "draft" in specwb.METHODS[key].options:
+    if "draft" in specwb.METHODS[key].options or isinstance(method.drafter, EagleDrafter):
         assert checked > 10, "no drafter cache was compared"
 
 
@@ -284,24 +316,13 @@ def test_features_equal_recomputation_after_every_round(key, options, pair, monk
     drafter = copy.copy(method.drafter)
     if not drafter.features:
         drafter.features = (0, 2, 3)
-    backbone = pair.target.backbone
 
     def check(state, drafter, step):
         for row in range(state.rows):
             m = int(state.known[row]) - 1
             if m:
-                positions = torch.arange(m)[None]
-                found = backbone.run(
-                    backbone.embed(state.tokens[row : row + 1, :m]),
-                    positions,
-                    positions,
-                    backbone.cache(1, m),
-                    m,
-                    None,
-                    causal=True,
-                    features=drafter.features,
-                )[1]
-                torch.testing.assert_close(state.features[row, :m], found[0], atol=1e-4, rtol=1e-4)
+                fresh = tiny.states(pair.target, state.tokens[row : row + 1, :m], drafter.features)
+                torch.testing.assert_close(state.features[row, :m], fresh[0], atol=1e-4, rtol=1e-4)
 
     with watched(monkeypatch, after=check):
         asked = specwb.Method(method.key, drafter, method.rule, method.exactness)

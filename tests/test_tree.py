@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from specwb import Tree
 from specwb.mask import causal_mask, tree_mask
+from specwb.tree import GrownTree
 
 
 @st.composite
@@ -226,6 +227,51 @@ def test_merged_is_the_trie_of_every_row(row, unverified, data):
             kids = trie.kids[b, i].tolist()
             assert kids == sorted(wanted) + [-1] * (len(kids) - len(wanted))
             assert len(wanted) <= (trie.widths[len(path) - 1] if len(path) <= trie.D else 0)
+
+
+# ------------------------------------------------------------------------------------------- trees made on the device
+
+TABLES = ("parent", "depth", "rank", "kids", "mask", "trail")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 10), st.integers(1, 3), st.integers(0, 2), st.integers(0, 1), st.data())
+def test_a_grown_tree_is_the_tree_of_its_parents(n, rows, deeper, wider, data):
+    """Every table of every row; the bounds it is given may be larger than what is there."""
+    host = [[-1] + [data.draw(st.integers(0, i - 1)) for i in range(1, n)] for _ in range(rows)]
+    tree = Tree(host)
+    D, K = tree.D + deeper, max(tree.K, 1) + wider
+    grown = GrownTree(tree.parent.clone(), tree.depth.clone(), D, K)
+    assert (grown.R, grown.n, grown.v, grown.D, grown.K, grown.widths) == (rows, n, n, D, K, (K,) * D)
+    assert (grown.host, grown.depths) == (tree.host, tree.depths)
+    assert not grown.is_chain
+    assert not grown.is_paths
+    assert torch.equal(grown.rank, tree.rank)
+    assert torch.equal(grown.mask, tree.mask)
+    assert torch.equal(grown.table(torch.float32), tree.table(torch.float32))
+    assert torch.equal(grown.kids[..., : tree.kids.shape[-1]], tree.kids)
+    assert (grown.kids[..., tree.kids.shape[-1] :] == -1).all()
+    assert torch.equal(grown.trail[..., : tree.D + 1], tree.trail)
+    assert (grown.trail[..., tree.D + 1 :] == torch.arange(n)[:, None]).all()
+    for i in range(rows):
+        alone = grown.alone(i)
+        assert (alone.R, alone.host, alone.depths) == (1, tree.host[i : i + 1], tree.depths[i : i + 1])
+        for name in TABLES:
+            assert torch.equal(getattr(alone, name), getattr(grown, name)[i : i + 1])
+        assert torch.equal(alone.table(torch.float32), tree.table(torch.float32)[i : i + 1])
+
+
+def test_a_kept_grown_tree_has_memory_of_its_own():
+    tree = Tree([[-1, 0, 0, 1], [-1, 0, 1, 2]])
+    grown = GrownTree(tree.parent.clone(), tree.depth.clone(), 3, 2)
+    _ = grown.host, grown.table(torch.float32)
+    kept, before = grown.kept(), {name: getattr(grown, name).clone() for name in TABLES}
+    for name in TABLES:  # as the next replay of a graph does
+        getattr(grown, name).zero_()
+    assert all(torch.equal(getattr(kept, name), before[name]) for name in TABLES)
+    assert kept.host == tree.host
+    assert torch.equal(kept.table(torch.float32), tree.table(torch.float32))
+    assert kept.to("cpu") is kept
 
 
 def test_merged_rows_of_different_shape():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,11 @@ from transformers import (
 )
 
 import specwb
+from specwb.drafters.eagle import EagleDrafter
 from specwb.models.backbone import Backbone
+from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
+from specwb.models.medusa import MedusaHeads
+from specwb.training.heads import RECIPES, _loss, look
 
 FAMILIES: dict[str, tuple[type, type, dict]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"head_dim": 8}),
@@ -75,6 +80,52 @@ def draft(kind: str = "llama", noise: float = 0.02) -> specwb.Target:
 
 
 @cache
+def head(kind: str, family: str = "llama", device: str = "cpu") -> Any:
+    """A head of :func:`target`, see :func:`trained`."""
+    return trained(kind, target(family)) if device == "cpu" else copy.deepcopy(head(kind, family)).to(device)
+
+
+def trained(kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: int = 48, temperature: float = 0.25) -> Any:
+    """A head that was trained for a moment on the target's own texts, those after ``PROMPTS`` among them: right often, not always, which an
+    untrained head never is.
+
+    ``kind``: a recipe's name. ``vocabulary``: how many of the target's tokens an EAGLE-3 head knows, those that its texts have most of.
+    ``temperature``: of the target's law that it learns; random targets are near uniform at 1.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        prompts = torch.randint(target.vocabulary, (12, 1)).tolist()
+        known = [[token % target.vocabulary for token in prompt] for prompt in PROMPTS]
+        texts = [text[at : at + 25] for text in _continued(target, known, 40, 0.0) for at in (0, 15)]
+        ids = torch.tensor(texts + _continued(target, prompts, 24, 0.0) + _continued(target, prompts, 24, 1.0))
+        hidden = target.backbone.config.hidden_size
+        if kind == "medusa":
+            made: Any = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
+        elif kind == "eagle":
+            made = EagleHead(eagle_config(target), hidden)
+        else:
+            layers = len(target.backbone.layers)
+            made = Eagle3Head(eagle_config(target), hidden, (0, layers // 2, layers), min(vocabulary, target.vocabulary), target.vocabulary)
+            if made.ids is not None:
+                made.speak(ids.flatten().bincount(minlength=target.vocabulary).argsort(descending=True, stable=True)[:vocabulary])
+        recipe = RECIPES[kind](target, {"unroll": 2, "regression": 0.0})
+        found = look(target, ids, made.features)
+        found.logits /= temperature
+        optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / steps)
+            optimizer.zero_grad()
+            _loss(recipe, made, found).backward()
+            optimizer.step()
+    return made.requires_grad_(False).eval()
+
+
+def _continued(target: specwb.Target, prompts: list[list[int]], length: int, temperature: float) -> list[list[int]]:
+    out = specwb.decode(target, prompts, "ar", max_new_tokens=length, temperature=temperature)
+    return [[*prompt, *text] for prompt, text in zip(prompts, out.tokens)]
+
+
+@cache
 def on_cuda(kind: str, noise: float) -> tuple[specwb.Target, specwb.Target]:
     """The same target and draft on the CUDA device."""
     return tuple(specwb.load(copy.deepcopy(m.model), device="cuda") for m in (target(kind), draft(kind, noise)))  # type: ignore[return-value]
@@ -92,6 +143,18 @@ def forward(model: nn.Module, tokens: Sequence[int]) -> Tensor:
         return model(torch.tensor([list(tokens)])).logits[0]
 
 
+def states(target: specwb.Target, tokens: Tensor, numbers: Sequence[int]) -> Tensor:
+    """``[B,m,len(numbers) * H]`` hidden states of texts ``[B,m]`` from the library's own forward; 0 the embedding, -1 after the final norm."""
+    inner, kept = target.model.model, {}
+    hooks = [layer.register_forward_hook(lambda module, args, out, i=i: kept.update({i: out})) for i, layer in enumerate(inner.layers, 1)]
+    with torch.no_grad():
+        kept[-1] = inner(input_ids=tokens, use_cache=False).last_hidden_state
+        kept[0] = inner.embed_tokens(tokens)
+    for hook in hooks:
+        hook.remove()
+    return torch.cat([kept[i] for i in numbers], -1)
+
+
 def recomputed(backbone: Backbone, tokens: Tensor) -> Tensor:
     """``[layers, m, 2 * kv_heads, head_dim]`` keys and values of a text ``[m]``, from nothing."""
     m = len(tokens)
@@ -100,6 +163,20 @@ def recomputed(backbone: Backbone, tokens: Tensor) -> Tensor:
     with torch.inference_mode():
         backbone.run(backbone.embed(tokens[None]), positions, positions, store, m, None, causal=True)
     return store.data[:, 0]
+
+
+def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tensor) -> Tensor:
+    """``[layers, m - 1, 2 * kv_heads, head_dim]``: keys and values of the pairs of a text ``[m]``, from nothing; pair i is token i + 1 with the
+    target's state of token i."""
+    m = len(tokens) - 1
+    positions = torch.arange(m)[None]
+    store = drafter.stack.cache(1, max(m, 1))
+    if m:
+        with torch.inference_mode():
+            above = drafter.head.fuse(states(target, tokens[None, :-1], drafter.features))
+            attended, x = drafter.head.enter(target.backbone.embed(tokens[None, 1:]), above)
+            drafter.stack.run(x, positions, positions, store, m, None, causal=True, attended=attended)
+    return store.data[:, 0, :m]
 
 
 def tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:

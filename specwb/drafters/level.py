@@ -1,4 +1,4 @@
-"""Drafting level by level with a causal model on a static tree: the piece that sps, mcsd and their relatives share."""
+"""Drafting level by level on a static tree: the piece that sps, mcsd, EAGLE and their relatives share."""
 
 from __future__ import annotations
 
@@ -14,30 +14,49 @@ from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
 from specwb.tree import Tree
 
-DRAWS = ("without", "with", "top", "coupled")
+DRAWS = ("without", "with", "top", "coupled", "greedy")
 
 
-class LevelDrafter(Drafter):
-    """A causal draft model expands every node of one level in one forward; D forwards a round, the last level is never fed.
+class Levels(Drafter):
+    """Drafts a static tree level by level: every node of one level is expanded in one forward; D forwards a round, the last level is never fed.
 
-    Catch-up window: each round begins by feeding the last two known tokens again. After a fully accepted draft the last accepted
-    node was never fed to the draft model; feeding two positions covers that case and every other, with the same shapes.
-
-    Children of a node, ``draw``: at T > 0 drawn from q (the draft's own probabilities under the same temperature and filters), "with" or
+    Children of a node, ``draw``: at T > 0 drawn from q (the drafter's own probabilities under the same temperature and filters), "with" or
     "without" replacement; "top": all but the last are q's most probable tokens, the last is drawn from the rest of q; "coupled": K paths whose
-    tokens are ``argmin E / q``, E the exponential variables that the coupled rule looks at again. At T = 0 always the draft's top-k tokens.
+    tokens are ``argmin E / q``, E the exponential variables that the coupled rule looks at again; "greedy": the most probable tokens, whatever
+    the temperature, which are point masses. At T = 0 always the top-k tokens.
+
+    A subclass says what a forward is: :meth:`begin`, :meth:`feed`, :meth:`logits`, and :meth:`text`.
     """
 
-    window = 2
     captured = True
+    vocabulary: int
 
-    def __init__(self, draft: Target, tree: Tree, draw: str = "without") -> None:
-        self.draft, self.tree, self.draw = draft, tree, draw
-        self.backbone = draft.backbone
+    def __init__(self, tree: Tree, draw: str = "without") -> None:
+        self.tree, self.draw = tree, draw
         self.prefixes: dict[int, Tree] = {}
 
+    def text(self, state: State) -> tuple[Tensor, int]:
+        """``known [B]`` and its host bound, of the text that lies in the drafter's cache: the root is at slot known - 1."""
+        return state.known, state.horizon
+
+    def begin(self, state: State) -> Tensor:
+        """Feed the last known tokens again; ``[B,1,H]`` hidden state at the root."""
+        raise NotImplementedError
+
+    def feed(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        """``[B,m]`` nodes of one level, ``above [B,m,H]`` the hidden states of their parents -> ``[B,m,H]``."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[B,m,H] -> [B,m,V]``."""
+        raise NotImplementedError
+
+    def whole(self, state: State) -> Tensor | None:
+        """The mask of all nodes ``[B,n,extent]``, None where every node sees all there is."""
+        raise NotImplementedError
+
     def law(self, sampling: Sampling) -> Law:
-        if sampling.greedy:
+        if sampling.greedy or self.draw == "greedy":
             return Law.POINT
         if self.draw == "with":
             return Law.IID_PATHS if self.tree.is_paths and self.tree.K > 1 else Law.IID
@@ -47,54 +66,50 @@ class LevelDrafter(Drafter):
         # one a child, counting every node of a level as wide as the widest: no two draws may share a uniform
         return (
             0
-            if sampling.greedy or self.draw == "coupled"
+            if sampling.greedy or self.draw in ("coupled", "greedy")
             else sum((stop - start) * k for (start, stop), k in zip(self.tree.levels, self.tree.widths, strict=False))
         )
 
-    def open(self, state: State, target: Target) -> None:
-        check_pair(target, self.draft)
-        device = self.draft.device
+    def lay_out(self, device: torch.device) -> None:
+        """The tree's tables; called in ``open``."""
         self.tree = self.tree.to(device)
-        self.cache = self.backbone.cache(state.rows, state.capacity)
-        prefill(self.backbone, state, self.cache)
         levels = self.tree.levels
         self.expanded = levels[-1][0]  # nodes before the last level, in level order: they have a row of q each
         self.q_row = torch.arange(self.tree.n, device=device)[None].masked_fill(torch.arange(self.tree.n, device=device) >= self.expanded, -1)
         # where a level's nodes take their children's tokens from: (parent's place in its level, rank among siblings)
         self.take = []
+        self.parents: list[Tensor] = []  # of a level's nodes, their place in the level above
         self.fixed: list[Tensor] = []  # how many children of each node of a level are not drawn, under "top"
         for d, (start, stop) in enumerate(levels[1:]):
             self.fixed.append(((self.tree.kids[0, levels[d][0] : levels[d][1]] >= 0).sum(-1) - 1).clamp_min(0)[:, None])
             parents = torch.tensor(self.tree.host[0][start:stop], device=device) - levels[d][0]
+            self.parents.append(parents)
             self.take.append(parents * self.tree.widths[d] + self.tree.rank[0, start:stop])
         self.offsets = self.tree.depth[0], torch.arange(self.tree.n, device=device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
         tree, levels = self.tree, self.tree.levels
-        rows, base = state.rows, (state.known - 1)[:, None]
-        begin, positions, recent = state.window(self.window)
-        tokens = [recent.gather(1, base - begin[:, None])]
+        known, horizon = self.text(state)
+        rows, base = state.rows, (known - 1)[:, None]
+        tokens = [state.tokens.gather(1, (state.known - 1)[:, None])]
         valid = [torch.ones_like(tokens[0], dtype=torch.bool)]
         q: list[Tensor] = []
         used = 0
         if tree.D == 0:
             return Draft(tree, tokens[0], valid[0], self.law(state.sampling), None, self.q_row)
-        extent = max(state.horizon, self.window)
-        mask: Tensor | None = causal_mask(positions, extent, self.backbone.dtype)
-        hidden = self._run(recent, positions, positions, extent, mask)
-        hidden = hidden.gather(1, (base - begin[:, None])[:, :, None].expand(-1, -1, hidden.shape[-1]))
+        hidden = self.begin(state)
         u = race = None
         if self.law(state.sampling) is Law.COUPLED:
             # by absolute place, the one after the draft too: a text is then a function of the seed and p alone where K = 1
-            places = state.known[:, None] + torch.arange(tree.D + 1, device=begin.device)
-            race = -noise.make(DRAFT, places, tree.K * self.draft.vocabulary).log().view(rows, tree.D + 1, tree.K, -1)
-        elif not state.sampling.greedy:
+            places = state.known[:, None] + torch.arange(tree.D + 1, device=base.device)
+            race = -noise.make(DRAFT, places, tree.K * self.vocabulary).log().view(rows, tree.D + 1, tree.K, -1)
+        elif self.uniforms(state.sampling):
             u = noise.u(DRAFT)
-        whole = None if rows == 1 and tree.is_chain and not state.static else state.tree_mask(tree, self.backbone.dtype)
+        whole = self.whole(state)
         going: Tensor | None = None  # rows that still draft
         for d in range(tree.D):
             start, stop = levels[d + 1]
-            logits = self.backbone.head(hidden)
+            logits = self.logits(hidden)
             children, ok = self._children(logits, d, state.sampling, u, used, race, q)
             used += (levels[d][1] - levels[d][0]) * tree.widths[d]
             tokens.append(children.flatten(1).index_select(1, self.take[d]))
@@ -108,9 +123,10 @@ class LevelDrafter(Drafter):
                         tree = self._cut(d + 1)
                         break
                 depth, index = self.offsets
-                extent = state.horizon - 1 + stop
+                extent = horizon - 1 + stop
                 mask = None if whole is None else whole[:, start:stop, :extent]
-                hidden = self._run(tokens[-1], base + depth[start:stop], base + index[start:stop], extent, mask)
+                above = hidden.index_select(1, self.parents[d])
+                hidden = self.feed(tokens[-1], above, base + depth[start:stop], base + index[start:stop], extent, mask)
         law = self.law(state.sampling)
         return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n], race)
 
@@ -127,15 +143,12 @@ class LevelDrafter(Drafter):
             self.prefixes[depth] = self.tree.prefix(depth)
         return self.prefixes[depth]
 
-    def _run(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
-        return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
-
     def _children(
         self, logits: Tensor, d: int, sampling: Sampling, u: Tensor | None, used: int, race: Tensor | None, q: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Children of every node of level ``d``: tokens and ok, each ``[B, nodes, k]``. ``used`` uniforms are gone already."""
         k, nodes = self.tree.widths[d], logits.shape[1]
-        if sampling.greedy:
+        if sampling.greedy or self.draw == "greedy":
             children = logits.argmax(-1, keepdim=True) if k == 1 else logits.topk(k, -1).indices
             return children, torch.ones_like(children, dtype=torch.bool)
         law = sampling.probabilities(logits)
@@ -163,6 +176,46 @@ class LevelDrafter(Drafter):
         q.append(torch.where(mass > 0, rest / mass, 0))
         ok = (rank < fixed) | (q[-1].gather(-1, drawn) > 0)
         return torch.where(rank == fixed, drawn, children), ok
+
+
+class LevelDrafter(Levels):
+    """A causal draft model of its own on a static tree.
+
+    Catch-up window: each round begins by feeding the last two known tokens again. After a fully accepted draft the last accepted
+    node was never fed to the draft model; feeding two positions covers that case and every other, with the same shapes.
+    """
+
+    window = 2
+
+    def __init__(self, draft: Target, tree: Tree, draw: str = "without") -> None:
+        super().__init__(tree, draw)
+        self.draft, self.backbone, self.vocabulary = draft, draft.backbone, draft.vocabulary
+
+    def open(self, state: State, target: Target) -> None:
+        check_pair(target, self.draft)
+        self.lay_out(self.draft.device)
+        self.cache = self.backbone.cache(state.rows, state.capacity)
+        prefill(self.backbone, state, self.cache)
+
+    def begin(self, state: State) -> Tensor:
+        begin, positions, recent = state.window(self.window)
+        extent = max(state.horizon, self.window)
+        hidden = self._run(recent, positions, positions, extent, causal_mask(positions, extent, self.backbone.dtype))
+        root = (state.known - 1 - begin)[:, None, None]
+        return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
+
+    def feed(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        return self._run(tokens, positions, slots, extent, mask)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.backbone.head(hidden)
+
+    def whole(self, state: State) -> Tensor | None:
+        alone = state.rows == 1 and self.tree.is_chain and not state.static
+        return None if alone else state.tree_mask(self.tree, self.backbone.dtype)
+
+    def _run(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         if not self.tree.is_chain:

@@ -86,7 +86,7 @@ def compare(
     sampling = Sampling(float(temperature), top_k, float(top_p))
     if batch < 1 or max_new_tokens < 1:
         raise ValueError(f"batch and max_new_tokens must be >= 1, got {batch} and {max_new_tokens}")
-    specs = list(METHODS) if methods is None else [methods] if isinstance(methods, str) else list(methods)
+    specs = usual(target) if methods is None else [methods] if isinstance(methods, str) else list(methods)
     theirs = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
     built = _methods([s for s in specs if s not in theirs], target, draft, sampling)
     rows = _library_rows(theirs, library, target, draft, built, sampling, batch)
@@ -174,6 +174,11 @@ def _methods(specs: list, target: Target, draft: Target | str | None, sampling: 
             raise MethodError(f"method {made.key!r} is named twice")
         built[made.key] = made
     return built
+
+
+def usual(target: Target) -> list[str]:
+    """Every registered method but those whose trained head the target does not have."""
+    return [key for key, entry in METHODS.items() if not entry.head or (target.heads is not None and (target.heads / entry.head).is_dir())]
 
 
 def _build(spec: str, target: Target, draft: Target | str | None) -> Method:

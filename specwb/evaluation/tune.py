@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -20,6 +21,8 @@ from specwb.analysis import choose_tree
 from specwb.evaluation import report
 from specwb.evaluation.compare import compare, describe, describe_device, versions
 from specwb.evaluation.cost import CostModel, calibrate
+from specwb.evaluation.head_cost import WIDE as HEADS
+from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
 from specwb.methods import Method, draft_model, spell
 from specwb.methods import method as make_method
@@ -47,6 +50,7 @@ class Setting:
     family: str
     tree: Tree | None = None
     top: bool = False
+    head: str = ""  # of a trained head: its method
 
 
 def tune(
@@ -89,32 +93,40 @@ def tune(
             f"max_new_tokens must be >= 1 and leave room for a prompt in the context of {target.name!r} ({target.context}), got {max_new_tokens}"
         )
     helper = draft_model(target, draft)
+    kinds = own_heads(target)
     calibrating, measuring = part(questions)
     result: dict[str, Any] = {
         "arguments": {
             "target": describe(target), "draft": describe(helper), "device": describe_device(target.device),
             "dtype": str(target.dtype).removeprefix("torch."), "temperature": float(temperature), "nodes": nodes,
-            "max_new_tokens": max_new_tokens, "seed": seed, "questions": [q.question_id for q in questions], "versions": versions(),
+            "heads": kinds, "max_new_tokens": max_new_tokens, "seed": seed, "questions": [q.question_id for q in questions], "versions": versions(),
         },
     }  # fmt: skip
     say = progress or (lambda done, text: None)
     saved = _read(path)
     result["resumed"] = bool(saved) and saved["arguments"] == json.loads(json.dumps(result["arguments"]))
+    heads: dict[str, HeadCost]
     if result["resumed"]:
         model = CostModel.from_json(saved["calibrated"])
+        heads = {kind: HeadCost.from_json(found) for kind, found in saved["calibrated_heads"].items()}
     else:
         rows = [q.fit(target.tokenizer, room)[0] for q in calibrating]
         tops = tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3}))
         model = calibrate(
             target, helper, rows, gamma=min(GAMMA, nodes - 1), tree=WIDE, top=tops, max_new_tokens=max_new_tokens, temperature=temperature,
-            rounds=24, seed=seed, seconds=seconds, progress=lambda done, text: say(done / 3, f"calibrating, {text}"),
+            rounds=24, seed=seed, seconds=seconds, progress=lambda done, text: say(done / 4, f"calibrating, {text}"),
         )  # fmt: skip
-    result["calibrated"] = asdict(model)
-    chosen = settings(model, nodes, max_new_tokens, temperature)
-    result["rows"] = [_predicted(model, s, max_new_tokens) for s in chosen]
+        shared: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "rounds": 24, "seed": seed}
+        heads = {
+            kind: calibrate_head(target, kind, rows[: model.prompts], model, progress=partial(_told, say, i, len(kinds)), **shared)
+            for i, kind in enumerate(kinds)
+        }
+    result["calibrated"], result["calibrated_heads"] = asdict(model), {kind: asdict(found) for kind, found in heads.items()}
+    chosen = settings(model, nodes, max_new_tokens, temperature, heads)
+    result["rows"] = [_predicted(model, s, max_new_tokens, heads) for s in chosen]
     _write(result, path)
 
-    built = {s.spec: make_method(s.spec, target, draft=helper) if s.tree else make_method(s.spec, target) for s in chosen}
+    built = {s.spec: make_method(s.spec, target, draft=helper) if s.tree and not s.head else make_method(s.spec, target) for s in chosen}
     used, result["interrupted"] = 0, False
     try:
         frame = compare(
@@ -132,6 +144,11 @@ def tune(
     result["best"] = _best(result["rows"])
     _write(result, path)
     return result
+
+
+def _told(say: Callable[[float, str], None], i: int, count: int, done: float, text: str) -> None:
+    """Heads take the second half of a calibration's share."""
+    say(0.25 + (i + done) / count / 12, f"calibrating, {text}")
 
 
 def part(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
@@ -152,8 +169,15 @@ def part(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]
     return ours
 
 
-def settings(model: CostModel, nodes: int, tokens: int, temperature: float) -> list[Setting]:
-    """What is measured: chains, trees drawn without replacement, trees of top tokens and one draw (the same thing at T = 0), prompt lookup."""
+def own_heads(target: Target) -> dict[str, str]:
+    """The trained heads that lie beside the target, and their sha256."""
+    found = {kind: target.heads / kind / "card.json" for kind in HEADS} if target.heads is not None else {}
+    return {kind: json.loads(card.read_text()).get("sha256", "") for kind, card in found.items() if card.is_file()}
+
+
+def settings(model: CostModel, nodes: int, tokens: int, temperature: float, heads: dict[str, HeadCost] | None = None) -> list[Setting]:
+    """What is measured: chains, trees drawn without replacement, trees of top tokens and one draw (the same thing at T = 0), prompt lookup, and of
+    every trained head two fixed trees and the one with the largest predicted speedup; EAGLE-2's dynamic tree of as many nodes, not predicted."""
     found = [Setting(f"sps:gamma={g}", "chain", Tree.chain(g)) for g in range(1, min(GAMMA, nodes - 1) + 1)]
 
     def add(tree: Tree, top: bool) -> None:
@@ -172,6 +196,14 @@ def settings(model: CostModel, nodes: int, tokens: int, temperature: float) -> l
         fitting = [tree for tree in wide if tree.n <= nodes]
         if fitting:
             add(max(fitting, key=lambda tree: model.speedup(tree, tokens, top=True)), True)
+    for kind, cost in (heads or {}).items():
+        best, _ = choose_tree(cost.rates, lambda parents, cost=cost: cost.round_seconds(Tree.parents(parents)), nodes)  # type: ignore[misc]
+        trees = [Tree.chain(min(2, len(cost.rates))), Tree.branching(3, 2), Tree.parents(best)]
+        for tree in dict.fromkeys(tree.host for tree in trees if 1 < tree.n <= nodes):
+            shape = Tree(tree)
+            found.append(Setting(f"{kind}:tree={spell(shape)}", kind, shape, head=kind))
+        if kind == "eagle" and 4 < len(best) <= nodes:
+            found.append(Setting(f"eagle2:nodes={len(best)},depth={Tree.parents(best).D},top=4", "eagle2"))
     return [*found, Setting("pld", "prompt lookup")]
 
 
@@ -180,9 +212,13 @@ def make_spec(tree: Tree, top: bool) -> str:
     return f"mcsd:tree={spell(tree)}" + (",draw=top" if top else "")
 
 
-def _predicted(model: CostModel, setting: Setting, tokens: int) -> dict[str, Any]:
+def _predicted(model: CostModel, setting: Setting, tokens: int, heads: dict[str, HeadCost]) -> dict[str, Any]:
     row: dict[str, Any] = {"method": setting.spec, "family": setting.family, "nodes": None, "tau_predicted": None, "predicted": None}
-    if setting.tree is not None:
+    if setting.tree is not None and setting.head:
+        cost = heads[setting.head]
+        found = sum(cost.reach(setting.tree)), cost.speedup(setting.tree, tokens)
+        row |= {"nodes": setting.tree.n, "tau_predicted": round(found[0], 4), "predicted": round(found[1], 4)}
+    elif setting.tree is not None:
         row["nodes"] = setting.tree.n
         row["tau_predicted"] = round(sum(model.reach(setting.tree, setting.top)), 4)
         row["predicted"] = round(model.speedup(setting.tree, tokens, setting.top), 4)
@@ -228,7 +264,10 @@ def _read(path: Path | None) -> dict[str, Any]:
     try:
         saved = json.loads(path.read_text("utf-8"))
         CostModel.from_json(saved["calibrated"])
-        return {"arguments": saved["arguments"], "calibrated": saved["calibrated"]}
+        heads = saved.get("calibrated_heads", {})
+        for found in heads.values():
+            HeadCost.from_json(found)
+        return {"arguments": saved["arguments"], "calibrated": saved["calibrated"], "calibrated_heads": heads}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(f"{path} is no result of specwb tune; delete it, or name another file") from error
 
@@ -274,6 +313,10 @@ def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
             out.append(f"{side}, ms to score n tokens after {length}: {shown}")
     out.append(f"c = {model.c:.3f}; acceptance by depth of a chain: " + " ".join(f"{row[0]:.2f}" for row in model.chain))
     out.append("acceptance by rank and depth without replacement: " + "; ".join(" ".join(f"{x:.2f}" for x in row) for row in model.tree))
+    for kind, found in result.get("calibrated_heads", {}).items():
+        a, b, c = (1e3 * x for x in HeadCost.from_json(found).fit)
+        rates = "; ".join(" ".join(f"{x:.2f}" for x in row) for row in found["rates"])
+        out.append(f"{kind}: drafting takes {a:.2f} ms + {b:.2f} a level + {c:.2f} a node; acceptance by rank and depth: {rates}")
     if result["median_error"] is not None:
         count = sum(row.get("error") is not None for row in result["rows"])
         missed = f"; off by more than {MISS:.0%}: {', '.join(result['misses']) or 'none'}"

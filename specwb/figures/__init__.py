@@ -6,6 +6,7 @@ from specwb.figures.comparison import comparison
 from specwb.figures.decisions import decisions
 from specwb.figures.depths import acceptance_by_depth
 from specwb.figures.designer import by_nodes, designer, tree_mask, value_tree
+from specwb.figures.heads import head_accuracy, heads
 from specwb.figures.lengths import round_lengths
 from specwb.figures.rounds import tokens_per_round
 from specwb.figures.rules import output, residuals, rule_rates
@@ -22,6 +23,8 @@ __all__ = [
     "decisions",
     "designer",
     "draft_tree",
+    "head_accuracy",
+    "heads",
     "output",
     "residuals",
     "round_lengths",

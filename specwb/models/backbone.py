@@ -102,33 +102,29 @@ def rms(x: Tensor, norm: Any) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(norm.variance_epsilon)) * norm.weight
 
 
-class Backbone:
-    """``run`` gives hidden states, ``head`` logits; equal to the library model's forward up to rounding (4e-7 relative in float32).
+class Stack:
+    """Decoder layers over a cache: what a model and a trained head have in common.
 
-    Raises:
-        UnsupportedModel: see :func:`check_supported`.
+    Args: layers: the library's decoder layers; rotary: its rotary embedding; config: of their sizes.
     """
 
-    def __init__(self, model: Any) -> None:
-        check_supported(model.config)
-        self.config, inner = model.config, model.model
-        self.embed, self.norm, self.lm_head = inner.embed_tokens, inner.norm, model.lm_head
-        _check_plain(self.lm_head)
-        self.rotary = inner.rotary_emb
-        self.layers = [_Layer(layer) for layer in inner.layers]
-        self.heads = self.config.num_attention_heads
-        self.kv_heads = self.config.num_key_value_heads
-        self.head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.heads
-        self.vocabulary = self.embed.num_embeddings
+    norm: Any = None
+
+    def __init__(self, config: Any, layers: Sequence[Any], rotary: Any) -> None:
+        self.config, self.rotary = config, rotary
+        self.layers = [_Layer(layer) for layer in layers]
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self._ropes: list[tuple[Tensor, Tensor]] = []  # the last is the longest; captured graphs may still read the others
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embed.weight.dtype
+        return self.layers[0].qkv.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.embed.weight.device
+        return self.layers[0].qkv.device
 
     def cache(self, rows: int, capacity: int) -> KVCache:
         return KVCache(len(self.layers), rows, capacity, self.kv_heads, self.head_dim, self.dtype, self.device)
@@ -157,6 +153,7 @@ class Backbone:
         first: int = 0,
         last: int | None = None,
         features: Sequence[int] = (),
+        attended: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Layers ``first..last`` over ``x [B,m,H]`` (hidden states, or embeddings when ``first`` is 0).
 
@@ -164,7 +161,9 @@ class Backbone:
             positions [B,m]: for the rotary embedding. slots [B,m]: where keys and values go.
             extent: slots below it are looked at. mask [B,m,extent] additive, None = everything is seen.
             causal: plain causal attention over a fresh cache (extent == m), no mask needed.
-            features: layer numbers whose hidden states are wanted, concatenated; 0 is the embedding, i the output of layer i.
+            features: layer numbers whose hidden states are wanted, concatenated; 0 is the embedding, i the output of layer i, before the
+                final norm, and -1 what the head reads, after it.
+            attended: what the first layer's attention reads instead of its norm of ``x``; ``x`` stays the residual stream.
         Returns: hidden states ``[B,m,H]`` before the final norm; features ``[B,m,len(features) * H]`` or None.
         """
         rows, m, _ = x.shape
@@ -177,7 +176,8 @@ class Backbone:
         wanted: dict[int, Tensor] = {0: x} if first == 0 else {}
         for i in range(first, len(self.layers) if last is None else last):
             layer = self.layers[i]
-            heads = product(rms(x, layer.norm1), layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
+            inward = attended if i == first and attended is not None else rms(x, layer.norm1)
+            heads = product(inward, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
             qk = heads[:, :, : h + kv]
             if layer.qk_norm is not None:
                 qk = F.rms_norm(qk, (dim,), eps=layer.qk_eps) * layer.qk_norm
@@ -200,7 +200,25 @@ class Backbone:
             x = x + product(layer.act(gate) * up, layer.down.weight, layer.down.bias)
             if i + 1 in features:
                 wanted[i + 1] = x
+        if -1 in features:
+            wanted[-1] = rms(x, self.norm)
         return x, torch.cat([wanted[f] for f in features], -1) if features else None
+
+
+class Backbone(Stack):
+    """``run`` gives hidden states, ``head`` logits; equal to the library model's forward up to rounding (4e-7 relative in float32).
+
+    Raises:
+        UnsupportedModel: see :func:`check_supported`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        check_supported(model.config)
+        inner = model.model
+        _check_plain(model.lm_head)
+        super().__init__(model.config, inner.layers, inner.rotary_emb)
+        self.embed, self.norm, self.lm_head = inner.embed_tokens, inner.norm, model.lm_head
+        self.vocabulary = self.embed.num_embeddings
 
     def head(self, hidden: Tensor) -> Tensor:
         """``[..., H]`` hidden states before the final norm -> ``[..., V]`` logits."""

@@ -53,7 +53,9 @@ def load(
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except Exception as error:
             raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {_line(error)}") from error
-    return Target(model.to(place).eval(), tokenizer, name=name, draft="lab-draft" if lab == "target" else None)
+    local = Path(folder) if Path(folder).is_dir() else None
+    family = data_dir() / "lab" if lab == "target" else local and local.parent
+    return Target(model.to(place).eval(), tokenizer, name, "lab-draft" if lab == "target" else None, local, family)
 
 
 def _weights(folder: str | Path, dtype: torch.dtype | str, name: str) -> Any:

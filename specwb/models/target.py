@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specwb.files import weights_hash
 from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.models.backbone import Backbone
 from specwb.models.layout import run_paths
@@ -19,16 +22,24 @@ class Target:
 
     The backbone shares the model's weights: move or cast the model before it is wrapped, not after.
 
-    Attributes: model (the Hugging Face model, weights shared), backbone, tokenizer, eos (ids), context, name, draft (default draft or None).
+    Attributes: model (the Hugging Face model, weights shared), backbone, tokenizer, eos (ids), context, name, draft (default draft or None),
+        folder (where it was loaded from, None where that is no local folder), heads (folder of its own trained heads, each under its method's name).
     """
 
-    def __init__(self, model: Any, tokenizer: Any = None, name: str = "model", draft: str | None = None) -> None:
-        self.model, self.tokenizer, self.name, self.draft = model, tokenizer, name, draft
+    def __init__(
+        self, model: Any, tokenizer: Any = None, name: str = "model", draft: str | None = None, folder: Path | None = None, heads: Path | None = None
+    ) -> None:  # fmt: skip
+        self.model, self.tokenizer, self.name, self.draft, self.folder, self.heads = model, tokenizer, name, draft, folder, heads
         self.backbone = Backbone(model)
         eos = getattr(model.generation_config, "eos_token_id", None)
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
         self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
+
+    @cached_property
+    def sha256(self) -> str | None:
+        """Of its weight files, None where they are not in a local folder: what trained heads name their target by."""
+        return weights_hash(self.folder) if self.folder is not None else None
 
     @property
     def device(self) -> torch.device:

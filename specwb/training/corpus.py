@@ -170,15 +170,21 @@ def train_tokenizer(docs: list[Document], vocabulary: int, folder: Path) -> None
     fast.save_pretrained(folder)
 
 
+def small(vocabulary: int) -> type[np.generic]:
+    """The smallest type that holds every id."""
+    return np.uint16 if vocabulary <= 2**16 else np.uint32
+
+
 def encode(docs: list[Document], tokenizer) -> Corpus:
     """Token streams of all documents, with a manifest (source, licence, documents, characters, sha256) for the model card."""
-    streams: dict[tuple[str, bool], list[np.ndarray]] = {(d, h): [] for d in DOMAINS for h in (False, True)}
+    domains = list(dict.fromkeys(d.domain for d in docs))
+    streams: dict[tuple[str, bool], list[np.ndarray]] = {(d, h): [] for d in domains for h in (False, True)}
     sources: dict[tuple[str, bool], dict] = {}
     total = hashlib.sha256()
     eos = tokenizer.eos_token_id
     encodings = tokenizer.backend_tokenizer.encode_batch([d.text for d in docs], add_special_tokens=False)
     for document, encoding in zip(docs, encodings, strict=True):
-        streams[document.domain, document.held_out].append(np.array([*encoding.ids, eos], dtype=np.uint16))
+        streams[document.domain, document.held_out].append(np.array([*encoding.ids, *([] if eos is None else [eos])], dtype=small(len(tokenizer))))
         key = (document.source, document.held_out)
         entry = sources.setdefault(
             key,
@@ -187,9 +193,32 @@ def encode(docs: list[Document], tokenizer) -> Corpus:
         )  # fmt: skip
         entry["documents"] += 1
         entry["characters"] += len(document.text)
-        entry["tokens"] += len(encoding.ids) + 1
+        entry["tokens"] += len(streams[document.domain, document.held_out][-1])
         entry["hash"].update(document.text.encode())
         total.update(document.text.encode())
     manifest = [{**{k: v for k, v in e.items() if k != "hash"}, "sha256": e["hash"].hexdigest()} for e in sources.values()]
     joined = {key: np.concatenate(parts) for key, parts in streams.items()}
-    return Corpus({d: joined[d, False] for d in DOMAINS}, {d: joined[d, True] for d in DOMAINS}, manifest, total.hexdigest())
+    return Corpus({d: joined[d, False] for d in domains}, {d: joined[d, True] for d in domains}, manifest, total.hexdigest())
+
+
+def from_file(path: Path, tokenizer) -> Corpus:
+    """One domain, "text", of a plain text file, or of a JSON lines file's ``text`` fields; the last twentieth of its parts is held out.
+
+    Raises:
+        DataError: no such file, a line without a text, or too little of it.
+    """
+    if not path.is_file():
+        raise files.DataError(f"corpus {path} is no file")
+    content = path.read_text("utf-8", "replace")
+    if path.suffix == ".jsonl":
+        try:
+            parts = [str(json.loads(line)["text"]) for line in content.splitlines() if line.strip()]
+        except (ValueError, KeyError, TypeError) as error:
+            raise files.DataError(f"corpus {path}: every line must be JSON with a text field ({error})") from error
+    else:
+        size = -(-len(content) // max(2, len(content) // 4000)) or 1  # all alike, so that what is held out is no scrap
+        parts = [content[i : i + size] for i in range(0, len(content), size)]
+    held = max(1, len(parts) // 20)
+    if len(parts) < 2:
+        raise files.DataError(f"corpus {path} has too little text: at least two parts are needed, one of them held out")
+    return encode([Document("text", path.name, "the user's", part, i >= len(parts) - held) for i, part in enumerate(parts)], tokenizer)

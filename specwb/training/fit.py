@@ -1,14 +1,20 @@
-"""The one training loop: progress, checkpoints that survive being killed at any moment, resume to the same weights."""
+"""The one training loop: progress, checkpoints that survive being killed at any moment, resume to the same weights.
+
+Under ``accelerate launch`` every process takes its part of each batch (:func:`share`) and the gradients are averaged; the first process
+prints and writes.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -48,16 +54,17 @@ def save_atomically(write: Callable[[Path], object], path: Path) -> None:
     Raises:
         TrainingError: the disk is full or not writable; the previous file is untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(part)
         with open(part, "rb") as handle:
             os.fsync(handle.fileno())
         os.replace(part, path)
     except (OSError, RuntimeError) as error:
         # torch.save reports a full disk as a RuntimeError of its archive writer
-        part.unlink(missing_ok=True)
+        if part.is_file():
+            part.unlink()
         full = getattr(error, "errno", None) == errno.ENOSPC or "PytorchStreamWriter" in str(error)
         reason = "no space left on the device" if full else str(error)
         kept = f"; {path} keeps the last checkpoint, free some space and run the same command" if path.exists() else ""
@@ -69,6 +76,65 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast_bfloat16(device))
 
 
+def _processes():
+    from accelerate import PartialState
+
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
+def share(rows: np.ndarray) -> np.ndarray:
+    """This process' part of a batch: every n-th row of n processes.
+
+    Raises:
+        TrainingError: the rows cannot be divided evenly, so that a mean of means would not be the mean.
+    """
+    state = _processes()
+    if len(rows) % state.num_processes:
+        raise TrainingError(f"batches of {len(rows)} rows cannot be divided among {state.num_processes} processes; choose rows that can")
+    return rows[state.process_index :: state.num_processes]
+
+
+@contextmanager
+def everyone() -> Iterator[bool]:
+    """A part that only the first process does (it is given True), while the others wait for it."""
+    state = _processes()
+    yield state.is_main_process
+    state.wait_for_everyone()
+
+
+def say(line: str) -> None:
+    """Printed by the first process."""
+    if _processes().is_main_process:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def training_device(device: torch.device) -> torch.device:
+    """``device``, or this process' own where several train together."""
+    state = _processes()
+    return device if state.num_processes == 1 else state.device
+
+
+def _average(model: nn.Module) -> None:
+    """Every process' gradients become the mean of all."""
+    from accelerate.utils import reduce
+
+    given = [p for p in model.parameters() if p.grad is not None]
+    flat = reduce(torch.cat([p.grad.flatten() for p in given]), reduction="mean")  # type: ignore[union-attr]
+    for p, part in zip(given, flat.split([p.numel() for p in given]), strict=True):
+        p.grad.copy_(part.view_as(p))  # type: ignore[union-attr]
+
+
+@dataclass
+class Log:
+    """``loss`` of every step (of the first process' part of the batch), and what was ``measured`` on the way: (step, acceptance by position)."""
+
+    loss: list[float] = field(default_factory=list)
+    measured: list[list] = field(default_factory=list)
+
+
+MEASURES = 10  # times a run looks at held-out text
+
+
 def fit(
     name: str,
     model: nn.Module,
@@ -76,34 +142,42 @@ def fit(
     plan: Plan,
     checkpoint: Path,
     identity: str,
-) -> list[float]:
+    measure: Callable[[], list[float]] | None = None,
+    with_adam: set[str] | None = None,
+) -> Log:
     """Train ``model`` in place and return the loss of every step.
 
     ``loss(step)`` builds its own batch as a pure function of the step, so a resumed run repeats an unbroken one exactly.
     ``identity`` names everything that must not change between the parts of one run (data, model, seed).
+    ``measure()`` is acceptance by position on held-out text, shown beside the loss: the loss alone does not say what will be accepted.
+    ``with_adam`` names matrices that are not for Muon, default embeddings and heads.
 
     Raises:
         TrainingError: the checkpoint belongs to another run, or cannot be written.
         KeyboardInterrupt: after saving; the same command goes on from there.
     """
-    opts = optimisers(model, plan.lr_matrix, plan.lr_other, plan.weight_decay)
+    opts = optimisers(model, plan.lr_matrix, plan.lr_other, plan.weight_decay, with_adam)
+    processes, log = _processes(), Log()
+    main, several = processes.is_main_process, processes.num_processes > 1
     bases = [group["lr"] for o in opts for group in o.param_groups]
-    start, history = 0, []
+    start = 0
     if checkpoint.exists():
         try:
             state = torch.load(checkpoint, map_location="cpu", weights_only=True)
         except Exception as error:
             raise TrainingError(f"{checkpoint} cannot be read ({error}); delete it to start again") from error
-        if state["identity"] != identity:
+        if not isinstance(state, dict) or state.get("identity") != identity:
             raise TrainingError(f"{checkpoint} is of another run (other data, recipe or seed); delete it or choose another --out")
         model.load_state_dict(state["model"])
         for o, s in zip(opts, state["optimisers"], strict=True):
             o.load_state_dict(s)
-        start, history = state["step"], state["history"]
+        start, log = state["step"], Log(state["history"], state.get("measured", []))
 
     def save(step: int) -> None:
+        if not main:
+            return
         content = {
-            "identity": identity, "step": step, "history": history,
+            "identity": identity, "step": step, "history": log.loss, "measured": log.measured,
             "model": model.state_dict(), "optimisers": [o.state_dict() for o in opts],
         }  # fmt: skip
         save_atomically(lambda path: torch.save(content, path), checkpoint)
@@ -112,10 +186,10 @@ def fit(
     model.train()
     saved, done, updating = time.monotonic(), start, False
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+               TextColumn("{task.fields[found]}"), TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-            task = progress.add_task(name, total=plan.steps, completed=start, loss="-")
+        with Progress(*columns, console=console, disable=not (main and console.is_terminal)) as progress:
+            task = progress.add_task(name, total=plan.steps, completed=start, loss="-", found=_said(log))
             began = time.monotonic()
             for step in range(start, plan.steps):
                 for o_group, base in zip((g for o in opts for g in o.param_groups), bases, strict=True):
@@ -123,19 +197,24 @@ def fit(
                 with autocast(device):
                     value = loss(step)
                 value.backward()
+                if several:
+                    _average(model)
                 torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
                 updating = True  # an interrupt from here on leaves a half-made step, which must not be saved
                 for o in opts:
                     o.step()
                     o.zero_grad(set_to_none=True)
-                history.append(round(value.item(), 5))
+                log.loss.append(round(value.item(), 5))
                 done = step + 1
                 updating = False
-                recent = sum(history[-20:]) / len(history[-20:])
-                progress.update(task, completed=done, loss=f"{recent:.3f}")
-                if not console.is_terminal and (done % max(1, plan.steps // 20) == 0):
+                recent = sum(log.loss[-20:]) / len(log.loss[-20:])
+                if measure is not None and main and (done % max(1, plan.steps // MEASURES) == 0 or done == plan.steps):
+                    log.measured.append([done, measure()])
+                progress.update(task, completed=done, loss=f"{recent:.3f}", found=_said(log))
+                if main and not console.is_terminal and (done % max(1, plan.steps // 20) == 0):
                     left = (time.monotonic() - began) / (done - start) * (plan.steps - done)
-                    console.print(f"{name}: step {done}/{plan.steps}, loss {recent:.3f}, {left / 60:.1f} min left", highlight=False)
+                    told = ", ".join(filter(None, (f"step {done}/{plan.steps}", f"loss {recent:.3f}", _said(log), f"{left / 60:.1f} min left")))
+                    console.print(f"{name}: {told}", highlight=False, soft_wrap=True)
                 if time.monotonic() - saved > plan.save_seconds:
                     save(done)
                     saved = time.monotonic()
@@ -143,9 +222,14 @@ def fit(
         if not updating:
             save(done)
         at = f"step {done} of {plan.steps} is saved" if not updating else "in the middle of a step, the last checkpoint holds"
-        console.print(f"{name}: stopped, {at}; the same command goes on from there", highlight=False)
+        console.print(f"{name}: stopped, {at}; the same command goes on from there", highlight=False, soft_wrap=True)
         raise
     if done > start or not checkpoint.exists():
         save(done)
     model.eval()
-    return history
+    return log
+
+
+def _said(log: Log) -> str:
+    """Acceptance by position, as last measured."""
+    return "acceptance " + " ".join(f"{x:.2f}" for x in log.measured[-1][1]) if log.measured else ""

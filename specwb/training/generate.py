@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,26 +13,35 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specwb.engine import decode
 from specwb.methods import method
 from specwb.models.target import Target
-from specwb.training.corpus import Corpus
-from specwb.training.fit import console, save_atomically
+from specwb.training.corpus import Corpus, small
+from specwb.training.fit import console, everyone, save_atomically
 
 ROWS, PROMPT = 64, 24  # rows decoded together; training tokens each row starts with
 TEMPERATURES = (1.0, 0.7, 0.0)  # of the blocks in turn; 0 is greedy
 
 
-def generate(model: Any, data: Corpus, folder: Path, *, tokens: int, length: int, mixture: dict[str, float], seed: int) -> np.ndarray:
-    """``[rows, length + 1]`` token ids, about ``tokens`` in all, each row a few tokens of training text continued by ``model``.
+def generated_text(target: Target, data: Corpus, root: Path, *, tokens: int, length: int, mixture: dict[str, float], seed: int) -> np.ndarray:
+    """``[rows, length + 1]`` token ids, about ``tokens`` in all, each row a few tokens of training text continued by the target.
 
-    A block of rows is a pure function of (seed, its number) and is written when it is complete, so an interrupted run goes on
-    where it stopped. End of text does not stop a row: training streams go on behind it too.
+    A block of rows is a pure function of (target, text, seed, its number) and is written under ``root`` when it is complete, so an interrupted
+    run goes on where it stopped, and several trainings on the same target share it. End of text does not stop a row: training streams go on
+    behind it too.
 
     Raises:
         TrainingError: a block cannot be written.
     """
-    target = Target(model)
+    what = json.dumps([target.sha256 or target.name, data.sha256, length, seed, mixture, ROWS, PROMPT, TEMPERATURES])
+    folder = root / hashlib.sha256(what.encode()).hexdigest()[:12]
+    with everyone() as main:
+        if main:
+            _write_blocks(target, data, folder, tokens=tokens, length=length, mixture=mixture, seed=seed)
+    blocks = -(-tokens // (ROWS * length))
+    return np.concatenate([np.load(folder / f"{block:04}.npy") for block in range(blocks)]).astype(np.int64)
+
+
+def _write_blocks(target: Target, data: Corpus, folder: Path, *, tokens: int, length: int, mixture: dict[str, float], seed: int) -> None:
     plain = method("ar", target)  # one for all blocks: it keeps its graphs
     blocks = -(-tokens // (ROWS * length))
-    out = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         for block in bar.track(range(blocks), description="target's own text"):
@@ -41,10 +51,8 @@ def generate(model: Any, data: Corpus, folder: Path, *, tokens: int, length: int
                 temperature = TEMPERATURES[block % len(TEMPERATURES)]
                 new = length + 1 - PROMPT
                 out_block = decode(target, prompts.tolist(), plain, max_new_tokens=new, temperature=temperature, seed=seed + block, eos=())
-                rows = np.concatenate([prompts, np.array(out_block.tokens)], 1).astype(np.uint16)
+                rows = np.concatenate([prompts, np.array(out_block.tokens)], 1).astype(small(target.vocabulary))
                 save_atomically(partial(_write, rows), path)
-            out.append(np.load(path))
-    return np.concatenate(out).astype(np.int64)
 
 
 def _write(rows: np.ndarray, path: Path) -> None:

@@ -7,8 +7,6 @@ import json
 import platform
 import shutil
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from specwb.files import weights_hash, whole_folder
 from specwb.models.load import data_dir, resolve_device
+from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically
-from specwb.training.generate import PROMPT, ROWS, TEMPERATURES, generate
+from specwb.training.generate import TEMPERATURES, generated_text
+from specwb.training.heads import RECIPES, train_head
 
 LAB = data_dir() / "lab"
 CONTEXT = 1024
@@ -50,7 +51,7 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
     docs = text.documents(plan["corpus"]["packages"])
     content = hashlib.sha256("".join(d.text for d in docs).encode()).hexdigest()
     from_hash = None if start_from is None else weights_hash(start_from / "target")
-    run = json.dumps({"recipe": {k: v for k, v in plan.items() if k != "budget"}, "seed": seed, "text": content, "from": from_hash})
+    run = json.dumps({"recipe": {k: v for k, v in plan.items() if k not in ("budget", "heads")}, "seed": seed, "text": content, "from": from_hash})
     try:
         out.mkdir(parents=True, exist_ok=True)
         marker = out / "run.json"
@@ -59,13 +60,13 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
         save_atomically(lambda path: path.write_text(run), marker)
         save_atomically(lambda path: path.write_text((LAB / "recipe.toml").read_text()), out / "recipe.toml")
         if start_from is not None and not (out / "tokenizer").exists():
-            with _whole_folder(out / "tokenizer") as part:
+            with whole_folder(out / "tokenizer") as part:
                 for path in (start_from / "target").iterdir():
                     if path.name.startswith(("tokenizer", "chat_template", "special_tokens")):
                         shutil.copy(path, part / path.name)
         if not (out / "tokenizer").exists():
             console.print("training the tokenizer")
-            with _whole_folder(out / "tokenizer") as part:
+            with whole_folder(out / "tokenizer") as part:
                 text.train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
         tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer")
         data = text.encode(docs, tokenizer)
@@ -75,24 +76,15 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
         _train("target", target, None, data, plan, settings["target"], seed, out, place, budget, start_from, tokenizer)
         draft = _model(plan["draft"], tokenizer, seed + 1, start_from and start_from / "draft").to(place)
         _train("draft", draft, target, data, plan, settings["draft"], seed + 1, out, place, budget, start_from, tokenizer)
+        frozen = Target(target, tokenizer, name="lab", folder=out / "target")
+        for kind, own in plan["heads"].items():
+            if not (out / kind / "card.json").exists():
+                mixture, written = plan["corpus"]["mixture"], out / "generated"
+                train_head(kind, frozen, out / kind, own, settings[kind], data, mixture, seed=seed + 1, generated=written, note=budget)
         save_atomically(lambda path: path.write_text(model_card(out)), out / "README.md")
     except OSError as error:
         raise TrainingError(f"cannot write to {out}: {error}; what is complete there is kept, the same command goes on from it") from error
     return out
-
-
-@contextmanager
-def _whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into that takes ``folder``'s place only when the writing has come to its end."""
-    part, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
-    for stale in (part, old):
-        shutil.rmtree(stale, ignore_errors=True)
-    part.mkdir(parents=True)
-    yield part
-    if folder.exists():
-        folder.rename(old)
-    part.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def model_card(out: Path) -> str:
@@ -119,6 +111,8 @@ def model_card(out: Path) -> str:
         )
     lines += ["", "Agreement of draft and target on held-out text (per token):", "", "| domain | greedy | sampled, T = 1 |", "|---|---|---|"]
     lines += [f"| {d} | {a['greedy']:.3f} | {a['sampled']:.3f} |" for d, a in facts["draft"]["acceptance"].items()]
+    heads = [json.loads((out / kind / "card.json").read_text()) for kind in RECIPES if (out / kind / "card.json").exists()]
+    lines += head_card(out, heads)
     t, written = facts["target"], facts["draft"].get("generated")
     own = f", half of each batch text that the target wrote ({written:,} tokens, temperatures {', '.join(map(str, TEMPERATURES))})" if written else ""
     lines += [
@@ -138,6 +132,33 @@ def model_card(out: Path) -> str:
         use = "held out" if s["held_out"] else "training"
         lines.append(f"| {s['source']} | {s['domain']} | {s['licence']} | {use} | {s['documents']} | {s['tokens']:,} | {s['sha256'][:12]} |")
     return "\n".join([*lines, ""])
+
+
+def head_card(out: Path, heads: list[dict]) -> list[str]:
+    """Of the trained heads: what each saw, and how often its best token at every depth is the target's."""
+    if not heads:
+        return []
+    lines = [
+        "",
+        "Trained heads over the frozen target (`medusa/`, `eagle/`, .., each in its published layout). Accuracy: share of held-out places where",
+        "the head's best token at depth 1, 2, .. is the target's, the text before being the windows' own.",
+        "",
+        "| head | parameters | files | budget, device | steps | tokens seen | accuracy by depth: code | math | prose | sha256 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for f in heads:
+        size = sum(p.stat().st_size for p in (out / f["name"]).glob("*.safetensors")) / 1e6
+        found = " | ".join(" ".join(f"{row[0]:.2f}" for row in f["held_out"][d]["rank"]) for d in text.DOMAINS)
+        lines.append(
+            f"| {f['name']} | {f['parameters']:,} | {size:.1f} MB | {f['budget']}, {f['device']} | {f['steps']} | {f['tokens']:,} | {found} "
+            f"| {f['sha256'][:12]} |"
+        )
+    return [
+        *lines,
+        "",
+        "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a batch text that the target wrote, learning the",
+        "target's law at every place; features are computed on the fly.",
+    ]
 
 
 def _model(shape: dict, tokenizer, seed: int, weights: Path | None) -> Any:
@@ -163,9 +184,8 @@ def _train(
     long_from = steps - steps // 10
     mixture = plan["corpus"]["mixture"]
     if teacher is not None and settings.get("generated"):
-        what = json.dumps([weights_hash(out / "target"), length, seed, mixture, ROWS, PROMPT, TEMPERATURES])
-        folder = out / "generated" / hashlib.sha256(what.encode()).hexdigest()[:12]
-        own = generate(teacher, data, folder, tokens=settings["generated"], length=length, mixture=mixture, seed=seed)
+        writer = Target(teacher, folder=out / "target")
+        own = generated_text(writer, data, out / "generated", tokens=settings["generated"], length=length, mixture=mixture, seed=seed)
 
     def loss(step: int) -> Tensor:
         # the target meets its full context in the last tenth; the tokens a step stay the same
@@ -189,7 +209,7 @@ def _train(
         hashlib.sha256((out / "tokenizer" / "tokenizer.json").read_bytes()).hexdigest(),
     ]
     identity = hashlib.sha256("|".join([name, *parts, "" if teacher is None else weights_hash(out / "target")]).encode()).hexdigest()
-    history = fit(name, model, loss, Plan(steps), out / f"{name}.checkpoint.pt", identity)
+    history = fit(name, model, loss, Plan(steps), out / f"{name}.checkpoint.pt", identity).loss
     losses = {domain: round(_held_out(model, data, domain, device), 4) for domain in text.DOMAINS}
     facts = {
         "name": name, "parameters": sum(p.numel() for p in model.parameters()), "budget": budget, "seed": seed, **settings,
@@ -202,7 +222,7 @@ def _train(
     if teacher is not None:
         facts["target_sha256"] = weights_hash(out / "target")
         facts["acceptance"] = {d: agreement(model, teacher, data, d, device) for d in text.DOMAINS}
-    with _whole_folder(out / name) as part:
+    with whole_folder(out / name) as part:
         save(model, part)
         tokenizer.save_pretrained(part)
         facts["sha256"] = weights_hash(part)
@@ -228,13 +248,6 @@ def save(model: Any, folder: Path) -> None:
     logging.disable_progress_bar()
     half.save_pretrained(folder, max_shard_size="14MB")
     logging.enable_progress_bar()
-
-
-def weights_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 @torch.no_grad()

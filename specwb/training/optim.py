@@ -61,11 +61,18 @@ class Muon(torch.optim.Optimizer):
                     p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=scale)
 
 
-def optimisers(model: nn.Module, lr_matrix: float, lr_other: float, weight_decay: float) -> list[torch.optim.Optimizer]:
-    matrices = [p for n, p in model.named_parameters() if p.requires_grad and p.ndim == 2 and "embed" not in n and "lm_head" not in n]
-    chosen = {id(p) for p in matrices}
-    other = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
+def optimisers(
+    model: nn.Module, lr_matrix: float, lr_other: float, weight_decay: float, with_adam: set[str] | None = None
+) -> list[torch.optim.Optimizer]:
+    """Muon for matrices, AdamW for vectors and for the matrices named ``with_adam`` (default: embeddings and heads)."""
+
+    def muon(name: str, p: nn.Parameter) -> bool:
+        apart = name in with_adam if with_adam is not None else "embed" in name or "lm_head" in name
+        return p.ndim == 2 and not apart
+
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    other = [p for n, p in named if not muon(n, p)]
     return [
-        Muon(matrices, lr=lr_matrix, weight_decay=weight_decay),
+        Muon([p for n, p in named if muon(n, p)], lr=lr_matrix, weight_decay=weight_decay),
         torch.optim.AdamW(other, lr=lr_other, betas=(0.9, 0.95), weight_decay=0.0),
     ]

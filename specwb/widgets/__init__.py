@@ -4,7 +4,8 @@ from specwb.widgets.acceptance import AcceptanceExplorer
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.display import show
 from specwb.widgets.explorer import RoundExplorer
+from specwb.widgets.heads import HeadsExplorer
 from specwb.widgets.rules import RulesExplorer
 from specwb.widgets.speed import SpeedExplorer
 
-__all__ = ["AcceptanceExplorer", "RoundExplorer", "RulesExplorer", "SpeedExplorer", "TreeDesigner", "show"]
+__all__ = ["AcceptanceExplorer", "HeadsExplorer", "RoundExplorer", "RulesExplorer", "SpeedExplorer", "TreeDesigner", "show"]

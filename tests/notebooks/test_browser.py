@@ -20,12 +20,13 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-WELCOME, SAMPLING, RULES, TREES = NOTEBOOKS = (
-    "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb",
+WELCOME, SAMPLING, RULES, TREES, HEADS = NOTEBOOKS = (
+    "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb", "04_heads.ipynb",
 )  # fmt: skip
 ONLY = {  # cells that are run here; nbval runs them all
     RULES: ("laws", "explorer"),
     TREES: ("tree", "one-forward", "lab-rates", "predicted-tau", "measured-costs", "designer", "designer-gpu", "designer-here"),
+    HEADS: ("setup", "accuracies", "heat-map", "explorer"),
 }
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
@@ -37,7 +38,7 @@ SECONDS = 240
 
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
-for name in ("target", "draft"):
+for name in ("target", "draft", "medusa", "eagle", "eagle3"):
     if not (data_dir() / "lab" / name / "config.json").exists():
         pytest.skip(f"the lab family's {name} is not in {data_dir() / 'lab'}", allow_module_level=True)
 pytest.importorskip("jupyterlab")
@@ -145,6 +146,11 @@ def trees(browser, lab):
     return ran(browser, lab, TREES)
 
 
+@pytest.fixture(scope="module")
+def heads(browser, lab):
+    return ran(browser, lab, HEADS)
+
+
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 MODEL = "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => c.cell_type == 'code')"
 ROUND = re.compile(r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over all rounds")
@@ -158,7 +164,7 @@ def summary(page) -> re.Match:
     return found
 
 
-@pytest.mark.parametrize("which", ["page", "sampling", "rules", "trees"])
+@pytest.mark.parametrize("which", ["page", "sampling", "rules", "trees", "heads"])
 def test_all_cells_run_without_error(which, request):
     page = request.getfixturevalue(which)
     cells = page.evaluate(MODEL)
@@ -319,3 +325,33 @@ def test_a_tree_is_designed_in_the_page(trees):
             f"steps, speedup {speed:.2f}x; the fastest of at most {nodes} nodes and depth {depth} has {len(tree)} nodes and {speed:.2f}x"
         )
     assert trees.uncaught == []
+
+
+def test_heads_are_explored_in_the_page(heads):
+    from specwb import analysis
+    from specwb.drafters.heads import measured_tree
+    from specwb.verify.exact import depths
+    from specwb.widgets.heads import accuracies
+
+    cards = {kind: json.loads((data_dir() / "lab" / kind / "card.json").read_text()) for kind in ("medusa", "eagle", "eagle3")}
+
+    def said(head: str, domain: str, nodes: int) -> str:
+        rates, found = accuracies(cards[head], domain), cards[head]["held_out"]
+        parents = measured_tree({"held_out": {d: found[d] for d in found if domain in ("all", d)}}, nodes).host[0]
+        tau, deep = sum(analysis.path_values(rates, parents)), max(depths(parents))
+        return (
+            f"{head}, {domain} text, {nodes} nodes in {deep} level{'s' if deep > 1 else ''}: {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round "
+            f"expected at T = 0; first guess right at {', '.join(f'{row[0]:.0%}' for row in rates)} of places by position, "
+            f"one of {len(rates[0])} at {', '.join(f'{sum(row):.0%}' for row in rates)}"
+        )
+
+    line = heads.locator(".specwb-summary").first
+    playwright.expect(line).to_have_text(said("medusa", "all", 10), timeout=60_000)
+    assert moved(heads, 0, "nodes", "ArrowRight") == said("medusa", "all", 11)
+    explorer = line.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+    for label, value, settings in (("head", "eagle", ("eagle", "all", 11)), ("text", "code", ("eagle", "code", 11))):
+        explorer.get_by_label(label, exact=True).select_option(value)
+        playwright.expect(line).to_have_text(said(*settings), timeout=30_000)
+    title = explorer.locator(".annotation-text").first
+    playwright.expect(title).to_have_text("right token by position and rank", timeout=30_000)
+    assert heads.uncaught == []

@@ -49,7 +49,7 @@ def test_interrupted_training_resumes_to_the_same_weights(tmp_path, stop):
     again = small()
     assert fit("part", again, losses(again), Plan(40, warmup=5), tmp_path / "b.pt", "run") == history
     assert torch.equal(weights(whole), weights(again))
-    assert history[-1] < history[0]
+    assert history.loss[-1] < history.loss[0]
 
 
 SCRIPT = """

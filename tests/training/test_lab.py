@@ -14,9 +14,10 @@ import torch
 
 import specwb
 from specwb import files
+from specwb.files import weights_hash
 from specwb.training import corpus, lab
 from specwb.training.fit import TrainingError
-from specwb.training.generate import generate
+from specwb.training.generate import generated_text
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "seven", "grey", "birds", "sang", "of", "rain", "and", "the", "old", "clock", "struck"]
 
@@ -54,10 +55,11 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_code", lambda packages: code)
     plan = lab.recipe()
     plan["tokenizer"]["vocabulary"] = 320
-    plan["target"] |= {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
+    plan["target"] |= {"layers": 6, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["draft"] |= {"hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["budget"]["smoke"] = {
         "target": {"steps": 12, "rows": 4, "length": 64}, "draft": {"steps": 12, "rows": 4, "length": 64, "distil": 6, "generated": 5000},
+        **{kind: {"steps": 2, "rows": 4, "length": 64, "generated": 5000} for kind in plan["heads"]},
     }  # fmt: skip
     monkeypatch.setattr(lab, "recipe", lambda path=None: plan)
     return tmp_path
@@ -67,7 +69,7 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
     one = lab.build(made / "one", "smoke", "cpu")
     card = (one / "README.md").read_text()
     facts = json.loads((one / "target" / "card.json").read_text())
-    assert facts["sha256"] == lab.weights_hash(one / "target")
+    assert facts["sha256"] == weights_hash(one / "target")
     assert facts["sha256"][:12] in card
     assert "| sherlock_holmes | prose | public domain (USA) | held out |" in card
     assert json.loads((one / "draft" / "card.json").read_text())["target_sha256"] == facts["sha256"]
@@ -76,6 +78,10 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
     plain = specwb.decode(target, "the cat", max_new_tokens=12)
     fast = specwb.decode(target, "the cat", "sps", draft=str(one / "draft"), max_new_tokens=12)
     assert plain.tokens == fast.tokens
+    # its heads lie beside it, where the methods of their names find them
+    for kind in ("medusa", "eagle", "eagle3"):
+        assert json.loads((one / kind / "card.json").read_text())["target_sha256"] == facts["sha256"]
+        assert specwb.decode(target, "the cat", kind, max_new_tokens=12).tokens == plain.tokens
 
     # stopped in the middle of the target, then run again: the same files
     true_fit, calls = lab.fit, []
@@ -94,17 +100,17 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
         lab.build(made / "two", "smoke", "cpu")
     two = lab.build(made / "two", "smoke", "cpu")
     assert calls
-    for name in ("target", "draft"):
-        assert lab.weights_hash(one / name) == lab.weights_hash(two / name)
+    for name in ("target", "draft", "medusa", "eagle", "eagle3"):
+        assert weights_hash(one / name) == weights_hash(two / name)
 
-    # half of the distillation's text is the target's own: training text continued, the same after an interrupt
+    # half of the distillation's text is the target's own, and the heads share it: training text continued, the same after an interrupt
     (folder,) = (one / "generated").iterdir()
     blocks = sorted(folder.iterdir())
     assert [np.load(b).shape for b in blocks] == [(64, 65)] * 2
     (blocks[1]).unlink()
     first, kept = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
     data = corpus.encode(corpus.documents({}), target.tokenizer)
-    again = generate(target.model, data, folder, tokens=5000, length=64, mixture=lab.recipe()["corpus"]["mixture"], seed=1)
+    again = generated_text(target, data, one / "generated", tokens=5000, length=64, mixture=lab.recipe()["corpus"]["mixture"], seed=1)
     assert blocks[0].stat().st_mtime_ns == kept
     assert len(again) == 128
     assert np.array_equal(again[:64], first)
@@ -121,7 +127,7 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
     three = lab.build(made / "three", "smoke", "cpu", start_from=one)
     assert (three / "tokenizer" / "tokenizer.json").read_bytes() == (one / "target" / "tokenizer.json").read_bytes()
     assert json.loads((three / "target" / "card.json").read_text())["started_from"] == "shipped weights"
-    assert lab.weights_hash(three / "target") != facts["sha256"]
+    assert weights_hash(three / "target") != facts["sha256"]
 
 
 def test_corpus_holds_out_whole_documents_and_batches_are_pure(made):
@@ -165,9 +171,11 @@ def test_wrong_checksum_missing_file_and_bad_budget_are_one_clear_error(made, mo
 def test_shipped_family_matches_its_card():
     root = lab.LAB
     total = 0
-    for name in ("target", "draft"):
+    target = json.loads((root / "target" / "card.json").read_text())["sha256"]
+    for name in ("target", "draft", *lab.recipe()["heads"]):
         facts = json.loads((root / name / "card.json").read_text())
-        assert lab.weights_hash(root / name) == facts["sha256"]
+        assert name == "target" or facts["target_sha256"] == target
+        assert weights_hash(root / name) == facts["sha256"]
         for path in (root / name).glob("*.safetensors"):
             assert path.stat().st_size < 15e6
             total += path.stat().st_size

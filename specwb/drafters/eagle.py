@@ -1,0 +1,97 @@
+"""EAGLE: drafting from the target's hidden states, level by level on a static tree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.drafters.level import Levels
+from specwb.flow import State
+from specwb.mask import causal_mask, tree_mask
+from specwb.models.backbone import Stack, product, rms
+from specwb.models.eagle import Eagle3Head, EagleHead
+from specwb.models.target import Target
+from specwb.tree import Tree
+
+
+class EagleDrafter(Levels):
+    """One layer over pairs (token t_{i+1}, hidden state f_i), whose own output stands in for the states of tokens not yet verified.
+
+    The text of pairs is one shorter than the text of tokens: pair i lies at slot and position i, the root is the last token with the state it
+    was drawn from, at slot known - 2. A text of one token has no such state; its only pair has a zero state, and draws no better for it.
+
+    Catch-up window: each round begins by feeding the last D + 1 pairs again, now with the target's own states where the draft had only the
+    head's. On the CPU a single row feeds no more than it has new: the length of the round before.
+
+    Laws: as :class:`Levels`. ``draw="greedy"`` are point masses at every temperature (EAGLE-2's verification), ``draw="without"`` the published
+    EAGLE-1's sampling without replacement.
+
+    Source: Li et al. 2024, arXiv 2401.15077; EAGLE-3: Li et al. 2025, arXiv 2503.01840.
+    Differs from the published code in: it feeds accepted tokens again one round later, this one in the next round's first forward.
+    """
+
+    beams = 0  # slots that drafting takes beyond the tree's
+
+    def __init__(self, head: EagleHead, tree: Tree, draw: str = "without") -> None:
+        super().__init__(tree, draw)
+        self.head, self.features = head, head.features
+        self.stack = Stack(head.config, head.blocks, head.rotary_emb)
+        self.window = tree.D + 1
+
+    def open(self, state: State, target: Target) -> None:
+        self.vocabulary = target.vocabulary
+        self.embed = target.backbone.embed if self.head.embed_tokens is None else self.head.embed_tokens
+        self.lm_head = target.backbone.lm_head
+        self.ids = self.head.ids if isinstance(self.head, Eagle3Head) else None
+        self.lay_out(target.device)
+        self.cache = self.stack.cache(state.rows, state.capacity + self.beams)
+        self.fed: int | None = None
+        m = state.horizon - 2  # all pairs but the last, which is fed with the first window
+        if m > 0:
+            assert state.features is not None
+            positions = torch.arange(m, device=target.device).expand(state.rows, m)
+            self._run(state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m]), positions, positions, m, None, causal=True)
+
+    def text(self, state: State) -> tuple[Tensor, int]:
+        return (state.known - 1).clamp_min(1), max(state.horizon - 1, 1)
+
+    def begin(self, state: State) -> Tensor:
+        known, horizon = self.text(state)
+        w = self.window
+        if state.rows == 1 and not state.static:
+            w = min(w, 1 if self.fed is None else state.horizon - self.fed)
+            self.fed = state.horizon
+        begin = (known - w).clamp_min(0)
+        positions = begin[:, None] + torch.arange(w, device=begin.device)
+        # a text of one token stands for itself, with a state of zeros
+        paired = state.known[:, None] > 1
+        tokens = state.tokens.gather(1, torch.where(paired, positions + 1, positions))
+        assert state.features is not None
+        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, state.features.shape[-1]))
+        states = states.masked_fill(~paired[:, :, None], 0)
+        extent = max(horizon, w)
+        mask = causal_mask(positions, extent, self.stack.dtype)
+        hidden = self._run(tokens, self.head.fuse(states), positions, positions, extent, mask)
+        return hidden.gather(1, (known - 1 - begin)[:, None, None].expand(-1, -1, hidden.shape[-1]))
+
+    def feed(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        return self._run(tokens, above, positions, slots, extent, mask)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        if not isinstance(self.head, Eagle3Head):
+            return product(hidden, self.lm_head.weight, self.lm_head.bias)
+        own = product(rms(hidden, self.head.norm), self.head.lm_head.weight, None)
+        if self.ids is None:
+            return own
+        every = own.new_full((*own.shape[:-1], self.vocabulary), -torch.inf)
+        every[..., self.ids] = own
+        return every
+
+    def whole(self, state: State) -> Tensor | None:
+        known, horizon = self.text(state)
+        alone = state.rows == 1 and self.tree.is_chain and not state.static
+        return None if alone else tree_mask(self.tree, known, horizon, self.stack.dtype)
+
+    def _run(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, causal: bool = False) -> Tensor:
+        attended, x = self.head.enter(self.embed(tokens).to(above.dtype), above)
+        return self.stack.run(x, positions, slots, self.cache, extent, mask, causal=causal, attended=attended)[0]

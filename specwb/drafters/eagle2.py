@@ -1,0 +1,111 @@
+"""EAGLE-2: the tree follows the head's confidence, anew every round and for every row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.drafters.eagle import EagleDrafter
+from specwb.flow import Draft, State
+from specwb.models.eagle import EagleHead
+from specwb.noise import Noise
+from specwb.tree import GrownTree, Tree
+
+
+class DynamicEagle(EagleDrafter):
+    """Expand: ``depth`` times the ``top`` best nodes of a level each get the head's ``top`` best tokens. Re-rank: of all nodes made so the
+    ``nodes - 1`` with the largest ``sum log q`` along their paths are drafted.
+
+    A node's score is never above its parent's, and of equals the one made first is kept, which the parent is: what is kept is a tree.
+
+    The tree and its tokens are a function of the text alone, at every temperature, so candidates are point masses and the point-mass rule is
+    exact. (Sampled candidates must not be chosen by how likely they turned out; see theory, what breaks losslessness.)
+
+    Source: Li et al., "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees" (2024), arXiv 2406.16858; for EAGLE-3 heads
+    arXiv 2503.01840. total_token there is ``nodes`` here, its depth is ``depth`` - 1.
+    """
+
+    def __init__(self, head: EagleHead, nodes: int = 60, depth: int = 6, top: int = 10) -> None:
+        super().__init__(head, _bounds(nodes, depth, top), "greedy")
+        self.top, self.beams = top, (depth - 1) * top
+
+    def lay_out(self, device: torch.device) -> None:
+        self.tree = self.tree.to(device)
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        k, rows = self.top, state.rows
+        known, horizon = self.text(state)
+        base = known - 1
+        beam = torch.arange(k, device=base.device)
+        own = torch.eye(k, dtype=torch.bool, device=base.device).expand(rows, -1, -1)
+        hidden = self.begin(state)
+        score, token = self._best(hidden)
+        score, token = score[:, 0], token[:, 0]
+        # everything made so far, in the order of its making: node i + 1 is entry i
+        scores, tokens, parents, depths = [score], [token], [torch.zeros_like(token)], [torch.ones_like(token)]
+        node, above, sees, made = (beam + 1).expand(rows, -1), hidden.expand(-1, k, -1), own, k
+        for d in range(1, self.tree.D):
+            slots = base[:, None] + 1 + (d - 1) * k + beam
+            extent = horizon + d * k
+            hidden = self.feed(token, above, (base[:, None] + d).expand(-1, k), slots, extent, self._sight(sees, base, extent))
+            more, children = self._best(hidden)
+            more = (score[:, :, None] + more).flatten(1)
+            scores.append(more)
+            tokens.append(children.flatten(1))
+            parents.append(node[:, :, None].expand(-1, -1, k).flatten(1))
+            depths.append(torch.full_like(parents[-1], d + 1))
+            best = more.sort(descending=True, stable=True).indices[:, :k]
+            from_beam = best // k
+            score, token, node = more.gather(1, best), tokens[-1].gather(1, best), made + 1 + best
+            above = hidden.gather(1, from_beam[:, :, None].expand(-1, -1, hidden.shape[-1]))
+            sees = torch.cat([sees.gather(1, from_beam[:, :, None].expand(-1, -1, sees.shape[-1])), own], -1)
+            made += k * k
+        return self._drafted(state, *(torch.cat(x, 1) for x in (scores, tokens, parents, depths)))
+
+    def _best(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B,m,top]`` log-probabilities, never above 0, and tokens."""
+        score, token = self.logits(hidden).float().log_softmax(-1).topk(self.top, -1)
+        return score.clamp_max(0), token
+
+    def _sight(self, sees: Tensor, base: Tensor, extent: int) -> Tensor:
+        """``[B,k,extent]``: the text up to the root, and of the beams ``sees [B,k,m]``."""
+        dtype = self.stack.dtype
+        column = (torch.arange(extent, device=base.device) - base[:, None]).clamp(0, sees.shape[-1] + 1)
+        edge = torch.ones_like(sees[:, :, :1])
+        table = torch.cat([edge, sees, ~edge], -1).gather(2, column[:, None].expand(-1, sees.shape[1], -1))
+        return torch.zeros(table.shape, dtype=dtype, device=base.device).masked_fill_(~table, torch.finfo(dtype).min)
+
+    def _drafted(self, state: State, scores: Tensor, tokens: Tensor, parents: Tensor, depths: Tensor) -> Draft:
+        n = self.tree.n
+        kept = scores.sort(descending=True, stable=True).indices[:, : n - 1].sort().values
+        index = torch.arange(1, n, device=kept.device).expand(len(kept), -1)
+        new = torch.zeros(len(kept), scores.shape[1] + 1, dtype=torch.long, device=kept.device).scatter_(1, kept + 1, index)
+        root = torch.zeros_like(kept[:, :1])
+        parent = torch.cat([root - 1, new.gather(1, parents.gather(1, kept))], 1)
+        tree = GrownTree(parent, torch.cat([root, depths.gather(1, kept)], 1), self.tree.D, self.top)
+        return self.candidates(state, tokens.gather(1, kept), scores.gather(1, kept) > -torch.inf, tree)
+
+
+def _bounds(nodes: int, depth: int, top: int) -> Tree:
+    """Stands for all that can be drafted: a tree of so many nodes and levels, with the bounds of children a node that :class:`GrownTree` has."""
+    most = top + (depth - 1) * top * top
+    if not depth < nodes <= most + 1:
+        raise ValueError(f"{depth} levels of {top} tokens each make trees of {depth + 1} to {most + 1} nodes, got nodes={nodes}")
+    parents, room = [-1, *range(depth)], [top - 1] * depth + [0]
+    while len(parents) < nodes:
+        at = next((i for i, left in enumerate(room) if left), None)
+        if at is None:
+            raise ValueError(f"{nodes} nodes do not fit")
+        parents.append(at)
+        room[at] -= 1
+        room.append(top if _depth(parents, len(parents) - 1) < depth else 0)
+    tree = Tree.parents(parents)
+    tree.K, tree.widths = top, (top,) * depth  # what a rule counts its uniforms by
+    return tree
+
+
+def _depth(parents: list[int], node: int) -> int:
+    d = 0
+    while parents[node] >= 0:
+        node, d = parents[node], d + 1
+    return d

@@ -1,0 +1,148 @@
+"""Methods built from a trained head: which head, and which tree where none is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from specwb.analysis import grow_tree
+from specwb.drafters.base import Drafter
+from specwb.drafters.eagle import EagleDrafter
+from specwb.drafters.eagle2 import DynamicEagle
+from specwb.drafters.level import DRAWS
+from specwb.drafters.medusa import MedusaDrafter
+from specwb.models.eagle import Eagle3Head, EagleHead, load_eagle
+from specwb.models.medusa import MedusaHeads, load_medusa
+from specwb.models.target import Target
+from specwb.options import MethodError, shape, whole
+from specwb.tree import MOST, Tree
+
+_PUBLISHED = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
+EAGLE_TREE = Tree.paths([tuple(map(int, path)) for path in _PUBLISHED.split()])
+"""The published EAGLE-1's tree of 25 candidates (its ``mc_sim_7b_63``)."""
+LOG = [(0.56, 0.78), (0.32, 0.56), (0.20, 0.42), (0.15, 0.34), (0.12, 0.30)]
+"""Share of places where a Vicuna-7B Medusa head's best token, and one of its best five, is the target's, by position; the published training log."""
+
+
+def medusa(target: Target, *, head=None, tree=None, nodes: int = 10) -> Drafter:
+    """Medusa: ``nodes`` candidates, the root included, of all heads' best tokens, in the tree that the heads' measured accuracies make best.
+
+    ``head``: a folder or hub id; default the target's own. ``tree``: as for mcsd, instead of the measured one. At T > 0 exact by the point-mass rule;
+    ``rule=typical`` is the paper's typical acceptance (LOSSY).
+    """
+    heads: MedusaHeads = _head("medusa", target, head, load_medusa, MedusaHeads)
+    chosen = shape("medusa", tree) if tree is not None else measured_tree(heads.card, _budget("medusa", nodes), heads.heads)
+    _one_shape("medusa", chosen)
+    if heads.heads < chosen.D:
+        raise MethodError(f"medusa: a tree of depth {chosen.D} needs {chosen.D} heads, there are {heads.heads}")
+    _width("medusa", chosen.K, heads.vocabulary)
+    return MedusaDrafter(heads, chosen)
+
+
+def eagle(target: Target, *, head=None, tree=None, nodes: int = 10, draw: str = "without") -> Drafter:
+    """EAGLE-1: a static tree; default the one of ``nodes`` nodes that the head's measured accuracies make best.
+
+    ``tree``: as for mcsd, or ``published``, EAGLE-1's 25 candidates. ``draw``: as for mcsd; ``without`` is the paper's, ``greedy`` EAGLE-2's.
+    """
+    model: EagleHead = _head("eagle", target, head, load_eagle, EagleHead)
+    if tree == "published":
+        chosen = EAGLE_TREE
+    elif tree is not None:
+        chosen = shape("eagle", tree)
+    else:
+        chosen = measured_tree(model.card, _budget("eagle", nodes))
+    _one_shape("eagle", chosen)
+    if draw not in DRAWS:
+        raise MethodError(f"eagle: draw must be one of {', '.join(DRAWS)}, got {draw!r}")
+    if draw == "coupled" and not chosen.is_paths:
+        raise MethodError("eagle: draw=coupled couples whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+    _width("eagle", chosen.K, getattr(model, "draft_vocabulary", target.vocabulary))
+    return EagleDrafter(model, chosen, draw)
+
+
+def eagle2(target: Target, *, head=None, nodes: int = 10, depth: int = 4, top: int = 4) -> Drafter:
+    """EAGLE-2: of ``depth`` levels of the ``top`` most probable nodes the best ``nodes`` (root included) are drafted; the same head as eagle."""
+    return _dynamic("eagle2", "eagle", target, head, nodes, depth, top)
+
+
+def eagle3(target: Target, *, head=None, nodes: int = 10, depth: int = 4, top: int = 4) -> Drafter:
+    """EAGLE-3: a head over three layers' states with a vocabulary of its own, drafting EAGLE-2's dynamic tree."""
+    made = _dynamic("eagle3", "eagle3", target, head, nodes, depth, top)
+    if not isinstance(made.head, Eagle3Head):
+        raise MethodError("eagle3: this is an EAGLE-1 head, whose dynamic tree is eagle2")
+    return made
+
+
+def _dynamic(key: str, kind: str, target: Target, head: Any, nodes: int, depth: int, top: int) -> DynamicEagle:
+    model: EagleHead = _head(kind, target, head, load_eagle, EagleHead)
+    whole(f"{key}: depth", depth), whole(f"{key}: top", top), whole(f"{key}: nodes", nodes, 2)
+    _width(key, top, getattr(model, "draft_vocabulary", target.vocabulary))
+    try:
+        return DynamicEagle(model, nodes, depth, top)
+    except ValueError as error:
+        raise MethodError(f"{key}: {error}") from error
+
+
+def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
+    """The tree of ``nodes`` nodes with the largest expected length under a head's accuracies by position and rank (its card's, averaged over
+    domains); of a head without a card under those of the published log.
+
+    Accuracies are made not to rise with rank: among the far ranks they are counts of a few places, and the head's order is what a tree follows.
+    """
+    tables = [found["rank"] for found in card.get("held_out", {}).values()]
+    if tables:
+        deep = min(map(len, tables))
+        rates = [[sum(t[d][r] for t in tables) / len(tables) for r in range(len(tables[0][d]))] for d in range(deep)]
+    else:
+        rates = [[one, *[(five - one) / 4] * 4] for one, five in LOG]
+    return Tree.parents(grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes))
+
+
+def _head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type) -> Any:
+    if isinstance(given, wanted):
+        _same_sizes(kind, target, given)
+        return given
+    place = given
+    if place is None:
+        own = target.heads / kind if target.heads is not None else None
+        if own is None or not own.is_dir():
+            raise MethodError(f"{target.name!r} has no {kind} head of its own; name one with head= (specwb train {kind} makes one)")
+        place = own
+    if not isinstance(place, str | Path):
+        raise MethodError(f"{kind}: head must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
+    kept = target.__dict__.setdefault("_heads", {})
+    if (kind, str(place)) not in kept:
+        kept[kind, str(place)] = load(place, target)
+    return kept[kind, str(place)]
+
+
+def _same_sizes(kind: str, target: Target, head: Any) -> None:
+    """What loading checks of a file, of a head that was handed over."""
+    own, layers = target.backbone.config.hidden_size, len(target.backbone.layers)
+    hidden, vocabulary = getattr(head, "target_hidden", head.hidden), getattr(head, "vocabulary", target.vocabulary)
+    if (hidden, vocabulary) != (own, target.vocabulary) or max(head.features) > layers:
+        wants = f"hidden size {hidden}, {vocabulary} tokens and {max(*head.features, 0)} layers or more"
+        raise MethodError(f"{kind}: the head is for a target of {wants}; {target.name!r} has {own}, {target.vocabulary} and {layers}")
+    weight = next(head.parameters())
+    if (weight.dtype, weight.device) != (target.dtype, target.device):
+        found, wanted = (f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in (weight, target))
+        # not head.to: it would round the rotary frequencies too
+        raise MethodError(f"{kind}: the head is {found}, {target.name!r} is {wanted}; save the head and name its folder")
+
+
+def _budget(key: str, nodes: object) -> int:
+    if whole(f"{key}: nodes", nodes, 2) > MOST:
+        raise MethodError(f"{key}: a tree has at most {MOST} nodes, its root included; got nodes={nodes}")
+    return int(nodes)  # type: ignore[call-overload]
+
+
+def _one_shape(key: str, tree: Tree) -> None:
+    if not tree.in_level_order or tree.D < 1:
+        raise MethodError(f"{key} drafts level by level: give one tree for all rows, of at least one candidate, its nodes in level order")
+
+
+def _width(key: str, k: int, vocabulary: int) -> None:
+    if k > vocabulary:
+        raise MethodError(f"{key}: {k} children a node but the head's vocabulary has {vocabulary} tokens")

@@ -1,0 +1,64 @@
+"""Medusa: several heads over the target's last hidden state, one level of the tree each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from specwb.drafters.base import Drafter
+from specwb.flow import Draft, State
+from specwb.models.backbone import product
+from specwb.models.medusa import MedusaHeads
+from specwb.models.target import Target
+from specwb.noise import Noise
+from specwb.tree import Tree
+
+
+class MedusaDrafter(Drafter):
+    """Node of depth d and rank r is head d - 1's r-th best token after the state that the pending token was drawn from, whatever lies above it.
+
+    All candidates come from one hidden state in one pass, before anything is verified: point masses, so that the result is greedy decoding at
+    T = 0 and, by the point-mass rule, exact sampling at T > 0. The heads do not know which tokens the levels above hold, nor which token is
+    pending; every node of a level has the same list of children (``independent`` is False).
+
+    No cache, no window. A text of one token has no state to draft from: its first round drafts nothing.
+
+    Source: Cai et al. 2024, arXiv 2401.10774. Differs from it in: its default at T > 0 is typical acceptance, here ``rule=typical`` (LOSSY); there
+    the pending token is the target's argmax, here what the target closed the round with, which is the same at T = 0.
+    """
+
+    captured = True
+    independent = False
+
+    def __init__(self, heads: MedusaHeads, tree: Tree) -> None:
+        self.heads, self.tree, self.features = heads, tree, heads.features
+        self.deepest = heads.heads
+
+    def open(self, state: State, target: Target) -> None:
+        self.tree = self.tree.to(target.device)
+        depth, rank = self.tree.depth[0, 1:], self.tree.rank[0, 1:]
+        self.most = max(self.tree.K, 1)  # how many tokens of each head are looked at
+        self.pick = (depth - 1) * self.most + rank
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        assert state.features is not None
+        last = (state.known - 2).clamp_min(0)
+        if not self.tree.D:
+            return self.candidates(state, state.tokens[:, :0])
+        x = state.features.gather(1, last[:, None, None].expand(-1, 1, state.features.shape[-1]))[:, 0]
+        logits = self._logits(x)
+        best = logits.topk(self.most, -1).indices.flatten(1)
+        valid = (state.known > 1)[:, None].expand(-1, self.tree.n - 1)
+        return self.candidates(state, best.index_select(1, self.pick), valid)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """``[B,H] -> [B,D,V]``."""
+        out = []
+        for i in range(self.tree.D):
+            *blocks, last = self.heads.get_submodule(str(i)).children()
+            assert isinstance(last, nn.Linear)
+            y = x
+            for block in blocks:
+                y = block(y)
+            out.append(product(y, last.weight, None))
+        return torch.stack(out, 1)

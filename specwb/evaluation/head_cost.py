@@ -1,0 +1,103 @@
+"""The cost model of drafting with a trained head: measured on a few trees, predicted for any.
+
+A round over a tree of n nodes and depth D costs ``t_target(n) + a + b D + c m``, with m the nodes that are fed to the head (all but the last level;
+none where one pass makes all levels). a, b, c are a least-squares fit to whole rounds; acceptance by depth and rank is counted on one wide tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from specwb.analysis import expected_rounds, tree_reach
+from specwb.evaluation.cost import CostModel, _at, _Tally, _timed
+from specwb.methods import method as make_method
+from specwb.models.target import Target
+from specwb.tree import Tree
+
+# the tree that acceptance is counted on, and those that times are fitted to
+WIDE = {"medusa": (6, 4, 3), "eagle": (4, 3, 2, 1, 1, 1)}
+FITTED = [(1,), (1, 1, 1), (1, 1, 1, 1, 1), (4,), (4, 2), (2, 2, 2), (4, 2, 2)]
+TURNS = 3
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """One head on one machine. kind: the method. target: as in :class:`CostModel`. opening: (target, head) seconds of prompt processing.
+    fit: seconds (a, b, c). rates: acceptance by depth and rank. prompts: how many they were counted on."""
+
+    kind: str
+    target: dict[int, float]
+    opening: tuple[float, float]
+    fit: tuple[float, float, float]
+    rates: list[list[float]]
+    prompts: int = 0
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> HeadCost:
+        target = {int(n): s for n, s in saved["target"].items()}
+        return cls(saved["kind"], target, tuple(saved["opening"]), tuple(saved["fit"]), saved["rates"], saved["prompts"])
+
+    def reach(self, tree: Tree) -> list[float]:
+        return tree_reach(self.rates, tree.host[0])
+
+    def round_seconds(self, tree: Tree) -> float:
+        a, b, c = self.fit
+        return _at(self.target, tree.n) + (a + b * tree.D + c * _fed(self.kind, tree) if tree.D else 0.0)
+
+    def speedup(self, tree: Tree, tokens: int) -> float:
+        """Plain decoding's seconds for ``tokens`` new tokens over the tree's."""
+        plain = self.opening[0] + tokens * self.target[1]
+        return plain / (sum(self.opening) + expected_rounds(self.reach(tree), tokens) * self.round_seconds(tree))
+
+
+def _fed(kind: str, tree: Tree) -> int:
+    return 0 if kind == "medusa" else tree.levels[-1][0] - 1
+
+
+def calibrate_head(
+    target: Target,
+    kind: str,
+    prompts: Sequence[Sequence[int]],
+    model: CostModel,
+    *,
+    head: object = None,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    rounds: int = 12,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+) -> HeadCost:
+    """Measure what :class:`HeadCost` needs, on the prompts that ``model`` was calibrated on; ``model`` gives the target's side."""
+    say = progress or (lambda done, text: None)
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    own: dict[str, Any] = {"head": head} if head is not None else {}
+    deepest = getattr(make_method(kind, target, **own, tree=(1,)).drafter, "deepest", len(WIDE[kind]))
+    wide = make_method(kind, target, **own, tree=WIDE[kind][:deepest])
+    made = [make_method(kind, target, **own, tree=ks) for ks in FITTED if len(ks) <= deepest]
+    plain = make_method("ar", target)
+    typical = sorted(prompts, key=len)[len(prompts) // 2]
+    runs = []
+    for turn in range(TURNS):
+        say(turn / TURNS / 2, f"{kind}: rounds")
+        runs.append([_timed(target, typical, m, rounds, **settings) for m in (plain, *made)])
+    first, later = (np.median([[run[i] for run in turn] for turn in runs], axis=0) for i in (0, 1))
+    trees = [m.drafter.tree for m in made]
+    # against the target's cost at this same length of text: what plain decoding takes here over what it takes at the typical one
+    scale = later[0] / model.target[1]
+    extra = [later[i + 1] - scale * _at(model.target, tree.n) for i, tree in enumerate(trees)]
+    columns = np.array([[1.0, tree.D, _fed(kind, tree)] for tree in trees])
+    if kind == "medusa":
+        columns = columns[:, :2]
+    found = np.linalg.lstsq(columns, np.array(extra), rcond=None)[0].tolist()
+    opening = max(0.0, median(float(first[i] - later[i]) for i in range(1, len(first))) - float(first[0] - later[0]))
+    tally = _Tally(wide)
+    for i, row in enumerate(prompts):
+        say(0.5 + i / len(prompts) / 2, f"{kind}: acceptance")
+        tally.add(target, row, **settings)
+    ranks = [row[:k] for row, k in zip(tally.rates, wide.drafter.tree.widths, strict=True)]
+    return HeadCost(kind, model.target, (model.opening[0], opening), (*found, *[0.0] * (3 - len(found))), ranks, len(prompts))  # type: ignore[arg-type]

@@ -1,0 +1,333 @@
+"""EAGLE's drafting against the head run anew over the whole text: what is drafted, the trees that are grown, the reduced vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+import specwb
+from specwb.drafters.eagle import EagleDrafter
+from specwb.drafters.eagle2 import DynamicEagle
+from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
+
+PROMPTS = tiny.PROMPTS
+LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+every_head = pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+
+
+def head(kind: str) -> EagleHead:
+    return tiny.head(kind)
+
+
+def built(drafter: EagleDrafter) -> specwb.Method:
+    return specwb.Method("eagle", drafter, None, specwb.Exactness.LOSSLESS)
+
+
+# ------------------------------------------------------------------------------------------------------ the head, run anew
+
+
+def through(head: EagleHead, embedded: Tensor, above: Tensor) -> Tensor:
+    """``[m,H]`` embeddings and hidden states of a chain of pairs -> ``[m,H]``: plain causal attention, no cache."""
+    m = len(embedded)
+    attended, x = head.enter(embedded[None], above[None])
+    cos, sin = head.rotary_emb(x, torch.arange(m)[None])
+    for i, layer in enumerate(head.blocks):
+        a = layer.self_attn
+        attended = layer.input_layernorm(x) if i else attended
+        q, k, v = (part(attended).view(1, m, -1, a.head_dim).transpose(1, 2) for part in (a.q_proj, a.k_proj, a.v_proj))
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
+        k, v = (y.repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (k, v))
+        score = (q @ k.transpose(2, 3) * a.scaling).masked_fill(torch.ones(m, m).triu(1).bool(), -torch.inf)
+        x = x + a.o_proj((score.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+    return x[0]
+
+
+def chained(head: EagleHead, target: specwb.Target, text: list[int], path: list[int]) -> Tensor:
+    """``[H]``: the head's state after ``text``, whose states are the target's, and then ``path``, whose states are the head's own."""
+    with torch.no_grad():
+        if len(text) > 1:
+            above, tokens = head.fuse(tiny.states(target, torch.tensor([text[:-1]]), head.features))[0], text[1:]
+        else:  # no state yet: the token with zeros
+            above, tokens = head.fuse(torch.zeros(1, len(head.features) * target.backbone.config.hidden_size)), text
+        hidden = through(head, target.backbone.embed(torch.tensor(tokens)), above)
+        for token in path:
+            tokens, above = [*tokens, token], torch.cat([above, hidden[-1:]])
+            hidden = through(head, target.backbone.embed(torch.tensor(tokens)), above)
+    return hidden[-1]
+
+
+def law(head: EagleHead, target: specwb.Target, text: list[int], path: list[int]) -> Tensor:
+    """``[V]`` logits over the target's vocabulary."""
+    with torch.no_grad():
+        own = head.logits(chained(head, target, text, path), target.backbone.lm_head)
+    if not isinstance(head, Eagle3Head) or head.draft_vocabulary == head.vocabulary:
+        return own
+    every = torch.full((head.vocabulary,), -torch.inf)
+    for i, offset in enumerate(head.d2t.tolist()):
+        every[i + offset] = own[i]
+    return every
+
+
+def path_to(parents: tuple[int, ...], tokens: list[int], node: int) -> list[int]:
+    path = []
+    while node > 0:
+        path.append(tokens[node])
+        node = parents[node]
+    return path[::-1]
+
+
+@every_head
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_cached_drafting_is_the_head_run_anew(kind, temperature):
+    target, model = tiny.target(), head(kind)
+    method = specwb.method("eagle", target, head=model, tree=LOPSIDED)
+    parents, lengths = LOPSIDED.host[0], set()
+    for step, _ in zip(specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=temperature, seed=1), range(4)):
+        lengths.update(step.verdict.accepted.tolist())
+        for row in range(3):
+            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            tokens = step.draft.tokens[row].tolist()
+            for node in sorted(set(parents[1:])):
+                logits = law(model, target, text, path_to(parents, tokens, node))
+                if temperature:
+                    q = step.draft.q[row, step.draft.q_row[0, node]]
+                    torch.testing.assert_close(q, (logits / temperature).softmax(-1), atol=1e-5, rtol=1e-3)
+                else:
+                    kids = [i for i, parent in enumerate(parents) if parent == node]
+                    assert [tokens[i] for i in kids] == logits.topk(len(kids)).indices.tolist()
+    assert len(lengths) > 1, "one acceptance length alone proves little"
+
+
+@every_head
+def test_training_unrolls_what_drafting_does(kind):
+    """Step j at place i is a draft of j tokens below the text that ends j places before."""
+    target, model = tiny.target(), head(kind)
+    tokens = torch.randint(tiny.VOCABULARY, (1, 8), generator=torch.Generator().manual_seed(1))
+    features = tiny.states(target, tokens, model.features)
+    with torch.no_grad():
+        steps = list(model.unroll(target.backbone.embed(tokens[:, 1:]), features[:, :-1], 4))
+    text = tokens[0].tolist()
+    for j, hidden in enumerate(steps):
+        for i in range(j, 7):
+            wanted = chained(model, target, text[: i - j + 2], text[i - j + 2 : i + 2])
+            torch.testing.assert_close(hidden[0, i], wanted, atol=1e-5, rtol=1e-4)
+
+
+class Full(EagleDrafter):
+    """Feeds the whole window every round, as a batch does."""
+
+    def begin(self, state):
+        self.fed = -self.window
+        return super().begin(state)
+
+
+@every_head
+def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
+    target, model, fed = tiny.target(), head(kind), []
+
+    class Counting(EagleDrafter):
+        def begin(self, state):
+            self.first = True
+            return super().begin(state)
+
+        def _run(self, tokens, *rest, **more):
+            if getattr(self, "first", False):
+                fed.append(tokens.shape[1])
+                self.first = False
+            return super()._run(tokens, *rest, **more)
+
+    for prompt in PROMPTS:
+        fed.clear()
+        run = {"max_new_tokens": 24, "temperature": 0.5, "seed": 5}
+        short, full = (list(specwb.rounds(target, [prompt], built(drafter(model, LOPSIDED)), trace=True, **run)) for drafter in (Counting, Full))
+        new = [int(step.verdict.count[0]) for step in short]
+        assert fed == [1, *new[:-1]]
+        assert len(set(fed)) > 1
+        for a, b in zip(short, full, strict=True):
+            assert torch.equal(a.draft.tokens, b.draft.tokens)
+            torch.testing.assert_close(a.draft.q, b.draft.q, atol=1e-5, rtol=1e-4)
+
+
+# -------------------------------------------------------------------------------------------------------- full acceptance
+
+
+def forgetful() -> specwb.Target:
+    """A target whose law depends on the last token alone."""
+    model = tiny.build("llama", seed=3, num_hidden_layers=2)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+        model.model.norm.weight.fill_(1.0)
+    return specwb.load(model)
+
+
+def copied(target: specwb.Target, sees: str) -> EagleHead:
+    """The target's own layers as a head that looks at the token (then it is the target, up to the scale of its logits), or at the state."""
+    hidden = target.backbone.config.hidden_size
+    made, eye, none = EagleHead(eagle_config(target, 2), hidden, bias=False), torch.eye(hidden), torch.zeros(hidden, hidden)
+    with torch.no_grad():
+        made.fc.weight.copy_(torch.cat([eye, none] if sees == "token" else [none, eye], 1))
+        for own, layer in zip(made.layers, target.model.model.layers, strict=True):
+            own.self_attn.o_proj.weight.zero_()
+            own.mlp.load_state_dict(layer.mlp.state_dict())
+            own.post_attention_layernorm.load_state_dict(layer.post_attention_layernorm.state_dict())
+    return made.requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("tree", [(1, 1, 1, 1), (2, 2, 1)], ids=["chain", "tree"])
+def test_a_head_that_is_the_target_is_always_accepted(tree):
+    target = forgetful()
+    depth = len(tree)
+    for sees in ("token", "state"):
+        method = specwb.method("eagle", target, head=copied(target, sees), tree=tree)
+        out = specwb.decode(target, PROMPTS, method, max_new_tokens=4 * (depth + 1))
+        assert out.tokens == specwb.decode(target, PROMPTS, "ar", max_new_tokens=4 * (depth + 1)).tokens
+        if sees == "token":
+            assert out.mean_tokens_per_round == depth + 1
+        else:
+            assert out.mean_tokens_per_round < depth, "without the token the head is a step behind"
+
+
+# ---------------------------------------------------------------------------------------------------------- dynamic trees
+
+
+class Watched(DynamicEagle):
+    """Keeps what the head said of every node it was asked about; ``change`` makes ties."""
+
+    def __init__(self, *settings, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(*settings)
+        self.change, self.said = change, []
+
+    def begin(self, state):
+        self.said.clear()
+        return super().begin(state)
+
+    def _best(self, hidden):
+        score, token = super()._best(hidden)
+        score = self.change(score)
+        self.said.append((score.clone(), token.clone()))
+        return score, token
+
+
+def grown(said: list[tuple[list, list]], nodes: int, top: int) -> tuple[list[int], list[int], list[list[int]]]:
+    """Parents and tokens of the tree by the paper's words, for one row; ``said``: scores and tokens by level and node. And the beams' paths."""
+    made: list[tuple[np.float32, int, int, int]] = []  # score, token, parent (entry, -1 for the root), level
+    frontier, asked = [-1], [[]]
+    for level, (scores, tokens) in enumerate(said):
+        first = len(made)
+        for place, entry in enumerate(frontier):
+            above = made[entry][0] if entry >= 0 else np.float32(0)
+            made += [(np.float32(above + np.float32(s)), t, entry, level + 1) for s, t in zip(scores[place], tokens[place], strict=True)]
+        frontier = sorted(range(first, len(made)), key=lambda i: (-made[i][0], i))[:top]
+        if level + 1 < len(said):
+            for entry in frontier:
+                path, at = [], entry
+                while at >= 0:
+                    path.append(made[at][1])
+                    at = made[at][2]
+                asked.append(path[::-1])
+    kept = sorted(sorted(range(len(made)), key=lambda i: (-made[i][0], i))[: nodes - 1])
+    node = {-1: 0, **{entry: i for i, entry in enumerate(kept, 1)}}
+    return [-1, *(node[made[entry][2]] for entry in kept)], [made[entry][1] for entry in kept], asked
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "as they are": lambda score: score,
+    "many ties": lambda score: (score / 2).round() * 2,
+    "all equal": torch.zeros_like,
+    "the best is certain": lambda score: torch.cat([torch.zeros_like(score[..., :1]), score[..., 1:]], -1),
+    "the rest is impossible": lambda score: torch.cat([torch.zeros_like(score[..., :1]), torch.full_like(score[..., 1:], -torch.inf)], -1),
+}
+
+
+@every_head
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("nodes", "depth", "top"), [(9, 3, 3), (6, 5, 2), (4, 1, 4)])
+def test_the_dynamic_tree_is_the_papers(kind, change, nodes, depth, top):
+    """Expanded, cut and re-ranked in plain Python, from the head's own words; and those are of the path they are said of."""
+    target, model = tiny.target(), head(kind)
+    drafter = Watched(model, nodes, depth, top, change=change)
+    shapes = set()
+    for step, _ in zip(specwb.rounds(target, PROMPTS, built(drafter), max_new_tokens=12), range(3)):
+        draft = step.draft
+        for row in range(3):
+            said = [(score[row].tolist(), token[row].tolist()) for score, token in drafter.said]
+            parents, tokens, asked = grown(said, nodes, top)
+            assert draft.tree.host[row] == tuple(parents)
+            assert draft.tokens[row, 1:].tolist() == tokens
+            shapes.add(tuple(parents))
+            if change is not CHANGES["as they are"]:
+                continue
+            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            heard = [node for scores, words in said for node in zip(scores, words, strict=True)]
+            for path, (scores, words) in zip(asked, heard, strict=True):
+                wanted = law(model, target, text, path).log_softmax(-1)
+                torch.testing.assert_close(torch.tensor(scores), wanted.topk(top).values, atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(torch.tensor(scores), wanted[words], atol=1e-4, rtol=1e-4)
+    if change is CHANGES["as they are"] and depth > 1:
+        assert len(shapes) > 1, "one shape alone proves little"
+
+
+@pytest.mark.parametrize(("nodes", "depth", "top"), [(6, 4, 4), (4, 2, 3), (9, 3, 3)])
+def test_what_stands_for_the_tree_has_its_bounds(nodes, depth, top):
+    """A rule counts its uniforms by the drafter's tree and slices them by the draft's."""
+    drafter = DynamicEagle(head("eagle"), nodes, depth, top)
+    step = next(specwb.rounds(tiny.target(), PROMPTS, built(drafter), max_new_tokens=12))
+    assert (drafter.tree.n, drafter.tree.K, drafter.tree.widths) == (step.draft.tree.n, step.draft.tree.K, step.draft.tree.widths)
+
+
+def test_what_has_no_probability_is_no_candidate():
+    drafter = Watched(head("eagle"), 9, 3, 3, change=CHANGES["the rest is impossible"])
+    step = next(specwb.rounds(tiny.target(), PROMPTS, built(drafter), max_new_tokens=12))
+    valid = step.draft.valid
+    assert valid.sum(1).tolist() == [4, 4, 4], "the root and one token a level"
+    assert step.draft.tree.depth[valid].view(3, 4).tolist() == [[0, 1, 2, 3]] * 3
+
+
+# ----------------------------------------------------------------------------------------------------- reduced vocabulary
+
+
+@pytest.mark.parametrize("draw", ["without", "with", "top", "greedy", "coupled"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_tokens_outside_a_heads_vocabulary_are_never_drafted(draw, temperature):
+    target, model = tiny.target(), head("eagle3")
+    outside = sorted(set(range(tiny.VOCABULARY)) - set(model.ids.tolist()))
+    assert len(outside) == 16
+    method = specwb.method("eagle", target, head=model, tree=(3, 1, 1), draw=draw)
+    emitted: set[int] = set()
+    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=40, temperature=temperature, seed=3):
+        assert not set(step.draft.tokens[:, 1:][step.draft.valid[:, 1:]].tolist()) & set(outside)
+        if step.draft.q is not None:
+            assert not step.draft.q[..., outside].any()
+            torch.testing.assert_close(step.draft.q.sum(-1), torch.ones_like(step.draft.q[..., 0]))
+        emitted |= set(step.verdict.closing.tolist())
+    if temperature:
+        assert emitted & set(outside), "the target says what the head cannot"
+
+
+def test_a_tree_grown_from_a_reduced_vocabulary_stays_in_it():
+    target, model = tiny.target(), head("eagle3")
+    method = specwb.method("eagle3", target, head=model, nodes=12, depth=3, top=4)
+    drafted: set[int] = set()
+    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=40, temperature=1.0, seed=3):
+        drafted |= set(step.draft.tokens[:, 1:].flatten().tolist())
+    assert drafted <= set(model.ids.tolist())
+    assert len(drafted) > 10
+
+
+def test_more_children_than_a_head_has_words_for_are_not_drawn():
+    """All words of a head as candidates: what is left of the target's law is closed with."""
+    target = tiny.target()
+    model = tiny.trained("eagle3", target, steps=5, vocabulary=3)
+    method = specwb.method("eagle", target, head=model, tree=(3,))
+    step = next(specwb.rounds(target, PROMPTS, method, max_new_tokens=4, temperature=1.0))
+    assert [sorted(row) for row in step.draft.tokens[:, 1:].tolist()] == [sorted(model.ids.tolist())] * 3
+    with pytest.raises(specwb.MethodError, match="4 children a node but the head's vocabulary has 3 tokens"):
+        specwb.method("eagle", target, head=model, tree=(4,))

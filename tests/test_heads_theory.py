@@ -1,0 +1,406 @@
+"""theory/09_trained_heads.md: laws in fractions, and what its theorems say of the code."""
+
+from __future__ import annotations
+
+import math
+import random
+from contextlib import nullcontext
+from fractions import Fraction as F
+from itertools import product
+
+import pytest
+import tiny
+import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+import specwb
+from specwb import analysis
+from specwb.drafters.eagle2 import DynamicEagle
+from specwb.drafters.heads import measured_tree
+from specwb.models.eagle import EagleHead, eagle_config
+from specwb.models.medusa import MedusaHeads
+from specwb.probability import Sampling
+from specwb.training.heads import RECIPES, look
+from specwb.verify import exact
+from specwb.verify.point import PointMass
+
+UNIFORM = [F(1, 3)] * 3
+
+
+def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
+    return exact.norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
+
+
+def divergence(p, q) -> float:
+    return sum(float(a) * math.log(a / b) for a, b in zip(p, q) if a)
+
+
+# ------------------------------------------------------------------------------------------------------- 9.1, features
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_what_a_feature_says(kind, monkeypatch):
+    """Numbers of features against the library's own hidden states, whose last entry is after the norm, and lm_head's reading of them."""
+    monkeypatch.setattr("specwb.training.heads.autocast", lambda device: nullcontext())  # digits, not speed
+    target = tiny.target(kind)
+    ids, top = torch.tensor([[5, 1, 7, 3, 9, 2]]), len(target.backbone.layers)
+    with torch.no_grad():
+        library = target.model(ids, output_hidden_states=True)
+        numbers = (0, 1, top, -1)
+        h = target.backbone.config.hidden_size
+        looked = look(target, ids, numbers).features.split(h, -1)
+        with torch.inference_mode():
+            state = target.open(ids.tolist(), [1], 1, Sampling(1.0), (), features=numbers)
+        opened = state.features[:, : ids.shape[1] - 1].split(h, -1)
+        assert len(library.hidden_states) == top + 1
+        for number, ours, prefilled in zip(numbers, looked, opened, strict=True):
+            if number != top:
+                wanted = library.hidden_states[number]
+                torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(prefilled, ours[:, :-1], rtol=1e-4, atol=1e-4)
+        below, normed = looked[2], looked[3]
+        torch.testing.assert_close(target.backbone.norm(below), normed, rtol=1e-4, atol=1e-4)
+        assert (below - library.hidden_states[top]).abs().max() > 0.1, "the library's last hidden state is not the last layer's"
+        torch.testing.assert_close(target.backbone.lm_head(normed), library.logits, rtol=1e-4, atol=1e-4)
+        other = torch.tensor([[4, 8, 2]])  # another text with the same last token
+        assert torch.equal(look(target, other, (0,)).features[:, -1], looked[0][:, -1])
+        assert (target.model(other).logits[:, -1] - library.logits[:, -1]).abs().max() > 0.1
+
+
+def test_the_norm_takes_the_length_away():
+    norm, w, h = LlamaRMSNorm(8, eps=0.0).double(), torch.randn(5, 8).double(), torch.randn(8).double()
+    norm.weight.data.copy_(torch.rand(8) + 0.5)
+    torch.testing.assert_close(norm(3 * h), norm(h))
+    torch.testing.assert_close(w @ (norm.weight * h), h.square().mean().sqrt() * (w @ norm(h)))
+
+
+# ------------------------------------------------------------------------------------------------------- 9.2, the next token
+
+
+def test_what_the_next_token_is_worth():
+    """The loss of a head that does not see X is I(X; Y | S), computed as a difference of entropies and as a mean divergence."""
+    rng = random.Random(0)
+    for case in range(12):
+        s_law, v = drawn(rng, 2), 3
+        x_law = [drawn(rng, v) for _ in s_law]
+        same = drawn(rng, v)
+        y_law = [[same if case == 0 else drawn(rng, v) for _ in range(v)] for _ in s_law]  # case 0: Y independent of X
+        without = with_x = information = 0.0
+        best_without = best_with = F(0)
+        for s, chance in enumerate(s_law):
+            m = [sum(x_law[s][x] * y_law[s][x][y] for x in range(v)) for y in range(v)]
+            assert sum(m) == 1
+            without -= float(chance) * sum(float(a) * math.log(a) for a in m)
+            best_without += chance * max(m)
+            for x in range(v):
+                weight = chance * x_law[s][x]
+                with_x -= float(weight) * sum(float(a) * math.log(a) for a in y_law[s][x])
+                information += float(weight) * divergence(y_law[s][x], m)
+                best_with += weight * max(y_law[s][x])
+            q = drawn(rng, v)  # no other prediction from S alone has a smaller cross-entropy
+            assert -sum(float(a) * math.log(b) for a, b in zip(m, q)) >= -sum(float(a) * math.log(a) for a in m) - 1e-12
+        assert without - with_x == pytest.approx(information, abs=1e-12)
+        assert (information < 1e-12) == (case == 0)
+        assert best_without <= best_with
+
+
+def test_who_sees_the_next_token():
+    """The first Medusa head's law of t_{i+2} is the same whatever t_{i+1} is, EAGLE's is not; neither sees t_{i+2}."""
+    target = tiny.target()
+    h, ids = target.backbone.config.hidden_size, torch.tensor([[5, 1, 7, 3, 9, 2, 8]])
+    settings = {"medusa": {"heads": 2}, "eagle": {"unroll": 2}}
+    heads = {"medusa": MedusaHeads(h, target.vocabulary, 2).start_from(target), "eagle": EagleHead(eagle_config(target), h)}
+    i = 3  # zero-based: f_i has read ids[:, : i + 1], the next token is ids[0, i + 1]
+
+    def first(kind: str, text: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            level = next(RECIPES[kind](target, settings[kind]).levels(heads[kind], look(target, text, heads[kind].features)))
+        assert level.start == 1, "entry i of the level stands beside the law at place i + 1, that of token i + 2"
+        return level.logits[0, i]
+
+    for kind in heads:
+        changed = [ids.clone() for _ in range(3)]
+        for offset in range(3):
+            changed[offset][0, i + offset] = 4
+        moved = [bool((first(kind, text) - first(kind, ids)).abs().max() > 1e-4) for text in changed]
+        assert moved == [True, kind == "eagle", False], kind
+
+
+# ------------------------------------------------------------------------------------------------------- 9.3, measured accuracies
+
+
+def walked(parents, ranks) -> int:
+    """How deep a walk goes whose right token has rank ``ranks[d]`` at depth d + 1 (a rank beyond the list: none)."""
+    node, depth = 0, 0
+    for r in ranks:
+        kids = [i for i, parent in enumerate(parents) if parent == node]
+        if r >= len(kids):
+            break
+        node, depth = kids[r], depth + 1
+    return depth
+
+
+def test_trees_from_accuracies():
+    """Independent ranks: the tree chosen from a card has the tau that counting all outcomes gives, and no tree of its size has more."""
+    rng = random.Random(1)
+    for _ in range(6):
+        # two domains, three depths, three ranks in falling order; the rest is no rank
+        tables = [[sorted(drawn(rng, 4), reverse=True)[:3] for _ in range(3)] for _ in range(2)]
+        card = {"held_out": {str(i): {"rank": table} for i, table in enumerate(tables)}}
+        rates = [[(a + b) / 2 for a, b in zip(*rows)] for rows in zip(*tables)]
+        for nodes in (2, 4, 7):
+            parents = list(measured_tree(card, nodes).host[0])
+            tau = F(1)
+            for ranks in product(range(4), repeat=3):
+                chance = math.prod((rates[d][r] if r < 3 else 1 - sum(rates[d]) for d, r in enumerate(ranks)), start=F(1))
+                tau += chance * walked(parents, ranks)
+            assert tau == sum(analysis.path_values(rates, parents))
+            every = [t for t in all_trees(nodes) if max(exact.depths(t)) <= 3 and all(t.count(i) <= 3 for i in range(nodes))]
+            assert tau == max(sum(analysis.path_values(rates, t)) for t in every)
+
+
+def all_trees(nodes: int) -> list[list[int]]:
+    return [[-1, *rest] for rest in product(*(range(i) for i in range(1, nodes)))] if nodes > 1 else [[-1]]
+
+
+def test_products_of_accuracies_are_bounded():
+    """Attained bounds, by one uniform cut in hundredths; and a mixture of easy and hard places, whose chains are worth more than the product."""
+    rates, cells = [F(9, 10), F(4, 5), F(17, 20)], [F(i, 100) for i in range(100)]
+    nested = F(sum(all(u < a for a in rates) for u in cells), 100)
+    assert nested == min(rates)
+    fails, start = [], F(0)
+    for a in rates:
+        fails.append((start, start + 1 - a))
+        start += 1 - a
+    disjoint = F(sum(not any(low <= u < high for low, high in fails) for u in cells), 100)
+    assert disjoint == 1 - sum(1 - a for a in rates)
+    for (low, high), a in zip(fails, rates):
+        assert F(sum(not low <= u < high for u in cells), 100) == a
+    assert disjoint < math.prod(rates) < nested
+    easy, hard = F(9, 10), F(3, 10)
+    for d in (2, 4, 8):
+        assert (easy**d + hard**d) / 2 > ((easy + hard) / 2) ** d
+    assert (easy + hard) / 2 == F(3, 5)
+
+
+# ------------------------------------------------------------------------------------------------------- 9.4, top-k candidates
+
+
+def test_one_uniform_decides_about_top_k():
+    """All uniforms of a fine enough grid: the rule that runs, the cut and the tests in turn decide with one law, and p comes out."""
+    rng = random.Random(2)
+    for k in (1, 2, 3):
+        p, q = drawn(rng, 4, 0), drawn(rng, 4)
+        ((tokens, chance),) = exact.top(q, k)
+        assert chance == 1
+        unit = math.lcm(*(a.denominator for a in p))
+        u = torch.tensor([(i + 0.5) / unit for i in range(unit)], dtype=torch.float64)
+        rows = torch.tensor([[float(a) for a in p]], dtype=torch.float64).expand(unit, -1)
+        children = torch.tensor([tokens]).expand(unit, -1)
+        choice, residual = PointMass().node(rows, None, children, torch.ones_like(children, dtype=torch.bool), u[:, None])
+        accept = [F(int((choice == j).sum()), unit) for j in range(k)]
+        assert accept == [p[x] for x in tokens] == exact.point(p, q, tokens)[0]
+        out, left, one_by_one = [F(0)] * 4, list(p), F(1)
+        for x, a in zip(tokens, accept):
+            out[x] += a
+            assert one_by_one * left[x] == a  # tested in turn with q(x) = 1
+            one_by_one *= 1 - left[x]
+            if one_by_one:
+                left = exact.norm(exact.without(left, (x,)))
+        if one_by_one:
+            closing = residual[choice < 0][0]
+            torch.testing.assert_close(closing / closing.sum(), torch.tensor([float(a) for a in left], dtype=torch.float64))
+        assert [a + one_by_one * b for a, b in zip(out, left)] == p == exact.output_law(exact.point, exact.top, p, q, k)
+
+
+def test_dividing_by_the_softmax_is_wrong():
+    rng = random.Random(3)
+    for _ in range(40):
+        p, q = drawn(rng, 3), drawn(rng, 3)
+        (((x,), _),) = exact.top(q, 1)
+        out = exact.output_law(exact.rejection, exact.top, p, q, 1)
+        assert out[x] == min(F(1), p[x] / q[x]) > p[x]
+        assert exact.tv(out, p) >= out[x] - p[x] > 0
+
+
+# ------------------------------------------------------------------------------------------------------- 9.5, trees of the text
+
+
+def table(seed: int, v: int):
+    rng, laws = random.Random(seed), {}
+    return lambda text: laws.setdefault(text, drawn(rng, v))
+
+
+def text_law(rule, grow, target, draft, length: int) -> dict:
+    """The law of ``length`` tokens that come of rounds on the trees ``grow(text)``."""
+    law: dict = {}
+
+    def go(text, chance, paths, path):
+        if len(text) == length:
+            law[text] = law.get(text, F(0)) + chance
+            return
+        kids = tuple(p[-1] for p in paths if p[:-1] == path)
+        accept, residual = rule(target(text), draft(text), kids)
+        for x, a in zip(kids, accept):
+            if a:
+                go((*text, x), chance * a, paths, (*path, x))
+        none = 1 - sum(accept, F(0))
+        for y, r in enumerate(residual or ()):
+            if none * r:
+                new = (*text, y)
+                go(new, chance * none * r, grow(new), ())
+
+    go((), F(1), grow(()), ())
+    return law
+
+
+@pytest.mark.parametrize("nodes", [2, 5])
+def test_trees_that_change_with_the_text(nodes):
+    """Likeliest paths under the draft, grown anew for each text: the point-mass rule gives the target's law; testing them as drawn does not."""
+    for seed in range(3):
+        target, draft = table(seed, 3), table(60 + seed, 3)
+
+        def grow(text, draft=draft):
+            return analysis.dynamic_tree(lambda prefix: draft(text + prefix), nodes, 3, 2)
+
+        texts = [(), *((x,) for x in range(3))]
+        assert len({tuple(map(len, grow(text))) for text in texts}) > 1 or len({tuple(grow(text)) for text in texts}) > 1
+        wanted = exact.target_law(target, 4)
+        assert exact.tv(text_law(exact.point, grow, target, draft, 4), wanted) == 0
+        assert exact.tv(text_law(exact.rrsw, grow, target, draft, 4), wanted) > 0
+
+
+def pruned(p, q, least: F, rule) -> list[F]:
+    """A token drawn from q, dropped where its q is below ``least``, the rest verified by ``rule``."""
+    out = [F(0)] * len(p)
+    for (x,), chance in exact.iid(q, 1):
+        tokens = (x,) if q[x] >= least else ()
+        given = exact.conditional_law(rule(p, q, tokens), tokens, len(p))
+        out = [a + chance * b for a, b in zip(out, given)]
+    return out
+
+
+def test_pruning_by_probability_harms_a_perfect_draft():
+    p = [F(1, 3), F(2, 3)]
+    assert pruned(p, p, F(1, 2), exact.rrsw) == [F(1, 9), F(8, 9)]
+    assert pruned(p, p, F(1, 2), exact.point) == p
+    rng = random.Random(4)
+    for _ in range(20):
+        p, least = drawn(rng, 4), F(rng.randint(0, 40), 100)
+        kept = sum((a for a in p if a >= least), F(0))
+        assert exact.tv(pruned(p, p, least, exact.rrsw), p) == kept * (1 - kept)
+        assert pruned(p, drawn(rng, 4), least, exact.point) == p
+
+
+def head(seed: int = 0) -> EagleHead:
+    target = tiny.target()
+    torch.manual_seed(seed)
+    made = EagleHead(eagle_config(target), target.backbone.config.hidden_size)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return made.eval()
+
+
+def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
+    target, made = tiny.target(), head()
+    drafts = {}
+    for temperature, seed in ((0.0, 0), (1.0, 0), (1.0, 1), (0.5, 2)):
+        method = specwb.method("eagle2", target, head=made, nodes=12, depth=3, top=3)
+        out = specwb.decode(target, tiny.PROMPTS[2], method, max_new_tokens=6, temperature=temperature, seed=seed, trace=True)
+        draft = out.steps[0].draft
+        drafts[temperature, seed] = (draft.tokens.tolist(), draft.tree.parent.tolist())
+        assert draft.law is specwb.Law.POINT
+    assert len({str(d) for d in drafts.values()}) == 1
+
+
+# ------------------------------------------------------------------------------------------------------- 9.6, re-ranking
+
+
+class Tied(DynamicEagle):
+    """Confidences from a short list with a certainty in it, as a head gives that is sure: children tie with parents, and with each other."""
+
+    def _best(self, hidden):
+        rows, m, _ = hidden.shape
+        steps = torch.randint(0, 3, (rows, m, self.top), generator=self.chance).float() * -0.7
+        return steps.sort(-1, descending=True).values, torch.arange(self.top).expand(rows, m, -1)
+
+    def _drafted(self, state, scores, tokens, parents, depths):
+        self.made = scores, parents
+        return super()._drafted(state, scores, tokens, parents, depths)
+
+
+def test_a_parent_never_loses_to_its_child():
+    target, prompts = tiny.target(), [list(range(1, 9))] * 8
+    tied = 0
+    for seed in range(8):
+        drafter = Tied(head(), 14, 4, 3)
+        drafter.chance = torch.Generator().manual_seed(seed)
+        with torch.inference_mode():
+            state = target.open(prompts, [40] * 8, 64, Sampling(0.0), (), features=drafter.features)
+            drafter.open(state, target)
+            draft = drafter.propose(state, None)  # it draws nothing
+        scores, parents = drafter.made
+        tree = draft.tree
+        tied += int((scores.gather(1, (parents - 1).clamp_min(0)) == scores)[parents > 0].sum())
+        depth, parent, rank = tree.depth, tree.parent, draft.tokens
+        assert (depth[:, 1:] == depth.gather(1, parent[:, 1:]) + 1).all(), "a node hangs where it was made"
+        for row in range(8):
+            for node in range(1, tree.n):
+                elder = [i for i in range(1, tree.n) if parent[row, i] == parent[row, node] and rank[row, i] < rank[row, node]]
+                assert len(elder) == rank[row, node], "no sibling is kept without its elder ones"
+    assert tied > 100
+
+
+# ------------------------------------------------------------------------------------------------------- 9.7, loss and acceptance
+
+
+def test_divergence_bounds_acceptance():
+    rng = random.Random(5)
+    near = [(0.0, 0.0)]
+    for _ in range(300):
+        p, q = drawn(rng, 4), exact.norm([rng.choice([1, 2, 8, 60]) for _ in range(4)])
+        loss, accepted = divergence(p, q), float(exact.overlap(p, q))
+        pinsker, second = 1 - math.sqrt(loss / 2), 1 - math.sqrt(1 - math.exp(-loss))
+        assert accepted >= max(pinsker, second) - 1e-12
+        assert second >= math.exp(-loss) / 2
+        near.append((loss, accepted - max(pinsker, second)))
+    assert max(loss for loss, _ in near) > 2, "beyond 2 Pinsker's bound says nothing"
+
+
+def test_equal_loss_and_other_acceptance():
+    q, other, worse = exact.norm([6, 6, 1]), exact.norm([9, 2, 2]), exact.norm([13, 13, 2])
+    assert math.prod(q) == math.prod(other) > math.prod(worse)  # for a uniform p the divergence is - log(27 product) / 3
+    assert divergence(UNIFORM, q) == pytest.approx(divergence(UNIFORM, other), abs=1e-15)
+    assert divergence(UNIFORM, worse) > divergence(UNIFORM, other)
+    assert [exact.overlap(UNIFORM, law) for law in (q, other, worse)] == [F(29, 39), F(25, 39), F(31, 42)]
+    p = [F(1, 2) + F(1, 100), F(1, 2) - F(1, 100)]
+    assert divergence(p, p[::-1]) < 1e-3
+    assert p.index(max(p)) != p[::-1].index(max(p))
+    assert exact.overlap([1 - F(1, 100), F(1, 100)], [F(1), F(0)]) == 1 - F(1, 100)
+
+
+# ------------------------------------------------------------------------------------------------------- 9.8, errors in features
+
+
+def test_an_error_in_the_feature():
+    w, f = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+
+    def accepted(w, f, e) -> float:
+        return float(torch.minimum((w @ f).softmax(0), (w @ (f + e)).softmax(0)).sum())
+
+    errors = [torch.tensor(e, dtype=torch.float64) * math.log(3) for e in ([0.0, 1.0], [1.0, 0.0])]
+    assert [accepted(w, f, e) for e in errors] == pytest.approx([1.0, 0.75])
+    for loss in (torch.nn.functional.smooth_l1_loss, torch.nn.functional.mse_loss):
+        assert loss(f + errors[0], f) == loss(f + errors[1], f)
+    slack = []
+    for _ in range(300):
+        w, f, e = torch.randn(5, 3).double(), torch.randn(3).double(), torch.randn(3).double()
+        r = float((w @ e).max() - (w @ e).min())
+        slack.append(accepted(w, f, e) - 2 / (1 + math.exp(r / 2)))
+        assert slack[-1] >= -1e-12
+        assert r <= float(torch.cdist(w, w).max() * e.norm()) + 1e-9
+    assert min(slack) < 0.05
+    for root in (2, 3, 10):  # attained
+        p = exact.norm([1, root])
+        assert exact.overlap(p, p[::-1]) == F(2, 1 + root)
