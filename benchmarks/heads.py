@@ -15,11 +15,12 @@ import specwb
 from specwb.analysis import best_tree
 from specwb.evaluation.compare import compare
 from specwb.evaluation.cost import accepted_by_rank
+from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.prompts import interleave, load_prompts
 from specwb.options import spell
 from specwb.tree import Tree
 
-WIDE = {"mcsd": (4, 3, 2, 1, 1), "eagle": (4, 3, 2, 1, 1, 1), "medusa": (6, 4, 3)}
+WIDE = {**HEADS, "mcsd": (4, 3, 2, 1, 1)}
 
 
 def main() -> None:
@@ -34,8 +35,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     target = specwb.load(args.target, device=args.device)
-    kinds = ["mcsd", *(kind for kind in ("medusa", "eagle") if target.heads and (target.heads / kind).is_dir())]
-    third = target.heads is not None and (target.heads / "eagle3").is_dir()
+    kinds = ["mcsd", *(kind for kind in ("medusa", "eagle") if target.own_head(kind))]
+    third = target.own_head("eagle3") is not None
     document: dict = {"tables": {}}
     for text in args.temperatures.split(","):
         shared = {"max_new_tokens": args.max_new_tokens, "temperature": float(text)}

@@ -21,7 +21,7 @@ from rich.table import Table
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, help="Speculative decoding workbench."
 )
-train = typer.Typer(add_completion=False, no_args_is_help=True, help="Train the models that ship with the project.")
+train = typer.Typer(add_completion=False, no_args_is_help=True, help="Train the models that ship with the project, or a head on a target of yours.")
 app.add_typer(train, name="train")
 reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
 app.add_typer(reproduce, name="reproduce")
@@ -254,7 +254,10 @@ def list_methods() -> None:
     screen = _wide()
     screen.print(table)
     names = ", ".join(name + (" (LOSSY)" if rule.exactness is Exactness.LOSSY else "") for name, rule in RULES.items())
-    screen.print(f"every method takes rule=, one of {names}; mcsd takes draw=, one of {', '.join(DRAWS)}", highlight=False)
+    screen.print(
+        f"every method takes rule=, one of {names}; mcsd and eagle take draw=, one of {', '.join(DRAWS)}; methods with heads take head=",
+        highlight=False,
+    )
 
 
 @train.command("lab")
@@ -283,7 +286,7 @@ def _train_head(kind: str) -> None:
         steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
         rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
         length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
-        options: Annotated[str, typer.Option("--set", help="The head's own, such as heads=5 or unroll=5,regression=0.1.")] = "",
+        options: Annotated[str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle).")] = "",
         text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
         generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
         corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,

@@ -21,7 +21,7 @@ class EagleDrafter(Levels):
     was drawn from, at slot known - 2. A text of one token has no such state; its only pair has a zero state, and draws no better for it.
 
     Catch-up window: each round begins by feeding the last D + 1 pairs again, now with the target's own states where the draft had only the
-    head's. On the CPU a single row feeds no more than it has new: the length of the round before.
+    head's. A single row whose rounds are not recorded feeds no more than it has new: the length of the round before.
 
     Laws: as :class:`Levels`. ``draw="greedy"`` are point masses at every temperature (EAGLE-2's verification), ``draw="without"`` the published
     EAGLE-1's sampling without replacement.
@@ -35,7 +35,7 @@ class EagleDrafter(Levels):
     def __init__(self, head: EagleHead, tree: Tree, draw: str = "without") -> None:
         super().__init__(tree, draw)
         self.head, self.features = head, head.features
-        self.stack = Stack(head.config, head.blocks, head.rotary_emb)
+        self.stack = Stack.of(head)
         self.window = tree.D + 1
 
     def open(self, state: State, target: Target) -> None:

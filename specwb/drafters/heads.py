@@ -91,7 +91,7 @@ def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
 
     Accuracies are made not to rise with rank: among the far ranks they are counts of a few places, and the head's order is what a tree follows.
     """
-    tables = [found["rank"] for found in card.get("held_out", {}).values()]
+    tables = [found["rank"] for found in card.get("held_out", {}).values() if "rank" in found]
     if tables:
         deep = min(map(len, tables))
         rates = [[sum(t[d][r] for t in tables) / len(tables) for r in range(len(tables[0][d]))] for d in range(deep)]
@@ -106,16 +106,18 @@ def _head(kind: str, target: Target, given: Any, load: Callable[..., Any], wante
         return given
     place = given
     if place is None:
-        own = target.heads / kind if target.heads is not None else None
-        if own is None or not own.is_dir():
+        own = target.own_head(kind)
+        if own is None:
             raise MethodError(f"{target.name!r} has no {kind} head of its own; name one with head= (specwb train {kind} makes one)")
         place = own
     if not isinstance(place, str | Path):
         raise MethodError(f"{kind}: head must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
+    # one copy a target, however many methods use it; read again when it was trained anew
     kept = target.__dict__.setdefault("_heads", {})
-    if (kind, str(place)) not in kept:
-        kept[kind, str(place)] = load(place, target)
-    return kept[kind, str(place)]
+    written = max((p.stat().st_mtime_ns for p in Path(place).glob("*")), default=0)
+    if kept.get((kind, str(place)), (None,))[0] != written:
+        kept[kind, str(place)] = written, load(place, target)
+    return kept[kind, str(place)][1]
 
 
 def _same_sizes(kind: str, target: Target, head: Any) -> None:

@@ -178,7 +178,7 @@ def _methods(specs: list, target: Target, draft: Target | str | None, sampling: 
 
 def usual(target: Target) -> list[str]:
     """Every registered method but those whose trained head the target does not have."""
-    return [key for key, entry in METHODS.items() if not entry.head or (target.heads is not None and (target.heads / entry.head).is_dir())]
+    return [key for key, entry in METHODS.items() if not entry.head or target.own_head(entry.head)]
 
 
 def _build(spec: str, target: Target, draft: Target | str | None) -> Method:

@@ -1,7 +1,7 @@
 """The cost model of drafting with a trained head: measured on a few trees, predicted for any.
 
 A round over a tree of n nodes and depth D costs ``t_target(n) + a + b D + c m``, with m the nodes that are fed to the head (all but the last level;
-none where one pass makes all levels). a, b, c are a least-squares fit to whole rounds; acceptance by depth and rank is counted on one wide tree.
+none where one pass makes all levels). a, b, c >= 0 are a least-squares fit to whole rounds; acceptance by depth and rank is counted on one wide tree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from specwb.analysis import expected_rounds, tree_reach
 from specwb.evaluation.cost import CostModel, _at, _Tally, _timed
@@ -93,7 +94,7 @@ def calibrate_head(
     columns = np.array([[1.0, tree.D, _fed(kind, tree)] for tree in trees])
     if kind == "medusa":
         columns = columns[:, :2]
-    found = np.linalg.lstsq(columns, np.array(extra), rcond=None)[0].tolist()
+    found = nnls(columns, np.array(extra))[0].tolist()  # none of them can be negative
     opening = max(0.0, median(float(first[i] - later[i]) for i in range(1, len(first))) - float(first[0] - later[0]))
     tally = _Tally(wide)
     for i, row in enumerate(prompts):

@@ -24,6 +24,7 @@ from specwb.evaluation.cost import CostModel, calibrate
 from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
+from specwb.files import weights_hash
 from specwb.methods import Method, draft_model, spell
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -171,8 +172,8 @@ def part(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]
 
 def own_heads(target: Target) -> dict[str, str]:
     """The trained heads that lie beside the target, and their sha256."""
-    found = {kind: target.heads / kind / "card.json" for kind in HEADS} if target.heads is not None else {}
-    return {kind: json.loads(card.read_text()).get("sha256", "") for kind, card in found.items() if card.is_file()}
+    found = {kind: target.own_head(kind) for kind in HEADS}
+    return {kind: weights_hash(place) for kind, place in found.items() if place is not None}
 
 
 def settings(model: CostModel, nodes: int, tokens: int, temperature: float, heads: dict[str, HeadCost] | None = None) -> list[Setting]:
@@ -202,8 +203,9 @@ def settings(model: CostModel, nodes: int, tokens: int, temperature: float, head
         for tree in dict.fromkeys(tree.host for tree in trees if 1 < tree.n <= nodes):
             shape = Tree(tree)
             found.append(Setting(f"{kind}:tree={spell(shape)}", kind, shape, head=kind))
-        if kind == "eagle" and 4 < len(best) <= nodes:
-            found.append(Setting(f"eagle2:nodes={len(best)},depth={Tree.parents(best).D},top=4", "eagle2"))
+        depth = Tree.parents(best).D
+        if kind == "eagle" and len(best) > depth + 1:  # a chain follows nothing
+            found.append(Setting(f"eagle2:nodes={min(len(best), 5 + 16 * (depth - 1))},depth={depth},top=4", "eagle2"))
     return [*found, Setting("pld", "prompt lookup")]
 
 

@@ -118,6 +118,18 @@ class Stack:
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self._ropes: list[tuple[Tensor, Tensor]] = []  # the last is the longest; captured graphs may still read the others
 
+    @classmethod
+    def of(cls, head: Any) -> Stack:
+        """Of a trained head (``config``, ``blocks``, ``rotary_emb``): one for all that draft with it, made anew where its weights were moved."""
+        kept = head.__dict__.get("_stack")
+        shared = kept is not None and all(
+            layer.qkv.untyped_storage().data_ptr() == block.self_attn.q_proj.weight.untyped_storage().data_ptr()
+            for layer, block in zip(kept.layers, head.blocks, strict=True)
+        )
+        if not shared:
+            head.__dict__["_stack"] = kept = cls(head.config, head.blocks, head.rotary_emb)
+        return kept
+
     @property
     def dtype(self) -> torch.dtype:
         return self.layers[0].qkv.dtype

@@ -51,7 +51,8 @@ class Stored:
             if index.is_file() or (where / name).is_file():
                 weights = {key: w for part in parts for key, w in _tensors(where / part, wanted).items()}
                 return cls(where, config, weights, card)
-        raise HeadError(f"{where}: none of {', '.join(names)} is there")
+        there = sorted(path.name for path in where.iterdir() if path.suffix in (".safetensors", ".bin", ".pt"))
+        raise HeadError(f"{where}: none of {', '.join(names)} is there{f', but {there[0]}: another kind of head?' if there else ''}")
 
 
 def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
@@ -80,7 +81,8 @@ def _folder(source: str | Path) -> Path:
     if path.is_dir():
         return path
     if isinstance(source, Path) or str(source).startswith(("/", ".", "~")) or str(source).count("/") != 1:
-        raise HeadError(f"head folder {source} does not exist")
+        why = "is a file; name the folder it is in" if path.is_file() else "does not exist"
+        raise HeadError(f"head folder {source} {why}")
     from huggingface_hub import snapshot_download
 
     try:

@@ -217,7 +217,7 @@ def usual_layers(layers: int) -> tuple[int, int, int]:
         HeadError: fewer than six layers.
     """
     if layers < 6:
-        raise HeadError(f"EAGLE-3's three feature layers need a target of at least 6 layers, this one has {layers}; name them with layers=")
+        raise HeadError(f"EAGLE-3's three feature layers need a target of at least 6 layers, this one has {layers}")
     return 2, layers // 2, layers - 3
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +42,27 @@ class Target:
     def sha256(self) -> str | None:
         """Of its weight files, None where they are not in a local folder: what trained heads name their target by."""
         return weights_hash(self.folder) if self.folder is not None else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """:attr:`sha256`, or one of the weights in memory where there are no files: what text that the target wrote is kept under."""
+        if self.sha256 is not None:
+            return self.sha256
+        digest = hashlib.sha256()
+        for name, weight in sorted(self.model.state_dict().items()):
+            digest.update(name.encode() + weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def own_head(self, kind: str) -> Path | None:
+        """The folder of a trained head that lies beside this target and whose card names it; None where there is none."""
+        place = None if self.heads is None else self.heads / kind
+        if place is None or not (place / "card.json").is_file():
+            return None
+        try:
+            trained = json.loads((place / "card.json").read_text("utf-8")).get("target_sha256")
+        except (ValueError, AttributeError):
+            return None
+        return place if trained and trained == self.sha256 else None
 
     @property
     def device(self) -> torch.device:

@@ -132,6 +132,19 @@ class Log:
     measured: list[list] = field(default_factory=list)
 
 
+def saved_state(checkpoint: Path, identity: str) -> dict | None:
+    """What an interrupted run left, None where nothing is there. Raises TrainingError where it is damaged or of another run."""
+    if not checkpoint.exists():
+        return None
+    try:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise TrainingError(f"{checkpoint} cannot be read ({error}); delete it to start again") from error
+    if not isinstance(state, dict) or state.get("identity") != identity:
+        raise TrainingError(f"{checkpoint} is of another run (other data, recipe or seed); delete it or choose another --out")
+    return state
+
+
 MEASURES = 10  # times a run looks at held-out text
 
 
@@ -161,13 +174,7 @@ def fit(
     main, several = processes.is_main_process, processes.num_processes > 1
     bases = [group["lr"] for o in opts for group in o.param_groups]
     start = 0
-    if checkpoint.exists():
-        try:
-            state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise TrainingError(f"{checkpoint} cannot be read ({error}); delete it to start again") from error
-        if not isinstance(state, dict) or state.get("identity") != identity:
-            raise TrainingError(f"{checkpoint} is of another run (other data, recipe or seed); delete it or choose another --out")
+    if (state := saved_state(checkpoint, identity)) is not None:
         model.load_state_dict(state["model"])
         for o, s in zip(opts, state["optimisers"], strict=True):
             o.load_state_dict(s)

@@ -30,7 +30,7 @@ def generated_text(target: Target, data: Corpus, root: Path, *, tokens: int, len
     Raises:
         TrainingError: a block cannot be written.
     """
-    what = json.dumps([target.sha256 or target.name, data.sha256, length, seed, mixture, ROWS, PROMPT, TEMPERATURES])
+    what = json.dumps([target.fingerprint, data.sha256, length, seed, mixture, ROWS, PROMPT, TEMPERATURES])
     folder = root / hashlib.sha256(what.encode()).hexdigest()[:12]
     with everyone() as main:
         if main:

@@ -28,7 +28,7 @@ from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
 from specwb.options import parse_value, whole
 from specwb.training import corpus as text
-from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, say, share, training_device
+from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, saved_state, say, share, training_device
 from specwb.training.generate import PROMPT, generated_text
 
 RANKS = 10  # how far down a drafter's list the measure looks
@@ -256,16 +256,20 @@ def train_head(
     steps, rows, length = budget["steps"], budget["rows"], budget["length"]
     _check(kind, settings, target, data, length, source)
     share(np.empty((rows, 0)))
+    if "vocabulary" in settings:  # as the card is to say it
+        settings = {**settings, "vocabulary": min(settings["vocabulary"], target.vocabulary)}
     place = target.device
     recipe = RECIPES[kind](target, settings)
     torch.manual_seed(seed)
     head = recipe.make(data, mixture).to(place)
     run = {"kind": kind, "settings": settings, "budget": budget, "seed": seed, "text": source, "corpus": data.sha256,
-           "target": target.sha256 or target.name, "mixture": mixture}  # fmt: skip
+           "target": target.fingerprint, "mixture": mixture}  # fmt: skip
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
+    checkpoint = out.with_name(out.name + ".checkpoint.pt")
     if _finished(out, identity):
         say(f"{out} holds this head, finished")
         return out
+    saved_state(checkpoint, identity)  # a run of another kind there is said before any work
     own = None
     if source == "generated":
         tokens = min(budget.get("generated") or steps * rows * length // 8, steps * rows * length)
@@ -287,7 +291,7 @@ def train_head(
         return [round(sum(f[d][0] for f in found) / len(found), 3) for d in range(len(found[0]))]
 
     plan = Plan(steps, recipe.lr_matrix, recipe.lr_other, weight_decay=0.05, warmup=min(50, max(1, steps // 10)), decay=0.5)
-    log = fit(kind, head, loss, plan, out.with_name(out.name + ".checkpoint.pt"), identity, measure=acceptance, with_adam=recipe.with_adam(head))
+    log = fit(kind, head, loss, plan, checkpoint, identity, measure=acceptance, with_adam=recipe.with_adam(head))
     card = {
         "name": kind, "run": identity, "parameters": sum(p.numel() for p in head.parameters()), **settings,
         "budget": note, **budget, "seed": seed, "text": source,
@@ -312,7 +316,7 @@ def _check(kind: str, settings: dict[str, Any], target: Target, data: text.Corpu
         if name not in known:
             raise TrainingError(f"{kind} has no setting {name!r}; its settings: {', '.join(known)}")
         if isinstance(known[name], int):
-            whole(f"{kind}: {name}", value)
+            whole(f"{kind}: {name}", value, 1 if known[name] else 0)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise TrainingError(f"{kind}: {name} must be a number >= 0, got {value!r}")
     if length > target.context:

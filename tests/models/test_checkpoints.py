@@ -559,7 +559,7 @@ def test_files_have_the_published_keys_and_shapes(tmp_path, target):
 def test_an_eagle_head_of_another_vocabulary(tmp_path):
     """Without an embedding no shape tells."""
     tiny.head("eagle").save(tmp_path)
-    with pytest.raises(HeadError, match="trained for a target of 64 tokens, .* has 80"):
+    with pytest.raises(HeadError, match=r"trained for a target of 64 tokens, .* has 80"):
         load_eagle(tmp_path, specwb.load(tiny.build("llama", vocab_size=80)))
 
 
