@@ -30,6 +30,18 @@ DRAFTED: dict[str, Any] = {"fg": 32}  # blue; the numbers are of the 256-colour 
 CLOSING: dict[str, Any] = {"fg": 166, "underline": True}  # vermilion, and underlined: colour alone says nothing to some
 
 
+# options that several commands share
+TARGET = Annotated[str, typer.Option(help="lab, a folder or a hub id.")]
+DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
+DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
+DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
+BUDGET = Annotated[str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")]
+LIKE_COMPARE = Annotated[str, typer.Option(help="As for compare.")]
+SEED = Annotated[int, typer.Option(min=0, max=2**62)]
+RESULTS = Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")]
+RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
+
+
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")],
@@ -38,11 +50,11 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
-    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
-    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    seed: SEED = 0,
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
     chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")] = False,
     baseline: Annotated[bool, typer.Option("--baseline", help="Then measure against plain decoding.")] = False,
 ) -> None:
@@ -112,11 +124,11 @@ def compare(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     batch: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
-    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
-    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    seed: SEED = 0,
     seconds: Annotated[float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")] = 150.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the results here.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Also write a report with figures here.")] = None,
@@ -156,16 +168,16 @@ def compare(
 
 @app.command()
 def tune(
-    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
-    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     nodes: Annotated[int, typer.Option(min=2, help="Of the largest tree, its root included.")] = 32,
     prompts: Annotated[str, typer.Option(help="As for compare; one in three calibrates, the others measure.")] = "lab",
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     seconds: Annotated[float, typer.Option(min=0, help="About how long to measure, after a minute of calibration; 0 = all prompts.")] = 150.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
+    seed: SEED = 0,
     out: Annotated[Path | None, typer.Option(help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; its calibration is used again.")] = None,
 ) -> None:
     """Predict the speedup of chains and trees from measured costs and acceptance, measure it, and name the best."""
@@ -262,9 +274,9 @@ def list_methods() -> None:
 
 @train.command("lab")
 def train_lab(
-    budget: Annotated[str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")] = "cpu",
+    budget: BUDGET = "cpu",
     out: Annotated[Path, typer.Option(help="Family folder; an interrupted run in it goes on.")] = Path("build/lab"),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    device: DEVICE = "auto",
     continue_: Annotated[bool, typer.Option("--continue", help="Start from the shipped weights.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, max=2**31, help="Default: the recipe's.")] = None,
 ) -> None:
@@ -280,9 +292,9 @@ def train_lab(
 
 def _train_head(kind: str) -> None:
     def command(
-        target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
+        target: TARGET = "lab",
         out: Annotated[Path | None, typer.Option(help="Head folder; an interrupted run in it goes on. Default build/heads/KIND.")] = None,
-        budget: Annotated[str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")] = "cpu",
+        budget: BUDGET = "cpu",
         steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
         rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
         length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
@@ -290,7 +302,7 @@ def _train_head(kind: str) -> None:
         text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
         generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
         corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
-        device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+        device: DEVICE = "auto",
         seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
     ) -> None:
         from specwb.training.fit import say
@@ -313,64 +325,65 @@ for _kind in ("medusa", "eagle", "eagle3"):
 
 @reproduce.command("mcsd")
 def reproduce_mcsd(
-    out: Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")] = Path("build/reproduce/mcsd.json"),
+    out: RESULTS = Path("build/reproduce/mcsd.json"),
     seconds: Annotated[float, typer.Option(min=0, help="About how long to measure in all, but two prompts a cell at least.")] = 300.0,
     temperatures: Annotated[str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")] = "0,0.3,0.7,1",
     rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
-    prompts: Annotated[str, typer.Option(help="As for compare.")] = "lab",
-    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
-    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
-    restart: Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")] = False,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
 ) -> None:
     """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts on what is claimed of them."""
-    from specwb import load
-    from specwb.evaluation.prompts import load_prompts
-    from specwb.methods import draft_model
     from specwb.reproduce import mcsd
     from specwb.reproduce.store import Store, identity
 
-    cells = mcsd.grid(_numbers(temperatures, "--temperatures"))
-    questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype)
-    helper = draft_model(model, draft)
-    own = {"prompts": prompts, "temperatures": _numbers(temperatures, "--temperatures"), "rounds": rounds, "seed": seed}
-    store = Store(out, identity("mcsd", model, helper, **own), restart)
+    ts = _numbers(temperatures, "--temperatures")
+    cells = mcsd.grid(ts)
+    questions, model, helper = _pair(prompts, target, draft, device, dtype)
+    store = Store(out, identity("mcsd", model, helper, prompts=prompts, temperatures=ts, rounds=rounds, seed=seed), restart)
     run = partial(mcsd.run, model, questions, store, cells, draft=helper, rounds_each=rounds, seconds=seconds, seed=seed)
     _reproduced(store, run, partial(mcsd.report, store, cells), mcsd)
 
 
 @reproduce.command("acceptance")
 def reproduce_acceptance(
-    out: Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")] = Path("build/reproduce/acceptance.json"),
+    out: RESULTS = Path("build/reproduce/acceptance.json"),
     positions: Annotated[int, typer.Option(min=1, help="A prompt and temperature.")] = 4,
     temperatures: Annotated[str, typer.Option(help="Comma-separated, > 0.")] = "0.3,0.7,1",
     tokens: Annotated[int, typer.Option(min=1, help="Length of the texts that positions are taken from.")] = 48,
-    prompts: Annotated[str, typer.Option(help="As for compare.")] = "lab",
-    target: Annotated[str, typer.Option(help="lab, a folder or a hub id.")] = "lab",
-    draft: Annotated[str | None, typer.Option(help="Draft model; default the target's own.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**62)] = 0,
-    restart: Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")] = False,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
 ) -> None:
     """Acceptance of every rule beside the optimum, from both models' exact laws along the target's own texts: which rule wins where."""
-    from specwb import load
-    from specwb.evaluation.prompts import load_prompts
-    from specwb.methods import draft_model
     from specwb.reproduce import acceptance
     from specwb.reproduce.store import Store, identity
 
     ts = _numbers(temperatures, "--temperatures")
-    questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype)
-    helper = draft_model(model, draft)
+    questions, model, helper = _pair(prompts, target, draft, device, dtype)
     own = {"prompts": prompts, "temperatures": ts, "ks": list(acceptance.KS), "tokens": tokens, "positions": positions, "seed": seed}
     store = Store(out, identity("acceptance", model, helper, **own), restart)
     run = partial(acceptance.run, model, questions, store, draft=helper, temperatures=ts, tokens=tokens, positions=positions, seed=seed)
     _reproduced(store, run, partial(acceptance.report, store), acceptance)
+
+
+def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
+    """Questions, target and draft."""
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.methods import draft_model
+
+    questions = load_prompts(prompts)
+    model = load(target, device=device, dtype=dtype)
+    return questions, model, draft_model(model, draft)
 
 
 def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:

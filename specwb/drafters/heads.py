@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from specwb.options import MethodError, shape, whole
 from specwb.tree import MOST, Tree
 
 _PUBLISHED = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
+ALL = "all"  # domains of a card
 EAGLE_TREE = Tree.paths([tuple(map(int, path)) for path in _PUBLISHED.split()])
 """The published EAGLE-1's tree of 25 candidates (its ``mc_sim_7b_63``)."""
 LOG = [(0.56, 0.78), (0.32, 0.56), (0.20, 0.42), (0.15, 0.34), (0.12, 0.30)]
@@ -85,18 +86,27 @@ def _dynamic(key: str, kind: str, target: Target, head: Any, nodes: int, depth: 
         raise MethodError(f"{key}: {error}") from error
 
 
+def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
+    """``[positions][ranks]``: how often the right token is the head's r-th guess, as its card says; of ``all`` domains the mean.
+
+    Raises:
+        ValueError: the card has no such domain, or nothing was measured.
+    """
+    found = {name: entry["rank"] for name, entry in card.get("held_out", {}).items() if "rank" in entry}
+    if not found or domain not in (ALL, *found):
+        raise ValueError(f"domain must be one that was measured, {', '.join([ALL, *found]) if found else 'but the card has none'}; got {domain!r}")
+    tables = [table for name, table in found.items() if domain in (ALL, name)]
+    return [[sum(at) / len(tables) for at in zip(*rows, strict=True)] for rows in zip(*tables, strict=True)]
+
+
 def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
     """The tree of ``nodes`` nodes with the largest expected length under a head's accuracies by position and rank (its card's, averaged over
     domains); of a head without a card under those of the published log.
 
     Accuracies are made not to rise with rank: among the far ranks they are counts of a few places, and the head's order is what a tree follows.
     """
-    tables = [found["rank"] for found in card.get("held_out", {}).values() if "rank" in found]
-    if tables:
-        deep = min(map(len, tables))
-        rates = [[sum(t[d][r] for t in tables) / len(tables) for r in range(len(tables[0][d]))] for d in range(deep)]
-    else:
-        rates = [[one, *[(five - one) / 4] * 4] for one, five in LOG]
+    measured = any("rank" in entry for entry in card.get("held_out", {}).values())
+    rates = accuracies(card) if measured else [[one, *[(five - one) / 4] * 4] for one, five in LOG]
     return Tree.parents(grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes))
 
 

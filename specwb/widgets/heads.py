@@ -12,24 +12,9 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis import path_values
-from specwb.drafters.heads import measured_tree
+from specwb.drafters.heads import ALL, accuracies, measured_tree
 from specwb.verify.exact import depths
 from specwb.widgets.live import redraw
-
-ALL = "all"
-
-
-def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
-    """``[positions][ranks]``: how often the right token is the head's r-th guess, as its card says; of ``all`` domains the mean.
-
-    Raises:
-        ValueError: the card has no such domain, or nothing was measured.
-    """
-    found = card.get("held_out", {})
-    if not found or domain not in (ALL, *found):
-        raise ValueError(f"domain must be one that was measured, {', '.join([ALL, *found]) if found else 'but the card has none'}; got {domain!r}")
-    tables = [entry["rank"] for name, entry in found.items() if domain in (ALL, name)]
-    return [[sum(at) / len(tables) for at in zip(*rows, strict=True)] for rows in zip(*tables, strict=True)]
 
 
 class HeadsExplorer(w.VBox):
