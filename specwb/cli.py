@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shlex
-import signal
 import sys
 import time
 from functools import partial
@@ -14,32 +13,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+from specwb.commands.reproduce import reproduce
+from specwb.commands.shared import DEVICE, DRAFT, DTYPE, SEED, TARGET, errors, table, wide
+from specwb.commands.train import train
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, help="Speculative decoding workbench."
 )
-train = typer.Typer(add_completion=False, no_args_is_help=True, help="Train the models that ship with the project, or a head on a target of yours.")
 app.add_typer(train, name="train")
-reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
 app.add_typer(reproduce, name="reproduce")
-errors = Console(stderr=True)
 DRAFTED: dict[str, Any] = {"fg": 32}  # blue; the numbers are of the 256-colour palette, near those of the figures
 CLOSING: dict[str, Any] = {"fg": 166, "underline": True}  # vermilion, and underlined: colour alone says nothing to some
-
-
-# options that several commands share
-TARGET = Annotated[str, typer.Option(help="lab, a folder or a hub id.")]
-DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
-DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
-DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
-BUDGET = Annotated[str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")]
-LIKE_COMPARE = Annotated[str, typer.Option(help="As for compare.")]
-SEED = Annotated[int, typer.Option(min=0, max=2**62)]
-RESULTS = Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")]
-RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
 
 
 @app.command()
@@ -154,8 +141,8 @@ def compare(
             model, questions, specs(methods) if methods else None, draft=draft, temperature=temperature, max_new_tokens=max_new_tokens,
             batch=batch, seconds=seconds or None, seed=seed, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
         )  # fmt: skip
-    out = _wide()
-    out.print(_table(report.cells(frame), ("method", "exact")))
+    out = wide()
+    out.print(table(report.cells(frame), ("method", "exact")))
     for note in report.notes(frame.attrs):
         out.print(note, highlight=False, markup=False, soft_wrap=True)
     if json_file is not None:
@@ -197,8 +184,8 @@ def tune(
             model, questions, draft=draft, temperature=temperature, nodes=nodes, max_new_tokens=max_new_tokens, seconds=seconds or None, seed=seed,
             path=path, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
         )  # fmt: skip
-    screen = _wide()
-    screen.print(_table(tuning.cells(result), ("setting",)))
+    screen = wide()
+    screen.print(table(tuning.cells(result), ("setting",)))
     given = {"--target": target, "--draft": draft, "--device": device, "--dtype": dtype, "--prompts": prompts, "--temperature": f"{temperature:g}"}
     usual = {"--target": "lab", "--draft": None, "--device": "auto", "--dtype": "auto", "--prompts": "lab", "--temperature": "0"}
     options = [word for name, value in given.items() if value is not None and value != usual[name] for word in (name, value)]
@@ -206,21 +193,6 @@ def tune(
         screen.print(note, highlight=False, markup=False, soft_wrap=True)
     if result["interrupted"]:
         raise typer.Exit(130)
-
-
-def _table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
-    """Columns named in ``words`` are text, the others numbers."""
-    table = Table(header_style="bold")
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row.values())
-    return table
-
-
-def _wide() -> Console:
-    """Standard output; where it is no terminal, wide enough for the tables."""
-    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 @app.command()
@@ -237,10 +209,10 @@ def verify(
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("verifying", total=1.0)
         report = suite.run(full, lambda done, text: bar.update(task, completed=done, description=text), rule)
-    screen = _wide()
+    screen = wide()
     for rows, words in ((suite.cells(report), ("rule", "draft laws", "verdict")), (suite.wrong_cells(report), ("wrong rule", "of", "what is wrong"))):
         if rows:
-            screen.print(_table(rows, words))
+            screen.print(table(rows, words))
     for note in suite.notes(report):
         screen.print(note, highlight=False, markup=False, soft_wrap=True)
     if report.interrupted:
@@ -263,157 +235,13 @@ def list_methods() -> None:
     for entry in METHODS.values():
         options = ", ".join(n if p.default is None else f"{n}={spell(p.default)}" for n, p in entry.options.items() if n not in ("draft", "head"))
         table.add_row(entry.key, entry.exactness.value, entry.needs, options, entry.paper)
-    screen = _wide()
+    screen = wide()
     screen.print(table)
     names = ", ".join(name + (" (LOSSY)" if rule.exactness is Exactness.LOSSY else "") for name, rule in RULES.items())
     screen.print(
         f"every method takes rule=, one of {names}; mcsd and eagle take draw=, one of {', '.join(DRAWS)}; methods with heads take head=",
         highlight=False,
     )
-
-
-@train.command("lab")
-def train_lab(
-    budget: BUDGET = "cpu",
-    out: Annotated[Path, typer.Option(help="Family folder; an interrupted run in it goes on.")] = Path("build/lab"),
-    device: DEVICE = "auto",
-    continue_: Annotated[bool, typer.Option("--continue", help="Start from the shipped weights.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**31, help="Default: the recipe's.")] = None,
-) -> None:
-    """Rebuild the lab family from text; stop and restart it at any moment."""
-    from specwb.models.load import data_dir
-    from specwb.training.lab import build
-
-    # a polite kill saves, like Ctrl-C; after a hard one the last checkpoint (at most a minute old) is resumed
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
-    errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False)
-
-
-def _train_head(kind: str) -> None:
-    def command(
-        target: TARGET = "lab",
-        out: Annotated[Path | None, typer.Option(help="Head folder; an interrupted run in it goes on. Default build/heads/KIND.")] = None,
-        budget: BUDGET = "cpu",
-        steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
-        rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
-        length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
-        options: Annotated[str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle).")] = "",
-        text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
-        generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
-        corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
-        device: DEVICE = "auto",
-        seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
-    ) -> None:
-        from specwb.training.fit import say
-        from specwb.training.heads import train_for
-
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        place = out or Path("build/heads") / kind
-        changes = {"steps": steps, "rows": rows, "length": length}
-        train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
-        say(f"the head is in {place}; use it with {kind}:head={place}")
-
-    article = "an" if kind[0] == "e" else "a"
-    command.__doc__ = f"Train {article} {kind} head on a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
-    train.command(kind)(command)
-
-
-for _kind in ("medusa", "eagle", "eagle3"):
-    _train_head(_kind)
-
-
-@reproduce.command("mcsd")
-def reproduce_mcsd(
-    out: RESULTS = Path("build/reproduce/mcsd.json"),
-    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure in all, but two prompts a cell at least.")] = 300.0,
-    temperatures: Annotated[str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")] = "0,0.3,0.7,1",
-    rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts on what is claimed of them."""
-    from specwb.reproduce import mcsd
-    from specwb.reproduce.store import Store, identity
-
-    ts = _numbers(temperatures, "--temperatures")
-    cells = mcsd.grid(ts)
-    questions, model, helper = _pair(prompts, target, draft, device, dtype)
-    store = Store(out, identity("mcsd", model, helper, prompts=prompts, temperatures=ts, rounds=rounds, seed=seed), restart)
-    run = partial(mcsd.run, model, questions, store, cells, draft=helper, rounds_each=rounds, seconds=seconds, seed=seed)
-    _reproduced(store, run, partial(mcsd.report, store, cells), mcsd)
-
-
-@reproduce.command("acceptance")
-def reproduce_acceptance(
-    out: RESULTS = Path("build/reproduce/acceptance.json"),
-    positions: Annotated[int, typer.Option(min=1, help="A prompt and temperature.")] = 4,
-    temperatures: Annotated[str, typer.Option(help="Comma-separated, > 0.")] = "0.3,0.7,1",
-    tokens: Annotated[int, typer.Option(min=1, help="Length of the texts that positions are taken from.")] = 48,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """Acceptance of every rule beside the optimum, from both models' exact laws along the target's own texts: which rule wins where."""
-    from specwb.reproduce import acceptance
-    from specwb.reproduce.store import Store, identity
-
-    ts = _numbers(temperatures, "--temperatures")
-    questions, model, helper = _pair(prompts, target, draft, device, dtype)
-    own = {"prompts": prompts, "temperatures": ts, "ks": list(acceptance.KS), "tokens": tokens, "positions": positions, "seed": seed}
-    store = Store(out, identity("acceptance", model, helper, **own), restart)
-    run = partial(acceptance.run, model, questions, store, draft=helper, temperatures=ts, tokens=tokens, positions=positions, seed=seed)
-    _reproduced(store, run, partial(acceptance.report, store), acceptance)
-
-
-def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
-    """Questions, target and draft."""
-    from specwb import load
-    from specwb.evaluation.prompts import load_prompts
-    from specwb.methods import draft_model
-
-    questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype)
-    return questions, model, draft_model(model, draft)
-
-
-def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:
-    """Run with a bar, keep what was found whatever happens, print it."""
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("reproducing", total=1.0)
-        interrupted = run(progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text))
-    if not store.cells:
-        raise typer.Exit(130)
-    store.document["command"] = shlex.join(["specwb", *sys.argv[1:]])
-    document = report()
-    store.save(final=True)
-    screen = _wide()
-    for title, rows in system.tables(document):
-        screen.print(title, highlight=False, markup=False)
-        screen.print(_table(rows, ("tree", "text", "best")))
-    for note in [*system.notes(document), f"kept in {store.path}"]:
-        screen.print(note, highlight=False, markup=False, soft_wrap=True)
-    if interrupted:
-        raise typer.Exit(130)
-
-
-def _numbers(text: str, option: str) -> list[float]:
-    """``"0,0.7,1"`` -> numbers, each once. Raises ValueError where one is none or no temperature."""
-    from specwb.probability import Sampling
-
-    try:
-        return list(dict.fromkeys(Sampling(float(part)).temperature for part in text.split(",")))
-    except ValueError as error:
-        raise ValueError(f"{option} must be temperatures such as 0,0.7,1, got {text!r}: {error}") from error
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Groups of the command line, and what its commands share."""

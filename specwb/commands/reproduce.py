@@ -1,0 +1,109 @@
+"""specwb reproduce: what papers claim, measured."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from specwb.commands.shared import DEVICE, DRAFT, DTYPE, LIKE_COMPARE, RESTART, RESULTS, SEED, TARGET, errors, table, wide
+
+reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
+
+
+@reproduce.command("mcsd")
+def reproduce_mcsd(
+    out: RESULTS = Path("build/reproduce/mcsd.json"),
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure in all, but two prompts a cell at least.")] = 300.0,
+    temperatures: Annotated[str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")] = "0,0.3,0.7,1",
+    rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
+) -> None:
+    """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts on what is claimed of them."""
+    from specwb.reproduce import mcsd
+    from specwb.reproduce.store import Store, identity
+
+    ts = numbers(temperatures, "--temperatures")
+    cells = mcsd.grid(ts)
+    questions, model, helper = _pair(prompts, target, draft, device, dtype)
+    store = Store(out, identity("mcsd", model, helper, prompts=prompts, temperatures=ts, rounds=rounds, seed=seed), restart)
+    run = partial(mcsd.run, model, questions, store, cells, draft=helper, rounds_each=rounds, seconds=seconds, seed=seed)
+    _reproduced(store, run, partial(mcsd.report, store, cells), mcsd)
+
+
+@reproduce.command("acceptance")
+def reproduce_acceptance(
+    out: RESULTS = Path("build/reproduce/acceptance.json"),
+    positions: Annotated[int, typer.Option(min=1, help="A prompt and temperature.")] = 4,
+    temperatures: Annotated[str, typer.Option(help="Comma-separated, > 0.")] = "0.3,0.7,1",
+    tokens: Annotated[int, typer.Option(min=1, help="Length of the texts that positions are taken from.")] = 48,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
+) -> None:
+    """Acceptance of every rule beside the optimum, from both models' exact laws along the target's own texts: which rule wins where."""
+    from specwb.reproduce import acceptance
+    from specwb.reproduce.store import Store, identity
+
+    ts = numbers(temperatures, "--temperatures")
+    questions, model, helper = _pair(prompts, target, draft, device, dtype)
+    own = {"prompts": prompts, "temperatures": ts, "ks": list(acceptance.KS), "tokens": tokens, "positions": positions, "seed": seed}
+    store = Store(out, identity("acceptance", model, helper, **own), restart)
+    run = partial(acceptance.run, model, questions, store, draft=helper, temperatures=ts, tokens=tokens, positions=positions, seed=seed)
+    _reproduced(store, run, partial(acceptance.report, store), acceptance)
+
+
+def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
+    """Questions, target and draft."""
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.methods import draft_model
+
+    questions = load_prompts(prompts)
+    model = load(target, device=device, dtype=dtype)
+    return questions, model, draft_model(model, draft)
+
+
+def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:
+    """Run with a bar, keep what was found whatever happens, print it."""
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("reproducing", total=1.0)
+        interrupted = run(progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text))
+    if not store.cells:
+        raise typer.Exit(130)
+    store.document["command"] = shlex.join(["specwb", *sys.argv[1:]])
+    document = report()
+    store.save(final=True)
+    screen = wide()
+    for title, rows in system.tables(document):
+        screen.print(title, highlight=False, markup=False)
+        screen.print(table(rows, ("tree", "text", "best")))
+    for note in [*system.notes(document), f"kept in {store.path}"]:
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def numbers(text: str, option: str) -> list[float]:
+    """``"0,0.7,1"`` -> numbers, each once. Raises ValueError where one is none or no temperature."""
+    from specwb.probability import Sampling
+
+    try:
+        return list(dict.fromkeys(Sampling(float(part)).temperature for part in text.split(",")))
+    except ValueError as error:
+        raise ValueError(f"{option} must be temperatures such as 0,0.7,1, got {text!r}: {error}") from error

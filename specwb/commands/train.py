@@ -1,0 +1,64 @@
+"""specwb train: the shipped models, and heads."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specwb.commands.shared import BUDGET, DEVICE, TARGET, errors
+
+train = typer.Typer(add_completion=False, no_args_is_help=True, help="Train the models that ship with the project, or a head on a target of yours.")
+
+
+@train.command("lab")
+def train_lab(
+    budget: BUDGET = "cpu",
+    out: Annotated[Path, typer.Option(help="Family folder; an interrupted run in it goes on.")] = Path("build/lab"),
+    device: DEVICE = "auto",
+    continue_: Annotated[bool, typer.Option("--continue", help="Start from the shipped weights.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**31, help="Default: the recipe's.")] = None,
+) -> None:
+    """Rebuild the lab family from text; stop and restart it at any moment."""
+    from specwb.models.load import data_dir
+    from specwb.training.lab import build
+
+    # a polite kill saves, like Ctrl-C; after a hard one the last checkpoint (at most a minute old) is resumed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
+    errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False)
+
+
+def _train_head(kind: str) -> None:
+    def command(
+        target: TARGET = "lab",
+        out: Annotated[Path | None, typer.Option(help="Head folder; an interrupted run in it goes on. Default build/heads/KIND.")] = None,
+        budget: BUDGET = "cpu",
+        steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
+        rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
+        length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
+        options: Annotated[str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle).")] = "",
+        text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
+        generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
+        corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
+        device: DEVICE = "auto",
+        seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
+    ) -> None:
+        from specwb.training.fit import say
+        from specwb.training.heads import train_for
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        place = out or Path("build/heads") / kind
+        changes = {"steps": steps, "rows": rows, "length": length}
+        train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
+        say(f"the head is in {place}; use it with {kind}:head={place}")
+
+    article = "an" if kind[0] == "e" else "a"
+    command.__doc__ = f"Train {article} {kind} head on a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
+    train.command(kind)(command)
+
+
+for _kind in ("medusa", "eagle", "eagle3"):
+    _train_head(_kind)
