@@ -301,6 +301,9 @@ _SAXENA = """@misc{saxena2023prompt,
 _FU = """@inproceedings{fu2024break,
   title={Break the Sequential Dependency of {LLM} Inference Using Lookahead Decoding},
   author={Fu, Yichao and Bailis, Peter and Stoica, Ion and Zhang, Hao}, booktitle={ICML}, year={2024}}"""
+_GAO = """@inproceedings{gao2025falcon,
+  title={Falcon: Faster and Parallel Inference of Large Language Models through Enhanced Semi-Autoregressive Drafting and Custom-Designed Decoding Tree},
+  author={Gao, Xiangxiang and Xie, Weisheng and Xiang, Yiwei and Ji, Feng}, booktitle={AAAI}, year={2025}}"""
 
 register("ar", ar, paper="plain decoding, the reference")
 register("sps", sps, paper="Leviathan et al. 2023; Chen et al. 2023", needs="a draft model", bibtex=_LEVIATHAN)
@@ -322,3 +325,5 @@ register("medusa", heads.medusa, paper="Cai et al. 2024, arXiv 2401.10774", need
 register("eagle", heads.eagle, paper="Li et al. 2024, arXiv 2401.15077", needs="a trained head", bibtex=_LI1, head="eagle")
 register("eagle2", heads.eagle2, paper="Li et al. 2024, arXiv 2406.16858", needs="a trained head", bibtex=_LI2, head="eagle")
 register("eagle3", heads.eagle3, paper="Li et al. 2025, arXiv 2503.01840", needs="a trained head", bibtex=_LI3, head="eagle3")
+register("falcon", heads.falcon, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", bibtex=_GAO, head="falcon")
+register("falcon_dynamic", heads.falcon_dynamic, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", head="falcon")

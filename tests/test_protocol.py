@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import specwb
 from specwb import engine
 from specwb.drafters.eagle import EagleDrafter
+from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.level import LevelDrafter
 from specwb.models.cache import KVCache
 
@@ -77,12 +78,18 @@ VARIANTS: dict[str, list[dict]] = {
     "eagle": [{"tree": LOPSIDED}, {"tree": (1, 1, 1)}, {"tree": (2, 2), "draw": "top", "head": Head("eagle3")}],
     "eagle2": [{"nodes": 9, "depth": 3, "top": 3}],
     "eagle3": [{"nodes": 8, "depth": 4, "top": 2}],
+    "falcon": [
+        {"tree": LOPSIDED}, {"tree": (2, 1, 1, 1, 1), "draw": "without"}, {"tree": (2, 2, 1, 1), "head": Head("falcon3")},
+        {"tree": (1, 1, 1), "align": "left"}, {"tree": (3, 2, 1), "draw": "without", "head": Head("falcon2linear")},
+    ],
+    "falcon_dynamic": [{"nodes": 9, "passes": 2, "top": 2, "beams": 2}],
 }  # fmt: skip
 # these know only what repeats in a text, and random models hardly repeat: their acceptance is tested in tests/drafters
 FROM_THE_TEXT = {"pld", "lookahead"}
 # what a method cannot be built without, other than draft=
 NEEDS: dict[str, dict] = {
-    "medusa": {"head": Head("medusa")}, "eagle": {"head": Head("eagle")}, "eagle2": {"head": Head("eagle")}, "eagle3": {"head": Head("eagle3")}
+    "medusa": {"head": Head("medusa")}, "eagle": {"head": Head("eagle")}, "eagle2": {"head": Head("eagle")}, "eagle3": {"head": Head("eagle3")},
+    "falcon": {"head": Head("falcon")}, "falcon_dynamic": {"head": Head("falcon")},
 }  # fmt: skip
 
 CASES = [(key, options) for key in specwb.METHODS for options in VARIANTS.get(key, [{}])]
@@ -291,7 +298,8 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
                 if isinstance(drafter, EagleDrafter):
                     # all pairs of the text before the round: what a round draws it feeds anew in the next
                     good = int(step.known[row]) - 1
-                    fresh = tiny.recomputed_pairs(drafter, pair.target, state.tokens[row, : good + 1])
+                    ends = drafter.ends[row] if isinstance(drafter, FalconDrafter) else None
+                    fresh = tiny.recomputed_pairs(drafter, pair.target, state.tokens[row, : good + 1], ends)
                 else:
                     good = int(state.known[row]) - drafter.window
                     fresh = tiny.recomputed(drafter.backbone, state.tokens[row, :good]) if good > 0 else None

@@ -25,9 +25,11 @@ from transformers import (
 import specwb
 from specwb.drafters.eagle import EagleDrafter
 from specwb.models.backbone import Backbone
+from specwb.models.falcon import FalconHead
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.medusa import MedusaHeads
 from specwb.training.heads import RECIPES, _loss, look
+from specwb.training.recipe import Moment
 
 FAMILIES: dict[str, tuple[type, type, dict]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"head_dim": 8}),
@@ -103,19 +105,23 @@ def trained(kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: i
             made: Any = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
         elif kind == "eagle":
             made = EagleHead(eagle_config(target), hidden)
+        elif kind.startswith("falcon"):  # falcon, falcon3, falcon2linear: k and fusion
+            k, fusion = int(kind[6:7] or 2), kind[7:] or "lstm"
+            made, kind = FalconHead(eagle_config(target, 2), hidden, k, fusion), "falcon"
         else:
             layers = len(target.backbone.layers)
             made = Eagle3Head(eagle_config(target), hidden, (0, layers // 2, layers), min(vocabulary, target.vocabulary), target.vocabulary)
             if made.ids is not None:
                 made.speak(ids.flatten().bincount(minlength=target.vocabulary).argsort(descending=True, stable=True)[:vocabulary])
-        recipe = RECIPES[kind](target, {"unroll": 2, "regression": 0.0})
+        own = {"k": made.k} if kind == "falcon" else {}
+        recipe = RECIPES[kind](target, {"unroll": 2, "regression": 0.0, **own})
         found = look(target, ids, made.features)
         found.logits /= temperature
         optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / steps)
             optimizer.zero_grad()
-            _loss(recipe, made, found).backward()
+            _loss(recipe, made, found, Moment(step / steps, 0, step, len(ids))).backward()
             optimizer.step()
     return made.requires_grad_(False).eval()
 
@@ -165,16 +171,22 @@ def recomputed(backbone: Backbone, tokens: Tensor) -> Tensor:
     return store.data[:, 0]
 
 
-def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tensor) -> Tensor:
+def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tensor, ends: Tensor | None = None) -> Tensor:
     """``[layers, m - 1, 2 * kv_heads, head_dim]``: keys and values of the pairs of a text ``[m]``, from nothing; pair i is token i + 1 with the
-    target's state of token i."""
+    target's state of token i. ``ends [m - 1]``: how far each pair of a block head sees."""
     m = len(tokens) - 1
     positions = torch.arange(m)[None]
     store = drafter.stack.cache(1, max(m, 1))
     if m:
         with torch.inference_mode():
             above = drafter.head.fuse(states(target, tokens[None, :-1], drafter.features))
-            attended, x = drafter.head.enter(target.backbone.embed(tokens[None, 1:]), above)
+            embedded = target.backbone.embed(tokens[None, 1:])
+            if ends is not None:
+                x = drafter.head.mix(embedded, above)[0]
+                mask = torch.zeros(1, m, m).masked_fill_(torch.arange(m) > ends[:m, None], torch.finfo(torch.float32).min)
+                drafter.stack.run(x, positions, positions, store, m, mask, attended=x)
+                return store.data[:, 0, :m]
+            attended, x = drafter.head.enter(embedded, above)
             drafter.stack.run(x, positions, positions, store, m, None, causal=True, attended=attended)
     return store.data[:, 0, :m]
 

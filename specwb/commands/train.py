@@ -39,7 +39,7 @@ def _train_head(kind: str) -> None:
         steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
         rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
         length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
-        options: Annotated[str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle).")] = "",
+        options: Annotated[str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon).")] = "",
         text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
         generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
         corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
@@ -60,5 +60,5 @@ def _train_head(kind: str) -> None:
     train.command(kind)(command)
 
 
-for _kind in ("medusa", "eagle", "eagle3"):
+for _kind in ("medusa", "eagle", "eagle3", "falcon"):
     _train_head(_kind)

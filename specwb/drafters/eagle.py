@@ -48,9 +48,13 @@ class EagleDrafter(Levels):
         self.fed: int | None = None
         m = state.horizon - 2  # all pairs but the last, which is fed with the first window
         if m > 0:
-            assert state.features is not None
-            positions = torch.arange(m, device=target.device).expand(state.rows, m)
-            self._run(state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m]), positions, positions, m, None, causal=True)
+            self.prefill(state, m)
+
+    def prefill(self, state: State, m: int) -> None:
+        """Feed the first m pairs."""
+        assert state.features is not None
+        positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
+        self._run(state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m]), positions, positions, m, None, causal=True)
 
     def text(self, state: State) -> tuple[Tensor, int]:
         return (state.known - 1).clamp_min(1), max(state.horizon - 1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specwb.drafters.base import Drafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.flow import Draft, State
 from specwb.models.eagle import EagleHead
@@ -26,7 +27,7 @@ class DynamicEagle(EagleDrafter):
     """
 
     def __init__(self, head: EagleHead, nodes: int = 60, depth: int = 6, top: int = 10) -> None:
-        super().__init__(head, _bounds(nodes, depth, top), "greedy")
+        super().__init__(head, bounds(nodes, depth, top, top + (depth - 1) * top * top), "greedy")
         self.top, self.beams = top, (depth - 1) * top
 
     def lay_out(self, device: torch.device) -> None:
@@ -39,7 +40,7 @@ class DynamicEagle(EagleDrafter):
         beam = torch.arange(k, device=base.device)
         own = torch.eye(k, dtype=torch.bool, device=base.device).expand(rows, -1, -1)
         hidden = self.begin(state)
-        score, token = self._best(hidden)
+        score, token = best(self.logits(hidden), k)
         score, token = score[:, 0], token[:, 0]
         # everything made so far, in the order of its making: node i + 1 is entry i
         scores, tokens, parents, depths = [score], [token], [torch.zeros_like(token)], [torch.ones_like(token)]
@@ -47,48 +48,56 @@ class DynamicEagle(EagleDrafter):
         for d in range(1, self.tree.D):
             slots = base[:, None] + 1 + (d - 1) * k + beam
             extent = horizon + d * k
-            hidden = self.feed(token, above, (base[:, None] + d).expand(-1, k), slots, extent, self._sight(sees, base, extent))
-            more, children = self._best(hidden)
+            mask = beam_mask(sees, base, extent, self.stack.dtype)
+            hidden = self.feed(token, above, (base[:, None] + d).expand(-1, k), slots, extent, mask)
+            more, children = best(self.logits(hidden), k)
             more = (score[:, :, None] + more).flatten(1)
             scores.append(more)
             tokens.append(children.flatten(1))
             parents.append(node[:, :, None].expand(-1, -1, k).flatten(1))
             depths.append(torch.full_like(parents[-1], d + 1))
-            best = more.sort(descending=True, stable=True).indices[:, :k]
-            from_beam = best // k
-            score, token, node = more.gather(1, best), tokens[-1].gather(1, best), made + 1 + best
+            chosen = more.sort(descending=True, stable=True).indices[:, :k]
+            from_beam = chosen // k
+            score, token, node = more.gather(1, chosen), tokens[-1].gather(1, chosen), made + 1 + chosen
             above = hidden.gather(1, from_beam[:, :, None].expand(-1, -1, hidden.shape[-1]))
             sees = torch.cat([sees.gather(1, from_beam[:, :, None].expand(-1, -1, sees.shape[-1])), own], -1)
             made += k * k
-        return self._drafted(state, *(torch.cat(x, 1) for x in (scores, tokens, parents, depths)))
-
-    def _best(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B,m,top]`` log-probabilities, never above 0, and tokens."""
-        score, token = self.logits(hidden).float().log_softmax(-1).topk(self.top, -1)
-        return score.clamp_max(0), token
-
-    def _sight(self, sees: Tensor, base: Tensor, extent: int) -> Tensor:
-        """``[B,k,extent]``: the text up to the root, and of the beams ``sees [B,k,m]``."""
-        dtype = self.stack.dtype
-        column = (torch.arange(extent, device=base.device) - base[:, None]).clamp(0, sees.shape[-1] + 1)
-        edge = torch.ones_like(sees[:, :, :1])
-        table = torch.cat([edge, sees, ~edge], -1).gather(2, column[:, None].expand(-1, sees.shape[1], -1))
-        return torch.zeros(table.shape, dtype=dtype, device=base.device).masked_fill_(~table, torch.finfo(dtype).min)
-
-    def _drafted(self, state: State, scores: Tensor, tokens: Tensor, parents: Tensor, depths: Tensor) -> Draft:
-        n = self.tree.n
-        kept = scores.sort(descending=True, stable=True).indices[:, : n - 1].sort().values
-        index = torch.arange(1, n, device=kept.device).expand(len(kept), -1)
-        new = torch.zeros(len(kept), scores.shape[1] + 1, dtype=torch.long, device=kept.device).scatter_(1, kept + 1, index)
-        root = torch.zeros_like(kept[:, :1])
-        parent = torch.cat([root - 1, new.gather(1, parents.gather(1, kept))], 1)
-        tree = GrownTree(parent, torch.cat([root, depths.gather(1, kept)], 1), self.tree.D, self.top)
-        return self.candidates(state, tokens.gather(1, kept), scores.gather(1, kept) > -torch.inf, tree)
+        return reranked(self, state, k, *(torch.cat(x, 1) for x in (scores, tokens, parents, depths)))
 
 
-def _bounds(nodes: int, depth: int, top: int) -> Tree:
-    """Stands for all that can be drafted: a tree of so many nodes and levels, with the bounds of children a node that :class:`GrownTree` has."""
-    most = top + (depth - 1) * top * top
+def best(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """``[B,m,V]`` -> ``[B,m,top]`` log-probabilities, never above 0, and tokens."""
+    score, token = logits.float().log_softmax(-1).topk(top, -1)
+    return score.clamp_max(0), token
+
+
+def beam_mask(sees: Tensor, base: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
+    """``[B,q,extent]``: the text up to the root, and of the slots behind it what ``sees [B,q,m]`` says."""
+    column = (torch.arange(extent, device=base.device) - base[:, None]).clamp(0, sees.shape[-1] + 1)
+    edge = torch.ones_like(sees[:, :, :1])
+    table = torch.cat([edge, sees, ~edge], -1).gather(2, column[:, None].expand(-1, sees.shape[1], -1))
+    return torch.zeros(table.shape, dtype=dtype, device=base.device).masked_fill_(~table, torch.finfo(dtype).min)
+
+
+def reranked(drafter: Drafter, state: State, top: int, scores: Tensor, tokens: Tensor, parents: Tensor, depths: Tensor) -> Draft:
+    """Of all nodes made, ``[B,m]`` in the order of their making (node i + 1 is entry i, parent 0 the root), the best as a draft of
+    ``drafter.tree.n`` nodes."""
+    n = drafter.tree.n
+    kept = scores.sort(descending=True, stable=True).indices[:, : n - 1].sort().values
+    index = torch.arange(1, n, device=kept.device).expand(len(kept), -1)
+    new = torch.zeros(len(kept), scores.shape[1] + 1, dtype=torch.long, device=kept.device).scatter_(1, kept + 1, index)
+    root = torch.zeros_like(kept[:, :1])
+    parent = torch.cat([root - 1, new.gather(1, parents.gather(1, kept))], 1)
+    tree = GrownTree(parent, torch.cat([root, depths.gather(1, kept)], 1), drafter.tree.D, top)
+    return drafter.candidates(state, tokens.gather(1, kept), scores.gather(1, kept) > -torch.inf, tree)
+
+
+def bounds(nodes: int, depth: int, top: int, most: int) -> Tree:
+    """Stands for all that can be drafted: a tree of so many nodes and levels, with the bounds of children a node that :class:`GrownTree` has.
+
+    Raises:
+        ValueError: fewer nodes than levels, or more than the ``most`` that are made.
+    """
     if not depth < nodes <= most + 1:
         raise ValueError(f"{depth} levels of {top} tokens each make trees of {depth + 1} to {most + 1} nodes, got nodes={nodes}")
     parents, room = [-1, *range(depth)], [top - 1] * depth + [0]

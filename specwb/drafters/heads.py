@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from specwb.analysis import grow_tree
+from specwb.blocks import PUBLISHED
 from specwb.drafters.base import Drafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.eagle2 import DynamicEagle
+from specwb.drafters.falcon import DRAWS as FALCON_DRAWS
+from specwb.drafters.falcon import FalconDrafter
+from specwb.drafters.falcon_dynamic import DynamicFalcon
 from specwb.drafters.level import DRAWS
 from specwb.drafters.medusa import MedusaDrafter
 from specwb.models.eagle import Eagle3Head, EagleHead, load_eagle
+from specwb.models.falcon import ALIGNS, FalconHead, load_falcon
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.models.target import Target
 from specwb.options import MethodError, shape, whole
@@ -74,6 +79,61 @@ def eagle3(target: Target, *, head=None, nodes: int = 10, depth: int = 4, top: i
     if not isinstance(made.head, Eagle3Head):
         raise MethodError("eagle3: this is an EAGLE-1 head, whose dynamic tree is eagle2")
     return made
+
+
+def falcon(
+    target: Target, *, head=None, k: int | None = None, passes: int | None = None, tree=None, nodes: int = 10, draw: str = "greedy",
+    align: str | None = None,
+) -> Drafter:  # fmt: skip
+    """Falcon: blocks of k tokens a pass; a static tree, default the one of ``nodes`` nodes that the head's measured accuracies make best in
+    ``passes`` passes.
+
+    ``tree``: as for mcsd, or ``vicuna``, ``llama``: the two published trees. ``draw``: ``greedy``, point masses at every temperature, or ``without``,
+    drawn without replacement. ``align``: where blocks end, ``right`` or ``left``, instead of the head's. ``k`` must be the head's.
+    """
+    model, depth = _falcon("falcon", target, head, k, passes, align)
+    if isinstance(tree, str) and tree in PUBLISHED:
+        chosen = PUBLISHED[tree]
+    elif tree is not None:
+        chosen = shape("falcon", tree)
+    else:
+        chosen = measured_tree(model.card, _budget("falcon", nodes), depth)
+    _one_shape("falcon", chosen)
+    if depth is not None and chosen.D > depth:
+        raise MethodError(f"falcon: {passes} passes of k={model.k} tokens make trees of depth {depth} at most, this one has {chosen.D}")
+    if draw not in FALCON_DRAWS:
+        raise MethodError(f"falcon: draw must be {' or '.join(FALCON_DRAWS)}, got {draw!r}")
+    _width("falcon", chosen.K, target.vocabulary)
+    return FalconDrafter(model, chosen, draw, align)
+
+
+def falcon_dynamic(
+    target: Target, *, head=None, k: int | None = None, nodes: int = 10, passes: int = 2, top: int = 4, beams: int = 4, align: str | None = None
+) -> Drafter:
+    """Falcon's blocks on a tree that follows the head's confidence: ``top`` tokens of each list, the ``beams`` best blocks a pass, the best ``nodes``
+    (root included) of all. Point masses at every temperature."""
+    key = "falcon_dynamic"
+    model, _ = _falcon(key, target, head, k, passes, align)
+    whole(f"{key}: top", top), whole(f"{key}: beams", beams), whole(f"{key}: nodes", nodes, 2)
+    _width(key, top, target.vocabulary)
+    if top**model.k > MOST:
+        raise MethodError(f"{key}: all combinations of {top} tokens at {model.k} places are {top**model.k}, more than the {MOST} nodes a tree can have")
+    try:
+        return DynamicFalcon(model, nodes, passes, top, beams, align)
+    except ValueError as error:
+        raise MethodError(f"{key}: {error}") from error
+
+
+def _falcon(key: str, target: Target, head: Any, k: object, passes: object, align: object) -> tuple[FalconHead, int | None]:
+    """The head, and how deep so many passes go."""
+    model: FalconHead = _head("falcon", target, head, load_falcon, FalconHead)
+    if k is not None and whole(f"{key}: k", k) != model.k:
+        raise MethodError(f"{key}: the head was trained for blocks of k={model.k} tokens, not {k}; specwb train falcon --set k={k} makes one")
+    if align is not None and align not in ALIGNS:
+        raise MethodError(f"{key}: align must be {' or '.join(ALIGNS)}, got {align!r}")
+    if (align or model.align) == "right" and len(model.blocks) > 2 and model.k > 1:
+        raise MethodError(f"{key}: blocks aligned to the right need a head of at most two layers, this one has {len(model.blocks)}; use align=left")
+    return model, None if passes is None else model.k * whole(f"{key}: passes", passes)
 
 
 def _dynamic(key: str, kind: str, target: Target, head: Any, nodes: int, depth: int, top: int) -> DynamicEagle:

@@ -20,6 +20,8 @@ from specwb.models.backbone import check_supported, product
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.target import Target
 
+Past = list[tuple[list[Tensor], list[Tensor]]]
+"""Keys and values of every layer, in the order of the steps that made them."""
 LLAMA = (
     "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings",
@@ -78,25 +80,28 @@ class EagleHead(nn.Module):
         m = embedded.shape[1]
         cos, sin = self.rotary_emb(embedded, torch.arange(m, device=embedded.device)[None])
         above = self.fuse(features)
-        past: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in self.blocks]
+        past: Past = [([], []) for _ in self.blocks]
         for j in range(steps):
-            attended, x = self.enter(embedded, above)
-            mask = sight(j, m, embedded.device)
-            for i, (layer, (keys, values)) in enumerate(zip(self.blocks, past, strict=True)):
-                a = layer.self_attn
-                if i:
-                    attended = layer.input_layernorm(x)
-                q, k, v = (part(attended).unflatten(-1, (-1, a.head_dim)).transpose(1, 2) for part in (a.q_proj, a.k_proj, a.v_proj))
-                q, k = apply_rotary_pos_emb(q, k, cos, sin)
-                keys.append(k)
-                values.append(v)
-                out = F.scaled_dot_product_attention(
-                    q, torch.cat(keys, 2), torch.cat(values, 2), mask, is_causal=mask is None, scale=a.scaling, enable_gqa=q.shape[1] != k.shape[1]
-                )
-                x = x + a.o_proj(out.transpose(1, 2).flatten(2))
-                x = x + layer.mlp(layer.post_attention_layernorm(x))
+            x = self.through(*self.enter(embedded, above), past, cos, sin, sight(j, m, embedded.device))
             yield x
             above = F.pad(x, (0, 0, 1, 0))[:, :-1]
+
+    def through(self, attended: Tensor, x: Tensor, past: Past, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        """``[B,m,H]`` the layers, with gradients; keys and values are appended to ``past`` and everything there is attended to, as ``mask`` says."""
+        for i, (layer, (keys, values)) in enumerate(zip(self.blocks, past, strict=True)):
+            a = layer.self_attn
+            if i:
+                attended = layer.input_layernorm(x)
+            q, k, v = (part(attended).unflatten(-1, (-1, a.head_dim)).transpose(1, 2) for part in (a.q_proj, a.k_proj, a.v_proj))
+            q, k = apply_rotary_pos_emb(q, k, cos, sin)
+            keys.append(k)
+            values.append(v)
+            out = F.scaled_dot_product_attention(
+                q, torch.cat(keys, 2), torch.cat(values, 2), mask, is_causal=mask is None, scale=a.scaling, enable_gqa=q.shape[1] != k.shape[1]
+            )
+            x = x + a.o_proj(out.transpose(1, 2).flatten(2))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return x
 
     def save(self, folder: Path, card: dict | None = None) -> None:
         """``config.json``, fp16 ``model.safetensors`` in the published layout and ``card.json``; the target's embedding is not repeated."""
@@ -187,11 +192,15 @@ class Eagle3Head(EagleHead):
         }  # fmt: skip
 
 
-def sight(j: int, m: int, device: torch.device) -> Tensor | None:
-    """``[m, (j + 1) m]`` whom the pairs of step j see among those of steps 0..j; None for plain causal attention."""
-    if j == 0:
+def sight(j: int, m: int, device: torch.device, block: int = 1) -> Tensor | None:
+    """``[m, (j + 1) m]`` whom the pairs of step j see among those of steps 0..j; None for plain causal attention.
+
+    ``block``: places are counted in blocks of so many, whose members see each other.
+    """
+    if j == 0 and block == 1:
         return None
-    i, c = torch.arange(m, device=device)[:, None], torch.arange(m, device=device)
+    c = torch.arange(m, device=device) // block
+    i = c[:, None]
     return torch.cat([c <= i - j, *(c == i - j + b for b in range(1, j + 1))], 1)
 
 
@@ -261,6 +270,17 @@ def load_eagle(source: str | Path, target: Target, layers: tuple[int, ...] | Non
     fill(head, weights, where, target)
     if isinstance(head, Eagle3Head):
         _check_maps(head, where)
+    settle(head, own, stored, llama, target)
+    return head.eval()
+
+
+def settle(head: EagleHead, own: Tensor | None, stored: Stored, llama: LlamaConfig, target: Target) -> None:
+    """The embedding (the file's ``own``, where it is not the target's), card, device and number type of a head whose weights are in.
+
+    Raises:
+        HeadError: sizes of another target.
+    """
+    where, config, hidden = stored.where, stored.config, target.backbone.config.hidden_size
     if own is not None:
         if own.shape != (target.vocabulary, head.hidden):
             raise HeadError(
@@ -275,7 +295,6 @@ def load_eagle(source: str | Path, target: Target, layers: tuple[int, ...] | Non
         raise HeadError(f"{where}: the file has no embedding, and the head's hidden size {head.hidden} is not the target's {hidden}")
     head.card = stored.card
     head.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(target.device)  # its frequencies are float32 in every model
-    return head.eval()
 
 
 def _llama(config: dict, where: Path) -> LlamaConfig:

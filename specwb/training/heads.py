@@ -11,8 +11,6 @@ import hashlib
 import json
 import platform
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,152 +20,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specwb.files import whole_folder
-from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, usual_layers
 from specwb.models.load import load, resolve_device
-from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
 from specwb.options import parse_value, whole
 from specwb.training import corpus as text
+from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, saved_state, say, share, training_device
 from specwb.training.generate import PROMPT, generated_text
+from specwb.training.recipe import Eagle3Recipe, EagleRecipe, Found, MedusaRecipe, Moment, Recipe
 
 RANKS = 10  # how far down a drafter's list the measure looks
-DEPTH = 6  # and how deep, where a head can draft deeper than it was trained
 TEXTS = ("generated", "read")
 
 
-@dataclass
-class Level:
-    """What a head says at one depth: ``logits [B,m,V']`` for the places ``start .. start + m`` of the target's laws, and the states behind them."""
-
-    logits: Tensor
-    start: int
-    hidden: Tensor | None = None
-
-
-@dataclass
-class Found:
-    """What the frozen target makes of a text ``[B,L]``: embeddings, the features a head asks for, the states that its head reads, and logits."""
-
-    embedded: Tensor
-    features: Tensor
-    normed: Tensor
-    logits: Tensor
-
-
-class Recipe:
-    """A kind of head. ``settings`` are its table in the recipe file.
-
-    Attributes: options: the settings there are, each with a usual value; depth: which of them is the number of levels; decay: weight of a
-        level over the one above; regression: weight of SmoothL1 between its states and the target's; lr_matrix, lr_other: learning rates.
-    """
-
-    name = ""
-    options: dict[str, int | float] = {}  # noqa: RUF012
-    depth = "unroll"
-    decay = 0.8
-    regression = 0.0
-    lr_matrix, lr_other = 3.5e-3, 1e-3
-
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        self.target, self.settings = target, settings
-
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> Any:
-        raise NotImplementedError
-
-    def levels(self, head: Any, found: Found, depth: int | None = None) -> Iterator[Level]:
-        """``depth``: so many levels instead of those that are trained, where the head can draft deeper."""
-        raise NotImplementedError
-
-    def with_adam(self, head: Any) -> set[str]:
-        """Names of matrices that are rows of a vocabulary, which Muon is not for."""
-        return {name for name, _ in head.named_parameters() if "lm_head" in name}
-
-    def ids(self, head: Any) -> Tensor | None:
-        """Target ids of a head's own vocabulary."""
-        return None
-
-    def save(self, head: Any, folder: Path, card: dict[str, Any]) -> None:
-        head.save(folder, card=card)
-
-
-class MedusaRecipe(Recipe):
-    """K heads: head i at place t is put beside the target's law of token t + 2 + i, which stands i + 1 places on. Settings: heads, blocks.
-
-    Differs from Medusa-1 in: the target's law instead of the one token that the text has.
-    """
-
-    name = "medusa"
-    options = {"heads": 3, "blocks": 1}  # noqa: RUF012
-    depth = "heads"
-
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> MedusaHeads:
-        heads = MedusaHeads(self.target.backbone.config.hidden_size, self.target.vocabulary, self.settings["heads"], self.settings.get("blocks", 1))
-        return heads.start_from(self.target)
-
-    def with_adam(self, head: MedusaHeads) -> set[str]:
-        return {f"{i}.{head.blocks}.weight" for i in range(head.heads)}
-
-    def levels(self, head: MedusaHeads, found: Found, depth: int | None = None) -> Iterator[Level]:
-        m = found.features.shape[1]
-        for i in range(head.heads):
-            yield Level(head.get_submodule(str(i))(found.features[:, : m - 1 - i]), 1 + i)
-
-    def save(self, head: MedusaHeads, folder: Path, card: dict[str, Any]) -> None:
-        head.save(folder, base=self.target.name, card=card)
-
-
-class EagleRecipe(Recipe):
-    """EAGLE-1's head, unrolled. Settings: layers, unroll (1 is the published training), regression (weight of the feature loss).
-
-    Differs from the paper in: it is trained to the depth ``unroll`` on its own states, as EAGLE-3 is (HASS, Zhang et al. 2408.15766, does
-    it for this head); the law weighs 1 where the paper has 0.1; no noise on the features.
-    """
-
-    name = "eagle"
-    options = {"layers": 1, "ffn": 0, "unroll": 3, "regression": 1.0}  # noqa: RUF012
-
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
-        self.regression = settings.get("regression", 1.0)
-
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> EagleHead:
-        return EagleHead(eagle_config(self.target, self.settings.get("layers", 1), self.settings.get("ffn")), self.target.backbone.config.hidden_size)
-
-    def levels(self, head: EagleHead, found: Found, depth: int | None = None) -> Iterator[Level]:
-        # pair i: the state of place i and token i + 1; what comes out stands for the state of place i + 1
-        unrolled = head.unroll(found.embedded[:, 1:], found.features[:, :-1], depth or self.settings["unroll"])
-        for j, hidden in enumerate(unrolled):
-            yield Level(head.logits(hidden[:, j:], self.target.backbone.lm_head), 1 + j, hidden[:, j:])
-
-
-class Eagle3Recipe(EagleRecipe):
-    """EAGLE-3's head (training-time test). Settings: unroll, vocabulary (size of the draft vocabulary: the training text's most frequent tokens)."""
-
-    name = "eagle3"
-    options = {"unroll": 3, "ffn": 0, "vocabulary": 2048}  # noqa: RUF012
-
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**settings, "regression": 0.0})
-
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> Eagle3Head:
-        target, size = self.target, min(self.settings["vocabulary"], self.target.vocabulary)
-        hidden, layers = target.backbone.config.hidden_size, usual_layers(len(target.backbone.layers))
-        head = Eagle3Head(eagle_config(target, ffn=self.settings.get("ffn")), hidden, layers, size, target.vocabulary)
-        lm_head, norm = target.backbone.lm_head.weight.detach(), target.backbone.norm.weight.detach()
-        with torch.no_grad():
-            if head.ids is not None:
-                share_of = sum(w * np.bincount(data.train[d], minlength=target.vocabulary) / len(data.train[d]) for d, w in mixture.items())
-                head.speak(torch.from_numpy(np.argsort(-share_of, kind="stable")[:size].copy()))
-            head.lm_head.weight.copy_(lm_head if head.ids is None else lm_head[head.ids.to(lm_head.device)])
-            head.norm.weight.copy_(norm)
-        return head
-
-    def ids(self, head: Eagle3Head) -> Tensor | None:
-        return head.ids
-
-
-RECIPES: dict[str, type[Recipe]] = {kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe)}
+RECIPES: dict[str, type[Recipe]] = {kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe, FalconRecipe)}
 
 
 @torch.no_grad()
@@ -195,20 +61,22 @@ def _keep(kept: dict[int, Tensor], i: int) -> Any:
     return hook
 
 
-def _loss(recipe: Recipe, head: Any, found: Found) -> Tensor:
+def _loss(recipe: Recipe, head: Any, found: Found, moment: Moment) -> Tensor:
     ids, total, scale = recipe.ids(head), torch.zeros((), device=found.logits.device), 1.0
     logits = found.logits if ids is None else found.logits[..., ids]
     # where the target's best token is not in the draft vocabulary there is nothing to learn
     heard = None if ids is None else torch.isin(found.logits.argmax(-1), ids)
     p = logits.softmax(-1)
-    for level in recipe.levels(head, found):
-        wanted = p[:, level.start :].flatten(0, 1)
-        value = F.cross_entropy(level.logits.flatten(0, 1).float(), wanted, reduction="none")
-        # a mean over all places, so that the mean over parts of a batch is that over the batch
-        value = (value if heard is None else value * heard[:, level.start :].flatten()).mean()
+    if recipe.hard:
+        p = (1 - recipe.hard) * p + torch.zeros_like(p).scatter_(-1, logits.argmax(-1, keepdim=True), recipe.hard)
+    for level in recipe.training(head, found, moment):
+        value = F.cross_entropy(level.logits.flatten(0, 1).float(), level.of(p).flatten(0, 1), reduction="none").view(level.logits.shape[:2])
         if recipe.regression and level.hidden is not None:
-            value = value + recipe.regression * F.smooth_l1_loss(level.hidden.float(), found.normed[:, level.start :])
-        total = total + scale * value
+            value = value + recipe.regression * F.smooth_l1_loss(level.hidden.float(), level.of(found.normed), reduction="none").mean(-1)
+        for only in (level.counted, None if heard is None else level.of(heard)):
+            value = value if only is None else value * only
+        # a mean over all places, so that the mean over parts of a batch is that over the batch
+        total = total + scale * value.mean()
         scale *= recipe.decay
     return total
 
@@ -223,14 +91,14 @@ def measure(recipe: Recipe, head: Any, windows: Tensor) -> dict[str, list]:
     head.eval()
     found, ids = look(recipe.target, windows, head.features), recipe.ids(head)
     best, p, rank, sampled = found.logits.argmax(-1), found.logits.softmax(-1), [], []
-    for level in recipe.levels(head, found, DEPTH):
+    for level in recipe.levels(head, found, recipe.measured):
         top = level.logits.topk(min(RANKS, level.logits.shape[-1]), -1).indices
-        q = level.logits.float().softmax(-1)
+        q, there = level.logits.float().softmax(-1), level.of(p)
         if ids is not None:
-            top, q = ids[top], torch.zeros_like(p[:, level.start :]).index_copy_(2, ids, q)
-        hit = top == best[:, level.start :, None]
+            top, q = ids[top], torch.zeros_like(there).index_copy_(2, ids, q)
+        hit = top == level.of(best)[:, :, None]
         rank.append([round(float(x), 4) for x in hit.float().mean((0, 1))])
-        sampled.append(round(float(torch.minimum(p[:, level.start :], q).sum(-1).mean()), 4))
+        sampled.append(round(float(torch.minimum(there, q).sum(-1).mean()), 4))
     head.train(was)
     return {"rank": rank, "sampled": sampled}
 
@@ -282,7 +150,7 @@ def train_head(
             drawn[:many] = own[np.random.Generator(np.random.Philox(key=[seed + 3, step])).integers(0, len(own), many)]
         ids = torch.from_numpy(share(drawn[:, :-1])).to(place)
         found = look(target, ids, head.features)
-        return _loss(recipe, head, found)
+        return _loss(recipe, head, found, Moment(step / steps, seed + 4, step, rows))
 
     windows = {d: torch.from_numpy(data.windows(d, 8, min(length, 256))[:, :-1]).to(place) for d in data.held_out}
 
@@ -310,18 +178,22 @@ def train_head(
 
 
 def _check(kind: str, settings: dict[str, Any], target: Target, data: text.Corpus, length: int, source: str) -> None:
-    """Raises TrainingError, or MethodError for a setting that is no number it can be."""
+    """Raises TrainingError, or MethodError for a number that it cannot be."""
     known = RECIPES[kind].options
     for name, value in settings.items():
         if name not in known:
             raise TrainingError(f"{kind} has no setting {name!r}; its settings: {', '.join(known)}")
-        if isinstance(known[name], int):
-            whole(f"{kind}: {name}", value, 1 if known[name] else 0)
+        usual = known[name]
+        if isinstance(usual, tuple):
+            if value not in usual:
+                raise TrainingError(f"{kind}: {name} must be {', '.join(usual)}, got {value!r}")
+        elif isinstance(usual, int):
+            whole(f"{kind}: {name}", value, 1 if usual else 0)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise TrainingError(f"{kind}: {name} must be a number >= 0, got {value!r}")
     if length > target.context:
         raise TrainingError(f"rows of {length} tokens are longer than the context of {target.name!r} ({target.context})")
-    least = max(DEPTH, settings[RECIPES[kind].depth], PROMPT if source == "generated" else 0) + 1
+    least = max(RECIPES[kind](target, settings).least(), PROMPT if source == "generated" else 0) + 1
     if length < least:
         raise TrainingError(f"rows of {length} tokens are too short, {kind} needs {least} here")
     for part, streams, needed in (("training", data.train, length), ("held-out", data.held_out, min(length, 256))):

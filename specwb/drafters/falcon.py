@@ -1,0 +1,190 @@
+"""Falcon: k tokens a pass, blocks of the tree instead of its levels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.blocks import BlockTree, Pass
+from specwb.drafters.eagle import EagleDrafter
+from specwb.drafters.level import Levels
+from specwb.flow import Draft, Law, State
+from specwb.mask import sight_mask, table_mask
+from specwb.models.backbone import Stack
+from specwb.models.falcon import FalconHead
+from specwb.models.target import Target
+from specwb.noise import DRAFT, Noise
+from specwb.probability import Sampling, draw_without_replacement
+from specwb.tree import Tree
+
+DRAWS = ("greedy", "without")
+
+
+class FalconDrafter(EagleDrafter):
+    """A static tree of depth D in ``ceil(D / k)`` passes. The last k pairs of the text give the candidates of depths 1..k; every node of depth k
+    that has children is a block of the next pass: the k tokens of its path with the k states that the pass before made, which sees the text,
+    the blocks above it and itself.
+
+    All nodes j - 1 levels below a block share its j-th list of candidates, so siblings' children are not independent (``independent`` is False).
+
+    Laws, at T > 0: ``greedy``: the most probable tokens, point masses; ``without``: drawn from q without replacement, a node with fewer children
+    than its cousins taking the first of the common list. Both lossless: of all nodes that share a list at most one is reached, and whether it is
+    does not depend on the list. At T = 0 always the most probable tokens.
+
+    Catch-up window: D + k pairs, now with the target's own states. Aligned to the right, what is new is made whole blocks, backwards from the last
+    pair, with as many old pairs as that takes; every pair remembers where its block ended when it was last fed (``ends``), so that feeding it
+    again gives the same keys, and a row drafts the same alone and in a batch. With two layers at most, the cache is then a function of pairs
+    and ends; deeper heads draft aligned to the left. LSTM states lie by slot, like keys. A text of fewer than k + 1 tokens drafts nothing.
+
+    Source: Gao et al. 2024, arXiv 2412.12639, 3.4 and appendix A. Differs from it in: the released code scores k - 1 known tokens again for their
+    states, here they are kept; verification at T > 0, which the release leaves incomplete.
+    """
+
+    independent = False
+
+    def __init__(self, head: FalconHead, tree: Tree, draw: str = "greedy", align: str | None = None) -> None:
+        Levels.__init__(self, tree, draw)
+        self.head, self.features, self.k = head, head.features, head.k
+        self.stack = Stack.of(head)
+        self.align = align or head.align
+        self.plan(tree)
+
+    def plan(self, tree: Tree) -> None:
+        self.blocks = BlockTree(tree, self.k)
+        self.beams, self.window = self.blocks.slots, tree.D + self.k
+
+    def law(self, sampling: Sampling) -> Law:
+        return Law.POINT if sampling.greedy or self.draw == "greedy" else Law.WITHOUT_REPLACEMENT
+
+    def uniforms(self, sampling: Sampling) -> int:
+        return 0 if self.law(sampling) is Law.POINT else sum(len(p.blocks) * p.said * p.width for p in self.blocks.passes)
+
+    def lay_out(self, device: torch.device) -> None:
+        self.tree = tree = self.tree.to(device)
+        k, blocks = self.k, self.blocks
+        places = blocks.places
+        self.take: list[Tensor] = []  # by depth: of a level's nodes, their place among all candidates of the pass
+        for d, (start, stop) in enumerate(tree.levels[1:]):
+            one = blocks.passes[d // k]
+            at = [(block * one.said + j) * one.width + rank for _, block, j, rank in places[start - 1 : stop - 1]]
+            self.take.append(torch.tensor(at, device=device))
+        rows = [0, *[len(p.blocks) * p.said for p in blocks.passes]]
+        q_row = [-1] * tree.n
+        for node, block in blocks.above.items():
+            b, j = divmod(tree.depths[0][node], k)
+            one = blocks.passes[b]
+            q_row[node] = sum(rows[: b + 1]) + one.blocks.index(block) * one.said + j
+        self.q_row = torch.tensor([q_row], device=device)
+        self.nodes = [torch.tensor(p.nodes, device=device).flatten() for p in blocks.passes]
+        self.follows = [torch.tensor(p.parents, device=device, dtype=torch.long) for p in blocks.passes]
+        sight = blocks.sight().to(device)
+        dtype = self.stack.dtype
+        self.table = torch.zeros(sight.shape, dtype=dtype, device=device).masked_fill_(~sight, torch.finfo(dtype).min)
+
+    def open(self, state: State, target: Target) -> None:
+        device = target.device
+        slots = state.capacity + self.beams
+        self.states = torch.zeros(state.rows, slots, self.head.state_width, dtype=self.stack.dtype, device=device)
+        # where the block of every pair ended when it was last fed; of the text that is there, aligned to its own end
+        self.fed = self.text(state)[0] - 1
+        self.ends = self.aligned(torch.arange(slots, device=device).expand(state.rows, -1), self.fed[:, None]).contiguous()
+        super().open(state, target)
+        self.fed = self.text(state)[0] - 1  # one less than what is known: the first window feeds the last pair
+
+    def aligned(self, positions: Tensor, last: Tensor) -> Tensor:
+        """Where blocks end, for ``last`` the last pair."""
+        k = self.k
+        if self.align == "left":
+            return torch.minimum((positions // k) * k + k - 1, last.expand_as(positions)).maximum(positions)
+        return last - (last - positions).div(k, rounding_mode="floor") * k
+
+    def prefill(self, state: State, m: int) -> None:
+        assert state.features is not None
+        positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
+        mask = None if self.k == 1 else sight_mask(self.ends[:, :m], m, self.stack.dtype)
+        tokens, above = state.tokens[:, 1 : m + 1], state.features[:, :m]
+        self.pass_over(tokens[:, None], above[:, None], positions[:, :1] - 1, positions, positions, m, mask, causal=self.k == 1)
+
+    def begin(self, state: State) -> Tensor:
+        """``[B,k,H]`` hidden states of the last k pairs."""
+        k = self.k
+        known, horizon = self.text(state)
+        last = (known - 1)[:, None]
+        fresh = known - self.fed
+        cover = -(-fresh // k) * k if self.align == "right" else fresh + k - 1
+        w = self.window
+        if state.rows == 1 and not state.static:
+            w = min(w, max(int(cover), k))
+        self.fed.copy_(known)
+        begin = (known - w).clamp_min(0)
+        positions = begin[:, None] + torch.arange(w, device=begin.device)
+        old = self.ends.gather(1, positions)
+        ends = torch.where(positions > last - cover[:, None], self.aligned(positions, last), old)
+        self.ends.scatter_(1, positions, ends)
+        tokens = state.tokens.gather(1, positions + 1)
+        assert state.features is not None
+        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, state.features.shape[-1]))
+        extent = max(horizon, w)
+        mask = sight_mask(ends.clamp_max(extent - 1), extent, self.stack.dtype)
+        hidden = self.pass_over(tokens[:, None], states[:, None], begin[:, None] - 1, positions, positions, extent, mask)[:, 0]
+        recent = (last - begin[:, None] - k + 1 + torch.arange(k, device=begin.device)).clamp_min(0)
+        return hidden.gather(1, recent[:, :, None].expand(-1, -1, hidden.shape[-1]))
+
+    def pass_over(
+        self, tokens: Tensor, above: Tensor, before: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, causal: bool = False
+    ) -> Tensor:
+        """``tokens [B,r,n]`` with ``above [B,r,n,H]``: r runs of n successive pairs, each from the LSTM state at slot ``before [B,r]`` (-1: none) ->
+        ``[B,r,n,H]``; positions, slots ``[B,r n]``."""
+        rows, r, n = tokens.shape
+        embedded = self.embed(tokens).to(above.dtype)
+        width = self.states.shape[-1]
+        start = None
+        if width:
+            start = self.states.gather(1, before.clamp_min(0)[:, :, None].expand(-1, -1, width))
+            start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
+        x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start)
+        if states is not None:
+            self.states.scatter_(1, slots[:, :, None].expand(-1, -1, width), states.view(rows, r * n, width))
+        x = x.view(rows, r * n, -1)
+        return self.stack.run(x, positions, slots, self.cache, extent, mask, causal=causal, attended=x)[0].view(rows, r, n, -1)
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        known, horizon = self.text(state)
+        rows, base, law = state.rows, known - 1, self.law(state.sampling)
+        tokens = [state.tokens.gather(1, (state.known - 1)[:, None])]
+        valid = [torch.ones_like(tokens[0], dtype=torch.bool)]
+        able = (state.known > self.k)[:, None]  # k pairs, each of a token and the one before it
+        u = noise.u(DRAFT) if self.uniforms(state.sampling) else None
+        mask = table_mask(self.table, known, horizon)
+        hidden, used, q = self.begin(state)[:, None], 0, []
+        for b, one in enumerate(self.blocks.passes):
+            if b:
+                hidden = self.below(b, one, torch.cat(tokens, 1), hidden, base, horizon, mask)
+            logits = self.logits(hidden[:, :, : one.said].flatten(1, 2))
+            lists = logits.shape[1]
+            if u is None:
+                children = logits.argmax(-1, keepdim=True) if one.width == 1 else logits.topk(one.width, -1).indices
+                ok = torch.ones_like(children, dtype=torch.bool)
+            else:
+                q.append(state.sampling.probabilities(logits))
+                count = lists * one.width
+                children, ok = draw_without_replacement(q[-1], u[:, used : used + count].view(rows, lists, one.width))
+                used += count
+            flat, fine = children.flatten(1), ok.flatten(1) & able
+            for take in self.take[b * self.k : b * self.k + one.said]:
+                tokens.append(flat.index_select(1, take))
+                valid.append(fine.index_select(1, take))
+        return Draft(self.tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row)
+
+    def below(self, b: int, one: Pass, tokens: Tensor, hidden: Tensor, base: Tensor, horizon: int, mask: Tensor) -> Tensor:
+        """``[B,blocks,k,H]`` of pass b: blocks of the tokens drafted so far and the states above them."""
+        k, n = self.k, len(one.blocks)
+        above = hidden.index_select(1, self.follows[b])
+        place = torch.arange(n * k, device=base.device)
+        slots = base[:, None] + 1 + one.first + place
+        positions = base[:, None] + 1 + (b - 1) * k + place % k
+        before = base[:, None].expand(-1, n) if b == 1 else base[:, None] + 1 + self.blocks.passes[b - 1].first + self.follows[b] * k + k - 1
+        stop = 1 + one.first + n * k
+        extent = horizon - 1 + stop
+        drafted = tokens.index_select(1, self.nodes[b]).view(-1, n, k)
+        return self.pass_over(drafted, above, before, positions, slots, extent, mask[:, stop - n * k : stop, :extent])
