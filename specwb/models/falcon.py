@@ -103,8 +103,8 @@ class FalconHead(EagleHead):
             entering = product(x, w_ih, b_ih + b_hh)
             h, c = start[2 * layer : 2 * layer + 2]
             out, cells = [], []
-            for t in range(x.shape[1]):
-                gates = entering[:, t] if h is None else entering[:, t] + product(h, w_hh, None)
+            for now in entering.unbind(1):
+                gates = now if h is None else now + product(h, w_hh, None)
                 i, f, new, o = gates.chunk(4, -1)
                 inward = i.sigmoid() * new.tanh()
                 c = inward if c is None else torch.addcmul(inward, f.sigmoid(), c)
