@@ -302,7 +302,8 @@ _FU = """@inproceedings{fu2024break,
   title={Break the Sequential Dependency of {LLM} Inference Using Lookahead Decoding},
   author={Fu, Yichao and Bailis, Peter and Stoica, Ion and Zhang, Hao}, booktitle={ICML}, year={2024}}"""
 _GAO = """@inproceedings{gao2025falcon,
-  title={Falcon: Faster and Parallel Inference of Large Language Models through Enhanced Semi-Autoregressive Drafting and Custom-Designed Decoding Tree},
+  title={Falcon: Faster and Parallel Inference of Large Language Models through Enhanced Semi-Autoregressive Drafting and Custom-Designed
+    Decoding Tree},
   author={Gao, Xiangxiang and Xie, Weisheng and Xiang, Yiwei and Ji, Feng}, booktitle={AAAI}, year={2025}}"""
 
 register("ar", ar, paper="plain decoding, the reference")

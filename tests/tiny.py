@@ -25,8 +25,8 @@ from transformers import (
 import specwb
 from specwb.drafters.eagle import EagleDrafter
 from specwb.models.backbone import Backbone
-from specwb.models.falcon import FalconHead
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
+from specwb.models.falcon import FalconHead
 from specwb.models.medusa import MedusaHeads
 from specwb.training.heads import RECIPES, _loss, look
 from specwb.training.recipe import Moment

@@ -99,7 +99,7 @@ def falcon(
     else:
         chosen = measured_tree(model.card, _budget("falcon", nodes), depth)
     _one_shape("falcon", chosen)
-    if depth is not None and chosen.D > depth:
+    if depth is not None and depth < chosen.D:
         raise MethodError(f"falcon: {passes} passes of k={model.k} tokens make trees of depth {depth} at most, this one has {chosen.D}")
     if draw not in FALCON_DRAWS:
         raise MethodError(f"falcon: draw must be {' or '.join(FALCON_DRAWS)}, got {draw!r}")
@@ -117,7 +117,7 @@ def falcon_dynamic(
     whole(f"{key}: top", top), whole(f"{key}: beams", beams), whole(f"{key}: nodes", nodes, 2)
     _width(key, top, target.vocabulary)
     if top**model.k > MOST:
-        raise MethodError(f"{key}: all combinations of {top} tokens at {model.k} places are {top**model.k}, more than the {MOST} nodes a tree can have")
+        raise MethodError(f"{key}: {top} tokens at {model.k} places have {top**model.k} combinations, a tree at most {MOST} nodes")
     try:
         return DynamicFalcon(model, nodes, passes, top, beams, align)
     except ValueError as error:

@@ -1,32 +1,26 @@
 """Multi-candidate speculative decoding (Yang et al. 2401.06706): its grid of trees, draws and temperatures, measured and judged.
 
-Every prompt is decoded by every cell of the grid before the next prompt, in rotating order, with the same seed. A cell decodes a fixed number
-of rounds rather than of tokens: tau is then a plain mean that no limit cuts, and prompts are independent repetitions of equal weight. Texts go
-on past an end of text token.
-
 No value of the paper's tables is known to us, so its statements are judged, not its numbers. Differs from the paper in: models, machine and
 prompts; at T = 0 candidates are the draft's top-k whatever the draw (its code then has k equal ones "with" replacement).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
 from math import prod
 from statistics import median
 from typing import Any
 
-import torch
-
-from specwb.engine import rounds
-from specwb.evaluation.prompts import Question, interleave
+from specwb.evaluation.prompts import Question
 from specwb.evaluation.statistics import mean_and_error, z_score
 from specwb.methods import Method, draft_model
 from specwb.methods import method as make_method
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
+from specwb.reproduce.grid import FEWEST, check, measured
+from specwb.reproduce.grid import run as grid_run
+from specwb.reproduce.grid import values as values_of
 from specwb.reproduce.store import Store
 from specwb.tree import Tree
 
@@ -36,13 +30,11 @@ TREES = ((1, 1, 1), (2, 2, 1), (4, 2, 2), (8, 2, 2), (4, 2, 2, 1), (4, 2, 2, 1, 
 # as many nodes as 1-1-1, 2-2-1, 4-2-2 and 4-2-2-1; as deep as 4-2-2-1 and 4-2-2-1-1
 EQUALS = ((3,), (1,) * 10, (7, 1, 1, 1), (11, 1, 1, 1), (1,) * 4, (1,) * 5)
 DRAWS: dict[str, dict[str, str]] = {"without": {}, "with": {"draw": "with"}, "naive": {"rule": "naive"}, "top": {"draw": "top"}}
-LONG = 512
-FEWEST = 2  # prompts: below, there is no standard error
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting: ``tree`` () is plain decoding. ``long``: the prompt has other prompts before it, up to ``LONG`` tokens."""
+    """One setting: ``tree`` () is plain decoding. ``long``: the prompt has other prompts before it, up to ``grid.LONG`` tokens."""
 
     temperature: float
     tree: tuple[int, ...] = ()
@@ -58,6 +50,10 @@ class Cell:
     @property
     def key(self) -> str:
         return f"T={self.temperature:g} {self.name}{f' {self.draw}' if self.tree else ''} {self.layout}{' long' if self.long else ''}"
+
+    @property
+    def depth(self) -> int:
+        return len(self.tree)
 
     @property
     def nodes(self) -> int:
@@ -110,76 +106,18 @@ def run(
     Raises:
         ValueError: no prompt, rounds < 2, or whatever building a method refuses.
     """
-    if rounds_each < 2 or not questions or not cells:
-        raise ValueError(f"rounds must be >= 2, with a prompt and a cell; got {rounds_each} rounds, {len(questions)} prompts, {len(cells)} cells")
+    check(questions, cells, rounds_each)
     helper = draft_model(target, draft)
     methods = {cell: cell.method(target, helper) for cell in cells}
-    room = target.context - rounds_each * (1 + max(len(cell.tree) for cell in cells))
-    if room < 2:
-        raise ValueError(f"{rounds_each} rounds leave no room for a prompt in the context of {target.name!r} ({target.context})")
-    texts = [q.fit(target.tokenizer, room)[0] for q in interleave(list(questions))]
-    if not store.cells:  # lazily made tables, thread pools, kernels
-        for cell in cells:
-            measure(target, methods[cell], cell, texts[0][-8:], 2, seed)
-    document, done = store.document, min(len(_found(store.cells, cell)["ms"]) for cell in cells)
-    try:
-        for index in range(done, len(texts)):
-            if index >= FEWEST and document["spent"] * (index + 1) / index > seconds:
-                break
-            before = [token for text in (*texts[index + 1 :], *texts[:index]) for token in text]
-            long = [*before, *texts[index]][-min(LONG, room) :]
-            for turn in range(len(cells)):
-                cell = cells[(turn + 7 * index) % len(cells)]
-                found = store.cells.setdefault(cell.key, {"accepted": [], "ms": []})
-                if len(found["ms"]) > index:
-                    continue
-                if progress:
-                    progress(document["spent"] / max(seconds, 1e-9), f"prompt {index + 1}: {cell.key}")
-                began = time.monotonic()
-                accepted, ms = measure(target, methods[cell], cell, long if cell.long else texts[index], rounds_each, seed + index)
-                document["spent"] = round(document["spent"] + time.monotonic() - began, 3)
-                found["accepted"].append(accepted)
-                found["ms"].append(round(ms, 3))
-                store.save()
-    except KeyboardInterrupt:
-        return True
-    return False
-
-
-def measure(target: Target, method: Method, cell: Cell, ids: list[int], count: int, seed: int) -> tuple[list[int], float]:
-    """``count`` rounds: drafted tokens kept in each, and the median of all rounds' milliseconds but the first's, which has the prompt in it."""
-
-    def now() -> float:
-        if target.device.type == "cuda":
-            torch.cuda.synchronize(target.device)
-        return time.perf_counter()
-
-    tokens = count * (1 + len(cell.tree))  # never reached before the last round is over
-    loop = rounds(target, [ids], method, max_new_tokens=tokens, temperature=cell.temperature, seed=[seed], eos=(), layout=cell.layout)
-    at, accepted = [now()], []
-    for step in islice(loop, count):
-        at.append(now())
-        accepted.append(step.verdict.accepted)
-    loop.close()  # type: ignore[attr-defined]
-    return torch.cat(accepted).tolist(), 1000 * median(b - a for a, b in pairwise(at[1:]))
+    return grid_run(target, questions, store, methods, rounds_each=rounds_each, seconds=seconds, seed=seed, progress=progress)
 
 
 # --------------------------------------------------------------------------------------------------------------------- what was measured
 
 
-def _found(cells: dict[str, Any], cell: Cell) -> dict[str, list]:
-    return cells.get(cell.key, {"accepted": [], "ms": []})
-
-
 def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
-    """By prompt: "tau"; "pace", rounds in the time of a round of plain decoding on the same prompt; "speedup", their product."""
-    found = _found(cells, cell)
-    tau = [1 + sum(kept) / len(kept) for kept in found["accepted"]]
-    if what == "tau":
-        return tau
-    plain = _found(cells, Cell(cell.temperature))["ms"]
-    pace = [a / b for a, b in zip(plain, found["ms"], strict=False)]
-    return pace if what == "pace" else [t * s for t, s in zip(tau, pace, strict=False)]
+    """By prompt, see :func:`specwb.reproduce.grid.values`; beside plain decoding at the same temperature."""
+    return values_of(cells, cell.key, Cell(cell.temperature).key, what)
 
 
 def row(cells: dict[str, Any], cell: Cell) -> dict[str, Any]:
@@ -318,23 +256,22 @@ def statements(cells: Sequence[Cell]) -> list[Statement]:
 
 def report(store: Store, cells: Sequence[Cell]) -> dict[str, Any]:
     """``store.document`` with ``rows`` (:func:`row` of every cell measured), ``verdicts`` and what was said about published values."""
-    measured = store.cells
     store.document |= {
         "published": PUBLISHED, "rule": RULE,
-        "rows": [row(measured, cell) for cell in cells if _found(measured, cell)["ms"]],
-        "verdicts": [found for s in statements(cells) if (found := judge(measured, s))],
-        "layouts": same_verdicts(measured, cells),
+        "rows": [row(store.cells, cell) for cell in cells if measured(store.cells, cell.key)["ms"]],
+        "verdicts": [found for s in statements(cells) if (found := judge(store.cells, s))],
+        "layouts": same_verdicts(store.cells, cells),
     }  # fmt: skip
     return store.document
 
 
-def same_verdicts(measured: dict[str, Any], cells: Sequence[Cell]) -> dict[str, int]:
+def same_verdicts(found: dict[str, Any], cells: Sequence[Cell]) -> dict[str, int]:
     """Of the rounds decoded in both layouts from the same seed, how many accepted as many tokens."""
     both: list[tuple[int, int]] = []
     for cell in cells:
         if cell.layout == "batch":
-            found = [_found(measured, replace(cell, layout=layout))["accepted"] for layout in LAYOUTS]
-            both += [pair for kept in zip(*found, strict=False) for pair in zip(*kept, strict=True)]
+            kept_by = [measured(found, replace(cell, layout=layout).key)["accepted"] for layout in LAYOUTS]
+            both += [pair for kept in zip(*kept_by, strict=False) for pair in zip(*kept, strict=True)]
     return {"rounds": len(both), "same": sum(a == b for a, b in both)}
 
 

@@ -1,4 +1,4 @@
-"""What a trained head is and what it predicts: one recipe a kind. The loop, the text, the measure and the files are in :mod:`specwb.training.heads`."""
+"""What a trained head is and what it predicts: one recipe a kind. Loop, text, measure and files are in :mod:`specwb.training.heads`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass
 class Moment:
-    """When in a run: ``progress`` 0..1 of its steps; noise as a function of (seed, step) for all ``rows`` of a batch, of which a process takes its own."""
+    """When in a run: ``progress`` 0..1 of its steps, and noise as a function of (seed, step) for all ``rows`` of a batch."""
 
     progress: float
     seed: int

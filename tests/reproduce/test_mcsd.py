@@ -12,7 +12,7 @@ from terminal import call
 
 import specwb
 from specwb.evaluation.prompts import Question
-from specwb.reproduce import acceptance, mcsd
+from specwb.reproduce import acceptance, grid, mcsd
 from specwb.reproduce.mcsd import Cell, Statement
 from specwb.reproduce.store import Store, StoreError
 
@@ -53,7 +53,7 @@ def test_the_grid_is_the_one_stated():
 def test_measure_counts_rounds_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
     method = cell.method(target, tiny.draft("llama", 0.05))
-    accepted, ms = mcsd.measure(target, method, cell, [5, 6], 6, seed=3)
+    accepted, ms = grid.measure(target, method, cell, [5, 6], 6, seed=3)
     steps = specwb.rounds(target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=())
     assert accepted == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
     assert ms > 0
@@ -66,7 +66,7 @@ def test_run_keeps_going_where_it_stopped(target, tmp_path, monkeypatch):
     assert all(len(cell["accepted"]) == mcsd.FEWEST for cell in whole.cells.values())
     assert set(whole.cells) == {cell.key for cell in cells}
 
-    real, calls = mcsd.measure, [0]
+    real, calls = grid.measure, [0]
 
     def breaks(*args):
         calls[0] += 1
@@ -74,7 +74,7 @@ def test_run_keeps_going_where_it_stopped(target, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(mcsd, "measure", breaks)
+    monkeypatch.setattr(grid, "measure", breaks)
     store, stopped = measured(target, tmp_path / "part.json", cells)
     assert stopped
     document = mcsd.report(store, cells)
@@ -255,6 +255,6 @@ def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     code, _, err = call(monkeypatch, capsys, *options, "--seed", "1")
     assert code == 2
     assert "measured with seed = 0, now it is 1" in err
-    monkeypatch.setattr(mcsd, "measure", None)  # with the same arguments nothing is left to do
+    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
     assert json.loads(path.read_text())["cells"] == document["cells"]
