@@ -42,7 +42,7 @@ class BlockTree:
             raise ValueError(f"k and passes must be >= 1, got k={k}, passes={passes}")
         if not tree.in_level_order or tree.D < 1:
             raise ValueError("blocks need one tree for all rows, of at least one candidate, its nodes in level order")
-        if passes is not None and tree.D > k * passes:
+        if passes is not None and k * passes < tree.D:
             raise ValueError(f"{passes} passes of k={k} tokens make trees of depth {k * passes} at most, this one has {tree.D}")
         self.tree, self.k = tree, k
         self.passes: list[Pass] = []

@@ -12,6 +12,7 @@ import typer
 from rich.progress import Progress
 
 from specwb.commands.shared import DEVICE, DRAFT, DTYPE, LIKE_COMPARE, RESTART, RESULTS, SEED, TARGET, errors, table, wide
+from specwb.files import weights_hash
 
 reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
 
@@ -68,6 +69,47 @@ def reproduce_acceptance(
     _reproduced(store, run, partial(acceptance.report, store), acceptance)
 
 
+@reproduce.command("falcon")
+def reproduce_falcon(
+    out: RESULTS = Path("build/reproduce/falcon.json"),
+    train: Annotated[bool, typer.Option("--train", help="Train and measure the ablation's heads instead of showing the shipped results.")] = False,
+    heads: Annotated[Path, typer.Option(help="Where --train keeps its heads; those that are finished stay.")] = Path("build/heads/falcon-ablation"),
+    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
+) -> None:
+    """Falcon: its tables 1, 4 and 5 beside the same comparisons here, and those that the paper lacks, with verdicts."""
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.reproduce import falcon
+    from specwb.reproduce.store import Store, commit, identity
+
+    questions = load_prompts(prompts)
+    model = load(target, device=device, dtype=dtype)
+    falcon.check(model)
+    own = {kind: weights_hash(place) for kind in falcon.HEADS if (place := model.own_head(kind)) is not None}
+    arguments = identity("falcon", model, None, sha256=model.sha256, heads=own, prompts=prompts, rounds=rounds, seed=seed)
+    store = Store(out, arguments, restart)
+    measuring: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
+    ablation = falcon.shipped(model)
+    if train:
+        second = Store(out.with_name(f"{out.stem}-ablation.json"), {**arguments, "system": "falcon-ablation", "heads": str(heads)}, restart)
+        second.document["heads"] = falcon.train(target, heads, device=device)
+        second.document |= {"command": command_line(), "commit": commit()}
+        stopped = _measured(partial(falcon.run, model, questions, second, falcon.ablation_cells(), heads=heads, **measuring))
+        second.save(final=True)
+        ablation = second.document
+        if stopped:
+            raise typer.Exit(130)
+    run = partial(falcon.run, model, questions, store, falcon.own_cells(), **measuring)
+    _reproduced(store, run, partial(falcon.report, store, ablation), falcon)
+
+
 def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
     """Questions, target and draft."""
     from specwb import load
@@ -81,22 +123,31 @@ def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str)
 
 def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:
     """Run with a bar, keep what was found whatever happens, print it."""
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("reproducing", total=1.0)
-        interrupted = run(progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text))
+    interrupted = _measured(run)
     if not store.cells:
         raise typer.Exit(130)
-    store.document["command"] = shlex.join(["specwb", *sys.argv[1:]])
+    store.document["command"] = command_line()
     document = report()
     store.save(final=True)
     screen = wide()
     for title, rows in system.tables(document):
         screen.print(title, highlight=False, markup=False)
-        screen.print(table(rows, ("tree", "text", "best")))
+        screen.print(table(rows, ("tree", "text", "best", "setting", "method", "by depth")))
     for note in [*system.notes(document), f"kept in {store.path}"]:
         screen.print(note, highlight=False, markup=False, soft_wrap=True)
     if interrupted:
         raise typer.Exit(130)
+
+
+def _measured(run: Any) -> bool:
+    """Run with a bar; whether it was interrupted."""
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("reproducing", total=1.0)
+        return run(progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text))
+
+
+def command_line() -> str:
+    return shlex.join(["specwb", *sys.argv[1:]])
 
 
 def numbers(text: str, option: str) -> list[float]:

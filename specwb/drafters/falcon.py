@@ -9,7 +9,7 @@ from specwb.blocks import BlockTree, Pass
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.level import Levels
 from specwb.flow import Draft, Law, State
-from specwb.mask import sight_mask, table_mask
+from specwb.mask import block_ends, sight_mask, table_mask
 from specwb.models.backbone import Stack
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
@@ -41,6 +41,7 @@ class FalconDrafter(EagleDrafter):
     """
 
     independent = False
+    head: FalconHead
 
     def __init__(self, head: FalconHead, tree: Tree, draw: str = "greedy", align: str | None = None) -> None:
         Levels.__init__(self, tree, draw)
@@ -86,17 +87,14 @@ class FalconDrafter(EagleDrafter):
         slots = state.capacity + self.beams
         self.states = torch.zeros(state.rows, slots, self.head.state_width, dtype=self.stack.dtype, device=device)
         # where the block of every pair ended when it was last fed; of the text that is there, aligned to its own end
-        self.fed = self.text(state)[0] - 1
-        self.ends = self.aligned(torch.arange(slots, device=device).expand(state.rows, -1), self.fed[:, None]).contiguous()
+        known = self.text(state)[0]
+        self.ends = self.aligned(torch.arange(slots, device=device).expand(state.rows, -1), known[:, None] - 1).contiguous()
         super().open(state, target)
-        self.fed = self.text(state)[0] - 1  # one less than what is known: the first window feeds the last pair
+        self.upto = known - 1  # pairs fed by row; one less than there are: the first window feeds the last
 
     def aligned(self, positions: Tensor, last: Tensor) -> Tensor:
         """Where blocks end, for ``last`` the last pair."""
-        k = self.k
-        if self.align == "left":
-            return torch.minimum((positions // k) * k + k - 1, last.expand_as(positions)).maximum(positions)
-        return last - (last - positions).div(k, rounding_mode="floor") * k
+        return block_ends(positions, last, self.k, self.align)
 
     def prefill(self, state: State, m: int) -> None:
         assert state.features is not None
@@ -110,12 +108,12 @@ class FalconDrafter(EagleDrafter):
         k = self.k
         known, horizon = self.text(state)
         last = (known - 1)[:, None]
-        fresh = known - self.fed
+        fresh = known - self.upto
         cover = -(-fresh // k) * k if self.align == "right" else fresh + k - 1
         w = self.window
         if state.rows == 1 and not state.static:
             w = min(w, max(int(cover), k))
-        self.fed.copy_(known)
+        self.upto.copy_(known)
         begin = (known - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
         old = self.ends.gather(1, positions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from specwb.blocks import BlockTree
 from specwb.drafters.eagle2 import beam_mask, best, bounds, reranked

@@ -135,7 +135,7 @@ class FalconHead(EagleHead):
         for j in range(steps):
             if j:
                 before = None if ends is None else F.pad(ends, (0, 0, 1, 0))[:, :-1].flatten(0, 1)
-                x, states = self.mix(*(part.reshape(-1, k, h) for part in (embedded, above)), before)
+                x, states = self.mix(embedded.reshape(-1, k, h), above.reshape(-1, k, h), before)
                 x = x.view(rows, m, h)
             else:
                 x, states = self.mix(*(first or (embedded, features)))
@@ -168,6 +168,11 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
     fusion = config.get("specwb_fusion") or ("pointwise" if recurrent else "linear")
     if recurrent == (fusion == "linear"):
         raise HeadError(f"{where}: config.json says specwb_fusion={fusion!r}, but the weights have {'an LSTM' if recurrent else 'no LSTM'}")
+    attention = "layers.0.self_attn.{}_proj.bias"
+    qkv_bias = attention.format("q") in weights and attention.format("o") not in weights
+    for name, there in (("qkv_bias", qkv_bias), *([] if recurrent else [("bias", "fc.bias" in weights)])):
+        if config.get(name) is not None and bool(config[name]) != there:
+            raise HeadError(f"{where}: config.json says {name}={config[name]}, the weights {'have' if there else 'lack'} it")
     own = weights.pop("embed_tokens.weight", None)
     hidden = target.backbone.config.hidden_size
     if llama.hidden_size != hidden:
@@ -175,7 +180,7 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
     try:
         head = FalconHead(
             llama, hidden, k, fusion, config.get("specwb_align") or "right", bias=fusion != "linear" or "fc.bias" in weights,
-            qkv_bias="layers.0.self_attn.q_proj.bias" in weights and "layers.0.self_attn.o_proj.bias" not in weights,
+            qkv_bias=qkv_bias,
         )  # fmt: skip
     except HeadError as error:
         raise HeadError(f"{where}: {error}") from error

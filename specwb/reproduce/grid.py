@@ -25,14 +25,12 @@ FEWEST = 2  # prompts: below, there is no standard error
 
 
 class Setting(Protocol):
-    """What a grid needs to know of a cell. ``depth``: of its tree. ``long``: the prompt has other prompts before it, up to ``LONG`` tokens."""
+    """What a grid needs to know of a cell. ``long``: the prompt has other prompts before it, up to ``LONG`` tokens."""
 
     @property
     def key(self) -> str: ...
     @property
     def temperature(self) -> float: ...
-    @property
-    def depth(self) -> int: ...
     @property
     def layout(self) -> str: ...
     @property
@@ -61,7 +59,7 @@ def run(
     """
     cells: list[Setting] = list(methods)
     check(questions, cells, rounds_each)
-    room = target.context - rounds_each * (1 + max(cell.depth for cell in cells))
+    room = target.context - rounds_each * (1 + max(method.drafter.tree.D for method in methods.values()))
     if room < 2:
         raise ValueError(f"{rounds_each} rounds leave no room for a prompt in the context of {target.name!r} ({target.context})")
     texts = [q.fit(target.tokenizer, room)[0] for q in interleave(list(questions))]
@@ -108,7 +106,7 @@ def measure(target: Target, method: Method, cell: Setting, ids: list[int], count
             torch.cuda.synchronize(target.device)
         return time.perf_counter()
 
-    tokens = count * (1 + cell.depth)  # never reached before the last round is over
+    tokens = count * (1 + method.drafter.tree.D)  # never reached before the last round is over
     loop = rounds(target, [ids], method, max_new_tokens=tokens, temperature=cell.temperature, seed=[seed], eos=(), layout=cell.layout)
     at, accepted = [now()], []
     for step in islice(loop, count):

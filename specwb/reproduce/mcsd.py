@@ -52,10 +52,6 @@ class Cell:
         return f"T={self.temperature:g} {self.name}{f' {self.draw}' if self.tree else ''} {self.layout}{' long' if self.long else ''}"
 
     @property
-    def depth(self) -> int:
-        return len(self.tree)
-
-    @property
     def nodes(self) -> int:
         """Drafted ones: the root is not counted."""
         return Tree.branching(*self.tree).n - 1

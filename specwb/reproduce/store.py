@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,19 @@ from specwb.models.target import Target
 EVERY = 2.0  # seconds between two writes: what a hard kill loses
 
 
-def identity(system: str, target: Target, draft: Target, **others: Any) -> dict[str, Any]:
+def identity(system: str, target: Target, draft: Target | None, **others: Any) -> dict[str, Any]:
     """The arguments a run's results depend on: models, device and number type, and the system's own."""
-    models = {"target": describe(target), "draft": describe(draft)}
+    models = {"target": describe(target), **({"draft": describe(draft)} if draft is not None else {})}
     return {"system": system, **models, "device": describe_device(target.device), "dtype": str(target.dtype).removeprefix("torch."), **others}
+
+
+def commit() -> str | None:
+    """The version of this code, where it is a git checkout."""
+    try:
+        found = subprocess.run(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
+    return found.stdout.strip() or None
 
 
 class StoreError(ValueError):

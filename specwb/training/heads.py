@@ -233,6 +233,8 @@ def train_for(
     plan = recipe()
     if budget not in plan["budget"]:
         raise TrainingError(f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}")
+    if kind not in plan["budget"][budget]:
+        raise TrainingError(f"budget {budget!r} has no {kind}; it is for {', '.join(plan['budget'][budget])}")
     settings = dict(plan["heads"][kind])
     for item in filter(None, options.split(",")):
         name, equals, value = item.partition("=")

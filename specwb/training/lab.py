@@ -44,6 +44,8 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
     plan = recipe()
     if budget not in plan["budget"]:
         raise TrainingError(f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}")
+    if missing := {"target", "draft", *plan["heads"]} - set(plan["budget"][budget]):
+        raise TrainingError(f"budget {budget!r} is for some heads only, it has none for {', '.join(sorted(missing))}")
     seed = plan["seed"] if seed is None else seed
     place = resolve_device(device)
     settings = plan["budget"][budget]

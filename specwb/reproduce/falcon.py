@@ -1,0 +1,391 @@
+"""Falcon (Gao et al. 2412.12639): its tables beside the same comparisons here, and what the paper leaves out, measured and judged.
+
+Two grids. One decodes with the target's own heads. The other with heads that differ in one thing each, trained alike and briefly (``ABLATION``
+budget); its results are shipped, since training takes a while.
+
+Differs from the paper in: models, machine, prompts and trees where none is published. Acceptance is counted over a fixed number of rounds a
+prompt. The paper's tau does not count the closing token; here that is ``accepted``, and tau counts it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+import numpy as np
+
+from specwb.evaluation.prompts import Question, interleave
+from specwb.evaluation.statistics import mean_and_error
+from specwb.methods import Method
+from specwb.methods import method as make_method
+from specwb.models.load import data_dir
+from specwb.models.target import Target
+from specwb.options import MethodError
+from specwb.reproduce import grid
+from specwb.reproduce.store import Store, commit
+
+PAPER = "papers/falcon.json"
+SHIPPED = "results/falcon-ablation-lab.json"
+BUDGET = "ablation"
+ENOUGH = 48  # prompts
+HEADS = ("medusa", "eagle", "falcon")
+HERE = {"SpS": "sps", "PLD": "pld", "Lookahead": "lookahead", "Medusa": "medusa", "Eagle": "eagle"}
+CHAIN4, CHAIN8 = "tree=1-1-1-1", "tree=1-1-1-1-1-1-1-1"
+BUDGETS = (5, 10, 26, 64)  # verified tokens, the root included
+# name -> (kind of head, what differs from the first)
+VARIANTS: dict[str, tuple[str, str]] = {
+    "csgd": ("falcon", ""),
+    "plain": ("falcon", "glance=0"),
+    "k3": ("falcon", "k=3"),
+    "k4": ("falcon", "k=4"),
+    "linear": ("falcon", "fusion=linear"),
+    "pointwise": ("falcon", "fusion=pointwise"),
+    "small": ("falcon", "fusion=linear,layers=1"),
+    "eagle": ("eagle", "unroll=2"),
+    "random": ("falcon", "where=random"),
+    "tokens": ("falcon", "replaced=tokens"),
+    "features": ("falcon", "replaced=features"),
+    "counted": ("falcon", "count_glanced=1"),
+}
+PASSES = {"csgd": 4, "k3": 2, "k4": 2}  # the paper's, by size of the block
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method as it is typed, with the target's own head or a ``variant``'s."""
+
+    spec: str
+    variant: str = ""
+    temperature: float = 0.0
+    layout: str = "tree"
+    long: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"T={self.temperature:g} {self.spec}{f' [{self.variant}]' if self.variant else ''}"
+
+    def method(self, target: Target, heads: Path | None = None) -> Method:
+        options = {"head": str(heads / self.variant)} if self.variant and heads is not None else {}
+        name, _, given = self.spec.partition(":")
+        typed = ",".join(filter(None, [given, *(f"{k}={v}" for k, v in options.items())]))
+        return make_method(f"{name}:{typed}" if typed else name, target)
+
+
+def own_cells() -> list[Cell]:
+    """What is decoded with the target's own heads."""
+    found = [Cell(name) for name in ("ar", *HERE.values(), "falcon")]
+    found += [Cell(f"{name}:nodes={n}") for n in BUDGETS for name in ("eagle", "falcon") if n != 10]
+    found += [Cell("eagle:tree=published"), Cell("falcon:tree=vicuna"), Cell("falcon:tree=llama"), Cell("falcon:nodes=26,align=left")]
+    found += [Cell(f"{name}:{CHAIN4}") for name in ("eagle", "falcon")] + [Cell(f"falcon:{CHAIN4},align=left")]
+    found += [Cell(f"falcon:nodes=26,passes={m}") for m in (1, 2, 3)]
+    found += [Cell("eagle2:nodes=26,depth=4,top=4"), Cell("falcon_dynamic:nodes=26,passes=2,top=4,beams=4")]
+    hot = ["ar", "sps", "eagle", "falcon", "falcon:draw=without", "eagle:nodes=26", "falcon:nodes=26", "falcon:nodes=26,draw=without"]
+    return found + [Cell(spec, temperature=1.0) for spec in [*hot, "falcon:nodes=26,align=left"]]
+
+
+def ablation_cells(variants: Sequence[str] = tuple(VARIANTS)) -> list[Cell]:
+    """What is decoded with the heads of an ablation."""
+    found = [Cell("ar"), Cell("ar", temperature=1.0)]
+    for name in variants:
+        kind = VARIANTS[name][0]
+        found += [Cell(f"{kind}:{CHAIN4}", name), Cell(f"{kind}:nodes=26", name), Cell(f"{kind}:nodes=26", name, 1.0)]
+        if name in ("csgd", "plain"):
+            found += [Cell(f"falcon:{CHAIN8}", name), Cell("falcon:tree=vicuna", name)]
+        if name in PASSES:
+            found.append(Cell(f"falcon:nodes=64,passes={PASSES[name]}", name))
+    return found
+
+
+def run(
+    target: Target, questions: Sequence[Question], store: Store, cells: Sequence[Cell], *, heads: Path | None = None, rounds_each: int = 10,
+    seconds: float | None = None, seed: int = 0, progress: Callable[[float, str], None] | None = None,
+) -> bool:  # fmt: skip
+    """:func:`specwb.reproduce.grid.run` of the cells; ``heads``: the folder of the variants'. Returns whether it was interrupted."""
+    grid.check(questions, cells, rounds_each)
+    methods = {cell: cell.method(target, heads) for cell in cells}
+    store.document["domains"] = [q.subtask for q in interleave(list(questions))]
+    store.document["shapes"] = {cell.key: _shape(methods[cell]) for cell in cells}
+    return grid.run(target, questions, store, methods, rounds_each=rounds_each, seconds=seconds, seed=seed, progress=progress)
+
+
+def _shape(method: Method) -> dict[str, int]:
+    tree = method.drafter.tree
+    blocks = getattr(method.drafter, "blocks", None)
+    return {"nodes": tree.n, "depth": tree.D, "passes": len(blocks.passes) if blocks else tree.D if tree.n > 1 else 0}
+
+
+def train(target_place: str, folder: Path, *, device: str = "auto", seed: int = 1, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
+    """Train every variant that is not in ``folder`` yet, all at the same budget; what their cards say.
+
+    Raises:
+        TrainingError: as :func:`specwb.training.heads.train_for`.
+    """
+    from specwb.training.heads import train_for
+
+    for name in variants:
+        kind, options = VARIANTS[name]
+        train_for(kind, target_place, folder / name, BUDGET, options=options, device=device, seed=seed)
+    keep = ("parameters", "steps", "rows", "length", "tokens", "seed", "run", "sha256", "last_training_loss", "held_out")
+    cards = {name: json.loads((folder / name / "card.json").read_text()) for name in variants}
+    return {name: {"options": VARIANTS[name][1], **{k: card[k] for k in keep}} for name, card in cards.items()}
+
+
+# --------------------------------------------------------------------------------------------------------------------- what was measured
+
+
+def paper() -> dict[str, Any]:
+    """The published tables, as data."""
+    return json.loads((data_dir() / PAPER).read_text("utf-8"))
+
+
+def shipped(target: Target) -> dict[str, Any] | None:
+    """The ablation's results that lie beside the lab family, if they are this target's."""
+    path = data_dir() / SHIPPED
+    found = json.loads(path.read_text("utf-8")) if path.exists() else None
+    return found if found and found["arguments"]["sha256"] == target.sha256 else None
+
+
+def check(target: Target) -> None:
+    """Raises MethodError: a head that is compared is not there."""
+    missing = [kind for kind in HEADS if target.own_head(kind) is None]
+    if missing:
+        raise MethodError(f"{target.name!r} has no {' and no '.join(missing)} head of its own; specwb train NAME --target makes one")
+
+
+def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
+    """By prompt: "tau", "accepted" (tau - 1), "speedup"."""
+    plain = Cell("ar", temperature=cell.temperature).key
+    found = grid.values(cells, cell.key, plain, "tau" if what == "accepted" else what)
+    return [x - 1 for x in found] if what == "accepted" else found
+
+
+def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """One cell's figures: tau with its standard error over prompts, accepted = tau - 1, alpha = accepted / tau, by domain and by depth."""
+    cells, domains = document["cells"], document["domains"]
+    tau = values(cells, cell, "tau")
+    mean, error = mean_and_error(tau)
+    kept = [a for one in cells[cell.key]["accepted"] for a in one]
+    shape = document["shapes"][cell.key]
+    pace = values(cells, cell, "pace")
+    return {
+        "cell": cell.key, "spec": cell.spec, "variant": cell.variant, "temperature": cell.temperature, **shape, "prompts": len(tau),
+        "tau": round(mean, 4), "tau_error": None if error != error else round(error, 4), "accepted": round(mean - 1, 4),
+        "alpha": round((mean - 1) / mean, 4),
+        "by_domain": {d: round(float(np.mean([t for t, at in zip(tau, domains, strict=False) if at == d])) - 1, 4) for d in dict.fromkeys(domains)
+                      if any(at == d for at in domains[: len(tau)])},
+        "by_depth": [[sum(a >= d for a in kept), sum(a >= d - 1 for a in kept)] for d in range(1, shape["depth"] + 1)],
+        "ms_per_round": round(median(cells[cell.key]["ms"]), 3), "speedup": round(mean * median(pace), 4) if pace else None,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``what`` of the first cell over that of the second; ``paper`` the same ratio there, None where it has no such measurement."""
+
+    text: str
+    table: str
+    what: str
+    first: Cell
+    second: Cell
+    paper: float | None = None
+    ablation: bool = True
+
+
+RULE = (
+    "Rule: the ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap samples of prompts (pairs stay together). reproduced: "
+    "the interval lies above 1 and the ratio is at least the square root of the paper's (half its effect on a logarithmic scale). not "
+    f"reproduced: otherwise. not comparable: fewer than {ENOUGH} prompts, or the paper has no such number. One training run a variant: the "
+    "interval says nothing about other seeds of training."
+)
+
+
+def claims() -> list[Claim]:
+    """What the paper says in tables 1, 3, 4 and 5, and the comparisons that it lacks."""
+    tables = paper()["tables"]
+    four = {(r["tree"], r["csgd"]): r for r in tables["4"]["rows"]}
+    five = {r["k"]: r for r in tables["5"]["rows"]}
+    out = [
+        Claim(f"Falcon is faster than {name}", "table 1", "speedup", Cell("falcon"), Cell(key), _ratio(tables["1"]["rows"], name), False)
+        for name, key in HERE.items()
+    ]
+    theirs = _ratio([r for r in tables["3"]["rows"] if r["target"] != "Vicuna 7B"], "Eagle")  # those three count the closing token
+    out.append(
+        Claim("Falcon accepts more than Eagle, each with its published tree (165 and 25 candidates)", "table 3", "accepted",
+              Cell("falcon:tree=vicuna"), Cell("eagle:tree=published"), theirs, False)
+    )  # fmt: skip
+    for what in ("accepted", "speedup"):
+        on, off = Cell("falcon:tree=vicuna", "csgd"), Cell("falcon:tree=vicuna", "plain")
+        chain, chain_off = Cell(f"falcon:{CHAIN8}", "csgd"), Cell(f"falcon:{CHAIN8}", "plain")
+        out += [
+            Claim(f"CSGD, with the tree: {what}", "table 4", what, on, off, four[True, True][what] / four[True, False][what]),
+            Claim(f"CSGD, on a chain: {what}", "table 4", what, chain, chain_off, four[False, True][what] / four[False, False][what]),
+            Claim(f"the tree, with CSGD: {what}", "table 4", what, on, chain, four[True, True][what] / four[False, True][what]),
+        ]
+        size = {k: Cell(f"falcon:nodes=64,passes={PASSES[v]}", v) for k, v in ((2, "csgd"), (3, "k3"), (4, "k4"))}
+        out += [Claim(f"k = {k} over k = {k + 1}: {what}", "table 5", what, size[k], size[k + 1], five[k][what] / five[k + 1][what]) for k in (2, 3)]
+
+    def ours(text: str, first: Cell, second: Cell, what: str = "accepted", ablation: bool = True) -> None:
+        out.append(Claim(text, "not in the paper", what, first, second, None, ablation))
+
+    for n in BUDGETS:
+        falcon, eagle = (Cell(f"{name}:nodes={n}" if n != 10 else name) for name in ("falcon", "eagle"))
+        ours(f"Falcon over Eagle at {n} verified tokens", falcon, eagle, ablation=False)
+        ours(f"Falcon over Eagle at {n} verified tokens: speedup", falcon, eagle, "speedup", ablation=False)
+    ours("Falcon over Eagle, chains of 4", Cell(f"falcon:{CHAIN4}"), Cell(f"eagle:{CHAIN4}"), ablation=False)
+    hot = Cell("falcon:nodes=26", temperature=1.0)
+    ours("Falcon over Eagle at 26 verified tokens, T = 1", hot, Cell("eagle:nodes=26", temperature=1.0), ablation=False)
+    ours("point masses over draws without replacement, T = 1", hot, Cell("falcon:nodes=26,draw=without", temperature=1.0), ablation=False)
+    for t in (0.0, 1.0):
+        ours(f"blocks aligned right over left, T = {t:g}", Cell("falcon:nodes=26", temperature=t), Cell("falcon:nodes=26,align=left", temperature=t),
+             ablation=False)  # fmt: skip
+    ours("dynamic over static tree, 26 verified tokens", Cell("falcon_dynamic:nodes=26,passes=2,top=4,beams=4"), Cell("falcon:nodes=26,passes=2"),
+         ablation=False)  # fmt: skip
+    for t in (0.0, 1.0):
+        for name, text in (
+            ("plain", "CSGD over none"), ("linear", "LSTM over linear fusion"), ("pointwise", "recurrent over point-wise LSTM"),
+            ("random", "contiguous over random glancing"), ("tokens", "glancing at both over tokens only"),
+            ("features", "glancing at both over features only"), ("counted", "glanced places left out of the loss over counted"),
+            ("k3", "k = 2 over k = 3"), ("k4", "k = 2 over k = 4"),
+        ):  # fmt: skip
+            ours(f"{text}, 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "csgd", t), Cell("falcon:nodes=26", name, t))
+        ours(f"k = 2 over Eagle, equal heads (linear, one layer), 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "small", t),
+             Cell("eagle:nodes=26", "eagle", t))  # fmt: skip
+        ours(f"Falcon's larger head over the small one, 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "linear", t),
+             Cell("falcon:nodes=26", "small", t))  # fmt: skip
+    return out
+
+
+def _ratio(rows: Sequence[dict[str, Any]], name: str) -> float:
+    """Falcon over another method: the geometric mean over all targets and tasks that have both."""
+    sets = ("MT-Bench", "HumanEval", "GSM8K")
+    falcon = {r["target"]: r for r in rows if r["method"] == "Falcon"}
+    return geometric_mean(falcon[r["target"]][s] / r[s] for r in rows if r["method"] == name for s in sets)
+
+
+def judge(document: dict[str, Any], claim: Claim) -> dict[str, Any] | None:
+    """The ratio, its interval, by domain, and the verdict by :data:`RULE`; None where a cell was not measured."""
+    a, b = (values(document["cells"], cell, claim.what) for cell in (claim.first, claim.second))
+    n = min(len(a), len(b))
+    if n < grid.FEWEST:
+        return None
+    both = np.array([a[:n], b[:n]])
+    ratio, low, high = bootstrap(both)
+    domains = document["domains"][:n]
+    by = {d: bootstrap(both[:, [at == d for at in domains]]) for d in dict.fromkeys(domains) if domains.count(d) >= grid.FEWEST}
+    verdict = "not comparable"
+    if n >= ENOUGH and claim.paper is not None:
+        verdict = "reproduced" if low > 1 and ratio >= claim.paper**0.5 else "not reproduced"
+    return {
+        "claim": claim.text, "table": claim.table, "of": claim.what, "verdict": verdict, "paper": claim.paper and round(claim.paper, 3),
+        "ratio": _number(ratio), "low": _number(low), "high": _number(high), "prompts": n,
+        "by_domain": {d: [_number(x) for x in found] for d, found in by.items()}, "first": claim.first.key, "second": claim.second.key,
+    }  # fmt: skip
+
+
+def _number(x: float) -> float | None:
+    return round(float(x), 4) if np.isfinite(x) else None
+
+
+def bootstrap(pairs: np.ndarray, samples: int = 10_000, seed: int = 0) -> tuple[float, float, float]:
+    """Ratio of means of ``pairs [2,n]`` and its 95 % interval over resampled columns; infinite where the second has none."""
+    n = pairs.shape[1]
+    chosen = np.random.default_rng(seed).integers(0, n, (samples, n))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = pairs[0][chosen].mean(1) / pairs[1][chosen].mean(1)
+        ratio = pairs[0].mean() / pairs[1].mean()
+    low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(drawn).all() else (np.nan, np.nan)
+    return float(ratio), float(low), float(high)
+
+
+def report(store: Store, ablation: dict[str, Any] | None = None) -> dict[str, Any]:
+    """``store.document`` with ``rows``, ``verdicts`` and, of the ablation's results, the same beside where they are from."""
+    store.document["commit"] = store.document.get("commit") or commit()
+    store.document["rule"] = RULE
+    _judged(store.document, own_cells(), [c for c in claims() if not c.ablation])
+    if ablation is not None:
+        _judged(ablation, ablation_cells(), [c for c in claims() if c.ablation])
+        told = ("command", "commit", "heads", "spent", "rows", "verdicts")
+        store.document["ablation"] = {name: ablation.get(name) for name in told}
+    return store.document
+
+
+def _judged(document: dict[str, Any], cells: Sequence[Cell], made: Sequence[Claim]) -> None:
+    document["rows"] = [row(document, cell) for cell in cells if grid.measured(document["cells"], cell.key)["ms"]]
+    document["verdicts"] = [found for claim in made if (found := judge(document, claim))]
+
+
+# ------------------------------------------------------------------------------------------------------------------------- how it is shown
+
+
+def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
+    """(title, rows of text)."""
+    published = paper()["tables"]
+    own = {r["cell"]: r for r in document["rows"]}
+    other = {r["cell"]: r for r in (document.get("ablation") or {}).get("rows") or []}
+    out = []
+    lines = []
+    for name, key in [*HERE.items(), ("Falcon", "falcon")]:
+        if Cell(key).key in own:
+            there = [r[s] for r in published["1"]["rows"] if r["method"] == name for s in ("MT-Bench", "HumanEval", "GSM8K")]
+            lines.append({"method": name, "paper": f"{min(there):.2f}-{max(there):.2f}x", **_line(own[Cell(key).key])})
+    if lines:
+        out.append(("Table 1: speedup at T = 0, the paper's range over its targets and tasks, and here with each method's usual settings", lines))
+    lines = []
+    for r in published["4"]["rows"]:
+        cell = Cell("falcon:tree=vicuna" if r["tree"] else f"falcon:{CHAIN8}", "csgd" if r["csgd"] else "plain")
+        if cell.key in other:
+            lines.append({"tree": "yes" if r["tree"] else "chain", "CSGD": "yes" if r["csgd"] else "no", **_theirs(r), **_line(other[cell.key])})
+    if lines:
+        out.append(("Table 4: tree and CSGD (165 candidates, or a chain of 8), heads of the ablation", lines))
+    lines = []
+    for r in published["5"]["rows"]:
+        variant = {2: "csgd", 3: "k3", 4: "k4"}[r["k"]]
+        cell = Cell(f"falcon:nodes=64,passes={PASSES[variant]}", variant)
+        if cell.key in other:
+            lines.append({"k": str(r["k"]), "passes": str(r["passes"]), **_theirs(r), **_line(other[cell.key])})
+    if lines:
+        out.append(("Table 5: size of the block (63 candidates each, trees from each head's accuracies), heads of the ablation", lines))
+    for title, rows in (("Every setting, the target's own heads", own), ("Every setting, heads of the ablation", other)):
+        if rows:
+            out.append((title, [{"setting": name, **_line(r)} for name, r in rows.items()]))
+    return out
+
+
+def _theirs(r: dict[str, Any]) -> dict[str, str]:
+    return {"paper: accepted": f"{r['accepted']:.2f}", "alpha": f"{r['alpha']:.0f} %", "speedup": f"{r['speedup']:.2f}x"}
+
+
+def _line(r: dict[str, Any]) -> dict[str, str]:
+    error = f"±{r['tau_error']:.2f}" if r["tau_error"] else ""
+    return {
+        "here: tokens": str(r["nodes"]), "passes": str(r["passes"]), "accepted": f"{r['accepted']:.2f}{error}", "tau": f"{r['tau']:.2f}",
+        "alpha ": f"{100 * r['alpha']:.0f} %", "by depth": " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["by_depth"][:6]),
+        "ms/round": f"{r['ms_per_round']:.1f}", "speedup ": "" if r["speedup"] is None else f"{r['speedup']:.2f}x",
+    }  # fmt: skip
+
+
+def notes(document: dict[str, Any]) -> list[str]:
+    """The verdicts, the rule they are by, and where results are from."""
+    ablation = document.get("ablation") or {}
+    out = [_said(v) for v in [*document["verdicts"], *(ablation.get("verdicts") or [])]]
+    published = paper()
+    out += [document["rule"], f"Paper: {published['source']}; {published['setting']}; {published['conventions']['copied']}."]
+    if ablation:
+        heads = next(iter(ablation["heads"].values()))
+        size = f"{heads['steps']} steps of {heads['rows']} x {heads['length']} tokens"
+        out.append(f"Ablation: {len(ablation['heads'])} heads, {size} each, by `{ablation['command']}` at commit {(ablation['commit'] or '?')[:10]}.")
+    else:
+        out.append("No ablation results; --train makes them.")
+    counts = [r["prompts"] for r in document["rows"]] or [0]
+    return [*out, f"{min(counts)} prompts a cell, {document['spent']:.0f} s of measuring."]
+
+
+def _said(v: dict[str, Any]) -> str:
+    there = "" if v["paper"] is None else f", the paper's {v['paper']:.2f}"
+    numbers = [f"{v[name]:.2f}" if v[name] is not None else "-" for name in ("ratio", "low", "high")]
+    domains = ", ".join(f"{d} {found[0]:.2f}" for d, found in v["by_domain"].items() if found[0] is not None)
+    return f"{v['verdict'].upper()}: {v['claim']} [{v['table']}]: {v['of']} x{numbers[0]} ({numbers[1]}-{numbers[2]}){there}; {domains}"
