@@ -1,7 +1,7 @@
 """Drafters at equal numbers of verified tokens: tau and speedup of a draft model and of trained heads. python benchmarks/heads.py [--out FILE]
 
 For every budget of n nodes (the root included): a chain of n - 1 tokens from the draft model (sps), a tree from it (mcsd), and Medusa, EAGLE,
-EAGLE-2, EAGLE-3. Static trees are the best of n nodes under acceptance rates counted on the prompt set "tune" (sampled candidates at T > 0);
+EAGLE-2, EAGLE-3, Falcon. Static trees are the best of n nodes under acceptance rates counted on the prompt set "tune" (sampled candidates at T > 0);
 everything is then measured on the prompt set "lab" in one interleaved run, paired with plain decoding.
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     target = specwb.load(args.target, device=args.device)
-    kinds = ["mcsd", *(kind for kind in ("medusa", "eagle") if target.own_head(kind))]
+    kinds = ["mcsd", *(kind for kind in ("medusa", "eagle", "falcon") if target.own_head(kind))]
     third = target.own_head("eagle3") is not None
     document: dict = {"tables": {}}
     for text in args.temperatures.split(","):

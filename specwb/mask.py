@@ -31,6 +31,14 @@ def sight_mask(ends: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros(hidden.shape, dtype=dtype, device=ends.device).masked_fill_(hidden, torch.finfo(dtype).min)
 
 
+def block_ends(positions: Tensor, last: Tensor, k: int, align: str) -> Tensor:
+    """Where the block of k that each place is in ends, for ``last`` the last place there is: ``right``, counted backwards from it; ``left``, forwards
+    from place 0, the last block being cut."""
+    if align == "left":
+        return torch.minimum((positions // k) * k + k - 1, last.expand_as(positions)).maximum(positions)
+    return last - (last - positions).div(k, rounding_mode="floor") * k
+
+
 def causal_mask(positions: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
     """``[B, m, extent]``: a query at position i sees slots 0..i."""
     return sight_mask(positions, extent, dtype)

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import specwb
 from specwb import analysis
-from specwb.drafters.eagle2 import DynamicEagle
+from specwb.drafters import eagle2
 from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.medusa import MedusaHeads
@@ -317,30 +317,31 @@ def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
 # ------------------------------------------------------------------------------------------------------- 9.6, re-ranking
 
 
-class Tied(DynamicEagle):
-    """Confidences from a short list with a certainty in it, as a head gives that is sure: children tie with parents, and with each other."""
-
-    def _best(self, hidden):
-        rows, m, _ = hidden.shape
-        steps = torch.randint(0, 3, (rows, m, self.top), generator=self.chance).float() * -0.7
-        return steps.sort(-1, descending=True).values, torch.arange(self.top).expand(rows, m, -1)
-
-    def _drafted(self, state, scores, tokens, parents, depths):
-        self.made = scores, parents
-        return super()._drafted(state, scores, tokens, parents, depths)
-
-
-def test_a_parent_never_loses_to_its_child():
-    target, prompts = tiny.target(), [list(range(1, 9))] * 8
+def test_a_parent_never_loses_to_its_child(monkeypatch):
+    """With confidences from a short list with a certainty in it, as a head gives that is sure: children tie with parents, and with each other."""
+    target, prompts, made = tiny.target(), [list(range(1, 9))] * 8, []
     tied = 0
+    chance = torch.Generator()
+
+    def best(logits, top):
+        steps = torch.randint(0, 3, (*logits.shape[:2], top), generator=chance).float() * -0.7
+        return steps.sort(-1, descending=True).values, torch.arange(top).expand(*logits.shape[:2], -1)
+
+    def reranked(drafter, state, top, scores, tokens, parents, depths):
+        made.append((scores, parents))
+        return real(drafter, state, top, scores, tokens, parents, depths)
+
+    real = eagle2.reranked
+    monkeypatch.setattr(eagle2, "best", best)
+    monkeypatch.setattr(eagle2, "reranked", reranked)
     for seed in range(8):
-        drafter = Tied(head(), 14, 4, 3)
-        drafter.chance = torch.Generator().manual_seed(seed)
+        drafter = eagle2.DynamicEagle(head(), 14, 4, 3)
+        chance.manual_seed(seed)
         with torch.inference_mode():
             state = target.open(prompts, [40] * 8, 64, Sampling(0.0), (), features=drafter.features)
             drafter.open(state, target)
             draft = drafter.propose(state, None)  # it draws nothing
-        scores, parents = drafter.made
+        scores, parents = made[-1]
         tree = draft.tree
         tied += int((scores.gather(1, (parents - 1).clamp_min(0)) == scores)[parents > 0].sum())
         depth, parent, rank = tree.depth, tree.parent, draft.tokens

@@ -111,8 +111,10 @@ class FalconDrafter(EagleDrafter):
         fresh = known - self.upto
         cover = -(-fresh // k) * k if self.align == "right" else fresh + k - 1
         w = self.window
-        if state.rows == 1 and not state.static:
-            w = min(w, max(int(cover), k))
+        if state.rows == 1 and not state.static:  # no more than is new, made whole blocks
+            new = 1 if self.fed is None else horizon - self.fed
+            self.fed = horizon
+            w = min(w, max(-(-new // k) * k if self.align == "right" else new + k - 1, k))
         self.upto.copy_(known)
         begin = (known - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)

@@ -178,7 +178,7 @@ def own_heads(target: Target) -> dict[str, str]:
 
 def settings(model: CostModel, nodes: int, tokens: int, temperature: float, heads: dict[str, HeadCost] | None = None) -> list[Setting]:
     """What is measured: chains, trees drawn without replacement, trees of top tokens and one draw (the same thing at T = 0), prompt lookup, and of
-    every trained head two fixed trees and the one with the largest predicted speedup; EAGLE-2's dynamic tree of as many nodes, not predicted."""
+    every trained head a few fixed trees and the one with the largest predicted speedup; dynamic trees of as many nodes, not predicted."""
     found = [Setting(f"sps:gamma={g}", "chain", Tree.chain(g)) for g in range(1, min(GAMMA, nodes - 1) + 1)]
 
     def add(tree: Tree, top: bool) -> None:
@@ -200,12 +200,17 @@ def settings(model: CostModel, nodes: int, tokens: int, temperature: float, head
     for kind, cost in (heads or {}).items():
         best, _ = choose_tree(cost.rates, lambda parents, cost=cost: cost.round_seconds(Tree.parents(parents)), nodes)  # type: ignore[misc]
         trees = [Tree.chain(min(2, len(cost.rates))), Tree.branching(3, 2), Tree.parents(best)]
+        if cost.k > 1:  # a chain of two whole passes
+            trees.insert(1, Tree.chain(min(2 * cost.k, len(cost.rates))))
         for tree in dict.fromkeys(tree.host for tree in trees if 1 < tree.n <= nodes):
             shape = Tree(tree)
             found.append(Setting(f"{kind}:tree={spell(shape)}", kind, shape, head=kind))
         depth = Tree.parents(best).D
         if kind == "eagle" and len(best) > depth + 1:  # a chain follows nothing
             found.append(Setting(f"eagle2:nodes={min(len(best), 5 + 16 * (depth - 1))},depth={depth},top=4", "eagle2"))
+        passes = -(-depth // cost.k)
+        if kind == "falcon" and len(best) > cost.k * passes + 1:
+            found.append(Setting(f"falcon_dynamic:nodes={len(best)},passes={passes},top=4,beams=4", "falcon_dynamic"))
     return [*found, Setting("pld", "prompt lookup")]
 
 
@@ -318,7 +323,7 @@ def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
     for kind, found in result.get("calibrated_heads", {}).items():
         a, b, c = (1e3 * x for x in HeadCost.from_json(found).fit)
         rates = "; ".join(" ".join(f"{x:.2f}" for x in row) for row in found["rates"])
-        out.append(f"{kind}: drafting takes {a:.2f} ms + {b:.2f} a level + {c:.2f} a node; acceptance by rank and depth: {rates}")
+        out.append(f"{kind}: drafting takes {a:.2f} ms + {b:.2f} a pass + {c:.2f} a pair; acceptance by rank and depth: {rates}")
     if result["median_error"] is not None:
         count = sum(row.get("error") is not None for row in result["rows"])
         missed = f"; off by more than {MISS:.0%}: {', '.join(result['misses']) or 'none'}"

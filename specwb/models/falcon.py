@@ -111,8 +111,6 @@ class FalconHead(EagleHead):
                 h = o.sigmoid() * c.tanh()
                 out.append(h)
                 cells.append(c)
-                if state is None:
-                    h = c = None
             x = torch.stack(out, 1)
             kept += [x, torch.stack(cells, 1)]
         return x, torch.cat(kept, -1)

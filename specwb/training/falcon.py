@@ -29,11 +29,11 @@ def glanced(count: Tensor, places: int, k: int, block_order: Tensor, lengths: Te
         the lengths of prefixes. Only the ``blocks`` that they are given for are looked at, from the first on.
     """
     rows, blocks = block_order.shape
-    if where == "random":
+    if k == 1:
+        chosen = torch.zeros(rows, blocks, dtype=torch.bool, device=count.device)
+    elif where == "random":
         rank = block_order.argsort(-1).argsort(-1)
         chosen = rank < count[:, None]
-    elif k == 1:
-        chosen = torch.zeros(rows, blocks, dtype=torch.bool, device=count.device)
     else:
         order = block_order.argsort(-1)
         wished = 1 + (lengths * (k - 1)).long().clamp_max(k - 2)
@@ -90,8 +90,8 @@ class FalconRecipe(Recipe):
         return {name for name, _ in head.named_parameters() if name.startswith("lstm.")}
 
     def least(self) -> int:
-        # an offset of k - 1, and a block for every pass and one to be predicted
-        return max(self.measured, (self.settings["unroll"] + 2) * self.k)
+        # an offset of k - 1, and a block for every pass and one to be predicted; the first block's laws stand k places on
+        return max(self.measured + self.k, (self.settings["unroll"] + 2) * self.k)
 
     def ratio(self, progress: float) -> float:
         """lambda when so much of the run is done."""

@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import specwb
+from specwb.drafters import eagle2
 from specwb.drafters.eagle import EagleDrafter
-from specwb.drafters.eagle2 import DynamicEagle
+from specwb.drafters.eagle2 import DynamicEagle, best
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 
 PROMPTS = tiny.PROMPTS
@@ -34,8 +35,13 @@ def built(drafter: EagleDrafter) -> specwb.Method:
 
 def through(head: EagleHead, embedded: Tensor, above: Tensor) -> Tensor:
     """``[m,H]`` embeddings and hidden states of a chain of pairs -> ``[m,H]``: plain causal attention, no cache."""
-    m = len(embedded)
     attended, x = head.enter(embedded[None], above[None])
+    return layers(head, attended, x, torch.ones(len(embedded), len(embedded)).tril().bool())
+
+
+def layers(head: EagleHead, attended: Tensor, x: Tensor, sees: Tensor) -> Tensor:
+    """``[m,H]`` of ``[1,m,H]``, each place seeing those that ``sees [m,m]`` says."""
+    m = x.shape[1]
     cos, sin = head.rotary_emb(x, torch.arange(m)[None])
     for i, layer in enumerate(head.blocks):
         a = layer.self_attn
@@ -43,7 +49,7 @@ def through(head: EagleHead, embedded: Tensor, above: Tensor) -> Tensor:
         q, k, v = (part(attended).view(1, m, -1, a.head_dim).transpose(1, 2) for part in (a.q_proj, a.k_proj, a.v_proj))
         q, k = apply_rotary_pos_emb(q, k, cos, sin)
         k, v = (y.repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (k, v))
-        score = (q @ k.transpose(2, 3) * a.scaling).masked_fill(torch.ones(m, m).triu(1).bool(), -torch.inf)
+        score = (q @ k.transpose(2, 3) * a.scaling).masked_fill(~sees, -torch.inf)
         x = x + a.o_proj((score.softmax(-1) @ v).transpose(1, 2).flatten(2))
         x = x + layer.mlp(layer.post_attention_layernorm(x))
     return x[0]
@@ -205,12 +211,14 @@ class Watched(DynamicEagle):
         super().__init__(*settings)
         self.change, self.said = change, []
 
-    def begin(self, state):
+    def propose(self, state, noise):
         self.said.clear()
-        return super().begin(state)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(eagle2, "best", self._best)
+            return super().propose(state, noise)
 
-    def _best(self, hidden):
-        score, token = super()._best(hidden)
+    def _best(self, logits, top):
+        score, token = best(logits, top)
         score = self.change(score)
         self.said.append((score.clone(), token.clone()))
         return score, token

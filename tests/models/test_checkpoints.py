@@ -21,6 +21,7 @@ import specwb
 from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
+from specwb.models.falcon import FalconHead, load_falcon
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.training import fit
 from specwb.training.heads import look
@@ -76,6 +77,17 @@ def eagle3_file(layer: str = "midlayer", rows: int = D, numbers: int = 3, input_
     return {**tensors(shapes), **({} if rows == V else maps(spoken()))}
 
 
+def falcon_file(layers: int = 2, qkv_bias: bool = False, embedding: Tensor | None = None) -> Weights:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(layers):
+        shapes |= {**attention(f"layers.{i}", H), **mlp_and_output(f"layers.{i}"), **({f"layers.{i}.input_layernorm.weight": (H,)} if i else {})}
+        if qkv_bias:
+            shapes |= {key.replace("weight", "bias"): shape[:1] for key, shape in attention(f"layers.{i}", H).items()}
+        width = H if i else 2 * H
+        shapes |= {f"lstm.weight_ih_l{i}": (4 * H, width), f"lstm.weight_hh_l{i}": (4 * H, H), **{f"lstm.bias_{n}h_l{i}": (4 * H,) for n in "ih"}}
+    return {**tensors(shapes), **({} if embedding is None else {"embed_tokens.weight": embedding})}
+
+
 def spoken() -> Tensor:
     """Ids of the draft vocabulary: not the first ones, ascending, with gaps."""
     return torch.cat([torch.arange(3, 20), torch.arange(30, 30 + D - 17)])
@@ -92,6 +104,7 @@ LLAMA = {
     "torch_dtype": "float16", "transformers_version": "4.28.1", "use_cache": True, "vocab_size": V,
 }  # fmt: skip
 EAGLE3 = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": D}
+FALCON = {**LLAMA, "num_hidden_layers": 2, "k_mask": 2}
 MEDUSA = {"base_model_name_or_path": "lmsys/vicuna-7b-v1.3", "medusa_num_heads": 2, "medusa_num_layers": 1, "transformers_version": "4.31.0"}
 SPECULATORS = {
     "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "speculators_version": "0.1.0", "draft_vocab_size": D,
@@ -207,11 +220,13 @@ def rotated(x: Tensor, theta: float = 300.0) -> Tensor:
     return x * cos + torch.cat([-x[..., DIM // 2 :], x[..., : DIM // 2]], -1) * sin
 
 
-def decoder_layer(w: Weights, layer: str, attended: Tensor, x: Tensor) -> Tensor:
-    """``[m,H]``: attention and MLP by hand; what attention reads is given."""
-    q, k, v = ((attended @ w[f"{layer}.self_attn.{n}_proj.weight"].T).view(len(x), -1, DIM).transpose(0, 1) for n in "qkv")
+def decoder_layer(w: Weights, layer: str, attended: Tensor, x: Tensor, sees: Tensor | None = None) -> Tensor:
+    """``[m,H]``: attention and MLP by hand; what attention reads is given. ``sees [m,m]``: which places, default those before."""
+    sees = torch.ones(len(x), len(x)).tril().bool() if sees is None else sees
+    read = (attended @ w[f"{layer}.self_attn.{n}_proj.weight"].T + w.get(f"{layer}.self_attn.{n}_proj.bias", torch.zeros(1)) for n in "qkv")
+    q, k, v = (part.view(len(x), -1, DIM).transpose(0, 1) for part in read)
     k, v = (part.repeat_interleave(HEADS // KV, 0) for part in (rotated(k), v))
-    scores = (rotated(q) @ k.mT / math.sqrt(DIM)).masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), float("-inf"))
+    scores = (rotated(q) @ k.mT / math.sqrt(DIM)).masked_fill(~sees, float("-inf"))
     x = x + (scores.softmax(-1) @ v).transpose(0, 1).flatten(1) @ w[f"{layer}.self_attn.o_proj.weight"].T
     y = norm(x, w[f"{layer}.post_attention_layernorm.weight"])
     gated = F.silu(y @ w[f"{layer}.mlp.gate_proj.weight"].T) * (y @ w[f"{layer}.mlp.up_proj.weight"].T)
@@ -437,6 +452,7 @@ KINDS = {
     "medusa": (load_medusa, MEDUSA, medusa_file, "medusa_lm_head.pt"),
     "eagle": (load_eagle, LLAMA, eagle_file, "pytorch_model.bin"),
     "eagle3": (load_eagle, EAGLE3, eagle3_file, "pytorch_model.bin"),
+    "falcon": (load_falcon, FALCON, falcon_file, "pytorch_model.bin"),
 }
 
 
@@ -505,7 +521,7 @@ def test_weights_come_in_the_targets_dtype(tmp_path, target, kind, stored, run):
     other = target if run == torch.float32 else specwb.load(tiny.build("llama", seed=2, num_hidden_layers=LAYERS), dtype=run)
     head = load(put(tmp_path / "h", config, weights(), name, stored), other)
     assert {p.dtype for p in head.parameters()} == {run}
-    key = "0.1.weight" if isinstance(head, MedusaHeads) else "fc.weight"
+    key = next(key for key in ("0.1.weight", "fc.weight", "lstm.weight_ih_l0") if key in head.state_dict())
     assert torch.equal(head.state_dict()[key], weights()[key].to(stored).to(run))
     if isinstance(head, EagleHead):
         assert torch.allclose(head.rotary_emb.inv_freq, 300.0 ** (-torch.arange(0, DIM, 2) / DIM), rtol=1e-6, atol=0)
@@ -518,6 +534,8 @@ def made(kind: str, target: specwb.Target):
         return MedusaHeads(H, V, 3, 2)
     if kind == "eagle":
         return EagleHead(eagle_config(target, 2), H, bias=False)
+    if kind == "falcon":
+        return FalconHead(eagle_config(target, 2), H, 3)
     head = Eagle3Head(eagle_config(target), H, (1, 3, 8), D, V, normed_residual=True, normed_features=True)
     head.speak(spoken().flip(0))
     return head
@@ -537,7 +555,7 @@ def test_what_is_saved_is_loaded_again(tmp_path, target, which):
     assert all(torch.equal(again.state_dict()[k], w) for k, w in head.state_dict().items())
     if isinstance(head, EagleHead):
         assert torch.equal(again.rotary_emb.inv_freq, head.rotary_emb.inv_freq)
-        features = torch.randn(1, 5, H * len(head.features)), torch.randn(1, 5, H)
+        features = torch.randn(1, 6, H * len(head.features)), torch.randn(1, 6, H)
         with torch.no_grad():
             assert torch.equal(next(again.unroll(features[1], features[0], 1)), next(head.unroll(features[1], features[0], 1)))
     if isinstance(head, Eagle3Head):
@@ -549,6 +567,7 @@ def test_files_have_the_published_keys_and_shapes(tmp_path, target):
         (MedusaHeads(H, V, 5), medusa_file(), "medusa_lm_head"),
         (EagleHead(eagle_config(target), H), eagle_file(), "model"),
         (Eagle3Head(eagle_config(target), H, (2, 4, 5), D, V), eagle3_file(), "model"),
+        (FalconHead(eagle_config(target, 2), H, 2), falcon_file(), "model"),
     ):
         head.save(tmp_path / "h")
         stored = load_file(tmp_path / "h" / f"{name}.safetensors")

@@ -79,7 +79,7 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
     fast = specwb.decode(target, "the cat", "sps", draft=str(one / "draft"), max_new_tokens=12)
     assert plain.tokens == fast.tokens
     # its heads lie beside it, where the methods of their names find them
-    for kind in ("medusa", "eagle", "eagle3"):
+    for kind in ("medusa", "eagle", "eagle3", "falcon"):
         assert json.loads((one / kind / "card.json").read_text())["target_sha256"] == facts["sha256"]
         assert specwb.decode(target, "the cat", kind, max_new_tokens=12).tokens == plain.tokens
 
@@ -100,7 +100,7 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
         lab.build(made / "two", "smoke", "cpu")
     two = lab.build(made / "two", "smoke", "cpu")
     assert calls
-    for name in ("target", "draft", "medusa", "eagle", "eagle3"):
+    for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon"):
         assert weights_hash(one / name) == weights_hash(two / name)
 
     # half of the distillation's text is the target's own, and the heads share it: training text continued, the same after an interrupt

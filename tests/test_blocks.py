@@ -1,0 +1,197 @@
+"""Trees drafted in blocks: every node's place, every block's sight, against rules written down once more over paths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwb import Tree
+from specwb.blocks import LLAMA, PUBLISHED, VICUNA, BlockTree
+
+Path = tuple[int, ...]
+COUNTS = {"vicuna": (20, 15, 19, 23, 21, 23, 21, 23), "llama": (20, 19, 19, 15, 16, 10, 10, 9)}
+BLOCKS = {"vicuna": (1, 7, 11, 12), "llama": (1, 6, 7, 7)}
+# of every depth: how many children its nodes have that have any, the most first
+CHILDREN = {
+    "vicuna": [[20], [10, 2, 2, 1], [10, *[2] * 3, *[1] * 3], [10, *[2] * 3, *[1] * 7], [10, 2, *[1] * 9], [9, 2, *[1] * 12], [9, 2, *[1] * 10],
+               [8, 2, *[1] * 13]],
+    "llama": [[20], [11, 4, 4], [8, 7, *[1] * 4], [10, *[1] * 5], [10, *[1] * 6], [4, *[1] * 6], [4, *[1] * 6], [3, *[1] * 6]],
+}  # fmt: skip
+
+
+@st.composite
+def level_ordered(draw) -> Tree:
+    """Up to 14 nodes, a level after the other, the order of parents within a level free."""
+    parents, depth = [-1], [0]
+    for _ in range(draw(st.integers(1, 13))):
+        parents.append(draw(st.sampled_from([i for i in range(len(parents)) if depth[i] + 1 >= depth[-1]])))
+        depth.append(depth[parents[-1]] + 1)
+    return Tree.parents(parents)
+
+
+def paths(tree: Tree) -> list[Path]:
+    """Ranks on the way to every node."""
+    found: list[Path] = [()]
+    for node, parent in enumerate(tree.host[0][1:], 1):
+        found.append((*found[parent], tree.host[0][:node].count(parent)))
+    return found
+
+
+def blocks_of(every: list[Path], k: int) -> list[list[Path]]:
+    """By pass: paths that k more tokens are said of, in the order of their nodes."""
+    inner = {path[:-1] for path in every[1:]}
+    return [[p for p in every if len(p) == b * k and p in inner] for b in range(-(-max(map(len, every)) // k))]
+
+
+def check(tree: Tree, k: int) -> None:
+    every, made = paths(tree), BlockTree(tree, k)
+    wanted = blocks_of(every, k)
+    assert [[every[node] for node in one.blocks] for one in made.passes] == wanted
+    first = 0
+    for b, one in enumerate(made.passes):
+        assert one.said == min(k, tree.D - b * k)
+        assert one.width == max(r[-1] + 1 for r in every[1:] if b * k < len(r) <= (b + 1) * k)
+        assert one.first == first
+        first += k * len(one.blocks) if b else 0
+        for node, follows, nodes in zip(one.blocks, one.parents or [None] * len(one.blocks), one.nodes, strict=True):
+            path = every[node]
+            if b:
+                assert wanted[b - 1][follows] == path[: (b - 1) * k]
+                assert [every[n] for n in nodes] == [path[:d] for d in range((b - 1) * k + 1, b * k + 1)]
+    assert made.slots == first
+    assert made.lists == sum(len(one.blocks) * one.said for one in made.passes)
+    # a node's list: the block k, 2k, .. tokens below the root that it hangs from, its depth there, its own rank
+    rule = []
+    for path in every[1:]:
+        b, j = divmod(len(path) - 1, k)
+        rule.append((b, wanted[b].index(path[: b * k]), j, path[-1]))
+    assert made.places == rule
+    inner = {path[:-1] for path in every[1:]}
+    assert {every[node]: every[block] for node, block in made.above.items()} == {p: p[: len(p) // k * k] for p in inner}
+    check_sight(made, wanted, k)
+
+
+def check_sight(made: BlockTree, wanted: list[list[Path]], k: int) -> None:
+    """Who sees whom is a matter of paths: a block sees those whose path its own begins with."""
+    places: list[Path | None] = [None, *(p for level in wanted[1:] for p in level for _ in range(k))]
+    table = made.sight()
+    assert table.shape == (1, 1 + made.slots, 3 + made.slots)
+    assert table.dtype == torch.bool
+    for row, path in enumerate(places):
+        sees = [other is None or (path is not None and path[: len(other)] == other) for other in places]
+        assert table[0, row].tolist() == [True, *sees, False]
+
+
+# ---------------------------------------------------------------------------------------------------------- the published
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_trees_are_as_they_were_counted(name):
+    tree = PUBLISHED[name]
+    assert tuple(stop - start for start, stop in tree.levels[1:]) == COUNTS[name]
+    assert tree.n - 1 == sum(COUNTS[name]) == {"vicuna": 165, "llama": 118}[name]
+    made = BlockTree(tree, 2, 4)
+    assert tuple(len(one.blocks) for one in made.passes) == BLOCKS[name]
+    for depth, wanted in enumerate(CHILDREN[name]):
+        start, stop = tree.levels[depth]
+        assert sorted((len(kids) for kids in tree.below[0][start:stop] if kids), reverse=True) == wanted
+
+
+def test_the_published_trees_differ_where_they_are_known_to():
+    vicuna, llama = (set(paths(tree)) for tree in (VICUNA, LLAMA))
+    assert (0, 1, 7) in llama - vicuna  # ranks 0..7, not the gap of the released list
+    assert (0, 0, 0, 0, 0, 0, 1, 1) in vicuna - llama
+    assert max(path[0] for path in vicuna if len(path) == 8) == 2
+    assert (1, 0, 0, 0, 0, 0, 0, 0) in vicuna & llama
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_ancestors_and_leaf_paths_of_the_published_trees(name):
+    tree = PUBLISHED[name]
+    every = paths(tree)
+    assert every == sorted(every, key=lambda p: (len(p), p)), "in the order of depth and path"
+    index = {path: node for node, path in enumerate(every)}
+    assert len(index) == tree.n
+    for node, path in enumerate(every):
+        above = {index[path[:d]] for d in range(len(path) + 1)}
+        assert set(tree.mask[0, node].nonzero().flatten().tolist()) == above
+    inner = {path[:-1] for path in every[1:]}
+    leaves = [node for node, path in enumerate(every) if path not in inner]
+    assert [node for node, kids in enumerate(tree.below[0]) if not kids] == leaves
+    for node in leaves:
+        on = [index[every[node][:d]] for d in range(len(every[node]) + 1)]
+        assert tree.trail[0, node].tolist() == on + [node] * (tree.D + 1 - len(on))
+
+
+# ------------------------------------------------------------------------------------------------------------- every node
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_places_of_the_published_trees(name, k):
+    """In blocks of two they were made for, and in any other."""
+    check(PUBLISHED[name], k)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(level_ordered(), st.integers(1, 4))
+def test_places_of_any_tree(tree, k):
+    check(tree, k)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", range(1, 10))
+def test_chains(depth, k):
+    """One block a pass; the last may be cut short."""
+    made = BlockTree(Tree.chain(depth), k)
+    check(made.tree, k)
+    assert [one.said for one in made.passes] == [k] * (depth // k) + [depth % k] * (depth % k > 0)
+    assert made.slots == k * (len(made.passes) - 1)
+    assert made.passes[0].blocks == (0,)
+
+
+def test_what_the_papers_figure_shows():
+    """Blocks (can, i) | (assist, you), (get, to) | (make, a), (help, with), (to, do): the last sees the text, its own first block and itself."""
+    # depths 1-2: two paths; depths 3-4 below the second, depths 3-4 below the first
+    tree = Tree.paths([(0, 0, 0, 0, 0), (0, 0, 1, 0, 0), (1, 0, 0, 0, 0)])
+    made = BlockTree(tree, 2)
+    assert [len(one.blocks) for one in made.passes] == [1, 2, 3]
+    assert made.passes[2].parents == (0, 0, 1)
+    do = made.sight()[0, -1].int().tolist()
+    #            beyond, text, (assist, you), (get, to), (make, a), (help, with), (to, do), beyond
+    assert do == [1, 1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0]
+
+
+def test_lists_are_shared_within_a_block():
+    """(2, 2) in blocks of two: both nodes of depth 1 take their children from one list; in blocks of one each has its own."""
+    tree = Tree.branching(2, 2)
+    assert BlockTree(tree, 2).places == [(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1), (0, 0, 1, 0), (0, 0, 1, 1)]
+    assert BlockTree(tree, 1).places[2:] == [(1, 0, 0, 0), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, 0, 1)]
+    assert (BlockTree(tree, 2).lists, BlockTree(tree, 1).lists) == (2, 3)
+
+
+# -------------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("tree", "k", "passes", "message"),
+    [
+        (Tree.chain(2), 0, None, "k and passes must be >= 1, got k=0, passes=None"),
+        (Tree.chain(2), 2, 0, "k and passes must be >= 1, got k=2, passes=0"),
+        (Tree.chain(5), 2, 2, "2 passes of k=2 tokens make trees of depth 4 at most, this one has 5"),
+        (Tree.chain(0), 2, None, "of at least one candidate"),
+        (Tree.parents([-1, 0, 1, 0]), 2, None, "its nodes in level order"),
+        (Tree([[-1, 0], [-1, -1]]), 2, None, "one tree for all rows"),
+        (Tree([[-1, 0, 1]], unverified=1), 2, None, "its nodes in level order"),
+    ],
+)
+def test_trees_that_cannot_be_drafted_in_blocks(tree, k, passes, message):
+    with pytest.raises(ValueError, match=message):
+        BlockTree(tree, k, passes)
+
+
+def test_a_tree_as_deep_as_its_passes_allow():
+    assert len(BlockTree(Tree.chain(4), 2, 2).passes) == 2
+    assert len(BlockTree(Tree.chain(3), 2, 4).passes) == 2
