@@ -11,6 +11,7 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.evaluation import head_cost
 from specwb.evaluation import tune as tuning
 from specwb.evaluation.cost import CostModel
 from specwb.evaluation.prompts import Question
@@ -229,3 +230,16 @@ def test_command_line_refuses(monkeypatch, capsys, arguments, message):
     assert not out
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_what_drafting_is_charged_for():
+    """Passes and pairs fed below the text, by hand; Falcon's as the drafter itself counts them."""
+    tree = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])  # 3 nodes, 3, 1
+    assert head_cost._work("medusa", tree, 1) == (1, 3, 0)
+    assert head_cost._work("eagle", tree, 1) == (1, 3, 6)  # all but the last level, children or not
+    assert head_cost._work("falcon", tree, 2) == (1, 2, 2)  # one block: the path to the only node of depth 3
+    assert head_cost._work("falcon", tree, 3) == (1, 1, 0)
+    assert head_cost._work("falcon", specwb.Tree.branching(2, 2, 1), 2) == (1, 2, 8)
+    cost = head_cost.HeadCost("falcon", {1: 1.0, 8: 1.0}, (0.0, 0.0), (0.5, 0.25, 0.125), [[0.5]], 1, 2)
+    assert cost.round_seconds(tree) == 1.0 + 0.5 + 2 * 0.25 + 2 * 0.125
+    assert head_cost.HeadCost.from_json(json.loads(json.dumps(asdict(cost)))) == cost
