@@ -49,8 +49,8 @@ METHODS: dict[str, tuple[str, dict]] = {
     "eagle of the most probable tokens": ("eagle", {"tree": TREE, "draw": "greedy"}),
     "eagle2": ("eagle2", {"nodes": 9, "depth": 3, "top": 3}),
     "eagle3, reduced vocabulary": ("eagle3", {"nodes": 7, "depth": 2, "top": 3}),
-    "falcon": ("falcon", {"tree": TREE}),
-    "falcon, drawn": ("falcon", {"tree": (3, 2, 1), "draw": "without"}),
+    "falcon": ("falcon", {"tree": (3, 2, 1)}),
+    "falcon of the most probable tokens": ("falcon", {"tree": TREE, "draw": "greedy"}),
     "falcon_dynamic": ("falcon_dynamic", {"nodes": 9, "passes": 2, "top": 3, "beams": 2, "head": "falcon"}),
     **{f"mcsd, paths with {rule}": (f"mcsd:rule={rule}", {"tree": (4, 1, 1), "draw": "with"}) for rule in ("rrs", "kseq", "race", "naive")},
 }
@@ -169,7 +169,7 @@ def test_a_wrong_rule_is_seen_with_drafters_that_know_only_the_text(spec, option
     assert chi_square(sampled(wrong, "plain", REPETITION)[0], enumerated("plain", tuple(REPETITION))) < 1e-6
 
 
-@pytest.mark.parametrize("name", ["medusa", "eagle of the most probable tokens", "eagle2", "falcon", "falcon_dynamic"])
+@pytest.mark.parametrize("name", ["medusa", "eagle of the most probable tokens", "eagle2", "falcon of the most probable tokens", "falcon_dynamic"])
 def test_a_wrong_rule_is_seen_with_heads_of_candidates_that_are_certain(name):
     right = built(*METHODS[name])
     wrong = specwb.Method("wrong", right.drafter, KeepsCandidates(), right.exactness)

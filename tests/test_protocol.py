@@ -79,8 +79,8 @@ VARIANTS: dict[str, list[dict]] = {
     "eagle2": [{"nodes": 9, "depth": 3, "top": 3}],
     "eagle3": [{"nodes": 8, "depth": 4, "top": 2}],
     "falcon": [
-        {"tree": LOPSIDED}, {"tree": (2, 1, 1, 1, 1), "draw": "without"}, {"tree": (2, 2, 1, 1), "head": Head("falcon3")},
-        {"tree": (1, 1, 1), "align": "left"}, {"tree": (3, 2, 1), "draw": "without", "head": Head("falcon2linear")},
+        {"tree": LOPSIDED, "draw": "greedy"}, {"tree": (2, 1, 1, 1, 1)}, {"tree": (2, 2, 1, 1), "draw": "greedy", "head": Head("falcon3")},
+        {"tree": (1, 1, 1), "align": "left"}, {"tree": (3, 2, 1), "head": Head("falcon2linear")},
     ],
     "falcon_dynamic": [{"nodes": 9, "passes": 2, "top": 2, "beams": 2}],
 }  # fmt: skip

@@ -17,7 +17,7 @@ from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, draw_without_replacement
 from specwb.tree import Tree
 
-DRAWS = ("greedy", "without")
+DRAWS = ("without", "greedy")
 
 
 class FalconDrafter(EagleDrafter):
@@ -27,8 +27,8 @@ class FalconDrafter(EagleDrafter):
 
     All nodes j - 1 levels below a block share its j-th list of candidates, so siblings' children are not independent (``independent`` is False).
 
-    Laws, at T > 0: ``greedy``: the most probable tokens, point masses; ``without``: drawn from q without replacement, a node with fewer children
-    than its cousins taking the first of the common list. Both lossless: of all nodes that share a list at most one is reached, and whether it is
+    Laws, at T > 0: ``without``: drawn from q without replacement, a node with fewer children than its cousins taking the first of the common list;
+    ``greedy``: the most probable tokens, point masses. Both lossless: of all nodes that share a list at most one is reached, and whether it is
     does not depend on the list. At T = 0 always the most probable tokens.
 
     Catch-up window: D + k pairs, now with the target's own states. Aligned to the right, what is new is made whole blocks, backwards from the last
@@ -43,7 +43,7 @@ class FalconDrafter(EagleDrafter):
     independent = False
     head: FalconHead
 
-    def __init__(self, head: FalconHead, tree: Tree, draw: str = "greedy", align: str | None = None) -> None:
+    def __init__(self, head: FalconHead, tree: Tree, draw: str = "without", align: str | None = None) -> None:
         Levels.__init__(self, tree, draw)
         self.head, self.features, self.k = head, head.features, head.k
         self.stack = Stack.of(head)

@@ -82,14 +82,14 @@ def eagle3(target: Target, *, head=None, nodes: int = 10, depth: int = 4, top: i
 
 
 def falcon(
-    target: Target, *, head=None, k: int | None = None, passes: int | None = None, tree=None, nodes: int = 10, draw: str = "greedy",
+    target: Target, *, head=None, k: int | None = None, passes: int | None = None, tree=None, nodes: int = 10, draw: str = "without",
     align: str | None = None,
 ) -> Drafter:  # fmt: skip
     """Falcon: blocks of k tokens a pass; a static tree, default the one of ``nodes`` nodes that the head's measured accuracies make best in
     ``passes`` passes.
 
-    ``tree``: as for mcsd, or ``vicuna``, ``llama``: the two published trees. ``draw``: ``greedy``, point masses at every temperature, or ``without``,
-    drawn without replacement. ``align``: where blocks end, ``right`` or ``left``, instead of the head's. ``k`` must be the head's.
+    ``tree``: as for mcsd, or ``vicuna``, ``llama``: the two published trees. ``draw``: ``without``, drawn without replacement, or ``greedy``, point
+    masses at every temperature. ``align``: where blocks end, ``right`` or ``left``, instead of the head's. ``k`` must be the head's.
     """
     model, depth = _falcon("falcon", target, head, k, passes, align)
     if isinstance(tree, str) and tree in PUBLISHED:

@@ -79,7 +79,7 @@ def own_cells() -> list[Cell]:
     found += [Cell(f"{name}:{CHAIN4}") for name in ("eagle", "falcon")] + [Cell(f"falcon:{CHAIN4},align=left")]
     found += [Cell(f"falcon:nodes=26,passes={m}") for m in (1, 2, 3)]
     found += [Cell("eagle2:nodes=26,depth=4,top=4"), Cell("falcon_dynamic:nodes=26,passes=2,top=4,beams=4")]
-    hot = ["ar", "sps", "eagle", "falcon", "falcon:draw=without", "eagle:nodes=26", "falcon:nodes=26", "falcon:nodes=26,draw=without"]
+    hot = ["ar", "sps", "eagle", "falcon", "falcon:draw=greedy", "eagle:nodes=26", "falcon:nodes=26", "falcon:nodes=26,draw=greedy"]
     return found + [Cell(spec, temperature=1.0) for spec in [*hot, "falcon:nodes=26,align=left"]]
 
 
@@ -234,7 +234,7 @@ def claims() -> list[Claim]:
     ours("Falcon over Eagle, chains of 4", Cell(f"falcon:{CHAIN4}"), Cell(f"eagle:{CHAIN4}"), ablation=False)
     hot = Cell("falcon:nodes=26", temperature=1.0)
     ours("Falcon over Eagle at 26 verified tokens, T = 1", hot, Cell("eagle:nodes=26", temperature=1.0), ablation=False)
-    ours("point masses over draws without replacement, T = 1", hot, Cell("falcon:nodes=26,draw=without", temperature=1.0), ablation=False)
+    ours("draws without replacement over point masses, T = 1", hot, Cell("falcon:nodes=26,draw=greedy", temperature=1.0), ablation=False)
     for t in (0.0, 1.0):
         ours(f"blocks aligned right over left, T = {t:g}", Cell("falcon:nodes=26", temperature=t), Cell("falcon:nodes=26,align=left", temperature=t),
              ablation=False)  # fmt: skip

@@ -427,7 +427,7 @@ BAD = [
     ("falcon", {"tree": specwb.Tree.parents([-1, 0, 1, 0])}, "its nodes in level order"),
     ("falcon", {"tree": "mistral"}, "falcon: tree must be"),
     ("falcon", {"tree": (65,)}, "falcon: 65 children a node but the head's vocabulary has 64 tokens"),
-    ("falcon", {"draw": "with"}, "falcon: draw must be greedy or without, got 'with'"),
+    ("falcon", {"draw": "with"}, "falcon: draw must be without or greedy, got 'with'"),
     ("falcon", {"align": "up"}, "falcon: align must be right or left, got 'up'"),
     ("falcon", {"nodes": 1}, "falcon: nodes must be an integer >= 2, got 1"),
     ("falcon", {"nodes": 5000}, "falcon: a tree has at most 4096 nodes, its root included; got nodes=5000"),
