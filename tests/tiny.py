@@ -28,7 +28,7 @@ from specwb.models.backbone import Backbone
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.medusa import MedusaHeads
-from specwb.training.heads import RECIPES, _loss, look
+from specwb.training.heads import RECIPES, look, step_loss
 from specwb.training.recipe import Moment
 
 FAMILIES: dict[str, tuple[type, type, dict]] = {
@@ -121,7 +121,7 @@ def trained(kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: i
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / steps)
             optimizer.zero_grad()
-            _loss(recipe, made, found, Moment(step / steps, 0, step, len(ids))).backward()
+            step_loss(recipe, made, found, Moment(step / steps, 0, step, len(ids))).backward()
             optimizer.step()
     return made.requires_grad_(False).eval()
 

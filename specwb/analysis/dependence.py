@@ -87,7 +87,8 @@ def prefix_reveal(k: int, g: float) -> list[list[float]]:
 def glanced_loss(joint: ArrayLike, reveal: Reveal, weights: ArrayLike | None = None) -> float:
     """Least loss of a drafter that is shown the first r tokens of a block: ``sum_j sum_{r<j} P(r | j) H(X_j | C, X_{<=r})``.
 
-    Each place's loss is a mean over the times when its own token is not shown, as the trainer counts it. It supposes that the drafter can tell
+    Each place's loss is a mean over the times when its own token is not shown; the trainer's own sum weighs it by how often that
+    is, P(R < j). It supposes that the drafter can tell
     how many are shown, and that what is shown does not depend on the tokens.
 
     Args: reveal: see :data:`Reveal`, such as :func:`prefix_reveal`.
@@ -102,9 +103,9 @@ def glanced_loss(joint: ArrayLike, reveal: Reveal, weights: ArrayLike | None = N
 
 
 def excess(joint: ArrayLike, reveal: Reveal, weights: ArrayLike | None = None) -> float:
-    """What the loss in training is above an autoregressive drafter's: ``sum_j sum_{r<j} P(r | j) I(X_j; X_{r+1..j-1} | C, X_{<=r})``.
+    """What :func:`glanced_loss` is above an autoregressive drafter's: ``sum_j sum_{r<j} P(r | j) I(X_j; X_{r+1..j-1} | C, X_{<=r})``.
 
-    Equals :func:`glanced_loss` - :func:`autoregressive_loss`. For k = 2 it is ``(1 - g) I(X_1; X_2 | C)``; for larger k it is
+    For k = 2 it is ``(1 - g) I(X_1; X_2 | C)``; for larger k it is
     ``sum_j (1 - g_j) I(X_j; X_<j | C)`` only where all or nothing before a place is shown, with probability g_j. Arguments and errors as
     :func:`glanced_loss`.
     """

@@ -83,24 +83,32 @@ def reproduce_falcon(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Falcon: its tables 1, 4 and 5 beside the same comparisons here, and those that the paper lacks, with verdicts."""
+    """Falcon: its tables 1, 4 and 5 beside the same comparisons here, and those that the paper lacks, with verdicts.
+
+    --seed is of decoding; the ablation's heads are always trained with the same one.
+    """
     from specwb import load
     from specwb.evaluation.prompts import load_prompts
+    from specwb.methods import draft_model
     from specwb.reproduce import falcon
-    from specwb.reproduce.store import Store, commit, identity
+    from specwb.reproduce.store import Store, identity, with_commit
 
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
     falcon.check(model)
+    helper = draft_model(model, None)
     own = {kind: weights_hash(place) for kind in falcon.HEADS if (place := model.own_head(kind)) is not None}
-    arguments = identity("falcon", model, None, sha256=model.sha256, heads=own, prompts=prompts, rounds=rounds, seed=seed)
+    arguments = identity(
+        "falcon", model, helper, sha256=model.sha256, draft_sha256=helper.sha256, heads=own, prompts=prompts, rounds=rounds, seed=seed
+    )
     store = Store(out, arguments, restart)
     measuring: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
     ablation = falcon.shipped(model)
     if train:
-        second = Store(out.with_name(f"{out.stem}-ablation.json"), {**arguments, "system": "falcon-ablation", "heads": str(heads)}, restart)
-        second.document["heads"] = falcon.train(target, heads, device=device)
-        second.document |= {"command": command_line(), "commit": commit()}
+        cards = falcon.train(target, heads, device=device)
+        trained = {name: card["sha256"] for name, card in cards.items()}
+        second = Store(out.with_name(f"{out.stem}-ablation.json"), {**arguments, "system": "falcon-ablation", "heads": trained}, restart)
+        second.document |= {"heads": cards, "command": command_line(), "commit": with_commit(second.document)}
         stopped = _measured(partial(falcon.run, model, questions, second, falcon.ablation_cells(), heads=heads, **measuring))
         second.save(final=True)
         ablation = second.document

@@ -171,6 +171,8 @@ def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
 
 
 def _head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type) -> Any:
+    if isinstance(given, FalconHead) and wanted is not FalconHead:  # a subclass of EAGLE's, but it says other places
+        raise MethodError(f"{kind}: this is a Falcon head, whose methods are falcon and falcon_dynamic")
     if isinstance(given, wanted):
         _same_sizes(kind, target, given)
         return given

@@ -89,7 +89,9 @@ def calibrate_head(
     drafter = make_method(kind, target, **own, tree=(1,)).drafter
     deepest, k = getattr(drafter, "deepest", len(WIDE[kind])), getattr(drafter, "k", 1)
     wide = make_method(kind, target, **own, tree=WIDE[kind][:deepest])
-    made = [make_method(kind, target, **own, tree=ks) for ks in FITTED if len(ks) <= deepest]
+    # of blocks also chains of two and three passes and several blocks in the second: otherwise a pass and a pair cannot be told apart
+    shapes = [*FITTED, *([(1,) * 2 * k, (1,) * 3 * k, (2,) * (k + 1)] if k > 1 else [])]
+    made = [make_method(kind, target, **own, tree=ks) for ks in dict.fromkeys(shapes) if len(ks) <= deepest or k > 1]
     plain = make_method("ar", target)
     typical = sorted(prompts, key=len)[len(prompts) // 2]
     runs = []
@@ -108,5 +110,5 @@ def calibrate_head(
     for i, row in enumerate(prompts):
         say(0.5 + i / len(prompts) / 2, f"{kind}: acceptance")
         tally.add(target, row, **settings)
-    ranks = [row[:k] for row, k in zip(tally.rates, wide.drafter.tree.widths, strict=True)]
+    ranks = [row[:width] for row, width in zip(tally.rates, wide.drafter.tree.widths, strict=True)]
     return HeadCost(kind, model.target, (model.opening[0], opening), tuple(found), ranks, len(prompts), k)

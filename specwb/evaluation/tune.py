@@ -210,7 +210,8 @@ def settings(model: CostModel, nodes: int, tokens: int, temperature: float, head
             found.append(Setting(f"eagle2:nodes={min(len(best), 5 + 16 * (depth - 1))},depth={depth},top=4", "eagle2"))
         passes = -(-depth // cost.k)
         if kind == "falcon" and len(best) > cost.k * passes + 1:
-            found.append(Setting(f"falcon_dynamic:nodes={len(best)},passes={passes},top=4,beams=4", "falcon_dynamic"))
+            made = sum(4**j for j in range(1, cost.k + 1)) * (1 + (passes - 1) * 4)
+            found.append(Setting(f"falcon_dynamic:nodes={min(len(best), made + 1)},passes={passes},top=4,beams=4", "falcon_dynamic"))
     return [*found, Setting("pld", "prompt lookup")]
 
 

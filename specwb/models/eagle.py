@@ -257,6 +257,8 @@ def load_eagle(source: str | Path, target: Target, layers: tuple[int, ...] | Non
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, weights, config = stored.where, dict(stored.weights), stored.config
     llama, hidden = _llama(config, where), target.backbone.config.hidden_size
+    if config.get("k_mask", 1) != 1:
+        raise HeadError(f"{where}: a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an EAGLE head; its method is falcon")
     own = weights.pop("embed_tokens.weight", None)
     if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
         weights = {("midlayer." + k.removeprefix("layers.0.") if k.startswith("layers.0.") else k): w for k, w in weights.items()}

@@ -4,7 +4,8 @@ Two grids. One decodes with the target's own heads. The other with heads that di
 budget); its results are shipped, since training takes a while.
 
 Differs from the paper in: models, machine, prompts and trees where none is published. Acceptance is counted over a fixed number of rounds a
-prompt. The paper's tau does not count the closing token; here that is ``accepted``, and tau counts it.
+prompt, and times leave out the first, which processes the prompt. The paper's tau does not count the closing token; here that is ``accepted``, and
+tau counts it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from specwb.drafters.falcon import FalconDrafter
+from specwb.drafters.level import Levels
 from specwb.evaluation.prompts import Question, interleave
 from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
@@ -26,14 +29,19 @@ from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.reproduce import grid
-from specwb.reproduce.store import Store, commit
+from specwb.reproduce.store import Store, with_commit
+from specwb.reproduce.verdicts import RULE, Claim, judge, said
 
 PAPER = "papers/falcon.json"
 SHIPPED = "results/falcon-ablation-lab.json"
 BUDGET = "ablation"
-ENOUGH = 48  # prompts
+OURS = (
+    "nodes=n is the tree of n nodes that a head's accuracies on held-out text make best, which is a guess of what it accepts when decoding. One "
+    "training run a variant: the interval says nothing about other seeds of training."
+)
 HEADS = ("medusa", "eagle", "falcon")
 HERE = {"SpS": "sps", "PLD": "pld", "Lookahead": "lookahead", "Medusa": "medusa", "Eagle": "eagle"}
+COPIED = ("SpS", "PLD", "Lookahead")
 CHAIN4, CHAIN8 = "tree=1-1-1-1", "tree=1-1-1-1-1-1-1-1"
 BUDGETS = (5, 10, 26, 64)  # verified tokens, the root included
 # name -> (kind of head, what differs from the first)
@@ -45,8 +53,9 @@ VARIANTS: dict[str, tuple[str, str]] = {
     "linear": ("falcon", "fusion=linear"),
     "pointwise": ("falcon", "fusion=pointwise"),
     "small": ("falcon", "fusion=linear,layers=1"),
-    "eagle": ("eagle", "unroll=2"),
+    "one": ("falcon", "fusion=linear,layers=1,k=1,unroll=4"),
 }
+# "one" is EAGLE-1's head by Falcon's recipe: as "small", but one token a pass, so twice the passes for the depths trained, and nothing to glance at
 PASSES = {"csgd": 4, "k3": 2, "k4": 2}  # the paper's, by size of the block
 
 
@@ -65,10 +74,8 @@ class Cell:
         return f"T={self.temperature:g} {self.spec}{f' [{self.variant}]' if self.variant else ''}"
 
     def method(self, target: Target, heads: Path | None = None) -> Method:
-        options = {"head": str(heads / self.variant)} if self.variant and heads is not None else {}
-        name, _, given = self.spec.partition(":")
-        typed = ",".join(filter(None, [given, *(f"{k}={v}" for k, v in options.items())]))
-        return make_method(f"{name}:{typed}" if typed else name, target)
+        head = {"head": str(heads / self.variant)} if self.variant and heads is not None else {}
+        return make_method(self.spec, target, **head)
 
 
 def own_cells() -> list[Cell]:
@@ -108,10 +115,11 @@ def run(
     return grid.run(target, questions, store, methods, rounds_each=rounds_each, seconds=seconds, seed=seed, progress=progress)
 
 
-def _shape(method: Method) -> dict[str, int]:
-    tree = method.drafter.tree
-    blocks = getattr(method.drafter, "blocks", None)
-    return {"nodes": tree.n, "depth": tree.D, "passes": len(blocks.passes) if blocks else tree.D if tree.n > 1 else 0}
+def _shape(method: Method) -> dict[str, int | None]:
+    """passes: of a head or draft model for one draft, None where there is no such thing."""
+    drafter, tree = method.drafter, method.drafter.tree
+    passes = len(drafter.blocks.passes) if isinstance(drafter, FalconDrafter) else tree.D if isinstance(drafter, Levels) else None
+    return {"nodes": tree.n, "depth": tree.D, "passes": passes}
 
 
 def train(target_place: str, folder: Path, *, device: str = "auto", seed: int = 1, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
@@ -160,13 +168,14 @@ def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
 
 
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    """One cell's figures: tau with its standard error over prompts, accepted = tau - 1, alpha = accepted / tau, by domain and by depth."""
+    """One cell's figures: tau with its standard error over prompts, accepted = tau - 1 (also by domain), alpha = accepted / tau, kept and tested by
+    depth, and speedup, a mean over prompts."""
     cells, domains = document["cells"], document["domains"]
     tau = values(cells, cell, "tau")
     mean, error = mean_and_error(tau)
     kept = [a for one in cells[cell.key]["accepted"] for a in one]
     shape = document["shapes"][cell.key]
-    pace = values(cells, cell, "pace")
+    speedup = values(cells, cell, "speedup")
     return {
         "cell": cell.key, "spec": cell.spec, "variant": cell.variant, "temperature": cell.temperature, **shape, "prompts": len(tau),
         "tau": round(mean, 4), "tau_error": None if error != error else round(error, 4), "accepted": round(mean - 1, 4),
@@ -174,29 +183,8 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
         "by_domain": {d: round(float(np.mean([t for t, at in zip(tau, domains, strict=False) if at == d])) - 1, 4) for d in dict.fromkeys(domains)
                       if any(at == d for at in domains[: len(tau)])},
         "by_depth": [[sum(a >= d for a in kept), sum(a >= d - 1 for a in kept)] for d in range(1, shape["depth"] + 1)],
-        "ms_per_round": round(median(cells[cell.key]["ms"]), 3), "speedup": round(mean * median(pace), 4) if pace else None,
+        "ms_per_round": round(median(cells[cell.key]["ms"]), 3), "speedup": round(float(np.mean(speedup)), 4) if speedup else None,
     }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Claim:
-    """``what`` of the first cell over that of the second; ``paper`` the same ratio there, None where it has no such measurement."""
-
-    text: str
-    table: str
-    what: str
-    first: Cell
-    second: Cell
-    paper: float | None = None
-    ablation: bool = True
-
-
-RULE = (
-    "Rule: the ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap samples of prompts (pairs stay together). reproduced: "
-    "the interval lies above 1 and the ratio is at least the square root of the paper's (half its effect on a logarithmic scale). not "
-    f"reproduced: otherwise. not comparable: fewer than {ENOUGH} prompts, or the paper has no such number. One training run a variant: the "
-    "interval says nothing about other seeds of training."
-)
 
 
 def claims() -> list[Claim]:
@@ -205,7 +193,9 @@ def claims() -> list[Claim]:
     four = {(r["tree"], r["csgd"]): r for r in tables["4"]["rows"]}
     five = {r["k"]: r for r in tables["5"]["rows"]}
     out = [
-        Claim(f"Falcon is faster than {name}", "table 1", "speedup", Cell("falcon"), Cell(key), _ratio(tables["1"]["rows"], name), False)
+        Claim(
+            f"Falcon is faster than {name}", "table 1", "speedup", Cell("falcon"), Cell(key), _ratio(tables["1"]["rows"], name), False, name in COPIED
+        )
         for name, key in HERE.items()
     ]
     theirs = _ratio([r for r in tables["3"]["rows"] if r["target"] != "Vicuna 7B"], "Eagle")  # those three count the closing token
@@ -242,13 +232,15 @@ def claims() -> list[Claim]:
          ablation=False)  # fmt: skip
     for t in (0.0, 1.0):
         for name, text in (
-            ("plain", "CSGD over none"), ("linear", "LSTM over linear fusion"), ("pointwise", "recurrent over point-wise LSTM"),
+            ("plain", "CSGD over none"), ("linear", "LSTM over linear fusion, a smaller head"), ("pointwise", "recurrent over point-wise LSTM"),
             ("k3", "k = 2 over k = 3"), ("k4", "k = 2 over k = 4"),
         ):  # fmt: skip
             ours(f"{text}, 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "csgd", t), Cell("falcon:nodes=26", name, t))
-        ours(f"k = 2 over Eagle, equal heads (linear, one layer), 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "small", t),
-             Cell("eagle:nodes=26", "eagle", t))  # fmt: skip
-        ours(f"Falcon's larger head over the small one, 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "linear", t),
+        ours(f"k = 2 over k = 1 (Eagle's head), equal heads and recipes, 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "small", t),
+             Cell("falcon:nodes=26", "one", t))  # fmt: skip
+        ours(f"two layers over one, linear fusion, 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "linear", t),
+             Cell("falcon:nodes=26", "small", t))  # fmt: skip
+        ours(f"Falcon's head over one of Eagle's size, both k = 2, 26 verified tokens, T = {t:g}", Cell("falcon:nodes=26", "csgd", t),
              Cell("falcon:nodes=26", "small", t))  # fmt: skip
     return out
 
@@ -260,45 +252,10 @@ def _ratio(rows: Sequence[dict[str, Any]], name: str) -> float:
     return geometric_mean(falcon[r["target"]][s] / r[s] for r in rows if r["method"] == name for s in sets)
 
 
-def judge(document: dict[str, Any], claim: Claim) -> dict[str, Any] | None:
-    """The ratio, its interval, by domain, and the verdict by :data:`RULE`; None where a cell was not measured."""
-    a, b = (values(document["cells"], cell, claim.what) for cell in (claim.first, claim.second))
-    n = min(len(a), len(b))
-    if n < grid.FEWEST:
-        return None
-    both = np.array([a[:n], b[:n]])
-    ratio, low, high = bootstrap(both)
-    domains = document["domains"][:n]
-    by = {d: bootstrap(both[:, [at == d for at in domains]]) for d in dict.fromkeys(domains) if domains.count(d) >= grid.FEWEST}
-    verdict = "not comparable"
-    if n >= ENOUGH and claim.paper is not None:
-        verdict = "reproduced" if low > 1 and ratio >= claim.paper**0.5 else "not reproduced"
-    return {
-        "claim": claim.text, "table": claim.table, "of": claim.what, "verdict": verdict, "paper": claim.paper and round(claim.paper, 3),
-        "ratio": _number(ratio), "low": _number(low), "high": _number(high), "prompts": n,
-        "by_domain": {d: [_number(x) for x in found] for d, found in by.items()}, "first": claim.first.key, "second": claim.second.key,
-    }  # fmt: skip
-
-
-def _number(x: float) -> float | None:
-    return round(float(x), 4) if np.isfinite(x) else None
-
-
-def bootstrap(pairs: np.ndarray, samples: int = 10_000, seed: int = 0) -> tuple[float, float, float]:
-    """Ratio of means of ``pairs [2,n]`` and its 95 % interval over resampled columns; infinite where the second has none."""
-    n = pairs.shape[1]
-    chosen = np.random.default_rng(seed).integers(0, n, (samples, n))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = pairs[0][chosen].mean(1) / pairs[1][chosen].mean(1)
-        ratio = pairs[0].mean() / pairs[1].mean()
-    low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(drawn).all() else (np.nan, np.nan)
-    return float(ratio), float(low), float(high)
-
-
 def report(store: Store, ablation: dict[str, Any] | None = None) -> dict[str, Any]:
     """``store.document`` with ``rows``, ``verdicts`` and, of the ablation's results, the same beside where they are from."""
-    store.document["commit"] = store.document.get("commit") or commit()
-    store.document["rule"] = RULE
+    store.document["commit"] = with_commit(store.document)
+    store.document["rule"] = f"{RULE} {OURS}"
     _judged(store.document, own_cells(), [c for c in claims() if not c.ablation])
     if ablation is not None:
         _judged(ablation, ablation_cells(), [c for c in claims() if c.ablation])
@@ -309,7 +266,7 @@ def report(store: Store, ablation: dict[str, Any] | None = None) -> dict[str, An
 
 def _judged(document: dict[str, Any], cells: Sequence[Cell], made: Sequence[Claim]) -> None:
     document["rows"] = [row(document, cell) for cell in cells if grid.measured(document["cells"], cell.key)["ms"]]
-    document["verdicts"] = [found for claim in made if (found := judge(document, claim))]
+    document["verdicts"] = [found for claim in made if (found := judge(document, claim, values))]
 
 
 # ------------------------------------------------------------------------------------------------------------------------- how it is shown
@@ -327,7 +284,7 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
             there = [r[s] for r in published["1"]["rows"] if r["method"] == name for s in ("MT-Bench", "HumanEval", "GSM8K")]
             lines.append({"method": name, "paper": f"{min(there):.2f}-{max(there):.2f}x", **_line(own[Cell(key).key])})
     if lines:
-        out.append(("Table 1: speedup at T = 0, the paper's range over its targets and tasks, and here with each method's usual settings", lines))
+        out.append(("Table 1: speedup at T = 0: the paper's range over targets and tasks; usual settings here, no prompt processing", lines))
     lines = []
     for r in published["4"]["rows"]:
         cell = Cell("falcon:tree=vicuna" if r["tree"] else f"falcon:{CHAIN8}", "csgd" if r["csgd"] else "plain")
@@ -356,7 +313,8 @@ def _theirs(r: dict[str, Any]) -> dict[str, str]:
 def _line(r: dict[str, Any]) -> dict[str, str]:
     error = f"±{r['tau_error']:.2f}" if r["tau_error"] else ""
     return {
-        "here: tokens": str(r["nodes"]), "passes": str(r["passes"]), "accepted": f"{r['accepted']:.2f}{error}", "tau": f"{r['tau']:.2f}",
+        "here: tokens": str(r["nodes"]), "passes": "" if r["passes"] is None else str(r["passes"]),
+        "accepted": f"{r['accepted']:.2f}{error}", "tau": f"{r['tau']:.2f}",
         "alpha ": f"{100 * r['alpha']:.0f} %", "by depth": " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["by_depth"][:6]),
         "ms/round": f"{r['ms_per_round']:.1f}", "speedup ": "" if r["speedup"] is None else f"{r['speedup']:.2f}x",
     }  # fmt: skip
@@ -365,7 +323,7 @@ def _line(r: dict[str, Any]) -> dict[str, str]:
 def notes(document: dict[str, Any]) -> list[str]:
     """The verdicts, the rule they are by, and where results are from."""
     ablation = document.get("ablation") or {}
-    out = [_said(v) for v in [*document["verdicts"], *(ablation.get("verdicts") or [])]]
+    out = [said(v) for v in [*document["verdicts"], *(ablation.get("verdicts") or [])]]
     published = paper()
     out += [document["rule"], f"Paper: {published['source']}; {published['setting']}; {published['conventions']['copied']}."]
     if ablation:
@@ -376,10 +334,3 @@ def notes(document: dict[str, Any]) -> list[str]:
         out.append("No ablation results; --train makes them.")
     counts = [r["prompts"] for r in document["rows"]] or [0]
     return [*out, f"{min(counts)} prompts a cell, {document['spent']:.0f} s of measuring."]
-
-
-def _said(v: dict[str, Any]) -> str:
-    there = "" if v["paper"] is None else f", the paper's {v['paper']:.2f}"
-    numbers = [f"{v[name]:.2f}" if v[name] is not None else "-" for name in ("ratio", "low", "high")]
-    domains = ", ".join(f"{d} {found[0]:.2f}" for d, found in v["by_domain"].items() if found[0] is not None)
-    return f"{v['verdict'].upper()}: {v['claim']} [{v['table']}]: {v['of']} x{numbers[0]} ({numbers[1]}-{numbers[2]}){there}; {domains}"

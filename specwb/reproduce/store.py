@@ -22,13 +22,22 @@ def identity(system: str, target: Target, draft: Target | None, **others: Any) -
     return {"system": system, **models, "device": describe_device(target.device), "dtype": str(target.dtype).removeprefix("torch."), **others}
 
 
-def commit() -> str | None:
-    """The version of this code, where it is a git checkout."""
+def commit() -> str:
+    """The version of this code where it is a git checkout, with + where files were changed since; otherwise "unknown"."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=False).stdout.strip()
+
     try:
-        found = subprocess.run(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        found = git("rev-parse", "HEAD")
+        return found + "+" * bool(git("status", "--porcelain", "--untracked-files=no")) if found else "unknown"
     except OSError:  # no git here
-        return None
-    return found.stdout.strip() or None
+        return "unknown"
+
+
+def with_commit(document: dict[str, Any]) -> str:
+    """All versions that a document was measured with."""
+    return ", ".join(dict.fromkeys([*filter(None, document.get("commit", "").split(", ")), commit()]))
 
 
 class StoreError(ValueError):

@@ -59,7 +59,10 @@ class FalconRecipe(Recipe):
     Source: Falcon (arXiv 2412.12639) 3.2, its code, GLAT (Qian et al. 2021) for what is counted. Differs from them in: lambda's ends are the
     paper's, not the code's .45 and .1; prefixes lie on the mask's blocks, where the code takes every k-th counted place; replaced pairs are
     not counted; the hard label is the target's best token, where the code draws one; no temperature in the law; the law weighs 1 where the
-    paper has 0.1; blocks begin at a random place of the row; more than one pass is trained.
+    paper has 0.1; blocks begin at a random place of the row; more than one pass is trained, and what hangs below a block that glanced is not
+    counted there; all places are counted, there are no turns of an assistant to leave out; the last block of a row never glances; no noise
+    on features unless asked for (the paper's range is 0.1). The loss is a mean over all places, so what is left out weakens the step.
+    Optimisers, rates and clipping are the common loop's.
     """
 
     name = "falcon"

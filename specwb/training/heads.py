@@ -61,7 +61,8 @@ def _keep(kept: dict[int, Tensor], i: int) -> Any:
     return hook
 
 
-def _loss(recipe: Recipe, head: Any, found: Found, moment: Moment) -> Tensor:
+def step_loss(recipe: Recipe, head: Any, found: Found, moment: Moment) -> Tensor:
+    """What one step of training makes smaller, a mean over the places of the rows in ``found``; see the module."""
     ids, total, scale = recipe.ids(head), torch.zeros((), device=found.logits.device), 1.0
     logits = found.logits if ids is None else found.logits[..., ids]
     # where the target's best token is not in the draft vocabulary there is nothing to learn
@@ -150,7 +151,7 @@ def train_head(
             drawn[:many] = own[np.random.Generator(np.random.Philox(key=[seed + 3, step])).integers(0, len(own), many)]
         ids = torch.from_numpy(share(drawn[:, :-1])).to(place)
         found = look(target, ids, head.features)
-        return _loss(recipe, head, found, Moment(step / steps, seed + 4, step, rows))
+        return step_loss(recipe, head, found, Moment(step / steps, seed + 4, step, rows))
 
     windows = {d: torch.from_numpy(data.windows(d, 8, min(length, 256))[:, :-1]).to(place) for d in data.held_out}
 

@@ -16,7 +16,7 @@ from transformers import LlamaConfig
 from specwb.analysis import dependence
 from specwb.models.falcon import FalconHead
 from specwb.training.falcon import FalconRecipe, glanced
-from specwb.training.heads import _loss
+from specwb.training.heads import step_loss
 from specwb.training.recipe import Found, Level, Moment
 
 HIDDEN, SCALE = 32, 8.0
@@ -199,7 +199,7 @@ def train(source: MarkovSource, k: int, g: float, seed: int, steps: int, fusion:
     for step in range(steps):
         ids = torch.from_numpy(source.sample(ROWS, LENGTH, np.random.default_rng([seed, 0, step])))
         optimizer.zero_grad()
-        _loss(recipe, head, source.found(ids), Moment(step / steps, seed, step, ROWS)).backward()
+        step_loss(recipe, head, source.found(ids), Moment(step / steps, seed, step, ROWS)).backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         optimizer.step()
         schedule.step()

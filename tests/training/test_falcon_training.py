@@ -213,7 +213,7 @@ def test_nothing_is_replaced_where_little_is_wrong(wrong, n):
     assert step.count.tolist() == step.mask.sum(1).tolist() == [n] * 3
     (level,) = step.levels
     assert level.counted.sum(1).tolist() == [level.counted.shape[1] - n] * 3
-    heads._loss(made, oracle, text, moment).backward()
+    heads.step_loss(made, oracle, text, moment).backward()
     assert (oracle.hidden.grad[:, : level.counted.shape[1]].abs().sum(-1) > 0).sum() > 0
 
 
@@ -304,7 +304,7 @@ def test_the_loss_place_by_place():
                 away = (hidden[row, n] - text.normed[row, at]).abs()
                 smooth = torch.where(away < 1, away**2 / 2, away - 0.5).mean()
                 total += weight * float(-(p * logits[row, n].log_softmax(-1)).sum() + 0.7 * smooth) / (rows * m)
-    assert heads._loss(made, head(k), text, moment).item() == pytest.approx(total, rel=1e-5)
+    assert heads.step_loss(made, head(k), text, moment).item() == pytest.approx(total, rel=1e-5)
 
 
 # --------------------------------------------------------------------------------------------------------------- no leakage

@@ -148,7 +148,7 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
 def test_the_target_is_frozen(target, data, kind):
     recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40})
     head = recipe.make(data, {"text": 1.0})
-    heads._loss(recipe, head, look(target, torch.arange(32).view(2, 16), head.features), Moment(0.0, 0, 0, 2)).backward()
+    heads.step_loss(recipe, head, look(target, torch.arange(32).view(2, 16), head.features), Moment(0.0, 0, 0, 2)).backward()
     assert all(p.grad is not None for p in head.parameters() if p.requires_grad)
     assert all(p.grad is None for p in target.model.parameters())
 
