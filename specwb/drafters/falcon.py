@@ -34,7 +34,8 @@ class FalconDrafter(EagleDrafter):
     Catch-up window: D + k pairs, now with the target's own states. Aligned to the right, what is new is made whole blocks, backwards from the last
     pair, with as many old pairs as that takes; every pair remembers where its block ended when it was last fed (``ends``), so that feeding it
     again gives the same keys, and a row drafts the same alone and in a batch. With two layers at most, the cache is then a function of pairs
-    and ends; deeper heads draft aligned to the left. LSTM states lie by slot, like keys. A text of fewer than k + 1 tokens drafts nothing.
+    and ends; deeper heads draft aligned to the left. LSTM states lie by slot, like keys, four times the hidden size a slot; a
+    prompt goes through the LSTM one pair after the other. A text of fewer than k + 1 tokens drafts nothing.
 
     Source: Gao et al. 2024, arXiv 2412.12639, 3.4 and appendix A. Differs from it in: the released code scores k - 1 known tokens again for their
     states, here they are kept; verification at T > 0, which the release leaves incomplete.

@@ -6,6 +6,7 @@ from specwb.figures.comparison import comparison
 from specwb.figures.decisions import decisions
 from specwb.figures.depths import acceptance_by_depth
 from specwb.figures.designer import by_nodes, designer, tree_mask, value_tree
+from specwb.figures.falcon import block_designer, block_sight, block_tree, by_dependence, glancing, ratios
 from specwb.figures.heads import head_accuracy, heads
 from specwb.figures.lengths import round_lengths
 from specwb.figures.rounds import tokens_per_round
@@ -17,15 +18,21 @@ from specwb.figures.tree import draft_tree
 __all__ = [
     "acceptance",
     "acceptance_by_depth",
+    "block_designer",
+    "block_sight",
+    "block_tree",
     "by_category",
+    "by_dependence",
     "by_nodes",
     "comparison",
     "decisions",
     "designer",
     "draft_tree",
+    "glancing",
     "head_accuracy",
     "heads",
     "output",
+    "ratios",
     "residuals",
     "round_lengths",
     "rule_rates",

@@ -4,8 +4,20 @@ from specwb.widgets.acceptance import AcceptanceExplorer
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.display import show
 from specwb.widgets.explorer import RoundExplorer
+from specwb.widgets.falcon import BlockDesigner, BlockExplorer, GlancingExplorer
 from specwb.widgets.heads import HeadsExplorer
 from specwb.widgets.rules import RulesExplorer
 from specwb.widgets.speed import SpeedExplorer
 
-__all__ = ["AcceptanceExplorer", "HeadsExplorer", "RoundExplorer", "RulesExplorer", "SpeedExplorer", "TreeDesigner", "show"]
+__all__ = [
+    "AcceptanceExplorer",
+    "BlockDesigner",
+    "BlockExplorer",
+    "GlancingExplorer",
+    "HeadsExplorer",
+    "RoundExplorer",
+    "RulesExplorer",
+    "SpeedExplorer",
+    "TreeDesigner",
+    "show",
+]

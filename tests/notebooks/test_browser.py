@@ -20,13 +20,15 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-WELCOME, SAMPLING, RULES, TREES, HEADS = NOTEBOOKS = (
+WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON = NOTEBOOKS = (
     "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb", "04_heads.ipynb",
+    "05_falcon.ipynb",
 )  # fmt: skip
 ONLY = {  # cells that are run here; nbval runs them all
     RULES: ("laws", "explorer"),
     TREES: ("tree", "one-forward", "lab-rates", "predicted-tau", "measured-costs", "designer", "designer-gpu", "designer-here"),
     HEADS: ("setup", "accuracies", "heat-map", "explorer"),
+    FALCON: ("setup", "mask", "source", "markov", "glancing", "sawtooth", "designer"),
 }
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
@@ -38,7 +40,7 @@ SECONDS = 240
 
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
-for name in ("target", "draft", "medusa", "eagle", "eagle3"):
+for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon"):
     if not (data_dir() / "lab" / name / "config.json").exists():
         pytest.skip(f"the lab family's {name} is not in {data_dir() / 'lab'}", allow_module_level=True)
 pytest.importorskip("jupyterlab")
@@ -149,6 +151,11 @@ def trees(browser, lab):
 @pytest.fixture(scope="module")
 def heads(browser, lab):
     return ran(browser, lab, HEADS)
+
+
+@pytest.fixture(scope="module")
+def falcon(browser, lab):
+    return ran(browser, lab, FALCON)
 
 
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
@@ -355,3 +362,40 @@ def test_heads_are_explored_in_the_page(heads):
     title = explorer.locator(".annotation-text").first
     playwright.expect(title).to_have_text("right token by position and rank", timeout=30_000)
     assert heads.uncaught == []
+
+
+def test_blocks_are_explored_in_the_page(falcon):
+    import numpy as np
+    import torch
+
+    from specwb.analysis import dependence, path_values
+    from specwb.blocks import BlockTree
+    from specwb.drafters.heads import accuracies, measured_tree
+    from specwb.training.falcon import glanced
+    from specwb.training.markov import MarkovSource
+
+    lines = falcon.locator(".specwb-summary")
+    lines.nth(2).wait_for(timeout=60_000)
+    assert moved(falcon, 0, "pairs", "ArrowRight").startswith("k = 2, 8 pairs in blocks 1-2 3-4 5-6 7-8: X1 by pair 7, which sees 8 of 8")
+    assert moved(falcon, 0, "k", "ArrowRight").startswith("k = 3, 8 pairs in blocks 1-2 3-5 6-8: X1 by pair 6")
+    lines.nth(0).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").get_by_label("blocks end").select_option("left")
+    playwright.expect(lines.nth(0)).to_contain_text("1-3 4-6 7-8: X1 by pair 6, which sees 6 of 8", timeout=30_000)
+
+    text, source = moved(falcon, 1, "lambda", "ArrowRight"), MarkovSource.ring(8, 3)
+    made = np.random.default_rng(0)
+    u = [torch.from_numpy(made.random((6, 12))) for _ in range(2)]
+    mask = glanced(torch.full((6,), int(0.45 * 0.5 * 24)), 24, 2, *u)
+    share = float(mask[:, ::2].double().mean())
+    left = dependence.excess(source.joint(2), [[1.0], [1 - share, share]], source.stationary)
+    assert text.startswith(f"k = 2: lambda 0.45 of 50% wrong guesses, {int(mask.sum())} of 144 pairs replaced, {share:.0%} of blocks glance")
+    assert f"least loss {left:.3f} nats a block above autoregression" in text
+
+    card = json.loads((data_dir() / "lab" / "falcon" / "card.json").read_text())
+    rates, tree = accuracies(card), measured_tree(card, 17, 4)
+    blocks, tau = BlockTree(tree, 2), sum(path_values(rates, tree.host[0]))
+    fed = 2 * sum(len(one.blocks) for one in blocks.passes[1:])
+    cost = 1 + 0.02 * 16 + 0.1 * len(blocks.passes) + 0.01 * fed
+    assert f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round expected at T = 0 for {cost:.2f} plain steps, speedup {tau / cost:.2f}x" in moved(
+        falcon, 2, "nodes", "ArrowRight"
+    )
+    assert falcon.uncaught == []

@@ -1,0 +1,166 @@
+"""The views of drafting in blocks show the library's masks, choices, predictions and trees."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("plotly")
+pytest.importorskip("ipywidgets")
+pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
+
+import plotly.graph_objects as go
+import torch
+
+from specwb import analysis, figures
+from specwb.analysis import dependence
+from specwb.blocks import BlockTree
+from specwb.drafters.heads import accuracies, measured_tree
+from specwb.mask import sight_mask
+from specwb.training.falcon import glanced
+from specwb.training.markov import MarkovSource
+from specwb.tree import Tree
+from specwb.widgets import BlockDesigner, BlockExplorer, GlancingExplorer
+
+SOURCE = MarkovSource.ring(5, 2)
+TABLES = {k: (SOURCE.joint(k), SOURCE.stationary) for k in (2, 3)}
+
+
+def card(*firsts: float) -> dict:
+    return {"held_out": {"prose": {"rank": [[round(a * 0.4**r, 4) for r in range(6)] for a in firsts]}}}
+
+
+CARDS = {"falcon": (2, card(0.6, 0.4, 0.6, 0.4, 0.5, 0.4, 0.5, 0.4)), "eagle": (1, card(0.7, 0.6, 0.6))}
+
+
+def shown(widget) -> dict:
+    (figure,) = [c for c in widget.children if isinstance(c, go.FigureWidget)]
+    return json.loads(figure.to_json())
+
+
+def picture(figure: go.Figure) -> dict:
+    return json.loads(go.FigureWidget(figure).to_json())
+
+
+@pytest.mark.parametrize(("k", "pairs", "align"), [(2, 7, "left"), (3, 8, "right"), (4, 9, "left"), (1, 5, "right")])
+def test_who_sees_whom(k, pairs, align):
+    explorer = BlockExplorer()
+    explorer.k.value, explorer.pairs.value, explorer.align.value = k, pairs, align
+    (cells,) = [t for t in shown(explorer)["data"] if t["type"] == "heatmap"]
+    seen = [[v is not None for v in row] for row in cells["z"]]
+    ends = [min(i // k * k + k, pairs) if align == "left" else pairs - (pairs - 1 - i) // k * k for i in range(pairs)]
+    mask = sight_mask(torch.tensor([ends]) - 1, pairs, torch.float32)[0] == 0
+    assert seen == mask.tolist()
+    assert explorer.sees == ends[-k:]
+    missing = sum(end < pairs for end in ends[-k:])
+    assert explorer.summary.startswith(f"k = {k}, {pairs} pairs in blocks 1")
+    assert ("without the newest pair" in explorer.summary) == bool(missing)
+    for j, end in enumerate(ends[-k:], 1):
+        assert f"X{j} by pair {pairs - k + j}, which sees {end} of {pairs}" in explorer.summary
+    own = [sum(v == 1 for v in row) for row in cells["z"]]
+    assert own == [ends.count(end) for end in ends]
+
+
+@pytest.mark.parametrize(("k", "ratio", "wrong", "seed"), [(2, 0.4, 0.5, 0), (3, 1.0, 0.6, 4), (3, 0.0, 1.0, 0), (2, 1.0, 1.0, 1)])
+def test_which_pairs_glance(k, ratio, wrong, seed):
+    measured = [{"k": 2, "place": j, "ratio": 0.5, "loss": 1.0, "stderr": 0.01} for j in (1, 2)]
+    explorer = GlancingExplorer(TABLES, measured)
+    explorer.k.value, explorer.ratio.value, explorer.wrong.value, explorer.seed.value = k, ratio, wrong, seed
+    rng = np.random.default_rng(seed)
+    texts, blocks = explorer.TEXTS, explorer.BLOCKS
+    u = [torch.from_numpy(rng.random((texts, blocks))) for _ in range(2)]
+    mask = glanced(torch.full((texts,), int(round(ratio * wrong, 6) * k * blocks)), k * blocks, k, *u)
+    assert explorer.replaced == mask.tolist()
+    lengths = mask.view(-1, k).sum(1).tolist()
+    assert explorer.share == pytest.approx(sum(map(bool, lengths)) / len(lengths))
+    joint, weights = TABLES[k]
+    # the excess of these texts, counted place by place
+    total = 0.0
+    for j in range(2, k + 1):
+        counted = [r for r in lengths if r < j]
+        total += sum(dependence.mutual_information(joint, (j,), range(r + 1, j), range(1, r + 1), weights) for r in counted) / max(1, len(counted))
+    assert explorer.excess == pytest.approx(total)
+    assert f"{int(mask.sum())} of {mask.numel()} pairs replaced, {explorer.share:.0%} of blocks glance" in explorer.summary
+    assert (
+        f"least loss {explorer.excess:.3f} nats a block above autoregression, {dependence.total_correlation(joint, weights):.3f}" in explorer.summary
+    )
+    drawn = shown(explorer)["data"]
+    (block,) = [t for t in drawn if t.get("name") == "the block"]
+    for g in (0, 10, 20):
+        assert block["y"][g] == pytest.approx(dependence.excess(joint, dependence.prefix_reveal(k, g / 20), weights), abs=1e-5)
+    dots = [t for t in drawn if "trained" in t.get("name", "")]
+    assert [t["y"] for t in dots] == ([[pytest.approx(1 - SOURCE.entropy(2, 1), abs=1e-4)]] if k == 2 else [])
+
+
+@pytest.mark.parametrize(
+    ("head", "passes", "nodes", "costs"), [("falcon", 2, 16, (0.02, 0.1, 0.01)), ("falcon", 4, 40, (0, 0.5, 0.1)), ("eagle", 2, 9, (0.1, 0, 0))]
+)
+def test_trees_by_passes(head, passes, nodes, costs):
+    designer = BlockDesigner(CARDS)
+    designer.head.value, designer.passes.value, designer.nodes.value = head, passes, nodes
+    designer.v.value, designer.c.value, designer.f.value = costs
+    k, one = CARDS[head]
+    v, c, f = costs
+
+    def best(m: int, n: int) -> tuple[BlockTree, float, float]:
+        rates = accuracies(one)
+        tree = measured_tree(one, n, min(k * m, len(rates)))
+        made = BlockTree(tree, k)
+        tau = sum(analysis.path_values(rates, tree.host[0]))
+        return made, tau, tau / (1 + v * (tree.n - 1) + c * len(made.passes) + f * k * sum(len(p.blocks) for p in made.passes[1:]))
+
+    made, tau, speed = best(passes, nodes)
+    assert designer.tree.tree.host == made.tree.host
+    assert (designer.tau, designer.speed) == pytest.approx((tau, speed))
+    assert len(made.passes) <= passes
+    assert max(made.tree.depths[0]) <= k * passes
+    curves = {f"{m} pass{'es' if m > 1 else ''}": [1.0, *(best(m, n)[2] for n in range(2, 65))] for m in range(1, 5)}
+    assert shown(designer) == picture(figures.block_designer(made, curves, f"{passes} pass{'es' if passes > 1 else ''}"))
+    top = max(max(curve) for curve in curves.values())
+    blocks = ", ".join(str(len(p.blocks)) for p in made.passes)
+    assert designer.summary.startswith(
+        f"{head}, k = {k}: {made.tree.n} nodes to depth {made.tree.D}, blocks by pass {blocks}; {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens "
+    )
+    assert designer.summary.endswith(f"{top:.2f}x")
+    assert designer.summary in designer.children[2].value
+
+
+def test_the_figures_say_what_they_are_given():
+    tree = BlockTree(Tree.branching(2, 2, 1), 2)
+    drawn = figures.block_tree(tree, "t")
+    by_name = {t.name: t for t in drawn.data if t.name}
+    assert [len(by_name[f"pass {b}"].x) for b in (1, 2, 3)] == [6, 4, 0]
+    assert list(by_name["pass 2"].x) == [3] * 4
+    assert len(by_name["a block begins below"].x) == 5
+    assert len({by_name[f"pass {b}"].marker.symbol for b in (1, 2)}) == 2
+    line, dots = figures.ratios({"a": [(0, 1.0), (1, 0.5)]}, {"a": [(0.5, 0.7, 0.01)]}, "t").data
+    assert (list(line.y), list(dots.y), list(dots.error_y.array)) == ([1.0, 0.5], [0.7], [0.02])
+    bound, code = figures.by_dependence({"code": [(0.5, 0.25)]}, [(0, 1.0), (2, 0.0)], "t").data
+    assert (list(bound.y), list(code.x), list(code.y)) == ([1, 0], [0.5], [0.25])
+    cells = figures.glancing([[True, False], [False, False]], 2, {"a": [1.0, 0.0]}, (0.5, 0.5)).data[0]
+    assert list(map(list, cells.text)) == [["glances", "sees"], ["", ""]]
+    for call, message in (
+        (lambda: figures.block_sight([1, 2], [1], 1), "2 ends and 1 starts"), (lambda: figures.block_sight([1], [1], 2), "at least 2 pairs"),
+        (lambda: figures.glancing([[True, False, False]], 2, {"a": [1, 0]}, (0, 0)), "whole blocks of 2"),
+        (lambda: figures.ratios({}, {}, ""), "got 0"),
+        (lambda: figures.ratios({"a": [(0, 1)]}, {"b": []}, ""), "curves a, got b"), (lambda: figures.by_dependence({}, [(0, 1)], ""), "got 0"),
+        (lambda: figures.block_tree(BlockTree(Tree.chain(9), 1), ""), "this tree has 9"),
+        (lambda: figures.block_designer(tree, {"1 pass": [1.0] * 5}, "1 pass"), "go on to 11 nodes"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_controls_and_what_is_missing():
+    for widget in (BlockExplorer(), GlancingExplorer(TABLES), BlockDesigner(CARDS, most=8, nodes=8)):
+        controls = [c for box in widget.children if hasattr(box, "children") for c in box.children]
+        assert controls
+        assert all(c.description and getattr(c, "continuous_update", False) is False for c in controls)
+    for call, message in (
+        (lambda: GlancingExplorer({}), "at least one"), (lambda: GlancingExplorer({3: TABLES[2]}), "a joint law"),
+        (lambda: BlockDesigner({}), "at least one head"), (lambda: BlockDesigner({"falcon": (2, {})}), "the card has none"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -1,0 +1,337 @@
+"""theory/10_falcon.md: laws in fractions, entropies of small tables by brute force, and what its theorems say of the code."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction as F
+from functools import partial
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from specwb import analysis
+from specwb.analysis import dependence
+from specwb.blocks import BlockTree
+from specwb.mask import block_ends
+from specwb.models.eagle import eagle_config
+from specwb.models.falcon import FalconHead
+from specwb.training.falcon import glanced
+from specwb.training.heads import RECIPES, look
+from specwb.tree import Tree
+from specwb.verify import exact
+
+
+def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
+    return exact.norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
+
+
+def table(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(math.prod(shape), 0.5)).reshape(shape)
+
+
+def divergence(p, q) -> float:
+    return sum(float(a) * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
+
+
+def given(joint: np.ndarray, j: int, shown: tuple[int, ...]) -> np.ndarray:
+    """The law of X_j (from 1) after the tokens ``shown``."""
+    law = joint[shown].sum(axis=tuple(i - len(shown) for i in range(len(shown), joint.ndim) if i != j - 1))
+    return law / law.sum()
+
+
+def least_loss(joint: np.ndarray, j: int, r: int) -> float:
+    """Mean of -log of the best law of X_j from r tokens, token by token."""
+    return -sum(p * math.log(given(joint, j, x[:r])[x[j - 1]]) for x, p in np.ndenumerate(joint) if p)
+
+
+# ------------------------------------------------------------------------------------------------------- 10.1, blocks
+
+
+@pytest.mark.parametrize(("k", "fusion"), [(1, "lstm"), (2, "lstm"), (3, "pointwise"), (4, "linear")])
+def test_no_pair_sees_what_it_says(k, fusion):
+    """The law that place j of a block says moves with every token up to the one after its block's last pair, and with no later one."""
+    target = tiny.target()
+    torch.manual_seed(0)
+    head = FalconHead(eagle_config(target, 2), target.backbone.config.hidden_size, k, fusion).eval()
+    ids = torch.tensor([[5, 1, 7, 3, 9, 2, 8, 4, 6, 11, 12, 10]])
+    recipe = RECIPES["falcon"](target, {"k": k})
+
+    def first_pass(text: torch.Tensor) -> list[tuple[int, int, torch.Tensor]]:
+        with torch.no_grad():
+            levels = recipe.levels(head, look(target, text, head.features), k)
+            return [(level.start, level.stride, level.logits[0]) for level in levels]
+
+    before = first_pass(ids)
+    assert [start for start, _, _ in before] == [k + j for j in range(k)]
+    for c in range(ids.shape[1]):
+        changed = ids.clone()
+        changed[0, c] = 13
+        for (start, stride, old), (_, _, new) in zip(before, first_pass(changed), strict=True):
+            for b in range(len(old)):
+                newest = b * k + k  # token of the block's last pair
+                says = start + b * stride + 1
+                assert newest < says
+                assert bool((new[b] - old[b]).abs().max() > 1e-5) == (c <= newest), (c, b, start)
+
+
+def test_ends_of_blocks():
+    for k, n in product(range(1, 5), range(1, 12)):
+        last = torch.tensor(n - 1)
+        right, left = (block_ends(torch.arange(n), last, k, align).tolist() for align in ("right", "left"))
+        assert right == [n - 1 - (n - 1 - i) // k * k for i in range(n)]
+        assert left == [min(i // k * k + k - 1, n - 1) for i in range(n)]
+        if n >= k:
+            assert set(right[n - k :]) == {n - 1}
+            s = n % k
+            assert sum(end < n - 1 for end in left[n - k :]) == (k - s if s else 0)
+            assert not s or set(left[n - k : n - s]) == {n - s - 1}
+
+
+# ------------------------------------------------------------------------------------------------------- 10.2, Falcon's equations
+
+
+def test_falcons_equations():
+    for seed in range(5):
+        joint, weights = np.stack([table(seed + i, 3, 4) for i in range(0, 30, 10)]), table(seed, 3)
+        everything = np.moveaxis(joint * weights[:, None, None], 0, -1)  # X, Y, C as three tokens
+        h, i = partial(dependence.entropy, everything), partial(dependence.mutual_information, everything)
+        x, y, c = (1,), (2,), (3,)
+        for known in ((), c):
+            assert h(x, known) == pytest.approx(h(x, (*y, *known)) + i(x, y, known))
+            assert h(x, known) + h(y, known) == pytest.approx(h(y, (*x, *known)) + 2 * i(x, y, known) + h(x, (*y, *known)))
+            assert h(x, known) + h(y, (*x, *known)) == pytest.approx(h(y, (*x, *known)) + i(x, y, known) + h(x, (*y, *known)))
+        assert h(x, c) + i(x, c) + h(y, x) + i(x, y) == pytest.approx(h(x) + h(y))
+        assert i(x, c) > 0.001
+        assert dependence.total_correlation(joint, weights) == pytest.approx(i(x, y, c))
+
+
+# ------------------------------------------------------------------------------------------------------- 10.3, the floor
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_the_floor_of_product_laws(k):
+    for seed in range(6):
+        joint = table(seed, *[3] * k)
+        marginals = [given(joint, j, ()) for j in range(1, k + 1)]
+
+        def against(laws, joint=joint) -> float:
+            return sum(p * math.log(p / math.prod(law[a] for law, a in zip(laws, x))) for x, p in np.ndenumerate(joint))
+
+        tc = dependence.total_correlation(joint)
+        assert against(marginals) == pytest.approx(tc)
+        assert tc == pytest.approx(sum(dependence.mutual_information(joint, (j,), range(1, j)) for j in range(2, k + 1)))
+        assert tc > 0.001
+        if k == 3:
+            assert dependence.total_correlation(joint.sum(-1)) <= tc
+        for other in range(20):
+            laws = [table(100 + other + 50 * j, 3) for j in range(k)]
+            assert against(laws) == pytest.approx(tc + sum(divergence(m, q) for m, q in zip(marginals, laws)))
+    independent = np.multiply.outer(table(1, 3), table(2, 4))
+    assert dependence.total_correlation(independent) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_determined_text_has_no_dependence():
+    joint = np.zeros((3, 3, 3))
+    joint[1, 2, 0] = 1
+    assert dependence.block_loss(joint) == dependence.autoregressive_loss(joint) == dependence.total_correlation(joint) == 0
+    drawn_first = np.zeros((3, 3))
+    drawn_first[0, 1] = drawn_first[1, 2] = 0.5  # the second is determined by the first alone: the block still loses
+    assert dependence.total_correlation(drawn_first) == pytest.approx(math.log(2))
+
+
+# ------------------------------------------------------------------------------------------------------- 10.4, glancing
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_the_excess_of_glancing(k):
+    """By place and by block, against losses that are summed token by token; and what is inside falls with every token shown."""
+    for seed in range(2):
+        joint = table(seed, *[3] * k)
+        law = table(seed + 7, k)  # of R = 0..k-1
+        reveal = [(law[:j] / law[:j].sum()).tolist() for j in range(1, k + 1)]
+        losses = [sum(share * least_loss(joint, j, r) for r, share in enumerate(row)) for j, row in enumerate(reveal, 1)]
+        floors = [least_loss(joint, j, j - 1) for j in range(1, k + 1)]
+        assert dependence.glanced_loss(joint, reveal) == pytest.approx(sum(losses))
+        assert dependence.excess(joint, reveal) == pytest.approx(sum(losses) - sum(floors))
+        hidden = [
+            sum(joint[x].sum() * dependence.total_correlation(joint[x] / joint[x].sum()) for x in product(range(3), repeat=r)) if r < k - 1 else 0.0
+            for r in range(k)
+        ]
+        counted = sum(law[:j].sum() * (loss - floor) for j, (loss, floor) in enumerate(zip(losses, floors), 1))
+        assert counted == pytest.approx(sum(law[r] * hidden[r] for r in range(k)))
+        assert all(a > b for a, b in pairwise(hidden))
+        if k == 2:
+            assert dependence.excess(joint, reveal) == pytest.approx(law[0] * dependence.mutual_information(joint, (1,), (2,)))
+
+
+def test_all_or_nothing_is_not_prefixes():
+    apart = []
+    for seed in range(5):
+        joint, g = table(seed, 3, 3, 3), 0.5
+        *_, row = dependence.prefix_reveal(3, g)
+        whole = dependence.mutual_information(joint, (3,), (1, 2))
+        e = sum(share * (least_loss(joint, 3, r) - least_loss(joint, 3, 2)) for r, share in enumerate(row))
+        low, high = row[0] * whole, (1 - row[2]) * whole
+        assert (row[0], 1 - row[2]) == pytest.approx((1 - g, 1 - g / 2))
+        assert low <= e <= high
+        apart.append(min(e - low, high - e))
+        only = [[1.0], [1.0, 0.0], [1 - g, 0.0, g]]
+        assert dependence.excess(joint, only) == pytest.approx(dependence.mutual_information(joint, (1,), (2,)) + (1 - g) * whole)
+    assert max(apart) > 0.005
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_prefixes_are_what_the_trainer_replaces(k):
+    """Every block glanced, lengths from a fine grid: prefixes of 1..k-1 pairs, each length as often, which is the table of g = 1."""
+    blocks = 6 * (k - 1)
+    order, lengths = torch.rand(1, blocks), (torch.arange(blocks) + 0.5)[None] / blocks
+    found = glanced(torch.tensor([k * blocks]), k * blocks, k, order, lengths).view(blocks, k)
+    shown = found.sum(1)
+    assert torch.equal(found, torch.arange(k) < shown[:, None])
+    assert torch.bincount(shown, minlength=k).tolist() == [0] + [6] * (k - 1)
+    law = torch.bincount(shown, minlength=k).double() / blocks
+    for j, row in enumerate(dependence.prefix_reveal(k, 1.0), 1):
+        if j > 1:
+            assert row == pytest.approx((law[:j] / law[:j].sum()).tolist())
+
+
+# ------------------------------------------------------------------------------------------------------- 10.5, acceptance
+
+
+def overlap(p, q) -> float:
+    return float(np.minimum(p, q).sum())
+
+
+def test_dependence_bounds_acceptance():
+    better = 0
+    for seed in range(40):
+        joint = table(seed, 3, 4) if seed % 2 else np.diag(table(seed, 4)) * 0.9 + 0.1 * table(seed, 4, 4)
+        first, second = joint.sum(1), joint.sum(0)
+        rows = joint / first[:, None]
+        d = sum(a * (1 - overlap(row, second)) for a, row in zip(first, rows))
+        information = dependence.mutual_information(joint, (1,), (2,))
+        below = sum(a * (1 - a) / math.log(1 / a) * divergence(row, second) for a, row in zip(first, rows))
+        assert below - 1e-12 <= d <= math.sqrt(information / 2) + 1e-12
+        for other in range(30):
+            q = table(1000 * seed + other, joint.shape[1])
+            kept = sum(a * overlap(row, q) for a, row in zip(first, rows))
+            assert kept <= 1 - d / 2 + 1e-12
+            better += kept > 1 - d + 1e-6
+    assert better > 10, "the law of Y is not always the best draft"
+    p = table(3, 5)
+    below = sum(a * (1 - a) / math.log(1 / a) * math.log(1 / a) for a in p)
+    assert below == pytest.approx(sum(a * (1 - overlap(np.eye(5)[x], p)) for x, a in enumerate(p)))
+    assert dependence.mutual_information(np.diag(p), (1,), (2,)) == pytest.approx(dependence.entropy(p))
+    w = [(1 - a) / math.log(1 / a) for a in np.linspace(1e-6, 0.999, 50)]
+    assert all(a < b for a, b in pairwise(w))
+
+
+def test_marginals_need_not_be_the_best_block():
+    same = {(x, x): F(1, 4) for x in range(4)}
+
+    def kept(q) -> F:
+        return sum(min(same.get((x, y), F(0)), q[x] * q[y]) for x in range(4) for y in range(4))
+
+    assert kept([F(1, 4)] * 4) == F(1, 4)
+    assert kept([F(1, 2), F(1, 2), F(0), F(0)]) == F(1, 2)
+    rng = random.Random(0)
+    for _ in range(100):  # as 1 - TV of the block, and no less than Pinsker says
+        joint = [[F(rng.randint(1, 9)) for _ in range(3)] for _ in range(3)]
+        total = sum(map(sum, joint))
+        joint = [[a / total for a in row] for row in joint]
+        q1, q2 = [sum(row) for row in joint], [sum(column) for column in zip(*joint)]
+        common = sum(min(joint[x][y], q1[x] * q2[y]) for x in range(3) for y in range(3))
+        flat, prod = [a for row in joint for a in row], [a * b for a in q1 for b in q2]
+        assert common == 1 - exact.tv(flat, prod)
+        assert float(common) >= 1 - math.sqrt(dependence.total_correlation(np.array(joint, dtype=float)) / 2) - 1e-12
+
+
+# ------------------------------------------------------------------------------------------------------- 10.6, shared lists
+
+
+def two_tokens(rule, p1, q1, p2, q2, joint) -> dict:
+    """The law of two tokens where all children of the root have the same list: ``joint`` is the law of (list of the root, list of its children)."""
+    v, law = len(p1), {}
+    for a, b, chance in joint:
+        accept, residual = rule(p1, q1, a)
+        ways = [(x, c, exact.conditional_law(rule(p2[x], q2, b), b, v)) for x, c in zip(a, accept)]
+        none = 1 - sum(accept, F(0))
+        ways += [(x, none * r, p2[x]) for x, r in enumerate(residual or ()) if none]
+        for x, weight, after in ways:
+            for y, c in enumerate(after):
+                if chance * weight * c:
+                    law[x, y] = law.get((x, y), F(0)) + chance * weight * c
+    return law
+
+
+def wanted(p1, p2) -> dict:
+    return {(x, y): a * b for x, a in enumerate(p1) for y, b in enumerate(p2[x]) if a * b}
+
+
+def test_one_list_for_several_parents():
+    rng = random.Random(1)
+    for case in range(12):
+        v = 3
+        p1, q1, q2 = drawn(rng, v, 0), drawn(rng, v), drawn(rng, v)
+        p2 = [drawn(rng, v, 0) for _ in range(v)]
+        for rule, law in ((exact.rrsw, exact.without_replacement), (exact.point, exact.top)):
+            for sizes in ((2, 1), (3, 2)):
+                joint = [(a, b, c * d) for a, c in law(q1, sizes[0]) for b, d in law(q2, sizes[1])]
+                assert exact.tv(two_tokens(rule, p1, q1, p2, q2, joint), wanted(p1, p2)) == 0, case
+
+
+def test_one_draw_for_parent_and_child():
+    half = [F(1, 2), F(1, 2)]
+    p1, p2 = [F(1), F(0)], [half, half]
+    same = [(a, a, c) for a, c in exact.without_replacement(half, 1)]
+    law = two_tokens(exact.rrsw, p1, half, p2, half, same)
+    assert law == {(0, 0): F(3, 4), (0, 1): F(1, 4)}
+    apart = [(a, b, c * d) for a, c in exact.without_replacement(half, 1) for b, d in exact.without_replacement(half, 1)]
+    assert exact.tv(two_tokens(exact.rrsw, p1, half, p2, half, apart), wanted(p1, p2)) == 0
+
+
+# ------------------------------------------------------------------------------------------------------- 10.7, passes
+
+
+def test_passes_of_a_tree():
+    rng = random.Random(2)
+    for _ in range(40):
+        parents = sorted(rng.randint(0, i - 1) for i in range(1, rng.randint(2, 14)))  # level order, as no node is above one before it
+        tree = Tree.parents([-1, *parents])
+        depth = exact.depths([-1, *parents])
+        for k in range(1, 5):
+            made = BlockTree(tree, k)
+            assert len(made.passes) == -(-max(depth) // k)
+            for b, one in enumerate(made.passes):
+                assert one.blocks == tuple(i for i in range(tree.n) if depth[i] == b * k and i in parents)
+
+
+def test_a_chain_of_blocks():
+    rng = random.Random(3)
+    for k, m in product((1, 2, 3), (1, 2, 4)):
+        rates = [F(rng.randint(1, 9), 10) for _ in range(k)]
+        reach = [math.prod(rates[:j], start=F(1)) for j in range(1, k + 1)]
+        tau = 1 + sum(reach) * sum(reach[-1] ** b for b in range(m))
+        assert tau == sum(analysis.path_values([[a] for a in rates * m], [-1, *range(k * m)]))
+
+
+def test_when_a_block_pays():
+    rng, ways = random.Random(4), set()
+    for _ in range(300):
+        k, m = rng.randint(2, 4), rng.randint(1, 3)
+        c, c_k, v = (F(rng.randint(1, 30), 100) for _ in range(3))
+        tau = 1 + F(rng.randint(50, 300), 100)
+        tau_k = tau * F(rng.randint(60, 100), 100)
+        time, time_k = 1 + v + k * m * c, 1 + v + m * c_k  # the same nodes, k m passes against m
+        pays = tau - tau_k < tau / time * (k * m * c - m * c_k)
+        assert pays == (tau_k / time_k > tau / time)
+        ways.add(pays)
+        deeper, v_k = tau * F(rng.randint(100, 180), 100), v * k  # as many passes, k times as deep
+        pays = deeper - tau > tau / (1 + v + m * c) * (v_k - v + m * (c_k - c))
+        assert pays == (deeper / (1 + v_k + m * c_k) > tau / (1 + v + m * c))
+        ways.add(("deeper", pays))
+    assert len(ways) == 4
