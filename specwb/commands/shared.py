@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 errors = Console(stderr=True)
@@ -30,7 +31,7 @@ def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
     for name in rows[0]:
         table.add_column(name, justify="left" if name in words else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*map(escape, row.values()))  # [csgd] is a name, no markup
     return table
 
 

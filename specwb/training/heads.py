@@ -131,7 +131,7 @@ def train_head(
     recipe = RECIPES[kind](target, settings)
     torch.manual_seed(seed)
     head = recipe.make(data, mixture).to(place)
-    run = {"kind": kind, "settings": settings, "budget": budget, "seed": seed, "text": source, "corpus": data.sha256,
+    run = {"kind": kind, "settings": recipe.settings, "budget": budget, "seed": seed, "text": source, "corpus": data.sha256,
            "target": target.fingerprint, "mixture": mixture}  # fmt: skip
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
     checkpoint = out.with_name(out.name + ".checkpoint.pt")
@@ -162,7 +162,7 @@ def train_head(
     plan = Plan(steps, recipe.lr_matrix, recipe.lr_other, weight_decay=0.05, warmup=min(50, max(1, steps // 10)), decay=0.5)
     log = fit(kind, head, loss, plan, checkpoint, identity, measure=acceptance, with_adam=recipe.with_adam(head))
     card = {
-        "name": kind, "run": identity, "parameters": sum(p.numel() for p in head.parameters()), **settings,
+        "name": kind, "run": identity, "parameters": sum(p.numel() for p in head.parameters()), **recipe.settings,
         "budget": note, **budget, "seed": seed, "text": source,
         "tokens": steps * rows * length, "device": place.type, "torch": torch.__version__, "python": platform.python_version(),
         "corpus": data.sha256, "target": target.name, "target_sha256": target.sha256,
