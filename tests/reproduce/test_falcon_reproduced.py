@@ -186,7 +186,7 @@ def test_the_shipped_results_are_those_of_the_shipped_family():
     assert own["arguments"]["heads"] == {kind: specwb.files.weights_hash(lab.own_head(kind)) for kind in falcon.HEADS}
     # what is printed follows from what was measured
     again = {v["claim"] + v["of"]: v["verdict"] for c in falcon.claims() if c.ablation and (v := judged(found, c))}
-    assert again == {v["claim"] + v["of"]: v["verdict"] for v in found["verdicts"]}
+    assert again == {v["claim"] + v["of"]: v["verdict"] for v in own["ablation"]["verdicts"]}
 
 
 def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):

@@ -450,7 +450,7 @@ def test_the_command_trains(monkeypatch, capsys, place, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"budget": "huge"}, "unknown budget 'huge'; the recipe has cpu, gpu, smoke"),
+        ({"budget": "huge"}, "unknown budget 'huge'; the recipe has cpu, gpu, ablation, smoke"),
         ({"set": "heads=3"}, "eagle: settings are layers, ffn, unroll, regression, written name=value; got 'heads=3'"),
         ({"set": "unroll"}, "written name=value; got 'unroll'"),
         ({"set": "unroll=0"}, "eagle: unroll must be an integer >= 1, got 0"),
