@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, MONOSPACE, PALETTE, figure
-from specwb.figures.tree import places
+from specwb.figures.tree import edges_of
 from specwb.verify.exact import depths
 
 LABELLED = 26  # nodes that can have their value written beside them
@@ -142,14 +142,7 @@ def _tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str]
     depth = depths(parents)
     if len(values) != len(parents) or (labels is not None and len(labels) != len(parents)):
         raise ValueError(f"a tree of {len(parents)} nodes needs as many values and labels, got {len(values)} and {len(labels or parents)}")
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(parents[1:], 1):
-        children.setdefault(parent, []).append(node)
-    place = places(children)
-    xs, ys = [], []
-    for node, parent in enumerate(parents[1:], 1):
-        xs += [place[parent][0], place[node][0], None]
-        ys += [place[parent][1], place[node][1], None]
+    place, xs, ys = edges_of(parents)
     words = list(labels) if labels is not None else [str(i) for i in range(len(parents))]
     written = [f"{word} <b>{float(v):.2f}</b>" for word, v in zip(words, values)]
     edges = go.Scatter(x=xs, y=ys, mode="lines", line={"color": "#B0B0B0", "width": 1.5}, hoverinfo="skip", showlegend=False)
@@ -161,7 +154,7 @@ def _tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str]
         hovertemplate="node %{customdata}: %{text}<extra></extra>", cliponaxis=False,
         marker={"color": ACCEPTED, "opacity": 1, "size": sizes, "line": {"width": 1, "color": "white"}},
     )  # fmt: skip
-    return [edges, nodes], sum(node not in children for node in range(len(parents))), max(depth)
+    return [edges, nodes], len(set(range(len(parents))) - set(parents)), max(depth)
 
 
 def _mask(parents: Sequence[int], x: float, y: float, length: float) -> go.Heatmap:

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from specwb.blocks import BlockTree
 from specwb.figures.style import CLOSING, DRAFT, INK, OTHER, PALETTE, figure
-from specwb.figures.tree import places
+from specwb.figures.tree import edges_of
 
 MARKED = 24  # pairs that can have numbers in their cells
 STEPS = [[0, "#56B4E9"], [0.5, "#56B4E9"], [0.5, "#0072B2"], [1, "#0072B2"]]  # light: an earlier block; dark: one's own
@@ -254,14 +254,7 @@ def _by_pass(tree: BlockTree) -> tuple[list[go.Scatter], int]:
     if len(tree.passes) > len(PALETTE):
         raise ValueError(f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}")
     parents = tree.tree.host[0]
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(parents[1:], 1):
-        children.setdefault(parent, []).append(node)
-    place = places(children)
-    xs, ys = [], []
-    for node, parent in enumerate(parents[1:], 1):
-        xs += [place[parent][0], place[node][0], None]
-        ys += [place[parent][1], place[node][1], None]
+    place, xs, ys = edges_of(parents)
     traces = [go.Scatter(x=xs, y=ys, mode="lines", line={"color": "#C4C4C4", "width": 1}, hoverinfo="skip", showlegend=False)]
     size = 9 if len(parents) <= 40 else 6
     begins = [node for one in tree.passes for node in one.blocks]
@@ -281,4 +274,4 @@ def _by_pass(tree: BlockTree) -> tuple[list[go.Scatter], int]:
                 hovertemplate="node %{customdata}, depth %{x}<extra>%{fullData.name}</extra>",
             )
         )  # fmt: skip
-    return traces, sum(node not in children for node in range(len(parents)))
+    return traces, len(set(range(len(parents))) - set(parents))

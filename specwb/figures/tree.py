@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from specwb.figures.style import ACCEPTED, CLOSING, INK, MONOSPACE, OTHER, figure, label
@@ -114,3 +116,14 @@ def places(children: dict[int, list[int]]) -> dict[int, tuple[float, float]]:
 
     put(0, 0)
     return place
+
+
+def edges_of(parents: Sequence[int]) -> tuple[dict[int, tuple[float, float]], list[float | None], list[float | None]]:
+    """:func:`places` of a tree given by its parents, and x and y of its edges, each ended by None."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents[1:], 1):
+        children.setdefault(parent, []).append(node)
+    place = places(children)
+    ends = [(place[parent], place[node]) for node, parent in enumerate(parents[1:], 1)]
+    xs, ys = ([value for a, b in ends for value in (a[i], b[i], None)] for i in (0, 1))
+    return place, xs, ys
