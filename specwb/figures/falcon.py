@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.blocks import BlockTree
-from specwb.figures.style import CLOSING, DRAFT, INK, OTHER, PALETTE, figure
+from specwb.figures.style import DRAFT, INK, OTHER, PALETTE, figure
 from specwb.figures.tree import edges_of
 
 MARKED = 24  # pairs that can have numbers in their cells
@@ -193,7 +193,7 @@ def block_designer(tree: BlockTree, speeds: Mapping[str, Sequence[float]], chose
         marker={"symbol": "diamond", "size": 13, "color": DRAFT, "line": {"width": 1, "color": INK}},
     )  # fmt: skip
     drawn.add_trace(here, row=2, col=1)
-    drawn.add_shape(type="line", x0=0, x1=1, xref="x3 domain", y0=1, y1=1, yref="y3", line={"color": CLOSING, "dash": "dash", "width": 2})
+    drawn.add_shape(type="line", x0=0, x1=1, xref="x3 domain", y0=1, y1=1, yref="y3", line={"color": INK, "width": 1})
     depth = tree.tree.D
     drawn.update_xaxes({"tickvals": list(range(depth + 1)), "showgrid": False, "zeroline": False}, row=1, col=1)
     drawn.update_yaxes({"visible": False, "range": [-leaves + 0.4, 0.6]}, row=1, col=1)
