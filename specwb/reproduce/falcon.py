@@ -1,7 +1,7 @@
 """Falcon (Gao et al. 2412.12639): its tables beside the same comparisons here, and what the paper leaves out, measured and judged.
 
-Two grids. One decodes with the target's own heads. The other with heads that differ in one thing each, trained alike and briefly (``ABLATION``
-budget); its results are shipped, since training takes a while.
+Two grids. One decodes with the target's own heads. The other with the heads of :data:`VARIANTS`, all trained for the recipe's budget ``ablation``;
+its results are shipped, since training takes a while.
 
 Differs from the paper in: models, machine, prompts and trees where none is published. Acceptance is counted over a fixed number of rounds a
 prompt, and times leave out the first, which processes the prompt. The paper's tau does not count the closing token; here that is ``accepted``, and
@@ -44,18 +44,18 @@ HERE = {"SpS": "sps", "PLD": "pld", "Lookahead": "lookahead", "Medusa": "medusa"
 COPIED = ("SpS", "PLD", "Lookahead")
 CHAIN4, CHAIN8 = "tree=1-1-1-1", "tree=1-1-1-1-1-1-1-1"
 BUDGETS = (5, 10, 26, 64)  # verified tokens, the root included
-# name -> (kind of head, what differs from the first)
-VARIANTS: dict[str, tuple[str, str]] = {
-    "csgd": ("falcon", ""),
-    "plain": ("falcon", "glance=0"),
-    "k3": ("falcon", "k=3"),
-    "k4": ("falcon", "k=4"),
-    "linear": ("falcon", "fusion=linear"),
-    "pointwise": ("falcon", "fusion=pointwise"),
-    "small": ("falcon", "fusion=linear,layers=1"),
-    "one": ("falcon", "fusion=linear,layers=1,k=1,unroll=4"),
+# name -> what differs from the first, as `specwb train falcon --set` takes it. "one" is EAGLE-1's head by Falcon's recipe: as "small", but one token
+# a pass, so twice the passes for the depths trained, and nothing to glance at
+VARIANTS = {
+    "csgd": "",
+    "plain": "glance=0",
+    "k3": "k=3",
+    "k4": "k=4",
+    "linear": "fusion=linear",
+    "pointwise": "fusion=pointwise",
+    "small": "fusion=linear,layers=1",
+    "one": "fusion=linear,layers=1,k=1,unroll=4",
 }
-# "one" is EAGLE-1's head by Falcon's recipe: as "small", but one token a pass, so twice the passes for the depths trained, and nothing to glance at
 PASSES = {"csgd": 4, "k3": 2, "k4": 2}  # the paper's, by size of the block
 
 
@@ -94,8 +94,7 @@ def ablation_cells(variants: Sequence[str] = tuple(VARIANTS)) -> list[Cell]:
     """What is decoded with the heads of an ablation."""
     found = [Cell("ar"), Cell("ar", temperature=1.0)]
     for name in variants:
-        kind = VARIANTS[name][0]
-        found += [Cell(f"{kind}:{CHAIN4}", name), Cell(f"{kind}:nodes=26", name), Cell(f"{kind}:nodes=26", name, 1.0)]
+        found += [Cell(f"falcon:{CHAIN4}", name), Cell("falcon:nodes=26", name), Cell("falcon:nodes=26", name, 1.0)]
         if name in ("csgd", "plain"):
             found += [Cell(f"falcon:{CHAIN8}", name), Cell("falcon:tree=vicuna", name)]
         if name in PASSES:
@@ -131,11 +130,10 @@ def train(target_place: str, folder: Path, *, device: str = "auto", seed: int = 
     from specwb.training.heads import train_for
 
     for name in variants:
-        kind, options = VARIANTS[name]
-        train_for(kind, target_place, folder / name, BUDGET, options=options, device=device, seed=seed)
+        train_for("falcon", target_place, folder / name, BUDGET, options=VARIANTS[name], device=device, seed=seed)
     keep = ("parameters", "steps", "rows", "length", "tokens", "seed", "run", "sha256", "last_training_loss", "held_out")
     cards = {name: json.loads((folder / name / "card.json").read_text()) for name in variants}
-    return {name: {"options": VARIANTS[name][1], **{k: card[k] for k in keep}} for name, card in cards.items()}
+    return {name: {"options": VARIANTS[name], **{k: card[k] for k in keep}} for name, card in cards.items()}
 
 
 # --------------------------------------------------------------------------------------------------------------------- what was measured
