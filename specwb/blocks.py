@@ -84,6 +84,10 @@ class BlockTree:
             out.append((b, self.passes[b].blocks.index(self.above[parent[node]]), j, rank[node]))
         return out
 
+    def steps(self, v: float, c: float, f: float) -> float:
+        """A round in steps of plain decoding: ``1 + v (n - 1) + c passes + f slots``; v a node scored, c a pass, f a pair fed below the text."""
+        return 1 + v * (self.tree.n - 1) + c * len(self.passes) + f * self.slots
+
     def sight(self) -> Tensor:
         """``[1, 1 + slots, 3 + slots]`` bool, as :func:`specwb.mask.table_mask` wants it: slot 0 is the last pair of the text, then blocks of k."""
         size = 1 + self.slots

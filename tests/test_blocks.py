@@ -195,3 +195,8 @@ def test_trees_that_cannot_be_drafted_in_blocks(tree, k, passes, message):
 def test_a_tree_as_deep_as_its_passes_allow():
     assert len(BlockTree(Tree.chain(4), 2, 2).passes) == 2
     assert len(BlockTree(Tree.chain(3), 2, 4).passes) == 2
+
+
+def test_steps_of_a_round_by_hand():
+    made = BlockTree(Tree.branching(2, 2, 1), 2)  # 10 candidates, two passes, four blocks of two pairs below the text
+    assert made.steps(0.5, 10, 100) == 1 + 0.5 * 10 + 10 * 2 + 100 * 8

@@ -12,7 +12,6 @@ import typer
 from rich.progress import Progress
 
 from specwb.commands.shared import DEVICE, DRAFT, DTYPE, LIKE_COMPARE, RESTART, RESULTS, SEED, TARGET, errors, table, wide
-from specwb.files import weights_hash
 
 reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
 
@@ -87,16 +86,12 @@ def reproduce_falcon(
 
     --seed is of decoding; the ablation's heads are always trained with the same one.
     """
-    from specwb import load
-    from specwb.evaluation.prompts import load_prompts
-    from specwb.methods import draft_model
+    from specwb.files import weights_hash
     from specwb.reproduce import falcon
     from specwb.reproduce.store import Store, identity, with_commit
 
-    questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype)
+    questions, model, helper = _pair(prompts, target, None, device, dtype)
     falcon.check(model)
-    helper = draft_model(model, None)
     own = {kind: weights_hash(place) for kind in falcon.HEADS if (place := model.own_head(kind)) is not None}
     arguments = identity(
         "falcon", model, helper, sha256=model.sha256, draft_sha256=helper.sha256, heads=own, prompts=prompts, rounds=rounds, seed=seed

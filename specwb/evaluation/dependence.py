@@ -75,9 +75,9 @@ def acceptance_by_dependence(
         marginal   = mean_i sum_x min(p_i(x), (mean_l p_l)(x))     of a draft that says the law of X_j given C as it is
 
     ``marginal`` is what a head has whose places know nothing of each other and whose block loss is the least there is: by Pinsker's inequality
-        ``1 - marginal <= sqrt(information / 2)``, on the paths themselves. It is a little too large, since each p_i is part of the mean (1/n where
-    the laws have nothing in common). The law with the least loss is not the one that is accepted most, so a head
-    may have more; mostly it has less, and that is the head's own.
+    ``1 - marginal <= sqrt(information / 2)``, on the paths themselves. It is a little too large, since each p_i is part of the mean (1/n where
+    the laws have nothing in common). The law with the least loss is not the one that is accepted most, so a head may have more;
+    mostly it has less, and that is the head's own.
 
     At T = 0 laws are points: ``acceptance`` is 1 where the head's best token is the target's after its greedy tokens before it, else 0; ``marginal``
     is 1. The tokens before place j are the target's own, not those that a verification would have let pass.

@@ -43,7 +43,7 @@ class EagleHead(nn.Module):
     def __init__(self, config: Any, target_hidden: int, features: tuple[int, ...] = (-1,), bias: bool = True) -> None:
         super().__init__()
         self.card: dict = {}  # what was measured when it was trained, where that is known
-        self.config, self.features, self.target_hidden = _plain(config), features, target_hidden
+        self.config, self.features, self.target_hidden = with_sdpa(config), features, target_hidden
         self.hidden = self.config.hidden_size
         if self.hidden != target_hidden:
             raise HeadError(f"an EAGLE-1 head has the target's hidden size, {target_hidden}; this one has {self.hidden}")
@@ -135,7 +135,7 @@ class Eagle3Head(EagleHead):
     ) -> None:  # fmt: skip
         nn.Module.__init__(self)
         self.card = {}
-        self.config, self.features, self.target_hidden = _plain(config), tuple(features), target_hidden
+        self.config, self.features, self.target_hidden = with_sdpa(config), tuple(features), target_hidden
         h = self.hidden = self.config.hidden_size
         self.vocabulary, self.draft_vocabulary, self.normed_residual = vocabulary, draft_vocabulary, normed_residual
         if self.config.num_hidden_layers != 1:
@@ -204,7 +204,8 @@ def sight(j: int, m: int, device: torch.device, block: int = 1) -> Tensor | None
     return torch.cat([c <= i - j, *(c == i - j + b for b in range(1, j + 1))], 1)
 
 
-def _plain(config: Any) -> Any:
+def with_sdpa(config: Any) -> Any:
+    """A layer's config, its attention torch's own."""
     config._attn_implementation = "sdpa"
     return config
 
@@ -256,7 +257,7 @@ def load_eagle(source: str | Path, target: Target, layers: tuple[int, ...] | Non
     """
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, weights, config = stored.where, dict(stored.weights), stored.config
-    llama, hidden = _llama(config, where), target.backbone.config.hidden_size
+    llama, hidden = layer_config(config, where), target.backbone.config.hidden_size
     if config.get("k_mask", 1) != 1:
         raise HeadError(f"{where}: a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an EAGLE head; its method is falcon")
     own = weights.pop("embed_tokens.weight", None)
@@ -299,7 +300,7 @@ def settle(head: EagleHead, own: Tensor | None, stored: Stored, llama: LlamaConf
     head.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(target.device)  # its frequencies are float32 in every model
 
 
-def _llama(config: dict, where: Path) -> LlamaConfig:
+def layer_config(config: dict, where: Path) -> LlamaConfig:
     """The layer's config: the file's own, or what a speculators one has within. Older files say ``rope_theta``, which the library understands."""
     nested = config.get("transformer_layer_config", config)
     if not isinstance(nested, dict) or "hidden_size" not in nested:

@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 
 from specwb.models.backbone import product
 from specwb.models.checkpoint import HeadError, Stored, fill
-from specwb.models.eagle import EagleHead, Past, _llama, _plain, settle, sight
+from specwb.models.eagle import EagleHead, Past, layer_config, settle, sight, with_sdpa
 from specwb.models.target import Target
 
 FUSIONS = ("lstm", "pointwise", "linear")
@@ -57,7 +57,7 @@ class FalconHead(EagleHead):
         if fusion not in FUSIONS or align not in ALIGNS:
             raise HeadError(f"fusion must be {', '.join(FUSIONS)} and align {' or '.join(ALIGNS)}; got {fusion!r} and {align!r}")
         self.card = {}
-        self.config, self.features, self.target_hidden = _plain(config), (-1,), target_hidden
+        self.config, self.features, self.target_hidden = with_sdpa(config), (-1,), target_hidden
         h = self.hidden = self.config.hidden_size
         if h != target_hidden:
             raise HeadError(f"a Falcon head has the target's hidden size, {target_hidden}; this one has {h}")
@@ -161,7 +161,7 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
     k = config.get("k_mask")
     if isinstance(k, bool) or not isinstance(k, int):
         raise HeadError(f"{where}: config.json has no k_mask, the size of a block; is it a Falcon head?")
-    llama: LlamaConfig = _llama(config, where)
+    llama: LlamaConfig = layer_config(config, where)
     recurrent = "lstm.weight_hh_l0" in weights
     fusion = config.get("specwb_fusion") or ("pointwise" if recurrent else "linear")
     if recurrent == (fusion == "linear"):

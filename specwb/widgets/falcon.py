@@ -207,7 +207,7 @@ class BlockDesigner(_Explorer):
 
     def cost(self, tree: BlockTree) -> float:
         """Plain steps that a round takes, as the controls say."""
-        return 1 + self.v.value * (tree.tree.n - 1) + self.c.value * len(tree.passes) + self.f.value * tree.slots
+        return tree.steps(self.v.value, self.c.value, self.f.value)
 
     def _new(self) -> tuple[str, go.Figure]:
         head, passes, nodes = self.head.value, self.passes.value, self.nodes.value

@@ -128,36 +128,17 @@ def ran(browser, lab, name):
     return page
 
 
-@pytest.fixture(scope="module")
-def page(browser, lab):
-    return ran(browser, lab, WELCOME)
+def opened(name: str):
+    """A fixture: the notebook, all its cells run."""
+
+    @pytest.fixture(scope="module")
+    def notebook(browser, lab):
+        return ran(browser, lab, name)
+
+    return notebook
 
 
-@pytest.fixture(scope="module")
-def sampling(browser, lab):
-    return ran(browser, lab, SAMPLING)
-
-
-@pytest.fixture(scope="module")
-def rules(browser, lab):
-    return ran(browser, lab, RULES)
-
-
-@pytest.fixture(scope="module")
-def trees(browser, lab):
-    return ran(browser, lab, TREES)
-
-
-@pytest.fixture(scope="module")
-def heads(browser, lab):
-    return ran(browser, lab, HEADS)
-
-
-@pytest.fixture(scope="module")
-def falcon(browser, lab):
-    return ran(browser, lab, FALCON)
-
-
+page, sampling, rules, trees, heads, falcon = map(opened, (WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON))
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 MODEL = "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => c.cell_type == 'code')"
 ROUND = re.compile(r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over all rounds")

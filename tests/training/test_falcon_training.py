@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from killed import killed
 from safetensors.torch import load_file
 from terminal import call
 from torch.nn import functional as F
@@ -455,22 +453,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
     """SIGKILL in the middle of a step, after a checkpoint; what glances when is a function of the step."""
     whole = weights(train(tmp_path / "whole"))
-    child = os.fork()
-    if child == 0:
-        try:
-            monkeypatch.setattr(heads, "Plan", partial(fit.Plan, save_seconds=0.0))
-            true = heads.look
-            monkeypatch.setattr(heads, "look", lambda *given: (time.sleep(0.2), true(*given))[1])
-            train(tmp_path / "part")
-        finally:
-            os._exit(0)
-    checkpoint = tmp_path / "part.checkpoint.pt"
-    deadline = time.monotonic() + 60
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert 0 < torch.load(checkpoint, weights_only=True)["step"] < 10
+    step = killed(monkeypatch, tmp_path / "part.checkpoint.pt", lambda: train(tmp_path / "part"))
+    assert 0 < step < 10
     part = weights(train(tmp_path / "part"))
     assert whole.keys() == part.keys()
     assert all(torch.equal(whole[name], part[name]) for name in whole)

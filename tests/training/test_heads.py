@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from killed import killed
 from safetensors.torch import load_file
 from terminal import call
 
@@ -286,23 +284,9 @@ def test_interrupted_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
 def test_killed_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
     """SIGKILL in the middle of a step, after a checkpoint."""
     whole = train("eagle", "whole", steps=12)
-    child = os.fork()
-    if child == 0:
-        try:
-            monkeypatch.setattr(heads, "Plan", partial(fit.Plan, save_seconds=0.0))
-            true = heads.look
-            monkeypatch.setattr(heads, "look", lambda *given: (time.sleep(0.2), true(*given))[1])
-            train("eagle", "part", steps=12)
-        finally:
-            os._exit(0)
-    checkpoint = tmp_path / "part.checkpoint.pt"
-    deadline = time.monotonic() + 60
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    step = killed(monkeypatch, tmp_path / "part.checkpoint.pt", lambda: train("eagle", "part", steps=12))
     assert not (tmp_path / "part").exists()
-    assert 0 < torch.load(checkpoint, weights_only=True)["step"] < 12
+    assert 0 < step < 12
     assert equal(whole, train("eagle", "part", steps=12))
 
 
