@@ -120,10 +120,9 @@ def train_head(
     """
     if kind not in RECIPES:
         raise TrainingError(f"unknown head {kind!r}; known: {', '.join(RECIPES)}")
-    if source not in TEXTS:
-        raise TrainingError(f"text must be {' or '.join(TEXTS)}, got {source!r}")
     steps, rows, length = budget["steps"], budget["rows"], budget["length"]
-    _check(kind, settings, target, data, length, source)
+    _check(kind, settings, target, length, source)
+    _check_text(data, length)
     share(np.empty((rows, 0)))
     if "vocabulary" in settings:  # as the card is to say it
         settings = {**settings, "vocabulary": min(settings["vocabulary"], target.vocabulary)}
@@ -178,8 +177,10 @@ def train_head(
     return out
 
 
-def _check(kind: str, settings: dict[str, Any], target: Target, data: text.Corpus, length: int, source: str) -> None:
-    """Raises TrainingError, or MethodError for a number that it cannot be."""
+def _check(kind: str, settings: dict[str, Any], target: Target, length: int, source: str) -> None:
+    """Before any text is read. Raises TrainingError, or MethodError for a number that it cannot be."""
+    if source not in TEXTS:
+        raise TrainingError(f"text must be {' or '.join(TEXTS)}, got {source!r}")
     known = RECIPES[kind].options
     for name, value in settings.items():
         if name not in known:
@@ -197,6 +198,9 @@ def _check(kind: str, settings: dict[str, Any], target: Target, data: text.Corpu
     least = max(RECIPES[kind](target, settings).least(), PROMPT if source == "generated" else 0) + 1
     if length < least:
         raise TrainingError(f"rows of {length} tokens are too short, {kind} needs {least} here")
+
+
+def _check_text(data: text.Corpus, length: int) -> None:
     for part, streams, needed in (("training", data.train, length), ("held-out", data.held_out, min(length, 256))):
         for domain, stream in streams.items():
             if len(stream) < needed + 2:
@@ -247,6 +251,7 @@ def train_for(
     model = load(target, device=place)
     if model.tokenizer is None:
         raise TrainingError(f"{model.name!r} has no tokenizer to read text with")
+    _check(kind, settings, model, size["length"], source)
     say("reading the training text")
     if corpus is None:
         data, mixture = text.encode(text.documents(plan["corpus"]["packages"]), model.tokenizer), plan["corpus"]["mixture"]
