@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,10 @@ from specwb.tree import Tree
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
+
+
+chain = lru_cache(maxsize=256)(Tree.chain)
+"""A cut draft's tree, made once."""
 
 
 class Drafter:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.drafters.base import Drafter
+from specwb.drafters.base import Drafter, chain
 from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.tree import Tree
-
-_chain = lru_cache(maxsize=256)(Tree.chain)  # a cut draft's tree is made once
 
 
 def lookup(text: Tensor, known: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
@@ -64,6 +60,6 @@ class PromptLookup(Drafter):
         at = start[:, None] + torch.arange(self.gamma, device=start.device)
         valid = (found & ~state.done)[:, None] & (at < state.known[:, None])
         length = self.largest(state, valid.sum(1), self.gamma)
-        tree = self.tree if length == self.gamma else _chain(length, self.tree.device)
+        tree = self.tree if length == self.gamma else chain(length, self.tree.device)
         tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))
         return self.candidates(state, tokens, valid[:, :length], tree)

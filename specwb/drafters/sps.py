@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+import copy
+
 from torch import Tensor
 
+from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.models.target import Target
@@ -23,7 +25,7 @@ class ScheduledChain(LevelDrafter):
     A row's length depends on that row only, so a row alone and in a batch decode alike; shorter rows have the rest of their chain invalid.
     On the CPU drafting stops with the longest row (one host read a level), elsewhere all levels are computed.
 
-    Attributes: length ``[B]``: the heuristic's gamma of every row.
+    Attributes: length: what decides, see :mod:`specwb.drafters.length`.
     Source: assisted generation of the transformers library (num_assistant_tokens_schedule "heuristic", assistant_confidence_threshold).
     Differs from it in: the heuristic's gamma has an upper bound, because a draft's memory is reserved; the threshold stays as it was given,
     where the library moves it if scikit-learn is installed.
@@ -31,22 +33,20 @@ class ScheduledChain(LevelDrafter):
 
     def __init__(self, draft: Target, gamma: int, schedule: str = "heuristic", confidence: float = 0.0, most: int = 20) -> None:
         super().__init__(draft, Tree.chain(most if schedule == "heuristic" else gamma))
-        self.gamma, self.schedule, self.confidence = gamma, schedule, confidence
+        self.length = Heuristic(gamma, most, confidence) if schedule == "heuristic" else Length(gamma, confidence=confidence)
         self.host_reads = self.tree.D - 1
 
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)
-        self.length = torch.full_like(state.known, self.gamma)
+        self.length = copy.copy(self.length)
+        self.length.open(state.rows, self.draft.device)
 
     def onward(self, state: State, depth: int, tokens: Tensor, logits: Tensor) -> Tensor:
-        go = self.length > depth
-        if self.confidence:
-            q = state.sampling.at_least_warm.probabilities(logits[:, 0])
-            go = go & (q.gather(1, tokens).squeeze(1) >= self.confidence)
-        return go
+        if not self.length.confidence:
+            return self.length.onward(depth)
+        q = state.sampling.at_least_warm.probabilities(logits[:, 0])
+        return self.length.onward(depth, q.gather(1, tokens).squeeze(1))
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)
-        if self.schedule == "heuristic":
-            drafted = draft.valid[:, 1:].sum(1)
-            self.length.copy_(torch.where(verdict.accepted == drafted, self.length + 2, self.length - 1).clamp_(1, self.tree.D))
+        self.length.observe(draft.valid[:, 1:].sum(1), verdict.accepted)

@@ -1,0 +1,94 @@
+"""Draft lengths, round by round, by hand."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from specwb.drafters.length import Adaptive, Heuristic, Length
+
+
+def trace(length: Length, rounds: list[tuple[int, int]]) -> list[int]:
+    """The lengths before the first round and after each of (drafted, accepted)."""
+    length.open(1, "cpu")
+    found = [int(length.tokens)]
+    for drafted, accepted in rounds:
+        length.observe(torch.tensor([drafted]), torch.tensor([accepted]))
+        found.append(int(length.tokens))
+    return found
+
+
+HAND = {
+    # averages begin at 0, so the first block of 30 counts as 15, which the bounds make 20: g 15, 17.5, 18.75, 19.375, a 1.5, 2.25, 2.625, 2.8125
+    "the paper's constants": (Adaptive(), [(30, 3), (20, 3), (20, 3), (20, 3)], [30, 20, 20, 20, 20]),
+    # all accepted: a = g, delta comes on top: 15 + 10, 20 + 10, 25 + 10
+    "everything accepted": (Adaptive(), [(30, 30), (25, 25), (30, 30)], [30, 25, 30, 30]),
+    # g 4, 5, 5, 5.5, a 4, 4.5, 4.75, 4.375
+    "delta only while all is accepted": (Adaptive(4, 8, 2), [(8, 8), (6, 5), (5, 5), (6, 4)], [8, 6, 5, 5, 6]),
+    # g 4, 4.5: the ceiling makes 5 of it, where a floor would make 4
+    "the ceiling": (Adaptive(2, 8, 2), [(8, 1), (5, 1)], [8, 4, 5]),
+    # what was generated before an end of text: g 1, 1.5, 1.75, bounded below
+    "the lower bound": (Adaptive(3, 8, 2), [(2, 0), (2, 0), (2, 0)], [8, 3, 3, 3]),
+    "nothing generated": (Adaptive(3, 8, 2), [(0, 0), (0, 0)], [8, 3, 3]),  # 0 >= 0: 0 + 2
+    # g 2, 3.5, 4.625, a 2, 2.5, 3.875: the new one weighs a quarter
+    "rho": (Adaptive(1, 8, 2, rho=0.25), [(8, 8), (8, 4), (8, 8)], [8, 4, 4, 5]),
+    "rho = 1 remembers nothing": (Adaptive(1, 8, 2, rho=1.0), [(6, 6), (7, 6), (3, 3), (4, 0)], [8, 8, 7, 5, 4]),
+    # half accepted is enough: g 4, 5, 5.5, a 2, 2.5, 2.25
+    "share": (Adaptive(1, 9, 2, share=0.5), [(8, 4), (6, 3), (6, 2)], [9, 6, 7, 6]),
+    "share = 0 always goes on": (Adaptive(1, 9, 1.5, share=0.0), [(8, 0), (6, 0)], [9, 6, 7]),  # 5.5 and 6.5, up
+    "a fraction of a token": (Adaptive(1, 9, 0.5), [(6, 6), (3, 3)], [9, 4, 4]),  # 3.5 and 3.5
+    "no room": (Adaptive(5, 5), [(5, 5), (5, 0)], [5, 5, 5]),
+    "constant": (Length(6), [(6, 6), (6, 0)], [6, 6, 6]),
+    "heuristic": (Heuristic(4, 7), [(4, 4), (6, 6), (7, 6), (6, 0), (5, 5)], [4, 6, 7, 6, 5, 7]),
+    "heuristic at its bounds": (Heuristic(2, 3), [(2, 0), (1, 0), (1, 1), (3, 3)], [2, 1, 1, 3, 3]),
+}
+
+
+@pytest.mark.parametrize("name", HAND)
+def test_by_hand(name):
+    length, rounds, wanted = HAND[name]
+    assert trace(copy.copy(length), rounds) == wanted
+
+
+def test_rows_know_nothing_of_each_other():
+    chosen = [HAND[name] for name in ("delta only while all is accepted", "the ceiling")]
+    length = Adaptive(2, 8, 2)
+    length.open(2, "cpu")
+    alone = [trace(Adaptive(2, 8, 2), rounds) for _, rounds, _ in chosen]
+    for i, now in enumerate(zip(*(rounds for _, rounds, _ in chosen)), 1):
+        drafted, accepted = (torch.tensor(x) for x in zip(*now))
+        length.observe(drafted, accepted)
+        assert length.tokens.tolist() == [row[i] for row in alone]
+
+
+def test_an_open_length_begins_anew():
+    length = Adaptive(2, 8, 2)
+    assert trace(length, [(8, 1), (5, 1)]) == trace(length, [(8, 1), (5, 1)])
+    assert length.most == 8
+    assert (Length(5).most, Heuristic(3, 9).most) == (5, 9)
+
+
+def test_going_on_within_a_round():
+    """Below what was drafted, up to the row's length; with a confidence, where the least probable token has at least that."""
+    length = Length(6, confidence=0.5)
+    length.open(4, "cpu")
+    length.tokens = torch.tensor([6, 6, 6, 3])
+    sure = torch.tensor([0.5, 0.49, 1.0, 1.0])
+    assert length.onward(3, sure).tolist() == [True, False, True, False]
+    assert length.onward(6, sure).tolist() == [False] * 4
+    assert length.onward(2).tolist() == [True] * 4
+    indifferent = Length(6)
+    indifferent.open(4, "cpu")
+    assert indifferent.onward(3, torch.zeros(4)).tolist() == [True] * 4
+
+
+def test_a_decoding_does_not_change_the_description():
+    described = Adaptive(2, 8, 2)
+    first, second = copy.copy(described), copy.copy(described)
+    first.open(1, "cpu")
+    second.open(1, "cpu")
+    first.observe(torch.tensor([8]), torch.tensor([0]))
+    assert (int(first.tokens), int(second.tokens)) == (4, 8)
+    assert float(second.generated) == 0
