@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from specwb.drafters import heads
 from specwb.drafters.ar import Autoregressive
 from specwb.drafters.base import Drafter
+from specwb.drafters.diffuspec import diffuspec
 from specwb.drafters.level import DRAWS, LevelDrafter
 from specwb.drafters.lookahead import Lookahead
 from specwb.drafters.pld import PromptLookup
@@ -305,6 +306,10 @@ _GAO = """@inproceedings{gao2025falcon,
   title={Falcon: Faster and Parallel Inference of Large Language Models through Enhanced Semi-Autoregressive Drafting and Custom-Designed
     Decoding Tree},
   author={Gao, Xiangxiang and Xie, Weisheng and Xiang, Yiwei and Ji, Feng}, booktitle={AAAI}, year={2025}}"""
+_LI_DIFFU = """@article{li2025diffuspec,
+  title={{DiffuSpec}: Unlocking Diffusion Language Models for Speculative Decoding},
+  author={Li, Guanghao and Fu, Zhihui and Fang, Min and Zhao, Qibin and Tang, Ming and Yuan, Chun and Wang, Jun},
+  journal={arXiv:2510.02358}, year={2025}}"""
 
 register("ar", ar, paper="plain decoding, the reference")
 register("sps", sps, paper="Leviathan et al. 2023; Chen et al. 2023", needs="a draft model", bibtex=_LEVIATHAN)
@@ -328,3 +333,4 @@ register("eagle2", heads.eagle2, paper="Li et al. 2024, arXiv 2406.16858", needs
 register("eagle3", heads.eagle3, paper="Li et al. 2025, arXiv 2503.01840", needs="a trained head", bibtex=_LI3, head="eagle3")
 register("falcon", heads.falcon, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", bibtex=_GAO, head="falcon")
 register("falcon_dynamic", heads.falcon_dynamic, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", head="falcon")
+register("diffuspec", diffuspec, paper="Li et al. 2025, arXiv 2510.02358", needs="a diffusion model", bibtex=_LI_DIFFU, head="diffusion")

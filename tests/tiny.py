@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from transformers import (
 import specwb
 from specwb.drafters.eagle import EagleDrafter
 from specwb.models.backbone import Backbone
+from specwb.models.diffusion import DiffusionModel
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.medusa import MedusaHeads
@@ -81,6 +83,17 @@ def draft(kind: str = "llama", noise: float = 0.02) -> specwb.Target:
     return specwb.load(perturbed(target(kind).model, noise, SEEDS[kind] + 1))
 
 
+MASK = VOCABULARY - 1  # the tiny models' mask token
+DIFFUSION = {"block": 8}
+
+
+def with_mask(target: specwb.Target) -> specwb.Target:
+    """The same target, with what a recipe asks a tokenizer for."""
+    other = copy.copy(target)
+    other.tokenizer = SimpleNamespace(mask_token_id=MASK, eos_token_id=None, pad_token_id=None)
+    return other
+
+
 @cache
 def head(kind: str, family: str = "llama", device: str = "cpu") -> Any:
     """A head of :func:`target`, see :func:`trained`."""
@@ -100,9 +113,13 @@ def trained(kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: i
         known = [[token % target.vocabulary for token in prompt] for prompt in PROMPTS]
         texts = [text[at : at + 25] for text in _continued(target, known, 40, 0.0) for at in (0, 15)]
         ids = torch.tensor(texts + _continued(target, prompts, 24, 0.0) + _continued(target, prompts, 24, 1.0))
-        hidden = target.backbone.config.hidden_size
-        if kind == "medusa":
-            made: Any = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
+        hidden, rate = target.backbone.config.hidden_size, 1e-2
+        if kind == "diffusion":
+            # from an almost right model of text, as the shipped one starts from the draft; what it learns is to fill in masks
+            made: Any = DiffusionModel(perturbed(target.model, 0.01), mask_id=MASK)
+            target, steps, rate, temperature = with_mask(target), steps * 3 // 5, 3e-3, 1.0
+        elif kind == "medusa":
+            made = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
         elif kind == "eagle":
             made = EagleHead(eagle_config(target), hidden)
         elif kind.startswith("falcon"):  # falcon, falcon3, falcon2linear: k and fusion
@@ -114,12 +131,12 @@ def trained(kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: i
             if made.ids is not None:
                 made.speak(ids.flatten().bincount(minlength=target.vocabulary).argsort(descending=True, stable=True)[:vocabulary])
         own = {"k": made.k} if kind == "falcon" else {}
-        recipe = RECIPES[kind](target, {"unroll": 2, "regression": 0.0, **own})
+        recipe = RECIPES[kind](target, DIFFUSION if kind == "diffusion" else {"unroll": 2, "regression": 0.0, **own})
         found = look(target, ids, made.features)
         found.logits /= temperature
-        optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(made.parameters(), lr=rate)
         for step in range(steps):
-            optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / steps)
+            optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
             optimizer.zero_grad()
             step_loss(recipe, made, found, Moment(step / steps, 0, step, len(ids))).backward()
             optimizer.step()

@@ -39,7 +39,9 @@ def _train_head(kind: str) -> None:
         steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
         rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
         length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
-        options: Annotated[str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon).")] = "",
+        options: Annotated[
+            str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon), layers=3 (diffusion).")
+        ] = "",
         text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
         generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
         corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
@@ -53,12 +55,35 @@ def _train_head(kind: str) -> None:
         place = out or Path("build/heads") / kind
         changes = {"steps": steps, "rows": rows, "length": length}
         train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
-        say(f"the head is in {place}; use it with {kind}:head={place}")
+        use = f"diffuspec:draft={place}" if kind == "diffusion" else f"{kind}:head={place}"
+        say(f"the {'model' if kind == 'diffusion' else 'head'} is in {place}; use it with {use}")
 
     article = "an" if kind[0] == "e" else "a"
-    command.__doc__ = f"Train {article} {kind} head on a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
+    what = "diffusion model beside" if kind == "diffusion" else f"{kind} head on"
+    command.__doc__ = f"Train {article} {what} a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
     train.command(kind)(command)
 
 
-for _kind in ("medusa", "eagle", "eagle3", "falcon"):
+for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion"):
     _train_head(_kind)
+
+
+@train.command("ngram")
+def train_ngram(
+    target: TARGET = "lab",
+    out: Annotated[Path, typer.Option(help="Folder for ngram.npz and card.json.")] = Path("build/ngram"),
+    order: Annotated[int, typer.Option(min=1, help="Tokens of the longest n-grams.")] = 3,
+    least: Annotated[int, typer.Option(min=1, help="N-grams of two tokens and more that were seen fewer times are left out.")] = 2,
+    text: Annotated[str, typer.Option(help="read: training text; generated: text the target writes; or both.")] = "both",
+    tokens: Annotated[int, typer.Option(min=1, help="How much text the target writes.")] = 900_000,
+    generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
+    corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
+    device: DEVICE = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="That of a trained head shares its text.")] = 0,
+) -> None:
+    """Count n-grams of a target's tokens, for path search."""
+    from specwb.training.fit import say
+    from specwb.training.ngram import count_for
+
+    place = count_for(target, out, order, least, source=text, tokens=tokens, corpus=corpus, generated=generated, device=device, seed=seed)
+    say(f"the n-grams are in {place}")

@@ -38,7 +38,7 @@ def medusa(target: Target, *, head=None, tree=None, nodes: int = 10) -> Drafter:
     ``head``: a folder or hub id; default the target's own. ``tree``: as for mcsd, instead of the measured one. At T > 0 exact by the point-mass rule;
     ``rule=typical`` is the paper's typical acceptance (LOSSY).
     """
-    heads: MedusaHeads = _head("medusa", target, head, load_medusa, MedusaHeads)
+    heads: MedusaHeads = trained_head("medusa", target, head, load_medusa, MedusaHeads)
     chosen = shape("medusa", tree) if tree is not None else measured_tree(heads.card, _budget("medusa", nodes), heads.heads)
     _one_shape("medusa", chosen)
     if heads.heads < chosen.D:
@@ -52,7 +52,7 @@ def eagle(target: Target, *, head=None, tree=None, nodes: int = 10, draw: str = 
 
     ``tree``: as for mcsd, or ``published``, EAGLE-1's 25 candidates. ``draw``: as for mcsd; ``without`` is the paper's, ``greedy`` EAGLE-2's.
     """
-    model: EagleHead = _head("eagle", target, head, load_eagle, EagleHead)
+    model: EagleHead = trained_head("eagle", target, head, load_eagle, EagleHead)
     if tree == "published":
         chosen = EAGLE_TREE
     elif tree is not None:
@@ -126,7 +126,7 @@ def falcon_dynamic(
 
 def _falcon(key: str, target: Target, head: Any, k: object, passes: object, align: object) -> tuple[FalconHead, int | None]:
     """The head, and how deep so many passes go."""
-    model: FalconHead = _head("falcon", target, head, load_falcon, FalconHead)
+    model: FalconHead = trained_head("falcon", target, head, load_falcon, FalconHead)
     if k is not None and whole(f"{key}: k", k) != model.k:
         raise MethodError(f"{key}: the head was trained for blocks of k={model.k} tokens, not {k}; specwb train falcon --set k={k} makes one")
     if align is not None and align not in ALIGNS:
@@ -137,7 +137,7 @@ def _falcon(key: str, target: Target, head: Any, k: object, passes: object, alig
 
 
 def _dynamic(key: str, kind: str, target: Target, head: Any, nodes: int, depth: int, top: int) -> DynamicEagle:
-    model: EagleHead = _head(kind, target, head, load_eagle, EagleHead)
+    model: EagleHead = trained_head(kind, target, head, load_eagle, EagleHead)
     whole(f"{key}: depth", depth), whole(f"{key}: top", top), whole(f"{key}: nodes", nodes, 2)
     _width(key, top, getattr(model, "draft_vocabulary", target.vocabulary))
     try:
@@ -170,7 +170,8 @@ def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
     return Tree.parents(grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes))
 
 
-def _head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type) -> Any:
+def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type, option: str = "head") -> Any:
+    """The head that was given, named, or lies beside the target: loaded once a target, checked."""
     if isinstance(given, FalconHead) and wanted is not FalconHead:  # a subclass of EAGLE's, but it says other places
         raise MethodError(f"{kind}: this is a Falcon head, whose methods are falcon and falcon_dynamic")
     if isinstance(given, wanted):
@@ -180,10 +181,11 @@ def _head(kind: str, target: Target, given: Any, load: Callable[..., Any], wante
     if place is None:
         own = target.own_head(kind)
         if own is None:
-            raise MethodError(f"{target.name!r} has no {kind} head of its own; name one with head= (specwb train {kind} makes one)")
+            what = "head" if option == "head" else "model"
+            raise MethodError(f"{target.name!r} has no {kind} {what} of its own; name one with {option}= (specwb train {kind} makes one)")
         place = own
     if not isinstance(place, str | Path):
-        raise MethodError(f"{kind}: head must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
+        raise MethodError(f"{kind}: {option} must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
     # one copy a target, however many methods use it; read again when it was trained anew
     kept = target.__dict__.setdefault("_heads", {})
     written = max((p.stat().st_mtime_ns for p in Path(place).glob("*")), default=0)

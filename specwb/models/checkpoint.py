@@ -40,14 +40,14 @@ class Stored:
             HeadError: nothing there, a damaged file, or a card that names another target.
         """
         where = _folder(source)
-        config, card = _json(where / "config.json"), _json(where / "card.json")
+        config, card = settings(where / "config.json"), settings(where / "card.json")
         trained = card.get("target_sha256")
         ours = target.sha256 if trained else None  # of a large target that takes a while
         if trained and ours and trained != ours:
             raise HeadError(f"{where}: trained for the target with sha256 {trained[:12]}..., {target.name!r} is {ours[:12]}...; train it anew")
         for name in names:
             index = where / f"{name}.index.json"
-            parts = sorted({str(part) for part in _json(index).get("weight_map", {}).values()}) if index.is_file() else [name]
+            parts = sorted({str(part) for part in settings(index).get("weight_map", {}).values()}) if index.is_file() else [name]
             if index.is_file() or (where / name).is_file():
                 weights = {key: w for part in parts for key, w in _tensors(where / part, wanted).items()}
                 return cls(where, config, weights, card)
@@ -91,7 +91,8 @@ def _folder(source: str | Path) -> Path:
         raise HeadError(f"{source}: neither a local folder nor reachable on the hub: {_line(error)}") from error
 
 
-def _json(path: Path) -> dict[str, Any]:
+def settings(path: Path) -> dict[str, Any]:
+    """A table in a JSON file, empty where there is no file. Raises: HeadError for anything else."""
     if not path.is_file():
         return {}
     try:

@@ -74,8 +74,7 @@ class FalconRecipe(Recipe):
     lr_other = 3e-3
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        usual = {name: value[0] if isinstance(value, tuple) else value for name, value in self.options.items()}
-        super().__init__(target, {**usual, **settings})
+        super().__init__(target, {**self.usual(), **settings})
         s = self.settings
         self.regression, self.hard, self.k = s["regression"], s["hard"], s["k"]
         if max(s["glance"], s["glance_end"], s["hard"]) > 1:

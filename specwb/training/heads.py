@@ -24,6 +24,7 @@ from specwb.models.load import load, resolve_device
 from specwb.models.target import Target
 from specwb.options import parse_value, whole
 from specwb.training import corpus as text
+from specwb.training.diffusion import DiffusionRecipe
 from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, saved_state, say, share, training_device
 from specwb.training.generate import PROMPT, generated_text
@@ -33,7 +34,7 @@ RANKS = 10  # how far down a drafter's list the measure looks
 TEXTS = ("generated", "read")
 
 
-RECIPES: dict[str, type[Recipe]] = {kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe, FalconRecipe)}
+RECIPES: dict[str, type[Recipe]] = {kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe, FalconRecipe, DiffusionRecipe)}
 
 
 @torch.no_grad()
@@ -51,7 +52,8 @@ def look(target: Target, ids: Tensor, features: tuple[int, ...]) -> Found:
             hook.remove()
     embedded = target.backbone.embed(ids)
     every = {**kept, 0: embedded, -1: normed}
-    return Found(embedded, torch.cat([every[i] for i in features], -1).float(), normed.float(), logits.float())
+    chosen = torch.cat([every[i] for i in features], -1) if features else embedded[:, :, :0]
+    return Found(ids, embedded, chosen.float(), normed.float(), logits.float())
 
 
 def _keep(kept: dict[int, Tensor], i: int) -> Any:
@@ -71,7 +73,12 @@ def step_loss(recipe: Recipe, head: Any, found: Found, moment: Moment) -> Tensor
     if recipe.hard:
         p = (1 - recipe.hard) * p + torch.zeros_like(p).scatter_(-1, logits.argmax(-1, keepdim=True), recipe.hard)
     for level in recipe.training(head, found, moment):
-        value = F.cross_entropy(level.logits.flatten(0, 1).float(), level.of(p).flatten(0, 1), reduction="none").view(level.logits.shape[:2])
+        if level.tokens is None:
+            value = F.cross_entropy(level.logits.flatten(0, 1).float(), level.of(p).flatten(0, 1), reduction="none").view(level.logits.shape[:2])
+        else:
+            said = level.logits.float().log_softmax(-1)
+            law, token = torch.linalg.vecdot(level.of(p), said), said.gather(-1, level.tokens.clamp_min(0)[:, :, None])[:, :, 0]
+            value = -torch.where(level.tokens < 0, law, token)
         if recipe.regression and level.hidden is not None:
             value = value + recipe.regression * F.smooth_l1_loss(level.hidden.float(), level.of(found.normed), reduction="none").mean(-1)
         for only in (level.counted, None if heard is None else level.of(heard)):
@@ -134,7 +141,7 @@ def train_head(
            "target": target.fingerprint, "mixture": mixture}  # fmt: skip
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
     checkpoint = out.with_name(out.name + ".checkpoint.pt")
-    if _finished(out, identity):
+    if finished(out, identity):
         say(f"{out} holds this head, finished")
         return out
     saved_state(checkpoint, identity)  # a run of another kind there is said before any work
@@ -209,13 +216,13 @@ def _check_text(data: text.Corpus, length: int) -> None:
                 )
 
 
-def _finished(out: Path, identity: str) -> bool:
-    """Whether this very run's head is in ``out``. Raises TrainingError where anything else is, or where nothing can be written."""
+def finished(out: Path, identity: str) -> bool:
+    """Whether this very run's result is in ``out``. Raises TrainingError where anything else is, or where nothing can be written."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         card = out / "card.json"
         if card.is_file() and json.loads(card.read_text()).get("run") == identity:
             return True
-        raise TrainingError(f"{out} holds something else, or a head of another run (other data, settings or seed); delete it or choose another --out")
+        raise TrainingError(f"{out} holds something else, or what another run made (other data, settings or seed); delete it or choose another --out")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out.parent).close()
@@ -249,12 +256,23 @@ def train_for(
     size = {**plan["budget"][budget][kind], **{k: v for k, v in (changes or {}).items() if v is not None}}
     place = training_device(resolve_device(device))
     model = load(target, device=place)
-    if model.tokenizer is None:
-        raise TrainingError(f"{model.name!r} has no tokenizer to read text with")
     _check(kind, settings, model, size["length"], source)
-    say("reading the training text")
-    if corpus is None:
-        data, mixture = text.encode(text.documents(plan["corpus"]["packages"]), model.tokenizer), plan["corpus"]["mixture"]
-    else:
-        data, mixture = text.from_file(corpus, model.tokenizer), {"text": 1.0}
+    data, mixture = training_text(model, corpus)
     return train_head(kind, model, out, settings, size, data, mixture, seed=seed, source=source, generated=generated, note=budget)
+
+
+def training_text(target: Target, corpus: Path | None) -> tuple[text.Corpus, dict[str, float]]:
+    """The lab's text or a file's as the target's tokens, and the mixture of its domains.
+
+    Raises:
+        TrainingError: the target has no tokenizer. DataError: the text cannot be read.
+    """
+    from specwb.training.lab import recipe
+
+    if target.tokenizer is None:
+        raise TrainingError(f"{target.name!r} has no tokenizer to read text with")
+    say("reading the training text")
+    if corpus is not None:
+        return text.from_file(corpus, target.tokenizer), {"text": 1.0}
+    plan = recipe()["corpus"]
+    return text.encode(text.documents(plan["packages"]), target.tokenizer), plan["mixture"]

@@ -23,6 +23,7 @@ from specwb.training import corpus as text
 from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically
 from specwb.training.generate import TEMPERATURES, generated_text
 from specwb.training.heads import RECIPES, train_head
+from specwb.training.ngram import count_ngram
 
 LAB = data_dir() / "lab"
 CONTEXT = 1024
@@ -78,10 +79,12 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
         _train("target", target, None, data, plan, settings["target"], seed, out, place, budget, start_from, tokenizer)
         draft = _model(plan["draft"], tokenizer, seed + 1, start_from and start_from / "draft").to(place)
         _train("draft", draft, target, data, plan, settings["draft"], seed + 1, out, place, budget, start_from, tokenizer)
-        frozen = Target(target, tokenizer, name="lab", folder=out / "target")
+        frozen = Target(target, tokenizer, name="lab", draft=str(out / "draft"), folder=out / "target")
         for kind, own in plan["heads"].items():
             mixture, written = plan["corpus"]["mixture"], out / "generated"
             train_head(kind, frozen, out / kind, own, settings[kind], data, mixture, seed=seed + 1, generated=written, note=budget)
+        tokens = settings["diffusion"]["generated"]
+        count_ngram(frozen, out / "ngram", data, plan["corpus"]["mixture"], tokens=tokens, generated=out / "generated", seed=seed + 1)
         save_atomically(lambda path: path.write_text(model_card(out)), out / "README.md")
     except OSError as error:
         raise TrainingError(f"cannot write to {out}: {error}; what is complete there is kept, the same command goes on from it") from error
@@ -114,6 +117,9 @@ def model_card(out: Path) -> str:
     lines += [f"| {d} | {a['greedy']:.3f} | {a['sampled']:.3f} |" for d, a in facts["draft"]["acceptance"].items()]
     heads = [json.loads((out / kind / "card.json").read_text()) for kind in RECIPES if (out / kind / "card.json").exists()]
     lines += head_card(out, heads)
+    counted = out / "ngram" / "card.json"
+    if counted.exists():
+        lines += ngram_card(json.loads(counted.read_text()))
     t, written = facts["target"], facts["draft"].get("generated")
     own = f", half of each batch text that the target wrote ({written:,} tokens, temperatures {', '.join(map(str, TEMPERATURES))})" if written else ""
     lines += [
@@ -159,6 +165,17 @@ def head_card(out: Path, heads: list[dict]) -> list[str]:
         "",
         "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a batch text that the target wrote, learning the",
         "target's law at every place; features are computed on the fly. Steps, sizes and vocabularies differ: the table does not rank the methods.",
+    ]
+
+
+def ngram_card(card: dict) -> list[str]:
+    """Of the counted n-grams: of what, how many, and how well they say held-out text."""
+    nats = "; ".join(f"{domain} {found['kn']:.2f}" for domain, found in card["held_out"].items())
+    return [
+        "",
+        f"`ngram/`: n-grams of 1 to {card['order']} tokens ({' + '.join(f'{n:,}' for n in card['sizes'])}, those of two and more seen "
+        f"{card['least']} times or more; {card['bytes'] / 1e6:.1f} MB) of {card['tokens']['read']:,} tokens read and {card['tokens']['generated']:,} "
+        f"that the target wrote, by `specwb train ngram`. Interpolated Kneser-Ney, held-out nats a token: {nats}.",
     ]
 
 

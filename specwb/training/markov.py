@@ -100,7 +100,7 @@ class MarkovSource:
         law = torch.zeros(s, HIDDEN)
         law[:, :s] = torch.from_numpy(self.transition).log().clamp_min(-16)
         features = law[ids] / SCALE
-        return Found(torch.eye(s, HIDDEN)[ids], features, features, features[..., :s] * SCALE)
+        return Found(ids, torch.eye(s, HIDDEN)[ids], features, features, features[..., :s] * SCALE)
 
     def lm_head(self) -> nn.Linear:
         """What turns a feature into the logits of the next token."""

@@ -20,24 +20,28 @@ from specwb.training.fit import share
 
 @dataclass
 class Level:
-    """What a head says at one depth: ``logits [B,m,V']`` for the places ``start, start + stride, ..`` of the target's laws, and the states behind
-    them; ``counted [B,m]``: which of them the loss is about, None for all."""
+    """What a head says at one depth: ``logits [B,m,V']`` for the places ``start, start + stride, ..`` of the target's laws (or those of ``index
+    [m]``), and the states behind them; ``counted [B,m]``: which of them the loss is about, or how much each weighs, None for all alike;
+    ``tokens [B,m]``: where it is not -1, this token is learnt and not the target's law."""
 
     logits: Tensor
     start: int
     hidden: Tensor | None = None
     stride: int = 1
     counted: Tensor | None = None
+    index: Tensor | None = None
+    tokens: Tensor | None = None
 
     def of(self, x: Tensor) -> Tensor:
         """``[B,L,..] -> [B,m,..]``: what stands at these places."""
-        return x[:, self.start :: self.stride][:, : self.logits.shape[1]]
+        return x[:, self.index] if self.index is not None else x[:, self.start :: self.stride][:, : self.logits.shape[1]]
 
 
 @dataclass
 class Found:
-    """What the frozen target makes of a text ``[B,L]``: embeddings, the features a head asks for, the states that its head reads, and logits."""
+    """What the frozen target makes of a text ``ids [B,L]``: embeddings, the features a head asks for, the states that its head reads, and logits."""
 
+    ids: Tensor
     embedded: Tensor
     features: Tensor
     normed: Tensor
@@ -85,6 +89,11 @@ class Recipe:
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         self.target, self.settings = target, settings
+
+    @classmethod
+    def usual(cls) -> dict[str, Any]:
+        """Every setting's usual value."""
+        return {name: value[0] if isinstance(value, tuple) else value for name, value in cls.options.items()}
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Any:
         raise NotImplementedError

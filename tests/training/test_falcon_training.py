@@ -363,7 +363,7 @@ def test_two_processes_make_the_rows_of_one(monkeypatch):
     assert not torch.equal(table, Moment(0.1, 6, 7, 4).uniforms(6, 2, torch.device("cpu")))
     for index in range(2):
         monkeypatch.setattr(fit, "_processes", lambda index=index: SimpleNamespace(num_processes=2, process_index=index))
-        part = Found(*(x[index::2] for x in (text.embedded, text.features, text.normed, text.logits)))
+        part = Found(*(x[index::2] for x in (text.ids, text.embedded, text.features, text.normed, text.logits)))
         step = Step(made, head(3), part, moment)
         assert step.o == whole.o
         assert torch.equal(moment.uniforms(6, 2, torch.device("cpu")), table[index::2])

@@ -295,7 +295,7 @@ def test_a_finished_head_is_left_alone_and_another_one_refused(train, tmp_path):
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
     assert train("medusa", "h", steps=2) == out
     for other in ({"seed": 9}, {"steps": 3}, {"options": "heads=3"}, {"source": "read"}):
-        with pytest.raises(TrainingError, match="holds something else, or a head of another run"):
+        with pytest.raises(TrainingError, match="holds something else, or what another run made"):
             train("medusa", "h", **{"steps": 2, **other})
     assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
 

@@ -1,0 +1,676 @@
+"""DiffuSpec's rounds: what is drafted of what the model says, how many tokens, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+import test_decoding_law as law
+import tiny
+import torch
+from scipy import stats
+from torch import Tensor
+from transformers import LlamaConfig
+
+import specwb
+import specwb.drafters.diffusion as module
+from specwb.drafters.diffusion import DiffusionDrafter, trie
+from specwb.drafters.length import Adaptive, Length
+from specwb.flow import Law, LawMismatch
+from specwb.lattice import Lattice, Path, beam, candidates
+from specwb.models.checkpoint import HeadError
+from specwb.models.diffusion import DiffusionModel, build
+from specwb.models.masked import Blocks, block
+from specwb.ngram import Cached, NGram, OnlineNGram, Uniform
+from specwb.options import MethodError
+
+V, MASK, PROMPTS = tiny.VOCABULARY, tiny.MASK, tiny.PROMPTS
+UNIFORM = Uniform(V)
+LIMIT = 24
+
+
+@cache
+def plain(length: int = 80) -> list[list[int]]:
+    """Prompt and what plain decoding continues it with."""
+    return [[*prompt, *tiny.plain("llama", tuple(prompt), length)] for prompt in PROMPTS]
+
+
+@cache
+def other(shift: bool, causal: bool, context: int = 512) -> DiffusionModel:
+    """The trained one's weights under other conventions."""
+    made = copy.deepcopy(tiny.head("diffusion"))
+    made.shift, made.causal, made.context = shift, causal, context
+    return made
+
+
+class Watched(DiffusionDrafter):
+    """Keeps what every round of all its decodings was asked for and made of it."""
+
+    def __init__(self, *given, **more) -> None:
+        super().__init__(*given, **more)
+        self.log: list[tuple[list[int], list[int], list[int]]] = []
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        self.log.append((self.known, self.length.tokens.tolist(), self.drafted))
+        return draft
+
+
+def built(drafter: DiffusionDrafter, rule=None) -> specwb.Method:
+    return specwb.Method("diffuspec", drafter, rule, specwb.Exactness.LOSSLESS)
+
+
+def method(draft: DiffusionModel | None = None, **options) -> specwb.Method:
+    return specwb.method("diffuspec", tiny.target(), draft=draft or tiny.head("diffusion"), **options)
+
+
+# ------------------------------------------------------------------------------------- a model that says what it is told to
+
+
+class Told(Blocks):
+    """In place of a model: of the row whose text begins so, ``says(row, place) -> (token, probability)`` of every place, all others alike."""
+
+    calls: list[tuple[list[int], list[int], list[list[int]]]]
+
+    def say(self, tokens, known, horizon, fed, fresh, k, most, steps=1, anew=True):
+        lengths, logits = known.tolist(), torch.zeros(len(k), most, V)
+        texts = [tokens[row, :n].tolist() for row, n in enumerate(lengths)]
+        self.calls.append((lengths, k.tolist(), texts))
+        for row, text in enumerate(texts):
+            which = next(i for i, prompt in enumerate(PROMPTS) if text[: len(prompt)] == prompt)
+            for j in range(most):
+                token, p = self.says(which, lengths[row] + j)
+                logits[row, j, token] = math.log(p / (1 - p) * (V - 2))  # the mask is not drafted
+        return logits
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """``told(says)``: all that is drafted from now on; returns the calls as they come."""
+
+    def tell(says) -> list:
+        made = type("Now", (Told,), {"says": staticmethod(says), "calls": []})
+        monkeypatch.setattr(module, "Blocks", made)
+        return made.calls
+
+    return tell
+
+
+@cache
+def unseen() -> tuple[int, int]:
+    """Tokens that no plain text has."""
+    return tuple(x for x in range(V) if all(x not in text for text in plain()))[:2]
+
+
+@cache
+def muted(context: int = 512) -> DiffusionModel:
+    """With a mask that no text has: it is never drafted, and the tiny models' own is in what the target writes."""
+    made = other(True, True, context)
+    made = copy.copy(made)
+    made.mask_id = unseen()[1]
+    return made
+
+
+def drafter(length: Length, proxy=lambda: UNIFORM, ends=(), model: DiffusionModel | None = None, **options) -> Watched:
+    return Watched(model or muted(), length, proxy, ends, **options)
+
+
+def steps(made: DiffusionDrafter, prompts=PROMPTS, limit: int = LIMIT, **options):
+    return list(specwb.rounds(tiny.target(), prompts, built(made), max_new_tokens=limit, **options))
+
+
+def drafts(step: specwb.Step) -> list[list[int]]:
+    """Of a chain, by row."""
+    return [step.draft.tokens[row, 1:][step.draft.valid[row, 1:]].tolist() for row in range(len(step.known))]
+
+
+# -------------------------------------------------------------------------------------------------- the row, the path, the tree
+
+
+@pytest.mark.parametrize(("shift", "causal"), [(True, True), (True, False), (False, False)])
+def test_lambda_1_and_one_beam_is_the_argmax_row(shift, causal):
+    """Of the forward over everything, cut behind its first end of text; whatever mass, top and n-gram are."""
+    model = other(shift, causal)
+    rows = [block(model, text[:n], 6) for text in plain() for n in range(4, 30)]
+    common = Counter(int(x) for row in rows for x in row.argmax(-1)).most_common(8)
+    ends, cut, options = {common[3][0], common[7][0]}, 0, {"beams": 1, "lam": 1.0, "mass": 0.5, "top": 4}
+    made = Watched(model, Length(6), lambda: OnlineNGram(3, V), ends, **options)
+    texts = specwb.decode(tiny.target(), PROMPTS, built(made), max_new_tokens=LIMIT)
+    assert texts.tokens == [text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS)]
+    for step in specwb.rounds(tiny.target(), PROMPTS, built(made), max_new_tokens=LIMIT):
+        for row, found in enumerate(drafts(step)):
+            n = int(step.known[row])
+            if n < len(PROMPTS[row]) + LIMIT:
+                best = block(model, plain()[row][:n], 6).index_fill(-1, torch.tensor([MASK]), -math.inf).argmax(-1).tolist()
+                stop = next((i for i, x in enumerate(best) if x in ends), 5)
+                assert found == best[: stop + 1]
+                cut += stop < 5
+    assert cut > 2
+
+
+def searched(model: DiffusionModel, text: list[int], k: int, ends: set[int], proxy, mass: float, beams: int, lam: float) -> list[Path]:
+    best = candidates(block(model, text, k)[None], 15, V, torch.tensor([MASK]))
+    lattice = Lattice.prune(*best[:, 0].tolist(), mass, ends)
+    return beam(lattice, proxy, text, lam, beams)
+
+
+def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
+    """Behind the text and with what is online counted of it; the tree accepts at least as much as its best path."""
+    model, k, ends = tiny.head("diffusion"), 5, {9}
+    options = {"mass": 0.9, "beams": 4, "lam": 0.6}
+    runs = [
+        (whole, step) for whole in (False, True) for step in steps(drafter(Length(k), lambda: OnlineNGram(3, V), ends, model, whole=whole, **options))
+    ]
+    more = several = 0
+    for whole, step in runs:
+        for row in range(3):
+            n = int(step.known[row])
+            if n == len(PROMPTS[row]) + LIMIT:
+                continue
+            text, proxy = plain()[row][:n], OnlineNGram(3, V)
+            proxy.add(text)
+            paths = searched(model, text, k, ends, proxy, 0.9, 4, 0.6)
+            matched = [next((i for i, x in enumerate(path.tokens) if x != plain()[row][n + i]), len(path.tokens)) for path in paths]
+            accepted, room = int(step.verdict.accepted[row]), len(PROMPTS[row]) + LIMIT - n - 1
+            if not whole:
+                assert drafts(step)[row] == list(paths[0].tokens)
+                assert accepted == min(matched[0], room)
+            else:
+                tree, tokens, valid = step.draft.tree, step.draft.tokens[row].tolist(), step.draft.valid[row].tolist()
+                parents = tree.host[row if tree.R > 1 else 0]
+                nodes = {(): 0}
+                for node in range(1, tree.n):
+                    if valid[node]:
+                        path, at = [tokens[node]], parents[node]
+                        while at:
+                            path.append(tokens[at])
+                            at = parents[at]
+                        assert nodes.setdefault(tuple(reversed(path)), node) == node
+                assert set(nodes) == {path.tokens[:i] for path in paths for i in range(len(path.tokens) + 1)}
+                assert accepted == min(max(matched), room)
+                more += max(matched) > matched[0]
+                several += len(paths) > 1
+    assert several > 5
+    assert more > 0
+
+
+def test_a_trie_has_each_beginning_once():
+    parents, depths, words = trie([(1, 2, 3), (1, 2), (1, 4), (5,)])
+    assert (parents, depths, words) == ([-1, 0, 1, 2, 1, 0], [0, 1, 2, 3, 2, 1], [0, 1, 2, 3, 4, 5])
+    assert trie([]) == trie([()]) == ([-1], [0], [0])
+
+
+# ------------------------------------------------------------------------------------------------------------ greedy identity
+
+
+OPTIONS = [
+    {}, {"k": 1}, {"k": 20}, {"k": 6, "beams": 1, "lam": 1.0}, {"k": 6, "top": 1}, {"k": 6, "lam": 0.0, "mass": 1.0, "ngram": "online", "order": 2},
+    {"k": 5, "steps": 5}, {"k": 6, "tree": True, "beams": 5}, {"tree": True, "steps": 2, "ngram": "none"}, {"k": 9, "chunk": 4, "confidence": 0.3},
+    {"chunk": 3, "confidence": 0.1, "steps": 2, "k_max": 9}, {"k": 5, "draw": "sample"}, {"draw": "sample", "paths": 3},
+    {"k_min": 1, "k_max": 12, "delta": 3, "rho": 0.9, "share": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [(True, True), (True, False), (False, False)], ids=["ours", "dream", "llada"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_greedy_texts_are_those_of_plain_decoding(options, kind):
+    """Rows of different lengths, with and without ends of text in what is decoded."""
+    more = {"refresh": 2} if not kind[1] else {}
+    made = method(other(*kind), **options, **more)
+    for end in ((), (plain()[0][9], plain()[1][13])):
+        wanted = []
+        for text, prompt in zip(plain(), PROMPTS):
+            row = text[len(prompt) : len(prompt) + LIMIT]
+            stop = next((i for i, x in enumerate(row) if x in end), LIMIT)
+            wanted.append(row[: stop + 1])
+        out = specwb.decode(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, eos=end)
+        assert out.tokens == wanted
+
+
+# ----------------------------------------------------------------------------------------------------------------- end of text
+
+
+def oracle(row: int, place: int) -> int:
+    return plain()[row][place]
+
+
+NEVER = unseen()[0]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("at", [0, 2, 5])
+def test_an_end_anywhere_in_the_block_cuts_the_draft_behind_it(told, at, whole):
+    """First, in the middle, last: the end is drafted, nothing behind it; what it was wrong about is decoded on."""
+    made = drafter(Length(6), ends={NEVER}, whole=whole, lam=1.0)
+    starts: dict[int, int] = {}
+
+    def says(row: int, place: int) -> tuple[int, float]:
+        return (NEVER if place - starts[row] == at else oracle(row, place)), 0.95
+
+    calls = told(says)
+    for step in specwb.rounds(tiny.target(), PROMPTS, built(_noting(made, starts)), max_new_tokens=LIMIT):
+        for row in range(3):
+            n = int(step.known[row])
+            if n < len(PROMPTS[row]) + LIMIT:
+                assert drafts(step)[row] == [*plain()[row][n : n + at], NEVER]
+                assert int(step.verdict.accepted[row]) == min(at, len(PROMPTS[row]) + LIMIT - n - 1)
+    assert all(generated == [at] * 3 for _, _, generated in made.log[:2])
+    assert len(calls) == len(made.log)
+
+
+def _noting(made: DiffusionDrafter, starts: dict[int, int]) -> DiffusionDrafter:
+    """Says to the script where each row's block begins."""
+
+    class Noting(type(made)):  # type: ignore[misc]
+        def _forward(self, state, tokens, known, *rest):
+            starts.update(enumerate(known))
+            return super()._forward(state, tokens, known, *rest)
+
+    made.__class__ = Noting
+    return made
+
+
+@pytest.mark.parametrize("place", [4, 5, 7, 9])
+def test_an_end_that_is_right_ends_the_text(told, place):
+    """The target's: accepted, and the row is done; only the model's: accepted, and the text goes on."""
+    told(lambda row, at: (oracle(row, at), 0.95))
+    end, prompt = plain()[0][place], PROMPTS[:1]
+    first = plain()[0].index(end, 3)
+    for eos in ((end,), ()):
+        made = drafter(Length(6), ends={end}, lam=1.0)
+        out = specwb.decode(tiny.target(), prompt, built(made), max_new_tokens=LIMIT, eos=eos)
+        assert out.tokens[0] == plain()[0][3 : first + 1 if eos else 3 + LIMIT]
+        assert made.log[0][2][0] == min(first - 3, 6)
+        assert out.accepted_lengths[0][0] == (min(first - 3, 5 if eos else 6) if first - 3 < 6 else 6) or not eos
+
+
+def test_ends_are_the_models_and_the_targets():
+    target = copy.copy(tiny.target())
+    target.eos = [5, 6]
+    model = other(True, True)
+    model.ends = (6, 7)
+    try:
+        assert specwb.method("diffuspec", target, draft=model).drafter.ends == {5, 6, 7}
+    finally:
+        model.ends = ()
+
+
+# ------------------------------------------------------------------------------------------------------------- context limit
+
+
+@pytest.mark.parametrize("options", [{"k": 5}, {"k": 5, "tree": True}, {"k": 5, "draw": "sample"}, {"k": 6, "chunk": 2, "confidence": 0.01}], ids=str)
+@pytest.mark.parametrize(("kind", "spared"), [((True, True), 1), ((False, False), 0)], ids=["ours", "llada"])
+def test_a_context_that_is_too_short_shrinks_drafts_and_ends_in_plain_steps(kind, spared, options):
+    """Row by row: prefix and masks fill it, then fewer tokens, then none."""
+    model = other(*kind, context=16)
+    made, sizes = method(model, **options), set()
+    for temperature in (0.0, 1.0):
+        texts = []
+        for step in specwb.rounds(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, temperature=temperature, seed=[1, 2, 3]):
+            for row in range(3):
+                n, limit = int(step.known[row]), len(PROMPTS[row]) + LIMIT
+                if n == limit:
+                    continue
+                most = min(made.drafter.length.k, 16 - n + spared) if n <= 16 else 0
+                depth = int((step.draft.tree.depth * step.draft.valid)[row].max())
+                assert depth <= most if "chunk" in options else depth == most
+                sizes.add(most)
+            texts = step.state.tokens
+        if not temperature:
+            assert [texts[row, : len(p) + LIMIT].tolist() for row, p in enumerate(PROMPTS)] == [t[: len(p) + LIMIT] for t, p in zip(plain(), PROMPTS)]
+    assert {0, 1, 5} <= sizes
+
+
+def test_no_forward_where_no_row_can_draft(told):
+    calls = told(lambda row, at: (NEVER, 0.5))
+    made = drafter(Length(4), model=muted(8))
+    out = specwb.decode(tiny.target(), PROMPTS[:2], built(made), max_new_tokens=LIMIT)
+    assert out.tokens == [text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS[:2])]
+    # a token a round; the row of 3 tokens is at the limit of 8 after 5 rounds, the row of 1 after 7: k shrinks from 8 - known + 1 < 4 on
+    assert [k for _, k, _ in calls] == [[4, 4], [4, 4], [4, 4], [3, 4], [2, 4], [1, 3], [0, 2], [0, 1]]
+
+
+# ------------------------------------------------------------------------------------------------------------ adaptive lengths
+
+
+def test_adaptive_lengths_in_a_decoding_are_those_replayed_by_hand(told):
+    """Every third token is said wrong, and sometimes an end; eqs. 9-11 from what was drafted and accepted, row by row."""
+    k_min, k_max, delta, rho, share = 2, 9, 3.0, 0.5, 0.6
+
+    def says(row: int, place: int) -> tuple[int, float]:
+        if (place * (row + 3)) % 11 == 0:
+            return NEVER, 0.95
+        return (oracle(row, place) if (place + row) % 5 else (oracle(row, place) + 1) % (V - 2)), 0.95
+
+    calls = told(says)
+    made = drafter(Adaptive(k_min, k_max, delta, rho, share), ends={NEVER}, lam=1.0)
+    run = steps(made, limit=60)
+    seen = set()
+    for row, prompt in enumerate(PROMPTS):
+        g = a = 0.0
+        k = k_max
+        for index, step in enumerate(run):
+            n, limit = int(step.known[row]), len(prompt) + 60
+            if n == limit:
+                assert calls[index][1][row] == 0
+                continue
+            assert calls[index][1][row] == k == made.log[index][1][row]
+            seen.add(k)
+            best = [says(row, n + j)[0] for j in range(k)]
+            generated = best.index(NEVER) if NEVER in best else k
+            accepted = int(step.verdict.accepted[row])
+            g, a = (1 - rho) * g + rho * generated, (1 - rho) * a + rho * accepted
+            k = min(max(math.ceil(g + (delta if a >= share * g else 0)), k_min), k_max)
+    assert len(seen) > 3
+
+
+# --------------------------------------------------------------------------------------------------- chunks, while it is sure
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8])
+def test_chunks_go_on_while_every_token_is_sure(told, confidence):
+    """Up to k; what was drafted is the text of the next forward; a row that stopped is asked for nothing."""
+
+    def p(row: int, place: int) -> float:
+        return (0.95, 0.6, 0.4, 0.9)[(place * 7 + row * 3) % 19 % 4] if (place + row) % 4 == 0 else 0.95
+
+    calls = told(lambda row, place: (oracle(row, place), p(row, place)))
+    made = drafter(Length(8, confidence=confidence), chunk=3, lam=1.0, beams=1)
+    run, at, sizes = steps(made, limit=40), 0, set()
+    for step in run:
+        known = step.known.tolist()
+        wanted = [0 if n >= len(prompt) + 40 else 8 for n, prompt in zip(known, PROMPTS)]
+        drafted, left = [0] * 3, list(wanted)
+        while max(left) > 0:
+            now = [min(n, 3) for n in left]
+            lengths, k, texts = calls[at]
+            assert k == now
+            for row in range(3):
+                if now[row]:
+                    assert lengths[row] == known[row] + drafted[row]
+                    assert texts[row] == plain()[row][: lengths[row]]
+            sure = [all(p(row, known[row] + drafted[row] + j) >= confidence for j in range(now[row])) for row in range(3)]
+            drafted = [d + n for d, n in zip(drafted, now)]
+            left = [n - m if on else 0 for n, m, on in zip(left, now, sure)]
+            at += 1
+        sizes.update(drafted)
+        assert [len(found) for found in drafts(step)] == drafted
+        assert all(found == plain()[row][known[row] : known[row] + len(found)] for row, found in enumerate(drafts(step)))
+    assert at == len(calls)
+    assert {3, 6, 8} <= sizes
+
+
+def test_a_chunk_that_ends_the_text_is_the_last(told):
+    calls = told(lambda row, place: (NEVER if place == 6 else oracle(row, place), 0.95))
+    made = drafter(Length(9, confidence=0.5), ends={NEVER}, chunk=2, lam=1.0)
+    step = steps(made, PROMPTS[:1])[0]
+    assert drafts(step) == [[*plain()[0][3:6], NEVER]]
+    assert [k for _, k, _ in calls][:2] == [[2], [2]]
+    assert calls[2][2] == [plain()[0][:7]]  # the next round's, behind what the target says instead of the end
+    assert made.log[0][2] == [3]
+
+
+def test_chunks_of_a_real_model_are_forwards_behind_what_was_drafted():
+    """Each chunk's row is the argmax of the model over text and chunks before it."""
+    longest = 0
+    for kind in ((True, True), (True, False)):
+        made = drafter(Length(7, confidence=1e-6), model=other(*kind), chunk=3, lam=1.0, beams=1)
+        for step in steps(made, limit=20):
+            for row, found in enumerate(drafts(step)):
+                text = plain()[row][: int(step.known[row])]
+                for at in range(0, len(found), 3):
+                    part = found[at : at + 3]
+                    said = block(other(*kind), [*text, *found[:at]], len(part)).index_fill(-1, torch.tensor([MASK]), -math.inf)
+                    assert part == said.argmax(-1).tolist()
+                    longest = max(longest, at + len(part))
+    assert longest == 7
+
+
+def test_one_forward_drafts_twenty_tokens(monkeypatch):
+    model = tiny.head("diffusion")
+    made, count, run = method(k=20), [], model.backbone.run
+    monkeypatch.setattr(model.backbone, "run", lambda *given, **more: (count.append(1), run(*given, **more))[1])
+    rounds = list(specwb.rounds(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT))
+    assert max(len(found) for step in rounds for found in drafts(step)) == 20
+    assert len(count) == len(rounds) + 1  # the prompt
+
+
+# ---------------------------------------------------------------------------------------------------------- sampled schemes
+
+
+SMALL, DEEP = law.VOCABULARY, 3
+
+
+@cache
+def little(vocabulary: int) -> DiffusionModel:
+    """Beside the target of six tokens: its weights a little off, and a mask, which is a seventh token or the target's sixth."""
+    base, c = law.models()[1].model, law.models()[1].model.config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        config = LlamaConfig(
+            vocab_size=vocabulary, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,
+            num_attention_heads=c.num_attention_heads, num_key_value_heads=c.num_key_value_heads, head_dim=c.head_dim, initializer_range=0.3,
+            rms_norm_eps=c.rms_norm_eps, rope_parameters=c.rope_parameters, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        )  # fmt: skip
+        made = build(config, mask_id=vocabulary - 1)
+        with torch.no_grad():
+            for name, weight in base.state_dict().items():
+                own = made.net.state_dict()[name]
+                own[tuple(slice(n) for n in weight.shape)] = weight
+    return made.requires_grad_(False).eval()
+
+
+SCHEMES = {
+    "one sequence": (7, {"k": DEEP, "draw": "sample"}),
+    "one sequence, the mask a token of the target": (6, {"k": 2, "draw": "sample"}),
+    "three sequences": (6, {"k": DEEP, "draw": "sample", "paths": 3}),
+    "a searched path": (7, {"k": DEEP, "lam": 0.5, "mass": 1.0, "ngram": "online"}),
+    "the beam as a tree": (6, {"k": DEEP, "tree": True, "beams": 3, "ngram": "none"}),
+}
+
+
+@pytest.mark.parametrize(("vocabulary", "options"), SCHEMES.values(), ids=SCHEMES)
+def test_the_law_of_the_text_is_the_autoregressive_law(vocabulary, options):
+    name = "plain" if options.get("paths") else "top_k"
+    counts, tau = law.sampled(specwb.method("diffuspec", law.models()[0], draft=little(vocabulary), **options), name)
+    assert law.chi_square(counts, law.enumerated(name)) > 1e-4
+    assert 1.2 < tau < law.LENGTH
+
+
+class Flatter(DiffusionDrafter):
+    """Wrong: names a flatter law than the one it drew from."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        draft.q = draft.q.sqrt() / draft.q.sqrt().sum(-1, keepdim=True)
+        return draft
+
+
+@pytest.mark.parametrize("paths", [1, 3])
+def test_another_law_than_the_drawn_one_is_seen(paths):
+    target = law.models()[0]
+    right = specwb.method("diffuspec", target, draft=little(7), k=DEEP, draw="sample", paths=paths)
+    wrong = copy.copy(right.drafter)
+    wrong.__class__ = Flatter
+    counts, _ = law.sampled(specwb.Method("wrong", wrong, right.rule, right.exactness), "top_k")
+    assert law.chi_square(counts, law.enumerated("top_k")) < 1e-6
+
+
+@pytest.mark.parametrize(("paths", "vocabulary"), [(1, 7), (3, 6)])
+def test_the_recorded_law_is_the_models_and_that_of_the_tokens(paths, vocabulary):
+    """Of each place, over many rows: the tokens of its level, and pairs of tokens of a path and of neighbours, are independent draws of it."""
+    model, text, rows = little(vocabulary), [1, 4, 2, 0], 3000
+    chosen = specwb.method("diffuspec", law.models()[0], draft=model, k=DEEP, draw="sample", paths=paths)
+    assert chosen.drafter.law(specwb.probability.Sampling(0.8)) is (Law.IID_PATHS if paths > 1 else Law.IID)
+    step = next(specwb.rounds(law.models()[0], [text] * rows, chosen, max_new_tokens=1, temperature=0.8, seed=3))
+    tree, tokens, q = step.draft.tree, step.draft.tokens, step.draft.q
+    # never the mask, which is the seventh token or the target's last
+    wanted = (block(model, text, DEEP).index_fill(-1, torch.tensor([vocabulary - 1]), -math.inf)[:, :SMALL] / 0.8).softmax(-1)
+    torch.testing.assert_close(q, wanted.expand(rows, -1, -1), atol=1e-6, rtol=1e-4)
+    assert step.draft.valid.all()
+    parents, depths = tree.host[0], tree.depth[0].tolist()
+    assert [depths.count(d) for d in range(1, DEEP + 1)] == [paths] * DEEP
+    for node in range(1, tree.n):
+        assert int(step.draft.q_row[0, parents[node]]) == depths[node] - 1
+        assert _fits(tokens[:, node], wanted[depths[node] - 1])
+    for a, b in ((1, 1 + paths), *([(1, 2), (1 + paths, 2 + paths)] if paths > 1 else [])):
+        joint = torch.outer(wanted[depths[a] - 1], wanted[depths[b] - 1]).flatten()
+        assert _fits(tokens[:, a] * SMALL + tokens[:, b], joint)
+
+
+def _fits(found: Tensor, law_: Tensor) -> bool:
+    counts, expected = torch.bincount(found, minlength=len(law_)).double(), law_.double() / law_.double().sum() * len(found)
+    few = expected < 5
+    a = torch.cat([counts[~few], counts[few].sum()[None]]) if few.any() else counts
+    b = torch.cat([expected[~few], expected[few].sum()[None]]) if few.any() else expected
+    return float(stats.chisquare(a.numpy(), b.numpy()).pvalue) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"draw": "sample", "k": 4}, {"draw": "sample", "paths": 2, "k_min": 1, "k_max": 5}, {"k_min": 1, "k_max": 6, "ngram": "online"},
+     {"k": 6, "chunk": 2, "confidence": 0.3}, {"tree": True, "k_min": 2, "k_max": 5}],
+    ids=str,
+)  # fmt: skip
+def test_a_row_alone_and_in_a_batch_is_the_same_text(options):
+    """At T = 0.7, with ends of text, rows drafting different numbers of tokens."""
+    made = method(**options)
+    run = {"max_new_tokens": LIMIT, "temperature": 0.7, "eos": (9, 30)}
+    for seed in (0, 10, 20):
+        together = specwb.decode(tiny.target(), PROMPTS, made, seed=[seed, seed + 1, seed + 2], **run)
+        alone = [specwb.decode(tiny.target(), [prompt], made, seed=[seed + i], **run) for i, prompt in enumerate(PROMPTS)]
+        assert together.tokens == [out.tokens[0] for out in alone]
+        assert together.accepted_lengths == [out.accepted_lengths[0] for out in alone]
+
+
+# ------------------------------------------------------------------------------------------------------------------- n-grams
+
+
+@pytest.mark.parametrize("draw", [{}, {"whole": True}, {"chunk": 2}, {"cached": True}], ids=str)
+def test_what_reads_along_has_read_prompt_and_output(draw):
+    """At its last round a row has read all that was known then, each token once; counted here from the final text."""
+    read: list[OnlineNGram] = []
+
+    def proxy() -> OnlineNGram | Cached:
+        both = Cached(UNIFORM, 3, V)
+        read.append(both.online)
+        return both if "cached" in draw else both.online
+
+    options = {name: value for name, value in draw.items() if name != "cached"}
+    run = steps(drafter(Length(5, confidence=0.1), proxy, **options), limit=40)
+    assert len(read) == len(PROMPTS)
+    for row, (prompt, counted) in enumerate(zip(PROMPTS, read)):
+        text = plain()[row][: max(n for step in run if (n := int(step.known[row])) < len(prompt) + 40)]
+        one, two, three = (Counter(zip(*(text[i:] for i in range(n)))) for n in (1, 2, 3))
+        for (a, b), before in list(two.items())[:-1]:  # what the text ends with has nothing behind it
+            for x in range(V):
+                longest = three[a, b, x] / before, 0.4 * two[b, x] / one[b,], 0.16 * one[x,] / len(text), 0.064 / len(text)
+                assert counted.scores((a, b), [x])[0] == pytest.approx(math.log(next(filter(None, longest))))
+
+
+def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
+    """The target's own file where it has one, otherwise what reads along; a file's order and smoothing."""
+    assert isinstance(method(ngram="own").drafter.proxy(), OnlineNGram)
+    assert isinstance(method().drafter.proxy(), OnlineNGram)
+    assert method().drafter.proxy().order == 3
+    assert method(ngram="online", order=2).drafter.proxy().order == 2
+    assert isinstance(method(ngram="none").drafter.proxy(), Uniform)
+    counted = NGram.count([np.array(plain()[0] * 3)], V, 3)
+    counted.save(tmp_path / "ngram.npz")
+    for place in (tmp_path, tmp_path / "ngram.npz", str(tmp_path)):
+        made = method(ngram=place).drafter
+        assert made.proxy() is made.proxy()
+        assert made.proxy().scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
+    assert method(ngram=tmp_path, order=2).drafter.proxy().order == 2
+    beside = copy.copy(tiny.target())
+    monkeypatch.setattr(specwb.Target, "own_head", lambda self, kind: tmp_path if self is beside and kind == "ngram" else None)
+    own, both = (specwb.method("diffuspec", beside, draft=tiny.head("diffusion"), ngram=name).drafter.proxy for name in ("own", "both"))
+    assert own().scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
+    assert isinstance(both(), Cached)
+    assert both() is not both()
+    assert both().own.scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
+    assert isinstance(method(ngram="both").drafter.proxy(), OnlineNGram)
+    smooth = method(ngram=tmp_path, smoothing="kn").drafter.proxy()
+    assert smooth.scores((7, 8), [9, 1]) == counted.smoothed("kn").scores((7, 8), [9, 1])
+
+
+# ----------------------------------------------------------------------------------------------------------------- bad options
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"top": 0}, "diffuspec: top must be an integer >= 1, got 0"),
+        ({"steps": 0}, "steps must be an integer >= 1"),
+        ({"steps": 1.5}, "steps must be an integer >= 1, got 1.5"),
+        ({"beams": True}, "beams must be an integer >= 1, got True"),
+        ({"paths": 0}, "paths must be an integer >= 1"),
+        ({"k": -1}, "k must be an integer >= 0, got -1"),
+        ({"k": "long"}, "k must be an integer >= 0, got 'long'"),
+        ({"chunk": -2}, "chunk must be an integer >= 0"),
+        ({"refresh": 0}, "refresh must be an integer >= 1"),
+        ({"order": -1}, "order must be an integer >= 0"),
+        ({"k_min": 0}, "k_min must be an integer >= 1"),
+        ({"k_min": 9}, "k_min=9 is more than k_max=8"),
+        ({"mass": 0}, "mass must be a number in (0, 1], got 0"),
+        ({"mass": 1.1}, "mass must be a number in (0, 1], got 1.1"),
+        ({"lam": -0.1}, "lam must be a number in [0, 1], got -0.1"),
+        ({"lam": float("nan")}, "lam must be a number in [0, 1], got nan"),
+        ({"lam": "half"}, "lam must be a number in [0, 1], got 'half'"),
+        ({"lam": True}, "lam must be a number in [0, 1], got True"),
+        ({"rho": 2}, "rho must be a number in [0, 1], got 2"),
+        ({"share": 1.5}, "share must be a number in [0, 1], got 1.5"),
+        ({"delta": -1}, "delta must be a number in [0, "),
+        ({"delta": float("inf")}, "got inf"),
+        ({"confidence": 2, "chunk": 3}, "confidence must be a number in [0, 1], got 2"),
+        ({"confidence": 0.5}, "chunk and confidence belong together"),
+        ({"chunk": 3}, "chunk and confidence belong together"),
+        ({"draw": "without"}, "draw must be search or sample, got 'without'"),
+        ({"tree": 3}, "tree must be true or false, got 3"),
+        ({"tree": (2, 2)}, "tree must be true or false, got (2, 2)"),
+        ({"paths": 2}, "paths are sampled ones, with draw=sample"),
+        ({"draw": "sample", "steps": 2}, "draw=sample is for one forward"),
+        ({"draw": "sample", "tree": True}, "draw=sample is for one forward"),
+        ({"draw": "sample", "chunk": 2, "confidence": 0.5}, "draw=sample is for one forward"),
+        ({"tree": True, "chunk": 2, "confidence": 0.5}, "tree=true is for one forward"),
+        ({"k": 200, "tree": True, "beams": 60}, "60 paths of 200 tokens have more than"),
+        ({"k": 100000}, "1 paths of 100000 tokens have more than"),
+        ({"smoothing": "good-turing"}, "smoothing must be backoff or kn, got 'good-turing'"),
+        ({"ngram": 3}, "ngram must be both, own, online, none or a file, got 3"),
+        ({"ngram": "nowhere.npz"}, "nowhere.npz"),
+        ({"ngram": "nowhere"}, "nowhere"),
+        ({"ngram": "small.npz"}, "counts 10 tokens, 'LlamaForCausalLM' has 64"),
+        ({"ngram": "pairs.npz", "order": 3}, "order"),
+        ({"ngram": "broken.npz"}, "broken.npz"),
+        ({"draft": "/no/such/folder"}, "/no/such/folder does not exist"),
+        ({"draft": 3}, "draft must be a folder, a hub id or a loaded DiffusionModel, got 3"),
+        ({"draft": None}, "'LlamaForCausalLM' has no diffusion model of its own; name one with draft= (specwb train diffusion makes one)"),
+        ({"gamma": 3}, "gamma"),
+        ({"rule": "rejection"}, "point"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_one_line(options, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stream = np.arange(200) % 10
+    NGram.count([stream], 10, 3).save(tmp_path / "small.npz")
+    NGram.count([stream], V, 2).save(tmp_path / "pairs.npz")
+    (tmp_path / "broken.npz").write_bytes(b"PK")
+    with pytest.raises((MethodError, HeadError, LawMismatch)) as caught:
+        specwb.method("diffuspec", tiny.target(), **{"draft": tiny.head("diffusion"), **options})
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if options.keys() & {"top", "lam", "ngram", "draw", "chunk", "draft"} and options.get("draft") != "/no/such/folder":
+        assert isinstance(caught.value, MethodError)
+
+
+def test_a_model_that_does_not_fit_is_one_line():
+    small = build(LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2), mask_id=39)
+    with pytest.raises(MethodError, match="the diffusion model has 40 tokens, 'LlamaForCausalLM' 64"):
+        method(small)
+    with pytest.raises(MethodError, match=r"the diffusion model is torch.float64 on cpu, 'LlamaForCausalLM' torch.float32"):
+        method(copy.deepcopy(tiny.head("diffusion")).double())

@@ -1,0 +1,114 @@
+"""What `specwb train ngram` counts, writes and refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from terminal import call
+
+import specwb
+from specwb.ngram import NGram, log_likelihood
+from specwb.training import corpus
+from specwb.training.fit import TrainingError
+from specwb.training.generate import PROMPT, generated_text
+from specwb.training.ngram import LENGTH, count_for
+
+V = tiny.VOCABULARY
+TOKENS = 64 * LENGTH  # one block
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A small target, a text, and what the target wrote."""
+    root = tmp_path_factory.mktemp("ngram")
+    words = [f"w{i}" for i in range(V)]
+    tiny.build("llama", seed=2, num_hidden_layers=1).save_pretrained(root / "target")
+    tiny.tokenizer(words).save_pretrained(root / "target")
+    rng = np.random.default_rng(0)
+    (root / "corpus.txt").write_text(" ".join(words[i] for i in np.minimum(rng.geometric(0.15, 12_000), V) - 1))
+    return root
+
+
+@pytest.fixture
+def count(place, tmp_path):
+    def run(out: str = "ngram", **settings) -> Path:
+        given = {"corpus": place / "corpus.txt", "generated": place / "generated", "device": "cpu", "seed": 3, "tokens": TOKENS, **settings}
+        return count_for(place / "target", tmp_path / out, **given)
+
+    return run
+
+
+@pytest.mark.parametrize("source", ["read", "generated", "both"])
+def test_what_is_counted(place, count, source):
+    out = count(source=source, order=2, least=2)
+    target = specwb.load(place / "target", device="cpu")
+    data = corpus.from_file(place / "corpus.txt", target.tokenizer)
+    streams, held = ([] if source == "generated" else [data.train["text"]]), dict(data.held_out)
+    if source != "read":
+        own = generated_text(target, data, place / "generated", tokens=TOKENS, length=LENGTH, mixture={"text": 1.0}, seed=3)
+        assert own.shape == (64, LENGTH + 1)
+        streams += list(own[4:, PROMPT:])  # the first twentieth is held out, and the beginnings were read
+        held["own"] = own[:4, PROMPT:].reshape(-1)
+    wanted = NGram.count(streams, V, 2, 2)
+    made, card = NGram.load(out / "ngram.npz"), json.loads((out / "card.json").read_text())
+    assert made.sizes == wanted.sizes == card["sizes"]
+    for h in [(), *((x,) for x in range(V))]:
+        assert made.scores(h, range(V)) == wanted.scores(h, range(V))
+    read, written = (0 if source == "generated" else len(data.train["text"])), (0 if source == "read" else 60 * (LENGTH + 1 - PROMPT))
+    assert card["tokens"] == {"read": read, "generated": written}
+    assert card["held_out"] == {
+        d: {s: pytest.approx(-log_likelihood(made.smoothed(s), text), abs=1e-4) for s in ("backoff", "kn")} for d, text in held.items()
+    }
+    assert (card["order"], card["least"], card["vocabulary"], card["seed"], card["text"]) == (2, 2, V, 3, source)
+    assert (card["corpus"], card["target_sha256"]) == (data.sha256, target.sha256)
+    assert card["sha256"] == hashlib.sha256((out / "ngram.npz").read_bytes()).hexdigest()
+    assert card["bytes"] == (out / "ngram.npz").stat().st_size
+    assert {p.name for p in out.iterdir()} == {"ngram.npz", "card.json"}
+
+
+def test_the_same_again_is_left_alone_and_another_one_refused(count):
+    out = count(source="read")
+    before = (out / "ngram.npz").stat().st_mtime_ns
+    assert count(source="read") == out
+    assert (out / "ngram.npz").stat().st_mtime_ns == before
+    for changes in ({"order": 2}, {"least": 1}, {"seed": 4}):
+        with pytest.raises(TrainingError, match="holds something else, or what another run made"):
+            count(source="read", **changes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--text", "spoken"], "text must be read, generated or both, got 'spoken'"),
+        (["--order", "12"], "n-grams of 12 among 64 tokens do not fit 63 bits; the order can be at most 10"),
+        (["--order", "0"], "--order"),
+        (["--corpus", "none.txt"], "none.txt is no file"),
+        (["--target", "./nowhere"], "nowhere"),
+        (["--out", "corpus.txt"], "corpus.txt holds something else"),
+    ],
+)
+def test_bad_input_from_the_command_line(place, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(place)
+    given = ["train", "ngram", "--target", "target", "--corpus", "corpus.txt", "--out", "out", "--text", "read", "--device", "cpu"]
+    code, out, err = call(monkeypatch, capsys, *given, *arguments)
+    assert code == 2
+    assert said in err
+    assert not (place / "out").exists()
+    assert not out
+    if "--order" not in said:  # typer's own box
+        assert len(err.strip().splitlines()) <= 2, "at most what it was doing, and one line"
+
+
+def test_the_command(place, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(place)
+    given = ["--target", "target", "--corpus", "corpus.txt", "--out", str(tmp_path / "out"), "--text", "read", "--least", "1", "--device", "cpu"]
+    code, _, err = call(monkeypatch, capsys, "train", "ngram", *given)
+    assert code == 0
+    assert "held-out nats a token, text backoff" in err
+    made = NGram.load(tmp_path / "out" / "ngram.npz")
+    assert (made.order, made.least, made.vocabulary) == (3, 1, V)
