@@ -58,8 +58,17 @@ def squared_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 def sorted_by_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """Wrong: children drawn without replacement are tested in the order of q and not in the order they were drawn."""
+    return _sorted(rrsw, p, q, tokens)
+
+
+def sorted_draws(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """Wrong: independent drafts, here one token each, are sorted by their score and then tested as if they came in the order of drawing."""
+    return _sorted(rrs, p, q, tokens)
+
+
+def _sorted(rule: NodeRule, p: Dist, q: Dist, tokens: Tokens) -> Decision:
     order = sorted(range(len(tokens)), key=lambda i: (-q[tokens[i]], i))
-    sorted_accept, residual = rrsw(p, q, tuple(tokens[i] for i in order))
+    sorted_accept, residual = rule(p, q, tuple(tokens[i] for i in order))
     accept = [_0] * len(tokens)
     for i, a in zip(order, sorted_accept, strict=True):
         accept[i] = a
@@ -202,6 +211,14 @@ COUNTEREXAMPLES: tuple[Counterexample, ...] = (
     Counterexample(
         "top-k siblings as samples", "the draft's most probable tokens may be tested as if they had been drawn",
         rrsw, top, (_HALF, _HALF), (2 * _THIRD, _THIRD), 1,
+    ),
+    Counterexample(
+        "a searched path as a sample", "a path that was searched in a lattice may be tested with the lattice's laws",
+        rejection, top, (Fraction(3, 10), Fraction(7, 10)), (Fraction(3, 5), Fraction(2, 5)), 1,
+    ),
+    Counterexample(
+        "sorted sequences", "independent drafts may be sorted by a score before they are tested",
+        sorted_draws, iid, (_THIRD, 2 * _THIRD), (_THIRD, 2 * _THIRD), 2,
     ),
 )  # fmt: skip
 """Claims about several candidates that enumeration refutes. Of blocks and trees: ``specwb.verify.suite``."""

@@ -21,7 +21,7 @@ _INSTANCES = 100
 """Pairs of laws at a node: of every kind and size for the rules, dense ones over four tokens for the mutants."""
 _MODELS = 10
 """Pairs of models that a wrong rule for whole trees is measured on."""
-_TREES_OF = {"hsd": "block", "gbv_other_ties": "gbv", "shared_lists": "traversal"}
+_TREES_OF = {"hsd": "block", "gbv_other_ties": "gbv", "shared_lists": "traversal", "searched_ratio": "rejection", "sorted_paths": "rrs"}
 _PATHS = [(-1, *[0] * k, *range(1, k * (length - 1) + 1)) for k, length in ((2, 2), (3, 1), (2, 3), (3, 2))]
 
 

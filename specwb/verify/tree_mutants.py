@@ -16,12 +16,17 @@ from specwb.verify.exact import (
     block_tests,
     decided,
     depths,
+    iid,
+    is_chain,
     is_paths,
     minus,
     norm,
+    rejection,
+    rrs,
     skewed,
     tests_along,
     traversal_tests,
+    walked,
     without_replacement,
 )
 
@@ -88,10 +93,47 @@ def shared_lists(law: str, target: Model, draft: Model, parents: Sequence[int]) 
             left *= 1 - accept
 
 
+def _one_pass(draft: Model) -> Model:
+    """A draft that says all places at once: the law of a place does not know what stands before it in the block."""
+    return lambda prefix: draft((0,) * len(prefix))
+
+
+def _score(draft: Model, path: Tokens) -> Fraction:
+    """What a search ranks paths by, half of it the one-pass laws and half a causal proxy, as a product: ``prod_i q_i(x_i) r(x_i | x_<i)``."""
+    q = _one_pass(draft)
+    return math.prod((q(path[:i])[x] * draft(path[:i])[x] for i, x in enumerate(path)), start=_1)
+
+
+def searched_ratio(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
+    """Wrong, LOSSY: a path searched in the lattice of a one-pass draft is tested with ``min(1, p/q_i)``, as if it had been drawn from the q_i.
+
+    The path is a function of the text, so its law is a point mass. Source: 2510.02358 (DiffuSpec), which calls it unbiased.
+    """
+    if not is_chain(parents):
+        raise ValueError(f"this is for a chain, got the tree {tuple(parents)}")
+    q = _one_pass(draft)
+    lattice = ([x for x, a in enumerate(q((0,) * i)) if a] for i in range(len(parents) - 1))
+    best = max(product(*lattice), key=lambda path: _score(draft, path))
+    yield from walked(rejection, target, q, [best], _1)
+
+
+def sorted_paths(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
+    """Wrong, LOSSY: sequences drawn from a one-pass draft are sorted by a score before recursive rejection takes them for independent draws."""
+    if not is_paths(parents):
+        raise ValueError(f"this is for paths that part at the root, got the tree {tuple(parents)}")
+    q, k = _one_pass(draft), list(parents).count(0)
+    places = [iid(q((0,) * i), k) for i in range((len(parents) - 1) // k)]
+    for drawn in product(*places):
+        paths = sorted(zip(*(tokens for tokens, _ in drawn), strict=True), key=lambda path: -_score(draft, path))
+        yield from walked(rrs, target, q, paths, math.prod((chance for _, chance in drawn), start=_1))
+
+
 TREE_MUTANTS: tuple[TreeMutant, ...] = (
     TreeMutant("hsd", decided(uncapped_tests), "IID", (-1, 0, 1), "a whole block is kept with the uncapped ratio (HSD)"),
     TreeMutant("gbv_other_ties", decided(other_ties_tests), "IID", (-1, 0, 0), "paths are selected and ranked with ties broken differently"),
     TreeMutant("shared_lists", shared_lists, "WITHOUT_REPLACEMENT", (-1, 0, 0, 1, 2), "traversal of siblings that share one list of children"),
+    TreeMutant("searched_ratio", searched_ratio, "POINT", (-1, 0, 1), "LOSSY: a searched path is tested with p/q, as if drawn (DiffuSpec at T > 0)"),
+    TreeMutant("sorted_paths", sorted_paths, "IID", (-1, 0, 0, 1, 2), "LOSSY: independent paths are sorted by a score, then RRS"),
 )
 
 

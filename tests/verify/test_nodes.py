@@ -200,6 +200,8 @@ COUNTED = {
     "siblings without residual update": "1/4 3/4",
     "RRS without replacement": "0 0 1",
     "top-k siblings as samples": "3/4 1/4",
+    "a searched path as a sample": "1/2 1/2",
+    "sorted sequences": "1/9 8/9",
 }
 
 

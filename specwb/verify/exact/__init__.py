@@ -53,7 +53,7 @@ from specwb.verify.exact.nodes import (
     top_rule,
     typical,
 )
-from specwb.verify.exact.paths import paths_outcomes
+from specwb.verify.exact.paths import paths_outcomes, walked
 from specwb.verify.exact.places import PLACES, expected_from_places, total
 from specwb.verify.exact.rounds import (
     Outcome,
@@ -150,6 +150,7 @@ __all__ = [
     "trie",
     "tv",
     "typical",
+    "walked",
     "without",
     "without_replacement",
 ]

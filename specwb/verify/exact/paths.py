@@ -25,19 +25,27 @@ def paths_outcomes(rule: NodeRule, target: Model, draft: Model, parents: Sequenc
     """
     if not is_paths(parents):
         raise ValueError(f"not a tree of equally long paths: {tuple(parents)}")
-    below = {parent: i for i, parent in enumerate(parents) if parent > 0}
-    for paths, chance in trees(iid, draft, parents):
-        todo: list[tuple[list[int], Tokens, Fraction]] = [([i for i, parent in enumerate(parents) if parent == 0], (), chance)]
-        while todo:
-            kids, path, prob = todo.pop()
-            if not kids:
-                yield path, target(path), prob
-                continue
-            tokens = tuple(full[-1] for i in kids if (full := paths[i]))
-            accept, residual = rule(target(path), draft(path), tokens)
-            if none := 1 - sum(accept, _0):
-                yield path, residual, prob * none
-            for x in set(tokens):
-                if taken := sum((a for a, y in zip(accept, tokens, strict=True) if y == x), _0):
-                    agree = [below[i] for i, y in zip(kids, tokens, strict=True) if y == x and i in below]
-                    todo.append((agree, (*path, x), prob * taken))
+    for nodes, chance in trees(iid, draft, parents):
+        yield from walked(rule, target, draft, [path for path in nodes[-list(parents).count(0) :] if path is not None], chance)
+
+
+def walked(rule: NodeRule, target: Model, draft: Model, paths: Sequence[Tokens], chance: Fraction) -> Iterator[Outcome]:
+    """The outcomes of one draft of probability ``chance``: the candidates of a node are the next tokens of all paths through it, in their order.
+
+    Args:
+        rule, target, draft: as of :func:`paths_outcomes`. paths: of equal length, in the order in which they are tested.
+    """
+    todo: list[tuple[Sequence[Tokens], Tokens, Fraction]] = [(paths, (), chance)]
+    while todo:
+        through, path, prob = todo.pop()
+        at = len(path)
+        if at == len(through[0]):
+            yield path, target(path), prob
+            continue
+        tokens = tuple(full[at] for full in through)
+        accept, residual = rule(target(path), draft(path), tokens)
+        if none := 1 - sum(accept, _0):
+            yield path, residual, prob * none
+        for x in set(tokens):
+            if taken := sum((a for a, y in zip(accept, tokens, strict=True) if y == x), _0):
+                todo.append(([full for full, y in zip(through, tokens, strict=True) if y == x], (*path, x), prob * taken))

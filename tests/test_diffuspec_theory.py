@@ -1,0 +1,629 @@
+"""theory/11_diffuspec.md: laws in fractions, searches against all paths, and what its theorems say of the code."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction as F
+from itertools import combinations, pairwise, permutations, product
+
+import pytest
+
+from specwb.analysis import diffusion as d
+from specwb.lattice import Lattice, beam, exhaustive, viterbi
+from specwb.verify import exact as E
+from specwb.verify.instances import models
+from specwb.verify.tree_mutants import TREE_MUTANTS
+
+Laws = Sequence[E.Dist]
+Joint = dict[E.Tokens, F]
+CHAIN = (-1, 0, 1, 2)
+MUTANTS = {mutant.name: mutant for mutant in TREE_MUTANTS}
+
+
+def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
+    return E.norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
+
+
+def block(rng: random.Random, k: int, v: int, sure: int = 0) -> Joint:
+    """A joint law with zeros; ``sure`` more weight for one path."""
+    weights = {x: rng.choice([0, 0, 1, 2, 5]) for x in product(range(v), repeat=k)}
+    weights[rng.choice(list(weights))] += 1 + sure
+    return {x: F(w, sum(weights.values())) for x, w in weights.items() if w}
+
+
+def flat(laws: Laws) -> E.Model:
+    """A draft that says all its places at once."""
+    return lambda prefix: laws[len(prefix)]
+
+
+def padded(laws: Laws, v: int) -> list[list[F]]:
+    return [[*law, *[F(0)] * (v - len(law))] for law in laws]
+
+
+def given(joint: Joint, known: dict[int, int], place: int, v: int) -> list[F]:
+    """The law of one place given others."""
+    return E.norm([sum((c for x, c in joint.items() if x[place] == y and all(x[i] == a for i, a in known.items())), F(0)) for y in range(v)])
+
+
+def divergence(p: Sequence, q: Sequence) -> float:
+    return sum(float(a) * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
+
+
+# ------------------------------------------------------------------------------------------------------- 11.1, marginals
+
+
+def test_one_pass_gives_marginals():
+    """Every law of a place loses its divergence from the marginal, all together the total correlation; and so for every set of hidden places."""
+    rng = random.Random(0)
+    for _ in range(6):
+        k, v = 3, 2
+        joint = block(rng, k, v)
+        laws, said = padded(d.marginals(joint), v), [drawn(rng, v) for _ in range(k)]
+
+        def loss(laws: Laws, joint: Joint = joint) -> float:
+            return -sum(float(c) * math.log(law[y]) for x, c in joint.items() for law, y in zip(laws, x, strict=True))
+
+        autoregressive = -sum(float(c) * math.log(c) for c in joint.values())
+        correlation = sum(float(c) * math.log(c / math.prod(m[y] for m, y in zip(laws, x, strict=True))) for x, c in joint.items())
+        assert loss(laws) == pytest.approx(autoregressive + correlation)
+        assert loss(said) == pytest.approx(loss(laws) + sum(divergence(m, q) for m, q in zip(laws, said, strict=True)))
+
+        # hidden places S, the others seen: what is lost is a sum over S, with laws of its own for each
+        found = least = over = 0.0
+        for hidden in (s for n in range(1, k + 1) for s in combinations(range(k), n)):
+            weight, said_there = rng.random(), {}
+            for x, c in joint.items():
+                known = {i: x[i] for i in range(k) if i not in hidden}
+                for i in hidden:
+                    best, other = given(joint, known, i, v), said_there.setdefault((i, *known.items()), drawn(rng, v))
+                    found -= weight * float(c) * math.log(other[x[i]])
+                    least -= weight * float(c) * math.log(best[x[i]])
+                    over += weight * float(c) * divergence(best, other)
+        assert found == pytest.approx(least + over)
+        assert over > 0.01
+        assert [given(joint, {}, i, v) for i in range(k)] == laws  # all hidden
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 8])
+def test_how_many_places_are_hidden(k):
+    """Integrals over t of binomial probabilities, multiplied out; and of the same with each hidden place weighing 1/t."""
+
+    def integral(n: int, less: int) -> F:
+        return math.comb(k, n) * sum((F(math.comb(k - n, j) * (-1) ** j, n + j - less + 1) for j in range(k - n + 1)), F(0))
+
+    assert [integral(n, 0) for n in range(k + 1)] == [F(1, k + 1)] * (k + 1)
+    weights = [n * integral(n, 1) for n in range(1, k + 1)]
+    assert sum(weights) == k
+    assert weights[-1] / sum(weights) == F(1, k)
+
+
+def test_where_the_targets_law_may_be_learnt():
+    """The mean of the target's law given what is shown is the law of the token given that, if nothing to its right is shown."""
+    rng, other = random.Random(13), 0
+    for _ in range(10):
+        k, v = 3, 2
+        joint = block(rng, k, v)
+        for place in range(k):
+            for shown in (s for n in range(k) for s in combinations(sorted({*range(k)} - {place}), n)):
+                for values in {tuple(x[i] for i in shown) for x in joint}:
+                    known = dict(zip(shown, values, strict=True))
+                    there = {x: c for x, c in joint.items() if all(x[i] == a for i, a in known.items())}
+                    laws = {x: given(joint, dict(enumerate(x[:place])), place, v) for x in there}
+                    mean = E.norm([sum((c * laws[x][y] for x, c in there.items()), F(0)) for y in range(v)])
+                    right = max(shown, default=-1) > place
+                    assert right or mean == given(joint, known, place, v)
+                    other += right and mean != given(joint, known, place, v)
+    assert other > 20
+    copied = {(0, 0): F(1, 2), (1, 1): F(1, 2)}
+    assert given(copied, {1: 0}, 0, 2) == [1, 0]
+    assert given(copied, {}, 0, 2) == [F(1, 2), F(1, 2)]
+
+
+def test_the_number_of_masks_as_a_promise():
+    """Answers of one token say 0, those of two say 1 first. Trained on whole answers a model says 0 to one mask and 1 to two."""
+    answers = {(1, 0): F(2, 5), (2, 1): F(3, 5)}  # (length, first token)
+    by_length = {length: given(answers, {0: length}, 1, 2) for length in (1, 2)}
+    assert by_length == {1: [1, 0], 2: [0, 1]}
+    assert [sum(c * by_length[length][y] for (length, _), c in answers.items()) for y in range(2)] == given(answers, {}, 1, 2) == [F(2, 5), F(3, 5)]
+
+
+# ------------------------------------------------------------------------------------------------------- 11.2, the row
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_the_row_is_no_path(k):
+    joint = {(0, *[2] * (k - 1)): F(2, 5), (1, *[1] * (k - 1)): F(3, 10), (2, *[1] * (k - 1)): F(3, 10)}
+    row, greedy = d.argmax_row(joint), d.greedy_path(joint)
+    assert row == (0, *[1] * (k - 1))
+    assert not any(x[:2] == row[:2] for x in joint)
+    assert d.expected_accepted(joint, row) == F(2, 5)
+    assert greedy == d.best_path(joint) == (0, *[2] * (k - 1))
+    assert d.expected_accepted(joint, greedy) == k * d.expected_accepted(joint, row)
+
+
+def test_bounds_of_the_row():
+    rng, sure, apart, tight = random.Random(1), 0, 0, 0
+    for case in range(200):
+        k, v = rng.choice([(2, 3), (3, 2), (3, 3), (2, 4)])
+        joint = block(rng, k, v, sure=20 * (case % 2) * v**k)
+        row, laws = d.argmax_row(joint), d.marginals(joint)
+        kept, most = d.expected_accepted(joint, row), d.expected_accepted(joint, d.best_path(joint))
+        assert row[0] == d.greedy_path(joint)[0]
+        assert kept >= max(laws[0]) >= most / k
+        s, spent = F(0), F(0)
+        for j, law in enumerate(laws, start=1):
+            s += 1 - law[row[j - 1]]
+            assert sum((c for x, c in joint.items() if x[:j] == row[:j]), F(0)) >= 1 - s
+            spent += max(1 - s, F(0))
+        assert kept >= spent
+        tight += kept == spent
+        if s < F(1, 2):
+            assert row == d.greedy_path(joint) == d.most_probable(joint)
+        sure += s < F(1, 2)
+        apart += row != d.greedy_path(joint)
+    assert min(sure, apart) > 20
+    assert tight > 0
+    for e in (F(1, 10), F(1, 1000)):  # no number above 1/2
+        joint = {(0, 0): F(1, 2) - 3 * e / 2, (0, 1): F(1, 2) - e / 2, (1, 0): 2 * e}
+        assert sum(1 - max(law) for law in d.marginals(joint)) == F(1, 2) + 3 * e / 2
+        assert d.argmax_row(joint) == (0, 0)
+        assert d.greedy_path(joint) == d.most_probable(joint) == (0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- 11.3, the search
+
+
+class Table:
+    """A proxy of probabilities: ``row(tokens before)`` is a law or a part of one."""
+
+    def __init__(self, order: int, row) -> None:
+        self.order, self.row = order, row
+
+    def scores(self, context, candidates, /) -> list[float]:
+        law = self.row(tuple(context[max(0, len(context) - self.order + 1) :]))
+        return [math.log(law[x]) for x in candidates]
+
+
+def lattice(rows: Sequence[Sequence[F]], ends: Sequence[int] = ()) -> Lattice:
+    """All tokens of positive probability at every place, the likeliest first."""
+    ids = [sorted((x for x, q in enumerate(row) if q), key=lambda x, row=row: (-row[x], x)) for row in rows]
+    return Lattice(ids, [[math.log(row[x]) for x in places] for row, places in zip(rows, ids, strict=True)], frozenset(ends))
+
+
+def test_a_beam_as_wide_as_the_states_can_miss_the_best_path():
+    rows = [[F(1, 2), F(1, 2)], [F(3, 4), F(1, 4)], [F(1, 2), F(1, 2)]]
+    quarter = [F(1, 4), F(1, 4)]
+    proxy = Table(2, lambda before: [F(1, 4), F(1, 2)] if before == (1,) else quarter)
+    where = lattice(rows)
+    assert viterbi(where, proxy).tokens == exhaustive(where, proxy)[0].tokens == (1, 1, 1)
+    assert [beam(where, proxy, width=b)[0].tokens == (1, 1, 1) for b in (1, 2, 3, 4)] == [False, False, True, True]
+    beginnings = beam(Lattice(where.ids[:2], where.logq[:2]), proxy, width=2)
+    assert {path.tokens[-1] for path in beginnings} == {0}
+    first = math.log(F(1, 2)) + math.log(F(1, 4))  # of the first token, the same for all
+    ways = {path.tokens: math.exp(2 * path.score - first) for path in exhaustive(where, proxy)}
+    assert ways[1, 1, 1] == pytest.approx(4 / 128)
+    assert max(c for x, c in ways.items() if x[1] == 0) == pytest.approx(3 / 128)
+
+
+def test_dynamic_programming_and_wide_beams_are_exact():
+    rng, ended = random.Random(5), 0
+    for case in range(60):
+        order, k, v = rng.choice([1, 2, 3]), rng.randint(1, 4), 3
+        table = {before: drawn(rng, v) for n in range(order) for before in product(range(v), repeat=n)}
+        where = lattice([drawn(rng, v, 0) for _ in range(k)], ends=[0] if case % 2 else [])
+        proxy, lam = Table(order, table.__getitem__), rng.choice([0.0, 0.3, 0.5, 0.9])
+        best = exhaustive(where, proxy, (1, 0), lam)[0]
+        assert viterbi(where, proxy, (1, 0), lam).mean == pytest.approx(best.mean, abs=1e-12)
+        assert beam(where, proxy, (1, 0), lam, width=v ** (k - 1))[0].mean == pytest.approx(best.mean, abs=1e-12)
+        ended += best.ended and len(best.tokens) < k
+    assert ended > 3
+
+
+def test_lambda_moves_one_way():
+    rng, moved = random.Random(2), 0
+    for _ in range(12):
+        rows = [drawn(rng, 4) for _ in range(3)]
+        table = {before: drawn(rng, 4) for before in [(), *((x,) for x in range(4))]}
+        where, proxy = lattice(rows), Table(2, table.__getitem__)
+        said, causal = [], []
+        for lam in (0, 0.2, 0.4, 0.6, 0.8, 1):
+            path = viterbi(where, proxy, lam=lam).tokens
+            said.append(sum(math.log(row[x]) for row, x in zip(rows, path, strict=True)))
+            causal.append(sum(proxy.scores(path[:i], [x])[0] for i, x in enumerate(path)))
+        assert all(a <= b + 1e-9 for a, b in pairwise(said))
+        assert all(a >= b - 1e-9 for a, b in pairwise(causal))
+        assert viterbi(where, proxy, lam=1).tokens == tuple(where.row) == beam(where, proxy, lam=1, width=1)[0].tokens
+        moved += said[0] < said[-1] - 1e-9
+    assert moved > 6
+
+
+PRIOR = [F(3, 10), F(3, 10), F(1, 10), F(3, 10)]
+SAID = [F(6, 10), F(1, 10), F(2, 10), F(1, 10)]
+CAUSAL = [F(1, 10), F(6, 10), F(2, 10), F(1, 10)]
+
+
+def test_two_kinds_of_evidence():
+    """p(x|C, h) from a joint table in which C and h are independent given x, against m r / p; also for random tables."""
+    rng = random.Random(3)
+    for case in range(20):
+        v = 4
+        if case:
+            prior, c, h = drawn(rng, v), [drawn(rng, 3) for _ in range(v)], [drawn(rng, 3) for _ in range(v)]
+        else:  # the instance: likelihoods proportional to SAID/PRIOR and CAUSAL/PRIOR
+            prior = PRIOR
+            c, h = ([[a / b / 10, 1 - a / b / 10] for a, b in zip(law, PRIOR, strict=True)] for law in (SAID, CAUSAL))
+        m = E.norm([prior[x] * c[x][0] for x in range(v)])
+        r = E.norm([prior[x] * h[x][0] for x in range(v)])
+        truth = E.norm([prior[x] * c[x][0] * h[x][0] for x in range(v)])
+        assert E.norm([m[x] * r[x] / prior[x] for x in range(v)]) == truth
+        if not case:
+            assert (m, r, truth) == (SAID, CAUSAL, [F(6, 25), F(6, 25), F(12, 25), F(1, 25)])
+
+
+def test_a_path_that_no_lambda_chooses():
+    where, proxy = lattice([SAID]), Table(1, lambda before: CAUSAL)
+    chosen = {viterbi(where, proxy, lam=i / 100).tokens[0] for i in range(101)}
+    assert chosen == {0, 1}  # 2 is the likeliest: test_two_kinds_of_evidence
+
+
+def test_the_most_probable_path_is_not_kept_longest():
+    joint = {(0, 0): F(1, 4), (0, 1): F(1, 4), (1, 2): F(3, 10), (2, 2): F(1, 5)}
+    likely, best = d.most_probable(joint), d.best_path(joint)
+    assert (likely, d.expected_accepted(joint, likely)) == ((1, 2), F(3, 5))
+    assert (best, d.expected_accepted(joint, best)) == ((0, 0), F(3, 4))
+    rng = random.Random(4)
+    for _ in range(10):  # a Markov law: from the end, by the last token alone
+        v, k = 3, 4
+        first, step = drawn(rng, v), [drawn(rng, v, 0) for _ in range(v)]
+        markov = E.target_law(lambda prefix, first=first, step=step: step[prefix[-1]] if prefix else first, k)
+        f = [F(0)] * v
+        for _ in range(k - 1):
+            f = [max(p * (1 + f[x]) for x, p in enumerate(step[s])) for s in range(v)]
+        assert max(p * (1 + f[x]) for x, p in enumerate(first)) == d.expected_accepted(markov, d.best_path(markov))
+
+
+# ------------------------------------------------------------------------------------------------------- 11.4, what keeps the law
+
+
+def path_as_draft(path: E.Tokens, v: int) -> E.Model:
+    """A draft whose top token at place i is the path's."""
+    return lambda prefix: [F(x == path[len(prefix)]) for x in range(v)]
+
+
+def two(seed: int, v: int, kind: str, k: int = 3) -> tuple[E.Model, Laws]:
+    """A target whose laws change with every prefix, and a law for every place."""
+    target, draft = models(seed, v, kind)
+    return target, [draft((0,) * i) for i in range(k)]
+
+
+every_model = pytest.mark.parametrize(("v", "kind"), [(2, "any"), (2, "dense"), (3, "any")])
+
+
+@every_model
+def test_every_path_is_lossless_by_the_point_mass_rule(v, kind):
+    """All paths, so also the one that a search would choose, whatever it chose by."""
+    for seed in range(3):
+        target, laws = two(seed, v, kind)
+        wanted = E.target_law(target, 4)
+        for path in product(range(v), repeat=3):
+            assert E.tv(E.round_law(E.point, E.top, target, path_as_draft(path, v), CHAIN), wanted) == 0
+        where, proxy = lattice(laws), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
+        found = beam(where, proxy)[0].tokens
+        assert E.tv(E.round_law(E.point, E.top, target, path_as_draft(found, v), CHAIN), wanted) == 0
+
+
+@every_model
+def test_independent_draws_are_lossless(v, kind):
+    for seed in range(4):
+        target, laws = two(seed, v, kind)
+        wanted = E.target_law(target, 4)
+        assert E.tv(E.round_law(E.rejection, E.iid, target, flat(laws), CHAIN), wanted) == 0
+        assert E.tv(E.tree_round_law(E.TREE_RULES["block"], "IID", target, flat(laws), CHAIN), wanted) == 0
+
+
+@pytest.mark.parametrize("paths", [2, 3])
+def test_independent_sequences_are_lossless(paths):
+    """Also in any fixed order; their order of drawing is one of them."""
+    length = 2
+    for seed, (v, kind) in product(range(2), ((2, "any"), (2, "dense"), (3, "dense")) if paths == 2 else ((2, "any"), (2, "dense"))):
+        target, laws = two(seed, v, kind, length)
+        for order in permutations(range(paths)):
+            law = E.completed(sequences(target, laws, paths, lambda drawn, order=order: [drawn[i] for i in order]), target, length + 1)
+            assert E.tv(law, E.target_law(target, length + 1)) == 0
+        parents = (-1, *[0] * paths, *range(1, paths + 1))
+        law = E.completed(E.paths_outcomes(E.rrs, target, flat(laws), parents), target, length + 1)
+        assert E.tv(law, E.target_law(target, length + 1)) == 0
+        # all sequences that agree are followed: under the rule of points the target's text is kept as far as some sequence has it
+        kept = sum(len(path) * c for path, _, c in E.paths_outcomes(E.point, target, flat(laws), parents))
+        said = [E.target_law(flat(laws), n) for n in (1, 2)]
+        assert kept == sum(p * (1 - (1 - said[n - 1].get(x, F(0))) ** paths) for n in (1, 2) for x, p in E.target_law(target, n).items())
+
+
+def sequences(target: E.Model, laws: Laws, paths: int, arrange, rule: E.NodeRule = E.rrs) -> Iterator[E.Outcome]:
+    """Rounds over sequences of independent draws, arranged in some way before they are tested."""
+    for drawn in product(*(E.iid(law, paths) for law in laws)):
+        found = list(zip(*(tokens for tokens, _ in drawn), strict=True))
+        yield from E.walked(rule, target, flat(laws), arrange(found), math.prod((c for _, c in drawn), start=F(1)))
+
+
+def as_tree(paths: Sequence[E.Tokens], v: int) -> tuple[tuple[int, ...], E.Model]:
+    """Paths merged where they begin alike: the tree, and a draft whose top tokens at a node are its children in order."""
+    nodes: list[E.Tokens] = [()]
+    for n in range(1, max(map(len, paths)) + 1):
+        nodes += list(dict.fromkeys(path[:n] for path in paths if len(path) >= n))
+    below = {node: [x[-1] for x in nodes if x and x[:-1] == node] for node in nodes}
+    weights = {node: [F(v + 1 - kids.index(x)) if x in kids else F(0) for x in range(v)] for node, kids in below.items()}
+    return (-1, *(nodes.index(node[:-1]) for node in nodes[1:])), lambda prefix: weights[prefix]
+
+
+@every_model
+def test_beams_as_a_tree(v, kind):
+    rng, more = random.Random(7), 0
+    for seed in range(6):
+        target, laws = two(seed, v, kind)
+        where, proxy = lattice(laws), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
+        found = [path.tokens for path in beam(where, proxy, width=3)]
+        some = rng.sample(list(product(range(v), repeat=3)), 3)
+        for paths in (found, some, [some[0][:1], some[1]]):
+            parents, draft = as_tree(paths, v)
+            wanted = E.target_law(target, max(E.depths(parents)) + 1)
+            assert E.tv(E.round_law(E.point, E.top, target, draft, parents), wanted) == 0
+            kept = E.expected_accepted(E.point, E.top, target, draft, parents)
+            joint = E.target_law(target, 3)
+            nodes = {path[:n] for path in paths for n in range(1, len(path) + 1)}
+            assert kept == sum(c for x, c in joint.items() for n in range(1, 4) if x[:n] in nodes)
+            best = max(d.expected_accepted(joint, path) for path in paths)
+            assert kept >= best
+            more += kept > best
+    assert more > 3
+
+
+def test_two_denoising_steps_are_not_a_draw():
+    """The second place first, the first given it; each tested with the law of the step that drew it."""
+    half = [F(1, 2), F(1, 2)]
+
+    def target(prefix: E.Tokens) -> E.Dist:
+        return half
+
+    def outcomes(second: Callable[[int], E.Dist]) -> Iterator[E.Outcome]:
+        for y, chance in enumerate(half):  # x_2 = y, and x_1 is the same for certain
+            yield from E.walked(E.rejection, target, flat([points[y], second(y)]), [(y, y)], chance)
+
+    points = [[F(1), F(0)], [F(0), F(1)]]
+    law = E.completed(outcomes(lambda y: half), target, 3)
+    assert sum(law.values()) == 1
+    assert {x: sum(law[*x, y] for y in range(2)) for x in product(range(2), repeat=2)} == {
+        (0, 0): F(3, 8), (0, 1): F(1, 8), (1, 0): F(1, 8), (1, 1): F(3, 8),
+    }  # fmt: skip
+    assert E.tv(law, E.target_law(target, 3)) == F(1, 4)
+    assert E.tv(E.completed(outcomes(lambda y: points[y]), target, 3), E.target_law(target, 3)) == 0  # tested as what they are: chosen
+
+
+# ------------------------------------------------------------------------------------------------------- 11.5, what does not
+
+
+def test_a_searched_path_tested_as_a_drawn_one():
+    p, q = [F(3, 10), F(7, 10)], [F(3, 5), F(2, 5)]
+    assert d.ratio_law(p, q, 0) == [F(1, 2), F(1, 2)]
+    assert E.tv(d.ratio_law(p, q, 0), p) == F(1, 5)
+    searched = MUTANTS["searched_ratio"]
+    for parents, length in (((-1, 0), 2), (CHAIN, 4)):
+        wrong = E.completed(searched.outcomes("POINT", lambda prefix: p, lambda prefix: q, parents), lambda prefix: p, length)
+        assert sum(wrong.values()) == 1
+        assert sum(c for x, c in wrong.items() if x[0] == 0) == F(1, 2)
+        right = E.round_law(E.point, E.top, lambda prefix: p, path_as_draft((0,) * 3, 2), parents)
+        assert E.tv(right, E.target_law(lambda prefix: p, length)) == 0
+    with pytest.raises(ValueError, match="a chain"):
+        list(searched.outcomes("POINT", lambda prefix: p, lambda prefix: q, (-1, 0, 0)))
+
+
+def test_how_far_off_it_can_be():
+    """One place: bounds from both sides. A round: the expected sum over the places that are tested."""
+    rng, equal = random.Random(8), 0
+    for _ in range(300):
+        v = rng.choice([2, 3, 4])
+        p, q = drawn(rng, v, 0), drawn(rng, v)
+        for x in range(v):
+            a = min(F(1), p[x] / q[x])
+            off = E.tv(d.ratio_law(p, q, x), p)
+            assert a - p[x] <= off <= 1 - q[x]
+            assert v > 2 or off == a - p[x]
+            assert (a == p[x]) == (p[x] in (0, 1) or q[x] == 1)
+            assert E.tv(d.ratio_law(q, q, x), q) == 1 - q[x]
+            equal += off == a - p[x]
+    assert equal > 100
+    strict = 0
+    for seed in range(8):
+        target, draft = models(seed, 3, "dense")
+        laws = [draft((0,) * i) for i in range(2)]
+        outcomes = list(MUTANTS["searched_ratio"].outcomes("POINT", target, draft, (-1, 0, 1)))
+        path = max((path for path, _, _ in outcomes), key=len)  # laws without zeros: sometimes all of it is kept
+        bound = sum(prob * sum(1 - laws[i][path[i]] for i in range(min(len(kept) + 1, 2))) for kept, _, prob in outcomes)
+        off = E.tv(E.completed(outcomes, target, 3), E.target_law(target, 3))
+        assert len(path) == 2
+        assert 0 < off <= bound
+        tested_once = sum(prob for kept, _, prob in outcomes if not kept)
+        strict += bound < 2 - laws[0][path[0]] - laws[1][path[1]] and tested_once > 0
+    assert strict > 3
+
+
+def test_sorting_sequences():
+    third = [F(1, 3), F(2, 3)]
+
+    def target(prefix: E.Tokens) -> E.Dist:
+        return third
+
+    def likelier_first(drawn: list[E.Tokens]) -> list[E.Tokens]:
+        return sorted(drawn, key=lambda path: -math.prod(third[x] for x in path))
+
+    law = E.completed(sequences(target, [third], 2, likelier_first), target, 1 + 1)
+    assert sum(c for x, c in law.items() if x[0] == 1) == F(8, 9)
+    assert E.tv(law, E.target_law(target, 2)) == F(2, 9)
+    assert E.completed(sequences(target, [third], 2, list), target, 2) == E.target_law(target, 2)
+    # what is sorted may be verified as what it is: candidates
+    for length in (1, 2):
+        right = E.completed(sequences(target, [third] * length, 2, likelier_first, E.point), target, length + 1)
+        assert right == E.target_law(target, length + 1)
+    mutant = MUTANTS["sorted_paths"]
+    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0, 0)), target, 2) == law
+    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0)), target, 2) == E.target_law(target, 2)  # one sequence: nothing to sort
+    with pytest.raises(ValueError, match="part at the root"):
+        list(mutant.outcomes("IID", target, target, (-1, 0, 0, 1)))
+
+
+# ------------------------------------------------------------------------------------------------------- 11.6, adaptive length
+
+
+@pytest.mark.parametrize("rho", [F(1, 2), F(1, 5), F(1)])
+def test_the_averages_begin_at_nothing(rho):
+    rounds = d.adl_trace([9] * 6, [4] * 6, least=9, most=9, rho=rho)
+    assert [r.mean_generated for r in rounds] == [(1 - (1 - rho) ** n) * 9 for n in range(1, 7)]
+    assert [r.mean_accepted for r in rounds] == [(1 - (1 - rho) ** n) * 4 for n in range(1, 7)]
+
+
+def traces(count: int, end: bool = True) -> Iterator[tuple[list[d.AdlRound], int, int]]:
+    """Random rounds, the first ones whole, with their limits."""
+    rng = random.Random(9)
+    for _ in range(count):
+        least = rng.randint(1, 20)
+        most = least + rng.randint(0, 30)
+        n, whole = 25, rng.randint(0, 8)
+        made = [rng.choice([None, rng.randint(0, most)]) if end or i <= whole else None for i in range(n)]
+        kept = [most if i < whole else rng.randint(0, most) for i in range(n)]
+        kept = [k if m is None else min(k, m) for k, m in zip(kept, made, strict=True)]
+        yield d.adl_trace(made, kept, least, most, rng.randint(0, 12), F(rng.randint(1, 4), 5)), least, most
+
+
+def test_growth_ends_with_the_first_failure():
+    seen = fell = grew = 0
+    for rounds, _, _ in traces(150):
+        whole = True
+        for r, after in zip(rounds, [*rounds[1:], None], strict=True):
+            whole = whole and r.accepted == r.generated
+            assert r.grows == whole
+            grew += r.next > r.k
+            if not whole and after is not None:
+                assert after.next <= after.k == r.next
+                fell += after.next < after.k
+        seen += not whole
+    assert seen > 100
+    assert min(fell, grew) > 50
+    # the newest round alone, with rho = 1
+    rounds = d.adl_trace([3, 5, 4], [1, 5, 3], 1, 9, 2, F(1))
+    assert [r.grows for r in rounds] == [False, True, False]
+    # in floating point the gap is lost after some fifty whole rounds
+    rounds = d.adl_trace([None] * 80, [19] + [20] * 79, least=20, most=20, rho=0.5)
+    assert not any(r.grows for r in rounds[:45])
+    assert rounds[-1].grows
+    assert not any(r.grows for r in d.adl_trace([None] * 80, [19] + [20] * 79, least=20, most=20, rho=F(1, 2)))
+
+
+def test_without_ends_the_length_is_frozen():
+    lengths = set()
+    for rounds, least, most in traces(150, end=False):
+        first = next((i for i, r in enumerate(rounds) if r.accepted < r.generated), None)
+        if first is not None:
+            frozen = min(max(math.ceil(rounds[first].mean_generated), least), most)
+            assert {r.next for r in rounds[first:]} == {frozen}
+            lengths.add((frozen > least, frozen < most))
+    assert len(lengths) >= 3
+
+
+def test_published_constants():
+    rng, later = random.Random(10), set()
+    for a, b in product([None, 0, 7, 19, 20, 21, 25, 29, 30], repeat=2):
+        for _ in range(30):
+            rest = [rng.choice([None, rng.randint(0, 30)]) for _ in range(12)]
+            made = [a, b, *rest]
+            kept = [rng.randint(0, 30 if m is None else m) for m in made]
+            kept[0] = rng.choice([kept[0], 30 if a is None else a])
+            rounds = d.adl_trace(made, kept)
+            assert rounds[0].k == 30
+            whole = [r.accepted == r.generated for r in rounds]
+            if not whole[0]:
+                assert {r.k for r in rounds[1:]} == {20}
+            elif not whole[1]:
+                assert {r.k for r in rounds[2:]} == {20}
+                later.add(rounds[1].k)
+    assert min(later) == 20
+    assert max(later) == 25
+    for least, most, rho in ((4, 8, F(1, 2)), (6, 30, F(1, 5))):
+        rounds = d.adl_trace([None] * 9, [most - 1] + [most] * 8, least, most, rho=rho)
+        assert [r.k for r in rounds] == [most] + [least] * 8
+    assert [r.k for r in d.adl_trace([None] * 6, [30, 25, 30, 0, 5, 28])] == [30, 25, 30, 30, 28, 28]  # three whole rounds: frozen elsewhere
+
+
+def test_a_relaxed_condition_grows_again():
+    rng, again, both = random.Random(11), 0, set()
+    for _ in range(60):
+        share, rho, n = F(rng.randint(1, 9), 10), F(rng.randint(1, 4), 5), 12
+        made = [rng.choice([None, rng.randint(0, 30)]) for _ in range(n)]
+        kept = [rng.randint(0, 30 if m is None else m) for m in made]
+        rounds = d.adl_trace(made, kept, 4, 30, 4, rho, share)
+        low, high = [rng.randint(0, 29) for _ in range(n)], [rng.randint(0, 4) for _ in range(n)]
+        closing = d.adl_trace(low, [max(x - y, 0) + 1 for x, y in zip(low, high, strict=True)], 30, 30, 4, rho)
+        for m in range(n):
+            weights = [rho * (1 - rho) ** (m - j) for j in range(m + 1)]
+            a, b = (sum(w * getattr(r, what) for w, r in zip(weights, rounds, strict=False)) for what in ("generated", "accepted"))
+            assert rounds[m].grows == (b >= share * a)
+            again += rounds[m].grows and any(r.accepted < r.generated for r in rounds[: m + 1])
+            lost = sum(w * (r.generated - (r.accepted - 1)) for w, r in zip(weights, closing, strict=False)) / sum(weights)
+            assert closing[m].grows == (lost <= 1)
+            both.add(closing[m].grows)
+    assert again > 50
+    assert both == {False, True}
+
+
+# ------------------------------------------------------------------------------------------------------- 11.7, choosing or drawing
+
+
+def test_choosing_against_drawing_at_one_place():
+    rng, ahead = random.Random(12), set()
+    for _ in range(300):
+        v = rng.choice([2, 3, 4])
+        p, q = drawn(rng, v, 0), drawn(rng, v)
+        alpha = E.rejection_acceptance(p, q)
+        for x in range(v):
+            kept = E.point_acceptance(p, (x,))
+            assert alpha - kept == sum((min(a, b) for y, (a, b) in enumerate(zip(p, q, strict=True)) if y != x), F(0)) - max(p[x] - q[x], F(0))
+            assert kept - alpha <= max(p[x] - q[x], F(0))
+            assert p[x] > q[x] or alpha >= kept
+            ahead.add((alpha > kept) - (alpha < kept))
+        square = sum(a * a for a in p)
+        assert math.exp(sum(float(a) * math.log(a) for a in p if a)) <= float(square) + 1e-12
+        assert square <= max(p)
+        assert E.rejection_acceptance(p, p) == 1
+        assert E.naive_acceptance(p, p, 1) == square
+        uniform = len({a for a in p if a}) == 1
+        assert (square == max(p)) == uniform
+        assert (abs(math.exp(sum(float(a) * math.log(a) for a in p if a)) - float(square)) < 1e-9) == uniform
+    assert ahead == {-1, 0, 1}
+
+
+def test_a_colder_draft_becomes_a_choice():
+    p, q = [F(1, 2), F(3, 10), F(1, 5)], [F(2, 5), F(7, 20), F(1, 4)]
+    kept = [E.rejection_acceptance(p, E.norm([b**n for b in q])) for n in (1, 2, 50, 400)]  # temperatures 1/n
+    assert abs(kept[-1] - p[0]) < F(1, 10**6) < abs(kept[0] - p[0])
+    assert kept[1] > max(kept[0], p[0])  # between the ends it can be better than at both
+    certain = [F(0), F(1), F(0)]
+    assert E.rejection_acceptance(certain, q) == q[1]
+    assert (E.point_acceptance(certain, (0,)), E.point_acceptance(certain, (1,))) == (0, 1)
+
+
+@pytest.mark.parametrize("v", [2, 3, 4])
+def test_choosing_against_drawing_a_block(v):
+    ahead = []
+    for k in range(1, 8):
+        joint = {(x,) * k: F(1, v) for x in range(v)}
+        by_draws, by_choice = d.drawn_accepted(joint), d.expected_accepted(joint, (0,) * k)
+        assert by_draws == sum(F(1, v**j) for j in range(k)) < F(v, v - 1)
+        assert by_choice == F(k, v)
+        if k <= 4:
+            assert d.expected_accepted(joint, d.best_path(joint)) == by_choice
+        ahead.append(by_choice > by_draws)
+    assert ahead == sorted(ahead)  # from some length on
+    assert not ahead[0]
+    assert ahead[-1]
+    assert v != 4 or ahead.index(True) + 1 == 6
