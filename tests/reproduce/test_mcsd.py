@@ -53,10 +53,10 @@ def test_the_grid_is_the_one_stated():
 def test_measure_counts_rounds_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
     method = cell.method(target, tiny.draft("llama", 0.05))
-    accepted, ms = grid.measure(target, method, cell, [5, 6], 6, seed=3)
+    found = grid.measure(target, method, cell, [5, 6], 6, seed=3)
     steps = specwb.rounds(target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=())
-    assert accepted == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
-    assert ms > 0
+    assert found["accepted"] == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
+    assert found["ms"] > 0
 
 
 def test_run_keeps_going_where_it_stopped(target, tmp_path, monkeypatch):
