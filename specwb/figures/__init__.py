@@ -6,6 +6,7 @@ from specwb.figures.comparison import comparison
 from specwb.figures.decisions import decisions
 from specwb.figures.depths import acceptance_by_depth
 from specwb.figures.designer import by_nodes, designer, tree_mask, value_tree
+from specwb.figures.diffuspec import adaptive, by_setting, lattice
 from specwb.figures.falcon import block_designer, block_sight, block_tree, by_dependence, glancing, ratios
 from specwb.figures.heads import head_accuracy, heads
 from specwb.figures.lengths import round_lengths
@@ -18,12 +19,14 @@ from specwb.figures.tree import draft_tree
 __all__ = [
     "acceptance",
     "acceptance_by_depth",
+    "adaptive",
     "block_designer",
     "block_sight",
     "block_tree",
     "by_category",
     "by_dependence",
     "by_nodes",
+    "by_setting",
     "comparison",
     "decisions",
     "designer",
@@ -31,6 +34,7 @@ __all__ = [
     "glancing",
     "head_accuracy",
     "heads",
+    "lattice",
     "output",
     "ratios",
     "residuals",

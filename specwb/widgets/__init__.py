@@ -2,6 +2,7 @@
 
 from specwb.widgets.acceptance import AcceptanceExplorer
 from specwb.widgets.designer import TreeDesigner
+from specwb.widgets.diffuspec import LatticeExplorer, LengthExplorer
 from specwb.widgets.display import show
 from specwb.widgets.explorer import RoundExplorer
 from specwb.widgets.falcon import BlockDesigner, BlockExplorer, GlancingExplorer
@@ -15,6 +16,8 @@ __all__ = [
     "BlockExplorer",
     "GlancingExplorer",
     "HeadsExplorer",
+    "LatticeExplorer",
+    "LengthExplorer",
     "RoundExplorer",
     "RulesExplorer",
     "SpeedExplorer",

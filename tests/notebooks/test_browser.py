@@ -20,14 +20,15 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON = NOTEBOOKS = (
+WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, DIFFUSPEC = NOTEBOOKS = (
     "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb", "04_heads.ipynb",
-    "05_falcon.ipynb",
+    "05_falcon.ipynb", "08_diffuspec.ipynb",
 )  # fmt: skip
 ONLY = {  # cells that are run here; nbval runs them all
     RULES: ("laws", "explorer"),
     TREES: ("tree", "one-forward", "lab-rates", "predicted-tau", "measured-costs", "designer", "designer-gpu", "designer-here"),
     HEADS: ("setup", "accuracies", "heat-map", "explorer"),
+    DIFFUSPEC: ("setup", "texts", "picture", "explorer", "replay"),
     FALCON: ("setup", "mask", "source", "markov", "glancing", "sawtooth", "designer"),
 }
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -40,7 +41,7 @@ SECONDS = 240
 
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
-for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon"):
+for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "diffusion"):
     if not (data_dir() / "lab" / name / "config.json").exists():
         pytest.skip(f"the lab family's {name} is not in {data_dir() / 'lab'}", allow_module_level=True)
 pytest.importorskip("jupyterlab")
@@ -138,7 +139,7 @@ def opened(name: str):
     return notebook
 
 
-page, sampling, rules, trees, heads, falcon = map(opened, (WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON))
+page, sampling, rules, trees, heads, falcon, diffuspec = map(opened, NOTEBOOKS)
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 MODEL = "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => c.cell_type == 'code')"
 ROUND = re.compile(r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over all rounds")
@@ -380,3 +381,45 @@ def test_blocks_are_explored_in_the_page(falcon):
         falcon, 2, "nodes", "ArrowRight"
     )
     assert falcon.uncaught == []
+
+
+def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
+    from specwb.evaluation import lattices
+    from specwb.lattice import beam, viterbi
+
+    sources, scope = {c["id"]: c["source"] for c in diffuspec.evaluate(MODEL)}, {}
+    for cell in ("setup", "texts", "picture"):
+        exec(sources[cell], scope)
+    found, proxy, target = scope["found"], scope["proxy"], scope["lab"]
+    now = {"place": found.index(scope["at"]) + 1, "lambda": 0.5, "mass": 0.8, "M tokens": 15, "B paths": 3}
+    steps = {"lambda": ("ArrowRight", 0.05), "mass": ("ArrowLeft", -0.05), "M tokens": ("ArrowLeft", -1), "B paths": ("ArrowRight", 1)}
+    steps["place"] = ("ArrowLeft", -1) if now["place"] == len(found) else ("ArrowRight", 1)
+    diffuspec.locator(".specwb-summary").nth(1).wait_for(timeout=60_000)
+    for slider, (key, step) in steps.items():
+        text = moved(diffuspec, 0, slider, key)
+        now[slider] += step
+        at = found[now["place"] - 1]
+        lattice = at.lattice(now["mass"], now["M tokens"])
+        paths = [
+            lattice.row,
+            beam(lattice, proxy, at.text, now["lambda"], now["B paths"])[0].tokens,
+            viterbi(lattice, proxy, at.text, now["lambda"]).tokens,
+        ]
+        kept, hot = [at.kept(path) for path in paths], lattices.expected(target, at.text, paths)
+        assert text.startswith("place {place}, lambda {lambda:.2f}, mass {mass:.2f}, M = {M tokens}, B = {B paths}: ".format(**now))
+        assert f"for {at.reach(lattice)} of {len(at.greedy)} tokens; T = 0 keeps {kept[0]} of the first choices, {kept[1]} of the beam's path" in text
+        assert "T = 1 is expected to keep {:.2f}, {:.2f}, {:.2f}".format(*hot) in text
+
+    exec(sources["replay"], scope)
+    constants = {"least": 4, "most": 8, "delta": 2, "rho": 0.5, "share": 1.0}
+    for slider, name, key, step in (
+        ("k_min", "least", "ArrowLeft", -1), ("k_max", "most", "ArrowRight", 1), ("delta", "delta", "ArrowRight", 1),
+        ("rho", "rho", "ArrowLeft", -0.05), ("share", "share", "ArrowLeft", -0.05),
+    ):  # fmt: skip
+        text = moved(diffuspec, 1, slider, key)
+        constants[name] += step
+        rounds = scope["replay"].rounds(**constants)
+        assert f"share {constants['share']:.2f}: {len(rounds)} rounds, {sum(r.k for r in rounds) / len(rounds):.1f} tokens drafted a round" in text
+        assert f"= {len(scope['replay'].text) / len(rounds):.2f}; " in text
+        assert text.endswith(f"k = {rounds[-1].k} in the last round")
+    assert diffuspec.uncaught == []
