@@ -11,7 +11,8 @@ lists them. All of it is plain Python over lists of a few hundred numbers: on th
 
 Source: Li et al. 2025 (DiffuSpec, arXiv 2510.02358), sections on pruning and causal-consistency path search, equation 8.
 Differs from the paper in: the proxy's term is that of one token and not of the whole path so far, which would count early tokens many times; an
-end-of-text id is not forced into every place, and paths that end early do not compete by their sums, either of which makes the shortest path win.
+end-of-text id is not forced into every place, and paths that end early do not compete by their sums, either of which favours the shortest path. By
+their means they can still win over the rest of a row that grows unsure: a beam of one at lam = 1 is the row, a wider one need not be.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def candidates(logits: Tensor, top: int, vocabulary: int, banned: Tensor) -> Ten
 
     Args: ``logits [B,k,V]``; ``top``: M, how many; ``vocabulary``: ids from here on are not drafted; ``banned``: ids that are not drafted either
     (the mask token), any number of them, each < V.
-    Returns: ``[2,B,k,min(M, vocabulary)]`` float64: ids, and log-probabilities under the law over the ids that may be drafted; best first, equal ones
-    by id. Where fewer than M may be drafted the rest has log-probability -inf, and :meth:`Lattice.prune` leaves it out.
+    Returns: ``[2,B,k,min(M, vocabulary, V)]`` float64: ids, and log-probabilities under the law over the ids that may be drafted; best first, equal
+    ones by id. Where fewer than M may be drafted the rest has log-probability -inf, and :meth:`Lattice.prune` leaves it out.
     """
     x = logits if logits.dtype == torch.float64 else logits.float()
     x = x.index_fill(-1, banned, -torch.inf)[..., :vocabulary]
-    value, ids = x.topk(min(top, vocabulary), -1)
+    value, ids = x.topk(min(top, x.shape[-1]), -1)
     ids, order = ids.sort(-1)
     value, order = value.gather(-1, order).sort(stable=True, dim=-1, descending=True)
     return torch.stack([ids.gather(-1, order).double(), value.double() - x.logsumexp(-1, keepdim=True).double()])

@@ -1,8 +1,9 @@
 """Causal proxies over token ids: cheap scores of a next token, for a search that a drafter's laws by place cannot guide alone.
 
 A :class:`Proxy` scores candidates after the last ``order - 1`` tokens, in natural logarithms; scores need not be those of a probability, but
-they are finite. :class:`NGram` counts text beforehand, :class:`OnlineNGram` the text at hand, :class:`Cached` is both, :class:`KenLM` asks a model
-file of the package of that name, :class:`Uniform` knows nothing. Tokens are the words: nothing is turned into text.
+they are finite. One that goes with the text has ``add(ids)`` too. :class:`NGram` counts text beforehand, :class:`OnlineNGram` the text at hand,
+:class:`Cached` is both, :class:`KenLM` asks a model file of the package of that name, :class:`Uniform` knows nothing. Tokens are the words:
+nothing is turned into text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 BACKOFF = 0.4  # Brants et al. 2007, section 4
 SMOOTHINGS = ("backoff", "kn")
-ROWS = 200_000  # contexts that are kept for the next time
+ROWS = 10_000  # contexts that are kept for the next time; an early one may have thousands of continuations
 FORMAT = 1
 
 Context = tuple[int, ...]
@@ -38,6 +39,12 @@ class Proxy(Protocol):
     def order(self) -> int: ...
 
     def scores(self, context: Context, candidates: Sequence[int], /) -> list[float]: ...
+
+
+def read_along(proxy: Proxy, ids: Sequence[int]) -> None:
+    """Tell a proxy that goes with the text (one that has ``add``) what is new of it."""
+    if (add := getattr(proxy, "add", None)) is not None:
+        add(ids)
 
 
 def last(context: Sequence[int], many: int) -> Context:

@@ -55,7 +55,7 @@ def _train_head(kind: str) -> None:
         place = out or Path("build/heads") / kind
         changes = {"steps": steps, "rows": rows, "length": length}
         train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
-        use = f"diffuspec:draft={place}" if kind == "diffusion" else f"{kind}:head={place}"
+        use = f"{'diffuspec' if kind == 'diffusion' else kind}:head={place}"
         say(f"the {'model' if kind == 'diffusion' else 'head'} is in {place}; use it with {use}")
 
     article = "an" if kind[0] == "e" else "a"

@@ -6,6 +6,7 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.masked import Blocks
 from specwb.models.target import Target, prefill
-from specwb.ngram import Cached, OnlineNGram, Proxy, last
+from specwb.ngram import Proxy, last, read_along
 from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, inverse_cdf
 from specwb.tree import GrownTree, Tree
@@ -71,7 +72,7 @@ class DiffusionDrafter(Drafter):
         self.draw, self.paths, self.whole, self.chunk, self.refresh = draw, paths, whole, chunk, refresh
         most = length.most
         wide = beams if whole and draw == "search" else paths
-        self.tree = Tree.chain(most) if wide == 1 else Tree.branching(wide, *[1] * (most - 1))
+        self.tree = sequences(wide, most)
         # lengths of the texts and of the drafts (which live on the host, and are converted like the others), and every lattice; sure of it or not
         self.host_reads = 2 + (2 * -(-most // chunk) if chunk else 1)
         self.spent = {"search": 0.0, "draft": 0.0}
@@ -86,7 +87,7 @@ class DiffusionDrafter(Drafter):
 
     def open(self, state: State, target: Target) -> None:
         self.vocabulary = target.vocabulary
-        self.blocks = Blocks(self.model, state.rows, state.capacity, self.refresh)
+        self.blocks = Blocks(self.model, state.rows, state.capacity, self.refresh, target.vocabulary)
         self.backbone, self.cache = self.blocks.backbone, self.blocks.cache
         if self.model.causal:
             prefill(self.backbone, state, self.cache)
@@ -99,6 +100,7 @@ class DiffusionDrafter(Drafter):
         self.read_to = [0] * len(known)  # what a proxy that reads along has read
         self.index, self.known = 0, known
         self.drafted: list[int] | None = None  # by the last round, of every row
+        self.stops = torch.tensor(sorted(self.ends), dtype=torch.long, device=state.tokens.device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
         began = time.perf_counter()
@@ -176,9 +178,8 @@ class DiffusionDrafter(Drafter):
 
     def _proxy(self, row: int) -> Proxy:
         proxy = self.proxies[row]
-        if isinstance(proxy, OnlineNGram | Cached):
-            proxy.add(self.texts[row][self.read_to[row] :])
-            self.read_to[row] = len(self.texts[row])
+        read_along(proxy, self.texts[row][self.read_to[row] :])
+        self.read_to[row] = len(self.texts[row])
         return proxy
 
     def _chain(self, state: State, paths: Sequence[Sequence[int]]) -> Draft:
@@ -213,20 +214,24 @@ class DiffusionDrafter(Drafter):
         logits = self._forward(state, state.tokens, known, 0, k, most)
         logits = logits.index_fill(-1, self.blocks.banned, -torch.inf)[..., : self.vocabulary]
         logits = F.pad(logits, (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)
-        ends = torch.tensor(sorted(self.ends), device=logits.device)
-        first = torch.isin(logits.argmax(-1), ends).int().argmax(-1, keepdim=True)
-        ended = torch.isin(logits.argmax(-1), ends).any(-1, keepdim=True)
-        said = self._read(state, known, torch.where(ended, first, most).double())
+        stop = torch.isin(logits.argmax(-1), self.stops)
+        said = self._read(state, known, torch.where(stop.any(-1), stop.int().argmax(-1), most)[:, None].double())
         self.drafted = [min(int(row[0]), n) for row, n in zip(said, k, strict=True)]
         q = state.sampling.probabilities(logits)
         u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
         drawn = torch.stack([inverse_cdf(q, u[..., j]) for j in range(self.paths)], -1)  # [B,k,K]: by level, path by path
         count = torch.tensor(k, device=q.device)
         valid = (torch.arange(most, device=q.device) < count[:, None])[:, :, None].expand(-1, -1, self.paths).flatten(1)
-        tree = Tree.branching(self.paths, *[1] * (most - 1), device=q.device) if self.paths > 1 else chain(most, q.device)
+        tree = sequences(self.paths, most, q.device)
         draft = self.candidates(state, drawn.flatten(1), valid, tree)
         q_row = torch.where(tree.depth < most, tree.depth, -1)
         return Draft(tree, draft.tokens, draft.valid, self.law(state.sampling), q, q_row)
+
+
+@lru_cache(maxsize=256)
+def sequences(count: int, length: int, device: torch.device | str = "cpu") -> Tree:
+    """So many chains that part at the root; made once."""
+    return Tree.branching(count, *[1] * (length - 1), device=device)
 
 
 def trie(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:

@@ -170,7 +170,7 @@ def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
     return Tree.parents(grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes))
 
 
-def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type, option: str = "head") -> Any:
+def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type) -> Any:
     """The head that was given, named, or lies beside the target: loaded once a target, checked."""
     if isinstance(given, FalconHead) and wanted is not FalconHead:  # a subclass of EAGLE's, but it says other places
         raise MethodError(f"{kind}: this is a Falcon head, whose methods are falcon and falcon_dynamic")
@@ -181,11 +181,10 @@ def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any]
     if place is None:
         own = target.own_head(kind)
         if own is None:
-            what = "head" if option == "head" else "model"
-            raise MethodError(f"{target.name!r} has no {kind} {what} of its own; name one with {option}= (specwb train {kind} makes one)")
+            raise MethodError(f"{target.name!r} has no {kind} head of its own; name one with head= (specwb train {kind} makes one)")
         place = own
     if not isinstance(place, str | Path):
-        raise MethodError(f"{kind}: {option} must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
+        raise MethodError(f"{kind}: head must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
     # one copy a target, however many methods use it; read again when it was trained anew
     kept = target.__dict__.setdefault("_heads", {})
     written = max((p.stat().st_mtime_ns for p in Path(place).glob("*")), default=0)
@@ -201,6 +200,11 @@ def _same_sizes(kind: str, target: Target, head: Any) -> None:
     if (hidden, vocabulary) != (own, target.vocabulary) or max(head.features) > layers:
         wants = f"hidden size {hidden}, {vocabulary} tokens and {max(*head.features, 0)} layers or more"
         raise MethodError(f"{kind}: the head is for a target of {wants}; {target.name!r} has {own}, {target.vocabulary} and {layers}")
+    check_place(kind, target, head)
+
+
+def check_place(kind: str, target: Target, head: Any) -> None:
+    """Raises MethodError where a head that was handed over is of another number type or device than the target."""
     weight = next(head.parameters())
     if (weight.dtype, weight.device) != (target.dtype, target.device):
         found, wanted = (f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in (weight, target))

@@ -43,7 +43,8 @@ class Adaptive(Length):
     ``(1 - rho) old + rho new`` of the tokens generated before the first end of text and of those accepted. The first k is ``k_max``.
 
     Both averages begin at 0 and are not corrected for it: with rho = .5 the first observation counts half, so after a first block of k_max
-    tokens without an end g is k_max / 2. A block without an end has g = k, so that k then feeds on itself; theory 11 says when it moves.
+    tokens without an end g is k_max / 2. A block without an end counts as k generated tokens, so that k then feeds on itself; with share = 1 it never
+    grows again after a token was rejected (theorem 11.6).
 
     Source: DiffuSpec (arXiv 2510.02358), eqs. 9-11, with its constants as defaults. ``share`` = 1 is the paper's condition; its only published
     reproduction takes the floor where the paper has the ceiling.
@@ -58,7 +59,8 @@ class Adaptive(Length):
         self.generated, self.accepted = torch.zeros(2, rows, dtype=torch.float64, device=device).unbind()
 
     def observe(self, drafted: Tensor, accepted: Tensor) -> None:
-        self.generated = (1 - self.rho) * self.generated + self.rho * drafted
-        self.accepted = (1 - self.rho) * self.accepted + self.rho * accepted
+        # in place: a recorded round knows addresses
+        self.generated.mul_(1 - self.rho).add_(self.rho * drafted)
+        self.accepted.mul_(1 - self.rho).add_(self.rho * accepted)
         more = self.delta * (self.accepted >= self.share * self.generated)
-        self.tokens = (self.generated + more).ceil().long().clamp(self.k_min, self.most)
+        self.tokens.copy_((self.generated + more).ceil().long().clamp_(self.k_min, self.most))

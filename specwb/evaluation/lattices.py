@@ -22,7 +22,7 @@ from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.masked import block
 from specwb.models.target import Target
-from specwb.ngram import Cached, OnlineNGram, Proxy
+from specwb.ngram import Proxy, read_along
 from specwb.options import whole
 from specwb.probability import Sampling
 from specwb.tree import Tree
@@ -213,8 +213,7 @@ class Replay:
             ids, logq = best[:, 0].tolist()
             lattice = Lattice.prune(ids, logq, self.mass, _ends(self.target, self.model))
             proxy = self.proxy()
-            if isinstance(proxy, OnlineNGram | Cached):
-                proxy.add(known)
+            read_along(proxy, known)
             path = beam(lattice, proxy, known, self.lam, self.beams)[0].tokens
             self._made[place, k] = lattice.generated, min(_common(path, rest), len(rest) - 1)  # the text's last token closes its round
         return self._made[place, k]

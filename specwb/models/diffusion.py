@@ -114,7 +114,7 @@ def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
         made = _llada(stored)
     else:
         raise HeadError(f"{where}: model_type {config.get('model_type')!r} is no diffusion model known here: Dream, llada, or one of ours")
-    _check_ids(where, made, target)
+    check_ids(where, made, target)
     weights = dict(stored.weights)
     if kind == "llada":
         weights = _llada_keys(weights, where)
@@ -174,7 +174,7 @@ def _dream(stored: Stored) -> DiffusionModel:
     mask = _said(config, "mask_token_id", where)
     names = (*LLAMA, "rope_theta", "rope_scaling")
     qwen = _described(Qwen2Config, {k: v for k, v in config.items() if k in names and k != "model_type"}, where)
-    return _empty(qwen, where, mask_id=mask, ends=_ends(config, where), shift=True, causal=False, context=config.get("specwb_context", DREAM_CONTEXT))
+    return _empty(qwen, where, mask_id=mask, ends=_ends(config, where), shift=True, causal=False, context=DREAM_CONTEXT)
 
 
 _LLADA = {
@@ -228,12 +228,12 @@ def _ends(config: dict, where: Path) -> tuple[int, ...]:
     return tuple(sorted({i for one in found if one is not None for i in (one if isinstance(one, list) else [one])}))
 
 
-def _check_ids(where: Path, model: DiffusionModel, target: Target) -> None:
+def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
     """Verification compares ids: they must mean the same to both."""
     needed = target.vocabulary if target.tokenizer is None else len(target.tokenizer)
     if model.vocabulary < min(needed, target.vocabulary):
         raise HeadError(f"{where}: the diffusion model has {model.vocabulary} tokens, {target.name!r} uses {needed}; it needs the target's tokenizer")
-    own = _vocabulary(where)
+    own = _vocabulary(Path(where))
     if own is None or target.tokenizer is None:
         return
     theirs = target.tokenizer.get_vocab()

@@ -21,11 +21,12 @@ class Blocks:
     Rows of different lengths and with different numbers of masks draft what each would alone: a row's masks beyond its own are not seen.
     """
 
-    def __init__(self, model: DiffusionModel, rows: int, capacity: int, refresh: int = 1) -> None:
+    def __init__(self, model: DiffusionModel, rows: int, capacity: int, refresh: int = 1, vocabulary: int | None = None) -> None:
         self.model, self.backbone, self.refresh = model, model.backbone, refresh
         self.cache = self.backbone.cache(rows, capacity + 1)
         self.nowhere = capacity  # the slot of what is computed and not wanted; no query sees it
         self.banned = torch.tensor([model.mask_id], device=self.backbone.device)
+        self.vocabulary = vocabulary  # ids from here on are not drafted
 
     def say(
         self, tokens: Tensor, known: Tensor, horizon: int, fed: Tensor, fresh: int, k: Tensor, most: int, steps: int = 1, anew: bool = True
@@ -52,7 +53,7 @@ class Blocks:
             logits = self.backbone.head(hidden[:, width + model.first :][:, :most])
             if steps == 1:
                 return logits
-            value, best = logits.float().index_fill(-1, self.banned, -torch.inf).softmax(-1).max(-1)
+            value, best = logits.float().index_fill(-1, self.banned, -torch.inf)[..., : self.vocabulary].softmax(-1).max(-1)
             rank = value.masked_fill(~masked, -1).argsort(dim=-1, descending=True, stable=True).argsort(-1)
             now = masked if step + 1 == steps else masked & (rank < (k[:, None] + steps - 1).div(steps, rounding_mode="floor"))
             out = logits if out is None else torch.where(now[:, :, None], logits, out)

@@ -34,7 +34,8 @@ class DiffusionRecipe(Recipe):
 
     A block does not go past an end of text: from the first on, all its tokens are that one, so that a draft learns to stop.
 
-    k is drawn anew every step, log-uniform in 2..``block``, and so is where blocks begin; a place j tokens into its block weighs ``decay**j``.
+    k is drawn anew every step, log-uniform in 2..``block``, and so is where blocks begin; a place j tokens into its block weighs ``decay**j``;
+    all blocks together weigh .8 beside the text's 1, as a head's second level does.
 
     Settings: layers, start (draft: the first layers, embedding and norms of the target's draft model, further layers beginning as doing
     nothing; none: from chance), hidden, heads, kv_heads, ffn (of a fresh one), block, full, decay.
@@ -63,15 +64,19 @@ class DiffusionRecipe(Recipe):
             )
         if getattr(target.tokenizer, "mask_token_id", None) is None:
             raise TrainingError(f"the tokenizer of {target.name!r} has no mask token; give it one (tokenizer.mask_token) among the ids it has")
+        self.draft = self._draft()
 
     def least(self) -> int:
         # blocks begin at place 1..k
         return 2 * max(self.measured, self.settings["block"]) - 1
 
+    def begun_from(self) -> str:
+        return "" if self.draft is None else self.draft.fingerprint
+
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> DiffusionModel:
         s, target = self.settings, self.target
         mask = target.tokenizer.mask_token_id
-        draft = self._draft()
+        draft = None if self.draft is None else self.draft.model
         shape = {"hidden_size": s["hidden"], "intermediate_size": s["ffn"], "num_attention_heads": s["heads"], "num_key_value_heads": s["kv_heads"]}
         c = draft.config if draft is not None else None
         kept = (*shape, "head_dim", "rms_norm_eps", "rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings")
@@ -85,14 +90,14 @@ class DiffusionRecipe(Recipe):
             self._start_from(model, draft)
         return model
 
-    def _draft(self) -> Any:
-        """The library's model of the target's draft, None where there is none to start from."""
+    def _draft(self) -> Target | None:
+        """The target's draft model, None where there is none to start from."""
         if self.settings["start"] == "none" or self.target.draft is None:
             return None
-        model = load(self.target.draft, dtype=self.target.dtype, device="cpu").model
-        if model.config.model_type != "llama" or model.config.vocab_size != self.target.vocabulary:
+        draft = load(self.target.draft, dtype=self.target.dtype, device="cpu")
+        if draft.model.config.model_type != "llama" or draft.vocabulary != self.target.vocabulary:
             raise TrainingError(f"{self.target.draft!r} is no Llama with the target's tokens; use start=none")
-        return model
+        return draft
 
     @torch.no_grad()
     def _start_from(self, model: DiffusionModel, draft: Any) -> None:
@@ -165,10 +170,7 @@ class DiffusionRecipe(Recipe):
         return out[:, :length], out[:, length:].view(rows, blocks, k - 1, -1)
 
     def save(self, head: DiffusionModel, folder: Any, card: dict[str, Any]) -> None:
-        head.save(folder, {**card, "start": "draft" if self._starts() else "none"})
-
-    def _starts(self) -> bool:
-        return self.settings["start"] == "draft" and self.target.draft is not None
+        head.save(folder, {**card, "start": "none" if self.draft is None else "draft"})
 
 
 def ended(tokens: Tensor, ends: tuple[int, ...]) -> tuple[Tensor, Tensor]:

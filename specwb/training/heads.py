@@ -139,6 +139,8 @@ def train_head(
     head = recipe.make(data, mixture).to(place)
     run = {"kind": kind, "settings": recipe.settings, "budget": budget, "seed": seed, "text": source, "corpus": data.sha256,
            "target": target.fingerprint, "mixture": mixture}  # fmt: skip
+    if origin := recipe.begun_from():
+        run["begun_from"] = origin
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
     checkpoint = out.with_name(out.name + ".checkpoint.pt")
     if finished(out, identity):

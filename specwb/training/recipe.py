@@ -95,6 +95,10 @@ class Recipe:
         """Every setting's usual value."""
         return {name: value[0] if isinstance(value, tuple) else value for name, value in cls.options.items()}
 
+    def begun_from(self) -> str:
+        """Names what a head's first weights come from, where that is more than the settings say."""
+        return ""
+
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Any:
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from specwb.figures.style import label
 from specwb.lattice import Path, beam, viterbi
 from specwb.models.target import Target
 from specwb.ngram import Proxy
-from specwb.widgets.falcon import STYLE, _Explorer
+from specwb.widgets.live import STYLE, Explorer
 
 
 def _whole(value: int, low: int, high: int, name: str) -> w.IntSlider:
@@ -26,7 +26,7 @@ def _part(value: float, low: float, name: str, step: float = 0.05) -> w.FloatSli
     return w.FloatSlider(value, min=low, max=1, step=step, description=name, readout_format=".2f", continuous_update=False, style=STYLE)
 
 
-class LatticeExplorer(_Explorer):
+class LatticeExplorer(Explorer):
     """Choose a place of a text and the search's settings, and see the lattice there, the target's greedy path through it, the beam's path and the
     path of the best score; what they keep at T = 0, and on average at T = 1.
 
@@ -88,7 +88,7 @@ class LatticeExplorer(_Explorer):
         return line, drawn
 
 
-class LengthExplorer(_Explorer):
+class LengthExplorer(Explorer):
     """Choose the constants of adaptive draft length and see its rounds on a text of the target: k, what was generated and accepted, the averages.
 
     Every round is drafted as the method would (:class:`specwb.evaluation.lattices.Replay`), so that the rounds are those of a decoding at T = 0.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from html import escape
 from typing import Any
 
 import ipywidgets as w
@@ -20,42 +19,10 @@ from specwb.mask import block_ends
 from specwb.models.falcon import ALIGNS, LARGEST
 from specwb.training.falcon import glanced
 from specwb.tree import Tree
-from specwb.widgets.live import redraw
-
-STYLE = {"description_width": "90px"}
-ROW = {"flex_flow": "row wrap"}
+from specwb.widgets.live import STYLE, Explorer
 
 
-class _Explorer(w.VBox):
-    """Controls, one line, one figure: ``_new`` makes the line and the figure of what the controls say."""
-
-    def _build(self, *rows: Sequence[w.Widget]) -> None:
-        self._line, self.summary = w.HTML(), ""
-        self._figure: go.FigureWidget | None = None
-        self._draw()
-        for row in rows:
-            for control in row:
-                control.observe(lambda _: self._draw(), "value")
-        super().__init__([*(w.HBox(list(row), layout=ROW) for row in rows), self._line, self._figure])
-
-    def _draw(self) -> None:
-        self.summary, new = self._new()
-        if self._figure is not None and len(self._figure.data) == len(new.data):
-            redraw(self._figure, new)
-        elif self._figure is None:
-            self._figure = go.FigureWidget(new)
-        else:
-            with self._figure.batch_update():
-                self._figure.data = ()
-                self._figure.add_traces(new.data)
-                self._figure.update_layout(new.layout, overwrite=True)
-        self._line.value = f'<div class="specwb-summary" role="status">{escape(self.summary)}</div>'
-
-    def _new(self) -> tuple[str, go.Figure]:
-        raise NotImplementedError
-
-
-class BlockExplorer(_Explorer):
+class BlockExplorer(Explorer):
     """Choose the size of a block, the number of pairs of a text and where blocks end, and see what each pair sees and who says the next tokens.
 
     The blocks are those of the drafter (:func:`specwb.mask.block_ends`).
@@ -84,7 +51,7 @@ class BlockExplorer(_Explorer):
         return f"k = {k}, {n} pairs in blocks {blocks}: {said}; {judged}", figures.block_sight(ends, starts, k)
 
 
-class GlancingExplorer(_Explorer):
+class GlancingExplorer(Explorer):
     """Choose a block size and how much is glanced, and see which pairs of a few texts the trainer would replace
     (:func:`specwb.training.falcon.glanced`), and what the least loss is then (:func:`specwb.analysis.dependence.excess`).
 
@@ -161,7 +128,7 @@ def _above(joint: Any, weights: Any, j: int, row: Sequence[float]) -> float:
     return sum(share * dependence.mutual_information(joint, (j,), range(r + 1, j), range(1, r + 1), weights) for r, share in enumerate(row))
 
 
-class BlockDesigner(_Explorer):
+class BlockDesigner(Explorer):
     """Choose a head, how many passes it may take, how many nodes are scored and what they cost, and see the best tree by the head's measured
     accuracies: its passes and blocks, expected tokens a round, predicted speedup.
 

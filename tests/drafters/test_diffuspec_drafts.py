@@ -65,7 +65,7 @@ def built(drafter: DiffusionDrafter, rule=None) -> specwb.Method:
 
 
 def method(draft: DiffusionModel | None = None, **options) -> specwb.Method:
-    return specwb.method("diffuspec", tiny.target(), draft=draft or tiny.head("diffusion"), **options)
+    return specwb.method("diffuspec", tiny.target(), head=draft or tiny.head("diffusion"), **options)
 
 
 # ------------------------------------------------------------------------------------- a model that says what it is told to
@@ -294,7 +294,7 @@ def test_ends_are_the_models_and_the_targets():
     model = other(True, True)
     model.ends = (6, 7)
     try:
-        assert specwb.method("diffuspec", target, draft=model).drafter.ends == {5, 6, 7}
+        assert specwb.method("diffuspec", target, head=model).drafter.ends == {5, 6, 7}
     finally:
         model.ends = ()
 
@@ -476,7 +476,7 @@ SCHEMES = {
 @pytest.mark.parametrize(("vocabulary", "options"), SCHEMES.values(), ids=SCHEMES)
 def test_the_law_of_the_text_is_the_autoregressive_law(vocabulary, options):
     name = "plain" if options.get("paths") else "top_k"
-    counts, tau = law.sampled(specwb.method("diffuspec", law.models()[0], draft=little(vocabulary), **options), name)
+    counts, tau = law.sampled(specwb.method("diffuspec", law.models()[0], head=little(vocabulary), **options), name)
     assert law.chi_square(counts, law.enumerated(name)) > 1e-4
     assert 1.2 < tau < law.LENGTH
 
@@ -493,7 +493,7 @@ class Flatter(DiffusionDrafter):
 @pytest.mark.parametrize("paths", [1, 3])
 def test_another_law_than_the_drawn_one_is_seen(paths):
     target = law.models()[0]
-    right = specwb.method("diffuspec", target, draft=little(7), k=DEEP, draw="sample", paths=paths)
+    right = specwb.method("diffuspec", target, head=little(7), k=DEEP, draw="sample", paths=paths)
     wrong = copy.copy(right.drafter)
     wrong.__class__ = Flatter
     counts, _ = law.sampled(specwb.Method("wrong", wrong, right.rule, right.exactness), "top_k")
@@ -504,7 +504,7 @@ def test_another_law_than_the_drawn_one_is_seen(paths):
 def test_the_recorded_law_is_the_models_and_that_of_the_tokens(paths, vocabulary):
     """Of each place, over many rows: the tokens of its level, and pairs of tokens of a path and of neighbours, are independent draws of it."""
     model, text, rows = little(vocabulary), [1, 4, 2, 0], 3000
-    chosen = specwb.method("diffuspec", law.models()[0], draft=model, k=DEEP, draw="sample", paths=paths)
+    chosen = specwb.method("diffuspec", law.models()[0], head=model, k=DEEP, draw="sample", paths=paths)
     assert chosen.drafter.law(specwb.probability.Sampling(0.8)) is (Law.IID_PATHS if paths > 1 else Law.IID)
     step = next(specwb.rounds(law.models()[0], [text] * rows, chosen, max_new_tokens=1, temperature=0.8, seed=3))
     tree, tokens, q = step.draft.tree, step.draft.tokens, step.draft.q
@@ -588,7 +588,7 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
     assert method(ngram=tmp_path, order=2).drafter.proxy().order == 2
     beside = copy.copy(tiny.target())
     monkeypatch.setattr(specwb.Target, "own_head", lambda self, kind: tmp_path if self is beside and kind == "ngram" else None)
-    own, both = (specwb.method("diffuspec", beside, draft=tiny.head("diffusion"), ngram=name).drafter.proxy for name in ("own", "both"))
+    own, both = (specwb.method("diffuspec", beside, head=tiny.head("diffusion"), ngram=name).drafter.proxy for name in ("own", "both"))
     assert own().scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
     assert isinstance(both(), Cached)
     assert both() is not both()
@@ -622,7 +622,16 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
         ({"lam": float("nan")}, "lam must be a number in [0, 1], got nan"),
         ({"lam": "half"}, "lam must be a number in [0, 1], got 'half'"),
         ({"lam": True}, "lam must be a number in [0, 1], got True"),
-        ({"rho": 2}, "rho must be a number in [0, 1], got 2"),
+        ({"rho": 2}, "rho must be a number in (0, 1], got 2"),
+        ({"rho": 0}, "rho must be a number in (0, 1], got 0"),
+        ({"draw": "sample", "lam": 0.2}, "lam=0.2 has no effect with draw=sample"),
+        ({"draw": "sample", "mass": 0.3}, "mass=0.3 has no effect with draw=sample"),
+        ({"k": 3, "k_min": 2}, "k_min=2 has no effect with k or chunk"),
+        ({"k": 3, "k_max": 9}, "k_max=9 has no effect with k"),
+        ({"chunk": 4, "confidence": 0.5, "share": 0.5}, "share=0.5 has no effect with k or chunk"),
+        ({"refresh": 2}, "refresh=2 has no effect with a model whose text only looks back"),
+        ({"ngram": "none", "order": 2}, "order=2 has no effect with ngram=none"),
+        ({"ngram": "onlin"}, "ngram must be both, own, online, none or a file, and there is no file onlin"),
         ({"share": 1.5}, "share must be a number in [0, 1], got 1.5"),
         ({"delta": -1}, "delta must be a number in [0, "),
         ({"delta": float("inf")}, "got inf"),
@@ -646,9 +655,9 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
         ({"ngram": "small.npz"}, "counts 10 tokens, 'LlamaForCausalLM' has 64"),
         ({"ngram": "pairs.npz", "order": 3}, "order"),
         ({"ngram": "broken.npz"}, "broken.npz"),
-        ({"draft": "/no/such/folder"}, "/no/such/folder does not exist"),
-        ({"draft": 3}, "draft must be a folder, a hub id or a loaded DiffusionModel, got 3"),
-        ({"draft": None}, "'LlamaForCausalLM' has no diffusion model of its own; name one with draft= (specwb train diffusion makes one)"),
+        ({"head": "/no/such/folder"}, "/no/such/folder does not exist"),
+        ({"head": 3}, "head must be a folder, a hub id or a loaded DiffusionModel, got 3"),
+        ({"head": None}, "'LlamaForCausalLM' has no diffusion head of its own; name one with head= (specwb train diffusion makes one)"),
         ({"gamma": 3}, "gamma"),
         ({"rule": "rejection"}, "point"),
     ],
@@ -661,16 +670,16 @@ def test_a_bad_option_is_one_line(options, named, tmp_path, monkeypatch):
     NGram.count([stream], V, 2).save(tmp_path / "pairs.npz")
     (tmp_path / "broken.npz").write_bytes(b"PK")
     with pytest.raises((MethodError, HeadError, LawMismatch)) as caught:
-        specwb.method("diffuspec", tiny.target(), **{"draft": tiny.head("diffusion"), **options})
+        specwb.method("diffuspec", tiny.target(), **{"head": tiny.head("diffusion"), **options})
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
-    if options.keys() & {"top", "lam", "ngram", "draw", "chunk", "draft"} and options.get("draft") != "/no/such/folder":
+    if options.keys() & {"top", "lam", "ngram", "draw", "chunk", "head"} and options.get("head") != "/no/such/folder":
         assert isinstance(caught.value, MethodError)
 
 
 def test_a_model_that_does_not_fit_is_one_line():
     small = build(LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2), mask_id=39)
-    with pytest.raises(MethodError, match="the diffusion model has 40 tokens, 'LlamaForCausalLM' 64"):
+    with pytest.raises(HeadError, match="the diffusion model has 40 tokens, 'LlamaForCausalLM' uses 64; it needs the target's tokenizer"):
         method(small)
-    with pytest.raises(MethodError, match=r"the diffusion model is torch.float64 on cpu, 'LlamaForCausalLM' torch.float32"):
+    with pytest.raises(MethodError, match="diffuspec: the head is float64 on cpu, 'LlamaForCausalLM' is float32 on cpu; save the head"):
         method(copy.deepcopy(tiny.head("diffusion")).double())

@@ -132,8 +132,9 @@ def test_a_replay_goes_through_the_rounds_of_a_decoding(constants, reads, tmp_pa
     search = {"lam": 0.7, "mass": 0.9, "top": 10, "beams": 2}
     replay = lattices.Replay(target, model, TEXTS[0], 40, (lambda: OnlineNGram(3, tiny.VOCABULARY)) if reads else lambda: ngram, **search)
     rounds = replay.rounds(**constants)
-    own = {"k_min": constants["least"], "k_max": constants["most"], **{n: v for n, v in constants.items() if n not in ("least", "most")}}
-    method = specwb.method("diffuspec", target, draft=model, ngram="online" if reads else str(tmp_path / "ngram.npz"), **search, **own)
+    rest = {name: value for name, value in constants.items() if name not in ("least", "most")}
+    own = {"k_min": constants["least"], "k_max": constants["most"], "share": 1.0, **rest}
+    method = specwb.method("diffuspec", target, head=model, ngram="online" if reads else str(tmp_path / "ngram.npz"), **search, **own)
     out = specwb.decode(target, TEXTS[0], method, max_new_tokens=40)
     assert replay.text == out.tokens[0]
     assert [r.accepted for r in rounds] == out.accepted_lengths[0]

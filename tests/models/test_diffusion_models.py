@@ -398,7 +398,7 @@ def test_shift_and_no_shift_give_the_same_draft_on_models_that_agree(small, tmp_
 def test_decodings_with_models_that_agree_are_the_same(small, tmp_path, options):
     runs = []
     for place in agreeing(tmp_path):
-        method = specwb.method("diffuspec", small, draft=place, ngram="online", **options)
+        method = specwb.method("diffuspec", small, head=place, ngram="online", **options)
         runs.append(list(specwb.rounds(small, [[1, 4, 2, 8], [5]], method, max_new_tokens=12, eos=())))
     assert len(runs[0]) == len(runs[1])
     for one, other in zip(*runs):

@@ -34,6 +34,7 @@ CELLS = [
     made("k_min=2,k_max=6,delta=1"),
     made("k=4", "tree=true"),
     made("draw=sample,k=4", temperature=1.0),
+    made("k=6", "ngram=own"),
 ]
 
 
@@ -279,6 +280,7 @@ def folder(tmp_path_factory):
 
 def test_command_line(monkeypatch, capsys, tmp_path, folder):
     few = [Cell("ar"), Cell("sps"), made(SHORT), made(SHORT, ARGMAX), made("k=6"), made("k=6", ARGMAX)]
+    few += [made(SHORT, "ngram=own"), made("k=6", "ngram=own")]
     monkeypatch.setattr(diffuspec, "cells", lambda: few)
     path = tmp_path / "found.json"
     options = ["reproduce", "diffuspec", "--out", str(path), "--diffusion", str(folder), "--seconds", "0", "--rounds", "3"]
@@ -289,7 +291,8 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     assert set(found["arguments"]["heads"]) == {"medusa", "eagle", "ngram", "diffusion"}
     assert all(title in out for title in ("Table 1", "Tables 2 and 4", "Where a round's time goes", "In the paper: "))
     assert all(v["claim"] in out for v in [*found["verdicts"], *found["shares"]])
-    assert len(found["verdicts"]) == 10  # CPS over the argmax row twice by three; against SPS and k = 6 by two
+    # CPS over the argmax row twice by three; against SPS and k = 6 and with both n-grams by two; both n-grams over one
+    assert len(found["verdicts"]) == 13
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
@@ -307,14 +310,14 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
 def test_tables_of_an_ngram_are_read_once_and_its_contexts_are_every_methods_own():
     lab = specwb.load("lab", device="cpu")
     draft = DiffusionRecipe(lab, {}).make(None, {}).eval()
-    one, two = (specwb.method("diffuspec:ngram=own", lab, draft=draft).drafter.proxy() for _ in range(2))
+    one, two = (specwb.method("diffuspec:ngram=own", lab, head=draft).drafter.proxy() for _ in range(2))
     assert isinstance(one, NGram)
     assert one.grams is two.grams
     assert one._scored is two._scored
     one.scores((5, 6), [7])
     assert (5, 6) in one._rows
     assert (5, 6) not in two._rows
-    other = specwb.method("diffuspec:ngram=own,smoothing=kn,order=3", lab, draft=draft).drafter.proxy()
+    other = specwb.method("diffuspec:ngram=own,smoothing=kn,order=3", lab, head=draft).drafter.proxy()
     assert other.grams is one.grams
     assert other.scores((5, 6), [7]) != one.scores((5, 6), [7])
 

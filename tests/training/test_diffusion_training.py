@@ -414,7 +414,7 @@ def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
     other = weights(train(tmp_path / "other", full=1.0))
     assert not torch.equal(other["model.layers.0.mlp.up_proj.weight"], whole["model.layers.0.mlp.up_proj.weight"])
     # and the files are a model that drafts
-    method = specwb.method("diffuspec", tiny.target(), draft=tmp_path / "part", k=4)
+    method = specwb.method("diffuspec", tiny.target(), head=tmp_path / "part", k=4)
     texts = [specwb.decode(tiny.target(), tiny.PROMPTS, m, max_new_tokens=8).tokens for m in (method, "ar")]
     assert texts[0] == texts[1]
     card = specwb.models.diffusion.load_diffusion(tmp_path / "part", tiny.target()).card
