@@ -309,7 +309,7 @@ def test_leaving_out_a_token_that_is_itself_unlikely_is_seen(monkeypatch):
         draft = real(self, state, noise)
         for depth in range(1, draft.tree.n):
             own = draft.q[:, depth - 1].gather(1, draft.tokens[:, depth : depth + 1])
-            draft.valid[:, depth : depth + 1] &= own >= self.confidence
+            draft.valid[:, depth : depth + 1] &= own >= self.length.confidence
         return draft
 
     monkeypatch.setattr(type(right.drafter), "propose", propose)

@@ -83,8 +83,9 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
         for kind, own in plan["heads"].items():
             mixture, written = plan["corpus"]["mixture"], out / "generated"
             train_head(kind, frozen, out / kind, own, settings[kind], data, mixture, seed=seed + 1, generated=written, note=budget)
-        tokens = settings["diffusion"]["generated"]
-        count_ngram(frozen, out / "ngram", data, plan["corpus"]["mixture"], tokens=tokens, generated=out / "generated", seed=seed + 1)
+        tokens, length = settings["diffusion"]["generated"], settings["diffusion"]["length"]  # the text that the heads share
+        mixture, written = plan["corpus"]["mixture"], out / "generated"
+        count_ngram(frozen, out / "ngram", data, mixture, tokens=tokens, length=length, generated=written, seed=seed + 1)
         save_atomically(lambda path: path.write_text(model_card(out)), out / "README.md")
     except OSError as error:
         raise TrainingError(f"cannot write to {out}: {error}; what is complete there is kept, the same command goes on from it") from error

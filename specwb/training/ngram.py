@@ -37,35 +37,36 @@ def count_for(
     return count_ngram(model, out, data, mixture, order, least, source=source, tokens=tokens, generated=generated, seed=seed)
 
 
-def _check(model: Target, order: int, least: int, source: str, tokens: int) -> None:
+def _check(model: Target, order: int, least: int, source: str, tokens: int, length: int = LENGTH) -> None:
     if source not in SOURCES:
         raise TrainingError(f"text must be {', '.join(SOURCES[:-1])} or {SOURCES[-1]}, got {source!r}")
     if tokens < 1:
         raise TrainingError(f"tokens must be >= 1, got {tokens}")
-    if source != "read" and model.context < LENGTH:
-        raise TrainingError(f"{model.name!r} writes at most {model.context} tokens, too few for texts of {LENGTH}; count with --text read")
+    if source != "read" and model.context < length:
+        raise TrainingError(f"{model.name!r} writes at most {model.context} tokens, too few for texts of {length}; count with --text read")
     NGram.count([np.zeros(1)], model.vocabulary, order, least)
 
 
 def count_ngram(
     model: Target, out: Path, data: Corpus, mixture: dict[str, float], order: int = 3, least: int = 2, *, source: str = "both", tokens: int = TOKENS,
-    generated: Path = Path("build/generated"), seed: int = 0,
+    length: int = LENGTH, generated: Path = Path("build/generated"), seed: int = 0,
 ) -> Path:  # fmt: skip
     """Write ``ngram.npz`` and ``card.json`` to the folder ``out`` and return it; the same run finished is left as it is.
 
     Args:
         model: whose tokens are counted. order, least: see :meth:`specwb.ngram.NGram.count`.
         source: "read": the training text; "generated": what the target wrote; "both": either, token for token.
-        tokens: of the target's own text, the first twentieth of its rows held out; with 256 a row and the seed of a trained head it is that head's.
+        tokens: of the target's own text, the first twentieth of its rows held out; with ``length`` a row and the seed of a trained head it is that
+            head's.
     The card has minus the mean log-likelihood of held-out text by domain, in nats a token, under either smoothing. Backoff's scores are no
     probability: its number says what became better and is not to be compared with the other.
 
     Raises:
         TrainingError: an unknown source, no tokenizer, or something else in ``out``. NGramError, DataError: text that cannot be counted or read.
     """
-    _check(model, order, least, source, tokens)
+    _check(model, order, least, source, tokens, length)
     run = {"kind": "ngram", "order": order, "least": least, "seed": seed, "text": source, "corpus": data.sha256, "target": model.fingerprint,
-           "mixture": mixture, "tokens": 0 if source == "read" else tokens}  # fmt: skip
+           "mixture": mixture, "tokens": 0 if source == "read" else tokens, "length": length}  # fmt: skip
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
     if finished(out, identity):
         say(f"{out} holds these n-grams, finished")
@@ -73,7 +74,7 @@ def count_ngram(
     streams, held_out = list(data.train.values()) if source != "generated" else [], dict(data.held_out)
     read = sum(map(len, streams))
     if source != "read":
-        own = generated_text(model, data, generated, tokens=tokens, length=LENGTH, mixture=mixture, seed=seed)
+        own = generated_text(model, data, generated, tokens=tokens, length=length, mixture=mixture, seed=seed)
         held = -(-len(own) // HELD)
         # a row begins with training text, which is counted where it was read
         streams += list(own[held:, PROMPT:])

@@ -100,8 +100,10 @@ def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
         lab.build(made / "two", "smoke", "cpu")
     two = lab.build(made / "two", "smoke", "cpu")
     assert calls
-    for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon"):
+    for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "diffusion"):
         assert weights_hash(one / name) == weights_hash(two / name)
+    assert json.loads((one / "diffusion" / "card.json").read_text())["start"] == "draft"
+    assert (one / "ngram" / "ngram.npz").read_bytes() == (two / "ngram" / "ngram.npz").read_bytes()
 
     # half of the distillation's text is the target's own, and the heads share it: training text continued, the same after an interrupt
     (folder,) = (one / "generated").iterdir()
