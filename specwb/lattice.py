@@ -2,7 +2,7 @@
 
 Such a drafter gives a law for every place of its block and none for a path: two likely neighbours need not follow one another. A
 :class:`Lattice` has the few likely tokens of every place; :func:`beam` looks for the path that both the drafter and a causal :class:`Proxy`
-(specwb.ngram) like, with the score of a path ``x_1 .. x_m`` after the known tokens ``c``
+(specwb.proxy) like, with the score of a path ``x_1 .. x_m`` after the known tokens ``c``
 
     score(x) = sum_i  lam log q_i(x_i) + (1 - lam) log r(x_i | the last order - 1 tokens of c, x_1 .. x_{i-1}).
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specwb.ngram import Proxy, last
+from specwb.proxy import Proxy, last
 
 PATHS = 1_000_000  # most that exhaustive lists
 

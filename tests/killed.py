@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from specwb.training import fit, heads
 
@@ -32,3 +34,17 @@ def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[]
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return torch.load(checkpoint, weights_only=True)["step"]
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def resumed_alike(monkeypatch: pytest.MonkeyPatch, folder: Path, train: Callable[..., Path], steps: int) -> dict[str, Tensor]:
+    """Weights of a run of ``train(out)`` to its end, after one that was killed and went on was found equal to it bit for bit."""
+    whole = weights(train(folder / "whole"))
+    assert 0 < killed(monkeypatch, folder / "part.checkpoint.pt", lambda: train(folder / "part")) < steps
+    part = weights(train(folder / "part"))
+    assert whole.keys() == part.keys()
+    assert all(torch.equal(whole[name], part[name]) for name in whole)
+    return whole

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from specwb.lattice import Lattice, Path, beam, candidates, exhaustive, viterbi
-from specwb.ngram import NGram, OnlineNGram, Uniform
+from specwb.ngram import NGram
+from specwb.proxy import OnlineNGram, Uniform
 
 V, END, OTHER = 12, 11, 10
 INF = math.inf

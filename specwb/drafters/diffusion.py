@@ -19,9 +19,9 @@ from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.masked import Blocks
 from specwb.models.target import Target, prefill
-from specwb.ngram import Proxy, last, read_along
 from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, inverse_cdf
+from specwb.proxy import Proxy, last, read_along
 from specwb.tree import GrownTree, Tree
 
 DRAWS = ("search", "sample")

@@ -14,8 +14,9 @@ from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.target import Target
-from specwb.ngram import SMOOTHINGS, Cached, KenLM, NGram, NGramError, OnlineNGram, Proxy, Uniform
+from specwb.ngram import SMOOTHINGS, NGram
 from specwb.options import MethodError, spell, whole
+from specwb.proxy import Cached, KenLM, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.tree import MOST
 
 

@@ -19,12 +19,12 @@ from specwb.drafters.diffusion import trie
 from specwb.engine import Prompt, PromptError, decode, token_rows
 from specwb.flow import Draft, Law
 from specwb.lattice import Lattice, beam, candidates, viterbi
-from specwb.models.diffusion import DiffusionModel
+from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block
 from specwb.models.target import Target
-from specwb.ngram import Proxy, read_along
 from specwb.options import whole
 from specwb.probability import Sampling
+from specwb.proxy import Proxy, read_along
 from specwb.tree import Tree
 
 
@@ -234,8 +234,7 @@ class Replay:
 
 def _checked(target: Target, model: DiffusionModel, texts: Sequence[Prompt], k: int) -> list[list[int]]:
     rows = token_rows(target, texts)
-    if model.vocabulary < target.vocabulary:
-        raise ValueError(f"the diffusion model has {model.vocabulary} tokens, {target.name!r} {target.vocabulary}")
+    check_ids("the model", model, target)
     for i, row in enumerate(rows):
         for name, room in ((target.name, target.context), ("the diffusion model", model.context + model.spared)):
             if len(row) + k > room:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, MONOSPACE, PALETTE, figure
+from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, MONOSPACE, figure, lines
 from specwb.figures.tree import edges_of
 from specwb.verify.exact import depths
 
@@ -114,24 +114,8 @@ def by_nodes(curves: Mapping[str, Sequence[float]], title: str, yaxis: str, xaxi
     Raises:
         ValueError: no curve, or more than eight.
     """
-    if not 1 <= len(curves) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
-    lines = [
-        go.Scatter(
-            x=list(range(1, len(values) + 1)), y=[None if v is None else round(v, 4) for v in values], mode="lines+markers", name=name,
-            hovertemplate="%{x} nodes: %{y:.2f}<extra>%{fullData.name}</extra>",
-            line={"color": colour, "dash": dash, "width": 2}, marker={"symbol": symbol, "size": 6},
-        )
-        for (name, values), (colour, dash, symbol) in zip(curves.items(), PALETTE, strict=False)
-    ]  # fmt: skip
-    return figure(
-        *lines,
-        title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        xaxis={"title": {"text": xaxis}},
-        yaxis={"title": {"text": yaxis}, "rangemode": "tozero"},
-        height=430,
-        margin={"l": 60, "r": 20, "t": 100, "b": 50},
-    )
+    points = {name: (list(range(1, len(values) + 1)), [None if v is None else round(v, 4) for v in values]) for name, values in curves.items()}
+    return lines(points, title, yaxis, xaxis, height=430, size=6, hover="%{x} nodes: %{y:.2f}<extra>%{fullData.name}</extra>")
 
 
 # ------------------------------------------------------------------------------------------------------------------------ parts

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, PALETTE, figure
+from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, figure, lines
 
 SHADES = [[0, "#F1F7FB"], [0.1, "#CFE5F2"], [0.4, "#9CCDE8"], [1, "#56B4E9"]]  # light enough for dark words
 LOOKS = (("#D55E00", "solid", "circle-open"), ("#0072B2", "dash", "square-open"), ("#222222", "dot", "diamond-open"))
@@ -143,20 +143,5 @@ def by_setting(curves: Mapping[str, Mapping[float, float]], title: str, yaxis: s
     Raises:
         ValueError: no curve, or more than eight.
     """
-    if not 1 <= len(curves) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
-    lines = [
-        go.Scatter(
-            x=list(values), y=[round(float(v), 4) for v in values.values()], mode="lines+markers", name=name,
-            line={"color": colour, "dash": dash, "width": 2}, marker={"symbol": symbol, "size": 8},
-        )
-        for (name, values), (colour, dash, symbol) in zip(curves.items(), PALETTE, strict=False)
-    ]  # fmt: skip
-    return figure(
-        *lines,
-        title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        xaxis={"title": {"text": xaxis}},
-        yaxis={"title": {"text": yaxis}, "rangemode": "tozero"},
-        height=400,
-        margin={"l": 60, "r": 20, "t": 100, "b": 50},
-    )
+    points = {name: (list(values), [round(float(v), 4) for v in values.values()]) for name, values in curves.items()}
+    return lines(points, title, yaxis, xaxis)

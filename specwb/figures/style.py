@@ -5,6 +5,7 @@ Colour never carries a meaning alone: line dashes, hatching, marker shapes or si
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
 import plotly.graph_objects as go
@@ -49,3 +50,31 @@ def label(tokenizer: object, token: int) -> str:
 def visible(text: str) -> str:
     """Text escaped for HTML (plotly reads tags in labels), with its white space made visible."""
     return escape(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥"), quote=False)
+
+
+def lines(
+    points: Mapping[str, tuple[list, list]], title: str, yaxis: str, xaxis: str, height: int = 400, size: int = 8, hover: str | None = None
+) -> go.Figure:
+    """Lines through points, each with a colour, dash and symbol of its own.
+
+    Args: points: name -> x and y, at most eight. size: of a symbol. hover: what a point says, default plotly's words.
+    Raises:
+        ValueError: no line, or more than eight.
+    """
+    if not 1 <= len(points) <= len(PALETTE):
+        raise ValueError(f"between one and {len(PALETTE)} curves, got {len(points)}")
+    drawn = [
+        go.Scatter(
+            x=x, y=y, mode="lines+markers", name=name, hovertemplate=hover,
+            line={"color": colour, "dash": dash, "width": 2}, marker={"symbol": symbol, "size": size},
+        )
+        for (name, (x, y)), (colour, dash, symbol) in zip(points.items(), PALETTE, strict=False)
+    ]  # fmt: skip
+    return figure(
+        *drawn,
+        title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
+        xaxis={"title": {"text": xaxis}},
+        yaxis={"title": {"text": yaxis}, "rangemode": "tozero"},
+        height=height,
+        margin={"l": 60, "r": 20, "t": 100, "b": 50},
+    )

@@ -14,7 +14,8 @@ import torch
 from specwb.files import whole_folder
 from specwb.models.load import load, resolve_device
 from specwb.models.target import Target
-from specwb.ngram import SMOOTHINGS, NGram, log_likelihood
+from specwb.ngram import SMOOTHINGS, NGram
+from specwb.proxy import log_likelihood
 from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, save_atomically, say
 from specwb.training.generate import PROMPT, generated_text

@@ -14,7 +14,7 @@ from specwb.evaluation.lattices import Place, Replay, expected
 from specwb.figures.style import label
 from specwb.lattice import Path, beam, viterbi
 from specwb.models.target import Target
-from specwb.ngram import Proxy
+from specwb.proxy import Proxy
 from specwb.widgets.live import STYLE, Explorer
 
 

@@ -25,8 +25,9 @@ from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.checkpoint import HeadError
 from specwb.models.diffusion import DiffusionModel, build
 from specwb.models.masked import Blocks, block
-from specwb.ngram import Cached, NGram, OnlineNGram, Uniform
+from specwb.ngram import NGram
 from specwb.options import MethodError
+from specwb.proxy import Cached, OnlineNGram, Uniform
 
 V, MASK, PROMPTS = tiny.VOCABULARY, tiny.MASK, tiny.PROMPTS
 UNIFORM = Uniform(V)

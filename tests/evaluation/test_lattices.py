@@ -13,7 +13,8 @@ import specwb
 from specwb.evaluation import lattices
 from specwb.lattice import Lattice, beam, viterbi
 from specwb.models.masked import block
-from specwb.ngram import NGram, OnlineNGram, Uniform
+from specwb.ngram import NGram
+from specwb.proxy import OnlineNGram, Uniform
 
 TEXTS = [[1, 2, 3], [5], [7, 8, 9, 10, 11, 12, 13]]
 K = 5

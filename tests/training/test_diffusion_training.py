@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from killed import killed
-from safetensors.torch import load_file
+from killed import resumed_alike, weights
 from terminal import call
 from torch import Tensor
 
@@ -398,18 +397,9 @@ def train(out: Path, **settings) -> Path:
     return heads.train_head("diffusion", target(), out, {**SIZES, **settings}, budget, text, {"text": 1.0}, seed=3, source="read")
 
 
-def weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
 def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
     """SIGKILL in the middle of a step, after a checkpoint; what is masked when is a function of the step."""
-    whole = weights(train(tmp_path / "whole"))
-    step = killed(monkeypatch, tmp_path / "part.checkpoint.pt", lambda: train(tmp_path / "part"))
-    assert 0 < step < 10
-    part = weights(train(tmp_path / "part"))
-    assert whole.keys() == part.keys()
-    assert all(torch.equal(whole[name], part[name]) for name in whole)
+    whole = resumed_alike(monkeypatch, tmp_path, train, 10)
     # masking is part of it
     other = weights(train(tmp_path / "other", full=1.0))
     assert not torch.equal(other["model.layers.0.mlp.up_proj.weight"], whole["model.layers.0.mlp.up_proj.weight"])

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from killed import killed
-from safetensors.torch import load_file
+from killed import resumed_alike, weights
 from terminal import call
 from torch.nn import functional as F
 
@@ -446,18 +445,9 @@ def train(out: Path, **settings) -> Path:
     return heads.train_head("falcon", tiny.target(), out, chosen, {"steps": 10, "rows": 4, "length": 32}, text, {"text": 1.0}, seed=3, source="read")
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
 def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
     """SIGKILL in the middle of a step, after a checkpoint; what glances when is a function of the step."""
-    whole = weights(train(tmp_path / "whole"))
-    step = killed(monkeypatch, tmp_path / "part.checkpoint.pt", lambda: train(tmp_path / "part"))
-    assert 0 < step < 10
-    part = weights(train(tmp_path / "part"))
-    assert whole.keys() == part.keys()
-    assert all(torch.equal(whole[name], part[name]) for name in whole)
+    whole = resumed_alike(monkeypatch, tmp_path, train, 10)
     # glancing is part of it
     plain = weights(train(tmp_path / "plain", glance=0))
     assert not torch.equal(plain["lstm.weight_ih_l0"], whole["lstm.weight_ih_l0"])

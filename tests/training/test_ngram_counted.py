@@ -12,7 +12,8 @@ import tiny
 from terminal import call
 
 import specwb
-from specwb.ngram import NGram, log_likelihood
+from specwb.ngram import NGram
+from specwb.proxy import log_likelihood
 from specwb.training import corpus
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
