@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Scores, State, Step, Verdict
+from specwb.flow import Draft, Law, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -71,7 +71,7 @@ def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]
     count = torch.where(state.done, 0, count)
     short = (count - 1).clamp_min(0)
     path = verdict.path.gather(1, torch.minimum(place, short[:, None]))
-    return Verdict(path, count - 1, emitted.gather(1, short[:, None]).squeeze(1), verdict.law, emitted), done | state.done
+    return Verdict(path, count - 1, emitted.gather(1, short[:, None]).squeeze(1), verdict.law, emitted, verdict.ahead), done | state.done
 
 
 def rounds(
@@ -130,6 +130,10 @@ def rounds(
         raise ValueError(f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to run eagerly")
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
+    if rescore is not None and chosen.drafter.law(sampling) is Law.ROOTS:
+        raise ValueError(
+            f"{chosen.key}: several roots are drawn before their scores could be changed; decode without logits processors, or with roots=1"
+        )
     eager = graphs is False or trace or clock is not None or rescore is not None or layout != "tree"
     static = not eager and target.device.type in RECORDERS and chosen.drafter.captured
     if graphs and not static:
@@ -170,7 +174,7 @@ def _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static) ->
     drafter = copy.copy(chosen.drafter)
     with torch.inference_mode():
         tree = drafter.tree
-        state = target.open(rows, budgets, max(tree.n, drafter.window) + 1, sampling, ends, drafter.features, static)
+        state = target.open(rows, budgets, max(tree.n, drafter.slots, drafter.window) + 1, sampling, ends, drafter.features, static)
         state.static = static
         drafter.open(state, target)
         if static:
@@ -308,11 +312,19 @@ def decode(
 
 
 def _offered(step: Step) -> Tensor:
-    """``[B]``: did the last accepted node have candidates."""
+    """``[B]``: did the last node that stays have candidates: the last accepted one, or the closing token's where that is a node."""
     last = step.verdict.path.gather(1, step.verdict.accepted.clamp_min(0)[:, None])
     kids = step.draft.tree.kids.expand(len(last), -1, -1)
-    below = kids.gather(1, last[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
-    return ((below >= 0) & step.draft.valid.gather(1, below.clamp_min(0))).any(1)
+
+    def below(node: Tensor) -> tuple[Tensor, Tensor]:
+        found = kids.gather(1, node[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
+        return found.clamp_min(0), (found >= 0) & step.draft.valid.gather(1, found.clamp_min(0))
+
+    nodes, there = below(last)
+    if step.verdict.ahead is not None:
+        closing = there & (step.draft.tokens.gather(1, nodes) == step.verdict.closing[:, None])
+        _, there = below(nodes.gather(1, closing.int().argmax(1, keepdim=True)))
+    return there.any(1)
 
 
 def _single(prompts: Prompt | Sequence[Prompt]) -> bool:

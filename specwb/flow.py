@@ -29,6 +29,7 @@ class Law(Enum):
     IID_PATHS = "whole paths drawn from the draft independently"
     TOP_AND_SAMPLE = "the most probable tokens and, last, one drawn from the rest"
     COUPLED = "paths drawn with the noise that the verification uses again"
+    ROOTS = "several tokens drawn from the target's own law, of which one stays, and candidates below them"
 
 
 class LawMismatch(ValueError):
@@ -90,7 +91,10 @@ class State:
         return begin, positions, self.tokens.gather(1, positions)
 
     def tree_mask(self, tree: Tree, dtype: torch.dtype) -> Tensor:
-        """:func:`specwb.mask.tree_mask` of this round, made once for drafter and target."""
+        """:func:`specwb.mask.tree_mask` of this round, made once for drafter and target; of a cut tree a slice of the whole one's."""
+        whole = self._masks.get((tree.whole, dtype))
+        if whole is not None:
+            return whole[:, : tree.n, : self.horizon - 1 + tree.n]
         key = (tree, dtype)  # the tree itself: an id is used again once its tree is gone
         if key not in self._masks:
             self._masks[key] = tree_mask(tree, self.known, self.horizon, dtype)
@@ -132,7 +136,9 @@ class Draft:
     tokens [B,n] (column 0 is the pending token), valid [B,n] (may be accepted);
     q [B,r,V] and q_row [R,n]: for sampled laws the row a node's CHILDREN were drawn from (-1 for none). Under TOP_AND_SAMPLE it is the law of
     the one that was drawn, which is 0 on the deterministic ones;
-    race [B,D+1,K,V]: under COUPLED the exponential variables of K paths at each of the next D + 1 places.
+    race [B,D+1,K,V]: under COUPLED the exponential variables of K paths at each of the next D + 1 places;
+    hidden [B,n,H]: states that entered layer ``start_layer`` at every node, where the drafter has run the target's layers before it already and
+    their keys and values lie in the target's cache: the target goes on from there.
     """
 
     tree: Tree
@@ -142,6 +148,8 @@ class Draft:
     q: Tensor | None = None
     q_row: Tensor | None = None
     race: Tensor | None = None
+    hidden: Tensor | None = None
+    start_layer: int = 0
 
     def q_of(self, node: Tensor) -> Tensor | None:
         """``[B]`` node indices -> ``[B,V]``: what their children were drawn from."""
@@ -199,7 +207,7 @@ class Verdict:
     """path [B,D+1] node indices (path[:,0] = 0; past ``accepted`` repeats the last), accepted [B] (-1: the row had finished), closing [B].
 
     law [B,V]: what the closing token was drawn from (None in greedy decoding); when ``trim`` cut a block short it is the law of
-    the untrimmed closing token.
+    the untrimmed closing token. ahead [B,V]: where the closing token has been scored already, the law (at T = 0 the logits) of what comes after it.
     """
 
     path: Tensor
@@ -207,6 +215,7 @@ class Verdict:
     closing: Tensor
     law: Tensor | None = None
     emitted: Tensor | None = None  # [B,D+1] tokens this round appends, valid up to accepted + 1
+    ahead: Tensor | None = None
 
     @property
     def count(self) -> Tensor:

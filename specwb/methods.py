@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,13 +11,15 @@ from specwb.drafters import heads
 from specwb.drafters.ar import Autoregressive
 from specwb.drafters.base import Drafter
 from specwb.drafters.diffuspec import diffuspec
+from specwb.drafters.kangaroo import kangaroo
 from specwb.drafters.level import DRAWS, LevelDrafter
 from specwb.drafters.lookahead import Lookahead
+from specwb.drafters.mcsd_ti import mcsd_ti
 from specwb.drafters.pld import PromptLookup
 from specwb.drafters.sps import SCHEDULES, ScheduledChain
 from specwb.flow import Exactness, Law, LawMismatch
 from specwb.graphs import Arena
-from specwb.models.load import check_pair, load
+from specwb.models.load import draft_model
 from specwb.models.target import Target
 from specwb.options import MethodError, parse_value, shape, spell, whole
 from specwb.probability import Sampling
@@ -33,6 +34,7 @@ _USUAL = {
     Law.IID_PATHS: "rrs",
     Law.TOP_AND_SAMPLE: "top",
     Law.COUPLED: "coupled",
+    Law.ROOTS: "longest",
 }
 
 
@@ -62,7 +64,7 @@ class Method:
         except LawMismatch as error:
             fit = [name for name, kind in RULES.items() if kind.exactness is Exactness.LOSSLESS and _fits(kind(), *how)]
             raise LawMismatch(f"{error}; what fits them: {', '.join(fit) or 'no rule'}") from None
-        return Greedy() if sampling.greedy else rule
+        return (rule.cold() or Greedy()) if sampling.greedy else rule
 
 
 @dataclass(frozen=True)
@@ -205,22 +207,6 @@ def _default(parameter: inspect.Parameter | None) -> object:
     return None if parameter is None else parameter.default
 
 
-def draft_model(target: Target, draft: object) -> Target:
-    chosen = draft if draft is not None else target.draft
-    if chosen is None:
-        raise MethodError(f"{target.name!r} has no draft model of its own; name one with draft=")
-    # one copy of a named draft a target, however many methods use it
-    if isinstance(chosen, str):
-        cache = target.__dict__.setdefault("_drafts", {})
-        if chosen not in cache:
-            cache[chosen] = load(chosen, dtype=target.dtype, device=target.device)
-        chosen = cache[chosen]
-    if not isinstance(chosen, Target):
-        chosen = load(typing.cast(typing.Any, chosen), dtype=target.dtype, device=target.device)
-    check_pair(target, chosen)
-    return chosen
-
-
 def ar(target: Target) -> Drafter:
     return Autoregressive()
 
@@ -310,6 +296,14 @@ _LI_DIFFU = """@article{li2025diffuspec,
   title={{DiffuSpec}: Unlocking Diffusion Language Models for Speculative Decoding},
   author={Li, Guanghao and Fu, Zhihui and Fang, Min and Zhao, Qibin and Tang, Ming and Yuan, Chun and Wang, Jun},
   journal={arXiv:2510.02358}, year={2025}}"""
+_LIU = """@inproceedings{liu2024kangaroo,
+  title={Kangaroo: Lossless Self-Speculative Decoding for Accelerating {LLM}s via Double Early Exiting},
+  author={Liu, Fangcheng and Tang, Yehui and Liu, Zhenhua and Ni, Yunsheng and Tang, Duyu and Han, Kai and Wang, Yunhe},
+  booktitle={NeurIPS}, year={2024}}"""
+_LU = """@inproceedings{lu2024improving,
+  title={Improving Multi-candidate Speculative Decoding},
+  author={Lu, Xiaofan and Zeng, Yixiao and Ma, Feiyang and Yu, Zixu and Levorato, Marco},
+  booktitle={NeurIPS Efficient Natural Language and Speech Processing Workshop}, year={2024}}"""
 
 register("ar", ar, paper="plain decoding, the reference")
 register("sps", sps, paper="Leviathan et al. 2023; Chen et al. 2023", needs="a draft model", bibtex=_LEVIATHAN)
@@ -334,3 +328,5 @@ register("eagle3", heads.eagle3, paper="Li et al. 2025, arXiv 2503.01840", needs
 register("falcon", heads.falcon, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", bibtex=_GAO, head="falcon")
 register("falcon_dynamic", heads.falcon_dynamic, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", head="falcon")
 register("diffuspec", diffuspec, paper="Li et al. 2025, arXiv 2510.02358", needs="a diffusion model", bibtex=_LI_DIFFU, head="diffusion")
+register("kangaroo", kangaroo, paper="Liu et al. 2024, arXiv 2404.18911", needs="a trained adapter", bibtex=_LIU, head="kangaroo")
+register("mcsd_ti", mcsd_ti, paper="Lu et al. 2024, arXiv 2409.10644", needs="a draft model and a decision model", bibtex=_LU, head="decision")

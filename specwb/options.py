@@ -59,6 +59,13 @@ def whole(name: str, value: object, low: int = 1) -> int:
     return value
 
 
+def share(name: str, value: object) -> float:
+    """A number in [0, 1], such as a threshold for probabilities."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise MethodError(f"{name} must be in [0, 1], got {value!r}")
+    return float(value)
+
+
 def shape(name: str, tree: object) -> Tree:
     """A tree from what an option can be: a :class:`Tree`, children a node by level (4-2-2), or the parents of nodes 1, 2, .. (0.0.1.1.2).
 

@@ -113,3 +113,8 @@ def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         left.scatter_(-1, x.unsqueeze(-1), 0.0)
         tokens.append(x)
     return torch.stack(tokens, -1), torch.stack(ok, -1)
+
+
+def entropy(logq: Tensor) -> Tensor:
+    """``[..,V]`` logarithms of probabilities -> ``[..]`` nats; a token without probability counts nothing."""
+    return -(logq.exp() * logq.clamp_min(torch.finfo(logq.dtype).min)).sum(-1)

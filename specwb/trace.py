@@ -22,7 +22,7 @@ class Test:
     p: float
     q: float | None
     u: float | None
-    decision: str  # accepted | rejected | not tested | invalid
+    decision: str  # accepted | rejected | not tested | invalid; of several roots closing | not kept
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,9 @@ def _along(step: Step, verdict: Verdict, row: int) -> list[Level]:
         for j, kid in enumerate(k for k in draft.tree.kids[of, node].tolist() if k >= 0):
             token = int(draft.tokens[row, kid])
             taken = d < accepted and kid == path[d + 1]
-            decision = "invalid" if not bool(draft.valid[row, kid]) else "accepted" if taken else "rejected"
+            left = "not kept" if verdict.ahead is not None and not d else "rejected"  # roots are not tested
+            closes = verdict.ahead is not None and d == accepted and token == int(verdict.closing[row])  # a drafted token stays as the closing one
+            decision = "invalid" if not bool(draft.valid[row, kid]) else "accepted" if taken else "closing" if closes else left
             tests.append(Test(j, token, _text(step, token), float(p[token]), None if q is None else float(q[row, token]), None, decision))
         if tests:
             law = p if d < accepted or verdict.law is None else verdict.law[row]

@@ -35,6 +35,7 @@ class Tree:
     """
 
     own_kids = False  # kids are of one round's tokens
+    whole: Tree | None = None  # of a prefix: what it is the leading block of
 
     def __init__(self, parents: Sequence[Sequence[int]], device: torch.device | str = "cpu", unverified: int = 0) -> None:
         self.host = tuple(tuple(int(p) for p in row) for row in parents)
@@ -72,6 +73,7 @@ class Tree:
         self.padded = any(p < 0 for row in self.host for p in row[1:])
         self.device = torch.device(device)
         self._tables: dict[torch.dtype, Tensor] = {}
+        self._prefixes: dict[int, Tree] = {}
 
         def tensor(rows: Sequence) -> Tensor:
             return torch.tensor(rows, dtype=torch.long, device=self.device)
@@ -131,8 +133,28 @@ class Tree:
         return self._tables[dtype]
 
     def prefix(self, d: int) -> Tree:
-        """The tree cut below depth d: in level order a leading block of every tensor (the sliced topology-aware mask)."""
-        return Tree([self.host[0][: self.levels[d][1]]], self.device)
+        """The tree cut below depth d, made once: in level order every tensor of it is a leading block of this one's, mask included. Nothing is built
+        again (theorem 13.1), which is all that a dynamic sliced topology-aware mask is.
+
+        Source: Lu et al. 2024, arXiv 2409.10644, where it is said of W chains.
+        """
+        if d >= self.D:
+            return self
+        if d not in self._prefixes:
+            n = self.levels[d][1]
+            tree = self._prefixes[d] = copy.copy(self)
+            tree.host, tree.depths = (self.host[0][:n],), (self.depths[0][:n],)
+            tree.below = ((*self.below[0][: self.levels[d][0]], *[()] * (n - self.levels[d][0])),)
+            tree.n = tree.v = n
+            tree.D, tree.widths, tree.K = d, self.widths[:d], max(self.widths[:d], default=0)
+            tree.parent, tree.depth, tree.rank = (x[:, :n] for x in (self.parent, self.depth, self.rank))
+            tree.mask, tree.trail = self.mask[:, :n, :n], self.trail[:, :n, : d + 1]
+            kids = self.kids[:, :n, : max(tree.K, 1)]
+            tree.kids = torch.where(kids < n, kids, -1)
+            tree.whole, tree._tables, tree._prefixes = self.whole or self, {}, {}
+            for name in ("is_chain", "is_paths", "levels"):
+                tree.__dict__.pop(name, None)
+        return self._prefixes[d]
 
     def to(self, device: torch.device | str) -> Tree:
         return self if torch.device(device) == self.device else Tree(self.host, device, self.n - self.v)
@@ -174,7 +196,7 @@ class Tree:
         above = first.gather(1, parent.clamp_min(0).expand(len(tokens), -1))
         below = child[:, None] & (above[:, None] == (first[:, :, None] if repeats else node[:, None]))  # [B,v,v]: j is a child of i in the trie
         trie = copy.copy(self)
-        trie.own_kids = True
+        trie.own_kids, trie._prefixes = True, {}
         # as many children as the next level has nodes
         trie.widths = tuple(max(ds[: self.v].count(d + 1) for ds in self.depths) for d in range(self.D))
         trie.K = max(trie.widths, default=0)
@@ -258,6 +280,9 @@ class GrownTree(Tree):
     @cached_property
     def depths(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
         return tuple(map(tuple, self.depth.tolist()))
+
+    def prefix(self, d: int) -> Tree:
+        raise ValueError("a tree that is made anew every round has no prefixes: its nodes are in no common order of levels")
 
     def _copy(self, change: Callable[[Tensor], Tensor]) -> GrownTree:
         tree = copy.copy(self)

@@ -86,7 +86,7 @@ def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatc
     assert compared > 3
 
 
-@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "medusa", "eagle", "eagle2", "eagle3"])
+@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "medusa", "eagle", "eagle2", "eagle3", "kangaroo", "mcsd_ti"])
 def test_our_methods_are_captured(key):
     assert made(key, {}, PAIRS[0]).drafter.captured
 
@@ -108,7 +108,7 @@ def test_two_decodings_at_once_have_an_arena_each(taped):
     assert last == alone
 
 
-@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "pld", "lookahead", "eagle2"])
+@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "pld", "lookahead", "eagle2", "kangaroo", "mcsd_ti"])
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monkeypatch):
     pair = PAIRS[0]

@@ -20,6 +20,7 @@ from specwb import engine
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.falcon import FalconDrafter
+from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.drafters.level import LevelDrafter
 from specwb.models.cache import KVCache
 
@@ -89,6 +90,17 @@ VARIANTS: dict[str, list[dict]] = {
         {"k": 6, "chunk": 2, "confidence": 0.2, "lam": 0.9},
         {"k": 4, "draw": "sample"}, {"k": 3, "draw": "sample", "paths": 2}, {"k": 4, "steps": 2, "lam": 1.0},
     ],
+    "kangaroo": [
+        {"gamma": 4, "eta": 0}, {"gamma": 4, "eta": 0.15}, {"tree": LOPSIDED, "eta": 0.1, "stop": "scaled"},
+        {"tree": True, "gamma": 3, "top": 3, "nodes": 9, "eta": 0.05}, {"gamma": 3, "eta": 0.05, "stop": "entropy", "head": Head("kangaroo0")},
+        {"tree": (2, 1, 1), "eta": 0.15, "head": Head("kangaroo2layer")}, {"tree": True, "top": 2, "eta": 0, "head": Head("kangaroo1mlp")},
+    ],
+    "mcsd_ti": [
+        {"tree": (2, 1, 3), "threshold": 0.79}, {"tree": LOPSIDED, "stop": "top", "threshold": 0.14, "head": None},
+        {"tree": (1, 1, 1, 1), "stop": "entropy", "threshold": 0.028, "draw": "top", "head": None},
+        {"tree": (3, 1, 1), "stop": "hard", "threshold": 0.5, "draw": "with"},
+        {"tree": (2, 1, 2), "stop": "top", "threshold": 0.14, "rule": "traversal", "head": None}, {"stop": "none", "tree": (2, 2), "head": None},
+    ],
 }  # fmt: skip
 # these know only what repeats in a text, and random models hardly repeat: their acceptance is tested in tests/drafters
 FROM_THE_TEXT = {"pld", "lookahead"}
@@ -96,7 +108,7 @@ FROM_THE_TEXT = {"pld", "lookahead"}
 NEEDS: dict[str, dict] = {
     "medusa": {"head": Head("medusa")}, "eagle": {"head": Head("eagle")}, "eagle2": {"head": Head("eagle")}, "eagle3": {"head": Head("eagle3")},
     "falcon": {"head": Head("falcon")}, "falcon_dynamic": {"head": Head("falcon")},
-    "diffuspec": {"head": Head("diffusion")},
+    "diffuspec": {"head": Head("diffusion")}, "kangaroo": {"head": Head("kangaroo")}, "mcsd_ti": {"head": Head("decision")},
 }  # fmt: skip
 
 CASES = [(key, options) for key in specwb.METHODS for options in VARIANTS.get(key, [{}])]
@@ -209,7 +221,7 @@ def test_draft_equal_to_target_is_always_accepted(key, options, pair, temperatur
         cut = step.state.done  # the limit may fall inside what was accepted
         assert (cut | (step.verdict.accepted == drafted)).all()
         whole += drafted[step.verdict.accepted >= 0].tolist()
-    if {"schedule", "confidence"} & set(options):  # these draft what they choose
+    if {"schedule", "confidence", "threshold"} & set(options):  # these draft what they choose
         assert len(set(whole)) > 1
     else:
         assert whole == [full - 1] * 15
@@ -304,7 +316,10 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         for cache in caches:
             assert cache is not state.cache
             for row in range(state.rows):
-                if isinstance(drafter, EagleDrafter):
+                if isinstance(drafter, KangarooDrafter):
+                    good = int(state.known[row]) - drafter.window
+                    fresh = tiny.recomputed_adapter(drafter, pair.target, state.tokens[row, :good]) if good > 0 else None
+                elif isinstance(drafter, EagleDrafter):
                     # all pairs of the text before the round: what a round draws it feeds anew in the next
                     good = int(step.known[row]) - 1
                     ends = drafter.ends[row] if isinstance(drafter, FalconDrafter) else None
@@ -322,7 +337,8 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[22, 18, 20], temperature=temperature, seed=2)
     if temperature and key not in FROM_THE_TEXT:
         assert len(lengths - {-1}) >= min(2, method.drafter.tree.D + 1), "one acceptance length alone proves little"
-    if "draft" in specwb.METHODS[key].options or isinstance(method.drafter, EagleDrafter):
+    has_cache = isinstance(method.drafter, EagleDrafter) or getattr(method.drafter, "stack", None) is not None
+    if "draft" in specwb.METHODS[key].options or has_cache:
         assert checked > 10, "no drafter cache was compared"
 
 

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwb import Tree
+from specwb.flow import State
 from specwb.mask import causal_mask, tree_mask
+from specwb.probability import Sampling
 from specwb.tree import GrownTree
 
 
@@ -278,3 +280,95 @@ def test_merged_rows_of_different_shape():
     tree = Tree([[-1, 0, 0, 1, 2], [-1, 0, 1, -1, -1]])
     trie = tree.merged(torch.tensor([[9, 5, 5, 6, 7], [9, 9, 9, 9, 9]]), torch.ones(2, 5, dtype=torch.bool))
     assert trie.kids.tolist() == [[[1, -1], [3, 4], [-1, -1], [-1, -1], [-1, -1]], [[1, -1], [2, -1], [-1, -1], [-1, -1], [-1, -1]]]
+
+
+# ------------------------------------------------------------------------------------------------------------- depth prefixes
+
+LEVELLED = {
+    "branching": Tree.branching(3, 2, 1),
+    "widest below": Tree.branching(2, 1, 3),
+    "lopsided": Tree.paths([(0, 0, 0, 0), (0, 1), (1, 0, 0), (2,), (1, 1)]),
+    "chain": Tree.chain(4),
+    "paths": Tree.branching(4, 1, 1),
+    "one level": Tree.branching(5),
+    "one long path": Tree.paths([(0,), (1,), (2, 0, 0)]),
+}
+SAME = ("host", "below", "depths", "R", "n", "v", "D", "K", "widths", "levels", "is_chain", "is_paths", "in_level_order", "padded", "own_kids")
+
+
+def rebuilt(tree: Tree, d: int) -> Tree:
+    """From the parents of the nodes that are no deeper than d, as if the rest had never been."""
+    return Tree([[p for p, depth in zip(tree.host[0], tree.depths[0], strict=True) if depth <= d]])
+
+
+@pytest.mark.parametrize("tree", LEVELLED.values(), ids=LEVELLED)
+def test_a_prefix_is_the_tree_built_anew(tree):
+    """Theorem 13.1, every attribute and every table."""
+    names = ("is_chain", "is_paths", "levels", "in_level_order")
+    _ = [getattr(tree, name) for name in names], tree.table(torch.float64)  # what is kept of the whole tree must not show in its prefixes
+    for d in range(tree.D + 2):
+        cut, fresh = tree.prefix(d), rebuilt(tree, d)
+        for name in SAME:
+            assert getattr(cut, name) == getattr(fresh, name), (d, name)
+        for name in TABLES:
+            assert torch.equal(getattr(cut, name), getattr(fresh, name)), (d, name)
+        for dtype in (torch.float32, torch.float64):
+            assert torch.equal(cut.table(dtype), fresh.table(dtype))
+        assert tree.prefix(d) is cut, "made once"
+        assert cut.prefix(d) is cut.alone(0) is cut.kept() is cut.to("cpu") is cut
+        if d < tree.D:
+            assert cut.mask.data_ptr() == tree.mask.data_ptr(), "the mask is a view of the whole tree's"
+            assert cut.whole is tree
+            assert tree.prefix(d + 1).prefix(d).mask.data_ptr() == tree.mask.data_ptr()
+            assert tree.prefix(d + 1).prefix(d).whole is tree
+        else:
+            assert cut is tree
+            assert tree.whole is None
+
+
+def test_a_prefix_of_a_prefix_is_the_prefix():
+    tree = LEVELLED["lopsided"]
+    for e in range(tree.D):
+        for d in range(e + 1):
+            twice, once = tree.prefix(e).prefix(d), tree.prefix(d)
+            assert all(getattr(twice, name) == getattr(once, name) for name in SAME)
+            assert all(torch.equal(getattr(twice, name), getattr(once, name)) for name in TABLES)
+
+
+@pytest.mark.parametrize("tree", LEVELLED.values(), ids=LEVELLED)
+def test_a_merged_prefix_is_the_merged_tree_built_anew(tree):
+    tokens = torch.randint(2, (3, tree.n), generator=torch.Generator().manual_seed(1))
+    for d in range(1, tree.D):
+        cut, fresh = tree.prefix(d), rebuilt(tree, d)
+        for repeats in (False, True):
+            one, other = (t.merged(tokens[:, : t.n], torch.ones(3, t.n, dtype=torch.bool), repeats) for t in (cut, fresh))
+            assert torch.equal(one.kids, other.kids)
+            assert (one.widths, one.K) == (other.widths, other.K)
+
+
+@pytest.mark.parametrize("tree", LEVELLED.values(), ids=LEVELLED)
+def test_the_rounds_mask_of_a_prefix_is_a_slice(tree):
+    """Whether the whole tree's was made in this round or not, with rows of different lengths."""
+    known, horizon = torch.tensor([7, 3, 1]), 7
+    for d in range(tree.D):
+        wanted = tree_mask(rebuilt(tree, d), known, horizon, torch.float32)
+        state = a_state(known, horizon)
+        assert torch.equal(state.tree_mask(tree.prefix(d), torch.float32), wanted)
+        state = a_state(known, horizon)
+        whole = state.tree_mask(tree, torch.float32)
+        sliced = state.tree_mask(tree.prefix(d), torch.float32)
+        assert torch.equal(sliced, wanted)
+        assert sliced.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr(), "nothing is built again"
+        assert torch.equal(state.tree_mask(tree.prefix(d), torch.float64), wanted.double().masked_fill(wanted < 0, torch.finfo(torch.float64).min))
+
+
+def a_state(known: torch.Tensor, horizon: int) -> State:
+    tokens = torch.zeros(len(known), 20, dtype=torch.long)
+    done, ends = torch.zeros(len(known), dtype=torch.bool), torch.empty(0, dtype=torch.long)
+    return State(tokens, known, known, known + 9, done, ends, Sampling(), horizon, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tree", [Tree([[-1, 0, 1, 0, 3]]), Tree([[-1, 0, 1], [-1, 0, 0]]), Tree([[-1, 0, 1, 1]], unverified=1)], ids=str)
+def test_only_one_tree_in_level_order_has_prefixes(tree):
+    with pytest.raises(ValueError, match="level order"):
+        tree.prefix(1)

@@ -25,10 +25,13 @@ from transformers import (
 
 import specwb
 from specwb.drafters.eagle import EagleDrafter
+from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.models.backbone import Backbone
+from specwb.models.decision import DecisionModel
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
+from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
 from specwb.training.heads import RECIPES, look, step_loss
 from specwb.training.recipe import Moment
@@ -100,38 +103,51 @@ def head(kind: str, family: str = "llama", device: str = "cpu") -> Any:
     return trained(kind, target(family)) if device == "cpu" else copy.deepcopy(head(kind, family)).to(device)
 
 
-def trained(kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: int = 48, temperature: float = 0.25) -> Any:
+def with_draft(target: specwb.Target, draft: specwb.Target) -> specwb.Target:
+    """The same target, with a draft model of its own."""
+    other = copy.copy(target)
+    other.draft = draft  # type: ignore[assignment]
+    return other
+
+
+def trained(
+    kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: int = 48, temperature: float = 0.25, draft: specwb.Target | None = None
+) -> Any:  # fmt: skip
     """A head that was trained for a moment on the target's own texts, those after ``PROMPTS`` among them: right often, not always, which an
     untrained head never is.
 
     ``kind``: a recipe's name. ``vocabulary``: how many of the target's tokens an EAGLE-3 head knows, those that its texts have most of.
-    ``temperature``: of the target's law that it learns; random targets are near uniform at 1.
+    ``temperature``: of the target's law that it learns; random targets are near uniform at 1. ``draft``: of a decision model.
     """
+    own: dict[str, Any] = {"unroll": 2, "regression": 0.0}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        prompts = torch.randint(target.vocabulary, (12, 1)).tolist()
-        known = [[token % target.vocabulary for token in prompt] for prompt in PROMPTS]
-        texts = [text[at : at + 25] for text in _continued(target, known, 40, 0.0) for at in (0, 15)]
-        ids = torch.tensor(texts + _continued(target, prompts, 24, 0.0) + _continued(target, prompts, 24, 1.0))
+        prompts = torch.randint(target.vocabulary, (12,))
+        ids = _texts(target, tuple(prompts.tolist()))
         hidden, rate = target.backbone.config.hidden_size, 1e-2
         if kind == "diffusion":
             # from an almost right model of text, as the shipped one starts from the draft; what it learns is to fill in masks
             made: Any = DiffusionModel(perturbed(target.model, 0.01), mask_id=MASK)
-            target, steps, rate, temperature = with_mask(target), steps * 3 // 5, 3e-3, 1.0
+            target, steps, rate, temperature, own = with_mask(target), steps * 3 // 5, 3e-3, 1.0, DIFFUSION
         elif kind == "medusa":
             made = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
         elif kind == "eagle":
             made = EagleHead(eagle_config(target), hidden)
         elif kind.startswith("falcon"):  # falcon, falcon3, falcon2linear: k and fusion
             k, fusion = int(kind[6:7] or 2), kind[7:] or "lstm"
-            made, kind = FalconHead(eagle_config(target, 2), hidden, k, fusion), "falcon"
+            made, kind, own = FalconHead(eagle_config(target, 2), hidden, k, fusion), "falcon", {**own, "k": k}
+        elif kind.startswith("kangaroo"):  # kangaroo, kangaroo0, kangaroo2layer, kangaroo1mlp: exit and adapter
+            exit, adapter = int(kind[8:9] or 1), kind[9:] or "attention"
+            made, kind, own = KangarooAdapter(eagle_config(target, 1), exit, adapter).start_from(target), "kangaroo", {"exit": exit}
+        elif kind == "decision":
+            made, temperature, own = DecisionModel(hidden), 1.0, {}
+            target = with_draft(target, draft or specwb.load(perturbed(target.model, 0.02)))
         else:
             layers = len(target.backbone.layers)
             made = Eagle3Head(eagle_config(target), hidden, (0, layers // 2, layers), min(vocabulary, target.vocabulary), target.vocabulary)
             if made.ids is not None:
                 made.speak(ids.flatten().bincount(minlength=target.vocabulary).argsort(descending=True, stable=True)[:vocabulary])
-        own = {"k": made.k} if kind == "falcon" else {}
-        recipe = RECIPES[kind](target, DIFFUSION if kind == "diffusion" else {"unroll": 2, "regression": 0.0, **own})
+        recipe = RECIPES[kind](target, own)
         found = look(target, ids, made.features)
         found.logits /= temperature
         optimizer = torch.optim.AdamW(made.parameters(), lr=rate)
@@ -141,6 +157,14 @@ def trained(kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: i
             step_loss(recipe, made, found, Moment(step / steps, 0, step, len(ids))).backward()
             optimizer.step()
     return made.requires_grad_(False).eval()
+
+
+@cache
+def _texts(target: specwb.Target, prompts: tuple[int, ...]) -> Tensor:
+    known = [[token % target.vocabulary for token in prompt] for prompt in PROMPTS]
+    texts = [text[at : at + 25] for text in _continued(target, known, 40, 0.0) for at in (0, 15)]
+    others = [[token] for token in prompts]
+    return torch.tensor(texts + _continued(target, others, 24, 0.0) + _continued(target, others, 24, 1.0))
 
 
 def _continued(target: specwb.Target, prompts: list[list[int]], length: int, temperature: float) -> list[list[int]]:
@@ -206,6 +230,15 @@ def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tenso
             attended, x = drafter.head.enter(embedded, above)
             drafter.stack.run(x, positions, positions, store, m, None, causal=True, attended=attended)
     return store.data[:, 0, :m]
+
+
+def recomputed_adapter(drafter: KangarooDrafter, target: specwb.Target, tokens: Tensor) -> Tensor:
+    """``[layers, m, 2 * kv_heads, head_dim]``: keys and values of an adapter over the states of a text ``[m]``, from nothing."""
+    m = len(tokens)
+    store, positions = drafter.stack.cache(1, m), torch.arange(m)[None]
+    with torch.inference_mode():
+        drafter.stack.run(states(target, tokens[None], drafter.features), positions, positions, store, m, None, causal=True)
+    return store.data[:, 0]
 
 
 def tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:

@@ -86,29 +86,19 @@ def reproduce_falcon(
 
     --seed is of decoding; the ablation's heads are always trained with the same one.
     """
-    from specwb.files import weights_hash
-    from specwb.reproduce import falcon
-    from specwb.reproduce.store import Store, identity, with_commit
+    from specwb.reproduce import falcon, trained
+    from specwb.reproduce.store import Store, identity
 
     questions, model, helper = _pair(prompts, target, None, device, dtype)
-    falcon.check(model)
-    own = {kind: weights_hash(place) for kind in falcon.HEADS if (place := model.own_head(kind)) is not None}
-    arguments = identity(
-        "falcon", model, helper, sha256=model.sha256, draft_sha256=helper.sha256, heads=own, prompts=prompts, rounds=rounds, seed=seed
-    )
+    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "heads": trained.checksums(model, falcon.HEADS), "prompts": prompts}
+    arguments = identity("falcon", model, helper, **own, rounds=rounds, seed=seed)
     store = Store(out, arguments, restart)
     measuring: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
-    ablation = falcon.shipped(model)
+    ablation = trained.shipped(falcon.SHIPPED, model)
     if train:
-        cards = falcon.train(target, heads, device=device)
-        trained = {name: card["sha256"] for name, card in cards.items()}
-        second = Store(out.with_name(f"{out.stem}-ablation.json"), {**arguments, "system": "falcon-ablation", "heads": trained}, restart)
-        second.document |= {"heads": cards, "command": command_line(), "commit": with_commit(second.document)}
-        stopped = _measured(partial(falcon.run, model, questions, second, falcon.ablation_cells(), heads=heads, **measuring))
-        second.save(final=True)
-        ablation = second.document
-        if stopped:
-            raise typer.Exit(130)
+        cards = trained.train("falcon", falcon.VARIANTS, target, heads, device=device)
+        second = _ablation(out, arguments, cards, restart)
+        ablation = _trained(second, partial(falcon.run, model, questions, second, falcon.ablation_cells(), heads=heads, **measuring))
     run = partial(falcon.run, model, questions, store, falcon.own_cells(), **measuring)
     _reproduced(store, run, partial(falcon.report, store, ablation), falcon)
 
@@ -127,16 +117,82 @@ def reproduce_diffuspec(
     restart: RESTART = False,
 ) -> None:
     """DiffuSpec: its tables 1, 2, 4 and 5 and figures 5 to 7 beside the same comparisons here, and those that the paper lacks, with verdicts."""
-    from specwb.reproduce import diffuspec
+    from specwb.reproduce import diffuspec, trained
     from specwb.reproduce.store import Store, identity
 
     questions, model, helper = _pair(prompts, target, None, device, dtype)
-    heads = diffuspec.trained(model, diffusion)
+    heads = trained.checksums(model, diffuspec.HEADS, {"diffusion": diffusion})
     own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "heads": heads, "prompts": prompts, "rounds": rounds, "seed": seed}
     store = Store(out, identity("diffuspec", model, helper, **own), restart)
     measuring: dict[str, Any] = {"draft": diffusion, "rounds_each": rounds, "seconds": seconds, "seed": seed}
     run = partial(diffuspec.run, model, questions, store, diffuspec.cells(), **measuring)
     _reproduced(store, run, partial(diffuspec.report, store), diffuspec)
+
+
+@reproduce.command("kangaroo")
+def reproduce_kangaroo(
+    out: RESULTS = Path("build/reproduce/kangaroo.json"),
+    train: Annotated[bool, typer.Option("--train", help="Train and measure the ablation's adapters instead of showing the shipped results.")] = False,
+    heads: Annotated[Path, typer.Option(help="Where --train keeps its adapters; those that are finished stay.")] = Path(
+        "build/heads/kangaroo-ablation"
+    ),
+    head: Annotated[str | None, typer.Option(help="Folder of an adapter; default the target's own.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
+) -> None:
+    """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures beside the paper's, predicted speedups, with verdicts.
+
+    --seed is of decoding; the ablation's adapters are always trained with the same one.
+    """
+    from specwb.reproduce import kangaroo, trained
+    from specwb.reproduce.store import Store, identity
+
+    questions, model, helper = _pair(prompts, target, None, device, dtype)
+    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "prompts": prompts, "rounds": rounds, "seed": seed}
+    arguments = identity("kangaroo", model, helper, heads=trained.checksums(model, kangaroo.HEADS, {"kangaroo": head}), **own)
+    store = Store(out, arguments, restart)
+    measuring: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
+    ablation = trained.shipped(kangaroo.SHIPPED, model)
+    kangaroo.built(model, kangaroo.own_cells(), {cell: head for cell in kangaroo.own_cells() if cell.kind == "kangaroo"})  # before it takes long
+    if train:
+        cards = trained.train("kangaroo", kangaroo.VARIANTS, target, heads, device=device)
+        second = _ablation(out, arguments, cards, restart)
+        ablation = _trained(second, partial(kangaroo.run, model, questions, second, kangaroo.ablation_cells(), heads=heads, **measuring))
+    run = partial(kangaroo.run, model, questions, store, kangaroo.own_cells(), head=head, **measuring)
+    _reproduced(store, run, partial(kangaroo.report, store, ablation), kangaroo)
+
+
+@reproduce.command("mcsd_ti")
+def reproduce_mcsd_ti(
+    out: RESULTS = Path("build/reproduce/mcsd_ti.json"),
+    head: Annotated[str | None, typer.Option(help="Folder of a decision model; default the target's own.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
+) -> None:
+    """Improved MCSD: the decision model against none on one pair, shapes, several roots (LOSSY) and how far they move the output, cost of masks."""
+    from specwb.reproduce import mcsd_ti, trained
+    from specwb.reproduce.store import Store, identity
+
+    questions, model, helper = _pair(prompts, target, draft, device, dtype)
+    heads = trained.checksums(model, mcsd_ti.HEADS, {"decision": head})
+    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "heads": heads, "prompts": prompts, "rounds": rounds, "seed": seed}
+    store = Store(out, identity("mcsd_ti", model, helper, **own), restart)
+    measuring: dict[str, Any] = {"draft": helper, "head": head, "rounds_each": rounds, "seconds": seconds, "seed": seed}
+    run = partial(mcsd_ti.run, model, questions, store, mcsd_ti.cells(), **measuring)
+    _reproduced(store, run, partial(mcsd_ti.report, store), mcsd_ti)
 
 
 def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
@@ -148,6 +204,26 @@ def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str)
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
     return questions, model, draft_model(model, draft)
+
+
+def _ablation(out: Path, arguments: dict[str, Any], cards: dict[str, Any], restart: bool) -> Any:
+    """Where the results of an ablation's heads go, beside those of ``out``."""
+    from specwb.reproduce.store import Store, with_commit
+
+    heads = {name: card["sha256"] for name, card in cards.items()}
+    given = {**arguments, "system": f"{arguments['system']}-ablation", "heads": heads}
+    store = Store(out.with_name(f"{out.stem}-ablation.json"), given, restart)
+    store.document |= {"heads": cards, "command": command_line(), "commit": with_commit(store.document)}
+    return store
+
+
+def _trained(store: Any, run: Any) -> dict[str, Any]:
+    """An ablation's results, measured and kept."""
+    stopped = _measured(run)
+    store.save(final=True)
+    if stopped:
+        raise typer.Exit(130)
+    return store.document
 
 
 def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:

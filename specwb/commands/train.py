@@ -31,6 +31,10 @@ def train_lab(
     errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False)
 
 
+# what a kind is called and the method that takes it, where that is not its name
+SAID = {"diffusion": ("diffusion model", "diffuspec"), "decision": ("decision model", "mcsd_ti"), "kangaroo": ("adapter", "kangaroo")}
+
+
 def _train_head(kind: str) -> None:
     def command(
         target: TARGET = "lab",
@@ -40,7 +44,11 @@ def _train_head(kind: str) -> None:
         rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
         length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
         options: Annotated[
-            str, typer.Option("--set", help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon), layers=3 (diffusion).")
+            str,
+            typer.Option(
+                "--set",
+                help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon), layers=3 (diffusion), exit=3 (kangaroo).",
+            ),
         ] = "",
         text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
         generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
@@ -55,16 +63,15 @@ def _train_head(kind: str) -> None:
         place = out or Path("build/heads") / kind
         changes = {"steps": steps, "rows": rows, "length": length}
         train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
-        use = f"{'diffuspec' if kind == 'diffusion' else kind}:head={place}"
-        say(f"the {'model' if kind == 'diffusion' else 'head'} is in {place}; use it with {use}")
+        what, key = SAID.get(kind, ("head", kind))
+        say(f"the {what} is in {place}; use it with {key}:head={place}")
 
-    article = "an" if kind[0] == "e" else "a"
-    what = "diffusion model beside" if kind == "diffusion" else f"{kind} head on"
-    command.__doc__ = f"Train {article} {what} a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
+    beside = f"a {SAID[kind][0]} beside" if kind in ("diffusion", "decision") else f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
+    command.__doc__ = f"Train {beside} a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
     train.command(kind)(command)
 
 
-for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion"):
+for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision"):
     _train_head(_kind)
 
 

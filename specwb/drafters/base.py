@@ -30,6 +30,7 @@ class Drafter:
     Attributes:
         tree: the largest tree it proposes (its root is the pending token).
         window: how many known positions it feeds again at the start of a round.
+        slots: where it writes to the target's cache while drafting, how many slots from the pending token on, if more than ``tree`` has nodes.
         host_reads: at most so many tensor-to-Python conversions a round beyond the engine's one.
         captured: rounds may be recorded as CUDA graphs: while ``state.static`` all shapes depend on ``state.horizon`` alone, what lives
             longer than a round is a tensor made in ``open``, of a shape that does not depend on the prompts, and changed in place, and
@@ -42,6 +43,7 @@ class Drafter:
 
     tree: Tree
     window = 1
+    slots = 0
     host_reads = 0
     captured = False
     independent = True

@@ -78,7 +78,7 @@ class EagleDrafter(Levels):
         hidden = self._run(tokens, self.head.fuse(states), positions, positions, extent, mask)
         return hidden.gather(1, (known - 1 - begin)[:, None, None].expand(-1, -1, hidden.shape[-1]))
 
-    def feed(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
         return self._run(tokens, above, positions, slots, extent, mask)
 
     def logits(self, hidden: Tensor) -> Tensor:

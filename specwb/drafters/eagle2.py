@@ -49,7 +49,7 @@ class DynamicEagle(EagleDrafter):
             slots = base[:, None] + 1 + (d - 1) * k + beam
             extent = horizon + d * k
             mask = beam_mask(sees, base, extent, self.stack.dtype)
-            hidden = self.feed(token, above, (base[:, None] + d).expand(-1, k), slots, extent, mask)
+            hidden = self.feed(state, token, above, (base[:, None] + d).expand(-1, k), slots, extent, mask)
             more, children = best(self.logits(hidden), k)
             more = (score[:, :, None] + more).flatten(1)
             scores.append(more)
@@ -82,13 +82,25 @@ def beam_mask(sees: Tensor, base: Tensor, extent: int, dtype: torch.dtype) -> Te
 def reranked(drafter: Drafter, state: State, top: int, scores: Tensor, tokens: Tensor, parents: Tensor, depths: Tensor) -> Draft:
     """Of all nodes made, ``[B,m]`` in the order of their making (node i + 1 is entry i, parent 0 the root), the best as a draft of
     ``drafter.tree.n`` nodes."""
-    n = drafter.tree.n
-    kept = scores.sort(descending=True, stable=True).indices[:, : n - 1].sort().values
-    index = torch.arange(1, n, device=kept.device).expand(len(kept), -1)
-    new = torch.zeros(len(kept), scores.shape[1] + 1, dtype=torch.long, device=kept.device).scatter_(1, kept + 1, index)
+    kept = best_nodes(scores, drafter.tree.n)
+    return grown(drafter, state, kept, GrownTree(*renumbered(kept, parents, depths), drafter.tree.D, top), tokens, scores)
+
+
+def best_nodes(scores: Tensor, n: int) -> Tensor:
+    """``[B,m] -> [B,n-1]`` entries with the largest scores, in the order of their making; of equals the ones made first."""
+    return scores.sort(descending=True, stable=True).indices[:, : n - 1].sort().values
+
+
+def renumbered(kept: Tensor, parents: Tensor, depths: Tensor) -> tuple[Tensor, Tensor]:
+    """Parents and depths ``[B,n]`` of a tree of the root and the entries ``kept [B,n-1]``, which has the parents of all of them."""
+    index = torch.arange(1, kept.shape[1] + 1, device=kept.device).expand(len(kept), -1)
+    new = torch.zeros(len(kept), parents.shape[1] + 1, dtype=torch.long, device=kept.device).scatter_(1, kept + 1, index)
     root = torch.zeros_like(kept[:, :1])
-    parent = torch.cat([root - 1, new.gather(1, parents.gather(1, kept))], 1)
-    tree = GrownTree(parent, torch.cat([root, depths.gather(1, kept)], 1), drafter.tree.D, top)
+    return torch.cat([root - 1, new.gather(1, parents.gather(1, kept))], 1), torch.cat([root, depths.gather(1, kept)], 1)
+
+
+def grown(drafter: Drafter, state: State, kept: Tensor, tree: GrownTree, tokens: Tensor, scores: Tensor) -> Draft:
+    """The entries ``kept`` as a draft; those without a score are not valid."""
     return drafter.candidates(state, tokens.gather(1, kept), scores.gather(1, kept) > -torch.inf, tree)
 
 

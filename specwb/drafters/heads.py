@@ -170,8 +170,8 @@ def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
     return Tree.parents(grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes))
 
 
-def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type) -> Any:
-    """The head that was given, named, or lies beside the target: loaded once a target, checked."""
+def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type, **options: Any) -> Any:
+    """The head that was given, named, or lies beside the target: loaded once a target and ``options`` of ``load``, checked."""
     if isinstance(given, FalconHead) and wanted is not FalconHead:  # a subclass of EAGLE's, but it says other places
         raise MethodError(f"{kind}: this is a Falcon head, whose methods are falcon and falcon_dynamic")
     if isinstance(given, wanted):
@@ -188,9 +188,10 @@ def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any]
     # one copy a target, however many methods use it; read again when it was trained anew
     kept = target.__dict__.setdefault("_heads", {})
     written = max((p.stat().st_mtime_ns for p in Path(place).glob("*")), default=0)
-    if kept.get((kind, str(place)), (None,))[0] != written:
-        kept[kind, str(place)] = written, load(place, target)
-    return kept[kind, str(place)][1]
+    key = (kind, str(place), *options.items())
+    if kept.get(key, (None,))[0] != written:
+        kept[key] = written, load(place, target, **options)
+    return kept[key][1]
 
 
 def _same_sizes(kind: str, target: Target, head: Any) -> None:

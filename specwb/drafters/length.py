@@ -9,8 +9,8 @@ from torch import Tensor
 class Length:
     """Always ``k`` tokens; the others change ``tokens [B]`` between rounds.
 
-    Within a round a row goes on below what it has drafted while it has drafted fewer than ``tokens`` and the least probable of what it drafted
-    since it was asked last has at least the probability ``confidence`` (:meth:`onward`).
+    Within a round a row goes on below what it has drafted while it has drafted fewer than ``tokens`` and was at least as sure as ``confidence`` of
+    what it drafted since it was asked last (:meth:`onward`). What "sure" is the drafter says, see :mod:`specwb.drafters.stopping`.
 
     Attributes: most: no row ever drafts more. tokens ``[B]``: how many each row drafts now.
     """

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
+from specwb.drafters.length import Length
+from specwb.drafters.stopping import Confidence
 from specwb.flow import Draft, Law, Scores, State, Verdict
 from specwb.mask import causal_mask
 from specwb.models.load import check_pair
@@ -25,15 +29,25 @@ class Levels(Drafter):
     tokens are ``argmin E / q``, E the exponential variables that the coupled rule looks at again; "greedy": the most probable tokens, whatever
     the temperature, which are point masses. At T = 0 always the top-k tokens.
 
+    With a ``length`` a row drafts as many levels as that says, and with ``sure`` only while some node of the level above is as sure as the length's
+    threshold. Rows that have stopped have invalid nodes below; on the CPU drafting ends with the longest row (one host read a level), elsewhere
+    all levels are computed.
+
     A subclass says what a forward is: :meth:`begin`, :meth:`feed`, :meth:`logits`, and :meth:`text`.
     """
 
     captured = True
     vocabulary: int
+    unasked = 0  # levels that are followed by another whatever they are
 
-    def __init__(self, tree: Tree, draw: str = "without") -> None:
-        self.tree, self.draw = tree, draw
-        self.prefixes: dict[int, Tree] = {}
+    def __init__(self, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None) -> None:
+        self.tree, self.draw, self.length, self.sure = tree, draw, length, sure
+        self.host_reads = 0 if length is None else max(0, tree.D - 1)
+
+    def open(self, state: State, target: Target) -> None:
+        if self.length is not None:
+            self.length = copy.copy(self.length)
+            self.length.open(state.rows, target.device)
 
     def text(self, state: State) -> tuple[Tensor, int]:
         """``known [B]`` and its host bound, of the text that lies in the drafter's cache: the root is at slot known - 1."""
@@ -43,7 +57,7 @@ class Levels(Drafter):
         """Feed the last known tokens again; ``[B,1,H]`` hidden state at the root."""
         raise NotImplementedError
 
-    def feed(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
         """``[B,m]`` nodes of one level, ``above [B,m,H]`` the hidden states of their parents -> ``[B,m,H]``."""
         raise NotImplementedError
 
@@ -59,7 +73,9 @@ class Levels(Drafter):
         if sampling.greedy or self.draw == "greedy":
             return Law.POINT
         if self.draw == "with":
-            return Law.IID_PATHS if self.tree.is_paths and self.tree.K > 1 else Law.IID
+            # paths that end together, by what all of them drafted, are not independent: which is largest (gbv) tells how the others go on
+            alone = self.tree.is_paths and self.tree.K > 1 and self.sure is None
+            return Law.IID_PATHS if alone else Law.IID
         return {"without": Law.WITHOUT_REPLACEMENT, "top": Law.TOP_AND_SAMPLE, "coupled": Law.COUPLED}[self.draw]
 
     def uniforms(self, sampling: Sampling) -> int:
@@ -79,9 +95,13 @@ class Levels(Drafter):
         # where a level's nodes take their children's tokens from: (parent's place in its level, rank among siblings)
         self.take = []
         self.parents: list[Tensor] = []  # of a level's nodes, their place in the level above
+        self.inner: list[Tensor | None] = []  # nodes of a level that have children, None if all have
         self.fixed: list[Tensor] = []  # how many children of each node of a level are not drawn, under "top"
         for d, (start, stop) in enumerate(levels[1:]):
             self.fixed.append(((self.tree.kids[0, levels[d][0] : levels[d][1]] >= 0).sum(-1) - 1).clamp_min(0)[:, None])
+            own = range(levels[d][0], levels[d][1])
+            inner = [node - levels[d][0] for node in own if self.tree.below[0][node]]
+            self.inner.append(None if len(inner) == len(own) else torch.tensor(inner, device=device))
             parents = torch.tensor(self.tree.host[0][start:stop], device=device) - levels[d][0]
             self.parents.append(parents)
             self.take.append(parents * self.tree.widths[d] + self.tree.rank[0, start:stop])
@@ -116,32 +136,28 @@ class Levels(Drafter):
             ok = ok.flatten(1).index_select(1, self.take[d])
             valid.append(ok if going is None else ok & going[:, None])
             if d + 1 < tree.D:
-                go = self.onward(state, d + 1, tokens[-1], logits)
-                if go is not None:
+                if self.length is not None and d >= self.unasked:
+                    sure = None
+                    if self.sure is not None and self.length.confidence:
+                        asked = self.inner[d]
+                        of = (logits, hidden) if asked is None else (logits.index_select(1, asked), hidden.index_select(1, asked))
+                        sure = self.sure.of(*of, tokens[-1], state.sampling)
+                    go = self.length.onward(d + 1, sure)
                     going = go if going is None else go & going
                     if not self.largest(state, going & ~state.done, 1):
-                        tree = self._cut(d + 1)
+                        tree = tree.prefix(d + 1)
                         break
                 depth, index = self.offsets
                 extent = horizon - 1 + stop
                 mask = None if whole is None else whole[:, start:stop, :extent]
                 above = hidden.index_select(1, self.parents[d])
-                hidden = self.feed(tokens[-1], above, base + depth[start:stop], base + index[start:stop], extent, mask)
+                hidden = self.feed(state, tokens[-1], above, base + depth[start:stop], base + index[start:stop], extent, mask)
         law = self.law(state.sampling)
         return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n], race)
 
-    def onward(self, state: State, depth: int, tokens: Tensor, logits: Tensor) -> Tensor | None:
-        """``[B]`` whether a row drafts below level ``depth``; None is every row.
-
-        It sees what has been drafted: the level's ``tokens [B,nodes]`` and the ``logits [B,parents,V]`` they came from. It decides about
-        the next level only: leaving out a token because of what it is would not be lossless.
-        """
-        return None
-
-    def _cut(self, depth: int) -> Tree:
-        if depth not in self.prefixes:
-            self.prefixes[depth] = self.tree.prefix(depth)
-        return self.prefixes[depth]
+    def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        if self.length is not None:
+            self.length.observe((draft.valid * draft.tree.depth).amax(1), verdict.accepted)
 
     def _children(
         self, logits: Tensor, d: int, sampling: Sampling, u: Tensor | None, used: int, race: Tensor | None, q: list[Tensor]
@@ -187,11 +203,12 @@ class LevelDrafter(Levels):
 
     window = 2
 
-    def __init__(self, draft: Target, tree: Tree, draw: str = "without") -> None:
-        super().__init__(tree, draw)
+    def __init__(self, draft: Target, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None) -> None:
+        super().__init__(tree, draw, length, sure)
         self.draft, self.backbone, self.vocabulary = draft, draft.backbone, draft.vocabulary
 
     def open(self, state: State, target: Target) -> None:
+        super().open(state, target)
         check_pair(target, self.draft)
         self.lay_out(self.draft.device)
         self.cache = self.backbone.cache(state.rows, state.capacity)
@@ -204,7 +221,7 @@ class LevelDrafter(Levels):
         root = (state.known - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
-    def feed(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
         return self._run(tokens, positions, slots, extent, mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -218,5 +235,6 @@ class LevelDrafter(Levels):
         return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        super().observe(state, draft, verdict, scores)
         if not self.tree.is_chain:
             self.cache.keep(state.known - 1, verdict.path)

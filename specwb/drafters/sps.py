@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
-from torch import Tensor
-
 from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter
-from specwb.flow import Draft, Scores, State, Verdict
+from specwb.drafters.stopping import Drafted
 from specwb.models.target import Target
 from specwb.tree import Tree
 
@@ -32,21 +28,6 @@ class ScheduledChain(LevelDrafter):
     """
 
     def __init__(self, draft: Target, gamma: int, schedule: str = "heuristic", confidence: float = 0.0, most: int = 20) -> None:
-        super().__init__(draft, Tree.chain(most if schedule == "heuristic" else gamma))
-        self.length = Heuristic(gamma, most, confidence) if schedule == "heuristic" else Length(gamma, confidence=confidence)
-        self.host_reads = self.tree.D - 1
-
-    def open(self, state: State, target: Target) -> None:
-        super().open(state, target)
-        self.length = copy.copy(self.length)
-        self.length.open(state.rows, self.draft.device)
-
-    def onward(self, state: State, depth: int, tokens: Tensor, logits: Tensor) -> Tensor:
-        if not self.length.confidence:
-            return self.length.onward(depth)
-        q = state.sampling.at_least_warm.probabilities(logits[:, 0])
-        return self.length.onward(depth, q.gather(1, tokens).squeeze(1))
-
-    def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        super().observe(state, draft, verdict, scores)
-        self.length.observe(draft.valid[:, 1:].sum(1), verdict.accepted)
+        heuristic = schedule == "heuristic"
+        length = Heuristic(gamma, most, confidence) if heuristic else Length(gamma, confidence=confidence)
+        super().__init__(draft, Tree.chain(most if heuristic else gamma), length=length, sure=Drafted())

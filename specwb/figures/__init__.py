@@ -9,7 +9,9 @@ from specwb.figures.designer import by_nodes, designer, tree_mask, value_tree
 from specwb.figures.diffuspec import adaptive, by_setting, lattice
 from specwb.figures.falcon import block_designer, block_sight, block_tree, by_dependence, glancing, ratios
 from specwb.figures.heads import head_accuracy, heads
+from specwb.figures.kangaroo import beams, cache_slots, densities, stopping, sureness
 from specwb.figures.lengths import round_lengths
+from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices, stop_rules
 from specwb.figures.rounds import tokens_per_round
 from specwb.figures.rules import output, residuals, rule_rates
 from specwb.figures.speedup import speedup
@@ -20,6 +22,7 @@ __all__ = [
     "acceptance",
     "acceptance_by_depth",
     "adaptive",
+    "beams",
     "block_designer",
     "block_sight",
     "block_tree",
@@ -27,20 +30,28 @@ __all__ = [
     "by_dependence",
     "by_nodes",
     "by_setting",
+    "cache_slots",
+    "calibration",
     "comparison",
     "decisions",
+    "densities",
     "designer",
     "draft_tree",
     "glancing",
     "head_accuracy",
     "heads",
+    "kept_roots",
     "lattice",
+    "mask_slices",
     "output",
     "ratios",
     "residuals",
     "round_lengths",
     "rule_rates",
     "speedup",
+    "stop_rules",
+    "stopping",
+    "sureness",
     "time_split",
     "tokens_per_round",
     "tree_mask",

@@ -40,14 +40,15 @@ class _Layer:
     """One decoder layer's weights, as the run below wants them."""
 
     def __init__(self, layer: Any) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention, mlp = layer.self_attn, getattr(layer, "mlp", None)
         self.qkv, self.qkv_bias = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.gate_up, self.gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
-        self.o, self.down = attention.o_proj, mlp.down_proj
-        _check_plain(self.o, self.down)
-        self.norm1, self.norm2 = layer.input_layernorm, layer.post_attention_layernorm
-        self.act = mlp.act_fn
-        self.scale = attention.scaling
+        self.o, self.norm1, self.scale = attention.o_proj, layer.input_layernorm, attention.scaling
+        _check_plain(self.o)
+        self.feeds_forward = mlp is not None  # an adapter's layer may be attention alone
+        if mlp is not None:
+            self.gate_up, self.gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
+            self.down, self.norm2, self.act = mlp.down_proj, layer.post_attention_layernorm, mlp.act_fn
+            _check_plain(self.down)
         self.qk_norm: Tensor | None = None
         if getattr(attention, "q_norm", None) is not None:
             q, k = attention.q_norm, attention.k_norm
@@ -174,7 +175,7 @@ class Stack:
             extent: slots below it are looked at. mask [B,m,extent] additive, None = everything is seen.
             causal: plain causal attention over a fresh cache (extent == m), no mask needed.
             features: layer numbers whose hidden states are wanted, concatenated; 0 is the embedding, i the output of layer i, before the
-                final norm, and -1 what the head reads, after it.
+                final norm, and -1 what the head reads, after it; of layers before ``first`` there are none.
             attended: what the first layer's attention reads instead of its norm of ``x``; ``x`` stays the residual stream.
         Returns: hidden states ``[B,m,H]`` before the final norm; features ``[B,m,len(features) * H]`` or None.
         """
@@ -185,7 +186,7 @@ class Stack:
         index = cache.index(slots)
         if mask is not None:
             mask = (mask if group == 1 else mask.repeat(1, group, 1)).unsqueeze(1)
-        wanted: dict[int, Tensor] = {0: x} if first == 0 else {}
+        wanted: dict[int, Tensor] = {first: x}
         for i in range(first, len(self.layers) if last is None else last):
             layer = self.layers[i]
             inward = attended if i == first and attended is not None else rms(x, layer.norm1)
@@ -208,8 +209,9 @@ class Stack:
                 out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)
                 out = out.view(rows, kv, group, m, dim).permute(0, 3, 1, 2, 4).reshape(rows, m, h * dim)
             x = x + product(out, layer.o.weight, layer.o.bias)
-            gate, up = product(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            x = x + product(layer.act(gate) * up, layer.down.weight, layer.down.bias)
+            if layer.feeds_forward:
+                gate, up = product(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+                x = x + product(layer.act(gate) * up, layer.down.weight, layer.down.bias)
             if i + 1 in features:
                 wanted[i + 1] = x
         if -1 in features:

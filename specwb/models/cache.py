@@ -19,12 +19,13 @@ class KVCache:
         """``[B,m]`` slots -> flat indices of :attr:`flat`, made once a forward."""
         return (slots + self.offset).flatten()
 
-    def keep(self, base: Tensor, path: Tensor) -> None:
-        """Move the entries of the accepted path's nodes to the slots of their positions.
+    def keep(self, base: Tensor, path: Tensor, layers: int | None = None) -> None:
+        """Move the entries of the accepted path's nodes to the slots of their positions; of the first ``layers``, default all.
 
         ``base [B]`` is the root's slot, ``path [B,D+1]`` node indices. What lies past the accepted part is copied too:
         those slots are beyond the new pending token and are written again before anything sees them.
         """
         source = self.index(base[:, None] + path)
         target = self.index(base[:, None] + torch.arange(path.shape[1], device=path.device))
-        self.flat.index_copy_(1, target, self.flat.index_select(1, source))
+        flat = self.flat[:layers]
+        flat.index_copy_(1, target, flat.index_select(1, source))

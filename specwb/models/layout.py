@@ -51,7 +51,11 @@ def run_paths(backbone: Backbone, state: State, draft: Draft, features: tuple[in
     nodes, where = leaf_paths(draft.tree.host, base.device)
     paths, width = nodes.shape[1:]
     nodes, where = nodes.expand(rows, -1, -1), where.expand(rows, -1)
-    tokens = draft.tokens.gather(1, nodes.flatten(1)).view(rows * paths, width)
+    flat, first = nodes.flatten(1), draft.start_layer
+    if draft.hidden is None:
+        x = backbone.embed(draft.tokens.gather(1, flat))
+    else:
+        x = draft.hidden.gather(1, flat[:, :, None].expand(-1, -1, draft.hidden.shape[-1]))
     # along a path slot = position; what short paths repeat lies beyond every node's sight
     positions = (base.repeat_interleave(paths, 0) + torch.arange(width, device=base.device)).contiguous()
     prefix = state.horizon - 1
@@ -60,7 +64,7 @@ def run_paths(backbone: Backbone, state: State, draft: Draft, features: tuple[in
     # this copy is the layout's price
     cache.data[:, :, :prefix].unflatten(1, (rows, paths)).copy_(state.cache.data[:, :, None, :prefix])
     mask = causal_mask(positions, extent, backbone.dtype)
-    hidden, found = backbone.run(backbone.embed(tokens), positions, positions, cache, extent, mask, features=features)
+    hidden, found = backbone.run(x.view(rows * paths, width, -1), positions, positions, cache, extent, mask, first=first, features=features)
 
     def of_nodes(x: Tensor) -> Tensor:
         return x.view(rows, paths * width, -1).gather(1, where[:, :, None].expand(-1, -1, x.shape[-1]))
@@ -68,5 +72,5 @@ def run_paths(backbone: Backbone, state: State, draft: Draft, features: tuple[in
     row = torch.arange(rows, device=base.device)[:, None] * paths + where // width
     source = (row * extent + base + where % width).flatten()
     target = state.cache.index(base + torch.arange(n, device=base.device))
-    state.cache.flat.index_copy_(1, target, cache.flat.index_select(1, source))
+    state.cache.flat[first:].index_copy_(1, target, cache.flat[first:].index_select(1, source))
     return of_nodes(hidden), None if found is None else of_nodes(found)

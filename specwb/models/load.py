@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from specwb.models.target import Target
+from specwb.options import MethodError
 
 
 class LoadError(ValueError):
@@ -178,3 +179,24 @@ def check_pair(target: Target, draft: Target) -> None:
                 f"tokenizer mismatch: {token!r} is id {a.get(token)} for target {target.name!r} and {b.get(token)} for draft {draft.name!r}; "
                 "use a draft trained with the target's tokenizer"
             )
+
+
+def draft_model(target: Target, draft: object) -> Target:
+    """The draft model that was given or named, or the target's own: loaded once a target, checked.
+
+    Raises:
+        MethodError: there is none. LoadError: it does not fit.
+    """
+    chosen: object = draft if draft is not None else target.draft
+    if chosen is None:
+        raise MethodError(f"{target.name!r} has no draft model of its own; name one with draft=")
+    # one copy of a named draft a target, however many methods use it
+    if isinstance(chosen, str):
+        cache = target.__dict__.setdefault("_drafts", {})
+        if chosen not in cache:
+            cache[chosen] = load(chosen, dtype=target.dtype, device=target.device)
+        chosen = cache[chosen]
+    if not isinstance(chosen, Target):
+        chosen = load(cast(Any, chosen), dtype=target.dtype, device=target.device)
+    check_pair(target, chosen)
+    return chosen

@@ -104,7 +104,7 @@ class Target:
         return state
 
     def score(self, state: State, draft: Draft, features: tuple[int, ...] = (), layout: str = "tree") -> Scores:
-        """ONE forward over the whole tree: logits after every node.
+        """ONE forward over the whole tree: logits after every node. Where the draft brings states (``draft.hidden``), through the layers behind them.
 
         ``layout``: "tree" is one sequence a row with a tree mask; "batch" a row for every leaf path, without one (of a chain they are the
         same). Scores and the draft's slots of the cache are equal up to rounding.
@@ -119,7 +119,8 @@ class Target:
         extent = state.horizon - 1 + tree.n
         everything = tree.n == 1 and state.rows == 1 and not state.static  # one query that sees all there is needs no mask
         mask = None if everything else state.tree_mask(tree, self.dtype)
-        hidden, found = self.backbone.run(self.backbone.embed(draft.tokens), positions, slots, state.cache, extent, mask, features=features)
+        x = self.backbone.embed(draft.tokens) if draft.hidden is None else draft.hidden
+        hidden, found = self.backbone.run(x, positions, slots, state.cache, extent, mask, first=draft.start_layer, features=features)
         return Scores(self.backbone.head(hidden), state.sampling, found)
 
     def commit(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:

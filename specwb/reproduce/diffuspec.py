@@ -10,32 +10,27 @@ speedup are those of all rounds but the first, which processes the prompt; times
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from specwb.analysis.diffusion import adl_trace
-from specwb.evaluation.prompts import Question, interleave
-from specwb.evaluation.statistics import mean_and_error
-from specwb.files import weights_hash
-from specwb.methods import Method
-from specwb.methods import method as make_method
+from specwb.evaluation.prompts import Question
 from specwb.models.load import data_dir
 from specwb.models.target import Target
-from specwb.options import MethodError
 from specwb.reproduce import grid
+from specwb.reproduce.grid import PARTS, Cell
+from specwb.reproduce.grid import split_row as row
+from specwb.reproduce.grid import split_values as values
 from specwb.reproduce.store import Store, with_commit
 from specwb.reproduce.verdicts import ENOUGH, RULE, Claim, bootstrap, judge, said
 
 PAPER = "papers/diffuspec.json"
-HEADS = ("medusa", "eagle", "ngram")
+HEADS = ("medusa", "eagle", "ngram", "diffusion")
 HERE = {"SPS": "sps", "PLD": "pld", "Lookahead": "lookahead", "Medusa": "medusa", "EAGLE": "eagle", "EAGLE2": "eagle2"}
 ROOM = 512  # new tokens behind a prompt: a draft of 100 tokens is seldom kept whole
 LONG, SHORT = "k_min=20,k_max=30,delta=10,share=1", ""  # the paper's draft lengths, and the method's defaults
@@ -63,34 +58,12 @@ SHARE_RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A method as it is typed."""
-
-    spec: str
-    temperature: float = 0.0
-    layout: str = "tree"
-    long: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"T={self.temperature:g} {self.spec}"
-
-    @property
-    def ours(self) -> bool:
-        return self.spec.partition(":")[0] == "diffuspec"
-
-    def method(self, target: Target, draft: Any = None) -> Method:
-        """``draft``: a diffusion model or its folder, instead of the target's own."""
-        return make_method(self.spec, target, **({"head": draft} if self.ours and draft is not None else {}))
-
-
 def diffuspec(*options: str, temperature: float = 0.0) -> Cell:
     """The cell of DiffuSpec with these options, length first; the paper's lengths with its n-gram unless another is named."""
     theirs = options[0] in (*RELAXED[LONG], *(f"k={k}" for k in SIZES[LONG])) if options else False
     named = any(option.startswith("ngram=") for option in options)
     written = ",".join(filter(None, [*options, USUAL[LONG] if theirs and not named else ""]))
-    return Cell(f"diffuspec:{written}" if written else "diffuspec", temperature)
+    return Cell(f"diffuspec:{written}" if written else "diffuspec", temperature=temperature)
 
 
 def sweeps() -> dict[str, dict[Any, tuple[Cell, dict[str, Any]]]]:
@@ -116,7 +89,7 @@ def cells() -> list[Cell]:
     found += [diffuspec("steps=2"), diffuspec("beams=1"), diffuspec("k=12,chunk=4,confidence=0.5"), diffuspec("k=3", ARGMAX)]
     found += [diffuspec("k_min=4,k_max=32,delta=4"), diffuspec("k_min=4,k_max=32,delta=4,share=1")]
     found += [diffuspec(f"k={k}", "ngram=online") for k in (3, 4)]
-    found += [Cell(name, 1.0) for name in ("ar", "sps", "eagle")] + [diffuspec(option, temperature=1.0) for option in HOT]
+    found += [Cell(name, temperature=1.0) for name in ("ar", "sps", "eagle")] + [diffuspec(option, temperature=1.0) for option in HOT]
     return list(dict.fromkeys(found))
 
 
@@ -127,31 +100,9 @@ def run(
     """:func:`specwb.reproduce.grid.run` of the cells; ``draft``: the diffusion model or its folder, default the target's own. Returns whether it was
     interrupted."""
     grid.check(questions, cells, rounds_each)
-    methods = {cell: cell.method(target, draft) for cell in cells}
-    store.document["domains"] = [q.subtask for q in interleave(list(questions))]
-    store.document["shapes"] = {
-        cell.key: {"nodes": made.drafter.tree.n, "depth": made.drafter.tree.D, "chain": made.drafter.tree.is_chain} for cell, made in methods.items()
-    }
+    methods = {cell: cell.method(target, draft if cell.kind == "diffuspec" else None) for cell in cells}
+    store.document["shapes"] = {cell.key: grid.shape(made) for cell, made in methods.items()}
     return grid.run(target, questions, store, methods, rounds_each=rounds_each, seconds=seconds, seed=seed, progress=progress, most=most, split=True)
-
-
-def trained(target: Target, draft: str | None = None) -> dict[str, str]:
-    """Checksums of the heads, the n-gram and the diffusion model that are compared; ``draft``: folder or hub id of another diffusion model.
-
-    Raises:
-        MethodError: one is missing.
-    """
-    kinds = HEADS if draft else (*HEADS, "diffusion")
-    places = {kind: target.own_head(kind) for kind in kinds}
-    if missing := [kind for kind, place in places.items() if place is None]:
-        raise MethodError(f"{target.name!r} has no {' and no '.join(missing)} of its own; specwb train NAME --target makes one")
-    found = {kind: weights_hash(place) for kind, place in places.items() if place is not None and kind != "ngram"}
-    own = places["ngram"]
-    assert own is not None
-    found["ngram"] = hashlib.sha256((own / "ngram.npz").read_bytes()).hexdigest()
-    if draft:
-        found["diffusion"] = weights_hash(Path(draft)) if Path(draft).is_dir() else draft
-    return found
 
 
 # --------------------------------------------------------------------------------------------------------------------- the paper's numbers
@@ -215,50 +166,6 @@ def contradictions() -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------------------- what was measured
-
-
-def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
-    """By prompt: "tau" and "accepted" (tau - 1), of all rounds; "ms", a mean round's, and "speedup", of all but the first; or a part of "ms":
-    "draft", "search", "verify", "rest"."""
-    have = grid.measured(cells, cell.key)
-    if what in ("tau", "accepted"):
-        return [fmean(kept) + (what == "tau") for kept in have["accepted"]]
-    if what in PARTS:
-        return [parts[PARTS.index(what)] for parts in have.get("parts", []) if parts]
-    own: list[float] = have.get("mean", [])  # type: ignore[attr-defined]
-    if what == "ms":
-        return own
-    plain = grid.measured(cells, Cell("ar", cell.temperature).key).get("mean", [])  # type: ignore[attr-defined]
-    tokens = [1 + fmean(kept[1:]) for kept in have["accepted"]]
-    return [t * a / b for t, a, b in zip(tokens, plain, own, strict=False)]
-
-
-PARTS = ("draft", "search", "verify", "rest")
-
-
-def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    """One cell's figures, means over prompts: tau with its standard error, accepted = tau - 1, tokens drafted a round, kept and tested by depth (of
-    chains), milliseconds of a round and of its parts, speedup; accepted and speedup also by domain."""
-    cells, domains = document["cells"], document["domains"]
-    found = {what: values(cells, cell, what) for what in ("tau", "accepted", "ms", "speedup", *PARTS)}
-    mean, error = mean_and_error(found["tau"])
-    have, shape = cells[cell.key], document["shapes"][cell.key]
-    rounds = [pair for kept, drafted in zip(have["accepted"], have["drafted"], strict=True) for pair in zip(kept, drafted, strict=True)]
-    depth = max((drafted for _, drafted in rounds), default=0) if shape["chain"] else 0
-
-    def by(what: str) -> dict[str, float]:
-        mine = {d: [x for x, at in zip(found[what], domains, strict=False) if at == d] for d in dict.fromkeys(domains)}
-        return {d: round(fmean(xs), 4) for d, xs in mine.items() if xs}
-
-    return {
-        "cell": cell.key, "spec": cell.spec, "temperature": cell.temperature, **shape, "prompts": len(found["tau"]),
-        "tau": round(mean, 4), "tau_error": None if error != error else round(error, 4), "accepted": round(mean - 1, 4),
-        "drafted": round(fmean(drafted for _, drafted in rounds), 3), "by_domain": by("accepted"), "speedup_by_domain": by("speedup"),
-        "by_depth": [[sum(a >= d for a, _ in rounds), sum(a >= d - 1 and n >= d for a, n in rounds)] for d in range(1, depth + 1)],
-        "ms_per_round": round(fmean(found["ms"]), 4),
-        "parts": {part: round(fmean(found[part]), 4) for part in PARTS if found[part]},
-        "speedup": round(fmean(found["speedup"]), 4) if found["speedup"] else None,
-    }  # fmt: skip
 
 
 def claims() -> list[Claim]:
@@ -410,7 +317,7 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
         for option, text in {"": f"lam = 0.5, n-gram of order 3, {NGRAMS[USUAL[constants]]}", **settings}.items():
             other += line(diffuspec(constants, option), None, setting=text, length=name)
     blocks = [{**_fifth(k), **x} for k in BLOCKS for x in line(diffuspec(f"k={k}", ARGMAX), None)]
-    hot = [x for name in ("ar", "sps", "eagle") for x in line(Cell(name, 1.0), None, setting=name)]
+    hot = [x for name in ("ar", "sps", "eagle") for x in line(Cell(name, temperature=1.0), None, setting=name)]
     hot += [x for option in HOT for x in line(diffuspec(option, temperature=1.0), None, setting=f"diffuspec {option}".strip())]
     shown = [
         ("Table 1: speedup at T = 0, no prompt processing", first),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -21,20 +20,18 @@ import numpy as np
 
 from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.level import Levels
-from specwb.evaluation.prompts import Question, interleave
+from specwb.evaluation.prompts import Question
 from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
-from specwb.methods import method as make_method
 from specwb.models.load import data_dir
 from specwb.models.target import Target
-from specwb.options import MethodError
 from specwb.reproduce import grid
+from specwb.reproduce.grid import Cell
 from specwb.reproduce.store import Store, with_commit
 from specwb.reproduce.verdicts import RULE, Claim, judge, said
 
 PAPER = "papers/falcon.json"
 SHIPPED = "results/falcon-ablation-lab.json"
-BUDGET = "ablation"
 OURS = (
     "nodes=n is the tree of n nodes that a head's accuracies on held-out text make best, which is a guess of what it accepts when decoding. One "
     "training run a variant: the interval says nothing about other seeds of training."
@@ -57,25 +54,6 @@ VARIANTS = {
     "one": "fusion=linear,layers=1,k=1,unroll=4",
 }
 PASSES = {"csgd": 4, "k3": 2, "k4": 2}  # the paper's, by size of the block
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A method as it is typed, with the target's own head or a ``variant``'s."""
-
-    spec: str
-    variant: str = ""
-    temperature: float = 0.0
-    layout: str = "tree"
-    long: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"T={self.temperature:g} {self.spec}{f' [{self.variant}]' if self.variant else ''}"
-
-    def method(self, target: Target, heads: Path | None = None) -> Method:
-        head = {"head": str(heads / self.variant)} if self.variant and heads is not None else {}
-        return make_method(self.spec, target, **head)
 
 
 def own_cells() -> list[Cell]:
@@ -108,8 +86,7 @@ def run(
 ) -> bool:  # fmt: skip
     """:func:`specwb.reproduce.grid.run` of the cells; ``heads``: the folder of the variants'. Returns whether it was interrupted."""
     grid.check(questions, cells, rounds_each)
-    methods = {cell: cell.method(target, heads) for cell in cells}
-    store.document["domains"] = [q.subtask for q in interleave(list(questions))]
+    methods = {cell: cell.method(target, heads / cell.variant if cell.variant and heads is not None else None) for cell in cells}
     store.document["shapes"] = {cell.key: _shape(methods[cell]) for cell in cells}
     return grid.run(target, questions, store, methods, rounds_each=rounds_each, seconds=seconds, seed=seed, progress=progress)
 
@@ -121,21 +98,6 @@ def _shape(method: Method) -> dict[str, int | None]:
     return {"nodes": tree.n, "depth": tree.D, "passes": passes}
 
 
-def train(target_place: str, folder: Path, *, device: str = "auto", seed: int = 1, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
-    """Train every variant that is not in ``folder`` yet, all at the same budget; what their cards say.
-
-    Raises:
-        TrainingError: as :func:`specwb.training.heads.train_for`.
-    """
-    from specwb.training.heads import train_for
-
-    for name in variants:
-        train_for("falcon", target_place, folder / name, BUDGET, options=VARIANTS[name], device=device, seed=seed)
-    keep = ("parameters", "steps", "rows", "length", "tokens", "seed", "run", "sha256", "last_training_loss", "held_out")
-    cards = {name: json.loads((folder / name / "card.json").read_text()) for name in variants}
-    return {name: {"options": VARIANTS[name], **{k: card[k] for k in keep}} for name, card in cards.items()}
-
-
 # --------------------------------------------------------------------------------------------------------------------- what was measured
 
 
@@ -144,24 +106,9 @@ def paper() -> dict[str, Any]:
     return json.loads((data_dir() / PAPER).read_text("utf-8"))
 
 
-def shipped(target: Target) -> dict[str, Any] | None:
-    """The ablation's results that lie beside the lab family, if they are this target's."""
-    path = data_dir() / SHIPPED
-    found = json.loads(path.read_text("utf-8")) if path.exists() else None
-    return found if found and found["arguments"]["sha256"] == target.sha256 else None
-
-
-def check(target: Target) -> None:
-    """Raises MethodError: a head that is compared is not there."""
-    missing = [kind for kind in HEADS if target.own_head(kind) is None]
-    if missing:
-        raise MethodError(f"{target.name!r} has no {' and no '.join(missing)} head of its own; specwb train NAME --target makes one")
-
-
 def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
     """By prompt: "tau", "accepted" (tau - 1), "speedup"."""
-    plain = Cell("ar", temperature=cell.temperature).key
-    found = grid.values(cells, cell.key, plain, "tau" if what == "accepted" else what)
+    found = grid.values(cells, cell.key, cell.plain.key, "tau" if what == "accepted" else what)
     return [x - 1 for x in found] if what == "accepted" else found
 
 
@@ -178,8 +125,7 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
         "cell": cell.key, "spec": cell.spec, "variant": cell.variant, "temperature": cell.temperature, **shape, "prompts": len(tau),
         "tau": round(mean, 4), "tau_error": None if error != error else round(error, 4), "accepted": round(mean - 1, 4),
         "alpha": round((mean - 1) / mean, 4),
-        "by_domain": {d: round(float(np.mean([t for t, at in zip(tau, domains, strict=False) if at == d])) - 1, 4) for d in dict.fromkeys(domains)
-                      if any(at == d for at in domains[: len(tau)])},
+        "by_domain": grid.by_domain(values(cells, cell, "accepted"), domains),
         "by_depth": [[sum(a >= d for a in kept), sum(a >= d - 1 for a in kept)] for d in range(1, shape["depth"] + 1)],
         "ms_per_round": round(median(cells[cell.key]["ms"]), 3), "speedup": round(float(np.mean(speedup)), 4) if speedup else None,
     }  # fmt: skip

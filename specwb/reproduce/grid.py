@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Protocol
 
 import torch
 
 from specwb.engine import Clock, rounds
 from specwb.evaluation.prompts import Question, interleave
+from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
+from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.reproduce.store import Store
 
 LONG = 512
 FEWEST = 2  # prompts: below, there is no standard error
+PARTS = ("draft", "search", "verify", "rest")  # of a round's time
 
 
 class Setting(Protocol):
@@ -37,6 +41,41 @@ class Setting(Protocol):
     def long(self) -> bool: ...
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A method as it is typed; ``variant``: the name of the trained head it decodes with, where there are several."""
+
+    spec: str
+    variant: str = ""
+    temperature: float = 0.0
+    layout: str = "tree"
+    long: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"T={self.temperature:g} {self.spec}{f' [{self.variant}]' if self.variant else ''}"
+
+    @property
+    def kind(self) -> str:
+        """The method's key in the registry."""
+        return self.spec.partition(":")[0]
+
+    @property
+    def plain(self) -> Cell:
+        """Plain decoding at the same temperature: what a speedup is over."""
+        return Cell("ar", temperature=self.temperature)
+
+    def method(self, target: Target, head: Any = None, **options: Any) -> Method:
+        """``head``: a trained model or its folder, instead of the target's own; ``options``: others that are no text."""
+        return make_method(self.spec, target, **options, **({} if head is None else {"head": head}))
+
+
+def shape(method: Method) -> dict[str, Any]:
+    """The largest tree a method drafts."""
+    tree = method.drafter.tree
+    return {"nodes": tree.n, "depth": tree.D, "chain": tree.is_chain}
+
+
 def run(
     target: Target,
     questions: Sequence[Question],
@@ -50,7 +89,8 @@ def run(
     most: int | None = None,
     split: bool = False,
 ) -> bool:
-    """Fill ``store.cells[cell.key]``, for every cell of ``methods``, with what :func:`measure` finds of every prompt.
+    """Fill ``store.cells[cell.key]``, for every cell of ``methods``, with what :func:`measure` finds of every prompt; their domains are
+    ``store.document["domains"]``.
 
     Goes through the prompts, beginning where the store ends, until another would take longer than ``seconds`` of measuring in all (at least two
     are done), or to the last. Cells take turns in rotating order, with the same seed. ``most``: new tokens there is room for behind a prompt, where
@@ -67,7 +107,9 @@ def run(
     room = target.context - (most or rounds_each * longest)
     if room < 2:
         raise ValueError(f"{rounds_each} rounds leave no room for a prompt in the context of {target.name!r} ({target.context})")
-    texts = [q.fit(target.tokenizer, room)[0] for q in interleave(list(questions))]
+    asked = interleave(list(questions))
+    texts = [q.fit(target.tokenizer, room)[0] for q in asked]
+    store.document["domains"] = [q.subtask for q in asked]
     document, done = store.document, min(len(measured(store.cells, cell.key)["ms"]) for cell in cells)
     try:
         if not any(measured(store.cells, cell.key)["ms"] for cell in cells):  # lazily made tables, thread pools, kernels
@@ -110,9 +152,9 @@ def measure(
     """``count`` rounds: ``accepted``, drafted tokens kept in each, and ``ms``, the median of all rounds' milliseconds but the first's, which has the
     prompt in it. Fewer rounds where ``most`` new tokens are reached before; the last one is then left out, as it may be cut.
 
-    With ``split`` also ``drafted``, tokens offered in each round, ``mean``, the mean of all rounds' milliseconds but the first's, and ``parts``, what
-    they consist of: drafting without the search, search (of drafters that have one), the target's forward and the rule, the rest. No parts where a
-    clock would keep rounds from being recorded as graphs.
+    With ``split`` also ``drafted``, tokens offered in each round, of trees ``levels``, how deep they lie, ``mean``, the mean of all rounds'
+    milliseconds but the first's, and ``parts``, what they consist of: drafting without the search, search (of drafters that have one), the target's
+    forward and the rule, the rest. No parts where a clock would keep rounds from being recorded as graphs.
     """
 
     def now() -> float:
@@ -129,18 +171,19 @@ def measure(
     whole = count * (1 + method.drafter.tree.D)  # never reached before the last round is over
     tokens = min(whole, most or whole)
     loop = rounds(target, [ids], method, max_new_tokens=tokens, temperature=cell.temperature, seed=[seed], eos=(), layout=cell.layout, clock=clock)
-    at, kept, drafted, first = [now()], [], [], [0.0] * 3
+    at, kept, drafted, levels, first = [now()], [], [], [], [0.0] * 3
     for step in islice(loop, count):
         at.append(now())
         if len(at) == 2:
             first = laps()
         kept.append(step.verdict.accepted)
         drafted.append(step.draft.valid[:, 1:].sum(1))
+        levels.append((step.draft.valid * step.draft.tree.depth).amax(1))
     last = laps()
     loop.close()  # type: ignore[attr-defined]
     accepted = torch.cat(kept).tolist()
     if tokens < whole and sum(accepted) + len(accepted) >= tokens and len(accepted) > 1:
-        del accepted[-1], drafted[-1]
+        del accepted[-1], drafted[-1], levels[-1]
     found: dict[str, Any] = {"accepted": accepted, "ms": round(1000 * median(b - a for a, b in pairwise(at[1:])), 3)}
     if split:
         each = 1000 / (len(at) - 2)
@@ -149,6 +192,8 @@ def measure(
             "drafted": torch.cat(drafted).tolist(), "mean": round(mean, 4),
             "parts": [round(x, 4) for x in (*parts, mean - sum(parts))] if clock else [],
         }  # fmt: skip
+        if not method.drafter.tree.is_chain:
+            found["levels"] = torch.cat(levels).tolist()
     return found
 
 
@@ -164,3 +209,52 @@ def values(cells: dict[str, Any], key: str, plain: str, what: str) -> list[float
         return tau
     pace = [a / b for a, b in zip(measured(cells, plain)["ms"], have["ms"], strict=False)]
     return pace if what == "pace" else [t * s for t, s in zip(tau, pace, strict=False)]
+
+
+def split_values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
+    """By prompt, of what was measured with ``split``: "tau", "accepted" (tau - 1), "drafted" (tokens), "levels" (how deep they lie) and
+    "depth_fraction" (accepted over levels drafted), of all rounds; "ms", a mean round's, and "speedup", of all but the first; or a part of "ms".
+    """
+    have: dict[str, Any] = cells.get(cell.key, {"accepted": []})
+    if what in ("tau", "accepted"):
+        return [fmean(kept) + (what == "tau") for kept in have["accepted"]]
+    if what == "drafted":
+        return [fmean(n) for n in have.get("drafted", [])]
+    if what == "levels":
+        return [fmean(n) for n in have.get("levels", have.get("drafted", []))]
+    if what == "depth_fraction":
+        return [a / n if n else 0.0 for a, n in zip(split_values(cells, cell, "accepted"), split_values(cells, cell, "levels"), strict=True)]
+    if what in PARTS:
+        return [parts[PARTS.index(what)] for parts in have.get("parts", []) if parts]
+    own = have.get("mean", [])
+    if what == "ms":
+        return own
+    tokens = [1 + fmean(kept[1:]) for kept in have["accepted"]]
+    return [t * a / b for t, a, b in zip(tokens, cells.get(cell.plain.key, {}).get("mean", []), own, strict=False)]
+
+
+def by_domain(values: Sequence[float], domains: Sequence[str]) -> dict[str, float]:
+    """Means over the prompts of each domain."""
+    mine = {d: [x for x, at in zip(values, domains, strict=False) if at == d] for d in dict.fromkeys(domains)}
+    return {d: round(fmean(xs), 4) for d, xs in mine.items() if xs}
+
+
+def split_row(document: dict[str, Any], cell: Cell, values: Callable[[dict[str, Any], Any, str], list[float]] = split_values) -> dict[str, Any]:
+    """One cell's figures, means over prompts: tau with its standard error, accepted = tau - 1, tokens drafted a round, kept and tested by depth (of
+    chains), milliseconds of a round and of its parts, speedup; accepted and speedup also by domain."""
+    cells, domains = document["cells"], document["domains"]
+    found = {what: values(cells, cell, what) for what in ("tau", "accepted", "ms", "speedup", *PARTS)}
+    mean, error = mean_and_error(found["tau"])
+    have, shape = cells[cell.key], document["shapes"][cell.key]
+    rounds = [pair for kept, drafted in zip(have["accepted"], have["drafted"], strict=True) for pair in zip(kept, drafted, strict=True)]
+    depth = max((drafted for _, drafted in rounds), default=0) if shape["chain"] else 0
+    return {
+        "cell": cell.key, "spec": cell.spec, "temperature": cell.temperature, **shape, "prompts": len(found["tau"]),
+        "tau": round(mean, 4), "tau_error": None if error != error else round(error, 4), "accepted": round(mean - 1, 4),
+        "drafted": round(fmean(drafted for _, drafted in rounds), 3), "by_domain": by_domain(found["accepted"], domains),
+        "speedup_by_domain": by_domain(found["speedup"], domains),
+        "by_depth": [[sum(a >= d for a, _ in rounds), sum(a >= d - 1 and n >= d for a, n in rounds)] for d in range(1, depth + 1)],
+        "ms_per_round": round(fmean(found["ms"]), 4),
+        "parts": {part: round(fmean(found[part]), 4) for part in PARTS if found[part]},
+        "speedup": round(fmean(found["speedup"]), 4) if found["speedup"] else None,
+    }  # fmt: skip

@@ -24,17 +24,20 @@ from specwb.models.load import load, resolve_device
 from specwb.models.target import Target
 from specwb.options import parse_value, whole
 from specwb.training import corpus as text
+from specwb.training.decision import DecisionRecipe
 from specwb.training.diffusion import DiffusionRecipe
 from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, saved_state, say, share, training_device
 from specwb.training.generate import PROMPT, generated_text
-from specwb.training.recipe import Eagle3Recipe, EagleRecipe, Found, MedusaRecipe, Moment, Recipe
+from specwb.training.recipe import Eagle3Recipe, EagleRecipe, Found, KangarooRecipe, MedusaRecipe, Moment, Recipe
 
 RANKS = 10  # how far down a drafter's list the measure looks
 TEXTS = ("generated", "read")
 
 
-RECIPES: dict[str, type[Recipe]] = {kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe, FalconRecipe, DiffusionRecipe)}
+RECIPES: dict[str, type[Recipe]] = {
+    kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe, FalconRecipe, DiffusionRecipe, KangarooRecipe, DecisionRecipe)
+}
 
 
 @torch.no_grad()
@@ -65,6 +68,8 @@ def _keep(kept: dict[int, Tensor], i: int) -> Any:
 
 def step_loss(recipe: Recipe, head: Any, found: Found, moment: Moment) -> Tensor:
     """What one step of training makes smaller, a mean over the places of the rows in ``found``; see the module."""
+    if (own := recipe.loss(head, found, moment)) is not None:
+        return own
     ids, total, scale = recipe.ids(head), torch.zeros((), device=found.logits.device), 1.0
     logits = found.logits if ids is None else found.logits[..., ids]
     # where the target's best token is not in the draft vocabulary there is nothing to learn
@@ -98,6 +103,9 @@ def measure(recipe: Recipe, head: Any, windows: Tensor) -> dict[str, list]:
     was = head.training
     head.eval()
     found, ids = look(recipe.target, windows, head.features), recipe.ids(head)
+    if (own := recipe.measure(head, found)) is not None:
+        head.train(was)
+        return own
     best, p, rank, sampled = found.logits.argmax(-1), found.logits.softmax(-1), [], []
     for level in recipe.levels(head, found, recipe.measured):
         top = level.logits.topk(min(RANKS, level.logits.shape[-1]), -1).indices
@@ -199,7 +207,7 @@ def _check(kind: str, settings: dict[str, Any], target: Target, length: int, sou
             if value not in usual:
                 raise TrainingError(f"{kind}: {name} must be {', '.join(usual)}, got {value!r}")
         elif isinstance(usual, int):
-            whole(f"{kind}: {name}", value, 1 if usual else 0)
+            whole(f"{kind}: {name}", value, 1 if usual and name not in RECIPES[kind].may_be_zero else 0)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise TrainingError(f"{kind}: {name} must be a number >= 0, got {value!r}")
     if length > target.context:

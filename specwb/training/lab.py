@@ -116,8 +116,10 @@ def model_card(out: Path) -> str:
         )
     lines += ["", "Agreement of draft and target on held-out text (per token):", "", "| domain | greedy | sampled, T = 1 |", "|---|---|---|"]
     lines += [f"| {d} | {a['greedy']:.3f} | {a['sampled']:.3f} |" for d, a in facts["draft"]["acceptance"].items()]
-    heads = [json.loads((out / kind / "card.json").read_text()) for kind in RECIPES if (out / kind / "card.json").exists()]
-    lines += head_card(out, heads)
+    cards = {kind: json.loads((out / kind / "card.json").read_text()) for kind in RECIPES if (out / kind / "card.json").exists()}
+    lines += head_card(out, [card for kind, card in cards.items() if kind != "decision"])
+    if "decision" in cards:
+        lines += decision_card(cards["decision"])
     counted = out / "ngram" / "card.json"
     if counted.exists():
         lines += ngram_card(json.loads(counted.read_text()))
@@ -166,6 +168,21 @@ def head_card(out: Path, heads: list[dict]) -> list[str]:
         "",
         "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a batch text that the target wrote, learning the",
         "target's law at every place; features are computed on the fly. Steps, sizes and vocabularies differ: the table does not rank the methods.",
+    ]
+
+
+def decision_card(card: dict) -> list[str]:
+    """Of the decision models: how much better than the mean they say what is accepted."""
+    found = card["held_out"].values()
+    mean = {kind: [sum(x[kind][i] for x in found) / len(found) for i in range(3)] for kind in ("soft", "hard")}
+    said = "; ".join(
+        f"{kind} {loss:.3f} where the mean has {base:.3f}, area under the ROC curve {area:.3f}" for kind, (loss, base, area) in mean.items()
+    )
+    return [
+        "",
+        f"`decision/`: two nets that guess whether a token drafted by the draft model is accepted ({card['parameters']:,} parameters, "
+        f"{card['steps']} steps, {card['tokens']:,} tokens, sha256 {card['sha256'][:12]}), by `specwb train decision`. "
+        f"Held-out cross-entropy, mean of the domains: {said}.",
     ]
 
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, usual_layers
+from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
 from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
 from specwb.training import corpus as text
-from specwb.training.fit import share
+from specwb.training.fit import TrainingError, share
 
 
 @dataclass
@@ -73,14 +74,15 @@ class Recipe:
     """A kind of head. ``settings`` are its table in the recipe file.
 
     Attributes: options: the settings there are, each with its usual value, or a tuple of the words it can be, the usual one first; depth: which of
-        them is the number of levels; measured: how many levels are measured where a head can draft deeper than it was trained; decay: weight of a
-        level over the one above; regression: weight of SmoothL1 between its states and the target's; hard: share of the target's best token in
-        what is learnt, beside its law; lr_matrix, lr_other: learning rates.
+        them is the number of levels; may_be_zero: those that may be 0 though they usually are not; measured: how many levels are measured where a
+        head can draft deeper than it was trained; decay: weight of a level over the one above; regression: weight of SmoothL1 between its states
+        and the target's; hard: share of the target's best token in what is learnt, beside its law; lr_matrix, lr_other: learning rates.
     """
 
     name = ""
     options: dict[str, int | float | tuple[str, ...]] = {}  # noqa: RUF012
     depth = "unroll"
+    may_be_zero: tuple[str, ...] = ()
     measured = 6
     decay = 0.8
     regression = 0.0
@@ -109,6 +111,14 @@ class Recipe:
     def training(self, head: Any, found: Found, moment: Moment) -> Iterator[Level]:
         """What the loss is taken of in one step."""
         return self.levels(head, found)
+
+    def loss(self, head: Any, found: Found, moment: Moment) -> Tensor | None:
+        """What one step makes smaller, of heads that say something else than tokens; None is the levels' cross-entropy."""
+        return None
+
+    def measure(self, head: Any, found: Found) -> dict[str, list] | None:
+        """What is found on held-out text, of such heads; ``rank [1][1]`` is what is shown."""
+        return None
 
     def least(self) -> int:
         """Tokens a row must have."""
@@ -200,3 +210,38 @@ class Eagle3Recipe(EagleRecipe):
 
     def ids(self, head: Eagle3Head) -> Tensor | None:
         return head.ids
+
+
+class KangarooRecipe(Recipe):
+    """An adapter behind an early exit, beside the target's law of the same place. Settings: exit, adapter, own_head, layers.
+
+    One level: what the adapter reads is exact however deep it drafts, so its accuracy after a text is that of every depth.
+
+    Differs from Kangaroo in: it begins as the target's own layer behind the exit and its final norm, not at random; all places are counted, the
+    first one too; the common loop's optimisers, rates and clipping.
+    """
+
+    name = "kangaroo"
+    options = {"exit": 2, "adapter": ADAPTERS, "own_head": 0, "layers": 1}  # noqa: RUF012
+    may_be_zero = ("exit",)
+    measured = 1
+
+    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
+        super().__init__(target, {**self.usual(), **settings})
+        s, depth = self.settings, len(target.backbone.layers)
+        if not 0 <= s["exit"] < depth:
+            raise TrainingError(f"kangaroo: exit must be a layer with one behind it, 0..{depth - 1} here, got {s['exit']}")
+        if s["adapter"] == "mlp" and s["layers"] != 1:
+            raise TrainingError(f"kangaroo: adapter=mlp has one layer, got layers={s['layers']}")
+        if s["own_head"] not in (0, 1):
+            raise TrainingError(f"kangaroo: own_head must be 0 or 1, got {s['own_head']}")
+
+    def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
+        s = self.settings
+        return KangarooAdapter(eagle_config(self.target, s["layers"]), s["exit"], s["adapter"], bool(s["own_head"])).start_from(self.target)
+
+    def least(self) -> int:
+        return 1
+
+    def levels(self, head: KangarooAdapter, found: Found, depth: int | None = None) -> Iterator[Level]:
+        yield Level(head.logits(head(found.features), self.target.backbone.lm_head), 0)

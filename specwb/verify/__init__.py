@@ -5,6 +5,7 @@ from specwb.verify.coupled import Coupled
 from specwb.verify.gbv import GBV
 from specwb.verify.greedy import Greedy
 from specwb.verify.kseq import KSeq
+from specwb.verify.longest import Longest
 from specwb.verify.point import Naive, PointMass
 from specwb.verify.race import WeightedRace
 from specwb.verify.rejection import Rejection
@@ -16,7 +17,8 @@ from specwb.verify.traversal import Traversal
 from specwb.verify.typical import Typical
 
 RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (Rejection, RRS, RRSw, KSeq, WeightedRace, TopAndSample, PointMass, Naive, Block, Traversal, GBV, Coupled, Typical)
+    rule.name: rule
+    for rule in (Rejection, RRS, RRSw, KSeq, WeightedRace, TopAndSample, PointMass, Naive, Block, Traversal, GBV, Coupled, Typical, Longest)
 }
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Coupled",
     "Greedy",
     "KSeq",
+    "Longest",
     "Naive",
     "NodeRule",
     "PointMass",

@@ -19,7 +19,7 @@ class PointMass(NodeRule):
 
     name = "point"
     in_turn = False
-    laws = frozenset(Law)  # sampled candidates too, see Naive
+    laws = frozenset(Law) - {Law.ROOTS}  # sampled candidates too, see Naive
 
     def draws(self, children: int) -> int:
         return min(children, 1)
@@ -54,4 +54,4 @@ class Naive(PointMass):
     """
 
     name = "naive"
-    laws = frozenset(Law) - {Law.POINT}
+    laws = frozenset(Law) - {Law.ROOTS} - {Law.POINT}

@@ -22,7 +22,7 @@ class Rule:
 
     Attributes:
         name: key in ``RULES``.
-        laws: the candidate laws it is lossless for.
+        laws: the candidate laws it is lossless for, or, if it is LOSSY, made for.
         chain_only: it decides about one candidate a node.
         needs_independent: it looks at the children of several siblings, which must not share one list.
         lazy: set by the engine where reading a value costs nothing (on the CPU, rounds not recorded): work that no row needs may be skipped.
@@ -40,7 +40,8 @@ class Rule:
         single = tree.K <= 1 and law in ONE_A_NODE and bool(self.laws & ONE_A_NODE)
         if law not in self.laws and not single:
             fits = ", ".join(f"{one.name} ({one.value})" for one in sorted(self.laws, key=lambda one: one.name))
-            raise LawMismatch(f"rule {self.name!r} is lossless for {fits}; this drafter's candidates are {law.name} ({law.value})")
+            made = "lossless" if self.exactness is Exactness.LOSSLESS else "made"
+            raise LawMismatch(f"rule {self.name!r} is {made} for {fits}; this drafter's candidates are {law.name} ({law.value})")
         if self.chain_only and tree.K > 1:
             raise LawMismatch(f"rule {self.name!r} decides about one candidate a node, this tree has up to {tree.K}")
         if self.needs_independent and not independent:
@@ -49,6 +50,10 @@ class Rule:
     def uniforms(self, tree: Tree) -> int:
         """How many acceptance uniforms a row needs a round."""
         raise NotImplementedError
+
+    def cold(self) -> Rule | None:
+        """What decides at T = 0 in its place; None is the greedy walk."""
+        return None
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         """Accepted path and the law of the closing token (``closing`` is drawn from it by the engine)."""
@@ -134,7 +139,7 @@ class NodeRule(Rule):
     def alone(self, draft: Draft, scores: Scores, u: Tensor, i: int) -> Verdict:
         tree, tokens, valid = draft.tree, draft.tokens[i].tolist(), draft.valid[i].tolist()
         of = i if tree.R > 1 else 0
-        draws = self.draws(tree.K)
+        draws = self.draws(_children(tree))
         below = [[k for k in kids if k >= 0] for kids in tree.kids[i].tolist()] if tree.own_kids else tree.below[of]
         row = None if draft.q_row is None else draft.q_row[i if len(draft.q_row) > 1 else 0].tolist()
         uniforms = [] if tree.D == 0 else u[i, : tree.D * draws].tolist()
@@ -166,10 +171,10 @@ class NodeRule(Rule):
         return children
 
     def uniforms(self, tree: Tree) -> int:
-        return tree.D * self.draws(tree.K)
+        return tree.D * self.draws(_children(tree))
 
-    def visits(self, draft: Draft, scores: Scores, u: Tensor) -> Iterator[Visit]:
-        """Walk from the root, one level a step; rows that have stopped stay where they are."""
+    def visits(self, draft: Draft, scores: Scores, u: Tensor, start: Tensor | None = None) -> Iterator[Visit]:
+        """Walk from the root, or from the nodes ``start [B]`` below it, one level a step; rows that have stopped stay where they are."""
         tree = draft.tree
         if tree.D == 0:  # plain decoding: nothing to test and no uniforms
             return
@@ -179,9 +184,9 @@ class NodeRule(Rule):
             tree = tree.merged(draft.tokens, draft.valid, repeats=True)
         row = torch.arange(rows, device=draft.tokens.device)
         of = row if len(tree.kids) > 1 else torch.zeros_like(row)
-        node = torch.zeros_like(row)
+        node = torch.zeros_like(row) if start is None else start
         alive = torch.ones_like(row, dtype=torch.bool)
-        for d in range(tree.D):
+        for d in range(0 if start is None else 1, tree.D):
             if not self.some(alive):
                 return
             kids = tree.kids[of, node][:, : tree.widths[d]]
@@ -195,13 +200,14 @@ class NodeRule(Rule):
             yield Visit(d, node, alive, p, q, safe, tokens, ok, u[:, d], choice, residual, onward, reached)
             node, alive = reached, onward
 
-    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+    def decide(self, draft: Draft, scores: Scores, u: Tensor, start: Tensor | None = None) -> Verdict:
+        """``start [B]``: children of the root that the walk begins at instead, as if they had been accepted."""
         rows = draft.tokens.shape[0]
-        node = torch.zeros(rows, dtype=torch.long, device=draft.tokens.device)
-        accepted = torch.zeros_like(node)
+        node = torch.zeros(rows, dtype=torch.long, device=draft.tokens.device) if start is None else start
+        accepted = torch.full_like(node, 0 if start is None else 1)
         law: Tensor | None = None
         alive = torch.ones_like(node, dtype=torch.bool)
-        for visit in self.visits(draft, scores, u):
+        for visit in self.visits(draft, scores, u, start):
             if self.some(alive & ~visit.onward):
                 law = visit.residual if law is None else self.put(law, visit.residual, alive)
             alive, node = visit.onward, visit.reached
@@ -210,6 +216,11 @@ class NodeRule(Rule):
             last = scores.p(node)
             law = last if law is None else self.put(law, last, alive)
         return Verdict(draft.tree.trail[_rows(draft.tree.trail, node), node], accepted, torch.empty(0), law)
+
+
+def _children(tree: Tree) -> int:
+    """Children a node, of a tree cut at a depth the whole one's: which uniform decides about a candidate must not depend on where it was cut."""
+    return (tree.whole or tree).K
 
 
 def _rows(table: Tensor, node: Tensor) -> Tensor:

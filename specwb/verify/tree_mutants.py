@@ -9,8 +9,10 @@ from fractions import Fraction
 from itertools import product
 
 from specwb.verify.exact import (
+    LAWS,
     Model,
     Outcome,
+    Paths,
     Test,
     Tokens,
     block_tests,
@@ -26,11 +28,14 @@ from specwb.verify.exact import (
     skewed,
     tests_along,
     traversal_tests,
+    trees,
     walked,
+    walks,
     without_replacement,
 )
 
-_1 = Fraction(1)
+_0, _1 = Fraction(0), Fraction(1)
+Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class TreeMutant:
     """A wrong verifier: the outcomes of its rounds, ``(law, target, draft, parents)``, the law and a tree to use it with, and what is wrong."""
 
     name: str
-    outcomes: Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
+    outcomes: Outcomes
     law: str
     parents: tuple[int, ...]
     wrong: str
@@ -128,12 +133,56 @@ def sorted_paths(law: str, target: Model, draft: Model, parents: Sequence[int]) 
         yield from walked(rrs, target, q, paths, math.prod((chance for _, chance in drawn), start=_1))
 
 
+def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
+    """Wrong: a token x that was drawn is left out, with all below it, where ``out(p(x), q(x))``; what is left is tested as what was drawn.
+
+    It is gone because of what it is, so what is left has another law than q. To leave out what comes *after* x is right (theorem 12.2).
+    """
+
+    def outcomes(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
+        def stays(path: Tokens) -> bool:
+            return not path or not out(target(path[:-1])[path[-1]], draft(path[:-1])[path[-1]])
+
+        def change(paths: Paths) -> Paths:
+            return [path if path is not None and stays(path) else None for path in paths]
+
+        return walks(rejection, LAWS[law], target, draft, parents, change)
+
+    return outcomes
+
+
+def at_once(law: str, target: Model, draft: Model, parents: Sequence[int], plain: bool = True) -> Iterator[Outcome]:
+    """Wrong, LOSSY: every node is tested by itself with ``min(1, p/q)``, and of the paths that pass from the root on the longest stays, of equals the
+    first; the closing token is drawn from ``norm((p - q)+)`` where the path ends, and from p itself where nothing passed.
+
+    Which sibling stays depends on what came below it, and p is not updated after a sibling failed. Source: the code of improved MCSD (2409.10644),
+    transcribed, with one root. Args: plain: False has the residual at the root too, which is then right for a chain.
+    """
+    for paths, chance in trees(LAWS[law], draft, parents):
+        passes = [_1 if not path else min(_1, target(path[:-1])[path[-1]] / draft(path[:-1])[path[-1]]) if path is not None else _0 for path in paths]
+        for passed in product((True, False), repeat=len(paths)):
+            left = chance * math.prod((a if yes else 1 - a for a, yes in zip(passes, passed, strict=True)), start=_1)
+            if not left:
+                continue
+            reached: list[Tokens] = [()]
+            for path, yes in zip(paths, passed, strict=True):
+                if path and yes and path[:-1] in reached:
+                    reached.append(path)
+            last = max(reached, key=len)  # the first of equals
+            p, rest = target(last), minus(target(last), draft(last))
+            tested = any(path and path[:-1] == last for path in paths)
+            yield last, norm(rest) if tested and (last or not plain) else list(p), left
+
+
 TREE_MUTANTS: tuple[TreeMutant, ...] = (
     TreeMutant("hsd", decided(uncapped_tests), "IID", (-1, 0, 1), "a whole block is kept with the uncapped ratio (HSD)"),
     TreeMutant("gbv_other_ties", decided(other_ties_tests), "IID", (-1, 0, 0), "paths are selected and ranked with ties broken differently"),
     TreeMutant("shared_lists", shared_lists, "WITHOUT_REPLACEMENT", (-1, 0, 0, 1, 2), "traversal of siblings that share one list of children"),
     TreeMutant("searched_ratio", searched_ratio, "POINT", (-1, 0, 1), "LOSSY: a searched path is tested with p/q, as if drawn (DiffuSpec at T > 0)"),
     TreeMutant("sorted_paths", sorted_paths, "IID", (-1, 0, 0, 1, 2), "LOSSY: independent paths are sorted by a score, then RRS"),
+    TreeMutant("unsure_left_out", left_out(lambda p, q: q < Fraction(1, 3)), "IID", (-1, 0, 1), "a drawn token is left out as its own q is small"),
+    TreeMutant("peeking", left_out(lambda p, q: p < q), "IID", (-1, 0, 1), "a drawn token is left out after a look at the target, where p < q"),
+    TreeMutant("at_once", at_once, "WITHOUT_REPLACEMENT", (-1, 0, 0, 1, 2), "LOSSY: siblings tested at once, the longest path stays (improved MCSD)"),
 )
 
 

@@ -23,7 +23,7 @@ class Typical(NodeRule):
 
     name = "typical"
     in_turn = False
-    laws = frozenset(Law)
+    laws = frozenset(Law) - {Law.ROOTS}
     exactness = Exactness.LOSSY
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:

@@ -7,6 +7,8 @@ from specwb.widgets.display import show
 from specwb.widgets.explorer import RoundExplorer
 from specwb.widgets.falcon import BlockDesigner, BlockExplorer, GlancingExplorer
 from specwb.widgets.heads import HeadsExplorer
+from specwb.widgets.kangaroo import StopExplorer
+from specwb.widgets.mcsd_ti import MaskExplorer, RootsExplorer, StopRulesExplorer
 from specwb.widgets.rules import RulesExplorer
 from specwb.widgets.speed import SpeedExplorer
 
@@ -18,9 +20,13 @@ __all__ = [
     "HeadsExplorer",
     "LatticeExplorer",
     "LengthExplorer",
+    "MaskExplorer",
+    "RootsExplorer",
     "RoundExplorer",
     "RulesExplorer",
     "SpeedExplorer",
+    "StopExplorer",
+    "StopRulesExplorer",
     "TreeDesigner",
     "show",
 ]

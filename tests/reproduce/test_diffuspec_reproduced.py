@@ -19,7 +19,7 @@ from specwb.evaluation.prompts import Question
 from specwb.lattice import beam
 from specwb.models.load import data_dir
 from specwb.ngram import NGram
-from specwb.reproduce import diffuspec, grid, verdicts
+from specwb.reproduce import diffuspec, grid, trained, verdicts
 from specwb.reproduce.diffuspec import ARGMAX, LONG, SHORT, Cell
 from specwb.reproduce.diffuspec import diffuspec as made
 from specwb.reproduce.store import Store
@@ -121,7 +121,7 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
 
 
 def test_every_cell_is_a_method(target):
-    for cell in dict.fromkeys(replace(cell, temperature=0.0) for cell in diffuspec.cells() if cell.ours):
+    for cell in dict.fromkeys(replace(cell, temperature=0.0) for cell in diffuspec.cells() if cell.kind == "diffuspec"):
         drafter = cell.method(target, tiny.head("diffusion")).drafter
         if cell.spec.startswith(f"diffuspec:{LONG}") and "tree" not in cell.spec:
             assert drafter.tree.D == 30
@@ -139,9 +139,9 @@ def test_what_is_kept_is_what_the_engine_decodes(target, measured):
             assert len(kept) == len(drafted) == 6
             assert all(0 <= a <= n for a, n in zip(kept, drafted, strict=True))
             assert sum(parts) == pytest.approx(mean, abs=1e-3)
-            assert len(parts) == len(diffuspec.PARTS)
+            assert len(parts) == len(grid.PARTS)
             assert min(parts) >= 0
-            assert (parts[1] > 0) == (cell.ours and cell.temperature == 0), "only what searches spends time on it"
+            assert (parts[1] > 0) == (cell.kind == "diffuspec" and cell.temperature == 0), "only what searches spends time on it"
     assert measured.cells["T=0 ar"]["drafted"] == [[0] * 6] * 4
     assert {n for drafted in measured.cells[CELLS[2].key]["drafted"] for n in drafted} == {6}
     lengths = measured.cells[CELLS[3].key]["drafted"]
@@ -299,7 +299,7 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
 
 def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
     with pytest.raises(ValueError, match="has no medusa and no eagle and no ngram and no diffusion of its own"):
-        diffuspec.trained(target)
+        trained.checksums(target, diffuspec.HEADS)
     monkeypatch.chdir(tmp_path)
     for options in (("--rounds", "1"), ("--diffusion", str(folder / "nothing")), ("--diffusion", str(folder), "--prompts", "2")):
         code, out, err = call(monkeypatch, capsys, "reproduce", "diffuspec", *options)
@@ -325,7 +325,7 @@ def test_tables_of_an_ngram_are_read_once_and_its_contexts_are_every_methods_own
 def test_the_shipped_results_are_those_of_the_shipped_family():
     found, lab = json.loads((data_dir() / "results/diffuspec-lab-cpu.json").read_text()), specwb.load("lab", device="cpu")
     assert found["arguments"]["sha256"] == lab.sha256
-    assert found["arguments"]["heads"] == diffuspec.trained(lab)
+    assert found["arguments"]["heads"] == trained.checksums(lab, diffuspec.HEADS)
     assert {c.key for c in diffuspec.cells()} == set(found["cells"])
     assert all(len(cell["ms"]) >= verdicts.ENOUGH for cell in found["cells"].values())
     # what is printed follows from what was measured

@@ -13,7 +13,7 @@ from terminal import call
 import specwb
 from specwb.evaluation.prompts import Question, load_prompts
 from specwb.models.load import data_dir
-from specwb.reproduce import falcon, grid, verdicts
+from specwb.reproduce import falcon, grid, trained, verdicts
 from specwb.reproduce.falcon import Cell
 from specwb.reproduce.store import Store
 from specwb.reproduce.verdicts import Claim
@@ -160,8 +160,8 @@ def test_measured_judged_shown_and_continued(target, heads, tmp_path, monkeypatc
 
 
 def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
-    with pytest.raises(ValueError, match="has no medusa and no eagle and no falcon head of its own"):
-        falcon.check(target)
+    with pytest.raises(ValueError, match="has no medusa and no eagle and no falcon of its own"):
+        trained.checksums(target, falcon.HEADS)
     monkeypatch.chdir(tmp_path)
     code, out, err = call(monkeypatch, capsys, "reproduce", "falcon", "--rounds", "1")
     assert (code, out) == (2, "")
@@ -170,7 +170,7 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
 
 def test_the_shipped_results_are_those_of_the_shipped_family():
     lab = specwb.load("lab", device="cpu")
-    found = falcon.shipped(lab)
+    found = trained.shipped(falcon.SHIPPED, lab)
     assert found is not None, "the ablation was measured on another target"
     assert set(found["heads"]) == set(falcon.VARIANTS)
     assert {c.key for c in falcon.ablation_cells()} <= set(found["cells"])

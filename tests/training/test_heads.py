@@ -22,6 +22,7 @@ from specwb.files import DataError
 from specwb.models.backbone import Stack
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import load_falcon
+from specwb.models.kangaroo import load_kangaroo
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.training import corpus, fit, heads
 from specwb.training.fit import TrainingError
@@ -31,7 +32,7 @@ from specwb.training.recipe import Moment
 
 V, LAYERS = tiny.VOCABULARY, 6
 WORDS = [f"w{i}" for i in range(V)]
-KINDS = tuple(kind for kind in RECIPES if kind != "diffusion")  # which reads none of the target's states and has tests of its own
+KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision"))  # which read none of the target's states; tests of their own
 CPU = torch.device("cpu")
 SMALL = {"medusa": "heads=2", "eagle": "unroll=2", "eagle3": "unroll=2,vocabulary=40"}
 
@@ -179,7 +180,7 @@ def some_head(kind: str, target: specwb.Target, data: corpus.Corpus):
     return recipe, head.requires_grad_(False)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "falcon"])  # which has a test of its own, beside the drafter
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("falcon", "kangaroo")])  # tests of their own, beside the drafters
 def test_measure_against_a_direct_count(monkeypatch, target, data, kind):
     """Place by place, depth by depth, each drafted path from nothing."""
     monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
@@ -249,9 +250,10 @@ def test_a_target_in_half_precision(tmp_path, place, data, kind):
     """Heads are trained in float32 beside it."""
     other = specwb.load(place / "target", dtype="bfloat16")
     size = {"steps": 2, "rows": 4, "length": 32}
-    settings = {"medusa": {"heads": 2}, "eagle3": {"unroll": 2, "ffn": 64, "vocabulary": 40}}.get(kind, {"unroll": 2, "ffn": 64})
+    own = {"medusa": {"heads": 2}, "eagle3": {"unroll": 2, "ffn": 64, "vocabulary": 40}, "kangaroo": {"exit": 2}}
+    settings = own.get(kind, {"unroll": 2, "ffn": 64})
     out = heads.train_head(kind, other, tmp_path / "h", settings, size, data, {"text": 1.0}, source="read")
-    load = {"medusa": load_medusa, "falcon": load_falcon}.get(kind, load_eagle)
+    load = {"medusa": load_medusa, "falcon": load_falcon, "kangaroo": load_kangaroo}.get(kind, load_eagle)
     assert {p.dtype for p in load(out, other).parameters()} == {torch.bfloat16}
     assert torch.load(tmp_path / "h.checkpoint.pt", weights_only=True)["model"].popitem()[1].dtype in (torch.float32, torch.bool)
 

@@ -55,8 +55,10 @@ from specwb.verify.exact.nodes import (
 )
 from specwb.verify.exact.paths import paths_outcomes, walked
 from specwb.verify.exact.places import PLACES, expected_from_places, total
+from specwb.verify.exact.roots import kept_root, root_chances, roots_law, roots_outcomes
 from specwb.verify.exact.rounds import (
     Outcome,
+    Paths,
     Test,
     chain_expected_accepted,
     completed,
@@ -66,6 +68,7 @@ from specwb.verify.exact.rounds import (
     round_law,
     target_law,
     trees,
+    walks,
 )
 from specwb.verify.exact.traversal import traversal_scalar_tests, traversal_tests, trie
 from specwb.verify.exact.whole import TREE_RULES, Tests, TreeRule, decided, tree_expected_accepted, tree_round_law
@@ -82,6 +85,7 @@ __all__ = [
     "Model",
     "NodeRule",
     "Outcome",
+    "Paths",
     "Test",
     "Tests",
     "Tokens",
@@ -104,6 +108,7 @@ __all__ = [
     "iid",
     "is_chain",
     "is_paths",
+    "kept_root",
     "kseq",
     "kseq_acceptance",
     "kseq_rho",
@@ -126,6 +131,9 @@ __all__ = [
     "ranking",
     "rejection",
     "rejection_acceptance",
+    "root_chances",
+    "roots_law",
+    "roots_outcomes",
     "round_law",
     "rrs",
     "rrs_acceptance",
@@ -151,6 +159,7 @@ __all__ = [
     "tv",
     "typical",
     "walked",
+    "walks",
     "without",
     "without_replacement",
 ]

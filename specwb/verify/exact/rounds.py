@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from specwb.verify.exact.basics import Decision, Dist, DraftLaw, Model, NodeRule, Tokens
@@ -12,6 +12,9 @@ Outcome = tuple[Tokens, Dist | None, Fraction]
 """The accepted path, the law of the closing token, and the probability of both."""
 Test = tuple[Tokens, Fraction, Dist]
 """A path, the probability that it is accepted when its turn comes, and the law of the closing token if it is."""
+
+Paths = Sequence[Tokens | None]
+"""The nodes of one drafted tree, each as the path of tokens to it."""
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -61,12 +64,19 @@ def trees(law: DraftLaw, draft: Model, parents: Sequence[int]) -> Iterator[tuple
     yield from grow(0, ((),) + (None,) * (len(parents) - 1), _1)
 
 
-def _walks(rule: NodeRule, law: DraftLaw, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
-    """Top-down walks through every tree: (accepted path, law of the closing token, probability)."""
+def walks(
+    rule: NodeRule, law: DraftLaw, target: Model, draft: Model, parents: Sequence[int], change: Callable[[Paths], Paths] = lambda paths: paths
+) -> Iterator[Outcome]:
+    """Top-down walks through every drafted tree: (accepted path, law of the closing token, probability).
+
+    Args:
+        rule, law, target, draft, parents: as of :func:`round_law`. change: what is verified in place of the tree that was drafted, ``None`` for nodes
+            that are left out.
+    """
     kids = [[i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))]
     known: dict[tuple[Tokens, Tokens], Decision] = {}
-    for paths, chance in trees(law, draft, parents):
-        todo = [(0, chance)]
+    for drafted_paths, chance in trees(law, draft, parents):
+        paths, todo = change(drafted_paths), [(0, chance)]
         while todo:
             node, prob = todo.pop()
             path = paths[node]
@@ -94,7 +104,7 @@ def round_law(rule: NodeRule, law: DraftLaw, target: Model, draft: Model, tree_p
         rule: node rule, used at every node. law: draft law of every group of siblings.
         target, draft: prefix -> law of the next token. tree_parents: the tree, -1 for the root.
     """
-    return completed(_walks(rule, law, target, draft, tree_parents), target, max(depths(tree_parents)) + 1)
+    return completed(walks(rule, law, target, draft, tree_parents), target, max(depths(tree_parents)) + 1)
 
 
 def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[Tokens, Fraction]:
@@ -137,7 +147,7 @@ def expected_accepted(rule: NodeRule, law: DraftLaw, target: Model, draft: Model
     Args:
         rule: node rule. law: draft law. target, draft: prefix -> law of the next token. tree_parents: the tree.
     """
-    return sum((len(path) * prob for path, _, prob in _walks(rule, law, target, draft, tree_parents)), _0)
+    return sum((len(path) * prob for path, _, prob in walks(rule, law, target, draft, tree_parents)), _0)
 
 
 def chain_expected_accepted(target: Model, draft: Model, gamma: int) -> Fraction:

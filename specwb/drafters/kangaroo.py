@@ -1,0 +1,238 @@
+"""Kangaroo: drafting from inside the target, behind an early exit, and stopping when unsure."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from specwb.drafters.base import Drafter
+from specwb.drafters.eagle2 import beam_mask, best, best_nodes, bounds, grown, renumbered
+from specwb.drafters.heads import trained_head
+from specwb.drafters.length import Length
+from specwb.drafters.level import Levels
+from specwb.drafters.stopping import Confidence, Entropy, Top
+from specwb.flow import Draft, Scores, State, Verdict
+from specwb.mask import causal_mask
+from specwb.models.backbone import Stack
+from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
+from specwb.models.target import Target
+from specwb.noise import Noise
+from specwb.options import MethodError, shape, share, whole
+from specwb.tree import GrownTree, Tree
+
+
+class KangarooDrafter(Levels):
+    """The draft model is the target's first ``exit`` layers, an adapter, and the target's lm_head. The first layers run once a token: their keys
+    and values go straight to the target's cache, and verification goes on from the states they leave (``Draft.hidden``).
+
+    So a draft of D levels runs the first layers D + 1 times (the last level too, whose tokens are verified), the adapter and the head D times.
+
+    Catch-up window: 2. After a fully accepted draft the last accepted token has its state, in ``state.features``, and no entry in the adapter's
+    cache; each round the adapter is fed the states of the last two known tokens. A slot of the adapter's cache is a position.
+
+    Stops: at ``length.most`` levels, or below a level that ``sure`` is less sure of than the length's threshold (eta).
+
+    Source: Liu et al. 2024, arXiv 2404.18911, and its code (a chain, one row, greedy). Differs from them in: also static trees, T > 0, rows of
+    different lengths; the last round does not end before the limit.
+    """
+
+    def __init__(
+        self, head: KangarooAdapter, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None
+    ) -> None:
+        super().__init__(tree, draw, length, sure)
+        self.head, self.features, self.exit = head, head.features, head.exit
+        self.stack = Stack.of(head) if head.blocks else None
+        self.window = 2
+
+    def open(self, state: State, target: Target) -> None:
+        super().open(state, target)
+        self.vocabulary, self.target = target.vocabulary, target.backbone
+        self.lay_out(target.device)
+        if self.stack is None:
+            return
+        self.cache = self.stack.cache(state.rows, state.capacity)
+        m = state.horizon - 1
+        if m > 0:
+            assert state.features is not None
+            positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
+            self.stack.run(state.features[:, :m], positions, positions, self.cache, m, None, causal=True)
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        self.states: list[Tensor] = []
+        draft = super().propose(state, noise)
+        base, (start, stop) = (state.known - 1)[:, None], draft.tree.levels[-1]
+        depth, index = self.offsets
+        whole, extent = self.whole(state), state.horizon - 1 + stop
+        mask = None if whole is None else whole[:, start:stop, :extent]
+        self.shallow(state, draft.tokens[:, start:stop], base + depth[start:stop], base + index[start:stop], extent, mask)
+        draft.hidden, draft.start_layer = torch.cat(self.states, 1), self.exit
+        self.states = []
+        return draft
+
+    def begin(self, state: State) -> Tensor:
+        base = (state.known - 1)[:, None]
+        whole, extent = self.whole(state), state.horizon
+        f = self.shallow(state, state.tokens.gather(1, base), base, base, extent, None if whole is None else whole[:, :1, :extent])
+        if self.stack is None:
+            return self.adapted(f, base, base, extent, None)
+        begin, positions, _ = state.window(self.window)
+        root = (base - begin[:, None])[:, :, None].expand(-1, -1, f.shape[-1])
+        assert state.features is not None
+        recent = state.features.gather(1, positions[:, :, None].expand(-1, -1, f.shape[-1])).scatter(1, root, f)
+        extent = max(state.horizon, self.window)
+        mask = causal_mask(positions, extent, self.stack.dtype)
+        return self.adapted(recent, positions, positions, extent, mask).gather(1, root)
+
+    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        return self.adapted(self.shallow(state, tokens, positions, slots, extent, mask), positions, slots, extent, mask)
+
+    def shallow(self, state: State, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        """The target's first layers over ``[B,m]`` tokens: their states at the exit, kept for verification."""
+        f = self.target.run(self.target.embed(tokens), positions, slots, state.cache, extent, mask, last=self.exit)[0]
+        self.states.append(f)
+        return f
+
+    def adapted(self, f: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        """The adapter over ``[B,m,H]`` states at the exit."""
+        if self.stack is None:
+            return self.head.layers[0](f)
+        return self.stack.run(f, positions, slots, self.cache, extent, mask)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head.logits(hidden, self.target.lm_head)
+
+    def whole(self, state: State) -> Tensor | None:
+        alone = state.rows == 1 and self.tree.is_chain and not state.static
+        return None if alone else state.tree_mask(self.tree, self.target.dtype)
+
+    def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        super().observe(state, draft, verdict, scores)
+        if self.stack is not None and not draft.tree.is_chain:
+            self.cache.keep(state.known - 1, verdict.path)
+
+
+class DynamicKangaroo(KangarooDrafter):
+    """A tree of beams: each level has the ``top`` best of all continuations of the level above, by the product of the drafter's probabilities along
+    their paths; drafting stops below a level whose best product is under eta, once the tree has ``nodes`` nodes, or at ``depth`` levels.
+
+    What a level above leaves without a child is pruned by half, the less probable ones; of more than ``nodes`` the best by their products stay.
+    The tree and its tokens are a function of the text alone, at every temperature: point masses.
+
+    All that was drafted has run through the first layers; the rest of the target runs over what is left, which moves to the slots of its nodes.
+
+    Source: Liu et al. 2024, NeurIPS version, 3.3; no code was published. Differs from it in: the root is the pending token, where the paper's is
+    the first drafted one, so that this has siblings too; what the last level has beyond the budget (which the paper does not state) is left out.
+    """
+
+    def __init__(self, head: KangarooAdapter, nodes: int, depth: int, top: int, eta: float) -> None:
+        super().__init__(head, bounds(min(nodes, 1 + depth * top), depth, top, depth * top), "greedy")
+        self.top, self.slots, self.least = top, 1 + depth * top, math.log(eta) if eta else -math.inf
+        self.host_reads = depth
+
+    def lay_out(self, device: torch.device) -> None:
+        self.tree = self.tree.to(device)
+
+    def whole(self, state: State) -> Tensor | None:
+        alone = state.rows == 1 and not state.static
+        return None if alone else causal_mask((state.known - 1)[:, None], state.horizon, self.target.dtype)  # of the root
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        k, rows, D = self.top, state.rows, self.tree.D
+        base = state.known - 1
+        beam = torch.arange(k, device=base.device)
+        own = torch.eye(k, dtype=torch.bool, device=base.device).expand(rows, -1, -1)
+        self.states = []
+        score, token = (x[:, 0] for x in best(self.logits(self.begin(state)), k))
+        levels, parents, going = [(score, token)], [torch.zeros_like(token)], torch.ones_like(base, dtype=torch.bool)
+        kept = [torch.ones_like(token, dtype=torch.bool)]
+        sees = own
+        for d in range(1, D + 1):
+            slots, extent = base[:, None] + 1 + (d - 1) * k + beam, state.horizon + d * k
+            mask = beam_mask(sees, base, extent, self.target.dtype)
+            place = (token, (base[:, None] + d).expand(-1, k), slots, extent, mask)
+            size = 1 + torch.stack([x.sum(1) for x in kept]).sum(0)
+            going = going & (score[:, 0] >= self.least) & (size < self.tree.n)
+            if d == D or not self.largest(state, going & ~state.done, 1):
+                self.shallow(state, *place)
+                break
+            more, children = best(self.logits(self.feed(state, token, token, *place[1:])), k)
+            chosen = (score[:, :, None] + more).flatten(1).sort(descending=True, stable=True).indices[:, :k]
+            above = chosen // k
+            barren = torch.ones_like(kept[-1]).scatter(1, above, False)
+            # of a level's nodes, best first, the second half of those without a child
+            order = barren.cumsum(1)
+            pruned = barren & (order > order[:, -1:] - order[:, -1:] // 2) & going[:, None]
+            kept[-1] = kept[-1] & ~pruned
+            score, token = ((score[:, :, None] + more).flatten(1).gather(1, chosen), children.flatten(1).gather(1, chosen))
+            levels.append((score, token))
+            parents.append(1 + (d - 1) * k + above)
+            kept.append(going[:, None].expand(-1, k))
+            sees = torch.cat([sees.gather(1, above[:, :, None].expand(-1, -1, sees.shape[-1])), own], -1)
+        scores, tokens = (torch.cat(x, 1) for x in zip(*levels, strict=True))
+        depths = (1 + torch.arange(scores.shape[1], device=base.device) // k).expand(rows, -1)
+        scores = scores.masked_fill(~torch.cat(kept, 1), -torch.inf)
+        most = min(self.tree.n, 1 + scores.shape[1])
+        n = 1 + self.largest(state, ((scores > -torch.inf).sum(1)).clamp_max(most - 1), most - 1)
+        chosen = best_nodes(scores, n)
+        tree = GrownTree(*renumbered(chosen, torch.cat(parents, 1), depths), len(levels), k)
+        draft = grown(self, state, chosen, tree, tokens, scores)
+        nodes = torch.cat([torch.zeros_like(chosen[:, :1]), chosen + 1], 1)
+        state.cache.keep(base, nodes, self.exit)
+        if self.stack is not None:
+            self.cache.keep(base, nodes)
+        f = torch.cat(self.states, 1)
+        self.states = []
+        draft.hidden, draft.start_layer = f.gather(1, nodes[:, :, None].expand(-1, -1, f.shape[-1])), self.exit
+        return draft
+
+
+STOPS = ("top", "scaled", "entropy")
+
+
+def kangaroo(
+    target: Target, *, head=None, exit: int | None = None, gamma: int = 6, eta: float = 0.4, stop: str = "top", tree=False, top: int = 4,
+    nodes: int = 16,
+) -> Drafter:  # fmt: skip
+    """Kangaroo: a chain of up to ``gamma`` tokens from the target's first layers and an adapter, which ends below a token it is unsure of.
+
+    ``eta``: how sure it must be to go on (the paper: .6, of a tree .4); 0: always ``gamma`` tokens. ``stop``: what is compared with it: ``top``, the
+    largest probability at temperature 1, ``scaled``, at the decoding's temperature, ``entropy``, exp(-H). ``tree=true``: the paper's tree of the
+    ``top`` best beams a level, at most ``gamma`` levels and ``nodes`` nodes; or a static one, as for mcsd. ``exit``: the exit layer of an adapter
+    that does not say it; of one that does, it must be that.
+    """
+    key = "kangaroo"
+    if exit is not None:
+        whole(f"{key}: exit", exit, 0)
+    eta = share(f"{key}: eta", eta)
+    if stop not in STOPS:
+        raise MethodError(f"{key}: stop must be {', '.join(STOPS)}, got {stop!r}")
+    if not eta and stop != "top":
+        raise MethodError(f"{key}: stop has no effect with eta=0")
+    whole(f"{key}: gamma", gamma)
+    adapter: KangarooAdapter = trained_head(key, target, head, load_kangaroo, KangarooAdapter, exit=exit)
+    if exit not in (None, adapter.exit):
+        raise MethodError(f"{key}: the adapter reads the states of layer {adapter.exit}, not of layer {exit}; train one for that layer")
+    if not 0 <= adapter.exit < len(target.backbone.layers):
+        raise MethodError(f"{key}: exit layer {adapter.exit}, but {target.name!r} has {len(target.backbone.layers)} layers")
+    if tree is not True:
+        if (top, nodes) != (4, 16):
+            raise MethodError(f"{key}: top and nodes are of tree=true, a {'chain' if tree is False else 'static tree'} has none")
+        chosen = Tree.chain(gamma) if tree is False else shape(key, tree)
+        if not chosen.in_level_order or chosen.D < 1:
+            raise MethodError(f"{key} drafts level by level: give one tree for all rows, of at least one candidate, its nodes in level order")
+        if tree is not False and gamma != 6:
+            raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
+        if target.vocabulary < chosen.K:
+            raise MethodError(f"{key}: {chosen.K} children a node but the vocabulary has {target.vocabulary} tokens")
+        sure = Entropy() if stop == "entropy" else Top(stop == "scaled")
+        return KangarooDrafter(adapter, chosen, "without", Length(chosen.D, confidence=eta) if eta else None, sure)
+    if stop != "top":
+        raise MethodError(f"{key}: a tree's beams stop by the product of unscaled probabilities; stop={stop} is for chains and static trees")
+    if whole(f"{key}: top", top) > target.vocabulary:
+        raise MethodError(f"{key}: {top} beams but the vocabulary has {target.vocabulary} tokens")
+    try:
+        return DynamicKangaroo(adapter, whole(f"{key}: nodes", nodes, 2), gamma, top, eta)
+    except ValueError as error:
+        raise MethodError(f"{key}: {error}") from error

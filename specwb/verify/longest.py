@@ -1,0 +1,71 @@
+"""The longest of several roots: LOSSY, as target-initialised candidates are verified."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.flow import Draft, Exactness, Law, Scores, Verdict
+from specwb.tree import Tree
+from specwb.verify.rrsw import RRSw
+from specwb.verify.rule import Rule
+
+
+class Longest(Rule):
+    """The root's children were drawn from the target's own law and need no test; below each of them candidates are verified losslessly, and the one
+    whose path becomes longest stays, of equals the first drawn. LOSSY from two on: which one stays depends on how well the draft went on below
+    it, so tokens that are easy to go on from are written too often (theorem 13.3). At T = 0 it may be the target's second choice.
+
+    The last token that stays becomes the closing token: it has been scored already, and the law of what comes after it is ``Verdict.ahead``.
+
+    Source: Lu et al. 2024, arXiv 2409.10644, and its code. Differs from it in: children are tested in turn (there all at once, with one q), and
+    a residual is taken wherever a walk ends (there p itself where no child of a root was accepted); both are biases of their own, with one root too.
+    """
+
+    name = "longest"
+    laws = frozenset({Law.ROOTS})
+    exactness = Exactness.LOSSY
+
+    def __init__(self, greedy: bool = False) -> None:
+        self.greedy = greedy
+
+    def cold(self) -> Rule:
+        return Longest(greedy=True)
+
+    def uniforms(self, tree: Tree) -> int:
+        return 0 if self.greedy or not tree.D else tree.widths[0] * RRSw().uniforms(tree)
+
+    def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+        return self.decide(draft, scores, u)
+
+    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+        tree, row = draft.tree, torch.arange(len(draft.tokens), device=draft.tokens.device)
+        each = RRSw().uniforms(tree.whole or tree)  # which uniform decides must not depend on where the tree was cut
+        found: list[tuple[Tensor, Tensor | None, Tensor]] = []
+        for w, root in enumerate(tree.below[0][0]):
+            if self.greedy:
+                last, ahead = self._agreeing(draft, scores, root), None
+            else:
+                below = RRSw().decide(draft, scores, u[:, w * each : (w + 1) * each], torch.full_like(row, root))
+                last, ahead = below.path[:, -1], below.law
+            found.append((last, ahead, draft.valid[:, root]))
+        nodes = torch.stack([last for last, _, _ in found], 1)
+        # of those that could be drawn; the first always could
+        lengths = tree.depth[0][nodes].masked_fill(~torch.stack([ok for _, _, ok in found], 1), -1)
+        best = lengths.argmax(1)
+        node = nodes[row, best]
+        laws = [ahead for _, ahead, _ in found if ahead is not None]
+        law = torch.stack(laws, 1)[row, best] if laws else scores.logits[row, node]
+        path, accepted = tree.trail[0][node], tree.depth[0][node] - 1
+        path = path.gather(1, torch.minimum(torch.arange(path.shape[1], device=row.device), accepted[:, None]))
+        return Verdict(path, accepted, draft.tokens[row, node], None, None, law)
+
+    def _agreeing(self, draft: Draft, scores: Scores, root: int) -> Tensor:
+        """``[B]``: the deepest node below ``root``, or it, whose path down to the root is the target's own."""
+        tree = draft.tree
+        best = scores.best(tree)
+        agree = (draft.tokens == best.gather(1, tree.parent.clamp_min(0).expand_as(best))) & draft.valid
+        index = torch.arange(tree.n, device=best.device)
+        agree = (agree | (index == root)) & tree.mask[0, :, root] | (index == 0)
+        reached = ~(tree.mask & ~agree[:, None, :]).any(-1)
+        return (reached * (tree.depth + 1)).argmax(1)

@@ -1,0 +1,242 @@
+"""Improved MCSD: one root is MCSD itself; several roots are what they are said to be, and are refused where nobody asked for them."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from tape import Tape
+from test_eagle import path_to
+from test_stopping_drafts import models, right
+
+import specwb
+from specwb import flow, graphs
+from specwb.models.decision import DecisionModel
+from specwb.probability import Sampling
+from specwb.verify import Longest
+
+PROMPTS = tiny.PROMPTS
+LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+
+
+def made(**options) -> specwb.Method:
+    return specwb.method("mcsd_ti", tiny.target(), draft=tiny.draft(), **options)
+
+
+def several(roots: int = 3, tree=(1, 1), **options) -> specwb.Method:
+    return made(roots=roots, tree=tree, lossy=True, **{"stop": "none", **options})
+
+
+# ---------------------------------------------------------------------------------------------------------------- one root
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("draw", ["without", "with", "top", "greedy"])
+@pytest.mark.parametrize("tree", [(2, 2), LOPSIDED, (3, 1, 1)], ids=["2-2", "lopsided", "paths"])
+def test_one_root_without_a_stop_is_mcsd(tree, draw, temperature):
+    run = {"max_new_tokens": 16, "temperature": temperature, "seed": 3}
+    plain = specwb.method("mcsd", tiny.target(), draft=tiny.draft(), tree=tree, draw=draw)
+    ours = made(tree=tree, draw=draw, stop="none")
+    a, b = (specwb.decode(tiny.target(), PROMPTS, method, **run) for method in (plain, ours))
+    assert (a.tokens, a.accepted_lengths) == (b.tokens, b.accepted_lengths)
+    assert ours.exactness is specwb.Exactness.LOSSLESS
+
+
+def test_a_threshold_of_zero_is_mcsd():
+    run = {"max_new_tokens": 16, "temperature": 1.0, "seed": 3}
+    a, b = (specwb.decode(tiny.target(), PROMPTS, m, **run) for m in (made(stop="none"), made(stop="top", threshold=0)))
+    assert (a.tokens, a.accepted_lengths) == (b.tokens, b.accepted_lengths)
+
+
+def test_usual_settings():
+    """Four chains of five levels, the soft net at .4; below several roots one chain each."""
+    method = made(head=tiny.head("decision"))
+    drafter = method.drafter
+    assert (drafter.tree.host, drafter.draw) == (specwb.Tree.branching(4, 1, 1, 1, 1).host, "without")
+    assert (drafter.sure.kind, drafter.length.confidence, drafter.host_reads) == ("soft", 0.4, 4)
+    assert made(roots=2, lossy=True, stop="top").drafter.tree.host == specwb.Tree.branching(2, 1, 1, 1, 1, 1).host
+    assert isinstance(method.rule_for(Sampling(1.0)), specwb.verify.RRSw)
+
+
+BAD = [
+    ({"roots": 2}, specwb.MethodError, "several roots change the output's law .* say lossy=true"),
+    ({"roots": 2, "lossy": 1}, specwb.MethodError, "lossy must be true or false, got 1"),
+    ({"roots": 0}, specwb.MethodError, "roots must be an integer >= 1"),
+    (
+        {"roots": 2, "lossy": True, "draw": "top"},
+        specwb.MethodError,
+        "below several roots children are drawn without or with replacement, got draw='top'",
+    ),
+    ({"roots": 2, "lossy": True, "draw": "greedy"}, specwb.MethodError, "got draw='greedy'"),
+    (
+        {"roots": 2, "lossy": True, "tree": LOPSIDED},
+        specwb.MethodError,
+        "below several roots give children a node by level, such as 2-1-1, got 0.0.0",
+    ),
+    ({"roots": 2, "lossy": True, "rule": "rrsw"}, specwb.LawMismatch, "'rrsw' is lossless for .*candidates are ROOTS .* no rule"),
+    ({"roots": 2, "lossy": True, "rule": "typical"}, specwb.LawMismatch, "candidates are ROOTS"),
+    ({"roots": 2, "lossy": True, "rule": "point"}, specwb.LawMismatch, "candidates are ROOTS"),
+    ({"rule": "longest"}, specwb.LawMismatch, "'longest' is made for ROOTS"),
+    ({"roots": 65, "lossy": True}, specwb.MethodError, "65 children a node but the vocabulary has 64 tokens"),
+    ({"tree": (65,)}, specwb.MethodError, "65 children a node"),
+    ({"threshold": 1.5}, specwb.MethodError, r"threshold must be in \[0, 1\], got 1.5"),
+    ({"threshold": -1}, specwb.MethodError, "threshold must be in"),
+    ({"threshold": float("nan")}, specwb.MethodError, "threshold must be in"),
+    ({"stop": "never"}, specwb.MethodError, "stop must be soft, hard, top, entropy, none, got 'never'"),
+    ({"draw": "coupled"}, specwb.MethodError, "draw must be one of without, with, top, greedy, got 'coupled'"),
+    ({"tree": specwb.Tree.chain(0)}, specwb.MethodError, "at least one candidate"),
+    ({"tree": specwb.Tree.parents([-1, 0, 1, 0])}, specwb.MethodError, "its nodes in level order"),
+    ({"stop": "soft"}, specwb.MethodError, "has no decision model of its own; name one with head= .*, or stop=top"),
+    ({"stop": "top", "head": DecisionModel(32)}, specwb.MethodError, "head is the decision model of stop=soft or hard; stop=top has none"),
+    ({"stop": "soft", "head": DecisionModel(48)}, specwb.MethodError, "reads 48 numbers, 'LlamaForCausalLM' has hidden size 32"),
+    ({"stop": "soft", "head": DecisionModel(32).double()}, specwb.MethodError, "the head is float64 on cpu"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), BAD)
+def test_settings_that_cannot_be_used(options, kind, message):
+    with pytest.raises(kind, match=message):
+        made(**{"stop": "none", **options})
+
+
+# ----------------------------------------------------------------------------------------------------------- several roots
+
+
+def test_several_roots_say_that_they_are_lossy():
+    method = several()
+    assert method.exactness is specwb.Exactness.LOSSY
+    assert method.key == "mcsd_ti:roots=3,tree=1-1,lossy=true,stop=none"
+    assert isinstance(method.rule_for(Sampling(1.0)), Longest)
+    assert isinstance(method.rule_for(Sampling()), Longest), "the greedy walk would not keep the longest"
+
+
+def test_the_roots_are_the_targets_best_and_the_longest_stays():
+    """At T = 0: the root's children are the target's own best, in order; below each the path that is the target's; the longest of them, ties to the
+    first; and what is written is among the target's best at its place, not always the best."""
+    roots = 3
+    for prompt in PROMPTS:
+        text, changed, sizes = list(prompt), 0, set()
+        for step in specwb.rounds(tiny.target(), [prompt], several(roots, (2, 1)), max_new_tokens=24):
+            tree, tokens = step.draft.tree, step.draft.tokens[0].tolist()
+            assert text == step.state.tokens[0, : int(step.known[0])].tolist()[: len(text)]
+            logits = tiny.forward(tiny.target().model, text)[-1]
+            assert tokens[1 : 1 + roots] == logits.topk(roots).indices.tolist()
+            best: list[list[int]] = []
+            for w in range(1, 1 + roots):
+                right_path: list[int] = []
+                for node in (i for i in range(1, tree.n) if tree.mask[0, i, w]):
+                    path = path_to(tree.host[0], tokens, node)
+                    said = tiny.forward(tiny.target().model, text + path).argmax(-1).tolist()
+                    agrees = all(said[len(text) + i - 1] == path[i] for i in range(1, len(path)))
+                    right_path = path if agrees and len(path) > len(right_path) else right_path
+                best.append(right_path)
+            longest = max(best, key=len)
+            n = int(step.verdict.count[0])
+            assert step.verdict.emitted[0, :n].tolist() == longest[:n]
+            assert n == len(longest) or step.state.done[0]
+            changed += longest[0] != tokens[1]
+            sizes.add(n)
+            text += longest[:n]
+        assert changed, "the first root always stayed"
+        assert len(sizes) > 1
+        assert text[len(prompt) :] != list(tiny.plain("llama", tuple(prompt), 24))
+        said = tiny.forward(tiny.target().model, text).topk(roots).indices
+        assert all(text[i] in said[i - 1].tolist() for i in range(len(prompt), len(text)))
+
+
+@pytest.mark.parametrize("draw", ["without", "with"])
+def test_the_roots_are_drawn_from_the_law_that_is_recorded(draw):
+    """At first the target's own after the prompt; then what the verification left: the residual, or the law after the last kept token."""
+    target, before, residual = tiny.target(), None, 0
+    method = specwb.method("mcsd_ti", target, draft=tiny.draft(noise=0.1), roots=3, tree=(2, 1), lossy=True, stop="none", draw=draw)
+    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=0.8, seed=2, trace=True):
+        alive = step.verdict.accepted >= 0
+        ahead = step.draft.q[:, 0]
+        for row in alive.nonzero().flatten().tolist():
+            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            p = (tiny.forward(target.model, text)[-1] / 0.8).softmax(-1)
+            if before is None:
+                torch.testing.assert_close(ahead[row], p, atol=1e-5, rtol=1e-4)
+            else:
+                assert torch.equal(ahead[row], before[row])
+                residual += float((ahead[row] / ahead[row].sum() - p).abs().max()) > 1e-3
+            drawn = step.draft.tokens[row, 1:4].tolist()
+            assert len(set(drawn)) == 3
+            assert (ahead[row, drawn] > 0).all()
+        before = step.verdict.ahead.clone()
+    assert residual > 3
+
+
+def test_the_first_root_is_drawn_as_a_closing_token_would_be():
+    """Many rows of one prompt: its frequencies are the target's law."""
+    rows = 4096
+    target, draft = models()
+    method = specwb.method("mcsd_ti", target, draft=draft, roots=2, tree=(1,), lossy=True, stop="none")
+    step = next(specwb.rounds(target, [[1, 4, 2]] * rows, method, max_new_tokens=3, temperature=1.0))
+    p = tiny.forward(target.model, [1, 4, 2])[-1].softmax(-1)
+    found = step.draft.tokens[:, 1].bincount(minlength=6) / rows
+    assert ((found - p).abs() < 4.5 * (p * (1 - p) / rows).sqrt()).all()
+
+
+def test_several_roots_do_change_the_law_and_one_does_not():
+    target, draft = models()
+    for roots, lossy in ((3, True), (1, False)):
+        method = specwb.method("mcsd_ti", target, draft=draft, roots=roots, tree=(2, 1), lossy=lossy, stop="top", threshold=0.45)
+        assert (right(method)[0] < 1e-6) == lossy
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("options", [{}, {"tree": (1, 3), "roots": 2, "stop": "top", "threshold": 0.15}], ids=["whole", "stopping"])
+def test_limits_ends_and_rows(options, temperature):
+    """A text with a limit or an end of text is the beginning of the one without; a row alone is the row in a batch."""
+    method, target = several(**options), tiny.target()
+    run = {"temperature": temperature, "seed": [5, 6, 7]}
+    whole = specwb.decode(target, PROMPTS, method, max_new_tokens=16, eos=(), **run)
+    for limit in (1, 2, 3, 5, 8, 13):
+        out = specwb.decode(target, PROMPTS, method, max_new_tokens=limit, eos=(), **run)
+        assert out.tokens == [tokens[:limit] for tokens in whole.tokens]
+    for eos in whole.tokens[0][:6:2]:
+        out = specwb.decode(target, PROMPTS, method, max_new_tokens=16, eos=eos, **run)
+        assert out.tokens == [t[: t.index(eos) + 1] if eos in t else t for t in whole.tokens]
+    for row, prompt in enumerate(PROMPTS):
+        alone = specwb.decode(target, [prompt], method, max_new_tokens=16, eos=(), temperature=temperature, seed=[5 + row])
+        assert alone.tokens == [whole.tokens[row]]
+        assert alone.accepted_lengths == [whole.accepted_lengths[row]]
+    assert len({n for row in whole.accepted_lengths for n in row}) > 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_recorded_rounds_are_the_eager_ones(temperature, monkeypatch):
+    monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
+    monkeypatch.setattr(flow, "BUCKET", 16)
+    monkeypatch.setattr("specwb.models.target.BUCKET", 16)
+    method = several(2, (1, 3), stop="top", threshold=0.15)
+    run = {"max_new_tokens": [40, 33, 37], "temperature": temperature, "seed": 3, "eos": 7}
+    eager = specwb.decode(tiny.target(), PROMPTS, method, graphs=False, **run)
+    for _ in range(2):
+        out = specwb.decode(tiny.target(), PROMPTS, method, **run)
+        assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
+    (arena,) = method.arenas.values()
+    assert any(arena.recordings.values())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_caches_of_several_roots(temperature):
+    """Target and draft after every round: the text but its pending token, which the target has scored and scores again."""
+    method = several(3, (2, 1))
+    kept = []
+    real = method.drafter.observe.__func__
+
+    def observe(self, state, draft, verdict, scores):
+        real(self, state, draft, verdict, scores)
+        kept[:] = [self]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(method.drafter), "observe", observe)
+        for step in specwb.rounds(tiny.target(), PROMPTS, method, max_new_tokens=16, temperature=temperature, seed=1):
+            for row in range(3):
+                text = step.state.tokens[row, : int(step.state.known[row]) - 1]
+                for backbone, cache, short in ((tiny.target().backbone, step.state.cache, 0), (tiny.draft().backbone, kept[0].cache, 1)):
+                    if len(text) > short:
+                        fresh = tiny.recomputed(backbone, text[: len(text) - short])
+                        torch.testing.assert_close(cache.data[:, row, : len(text) - short], fresh, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,350 @@
+"""Early stopping: each measure of sureness by hand, where each row stops, and the law of whole texts with every drafter that stops."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+import pytest
+import test_decoding_law
+import tiny
+import torch
+from test_decoding_law import chi_square
+from test_eagle import path_to
+from torch import Tensor
+
+import specwb
+from specwb.drafters.kangaroo import KangarooDrafter
+from specwb.drafters.length import Length
+from specwb.drafters.stopping import Confidence, Decision, Drafted, Entropy, Top
+from specwb.flow import Scores
+from specwb.models.decision import DecisionModel
+from specwb.models.kangaroo import KangarooAdapter
+from specwb.probability import Sampling
+
+PROMPTS = tiny.PROMPTS
+COLD, WARM = Sampling(), Sampling(1.0)
+LOGITS = torch.tensor([[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], [[1 / 3, 1 / 3, 1 / 3], [0.6, 0.0, 0.4]]]).log()  # two rows of two nodes
+
+
+# ------------------------------------------------------------------------------------------------------------------ by hand
+
+
+def of(sure: Confidence, sampling: Sampling = WARM, tokens: list[list[int]] = [[0, 0], [0, 0]], logits: Tensor = LOGITS) -> list[float]:  # noqa: B006
+    return sure.of(logits, torch.zeros(*logits.shape[:2], 4), torch.tensor(tokens), sampling).tolist()
+
+
+def test_the_largest_probability():
+    """Of the surest node, at temperature 1 whatever the decoding's; scaled, at the decoding's, and at 1 where that is greedy."""
+    for sampling in (COLD, WARM, Sampling(0.2), Sampling(0.7, top_k=1), Sampling(1.0, top_p=0.1)):
+        assert of(Top(), sampling) == pytest.approx([0.8, 0.6])
+    assert of(Top(scaled=True), COLD) == of(Top(scaled=True), WARM) == pytest.approx([0.8, 0.6])
+    cold = [0.8**5 / (0.8**5 + 2 * 0.1**5), 0.6**5 / (0.6**5 + 0.4**5)]  # q^(1/T), T = .2
+    assert of(Top(scaled=True), Sampling(0.2)) == pytest.approx(cold)
+    assert of(Top(scaled=True), Sampling(1.0, top_k=1)) == pytest.approx([1.0, 1.0])
+
+
+def test_the_inverse_of_how_many_it_could_be():
+    """1 / n for n equally likely tokens, 1 for a certain one; tokens without probability count nothing."""
+    logits = torch.tensor([[0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]).log()[:, None]
+    assert of(Entropy(), logits=logits) == pytest.approx([0.25, 0.5, 1.0])
+    assert of(Entropy()) == pytest.approx([0.1**0.2 * 0.8**0.8, 0.6**0.6 * 0.4**0.4])
+    assert of(Entropy(), COLD) == of(Entropy(), Sampling(0.2)) == of(Entropy())
+
+
+def test_the_probability_of_the_token_itself():
+    """Of a chain, at the decoding's temperature."""
+    assert of(Drafted(), tokens=[[1], [2]], logits=LOGITS[:, :1]) == pytest.approx([0.3, 1 / 3])
+    assert of(Drafted(), Sampling(0.5), [[1], [2]], LOGITS[:, :1]) == pytest.approx([0.09 / 0.38, 1 / 3])
+    assert of(Drafted(), COLD, [[1], [2]], LOGITS[:, :1]) == pytest.approx([0.3, 1 / 3])
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_a_models_guess(kind):
+    """The state after the draft's final norm, of the surest node."""
+    draft = tiny.draft()
+    torch.manual_seed(1)
+    model = DecisionModel(32).requires_grad_(False)
+    logits, hidden = torch.randn(2, 3, 64), torch.randn(2, 3, 32)
+    normed = draft.model.model.norm(hidden).detach()
+    wanted = model(kind, logits, normed).sigmoid().amax(1)
+    sure = Decision(model, kind, draft.backbone)
+    torch.testing.assert_close(sure.of(logits, hidden, torch.zeros(2, 3).long(), Sampling(0.3)), wanted)
+    assert 0 < float(wanted.min()) < float(wanted.max()) < 1
+
+
+# ---------------------------------------------------------------------------------------------------- where each row stops
+
+
+def depths(step) -> list[int | None]:
+    """How many levels each row drafted; None where it had finished."""
+    found = (step.draft.valid * step.draft.tree.depth).amax(1).tolist()
+    return [None if accepted < 0 else depth for depth, accepted in zip(found, step.verdict.accepted.tolist(), strict=True)]
+
+
+TREE = specwb.Tree.branching(2, 2, 1, 1)
+STOPS: dict[str, tuple[str, dict, float]] = {
+    "largest": ("mcsd_ti", {"stop": "top"}, 0.15),
+    "entropy": ("mcsd_ti", {"stop": "entropy"}, 0.03),
+    "soft": ("mcsd_ti", {"stop": "soft"}, 0.78),
+    "hard": ("mcsd_ti", {"stop": "hard"}, 0.52),
+    "kangaroo": ("kangaroo", {"stop": "top"}, 0.3),
+    "kangaroo scaled": ("kangaroo", {"stop": "scaled"}, 0.5),
+    "kangaroo entropy": ("kangaroo", {"stop": "entropy"}, 0.1),
+}
+
+
+def stopping(name: str, threshold: float, tree: specwb.Tree = TREE) -> specwb.Method:
+    key, options, _ = STOPS[name]
+    if key == "kangaroo":
+        options = options if threshold else {}  # it has no effect there and is refused
+        return specwb.method(key, tiny.target(), head=tiny.head("kangaroo"), tree=tree, eta=threshold, **options)
+    head = {"head": tiny.head("decision")} if options["stop"] in ("soft", "hard") else {}
+    return specwb.method(key, tiny.target(), draft=tiny.draft(), tree=tree, threshold=threshold, **head, **options)
+
+
+def by_hand(name: str, text: list[int], temperature: float) -> float:
+    """How sure the drafter is of what follows a text, from the library's own forward."""
+    ids, draft = torch.tensor([text]), tiny.draft()
+    with torch.no_grad():
+        if name.startswith("kangaroo"):
+            head = tiny.head("kangaroo")
+            logits = head.logits(head(tiny.states(tiny.target(), ids, (1,)))[:, -1], tiny.target().backbone.lm_head)
+        else:
+            normed = draft.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]
+            logits = draft.model.lm_head(normed)
+        if name in ("soft", "hard"):
+            return float(tiny.head("decision")(name, logits, normed).sigmoid())
+        q = (logits / (temperature or 1) if name.endswith("scaled") else logits).softmax(-1)
+        return float((q * q.log()).sum().exp() if name.endswith("entropy") else q.max())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.4])
+@pytest.mark.parametrize("name", STOPS)
+def test_a_row_stops_below_the_first_level_that_it_is_unsure_of(name, temperature):
+    """A level's nodes are drafted whole, the one that made it stop among them; the rest of the row is not valid."""
+    threshold, seen = STOPS[name][2], set()
+    loop = specwb.rounds(tiny.target(), PROMPTS, stopping(name, threshold), max_new_tokens=20, temperature=temperature, seed=2)
+    for step, _ in zip(loop, range(4)):
+        tree, found = step.draft.tree, depths(step)
+        assert max((d for d in found if d is not None), default=tree.D) == tree.D, "on the CPU the tree is cut to the longest row"
+        for row, depth in enumerate(found):
+            if depth is None:
+                continue
+            seen.add(depth)
+            assert step.draft.valid[row].tolist() == [d <= depth for d in tree.depths[0]]
+            text, tokens = step.state.tokens[row, : int(step.known[row])].tolist(), step.draft.tokens[row].tolist()
+            for d in range(depth):  # asked of level d when its children have been drafted
+                start, stop = tree.levels[d]
+                value = max(by_hand(name, text + path_to(tree.host[0], tokens, node), temperature) for node in range(start, stop))
+                if d == TREE.D - 1:
+                    continue  # nothing could follow
+                assert (value >= threshold) == (d < depth - 1), (value, d, depth)
+    assert len(seen) > 1, "one depth alone proves little"
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_the_ends_of_a_threshold(name):
+    """0 never stops; at 1 a level follows only what is certain."""
+    for threshold, wanted in ((0.0, TREE.D), (1.0, 1)):
+        for step in specwb.rounds(tiny.target(), PROMPTS, stopping(name, threshold), max_new_tokens=8, temperature=1.0):
+            assert {d for d in depths(step) if d is not None} == {wanted}
+
+
+def test_at_a_low_temperature_scaled_confidence_rarely_stops():
+    """What the paper says of T = .2: q^5 is nearly certain of what q is not."""
+    drafted = {}
+    for stop in ("top", "scaled"):
+        method = specwb.method("kangaroo", tiny.target(), head=tiny.head("kangaroo"), gamma=5, eta=0.4, stop=stop)
+        found = [d for step in specwb.rounds(tiny.target(), PROMPTS * 4, method, max_new_tokens=20, temperature=0.2) for d in depths(step) if d]
+        drafted[stop] = sum(found) / len(found)
+    assert drafted["top"] + 1 < drafted["scaled"]
+
+
+def test_a_drafter_that_never_asks_reads_nothing():
+    for method in (stopping("kangaroo", 0.0), specwb.method("mcsd_ti:stop=none", tiny.target(), draft=tiny.draft())):
+        assert method.drafter.host_reads == 0
+    assert stopping("largest", 0.3).drafter.host_reads == TREE.D - 1
+
+
+CUT = {
+    **dict.fromkeys(("rrs", "rrsw", "kseq", "race", "traversal", "longest"), (2, 1, 3)), "top": (1, 2, 3), "block": (1, 1, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", CUT)
+def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
+    """A row that stopped early, its tree whole with invalid nodes (beside a longer row, or on a device) or cut: the same uniforms decide the same."""
+    tree, rows, v = specwb.Tree.branching(*CUT[name]), 200, 8
+    law = {"longest": specwb.Law.ROOTS, "top": specwb.Law.TOP_AND_SAMPLE}.get(name, specwb.Law.IID)
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(v, (rows, tree.n), generator=generator)
+    q, p = (torch.rand(rows, tree.n, v, generator=generator).pow(3) for _ in range(2))
+    q, q_row = q / q.sum(-1, keepdim=True), torch.arange(tree.n)[None]
+    rule = specwb.verify.RULES[name]()
+    u = torch.rand(rows, rule.uniforms(tree), generator=generator, dtype=torch.float64)
+    rule.lazy, found = lazy, set()
+    for depth in range(1 + (name == "longest"), tree.D):
+        cut = tree.prefix(depth)
+        n = cut.n
+        ok = (tree.depth <= depth).expand(rows, -1)
+        verdicts = []
+        for shape, valid in ((tree, ok), (cut, ok[:, :n])):
+            draft = specwb.Draft(shape, tokens[:, : shape.n], valid, law, q[:, : shape.n], q_row[:, : shape.n])
+            logits = p[:, : shape.n].log()
+            verdicts.append(rule.verify(draft, Scores(logits, WARM), u))
+        whole, short = verdicts
+        assert torch.equal(whole.accepted, short.accepted)
+        assert torch.equal(whole.path[:, : short.path.shape[1]], short.path)
+        for a, b in ((whole.law, short.law), (whole.ahead, short.ahead)):
+            assert (a is None) == (b is None)
+            assert a is None or torch.equal(a, b)
+        found |= set(whole.accepted.tolist())
+    assert len(found) > 1
+
+
+# ------------------------------------------------------------------------------------------------------ the law of the text
+
+
+V, LENGTH, PROMPT, ROWS = 6, 3, [1, 4, 2], 4096
+
+
+@cache
+def models() -> tuple[specwb.Target, specwb.Target]:
+    """As in test_decoding_law, of two layers."""
+    model = tiny.build("llama", seed=5, spread=0.35, vocab_size=V, hidden_size=16, intermediate_size=16, num_hidden_layers=2)
+    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.15, 6))
+
+
+@cache
+def adapter() -> KangarooAdapter:
+    return tiny.trained("kangaroo", models()[0], steps=30, temperature=1.0)
+
+
+@cache
+def decisions() -> DecisionModel:
+    return tiny.trained("decision", models()[0], steps=40, draft=models()[1])
+
+
+@cache
+def texts() -> tuple[Tensor, Tensor]:
+    """``[V^3]`` the law of all texts, and ``[V^3,3,V]`` that of each token, from the library's own forward."""
+    every = torch.tensor(list(product(range(V), repeat=LENGTH)))
+    with torch.no_grad():
+        logits = models()[0].model(torch.cat([torch.tensor([PROMPT]).expand(len(every), -1), every], 1)).logits
+    p = logits[:, len(PROMPT) - 1 : -1].double().softmax(-1)
+    return p.gather(2, every[:, :, None])[:, :, 0].prod(1), p
+
+
+def right(method: specwb.Method) -> tuple[float, float, set[int]]:
+    """p-value of the texts' chi-square, tau, and how many levels rows drafted."""
+    drafted: set[int] = set()
+    counts, total = torch.zeros(V**LENGTH, dtype=torch.long), 0
+    for step in specwb.rounds(models()[0], [PROMPT] * ROWS, method, max_new_tokens=LENGTH, temperature=1.0, seed=3):
+        state, total = step.state, total + int((step.verdict.accepted >= 0).sum())
+        drafted |= {d for d in depths(step) if d is not None}
+    written = state.tokens[:, len(PROMPT) : len(PROMPT) + LENGTH]
+    counts += torch.bincount((written * torch.tensor([V * V, V, 1])).sum(1), minlength=len(counts))
+    return chi_square(counts, texts()[0]), LENGTH * ROWS / total, drafted
+
+
+def built(spec: str, **options) -> specwb.Method:
+    if spec.startswith("kangaroo"):
+        return specwb.method(spec, models()[0], head=adapter(), **options)
+    head = {"head": decisions()} if options.get("stop") in ("soft", "hard") else {}
+    return specwb.method(spec, models()[0], draft=models()[1], **head, **options)
+
+
+LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+LAWS: dict[str, tuple[str, dict]] = {
+    "kangaroo": ("kangaroo", {"gamma": 3, "eta": 0.45}),
+    "kangaroo, block verification": ("kangaroo:rule=block", {"gamma": 3, "eta": 0.235, "stop": "entropy"}),
+    "kangaroo, static tree": ("kangaroo", {"tree": LOPSIDED, "eta": 0.45}),
+    "kangaroo, its own tree": ("kangaroo", {"tree": True, "gamma": 3, "top": 2, "nodes": 6, "eta": 0.35}),
+    "mcsd_ti, soft": ("mcsd_ti", {"tree": (2, 1, 3), "stop": "soft", "threshold": 0.56}),
+    "mcsd_ti, entropy": ("mcsd_ti", {"tree": LOPSIDED, "stop": "entropy", "threshold": 0.3}),
+    "mcsd_ti, paths": ("mcsd_ti", {"tree": (3, 1, 1), "draw": "with", "stop": "top", "threshold": 0.5}),
+    "mcsd_ti, traversal": ("mcsd_ti:rule=traversal", {"tree": (2, 2, 1), "stop": "top", "threshold": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_law_of_the_text_with_stopping(name):
+    """Theorem 12.2: whatever decides about the next level, as long as it has not been drafted yet."""
+    spec, options = LAWS[name]
+    pvalue, tau, drafted = right(built(spec, **options))
+    assert len(drafted) > 1, "nothing was decided"
+    assert 1.2 < tau < LENGTH
+    assert pvalue > 1e-4
+
+
+class Peeks(KangarooDrafter):
+    """Wrong: a drafted token is left out where the target, looked at beforehand, thinks less of it than the draft."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        scores = self.whole_target.score(state, draft)
+        for i in range(1, draft.tree.n):
+            p, q = scores.p(torch.full_like(state.known, i - 1)), draft.q[:, i - 1]
+            x = draft.tokens[:, i : i + 1]
+            draft.valid[:, i] &= (p.gather(1, x) >= q.gather(1, x))[:, 0]
+        return draft
+
+    def open(self, state, target):
+        super().open(state, target)
+        self.whole_target = target
+
+
+class LooksAtItself(KangarooDrafter):
+    """Wrong: a token that is itself unlikely is left out, instead of what would follow it."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        own = torch.stack([draft.q[:, i - 1].gather(1, draft.tokens[:, i : i + 1])[:, 0] for i in range(1, draft.tree.n)], 1)
+        draft.valid[:, 1:] &= own >= 0.3
+        return draft
+
+
+class LooksAtTheNext(Confidence):
+    """Right: the target's law of what has been drafted decides about what has not, which is a function of the text as any other."""
+
+    def of(self, logits, hidden, tokens, sampling):
+        return (tokens[:, 0] % 2).float()
+
+
+@pytest.mark.parametrize("wrong", [Peeks, LooksAtItself])
+def test_a_stop_that_looks_at_what_it_leaves_out_is_seen(wrong):
+    drafter = wrong(adapter(), specwb.Tree.chain(3))
+    assert right(specwb.Method("wrong", drafter, None, specwb.Exactness.LOSSLESS))[0] < 1e-6
+
+
+def test_a_stop_of_any_kind_that_looks_back_is_right():
+    method = built("kangaroo", gamma=3, eta=0.5)
+    method.drafter.sure = LooksAtTheNext()
+    assert right(method)[0] > 1e-4
+
+
+class Together(Confidence):
+    """Goes on where the paths begin with different tokens."""
+
+    def of(self, logits, hidden, tokens, sampling):
+        return (tokens[:, 0] != tokens[:, 1]).float()
+
+
+def test_paths_that_stop_together_are_not_independent(monkeypatch):
+    """The largest of several paths is chosen before its law is looked at: where how far they go depends on all of them, that is not lossless, and
+    the rule is refused."""
+    target, draft = test_decoding_law.models()
+    made = {
+        stop: specwb.method("mcsd_ti", target, draft=draft, tree=(2, 1, 1), draw="with", stop=stop, rule=None if stop == "top" else "gbv")
+        for stop in ("top", "none")
+    }
+    with pytest.raises(specwb.LawMismatch, match="'gbv' is lossless for IID_PATHS"):
+        specwb.method("mcsd_ti:rule=gbv", target, draft=draft, tree=(2, 1, 1), draw="with", stop="top")
+    drafter, law = made["top"].drafter, test_decoding_law.enumerated("plain")
+    drafter.sure, drafter.length = Together(), Length(3, confidence=0.5)
+    assert chi_square(test_decoding_law.sampled(made["top"], "plain")[0], law) > 1e-4
+    monkeypatch.setattr(type(drafter), "law", lambda self, sampling: specwb.Law.IID_PATHS)
+    wrong = specwb.Method("wrong", drafter, made["none"].rule, specwb.Exactness.LOSSLESS)
+    assert chi_square(test_decoding_law.sampled(wrong, "plain")[0], law) < 1e-5

@@ -1,0 +1,319 @@
+"""theory/12_kangaroo.md and theory/13_improved_mcsd.md: laws in fractions, and what their theorems say of the code. Closed forms, best rules and
+several roots are in tests/analysis/test_stopping.py and test_roots.py."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from fractions import Fraction as F
+
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
+from specwb.drafters.length import Length
+from specwb.drafters.stopping import Top
+from specwb.mask import tree_mask
+from specwb.training.heads import RECIPES, look
+from specwb.tree import Tree
+from specwb.verify import exact as E
+from specwb.verify.instances import models
+from specwb.verify.tree_mutants import left_out
+
+FAMILIES = ["llama", "qwen2", "qwen3"]
+TREES = [(-1, 0, 0, 1, 1, 2), (-1, 0, 0, 0, 1, 3, 4, 5), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 1, 2, 3)]
+
+
+# ------------------------------------------------------------------------------------------------------- 12.1, splitting
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_forward_split_at_any_layer(family):
+    """A text, then a tree behind it: through the first layers, later through the rest, against one forward. States, keys and values."""
+    backbone, tree = tiny.target(family).backbone, Tree.parents(TREES[0])
+    torch.manual_seed(0)
+    known = torch.tensor([6, 4])
+    text, nodes = torch.randint(tiny.VOCABULARY, (2, 6)), torch.randint(tiny.VOCABULARY, (2, tree.n))
+    place = torch.arange(6).expand(2, -1)
+    base = (known - 1)[:, None]
+    positions, slots, extent = base + tree.depth, base + torch.arange(tree.n), 5 + tree.n
+    mask, layers = tree_mask(tree, known, 6, torch.float32), len(backbone.layers)
+    behind = (positions, slots)
+    with torch.inference_mode():
+        one = backbone.cache(2, 20)
+        backbone.run(backbone.embed(text), place, place, one, 6, None, causal=True)
+        wanted = backbone.run(backbone.embed(nodes), *behind, one, extent, mask)[0]
+        for at in range(layers + 1):
+            two = backbone.cache(2, 20)
+            for x, where, end, sees in ((text, (place, place), 6, None), (nodes, behind, extent, mask)):
+                before = two.data.clone()
+                states = backbone.run(backbone.embed(x), *where, two, end, sees, causal=sees is None, last=at)[0]
+                assert torch.equal(two.data[at:], before[at:])
+                shallow = two.data[:at].clone()
+                out = backbone.run(states, *where, two, end, sees, causal=sees is None, first=at)[0]
+                assert torch.equal(two.data[:at], shallow)
+            torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(two.data, one.data, atol=1e-5, rtol=1e-5)
+
+
+class Looked(KangarooDrafter):
+    """Compares what all caches hold before drafting, after it, and (``seen``) after verification."""
+
+    checked = 0
+
+    def propose(self, state, noise):
+        (base,) = (state.known - 1).tolist()
+        before = state.cache.data.clone()
+        draft = super().propose(state, noise)
+        text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
+        wanted = tiny.recomputed(self.target, torch.tensor(text))
+        shallow, deep = state.cache.data[: self.exit, 0], state.cache.data[self.exit :, 0]
+        # behind the exit nothing has moved, and the text but its last token is there
+        assert torch.equal(deep, before[self.exit :, 0])
+        torch.testing.assert_close(deep[:, :base], wanted[self.exit :, :base], atol=1e-4, rtol=1e-4)
+        # before it everything that verification would write is there: D + 1 more
+        torch.testing.assert_close(shallow[:, : len(text)], wanted[: self.exit], atol=1e-4, rtol=1e-4)
+        states = tiny.states(tiny.target(), torch.tensor([text]), [self.exit])
+        torch.testing.assert_close(draft.hidden, states[:, base:], atol=1e-4, rtol=1e-4)
+        # the adapter has all of them but the last
+        places = torch.arange(len(text) - 1)[None]
+        own = self.stack.cache(1, len(text) - 1)
+        self.stack.run(states[:, :-1], places, places, own, len(text) - 1, None, causal=True)
+        torch.testing.assert_close(self.cache.data[:, 0, : len(text) - 1], own.data[:, 0], atol=1e-4, rtol=1e-4)
+        type(self).checked += 1
+        return draft
+
+
+def test_what_each_cache_holds():
+    right = KangarooDrafter(tiny.head("kangaroo"), Tree.chain(4), "without", Length(4, confidence=0.3), Top())
+    drafter = Looked(right.head, right.tree, right.draw, right.length, right.sure)
+    method, kept, drafted = specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS), set(), set()
+
+    def rescore(state, draft, scores):
+        (base,) = (state.known - 1).tolist()
+        text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
+        torch.testing.assert_close(state.cache.data[:, 0, : len(text)], tiny.recomputed(drafter.target, torch.tensor(text)), atol=1e-4, rtol=1e-4)
+        drafted.add(draft.tree.D)
+        return scores
+
+    drafter.target = tiny.target().backbone
+    for step in specwb.rounds(tiny.target(), [[1, 2, 3]], method, max_new_tokens=40, rescore=rescore):
+        kept.add(int(step.draft.tree.D) - int(step.verdict.accepted))
+    assert Looked.checked > 8
+    assert 0 in kept  # a round in which all was kept: then the adapter's last entry is one short
+    assert len(kept) > 1
+    assert len(drafted) > 1
+
+
+# ------------------------------------------------------------------------------------------------------- 12.2, stopping
+
+
+Decide = Callable[[E.Paths], bool]
+
+
+def cut_below(parents: tuple[int, ...], onward: Callable[[E.Paths], bool]) -> Callable[[E.Paths], E.Paths]:
+    """A tree that ends at the first level after which ``onward`` says no; it sees that level and those above."""
+    depth = E.depths(parents)
+
+    def change(paths: E.Paths) -> E.Paths:
+        for d in range(1, max(depth)):
+            so_far = [path for path, at in zip(paths, depth, strict=True) if at <= d]
+            if not onward(so_far):
+                return [path if at <= d else None for path, at in zip(paths, depth, strict=True)]
+        return paths
+
+    return change
+
+
+def arbitrary(seed: int) -> Decide:
+    """Any function of all that was drafted."""
+    return lambda paths: random.Random(f"{seed} {paths}").random() < 0.5
+
+
+@pytest.mark.parametrize("parents", [(-1, 0, 1, 2), (-1, 0, 0, 1, 2), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 0, 1, 1, 2)])
+def test_deciding_about_what_is_not_drawn_yet_keeps_the_law(parents):
+    """Whatever decides: a coin that knows all tokens, how sure the draft was of them, the target's laws at them and behind them."""
+    length, shapes = max(E.depths(parents)) + 1, set()
+    for seed in range(2):
+        target, draft = models(seed, 2, "dense")
+        deciders = {
+            "any": arbitrary(seed),
+            "confidence": lambda paths, d=draft: max(d(path[:-1])[path[-1]] for path in paths if path) > F(1, 2),
+            "peeking": lambda paths, t=target, d=draft: any(t(path[:-1])[path[-1]] >= d(path[:-1])[path[-1]] for path in paths if path),
+            "peeking ahead": lambda paths, t=target, d=draft: E.overlap(t(paths[-1] or ()), d(paths[-1] or ())) > F(3, 4),
+        }
+        for onward in deciders.values():
+            for law, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
+                found = list(E.walks(rule, law, target, draft, parents, cut_below(parents, onward)))
+                assert E.completed(found, target, length) == E.target_law(target, length)
+                shapes |= {len(path) for path, _, _ in found}
+    assert len(shapes) == length
+
+
+def test_deciding_about_a_token_by_itself_does_not():
+    """The same two confidences, of the token itself and not of the next one; and every arbitrary function of it."""
+    p, q = [F(1, 2)] * 2, [F(3, 4), F(1, 4)]
+    for out, x, tv in ((lambda p, q: q < F(1, 2), F(5, 8), F(1, 8)), (lambda p, q: p < q, F(3, 8), F(1, 8))):
+        law = E.completed(left_out(out)("IID", lambda t: p, lambda t: q, (-1, 0)), lambda t: p, 2)
+        assert sum(c for t, c in law.items() if t[0] == 0) == x
+        assert E.tv(law, E.target_law(lambda t: p, 2)) == tv
+    off = 0
+    for seed in range(12):
+        target, draft = models(seed, 3, "dense")
+        rng = random.Random(seed)
+        gone = {t for t in ((x, y) for x in range(3) for y in range(3)) if rng.random() < 0.5}
+
+        def change(paths: E.Paths, gone=gone) -> E.Paths:
+            return [None if path in gone else path for path in paths]
+
+        found = E.walks(E.rejection, E.iid, target, draft, (-1, 0, 1), change)
+        off += E.tv(E.completed(found, target, 3), E.target_law(target, 3)) > 0
+    assert off > 9
+
+
+# ------------------------------------------------------------------------------------------------------- 12.5, trees
+
+
+class Written(Top):
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[float] = []
+
+    def of(self, logits, hidden, tokens, sampling):
+        found = super().of(logits, hidden, tokens, sampling)
+        self.values += found.tolist()
+        return found
+
+
+def test_one_beam_is_a_chain_that_stops_by_its_product():
+    eta, depth, lengths, longer = 0.3, 5, set(), []
+    head, target = tiny.head("kangaroo"), tiny.target()
+    dynamic = specwb.Method("beam", DynamicKangaroo(head, depth + 1, depth, 1, eta), None, specwb.Exactness.LOSSLESS)
+    seen = []
+
+    def rescore(state, draft, scores):
+        seen.append((state.tokens[0, : int(state.known)].tolist(), draft.tokens[0].tolist()))
+        return scores
+
+    list(specwb.rounds(target, [[1, 2, 3]], dynamic, max_new_tokens=40, rescore=rescore))
+    for text, drafted in seen:
+        written = Written()
+        whole = KangarooDrafter(head, Tree.chain(depth), "without", Length(depth, confidence=1e-9), written)
+        chain = next(iter(specwb.rounds(target, [text], specwb.Method("chain", whole, None, specwb.Exactness.LOSSLESS), max_new_tokens=depth + 1)))
+        products = [math.prod(written.values[: d + 1]) for d in range(len(written.values))]
+        d = next((d for d, product in enumerate(products, 1) if product < eta), depth)
+        assert drafted == chain.draft.tokens[0, : d + 1].tolist()
+        lengths.add(d)
+        last = next((d for d, c in enumerate(written.values, 1) if c < eta), depth)
+        longer.append(last - d)
+    assert len(lengths) > 2
+    assert min(longer) == 0 < max(longer)  # a chain that asks its last token alone goes on further
+
+
+def test_pruning_keeps_a_tree_and_products_fall():
+    """Nodes are cut only where nothing hangs from them, half of them; along a path, and from level to level, products do not rise."""
+    head, target = tiny.head("kangaroo"), tiny.target()
+    pruned = 0
+    for eta in (0.0, 0.2):
+        drafter = DynamicKangaroo(head, 17, 4, 4, eta)
+        trees = []
+
+        def rescore(state, draft, scores, trees=trees):
+            trees.append((draft.tree.parent[0].tolist(), draft.tree.depth[0].tolist(), draft.valid[0].tolist()))
+            return scores
+
+        list(specwb.rounds(target, [[1, 2, 3]], specwb.Method("beams", drafter, None, specwb.Exactness.LOSSLESS), max_new_tokens=30, rescore=rescore))
+        for parent, depth, valid in trees:
+            real = [i for i in range(len(parent)) if valid[i]]
+            assert all(valid[parent[i]] and depth[i] == depth[parent[i]] + 1 for i in real if i)
+            levels = [sum(depth[i] == d for i in real) for d in range(max(depth[i] for i in real) + 1)]
+            inner = {parent[i] for i in real}
+            for d in range(1, len(levels) - 1):
+                parents = sum(depth[i] == d and i in inner for i in real)
+                left = parents + (4 - parents + 1) // 2
+                # of the last level nothing is cut; above, a node's only child may have been cut after it
+                assert levels[d] == left or (levels[d] > left and d < len(levels) - 2)
+                pruned += 4 - levels[d]
+            assert levels[-1] == 4
+    assert pruned > 10
+
+
+# ------------------------------------------------------------------------------------------------------- 13.1, slices
+
+
+@pytest.mark.parametrize("parents", [*TREES, (-1, *[0] * 3, *range(1, 10))])
+def test_a_prefix_is_a_leading_block(parents):
+    tree, known = Tree.parents(parents), torch.tensor([5, 3])
+    whole = tree_mask(tree, known, 5, torch.float32)
+    for d in range(tree.D + 1):
+        n = tree.levels[d][1]
+        cut, rebuilt = tree.prefix(d), Tree.parents(parents[:n])
+        assert torch.equal(cut.mask, rebuilt.mask)
+        assert torch.equal(cut.mask, tree.mask[:, :n, :n])
+        assert torch.equal(cut.mask.sum(-1) - 1, rebuilt.depth)
+        assert torch.equal(whole[:, :n, : 5 - 1 + n], tree_mask(rebuilt, known, 5, torch.float32))
+
+
+def test_out_of_level_order_it_is_not():
+    """A node and its child before the node's sibling: what is cut at depth 1 is no leading block."""
+    tree = Tree.parents((-1, 0, 1, 0))
+    assert [i for i, d in enumerate(tree.depths[0]) if d <= 1] == [0, 1, 3]
+
+
+@pytest.mark.parametrize(("width", "depth"), [(1, 3), (3, 2), (4, 4)])
+def test_the_fork(width, depth):
+    """W chains without their root: b is a or above it iff they are in the same chain and b's level is not deeper."""
+    tree = Tree.branching(width, *[1] * (depth - 1))
+    for a in range(width * depth):
+        for b in range(width * depth):
+            assert bool(tree.mask[0, 1 + a, 1 + b]) == (a % width == b % width and b // width <= a // width)
+
+
+# ------------------------------------------------------------------------------------------------------- 13.2, decision models
+
+
+def test_what_the_labels_estimate():
+    """The recipe's soft label averages to sum min(p, q) at every place, its hard one is whether the best tokens agree."""
+    target = tiny.with_draft(tiny.target(), tiny.draft(noise=0.05))
+    recipe = RECIPES["decision"](target, {})
+    n = 400  # uniforms, a row each
+    found = look(target, torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]]).expand(n, -1), ())
+    logits, _, labels = recipe.places(found, ((torch.arange(n) + 0.5) / n).double()[:, None].expand(-1, 8))
+    p, q = found.logits.softmax(-1), logits.softmax(-1)
+    rate = torch.minimum(p, q).sum(-1)[0]
+    torch.testing.assert_close(labels["soft"].mean(0), rate, atol=0.02, rtol=0)
+    assert torch.equal(labels["hard"], (p.argmax(-1) == q.argmax(-1)).float())
+    assert float(rate.max() - rate.min()) > 0.05
+    assert float(labels["soft"].std(0).min()) > 0.1
+
+
+def test_cross_entropy_is_least_at_the_mean_of_the_labels():
+    rng = random.Random(5)
+    for _ in range(20):
+        labels = [rng.random() for _ in range(5)]
+        mean = sum(labels) / 5
+
+        def loss(s: float, labels=labels) -> float:
+            return -sum(y * math.log(s) + (1 - y) * math.log(1 - s) for y in labels)
+
+        assert all(loss(mean) <= loss(mean + e) for e in (-0.02, -0.001, 0.001, 0.02) if 0 < mean + e < 1)
+        assert loss(mean + 0.02) > loss(mean)
+
+
+def test_one_sure_node_of_a_level():
+    """What one more level is expected to bring is at most its surest node's score, and can be anything below it."""
+    for seed in range(6):
+        target, draft = models(seed, 3, "dense")
+        parents = (-1, 0, 0, 1, 2)
+        for paths, _ in E.trees(E.iid, draft, parents):
+            first = [path for path in paths[1:3] if path]
+            accept, _ = E.rrs(target(()), draft(()), tuple(path[-1] for path in first))
+            scores = [E.overlap(target(path), draft(path)) for path in first]
+            brought = sum(a * score for a, score in zip(accept, scores, strict=True))
+            assert brought <= max(scores) * sum(accept)
+    # the sure node is the one that is never reached
+    scores, reached = [F(9, 10), F(1, 10)], [F(0), F(1)]
+    assert max(scores) > F(1, 2) > sum(a * b for a, b in zip(scores, reached, strict=True)) == F(1, 10)
