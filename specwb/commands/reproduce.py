@@ -158,7 +158,7 @@ def reproduce_kangaroo(
     arguments = identity("kangaroo", model, helper, heads=trained.checksums(model, kangaroo.HEADS, {"kangaroo": head}), **own)
     store = Store(out, arguments, restart)
     measuring: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
-    ablation = trained.shipped(kangaroo.SHIPPED, model)
+    ablation, second = trained.shipped(kangaroo.SHIPPED, model), None
     kangaroo.built(model, kangaroo.own_cells(), {cell: head for cell in kangaroo.own_cells() if cell.kind == "kangaroo"})  # before it takes long
     if train:
         cards = trained.train("kangaroo", kangaroo.VARIANTS, target, heads, device=device)
@@ -166,6 +166,8 @@ def reproduce_kangaroo(
         ablation = _trained(second, partial(kangaroo.run, model, questions, second, kangaroo.ablation_cells(), heads=heads, **measuring))
     run = partial(kangaroo.run, model, questions, store, kangaroo.own_cells(), head=head, **measuring)
     _reproduced(store, run, partial(kangaroo.report, store, ablation), kangaroo)
+    if second is not None:
+        second.save(final=True)  # with what the report has made of it
 
 
 @reproduce.command("mcsd_ti")

@@ -20,14 +20,16 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, DIFFUSPEC = NOTEBOOKS = (
+WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC = NOTEBOOKS = (
     "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb", "04_heads.ipynb",
-    "05_falcon.ipynb", "08_diffuspec.ipynb",
+    "05_falcon.ipynb", "06_kangaroo.ipynb", "07_improved_mcsd.ipynb", "08_diffuspec.ipynb",
 )  # fmt: skip
 ONLY = {  # cells that are run here; nbval runs them all
     RULES: ("laws", "explorer"),
     TREES: ("tree", "one-forward", "lab-rates", "predicted-tau", "measured-costs", "designer", "designer-gpu", "designer-here"),
     HEADS: ("setup", "accuracies", "heat-map", "explorer"),
+    KANGAROO: ("imports", "setup", "stored", "explorer"),
+    MCSD_TI: ("setup", "masks", "rounds", "stops", "roots"),
     DIFFUSPEC: ("setup", "texts", "picture", "explorer", "replay"),
     FALCON: ("setup", "mask", "source", "markov", "glancing", "sawtooth", "designer"),
 }
@@ -41,7 +43,7 @@ SECONDS = 240
 
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
-for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "diffusion"):
+for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "kangaroo", "decision", "diffusion"):
     if not (data_dir() / "lab" / name / "config.json").exists():
         pytest.skip(f"the lab family's {name} is not in {data_dir() / 'lab'}", allow_module_level=True)
 pytest.importorskip("jupyterlab")
@@ -139,7 +141,7 @@ def opened(name: str):
     return notebook
 
 
-page, sampling, rules, trees, heads, falcon, diffuspec = map(opened, NOTEBOOKS)
+page, sampling, rules, trees, heads, falcon, kangaroo, mcsd_ti, diffuspec = map(opened, NOTEBOOKS)
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 MODEL = "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => c.cell_type == 'code')"
 ROUND = re.compile(r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over all rounds")
@@ -381,6 +383,71 @@ def test_blocks_are_explored_in_the_page(falcon):
         falcon, 2, "nodes", "ArrowRight"
     )
     assert falcon.uncaught == []
+
+
+def test_when_to_stop_in_the_page(kangaroo):
+    from specwb.reproduce.kangaroo import costs_of, rounds_of
+
+    sources, scope = {c["id"]: c["source"] for c in kangaroo.evaluate(MODEL)}, {}
+    for cell in ("imports", "setup", "stored"):
+        exec(sources[cell], scope)
+    kangaroo.locator(".specwb-summary").first.wait_for(timeout=60_000)
+    title = kangaroo.locator(".specwb-summary").first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").locator(".js-plotly-plot")
+    names = [("own", scope["own"], ""), *((name, scope["ablation"], name) for name in scope["ablation"]["traces"])]
+    exit, eta, gamma = 0, 0.6, 6
+    for slider, key in (("eta", "ArrowLeft"), ("gamma", "ArrowLeft"), ("exit", "ArrowRight"), ("eta", "ArrowRight")):
+        text = moved(kangaroo, 0, slider, key)
+        eta += {"ArrowLeft": -0.05, "ArrowRight": 0.05}[key] * (slider == "eta")
+        gamma, exit = gamma - (slider == "gamma"), exit + (slider == "exit")
+        name, document, variant = names[exit]
+        one, costs = rounds_of(document["traces"][variant]).simulate("top", round(eta, 2), gamma), costs_of(document["costs"][variant])
+        assert text.startswith(
+            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted a round, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, "
+            f"{one.wasted:.2f} wasted; predicted speedup {costs.predicted(one):.2f}x"
+        )
+    playwright.expect(title).to_have_count(1)
+    assert kangaroo.uncaught == []
+
+
+def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
+    from fractions import Fraction
+    from statistics import fmean
+
+    from specwb.analysis.roots import kept_root
+    from specwb.verify import exact
+
+    lines = mcsd_ti.locator(".specwb-summary")
+    lines.nth(2).wait_for(timeout=60_000)
+    assert moved(mcsd_ti, 0, "levels left", "ArrowRight").startswith("tree 4-1-1-1-1, 3 of 5 levels: 13 of 21 nodes, the leading 13 x 13 block")
+
+    sources, scope = {c["id"]: c["source"] for c in mcsd_ti.evaluate(MODEL)}, {}
+    for cell in ("setup", "rounds", "stops"):
+        exec(sources[cell], scope)
+    rounds, base = scope["rounds"], scope["base"]
+    stops = lines.nth(1).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+    stops.get_by_label("rule").select_option("top")
+    playwright.expect(lines.nth(1)).to_contain_text("top, threshold 0.40, at most 5 levels", timeout=30_000)
+    threshold, levels = 0.4, 5
+    for slider, key in (("threshold", "ArrowRight"), ("most levels", "ArrowLeft"), ("threshold", "ArrowRight")):
+        text = moved(mcsd_ti, 1, slider, key)
+        threshold, levels = round(threshold + 0.05 * (slider == "threshold"), 2), levels - (slider == "most levels")
+        one = rounds.simulate("top", threshold, levels)
+        speed = one.cr / fmean(base[d - 1] for d in one.drafted)
+        assert text.startswith(f"top, threshold {threshold:.2f}, at most {levels} levels: {one.mean_drafted:.2f} levels drafted a round, ")
+        assert f"= {one.cr:.2f} tokens; " in text
+        assert f"predicted speedup {speed:.2f}x" in text
+
+    P, rates, W, D = [Fraction(n, 10) for n in (4, 3, 2, 1)], [Fraction(n, 20) for n in (4, 4, 18, 18)], 2, 1
+    for slider in ("roots", "levels below", "below a", "below b", "below c", "below d"):
+        place = "abcd".find(slider[-1]) if slider.startswith("below") else -1
+        text = moved(mcsd_ti, 2, slider, "ArrowRight")
+        W, D = W + (slider == "roots"), D + (slider == "levels below")
+        if place >= 0:
+            rates[place] += Fraction(1, 20)
+        law = kept_root(P, [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates], W)
+        assert "the root that stays has law " + " ".join(f"{float(x):.3f}" for x in law) in text
+        assert f"{float(exact.tv(law, P)):.3f} from the target's" in text
+    assert mcsd_ti.uncaught == []
 
 
 def test_a_lattice_and_its_lengths_in_the_page(diffuspec):

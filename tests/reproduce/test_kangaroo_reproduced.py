@@ -1,0 +1,332 @@
+"""The reproduction of Kangaroo: its tables as data, what is measured on tiny models, judged, simulated, kept, continued; and the shipped results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+import pytest
+import tiny
+from terminal import call
+
+import specwb
+from specwb.evaluation import exits
+from specwb.evaluation.prompts import Question, load_prompts
+from specwb.models.load import data_dir
+from specwb.reproduce import grid, kangaroo, trained, verdicts
+from specwb.reproduce.kangaroo import Cell, chain, tree
+from specwb.reproduce.store import Store
+from specwb.reproduce.verdicts import Claim, Pooled, Tuned
+from specwb.training.recipe import KangarooRecipe
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
+ETA = 0.13
+VARIANTS = [chain(ETA, variant="exit1"), chain(0, variant="exit2"), chain(ETA, 6, "entropy", variant="exit1")]
+CELLS = [Cell("ar"), *VARIANTS, replace(tree(3, 0.05), variant="exit1"), chain(ETA, temperature=1.0, variant="exit1"), Cell("ar", temperature=1.0)]
+
+
+@pytest.fixture(scope="module")
+def target() -> specwb.Target:
+    return specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    for n in (1, 2):
+        tiny.head(f"kangaroo{n}").save(folder / f"exit{n}")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kangaroo, "TEXTS", 2)
+        patched.setattr(kangaroo, "PLACES", 30)
+        patched.setattr(kangaroo.exits.costs, "__kwdefaults__", {"depths": (1, 6), "count": 2, "repeats": 1})
+        yield
+
+
+@pytest.fixture(scope="module")
+def measured(target, heads, small, tmp_path_factory) -> Store:
+    store = Store(tmp_path_factory.mktemp("measured") / "found.json", {"system": "test"})
+    assert not kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5)
+    return store
+
+
+# ------------------------------------------------------------------------------------------------------------------------- the paper
+
+
+def test_the_papers_numbers_keep_what_identities_they_have():
+    published, there = kangaroo.paper(), kangaroo.etas()
+    rows = published["tables"]["main"]["rows"]
+    assert len(rows) == 18
+    assert all(len(r["cr"]) == len(r["speedup"]) == 6 for r in rows)
+    assert all(r["cr"][task] > r["speedup"][task] for r in rows for task in r["cr"]), "a round is never cheaper than a plain step"
+    off = {(r["target"], r["method"]) for r in rows if abs(fmean(r["speedup"].values()) - r["mean"]) > kangaroo.ROUNDED}
+    assert off == {("Vicuna 7B", "REST"), ("Vicuna 7B", "Kangaroo")}
+    # one setting, four places
+    assert there[0.6, 6]["speedup"] == kangaroo.depths()[2]["speedup"] == kangaroo.adapters()["attention"] == 1.5
+    for g in kangaroo.GAMMAS:
+        crs = [there[eta, g]["cr"] for eta in kangaroo.ETAS if (eta, g) in there]
+        assert len(crs) == (7 if g == 6 else 6)
+        assert all(a >= b - 0.011 for a, b in pairwise(crs)), "CR falls with eta, up to what was read off"
+    for r in published["figures"]["ctar"]["rows"]:
+        assert all(a >= b for a, b in pairwise(r["ctar"]))
+    for name in ("Vicuna 7B", "Vicuna 13B"):
+        assert all(a["cr"] < b["cr"] for a, b in pairwise(kangaroo.depths(name).values()))
+
+
+def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
+    said = dict(zip(kangaroo.paper()["contradictions"], kangaroo.contradictions(), strict=True))
+    for name, numbers in {
+        "ctar": "CR = 1 + sum = 1.90; the table has 2.14",  # 1 + .507 + .225 + .1 + .045 + .02 + .007
+        "means": "Vicuna 7B, Kangaroo 1.72, its tasks 1.76",  # 10.54 / 6
+        "setting": "is 1.93 in the main table (mean of six tasks), 2.06 in the figure over eta and 2.02 in the one over exit layers",
+        "tree": "stated as 12%; the means over tasks of the main table give 17.4% (Vicuna 7B) and 15.5% (Vicuna 13B)",
+        "threshold": "grows by 0.10 at eta = 0.9 and by 0.03 at eta = 0",
+        "cost": "costs 0.151, 0.150, 0.137 plain steps",  # (2.30 / 1.21 - 1) / 6 = .150
+    }.items():
+        assert numbers in said[name], said[name]
+    assert said["cost"].endswith("make it about 0.092.")  # 2/32 + (67 + 131) / 6738
+    changed = kangaroo.paper()
+    changed["figures"]["ctar"]["rows"][0]["ctar"][0] += 0.24
+    monkeypatch.setattr(kangaroo, "paper", lambda: changed)
+    assert "1 + sum = 2.14" in kangaroo.contradictions()[0]
+
+
+def parts(compared) -> list[Cell]:
+    return [*compared.settings, *getattr(compared, "like", ())] if isinstance(compared, Tuned | Pooled) else [compared]
+
+
+def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
+    own, ablation = ({c.key for c in cells} for cells in (kangaroo.own_cells(), kangaroo.ablation_cells()))
+    assert len(own) == len(kangaroo.own_cells())
+    assert len(ablation) == len(kangaroo.ablation_cells())
+    claims = kangaroo.claims()
+    assert len({(c.text, c.what) for c in claims}) == len(claims)
+    for claim in claims:
+        assert {c.key for side in (claim.first, claim.second) for c in parts(side)} <= (ablation if claim.ablation else own), claim
+        assert (claim.paper is None) == (claim.table == "not in the paper")
+        assert claim.first != claim.second
+        assert claim.paper is None or claim.even or claim.paper > 1, "claims say which is larger"
+    found = {c.text: c.paper for c in claims}
+    assert found["CR falls with eta, gamma = 6: 0 over 0.9"] == pytest.approx(2.30 / 1.83)
+    assert found["speed peaks at an eta between .3 and .9, gamma = 8: over 0"] == pytest.approx(1.49 / 1.11)
+    assert found["unscaled over scaled confidence, T = 0.2"] == pytest.approx(1.48 / 1.34)
+    assert found["speed peaks at an inner exit layer: over exit 6 (the paper's 16)"] == pytest.approx(1.50 / 1.07)
+    assert found["attention alone over layer"] == pytest.approx(1.50 / 1.37)
+    assert found["Kangaroo's chain is faster than Medusa's"] == pytest.approx(1.071, abs=1e-3)
+    assert kangaroo.ratio("SpS", "Kangaroo, chain") < 1 < kangaroo.ratio("SpS", "Kangaroo, chain", family="Vicuna")
+    assert {c.second.key for c in claims if c.even} == {"T=0 kangaroo:gamma=8,eta=0.7", *(kangaroo.tuned(g, kangaroo.ETAS).key for g in (4, 8))}
+
+
+def test_every_cell_is_a_method_and_variants_differ_from_the_first_in_one_thing(target):
+    for cell in kangaroo.own_cells():
+        if cell.kind == "kangaroo":
+            assert cell.method(target, tiny.head("kangaroo1")).drafter.exit == 1
+    for name, options in kangaroo.VARIANTS.items():
+        assert options.count("=") == 1 + (name not in {f"exit{n}" for n in kangaroo.EXITS})
+        assert options.startswith("exit=")
+    assert kangaroo.REFERENCE in kangaroo.VARIANTS
+
+
+# -------------------------------------------------------------------------------------------------------------------- what is measured
+
+
+def test_what_is_kept_is_what_the_engine_decodes(target, heads, measured):
+    for cell in CELLS:
+        have = measured.cells[cell.key]
+        assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean")] == [3] * 4
+        assert all(0 <= a <= n for kept, drafted in zip(have["accepted"], have["drafted"], strict=True) for a, n in zip(kept, drafted, strict=True))
+        assert ("levels" in have) == ("tree=" in cell.spec)
+    assert {n for one in measured.cells[VARIANTS[1].key]["drafted"] for n in one} == {6}
+    assert len({n for one in measured.cells[VARIANTS[0].key]["drafted"] for n in one}) > 1, "stops where it is unsure"
+    r = kangaroo.row(measured.document, VARIANTS[0])
+    assert r["variant"] == "exit1"
+    assert r["tau"] == pytest.approx(1 + sum(r["ctar"]), abs=1e-3)  # theorem 12.3
+    assert r["wasted"] == pytest.approx(r["drafted"] - r["accepted"], abs=1e-3)
+
+
+def test_a_trace_simulates_what_the_engine_decodes(target, heads, measured):
+    assert set(measured.document["traces"]) == {"exit1", "exit2"}
+    trace = kangaroo.rounds_of(measured.document["traces"]["exit1"])
+    assert trace.depth == kangaroo.DEPTH
+    for eta, gamma in ((ETA, 6), (0, 4), (0.2, 8)):
+        found = trace.simulate("top", eta, gamma)
+        for text in range(2):
+            ids = target.tokenizer(QUESTIONS[text].turns[0])["input_ids"]
+            cell = chain(eta, gamma, variant="exit1")
+            method = cell.method(target, str(heads / "exit1"))
+            steps = [int(s.verdict.accepted) for s in specwb.rounds(target, [ids], method, max_new_tokens=60, eos=())]
+            mine = [k for k, at in zip(found.kept, found.text, strict=True) if at == text]
+            assert mine == steps[: len(mine)]
+            assert len(mine) > 3
+
+
+def test_a_trace_is_rounded_so_that_thresholds_decide_alike():
+    sure = np.array([[0.6, 0.5999], [0.6004, 0.3], [0.1, 1.0]], dtype=np.float32)
+    found = exits.Rounds({"top": sure}, np.array([3, 1, 0]), np.array([0, 0, 0]), (1, 2, 3, 4))
+    again = kangaroo.rounds_of(json.loads(json.dumps(kangaroo.traced(found))))
+    assert again.nodes == found.nodes
+    for eta in (0, 0.1, 0.3, 0.599, 0.6, 0.601, 1):
+        np.testing.assert_array_equal(again.sure["top"] < eta, sure.astype(float).round(6) < eta)
+
+
+def test_speedups_are_predicted_from_the_rounds_and_their_costs():
+    cell = chain(0.6)
+    document = {
+        "cells": {
+            "T=0 ar": {"accepted": [[0, 0, 0]], "mean": [2.0]},
+            cell.key: {"accepted": [[6, 1, 0]], "drafted": [[6, 2, 1]], "mean": [3.0]},
+        },
+        "shapes": {cell.key: {"chain": True}},
+        "costs": {"": {"plain": 2.0, "shallow": 0.5, "adapter": 0.1, "round": {"1": 2.5, "2": 3.5}}},
+    }
+    (found,) = kangaroo.predicted(document, [cell, Cell("ar"), tree(4, 0.4), chain(0.6, temperature=1.0)])
+    assert found["measured"] == 1.5 * 2 / 3  # tokens and times of all rounds but the first
+    assert found["predicted"] == 1.5 * 2 / 3
+    assert found["error"] == 0
+    assert found["simple"] == pytest.approx(1.5 / (1 + 1.5 * 0.3), abs=1e-4)
+    assert found["simple_error"] == pytest.approx(1.5 / 1.45 - 1, abs=1e-4)
+    document["costs"][""]["round"]["1"] = 4.5
+    assert kangaroo.predicted(document, [cell])[0]["predicted"] == 1.5 * 2 / 4
+
+
+def test_a_tuned_setting_is_chosen_on_the_other_prompts():
+    speeds = {chain(0.5): [9, 1, 1, 1], chain(0.6): [2, 2, 2, 2], chain(0.7): [0, 1, 0, 4]}
+
+    def values(cells, cell, what):
+        return speeds[cell] if what == "speedup" else [10 * x for x in speeds[cell]]
+
+    tuned = kangaroo.tuned(6)
+    # without the first prompt .6 is best (6 against 3 and 5), without any other one .5 is
+    assert tuned.series({}, "speedup", values) == [2, 1, 1, 1]
+    assert tuned.series({}, "tau", values) == [20, 10, 10, 10]
+    other = Tuned("x", (chain(0.7), chain(0.6), chain(0.5)), like=(chain(0.5), chain(0.6), chain(0.7)))
+    assert other.series({}, "speedup", values) == [2, 1, 0, 4]
+    assert Pooled("y", tuple(speeds)).series({}, "speedup", values) == [pytest.approx(x) for x in (11 / 3, 4 / 3, 1, 7 / 3)]
+    speeds[chain(0.7)] = [1]
+    assert tuned.series({}, "speedup", values) == []
+    found = {"cells": {}, "domains": ["code"] * 4}
+    assert verdicts.judge(found, Claim("x", "t", "speedup", tuned, chain(0.6), 2.0), values) is None
+
+
+def test_what_is_claimed_to_be_even_must_lie_close_to_one():
+    noise = 2 + np.random.default_rng(0).uniform(-0.1, 0.1, 48)
+
+    def verdict(factor: float, n: int = 48) -> str:
+        series = {chain(0.5): list(factor * noise[:n]), chain(0.6): list(noise[:n][::-1])}
+        claim = Claim("x", "t", "speedup", chain(0.5), chain(0.6), 0.99, even=True)
+        return verdicts.judge({"cells": {}, "domains": ["code"] * n}, claim, lambda cells, cell, what: series[cell])["verdict"]
+
+    assert verdict(1.0) == verdict(0.98) == "reproduced"
+    assert verdict(1.06) == verdict(0.94) == verdict(1.045) == "not reproduced"
+    assert verdict(1.0, 47) == "not comparable"
+
+
+def test_measured_costs_and_traces_are_kept_and_shown(target, heads, measured, monkeypatch, tmp_path):
+    path = tmp_path / "again.json"
+    store = Store(path, {"system": "test"})
+    store.document = json.loads(json.dumps(measured.document))
+    monkeypatch.setattr(grid, "measure", None)
+    for name in ("costs", "every_round"):
+        monkeypatch.setattr(kangaroo.exits, name, None)
+    assert not kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5), "with the same arguments nothing is left to do"
+    cards = {name: {"options": "", "parameters": 9, "steps": 1, "rows": 1, "length": 2} for name in ("exit1", "exit2")}
+    monkeypatch.setattr(kangaroo, "own_cells", lambda: [])
+    monkeypatch.setattr(kangaroo, "ablation_cells", lambda: CELLS[:4])
+    own = Store(tmp_path / "own.json", {})
+    own.document["domains"] = []
+    document = kangaroo.report(own, {**store.document, "heads": cards, "command": "x"})
+    assert [r["cell"] for r in document["ablation"]["rows"]] == [c.key for c in CELLS[:4]]
+    assert [p["cell"] for p in document["ablation"]["predicted"]] == [c.key for c in VARIANTS]
+    titles = {title.split(",")[0]: rows for title, rows in kangaroo.tables(document)}
+    assert [line["setting"] for line in titles["Every setting"]] == [c.key for c in CELLS[:4]]
+    assert len(titles["Predicted speedup of chains"]) == 3
+    notes = "\n".join(kangaroo.notes(document))
+    assert "Predicted speedup of 3 chains, ablation: median error" in notes
+    assert all(text in notes for text in (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE, *kangaroo.contradictions()))
+
+
+def test_interrupted_between_costs(target, heads, measured, monkeypatch, tmp_path):
+    store = Store(tmp_path / "part.json", {"system": "test"})
+    store.document = json.loads(json.dumps({name: value for name, value in measured.document.items() if name not in ("costs", "traces")}))
+    real, calls = exits.every_round, [0]
+
+    def breaks(*args, **more):
+        calls[0] += 1
+        if calls[0] == 2:
+            raise KeyboardInterrupt
+        return real(*args, **more)
+
+    monkeypatch.setattr(kangaroo.exits, "every_round", breaks)
+    assert kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5)
+    assert set(store.document["traces"]) == {"exit1"}
+    assert not kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5)
+    assert calls[0] == 3
+    assert store.document["traces"] == measured.document["traces"]
+
+
+# ------------------------------------------------------------------------------------------------------------------------- command line
+
+
+def test_command_line(monkeypatch, capsys, tmp_path):
+    lab = specwb.load("lab", device="cpu")
+    recipe = KangarooRecipe(lab, {"exit": 2})
+    recipe.save(recipe.make(None, {}), tmp_path / "adapter", {"target_sha256": lab.sha256})
+    few = [Cell("ar"), Cell("lookahead"), chain(0), chain(0.5), chain(0.6), chain(0.9), tree(10, 0.4)]
+    monkeypatch.setattr(kangaroo, "own_cells", lambda: few)
+    path = tmp_path / "found.json"
+    options = ["reproduce", "kangaroo", "--out", str(path), "--head", str(tmp_path / "adapter"), "--seconds", "0", "--rounds", "2"]
+    code, out, err = call(monkeypatch, capsys, *options)
+    assert code == 0, err
+    found = json.loads(path.read_text())
+    assert set(found["cells"]) == {c.key for c in few}
+    assert set(found["arguments"]["heads"]) == set(kangaroo.HEADS)
+    assert set(found["costs"]) == {""}
+    assert set(found["traces"]) == {""}
+    assert all(title in out for title in ("Main table", "Threshold and steps", "Predicted speedup of chains", "In the paper: "))
+    assert found["verdicts"]
+    assert all(v["claim"] in out for v in found["verdicts"])
+    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
+    assert call(monkeypatch, capsys, *options)[0] == 0
+
+
+def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
+    with pytest.raises(ValueError, match="has no kangaroo and no medusa and no eagle of its own"):
+        trained.checksums(target, kangaroo.HEADS)
+    monkeypatch.chdir(tmp_path)
+    for options in (("--rounds", "1"), ("--head", str(tmp_path / "nothing"))):
+        code, out, err = call(monkeypatch, capsys, "reproduce", "kangaroo", *options)
+        assert (code, out) == (2, ""), options
+        assert len(err.strip().splitlines()) <= 3
+
+
+def test_the_shipped_results_are_those_of_the_shipped_family():
+    lab, questions = specwb.load("lab", device="cpu"), load_prompts("lab")
+    found = trained.shipped(kangaroo.SHIPPED, lab)
+    assert found is not None, "the ablation was measured on another target"
+    assert set(found["heads"]) == set(kangaroo.VARIANTS)
+    assert {c.key for c in kangaroo.ablation_cells()} <= set(found["cells"])
+    assert len({(head["steps"], head["rows"], head["length"]) for head in found["heads"].values()}) == 1, "all variants at the same budget"
+    assert (data_dir() / kangaroo.SHIPPED).stat().st_size < 700_000
+    assert set(found["traces"]) == {f"exit{n}" for n in kangaroo.EXITS}
+    for trace in found["traces"].values():
+        assert len(trace["kept"]) == 12 * 48
+    own = json.loads((data_dir() / "results/kangaroo-lab-cpu.json").read_text())
+    assert own["arguments"]["sha256"] == lab.sha256
+    assert own["arguments"]["heads"] == trained.checksums(lab, kangaroo.HEADS)
+    assert {c.key for c in kangaroo.own_cells()} == set(own["cells"])
+    for document in (own, found):
+        assert all(len(cell["ms"]) == len(questions) >= verdicts.ENOUGH for cell in document["cells"].values())
+        assert document["command"].startswith("specwb reproduce kangaroo")
+    # what is printed follows from what was measured
+    for document, ablation in ((own, False), (found, True)):
+        again = [v for c in kangaroo.claims() if c.ablation == ablation and (v := verdicts.judge(document, c, grid.split_values))]
+        kept = own["ablation"]["verdicts"] if ablation else own["verdicts"]
+        assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [(v["claim"], v["of"], v["verdict"]) for v in kept]
