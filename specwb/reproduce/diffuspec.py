@@ -393,10 +393,7 @@ def notes(document: dict[str, Any]) -> list[str]:
         out.append(
             f"{v['verdict'].upper()}: {v['claim']}: {v['share']:.1%} ({v['low']:.1%}-{v['high']:.1%}), {v['ms']:.2f} ms; the paper's {v['paper']:.1%}"
         )
-    ours = [r for r in rows if r["spec"].startswith("diffuspec") and r["speedup"] and r["temperature"] == 0]
-    if ours:
-        best = max(ours, key=lambda r: r["speedup"])
-        out.append(f"Fastest of {len(ours)} settings of DiffuSpec at T = 0, chosen on these prompts: {best['spec']}, {best['speedup']:.2f}x.")
+    out += grid.fastest(rows, "diffuspec", "DiffuSpec")
     out += [f"In the paper: {text}" for text in contradictions()]
     out += [document["rule"], f"Paper: {published['source']}; {published['setting']}; {published['conventions']['trained']}."]
     counts = [r["prompts"] for r in rows] or [0]

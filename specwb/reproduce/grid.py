@@ -212,8 +212,8 @@ def values(cells: dict[str, Any], key: str, plain: str, what: str) -> list[float
 
 
 def split_values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
-    """By prompt, of what was measured with ``split``: "tau", "accepted" (tau - 1), "drafted" (tokens), "levels" (how deep they lie) and
-    "depth_fraction" (accepted over levels drafted), of all rounds; "ms", a mean round's, and "speedup", of all but the first; or a part of "ms".
+    """By prompt, of what was measured with ``split``: "tau", "accepted" (tau - 1), "drafted" (tokens) and "levels" (how deep they lie), of
+    all rounds; "ms", a mean round's, and "speedup", of all but the first; or a part of "ms".
     """
     have: dict[str, Any] = cells.get(cell.key, {"accepted": []})
     if what in ("tau", "accepted"):
@@ -222,8 +222,6 @@ def split_values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
         return [fmean(n) for n in have.get("drafted", [])]
     if what == "levels":
         return [fmean(n) for n in have.get("levels", have.get("drafted", []))]
-    if what == "depth_fraction":
-        return [a / n if n else 0.0 for a, n in zip(split_values(cells, cell, "accepted"), split_values(cells, cell, "levels"), strict=True)]
     if what in PARTS:
         return [parts[PARTS.index(what)] for parts in have.get("parts", []) if parts]
     own = have.get("mean", [])
@@ -258,3 +256,12 @@ def split_row(document: dict[str, Any], cell: Cell, values: Callable[[dict[str, 
         "parts": {part: round(fmean(found[part]), 4) for part in PARTS if found[part]},
         "speedup": round(fmean(found["speedup"]), 4) if found["speedup"] else None,
     }  # fmt: skip
+
+
+def fastest(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> list[str]:
+    """A line on the fastest of a method's settings at T = 0, none where none was measured."""
+    ours = [r for r in rows if r["spec"].startswith(key) and r["speedup"] and r["temperature"] == 0]
+    if not ours:
+        return []
+    best = max(ours, key=lambda r: r["speedup"])
+    return [f"Fastest of {len(ours)} settings of {name} at T = 0, chosen on these prompts: {best['spec']}, {best['speedup']:.2f}x."]

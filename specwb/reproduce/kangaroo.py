@@ -477,10 +477,7 @@ def notes(document: dict[str, Any]) -> list[str]:
             errors = (median(abs(r[error]) for r in foretold) for error in ("error", "simple_error"))
             words = "median error {:.0%} from the cost of a round by what it drafts, {:.0%} from CR / (1 + D (r + a))."
             out.append(f"Predicted speedup of {len(foretold)} chains, {name}: {words.format(*errors)}")
-    ours = [r for r in rows if r["spec"].startswith("kangaroo") and r["speedup"] and r["temperature"] == 0]
-    if ours:
-        best_row = max(ours, key=lambda r: r["speedup"])
-        out.append(f"Fastest of {len(ours)} settings of Kangaroo at T = 0, chosen on these prompts: {best_row['spec']}, {best_row['speedup']:.2f}x.")
+    out += grid.fastest(rows, "kangaroo", "Kangaroo")
     out += [f"In the paper: {text}" for text in contradictions()]
     out += [document["rule"], f"Paper: {published['source']}; {published['setting']}."]
     if ablation:
