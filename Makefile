@@ -11,8 +11,7 @@ run: $(STAMP)
 	$(BIN)/specwb compare
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests -n 2 --dist loadscope
-	$(BIN)/python -m pytest --nbval notebooks --nbval-cell-timeout 120
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval --nbval-cell-timeout 120 -n 2 --dist loadscope
 
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py

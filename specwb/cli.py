@@ -16,6 +16,7 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import DEVICE, DRAFT, DTYPE, SEED, TARGET, errors, table, wide
 from specwb.commands.train import train
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(train, name="train")
 app.add_typer(reproduce, name="reproduce")
+app.command()(parallel)
 DRAFTED: dict[str, Any] = {"fg": 32}  # blue; the numbers are of the 256-colour palette, near those of the figures
 CLOSING: dict[str, Any] = {"fg": 166, "underline": True}  # vermilion, and underlined: colour alone says nothing to some
 
@@ -248,6 +250,7 @@ def main() -> None:
     """Entry point: known errors become one line and exit code 2."""
     import torch
 
+    from specwb.models.ranks import RanksError
     from specwb.training.fit import TrainingError
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry; our one line says what failed
@@ -258,7 +261,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader has seen enough; Python would complain once more when it closes standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, TrainingError, OSError, torch.OutOfMemoryError) as error:
+    except (ValueError, TrainingError, RanksError, OSError, torch.OutOfMemoryError) as error:
         errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except typer.Exit as stop:

@@ -11,6 +11,7 @@ from specwb.drafters import heads
 from specwb.drafters.ar import Autoregressive
 from specwb.drafters.base import Drafter
 from specwb.drafters.diffuspec import diffuspec
+from specwb.drafters.easyspec import easyspec
 from specwb.drafters.kangaroo import kangaroo
 from specwb.drafters.level import DRAWS, LevelDrafter
 from specwb.drafters.lookahead import Lookahead
@@ -305,6 +306,10 @@ _LU = """@inproceedings{lu2024improving,
   author={Lu, Xiaofan and Zeng, Yixiao and Ma, Feiyang and Yu, Zixu and Levorato, Marco},
   booktitle={NeurIPS Efficient Natural Language and Speech Processing Workshop}, year={2024}}"""
 
+_WU = """@inproceedings{wu2025easyspec,
+  title={{EasySpec}: Layer-Parallel Speculative Decoding for Efficient Multi-{GPU} Utilization},
+  author={Wu, Yize and Gao, Ke and Li, Ling and Wu, Yanjun}, booktitle={NeurIPS}, year={2025}}"""
+
 register("ar", ar, paper="plain decoding, the reference")
 register("sps", sps, paper="Leviathan et al. 2023; Chen et al. 2023", needs="a draft model", bibtex=_LEVIATHAN)
 register("mcsd", mcsd, paper="Yang et al. 2024, arXiv 2401.06706", needs="a draft model", bibtex=_YANG)
@@ -330,3 +335,4 @@ register("falcon_dynamic", heads.falcon_dynamic, paper="Gao et al. 2024, arXiv 2
 register("diffuspec", diffuspec, paper="Li et al. 2025, arXiv 2510.02358", needs="a diffusion model", bibtex=_LI_DIFFU, head="diffusion")
 register("kangaroo", kangaroo, paper="Liu et al. 2024, arXiv 2404.18911", needs="a trained adapter", bibtex=_LIU, head="kangaroo")
 register("mcsd_ti", mcsd_ti, paper="Lu et al. 2024, arXiv 2409.10644", needs="a draft model and a decision model", bibtex=_LU, head="decision")
+register("easyspec", easyspec, paper="Wu et al. 2025, arXiv 2502.02493", needs="a deep draft model", bibtex=_WU, head="deep")

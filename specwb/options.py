@@ -31,6 +31,8 @@ def spell(value: object) -> str:
     """A value as it is written in a spec: 4-2-2, true, 0.5, 0.0.1.1.2 (a tree that is not the same at all nodes of a level)."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple | list) and value and all(isinstance(part, tuple | list) for part in value):
+        return ".".join(f"{part[0]}-{part[-1]}" for part in value)
     if isinstance(value, tuple | list):
         return "-".join(map(str, value))
     if isinstance(value, Tree) and value.R == 1:
@@ -64,6 +66,23 @@ def share(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise MethodError(f"{name} must be in [0, 1], got {value!r}")
     return float(value)
+
+
+def ranges(name: str, value: object) -> list[list[int]]:
+    """Lists of whole numbers, given so or written ``1-3.4-6``.
+
+    Raises:
+        MethodError: neither.
+    """
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(i, int) for i in value):
+        value = spell(value)  # one range is read as a tree's widths are
+    if isinstance(value, str):
+        ends = [part.split("-") for part in value.split(".")]
+        if all(len(pair) == 2 and all(end.isdecimal() for end in pair) for pair in ends):
+            return [list(range(int(low), int(high) + 1)) for low, high in ends]
+    elif isinstance(value, list | tuple) and all(isinstance(part, list | tuple | range) for part in value):
+        return [list(part) for part in value]
+    raise MethodError(f"{name} must be ranges such as 1-3.4-6, or lists of whole numbers, got {value!r}")
 
 
 def shape(name: str, tree: object) -> Tree:

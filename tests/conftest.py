@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -22,3 +23,20 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """``--dist loadscope``: a process takes whole files. The protocol takes as long as many of them together, so its pairs of models go apart;
+    the heads that a pair's tests train are theirs alone."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByPair(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            scope = super()._split_scope(nodeid)
+            pair = re.search(r"test_protocol\.py.*[-\[](qwen2|qwen3)\b", nodeid)  # what names no pair, or all, goes with the first
+            return f"{scope} {pair[1]}" if pair else scope
+
+    return ByPair(config, log)

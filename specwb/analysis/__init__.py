@@ -1,12 +1,31 @@
 """Closed forms of speculative decoding: acceptance, tokens a round, speedup. Neither a model nor the engine is needed.
 
 One drafted token and speed (acceptance, cost) and trees: floats, arrays, tensors or fractions; fractions stay fractions, tensors stay tensors,
-lists come back as arrays. Several candidates (rules, transport): float64. Blocks said in one pass (diffusion): tables of fractions. Proofs: theory/.
+lists come back as arrays. Several candidates (rules, transport): float64. Blocks said in one pass (diffusion): tables of fractions. Layers side by
+side (layer_parallel): times and bounds. Proofs: theory/.
 """
 
 from specwb.analysis.acceptance import acceptance_rate, acceptance_under_temperature, output_law, residual, simulate
 from specwb.analysis.cost import best_gamma, expected_rounds, expected_tokens, reach, roofline, speedup, tree_reach
 from specwb.analysis.diffusion import adl_trace, argmax_row, best_path, drawn_accepted, expected_accepted, greedy_path, marginals, most_probable
+from specwb.analysis.layer_parallel import (
+    Span,
+    apart,
+    attention_error,
+    attention_rounds,
+    break_even,
+    exchange_limit,
+    fuzzy_ratio,
+    gained_cosine,
+    implied_share,
+    largest_stage_speedup,
+    linear_layers,
+    needed_tokens,
+    round_exchange_limit,
+    stage_speedup,
+    step_time,
+    timeline,
+)
 from specwb.analysis.rules import (
     DRAWN,
     RATES,
@@ -28,29 +47,41 @@ from specwb.analysis.trees import best_tree, choose_tree, dynamic_tree, expected
 __all__ = [
     "DRAWN",
     "RATES",
+    "Span",
     "acceptance_rate",
     "acceptance_under_temperature",
     "adl_trace",
+    "apart",
     "argmax_row",
+    "attention_error",
+    "attention_rounds",
     "best_gamma",
     "best_path",
     "best_tree",
+    "break_even",
     "choose_tree",
     "coupling_bound",
     "drawn_accepted",
     "dynamic_tree",
+    "exchange_limit",
     "expected_accepted",
     "expected_point",
     "expected_rounds",
     "expected_tokens",
     "frontier",
+    "fuzzy_ratio",
+    "gained_cosine",
     "greedy_path",
     "grow_tree",
+    "implied_share",
     "kseq_rate",
     "kseq_rho",
+    "largest_stage_speedup",
+    "linear_layers",
     "marginals",
     "most_probable",
     "naive_rate",
+    "needed_tokens",
     "optimum",
     "optimum_by_subsets",
     "optimum_lp",
@@ -62,11 +93,15 @@ __all__ = [
     "rejection_rate",
     "residual",
     "roofline",
+    "round_exchange_limit",
     "rrs_rate",
     "rrsw_estimate",
     "rrsw_rate",
     "simulate",
     "speedup",
+    "stage_speedup",
+    "step_time",
+    "timeline",
     "top_and_sample_rate",
     "tree_reach",
 ]

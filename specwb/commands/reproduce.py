@@ -197,6 +197,34 @@ def reproduce_mcsd_ti(
     _reproduced(store, run, partial(mcsd_ti.report, store), mcsd_ti)
 
 
+@reproduce.command("easyspec")
+def reproduce_easyspec(
+    out: RESULTS = Path("build/reproduce/easyspec.json"),
+    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="A prompt and cell.")] = 10,
+    prompts: LIKE_COMPARE = "lab",
+    target: TARGET = "lab",
+    draft: Annotated[str | None, typer.Option(help="Draft model of several layers; default the target's own deep one.")] = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    restart: RESTART = False,
+) -> None:
+    """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts on what is stated of them; cosines, drift, cost model."""
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.reproduce import easyspec
+    from specwb.reproduce.store import Store, identity
+
+    questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
+    helper = easyspec.draft_of(model, draft)
+    cells = easyspec.cells(len(helper.backbone.layers), model.device.type)
+    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "prompts": prompts, "rounds": rounds, "seed": seed}
+    store = Store(out, identity("easyspec", model, helper, **own), restart)
+    run = partial(easyspec.run, model, questions, store, cells, draft=helper, rounds_each=rounds, seconds=seconds, seed=seed)
+    _reproduced(store, run, partial(easyspec.report, store), easyspec)
+
+
 def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
     """Questions, target and draft."""
     from specwb import load

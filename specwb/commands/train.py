@@ -32,7 +32,12 @@ def train_lab(
 
 
 # what a kind is called and the method that takes it, where that is not its name
-SAID = {"diffusion": ("diffusion model", "diffuspec"), "decision": ("decision model", "mcsd_ti"), "kangaroo": ("adapter", "kangaroo")}
+SAID = {
+    "diffusion": ("diffusion model", "diffuspec"),
+    "decision": ("decision model", "mcsd_ti"),
+    "kangaroo": ("adapter", "kangaroo"),
+    "deep": ("draft model", "easyspec"),
+}
 
 
 def _train_head(kind: str) -> None:
@@ -64,14 +69,14 @@ def _train_head(kind: str) -> None:
         changes = {"steps": steps, "rows": rows, "length": length}
         train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
         what, key = SAID.get(kind, ("head", kind))
-        say(f"the {what} is in {place}; use it with {key}:head={place}")
+        say(f"the {what} is in {place}; use it with {key}:{'draft' if kind == 'deep' else 'head'}={place}")
 
-    beside = f"a {SAID[kind][0]} beside" if kind in ("diffusion", "decision") else f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
+    beside = f"a {SAID[kind][0]} beside" if kind in ("diffusion", "decision", "deep") else f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
     command.__doc__ = f"Train {beside} a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
     train.command(kind)(command)
 
 
-for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision"):
+for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision", "deep"):
     _train_head(_kind)
 
 

@@ -88,7 +88,7 @@ def compare(
         raise ValueError(f"batch and max_new_tokens must be >= 1, got {batch} and {max_new_tokens}")
     specs = usual(target) if methods is None else [methods] if isinstance(methods, str) else list(methods)
     theirs = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
-    built = _methods([s for s in specs if s not in theirs], target, draft, sampling)
+    built = _methods([s for s in specs if s not in theirs], target, draft, sampling, methods is None)
     rows = _library_rows(theirs, library, target, draft, built, sampling, batch)
     groups, cut = _groups(target, prompts, batch, max_new_tokens)
     clocked = clock_is_cheap(target.device)
@@ -163,12 +163,12 @@ def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
     return [(sum(a >= d for a in accepted), sum(t >= d for t in tested)) for d in range(1, max(tested, default=0) + 1)]
 
 
-def _methods(specs: list, target: Target, draft: Target | str | None, sampling: Sampling) -> dict[str, Method]:
+def _methods(specs: list, target: Target, draft: Target | str | None, sampling: Sampling, unasked: bool) -> dict[str, Method]:
     if not any((s.key if isinstance(s, Method) else s) == "ar" for s in specs):
         specs.insert(0, "ar")
     built: dict[str, Method] = {}
     for spec in specs:
-        made = spec if isinstance(spec, Method) else _build(spec, target, draft)
+        made = spec if isinstance(spec, Method) else _build(spec, target, draft, unasked)
         made.rule_for(sampling)
         if made.key in built:
             raise MethodError(f"method {made.key!r} is named twice")
@@ -181,9 +181,10 @@ def usual(target: Target) -> list[str]:
     return [key for key, entry in METHODS.items() if not entry.head or target.own_head(entry.head)]
 
 
-def _build(spec: str, target: Target, draft: Target | str | None) -> Method:
+def _build(spec: str, target: Target, draft: Target | str | None, unasked: bool) -> Method:
+    """``unasked``: the method was not named; then one whose draft model is trained for it (``deep``) takes that, whatever the others take."""
     key = spec.partition(":")[0] if isinstance(spec, str) else ""
-    takes = key in METHODS and "draft" in METHODS[key].options and "draft=" not in spec
+    takes = key in METHODS and "draft" in METHODS[key].options and "draft=" not in spec and not (unasked and METHODS[key].head == "deep")
     return make_method(spec, target, draft=draft) if takes and draft is not None else make_method(spec, target)
 
 

@@ -8,13 +8,18 @@ nothing is stored twice), rotates q and k together and never repeats grouped key
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from specwb.models.cache import KVCache
+
+if TYPE_CHECKING:
+    from specwb.models.fuzzy import Groups
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -52,16 +57,18 @@ class _Layer:
         self.qk_norm: Tensor | None = None
         if getattr(attention, "q_norm", None) is not None:
             q, k = attention.q_norm, attention.k_norm
-            heads = attention.q_proj.out_features // attention.head_dim, attention.k_proj.out_features // attention.head_dim
-            self.qk_norm = torch.cat([q.weight.detach().expand(heads[0], -1), k.weight.detach().expand(heads[1], -1)])
+            heads = [len(local(p.weight)) // attention.head_dim for p in (attention.q_proj, attention.k_proj)]
+            self.qk_norm = torch.cat([local(q.weight).expand(heads[0], -1), local(k.weight).expand(heads[1], -1)])
             self.qk_eps = q.variance_epsilon
 
 
 def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     """One weight for several products of the same input; the parts become views of it."""
     _check_plain(*parts)
-    weight = torch.cat([p.weight.data for p in parts])
-    bias = None if parts[0].bias is None else torch.cat([p.bias.data for p in parts])
+    weight = torch.cat([local(p.weight) for p in parts])
+    bias = None if parts[0].bias is None else torch.cat([local(p.bias) for p in parts])
+    if isinstance(parts[0].weight, DTensor):
+        return weight, bias  # a part of it, and the modules' own stay theirs
     at = 0
     for p in parts:
         rows = p.weight.shape[0]
@@ -70,6 +77,11 @@ def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
             p.bias.data = bias[at : at + rows]
         at += rows
     return weight, bias
+
+
+def local(weight: Tensor) -> Tensor:
+    """What this process holds of a weight."""
+    return weight.to_local().detach() if isinstance(weight, DTensor) else weight.data
 
 
 def _check_plain(*parts: nn.Module) -> None:
@@ -96,11 +108,30 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out if bias is None else out + bias
 
 
+def through(x: Tensor, module: Any) -> Tensor:
+    """``[..., K] -> [..., N]`` by a module's weight; where the weight is one part of it on several devices, by the module, which adds the parts."""
+    return module(x) if isinstance(module.weight, DTensor) else product(x, module.weight, module.bias)
+
+
 def rms(x: Tensor, norm: Any) -> Tensor:
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
     # what the library's one call is made of on the CPU, with fewer steps between
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(norm.variance_epsilon)) * norm.weight
+
+
+@dataclass
+class Pass:
+    """What all layers of one forward share: ``cos``, ``sin [B,m,1,head_dim]`` of the positions, ``index [B * m]`` where their keys and values go,
+    and the ``mask`` of queries folded by groups of heads."""
+
+    cos: Tensor
+    sin: Tensor
+    index: Tensor
+    cache: KVCache
+    extent: int
+    mask: Tensor | None
+    causal: bool
 
 
 class Stack:
@@ -114,9 +145,9 @@ class Stack:
     def __init__(self, config: Any, layers: Sequence[Any], rotary: Any) -> None:
         self.config, self.rotary = config, rotary
         self.layers = [_Layer(layer) for layer in layers]
-        self.heads = config.num_attention_heads
-        self.kv_heads = config.num_key_value_heads
-        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        attention = layers[0].self_attn  # of a model that is parted among devices: the heads that this one has
+        self.heads, self.kv_heads = (len(local(p.weight)) // self.head_dim for p in (attention.q_proj, attention.k_proj))
         self._ropes: list[tuple[Tensor, Tensor]] = []  # the last is the longest; captured graphs may still read the others
 
     @classmethod
@@ -153,6 +184,38 @@ class Stack:
         cos, sin = self._ropes[-1]
         return cos[positions], sin[positions]
 
+    def attention(self, i: int, inward: Tensor, at: Pass, held: int | None = None) -> Tensor:
+        """Layer i's attention over what it reads, ``inward [B,m,H]`` behind its norm: ``[B,m,H]``. Keys and values go to the cache's layer ``held``,
+        default i."""
+        layer, (rows, m, _) = self.layers[i], inward.shape
+        h, kv, dim = self.heads, self.kv_heads, self.head_dim
+        group, held = h // kv, i if held is None else held
+        heads = product(inward, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
+        qk = heads[:, :, : h + kv]
+        if layer.qk_norm is not None:
+            qk = F.rms_norm(qk, (dim,), eps=layer.qk_eps) * layer.qk_norm
+        turned = torch.addcmul(qk * at.cos, qk.roll(dim // 2, -1), at.sin)
+        heads[:, :, : h + kv] = turned
+        at.cache.flat[held].index_copy_(0, at.index, heads[:, :, h:].reshape(rows * m, 2 * kv, dim))
+        stored = at.cache.data[held][:, : at.extent]
+        key, value = stored[:, :, :kv].transpose(1, 2), stored[:, :, kv:].transpose(1, 2)
+        if at.causal:
+            q = turned[:, :, :h].transpose(1, 2)
+            out = F.scaled_dot_product_attention(q, key, value, is_causal=True, scale=layer.scale, enable_gqa=group > 1)
+            out = out.transpose(1, 2).reshape(rows, m, h * dim)
+        else:
+            # heads of one group become queries of one head: keys are read once and never repeated
+            q = turned[:, :, :h].view(rows, m, kv, group, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv, group * m, dim)
+            out = F.scaled_dot_product_attention(q, key, value, attn_mask=at.mask, scale=layer.scale)
+            out = out.view(rows, kv, group, m, dim).permute(0, 3, 1, 2, 4).reshape(rows, m, h * dim)
+        return through(out, layer.o)
+
+    def mlp(self, i: int, x: Tensor) -> Tensor:
+        """Layer i's MLP with its norm, ``[B,m,H] -> [B,m,H]``."""
+        layer = self.layers[i]
+        gate, up = product(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+        return through(layer.act(gate) * up, layer.down)
+
     def run(
         self,
         x: Tensor,
@@ -167,6 +230,7 @@ class Stack:
         last: int | None = None,
         features: Sequence[int] = (),
         attended: Tensor | None = None,
+        groups: Groups | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Layers ``first..last`` over ``x [B,m,H]`` (hidden states, or embeddings when ``first`` is 0).
 
@@ -177,43 +241,31 @@ class Stack:
             features: layer numbers whose hidden states are wanted, concatenated; 0 is the embedding, i the output of layer i, before the
                 final norm, and -1 what the head reads, after it; of layers before ``first`` there are none.
             attended: what the first layer's attention reads instead of its norm of ``x``; ``x`` stays the residual stream.
+            groups: run the attentions of some layers on one input (see :mod:`specwb.models.fuzzy`), all layers in order otherwise.
         Returns: hidden states ``[B,m,H]`` before the final norm; features ``[B,m,len(features) * H]`` or None.
         """
-        rows, m, _ = x.shape
-        h, kv, dim = self.heads, self.kv_heads, self.head_dim
-        group = h // kv
+        group = self.heads // self.kv_heads
         cos, sin = self._rotation(positions, cache.capacity)
-        index = cache.index(slots)
         if mask is not None:
             mask = (mask if group == 1 else mask.repeat(1, group, 1)).unsqueeze(1)
+        at = Pass(cos, sin, cache.index(slots), cache, extent, mask, causal)
         wanted: dict[int, Tensor] = {first: x}
-        for i in range(first, len(self.layers) if last is None else last):
-            layer = self.layers[i]
-            inward = attended if i == first and attended is not None else rms(x, layer.norm1)
-            heads = product(inward, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
-            qk = heads[:, :, : h + kv]
-            if layer.qk_norm is not None:
-                qk = F.rms_norm(qk, (dim,), eps=layer.qk_eps) * layer.qk_norm
-            turned = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
-            heads[:, :, : h + kv] = turned
-            cache.flat[i].index_copy_(0, index, heads[:, :, h:].reshape(rows * m, 2 * kv, dim))
-            stored = cache.data[i][:, :extent]
-            key, value = stored[:, :, :kv].transpose(1, 2), stored[:, :, kv:].transpose(1, 2)
-            if causal:
-                q = turned[:, :, :h].transpose(1, 2)
-                out = F.scaled_dot_product_attention(q, key, value, is_causal=True, scale=layer.scale, enable_gqa=group > 1)
-                out = out.transpose(1, 2).reshape(rows, m, h * dim)
+        parts = [(i,) for i in range(first, len(self.layers) if last is None else last)] if groups is None else groups.layers
+        for part in parts:
+            if groups is not None and groups.takes(part):
+                outs = groups.attend(self, part, x, at)
             else:
-                # heads of one group become queries of one head: keys are read once and never repeated
-                q = turned[:, :, :h].view(rows, m, kv, group, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv, group * m, dim)
-                out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)
-                out = out.view(rows, kv, group, m, dim).permute(0, 3, 1, 2, 4).reshape(rows, m, h * dim)
-            x = x + product(out, layer.o.weight, layer.o.bias)
-            if layer.feeds_forward:
-                gate, up = product(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-                x = x + product(layer.act(gate) * up, layer.down.weight, layer.down.bias)
-            if i + 1 in features:
-                wanted[i + 1] = x
+                i = part[0]
+                outs = [self.attention(i, attended if i == first and attended is not None else rms(x, self.layers[i].norm1), at)]
+            beside = groups is not None and groups.whole and len(part) > 1
+            if beside:
+                outs = [out + self.mlp(i, x + out) for i, out in zip(part, outs, strict=True)]
+            for i, out in zip(part, outs, strict=True):
+                x = x + out
+                if self.layers[i].feeds_forward and not beside:
+                    x = x + self.mlp(i, x)
+                if i + 1 in features:
+                    wanted[i + 1] = x
         if -1 in features:
             wanted[-1] = rms(x, self.norm)
         return x, torch.cat([wanted[f] for f in features], -1) if features else None
@@ -236,4 +288,4 @@ class Backbone(Stack):
 
     def head(self, hidden: Tensor) -> Tensor:
         """``[..., H]`` hidden states before the final norm -> ``[..., V]`` logits."""
-        return product(rms(hidden, self.norm), self.lm_head.weight, self.lm_head.bias)
+        return through(rms(hidden, self.norm), self.lm_head)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
 from specwb.options import MethodError
 
@@ -24,20 +25,22 @@ def data_dir() -> Path:
 
 
 def load(
-    source: str | Path | nn.Module | Target = "lab", *, tokenizer=None, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
-) -> Target:
+    source: str | Path | nn.Module | Target = "lab", *, tokenizer=None, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto",
+    ranks: Ranks | None = None,
+) -> Target:  # fmt: skip
     """A :class:`Target` from ``"lab"`` / ``"lab-draft"`` (the shipped family), a local folder, a hub id or a loaded model.
 
     Args:
         dtype: ``"auto"`` is float32 on CPU and the checkpoint's own dtype on CUDA (the lab's fp16 files become float32 on either).
         device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is and keeps its dtype.
+        ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own tensor-parallel plan, as far as it can be.
     Raises:
         LoadError: missing folder, damaged or incomplete weights, unknown dtype, CUDA asked for without one.
         UnsupportedModel: an architecture the backbone does not run.
     """
     if isinstance(source, Target):
         return source
-    place = resolve_device(device)
+    place = resolve_device(device) if ranks is None else ranks.device
     if isinstance(source, nn.Module):
         if dtype != "auto":
             source = source.to(resolve_dtype(dtype, place))
@@ -46,7 +49,7 @@ def load(
     lab = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}.get(name)
     folder: str | Path = data_dir() / "lab" / lab if lab else source
     kind = "auto" if dtype == "auto" and place.type == "cuda" and lab is None else resolve_dtype(dtype, place)
-    model = _weights(folder, kind, name)
+    model = _weights(folder, kind, name, ranks)
     if tokenizer is None:
         from transformers import AutoTokenizer
 
@@ -56,10 +59,12 @@ def load(
             raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {_line(error)}") from error
     local = Path(folder) if Path(folder).is_dir() else None
     family = data_dir() / "lab" if lab == "target" else local and local.parent
-    return Target(model.to(place).eval(), tokenizer, name, "lab-draft" if lab == "target" else None, local, family)
+    made = Target(model.to(place).eval(), tokenizer, name, "lab-draft" if lab == "target" else None, local, family)
+    made.agreed = ranks.agreed if ranks is not None else None
+    return made
 
 
-def _weights(folder: str | Path, dtype: torch.dtype | str, name: str) -> Any:
+def _weights(folder: str | Path, dtype: torch.dtype | str, name: str, ranks: Ranks | None = None) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -81,6 +86,8 @@ def _weights(folder: str | Path, dtype: torch.dtype | str, name: str) -> Any:
     logging.set_verbosity_error()
     loaded: Any
     try:
+        if ranks is not None:
+            return load_parted(folder, config, dtype, ranks)
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True)
     except Exception as error:
         raise LoadError(f"{name}: the weights in {folder} cannot be read: {_line(error)}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 from specwb.files import weights_hash
 from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.models.backbone import Backbone
+from specwb.models.fuzzy import Groups
 from specwb.models.layout import run_paths
 from specwb.probability import Sampling
 
@@ -33,6 +34,7 @@ class Target:
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.name, self.draft, self.folder, self.heads = model, tokenizer, name, draft, folder, heads
         self.backbone = Backbone(model)
+        self.agreed: Callable[[Tensor], Tensor] | None = None  # of a target that several processes share: rank 0's
         eos = getattr(model.generation_config, "eos_token_id", None)
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
         self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
@@ -121,7 +123,8 @@ class Target:
         mask = None if everything else state.tree_mask(tree, self.dtype)
         x = self.backbone.embed(draft.tokens) if draft.hidden is None else draft.hidden
         hidden, found = self.backbone.run(x, positions, slots, state.cache, extent, mask, first=draft.start_layer, features=features)
-        return Scores(self.backbone.head(hidden), state.sampling, found)
+        logits = self.backbone.head(hidden)
+        return Scores(logits if self.agreed is None else self.agreed(logits), state.sampling, found)
 
     def commit(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Keep what was accepted: keys, values and features move to the slots of their positions."""
@@ -135,7 +138,7 @@ class Target:
             state.features.scatter_(1, index, kept)
 
 
-def prefill(backbone: Backbone, state: State, cache, features: tuple[int, ...] = ()) -> Tensor | None:
+def prefill(backbone: Backbone, state: State, cache, features: tuple[int, ...] = (), groups: Groups | None = None) -> Tensor | None:
     """Process positions 0..known-2 of every row (no head). What a short row computes past its end is overwritten before it is seen."""
     m = state.horizon - 1
     if m == 0:
@@ -145,5 +148,5 @@ def prefill(backbone: Backbone, state: State, cache, features: tuple[int, ...] =
             else None
         )
     positions = torch.arange(m, device=backbone.device).expand(state.rows, m)
-    _, found = backbone.run(backbone.embed(state.tokens[:, :m]), positions, positions, cache, m, None, causal=True, features=features)
+    _, found = backbone.run(backbone.embed(state.tokens[:, :m]), positions, positions, cache, m, None, causal=True, features=features, groups=groups)
     return found

@@ -25,6 +25,7 @@ from specwb.models.target import Target
 from specwb.options import parse_value, whole
 from specwb.training import corpus as text
 from specwb.training.decision import DecisionRecipe
+from specwb.training.deep import DeepRecipe
 from specwb.training.diffusion import DiffusionRecipe
 from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, saved_state, say, share, training_device
@@ -36,7 +37,7 @@ TEXTS = ("generated", "read")
 
 
 RECIPES: dict[str, type[Recipe]] = {
-    kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe, FalconRecipe, DiffusionRecipe, KangarooRecipe, DecisionRecipe)
+    kind.name: kind for kind in (MedusaRecipe, EagleRecipe, Eagle3Recipe, FalconRecipe, DiffusionRecipe, KangarooRecipe, DecisionRecipe, DeepRecipe)
 }
 
 

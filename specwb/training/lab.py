@@ -20,6 +20,7 @@ from specwb.files import weights_hash, whole_folder
 from specwb.models.load import data_dir, resolve_device
 from specwb.models.target import Target
 from specwb.training import corpus as text
+from specwb.training.deep import save_half
 from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically
 from specwb.training.generate import TEMPERATURES, generated_text
 from specwb.training.heads import RECIPES, train_head
@@ -259,7 +260,7 @@ def _train(
         facts["target_sha256"] = weights_hash(out / "target")
         facts["acceptance"] = {d: agreement(model, teacher, data, d, device) for d in text.DOMAINS}
     with whole_folder(out / name) as part:
-        save(model, part)
+        save_half(model, part)
         tokenizer.save_pretrained(part)
         facts["sha256"] = weights_hash(part)
         (part / "card.json").write_text(json.dumps(facts, indent=1) + "\n")
@@ -272,18 +273,6 @@ def _tokens_before(start_from: Path | None, name: str) -> int:
         return 0
     card = json.loads((start_from / name / "card.json").read_text())
     return card["tokens"] + card.get("tokens_before", 0)
-
-
-def save(model: Any, folder: Path) -> None:
-    """fp16 safetensors in shards under 15 MB, readable by ``from_pretrained``; the model in memory keeps its dtype."""
-    import copy
-
-    from transformers.utils import logging
-
-    half = copy.deepcopy(model).cpu().half()
-    logging.disable_progress_bar()
-    half.save_pretrained(folder, max_shard_size="14MB")
-    logging.enable_progress_bar()
 
 
 @torch.no_grad()

@@ -17,7 +17,13 @@ def redraw(shown: go.FigureWidget, new: go.Figure) -> None:
     with shown.batch_update():
         for old, trace in zip(shown.data, new.data, strict=True):
             old.update(trace.to_plotly_json(), overwrite=True)
-        shown.update_layout(new.layout, overwrite=True)
+        _lay_out(shown, new)
+
+
+def _lay_out(shown: go.FigureWidget, new: go.Figure) -> None:
+    shown.update_layout(new.layout, overwrite=True)
+    # lists that are empty now would stay as they were
+    shown.layout.shapes, shown.layout.annotations = new.layout.shapes, new.layout.annotations
 
 
 class Explorer(w.VBox):
@@ -42,7 +48,7 @@ class Explorer(w.VBox):
             with self._figure.batch_update():
                 self._figure.data = ()
                 self._figure.add_traces(new.data)
-                self._figure.update_layout(new.layout, overwrite=True)
+                _lay_out(self._figure, new)
         self._line.value = f'<div class="specwb-summary" role="status">{escape(self.summary)}</div>'
 
     def _new(self) -> tuple[str, go.Figure]:

@@ -20,9 +20,10 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC = NOTEBOOKS = (
+WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC, EASYSPEC = NOTEBOOKS = (
     "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb", "04_heads.ipynb",
     "05_falcon.ipynb", "06_kangaroo.ipynb", "07_improved_mcsd.ipynb", "08_diffuspec.ipynb",
+    "09_easyspec.ipynb",
 )  # fmt: skip
 ONLY = {  # cells that are run here; nbval runs them all
     RULES: ("laws", "explorer"),
@@ -31,6 +32,7 @@ ONLY = {  # cells that are run here; nbval runs them all
     KANGAROO: ("imports", "setup", "stored", "explorer"),
     MCSD_TI: ("setup", "masks", "rounds", "stops", "roots"),
     DIFFUSPEC: ("setup", "texts", "picture", "explorer", "replay"),
+    EASYSPEC: ("imports", "setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
     FALCON: ("setup", "mask", "source", "markov", "glancing", "sawtooth", "designer"),
 }
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -43,7 +45,7 @@ SECONDS = 240
 
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
-for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "kangaroo", "decision", "diffusion"):
+for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "kangaroo", "decision", "diffusion", "deep"):
     if not (data_dir() / "lab" / name / "config.json").exists():
         pytest.skip(f"the lab family's {name} is not in {data_dir() / 'lab'}", allow_module_level=True)
 pytest.importorskip("jupyterlab")
@@ -141,7 +143,7 @@ def opened(name: str):
     return notebook
 
 
-page, sampling, rules, trees, heads, falcon, kangaroo, mcsd_ti, diffuspec = map(opened, NOTEBOOKS)
+page, sampling, rules, trees, heads, falcon, kangaroo, mcsd_ti, diffuspec, easyspec = map(opened, NOTEBOOKS)
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 MODEL = "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => c.cell_type == 'code')"
 ROUND = re.compile(r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over all rounds")
@@ -490,3 +492,26 @@ def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
         assert f"= {len(scope['replay'].text) / len(rounds):.2f}; " in text
         assert text.endswith(f"k = {rounds[-1].k} in the last round")
     assert diffuspec.uncaught == []
+
+
+def test_layers_side_by_side_in_the_page(easyspec):
+    from specwb.analysis import layer_parallel as parallel
+    from specwb.models.fuzzy import grouping
+
+    lines = easyspec.locator(".specwb-summary")
+    lines.nth(2).wait_for(timeout=60_000)
+    assert moved(easyspec, 0, "n", "ArrowRight").startswith("n 5, groups 0 1-4 5-6 7, R = 4 of 8: smallest cosine of hidden 0.")
+    easyspec.get_by_label("last layer alone").click()
+    playwright.expect(lines.nth(0)).to_contain_text("n 5, groups 0 1-4 5-7, R = 3 of 8", timeout=30_000)
+    assert moved(easyspec, 1, "devices", "ArrowRight").startswith("n 4, width 1, 4 devices, exchange 0.02 ms: drafting takes")
+    share, n = 0.7, 4  # where the notebook left them
+    for label in ("share", "n"):
+        text = moved(easyspec, 2, label, "ArrowRight")
+        share, n = share + 0.01 * (label == "share"), n + (label == "n")
+        rounds = parallel.attention_rounds(grouping(32, n))
+        ratio = parallel.fuzzy_ratio(share, rounds, 32)
+        stage, most = parallel.stage_speedup(ratio, 5), parallel.largest_stage_speedup(5, rounds, 32)
+        assert text.startswith(
+            f"32 layers, n {n}, R = {rounds}, depth 5, share {share:.2f}: fuzzy / exact {ratio:.2f}, stage {stage:.2f}x, at most {most:.2f}x"
+        )
+    assert easyspec.uncaught == []

@@ -425,3 +425,15 @@ def test_speed_explorer_shows_the_librarys_numbers():
         assert control.description
     alone.alpha.value, alone.c.value = 0.0, 1.0
     assert "best is gamma 0 with 1.00x" in alone.summary
+
+
+def test_a_figure_that_changes_keeps_no_shapes_of_the_one_before():
+    from specwb.widgets.live import redraw
+
+    first, second = go.Figure(go.Scatter(y=[1, 2])), go.Figure(go.Scatter(y=[2, 1]))
+    first.add_hline(1, annotation_text="one")
+    shown = go.FigureWidget(first)
+    redraw(shown, second)
+    assert not shown.layout.shapes
+    assert not shown.layout.annotations
+    assert list(shown.data[0].y) == [2, 1]

@@ -57,6 +57,7 @@ def made(tmp_path, monkeypatch):
     plan["tokenizer"]["vocabulary"] = 320
     plan["target"] |= {"layers": 6, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["draft"] |= {"hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
+    plan["heads"]["deep"] |= {"layers": 4, "hidden": 16, "heads": 2, "kv_heads": 1, "ffn": 24}
     plan["budget"]["smoke"] = {
         "target": {"steps": 12, "rows": 4, "length": 64}, "draft": {"steps": 12, "rows": 4, "length": 64, "distil": 6, "generated": 5000},
         **{kind: {"steps": 2, "rows": 4, "length": 64, "generated": 5000} for kind in plan["heads"]},

@@ -1,0 +1,159 @@
+"""EasySpec: an ordinary draft model whose layers run side by side, and whose cache is made exact again every round."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specwb.drafters.base import Drafter
+from specwb.drafters.eagle2 import beam_mask, best, bounds
+from specwb.drafters.level import DRAWS, LevelDrafter
+from specwb.flow import Draft, Scores, State, Verdict
+from specwb.mask import causal_mask
+from specwb.models.fuzzy import EXECUTIONS, GroupError, Groups, grouping, listed
+from specwb.models.load import draft_model
+from specwb.models.ranks import RankGroups
+from specwb.models.target import Target, prefill
+from specwb.noise import Noise
+from specwb.options import MethodError, ranges, shape, whole
+from specwb.tree import GrownTree, Tree
+
+
+class EasyDrafter(LevelDrafter):
+    """A causal draft model on a static tree, its layers run as ``groups`` say (:mod:`specwb.models.fuzzy`) for all tokens that it drafts.
+
+    Calibration: each round begins with one exact forward over the last D + 1 known tokens, among them all that were accepted in the last
+    round and the closing token. It overwrites every fuzzy entry that the round left in the cache, so what the cache holds of the text is
+    what an exact forward would have left there, and it gives the exact law of the first drafted token. The older ones are exact
+    already, and feeding them again changes nothing; a single row whose rounds are not recorded feeds only what is new.
+
+    Without ``calibrate`` entries of accepted tokens stay as they were drafted, and the round begins with a fuzzy forward over the last two known
+    tokens (as every :class:`LevelDrafter`'s does): the drift that calibration removes. A prompt is read exactly, but for its last two tokens then.
+
+    Lossless whatever the groups: q is the law that a token was drawn from.
+
+    Source: Wu et al. 2025, arXiv 2502.02493, 4.2 (layer-parallel) and 4.3 (bonus calibration). Differs from it in: batches with rows of different
+    lengths; a window of fixed length where rounds are recorded, so that shapes do not depend on what was accepted.
+    """
+
+    def __init__(self, draft: Target, tree: Tree, groups: Groups, calibrate: bool = True, draw: str = "without") -> None:
+        super().__init__(draft, tree, draw)
+        self.groups, self.calibrate = groups, calibrate
+        self.exact = groups.exact()  # how the same devices run all layers in order
+        self.window = tree.D + 1 if calibrate else 2
+        self.captured = groups.captured
+
+    def open(self, state: State, target: Target) -> None:
+        super(LevelDrafter, self).open(state, target)
+        self.lay_out(self.draft.device)
+        self.cache = self.groups.cache(self.backbone, state.rows, state.capacity)
+        self.fed: int | None = None
+        prefill(self.backbone, state, self.cache, groups=self.exact)
+
+    def begin(self, state: State) -> Tensor:
+        w = self.window
+        if self.calibrate and state.rows == 1 and not state.static:
+            w = min(w, 1 if self.fed is None else state.horizon - self.fed)
+            self.fed = state.horizon
+        begin, positions, recent = state.window(w)
+        extent = max(state.horizon, w)
+        mask = None if w == 1 and state.rows == 1 and not state.static else causal_mask(positions, extent, self.backbone.dtype)
+        hidden = self._forward(recent, positions, positions, extent, mask, self.exact if self.calibrate else self.groups)
+        root = (state.known - 1 - begin)[:, None, None]
+        return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
+
+    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+        return self._forward(tokens, positions, slots, extent, mask, self.groups)
+
+    def _forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, groups: Groups | None) -> Tensor:
+        return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask, groups=groups)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.groups.agreed(super().logits(hidden))
+
+    def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        if not self.calibrate:
+            super().observe(state, draft, verdict, scores)
+
+
+class WideEasy(EasyDrafter):
+    """A tree of ``depth`` levels of ``width`` nodes each: of all continuations of a level's nodes by their ``width`` best tokens those with the
+    largest products of probabilities along their paths. All of it is verified.
+
+    The tree and its tokens are a function of the text alone, at every temperature: point masses.
+
+    Source: Wu et al. 2025 has trees of widths 1 to 12 and depth 5; how their nodes are chosen is not written there, and this is our reading.
+    """
+
+    def __init__(self, draft: Target, depth: int, width: int, groups: Groups, calibrate: bool = True) -> None:
+        super().__init__(draft, bounds(1 + depth * width, depth, width, depth * width), groups, calibrate, "greedy")
+        self.width = width
+
+    def lay_out(self, device: torch.device) -> None:
+        self.tree = self.tree.to(device)
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        w, rows, base = self.width, state.rows, state.known - 1
+        beam = torch.arange(w, device=base.device)
+        sees = own = torch.eye(w, dtype=torch.bool, device=base.device).expand(rows, -1, -1)
+        score, token = (x[:, 0] for x in best(self.logits(self.begin(state)), w))
+        tokens, parents = [token], [torch.full_like(score, -1, dtype=torch.long)[:, :1], torch.zeros_like(token)]
+        for d in range(1, self.tree.D):
+            slots, extent = base[:, None] + 1 + (d - 1) * w + beam, state.horizon + d * w
+            mask = beam_mask(sees, base, extent, self.backbone.dtype)
+            hidden = self.feed(state, token, token, (base[:, None] + d).expand(-1, w), slots, extent, mask)
+            more, children = best(self.logits(hidden), w)
+            score, chosen = (score[:, :, None] + more).flatten(1).sort(descending=True, stable=True)
+            score, chosen = score[:, :w], chosen[:, :w]
+            above = chosen // w
+            token = children.flatten(1).gather(1, chosen)
+            tokens.append(token)
+            parents.append(1 + (d - 1) * w + above)
+            sees = torch.cat([sees.gather(1, above[:, :, None].expand(-1, -1, sees.shape[-1])), own], -1)
+        depths = torch.cat([torch.zeros_like(base[:1]), 1 + torch.arange(self.tree.D * w, device=base.device) // w]).expand(rows, -1)
+        return self.candidates(state, torch.cat(tokens, 1), tree=GrownTree(torch.cat(parents, 1), depths, self.tree.D, w))
+
+
+def easyspec(
+    target: Target, *, draft=None, n: int = 4, gamma: int = 5, width: int = 1, tree=None, draw: str = "without", calibrate: bool = True,
+    groups=None, mlp: str = "sequence", execution: str = "fused",
+) -> Drafter:  # fmt: skip
+    """EasySpec: a chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, from a draft model that runs ``n`` attentions side by side.
+
+    ``n=1`` is the draft model as it is. ``groups``: other groups than the paper's, such as 1-3.4-7 (layers from 0 on; those not named stand alone).
+    ``tree`` and ``draw``: a static tree, as for mcsd. ``calibrate=false``: the draft's cache is not made exact again. ``mlp=parallel``: the
+    groups' MLPs side by side too. ``execution``: ``fused``, ``simulation``, ``streams`` (CUDA), ``ranks`` (several processes); the drafts are the
+    same.
+    """
+    key = "easyspec"
+    own = target.own_head("deep")
+    model = draft_model(target, str(own) if draft is None and own is not None else draft)
+    layers = len(model.backbone.layers)
+    whole(f"{key}: gamma", gamma)
+    if whole(f"{key}: width", width) > 1 and (tree is not None or draw != "without"):
+        raise MethodError(f"{key}: width makes a tree of its own, of point masses; leave tree and draw out, or width")
+    if not isinstance(calibrate, bool):
+        raise MethodError(f"{key}: calibrate must be true or false, got {calibrate!r}")
+    if mlp not in ("sequence", "parallel"):
+        raise MethodError(f"{key}: mlp must be sequence or parallel, got {mlp!r}")
+    if draw not in DRAWS:
+        raise MethodError(f"{key}: draw must be one of {', '.join(DRAWS)}, got {draw!r}")
+    kinds = {**EXECUTIONS, "ranks": RankGroups}
+    if execution not in kinds:
+        raise MethodError(f"{key}: execution must be {', '.join(kinds)}, got {execution!r}")
+    try:
+        if groups is not None and n != 4:
+            raise GroupError("groups says which layers run side by side; leave n out")
+        parts = grouping(layers, n) if groups is None else listed(layers, ranges(f"{key}: groups", groups))
+        made = kinds[execution](parts, mlp == "parallel")
+        made.check(model.backbone, n if groups is None else max(map(len, parts)))
+    except GroupError as error:
+        raise MethodError(f"{key}: {model.name!r}: {error}") from error
+    if width > 1:
+        if width > target.vocabulary:
+            raise MethodError(f"{key}: {width} nodes a level but the vocabulary has {target.vocabulary} tokens")
+        return WideEasy(model, gamma, width, made, calibrate)
+    if tree is not None and gamma != 5:
+        raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
+    chosen = Tree.chain(gamma) if tree is None else shape(key, tree)
+    return EasyDrafter(model, chosen, made, calibrate, draw)

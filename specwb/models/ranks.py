@@ -1,0 +1,230 @@
+"""Several processes, one device each: a group's attentions on different ranks, the target under tensor parallelism.
+
+Every process runs the same decoding. What one of them computes alone is exchanged by collectives of ``torch.distributed`` (NCCL on CUDA, gloo on
+the CPU), and logits are rank 0's everywhere, so that all of them draw the same tokens and know the same text.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from specwb.models.backbone import Pass, Stack, rms
+from specwb.models.cache import KVCache
+from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers
+
+NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name changed with torch 2.13
+STARTED = "torchrun --nproc_per_node 2 -m specwb parallel"
+
+
+class RanksError(RuntimeError):
+    """A distributed run that cannot begin, or cannot go on because a rank is gone."""
+
+
+@dataclass
+class Ranks:
+    """This process among the others."""
+
+    rank: int
+    size: int
+    device: torch.device
+    timeout: float
+    timed: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """From here on :meth:`part` is timed."""
+        self.timed, self.seconds, self.count = True, {}, {}
+
+    def end(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Seconds in each part since :meth:`begin`, and how often it was entered."""
+        self.timed = False
+        return self.seconds, self.count
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Its seconds are ``name``'s, while timed; synchronises the device, so it is for measuring only."""
+        began = self.now() if self.timed else 0.0
+        yield
+        if self.timed:
+            self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - began
+            self.count[name] = self.count.get(name, 0) + 1
+
+    def now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    @contextmanager
+    def answered(self) -> Iterator[None]:
+        """Raises RanksError where another rank has ended, or did not answer in time."""
+        try:
+            yield
+        except RuntimeError as error:
+            said = str(error).lower()
+            if not isinstance(error, dist.DistError) and not any(word in said for word in ("gloo", "nccl", "connection", "timed out", "timeout")):
+                raise
+            raise RanksError(
+                f"rank {self.rank}: another rank has ended or did not answer within {self.timeout:g} s ({str(error).splitlines()[0][:200]})"
+            ) from error
+
+    def agreed(self, x: Tensor, part: str = "logits") -> Tensor:
+        """Rank 0's ``x``."""
+        x = x.contiguous()
+        with self.part(part):
+            dist.broadcast(x, 0)
+        return x
+
+
+_here: Ranks | None = None
+
+
+def here() -> Ranks | None:
+    """This process' place among those that :func:`join` joined; None where it is alone."""
+    return _here
+
+
+def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
+    """Join the processes that ``torchrun`` started; a rank's device is its own.
+
+    Raises:
+        RanksError: no environment of ``torchrun``, fewer CUDA devices than ranks, or the others do not come within ``timeout`` seconds.
+    """
+    global _here
+    if _here is not None:
+        return _here
+    missing = [name for name in NEEDED if name not in os.environ]
+    if missing:
+        raise RanksError(f"several processes need the environment that torchrun makes ({', '.join(missing)} not set): {STARTED}")
+    rank, size, local = (int(os.environ[name]) for name in NEEDED[:3])
+    cuda = torch.cuda.is_available() if str(device) == "auto" else torch.device(device).type == "cuda"
+    if cuda and local >= torch.cuda.device_count():
+        raise RanksError(
+            f"rank {rank} is process {local} of this machine, which has {torch.cuda.device_count()} CUDA device(s); start fewer, or use cpu"
+        )
+    place = torch.device("cuda", local) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(place)
+    try:
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout), device_id=place if cuda else None)
+    except (RuntimeError, ValueError) as error:
+        raise RanksError(
+            f"rank {rank}: the {size} processes did not come together within {timeout:g} s ({str(error).splitlines()[0][:200]})"
+        ) from error
+    _here = Ranks(rank, size, place, timeout)
+    return _here
+
+
+def leave() -> None:
+    """Undo :func:`join`."""
+    global _here
+    if _here is not None:
+        _here = None
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def parts(config: Any, size: int) -> int:
+    """Over how many of ``size`` ranks a model can be parted: the largest divisor of them that divides its heads, key-value heads and MLP."""
+    counts = config.num_attention_heads, config.num_key_value_heads, config.intermediate_size
+    return max(t for t in range(1, size + 1) if size % t == 0 and all(count % t == 0 for count in counts))
+
+
+def load_parted(folder: str | Path, config: Any, dtype: Any, ranks: Ranks) -> Any:
+    """The model under its own tensor-parallel plan (``tp_plan="auto"``), over as many ranks as it can be parted into; where that is not all of them
+    there are several copies, each of which computes the same."""
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism, replace_layer_number_by_wildcard
+
+    settings = {"dtype": dtype, "attn_implementation": "sdpa"}
+    size = ranks.size
+    parted = parts(config, size)
+    if parted == size:
+        return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto", tp_size=size), **settings)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, **settings)
+    if parted > 1:
+        mesh = dist.init_device_mesh(ranks.device.type, (size // parted, parted), mesh_dim_names=("copy", "tp"))["tp"]
+        named, plan = dict(model.named_parameters()), dict[str, str]()
+        for name, module in model.named_modules():
+            if style := model.tp_plan.get(replace_layer_number_by_wildcard(name)):
+                own = [f"{name}.{weight}" for weight, _ in module.named_parameters(recurse=False)]
+                plan |= dict.fromkeys([name, *(weight for weight in own if weight in named)], style)
+        apply_tensor_parallelism(model, mesh, plan)
+        model.tie_weights()
+    return model
+
+
+class RankGroups(Groups):
+    """*Ranks*: of a group's N attentions each of W ranks runs ceil(N / W) (W = N: one each), one all-gather brings all their outputs to all; MLPs,
+    norms and residual streams are everywhere. A rank's cache has the layers whose attentions it runs; layers alone are run by one rank, which
+    broadcasts its output, in fuzzy and exact forwards alike.
+
+    Source: Wu et al. 2025, 4.2. Differs from it in: which collectives there are is not written there; N may be larger than W.
+    """
+
+    name = "ranks"
+    captured = False
+
+    def __init__(self, layers: Layers, whole: bool = False, owner: dict[int, int] | None = None) -> None:
+        super().__init__(layers, whole)
+        self.ranks = here()
+        size = 1 if self.ranks is None else self.ranks.size
+        self.owner = owner or {i: g // -(-len(group) // size) for group in layers for g, i in enumerate(group)}
+        own = [i for i in sorted(self.owner) if self.ranks is None or self.owner[i] == self.ranks.rank]
+        self.held = {i: at for at, i in enumerate(own)}  # layers of the cache
+        self.fused = FusedGroups(layers)
+
+    def check(self, stack: Stack, n: int) -> None:
+        if self.ranks is None:
+            raise GroupError(f"execution=ranks needs several processes, started with torchrun and joined with specwb.models.ranks.join: {STARTED}")
+        if self.ranks.size > n:
+            raise GroupError(f"{self.ranks.size} ranks but n={n} attentions side by side: the others would have nothing to run; start {n} or fewer")
+
+    def exact(self) -> RankGroups:
+        return RankGroups(tuple((i,) for group in self.layers for i in group), owner=self.owner)
+
+    def cache(self, stack: Stack, rows: int, capacity: int) -> KVCache:
+        return KVCache(max(1, len(self.held)), rows, capacity, stack.kv_heads, stack.head_dim, stack.dtype, stack.device)
+
+    def agreed(self, logits: Tensor) -> Tensor:
+        assert self.ranks is not None
+        return self.ranks.agreed(logits)
+
+    def takes(self, group: tuple[int, ...]) -> bool:
+        return True
+
+    def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
+        assert self.ranks is not None
+        size = self.ranks.size
+        own = tuple(i for i in group if i in self.held)
+        with self.ranks.part("attention"):
+            if len(own) > 1 and not at.causal:
+                outs = self.fused.together(stack, own, x, at, self.held[own[0]])
+            else:
+                outs = [stack.attention(i, rms(x, stack.layers[i].norm1), at, self.held[i]) for i in own]
+        if len(group) == 1:
+            out = outs[0].contiguous() if own else torch.empty_like(x)
+            with self.ranks.part("exchange"):
+                dist.broadcast(out, self.owner[group[0]])
+            return [out]
+        each = -(-len(group) // size)
+        sent = x.new_zeros(each, *x.shape)
+        for at_, out in enumerate(outs):
+            sent[at_] = out
+        every = x.new_empty(size * each, *x.shape)
+        with self.ranks.part("exchange"):
+            _gather(every, sent)
+        return list(every[: len(group)].unbind())

@@ -1,0 +1,319 @@
+"""Layers side by side: which they are, and every execution of them against Algorithm 2 in the library's own modules."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import pytest
+import tiny
+import torch
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from specwb.mask import causal_mask
+from specwb.models.backbone import Backbone, Stack
+from specwb.models.cache import KVCache
+from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers, StreamGroups, grouping, listed
+
+LAYERS = 6
+MODELS: dict[str, tuple[str, dict]] = {
+    "grouped heads": ("llama", {}),
+    "as many keys as heads": ("llama", {"num_key_value_heads": 4}),
+    "biases everywhere": ("llama", {"attention_bias": True}),
+    "biases": ("qwen2", {}),
+    "q and k norms": ("qwen3", {}),
+}
+PARTS: dict[str, Layers] = {
+    **{f"n={n}": grouping(LAYERS, n) for n in range(1, 6)},
+    "with the first": grouping(LAYERS, 3, first=False),
+    "with the last": grouping(LAYERS, 3, last=False),
+    "all at once": listed(LAYERS, [range(LAYERS)]),
+    "pairs": listed(LAYERS, [[0, 1], [2, 3], [4, 5]]),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+every_part = pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+
+
+@cache
+def model(name: str) -> nn.Module:
+    kind, changes = MODELS[name]
+    return tiny.build(kind, seed=4, num_hidden_layers=LAYERS, **changes)
+
+
+@cache
+def stack(name: str) -> Backbone:
+    return Backbone(model(name))
+
+
+# --------------------------------------------------------------------------------------------------------- which layers
+
+
+def test_the_papers_groups():
+    """Source: Wu et al. 2025, 4.2: Llama-3-8B at N = 4."""
+    groups = grouping(32, 4)
+    assert groups == ((0,), (1, 2, 3), *(tuple(range(at, at + 4)) for at in range(4, 28, 4)), (28, 29, 30), (31,))
+
+
+@pytest.mark.parametrize(
+    ("layers", "n", "attentions"), [(32, 2, 18), (32, 3, 13), (32, 4, 10), (32, 5, 9), (28, 4, 9), (24, 4, 8), (16, 2, 10), (16, 4, 6), (8, 4, 4)]
+)
+def test_how_many_attentions_follow_each_other(layers, n, attentions):
+    assert len(grouping(layers, n)) == attentions
+
+
+def test_by_hand():
+    assert grouping(8, 3) == ((0,), (1, 2), (3, 4, 5), (6,), (7,))
+    assert grouping(8, 4, first=False) == ((0, 1, 2, 3), (4, 5, 6), (7,))
+    assert grouping(8, 4, last=False) == ((0,), (1, 2, 3), (4, 5, 6, 7))
+    assert grouping(8, 8, first=False, last=False) == (tuple(range(8)),)
+    assert grouping(8, 7) == ((0,), (1, 2, 3, 4, 5, 6), (7,))
+    assert grouping(4, 2) == ((0,), (1,), (2,), (3,)), "pairs are counted from layer 0, so these two are not one"
+    assert grouping(1, 1) == ((0,),)
+    assert listed(5, [(1, 2)]) == ((0,), (1, 2), (3,), (4,))
+    assert listed(3, []) == ((0,), (1,), (2,))
+
+
+@pytest.mark.parametrize("ends", [(True, True), (False, True), (True, False), (False, False)])
+def test_every_layer_is_in_one_group(ends):
+    for layers in range(1, 13):
+        for n in range(1, layers + 1):
+            try:
+                groups = grouping(layers, n, *ends)
+            except GroupError:
+                assert n > layers - ends[1] or layers - sum(ends) < 2
+                continue
+            assert [i for group in groups for i in group] == list(range(layers))
+            assert max(map(len, groups)) <= n
+            assert not ends[0] or groups[0] == (0,)
+            assert not ends[1] or groups[-1] == (layers - 1,)
+            assert all(group[0] % n == 0 or group[0] in (1, layers - 1) for group in groups), "they begin at multiples of n"
+
+
+@pytest.mark.parametrize(
+    ("layers", "n", "message"),
+    [
+        (8, 0, "n must be an integer >= 1, got 0"),
+        (8, True, "n must be an integer >= 1, got True"),
+        (8, 2.0, "n must be an integer >= 1, got 2.0"),
+        (8, 8, "n=8 is more than its 8 layers allow, of which 2 stand alone; n is at most 7"),
+        (1, 2, "of its 1 layer 1 stand alone, so there are none to run side by side; use n=1, or a deeper draft model"),
+        (3, 2, "of its 3 layers 2 stand alone, so there are none"),
+    ],
+)
+def test_an_n_that_the_layers_do_not_allow(layers, n, message):
+    with pytest.raises(GroupError, match=message) as caught:
+        grouping(layers, n)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([[1, 3]], r"a group is consecutive layers in order, such as 1-3; got \[1, 3\]"),
+        ([[2, 1]], "a group is consecutive layers in order"),
+        ([[]], "a group is consecutive layers in order"),
+        ([[1.0, 2.0]], "a group is consecutive layers in order"),
+        ([[True, 2]], "a group is consecutive layers in order"),
+        ([["1", "2"]], "a group is consecutive layers in order"),
+        ([[1, 2, 3], [3, 4]], "a layer is in one group; layer 3 is in two"),
+        ([[1, 2], [1, 2]], "layer 1 is in two"),
+        ([[4, 5, 6]], r"there are layers 0..5; got the group \[4, 5, 6\]"),
+        ([[-1, 0]], r"there are layers 0..5; got the group \[-1, 0\]"),
+    ],
+)
+def test_lists_that_are_no_groups(groups, message):
+    with pytest.raises(GroupError, match=message) as caught:
+        listed(6, groups)
+    assert "\n" not in str(caught.value)
+
+
+def test_streams_need_a_cuda_device():
+    with pytest.raises(GroupError, match="execution=streams needs a CUDA device, the draft model is on cpu; use fused or simulation"):
+        StreamGroups(grouping(LAYERS, 3)).check(stack("biases"), 3)
+    for kind in (Groups, FusedGroups):
+        kind(grouping(LAYERS, 3)).check(stack("biases"), 3)
+
+
+# --------------------------------------------------------------------------------------------- Algorithm 2, written anew
+
+
+@torch.no_grad()
+def algorithm(net: nn.Module, tokens: Tensor, parts: Layers, whole: bool = False) -> tuple[Tensor, Tensor]:
+    """Of texts ``[B,m]`` hidden states behind every layer ``[B,m,L * H]``, keys and values ``[L,B,m,2 * kv,dim]``: the library's modules."""
+    inner = net.model
+    h, places = inner.embed_tokens(tokens), torch.arange(tokens.shape[1])[None]
+    rotary = inner.rotary_emb(h, places)
+    unseen = torch.full((tokens.shape[1],) * 2, torch.finfo(h.dtype).min).triu(1)[None, None]
+    states, stored = [], []
+    for group in parts:
+        layers, outs, given = [inner.layers[i] for i in group], [], h
+        for layer in layers:
+            normed = layer.input_layernorm(given)
+            outs.append(layer.self_attn(hidden_states=normed, position_embeddings=rotary, attention_mask=unseen)[0])
+            stored.append(entries(layer.self_attn, normed, rotary))
+        for layer, out in zip(layers, outs, strict=True):
+            if whole and len(group) > 1:
+                h = h + out + layer.mlp(layer.post_attention_layernorm(given + out))
+            else:
+                r = h + out
+                h = r + layer.mlp(layer.post_attention_layernorm(r))
+            states.append(h)
+    return torch.cat(states, -1), torch.stack(stored)
+
+
+def entries(attention: nn.Module, normed: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    key, value = (part(normed).unflatten(-1, (-1, attention.head_dim)) for part in (attention.k_proj, attention.v_proj))
+    if hasattr(attention, "k_norm"):
+        key = attention.k_norm(key)
+    return torch.cat([apply_rotary_pos_emb(key, key, *rotary, unsqueeze_dim=2)[1], value], 2)
+
+
+def ids(rows: int, m: int) -> Tensor:
+    return torch.randint(tiny.VOCABULARY, (rows, m), generator=torch.Generator().manual_seed(rows + m))
+
+
+def run(on: Stack, tokens: Tensor, groups: Groups | None, steps: list[int], device: str = "cpu") -> tuple[Tensor, KVCache]:
+    """Texts fed in blocks of ``steps`` tokens: hidden states behind every layer."""
+    rows, m = tokens.shape
+    store, at, found = on.cache(rows, m), 0, []
+    tokens = tokens.to(device)
+    for step in steps:
+        positions = torch.arange(at, at + step, device=device).expand(rows, -1)
+        mask = causal_mask(positions, at + step, on.dtype)
+        x = on.embed(tokens[:, at : at + step])
+        found.append(on.run(x, positions, positions, store, at + step, mask, features=range(1, LAYERS + 1), groups=groups)[1])
+        at += step
+    assert at == m
+    return torch.cat(found, 1), store
+
+
+def near(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["sequence", "parallel"])
+@every_part
+@every_model
+def test_both_executions_are_the_algorithm(name, parts, whole):
+    """A text at once, and block by block with its keys and values kept: they are those of the group's input too."""
+    tokens, on = ids(2, 17), stack(name)
+    wanted, stored = algorithm(model(name), tokens, parts, whole)
+    for kind in (Groups, FusedGroups):
+        for steps in ([17], [5, 1, 11]):
+            with torch.inference_mode():
+                found, store = run(on, tokens, kind(parts, whole), steps)
+            scale = float(wanted.abs().max())
+            near(found / scale, wanted / scale)
+            near(store.data, stored)
+
+
+def test_the_reference_is_the_model_where_no_layers_are_side_by_side():
+    for name in MODELS:
+        tokens = ids(2, 9)
+        found, _ = algorithm(model(name), tokens, grouping(LAYERS, 1))
+        torch.testing.assert_close(model(name).lm_head(model(name).model.norm(found[:, :, -32:])), model(name)(tokens).logits, atol=1e-4, rtol=1e-4)
+        for parts in list(PARTS.values())[1:]:
+            away = algorithm(model(name), tokens, parts)[0] - found
+            assert float(away.abs().max()) > 0.1 or parts == PARTS["n=1"]
+            first = next(group for group in parts if len(group) > 1)[0]
+            assert float(away[:, :, : 32 * (first + 1)].abs().max()) < 1e-5, "a group's first layer reads what it always does"
+
+
+@every_model
+def test_groups_of_one_are_the_plain_backbone_bit_for_bit(name):
+    tokens, on = ids(3, 14), stack(name)
+    alone = grouping(LAYERS, 1)
+    for steps in ([14], [6, 1, 4, 3]):
+        with torch.inference_mode():
+            wanted, plain = run(on, tokens, None, steps)
+            for groups in (Groups(alone), FusedGroups(alone), StreamGroups(alone), FusedGroups(alone, whole=True)):
+                found, store = run(on, tokens, groups, steps)
+                assert torch.equal(found, wanted)
+                assert torch.equal(store.data, plain.data)
+
+
+@every_part
+@every_model
+def test_rows_of_different_lengths(name, parts):
+    """Three rows at places of their own over full caches, one and many tokens at once, slots that are not positions: fused is the simulation."""
+    on, lengths, capacity = stack(name), torch.tensor([9, 2, 17]), 40
+    for m in (1, 3, 12):
+        tokens = ids(3, m)
+        positions = lengths[:, None] + torch.arange(m) // 2  # as two nodes a level have
+        slots = lengths[:, None] + torch.arange(m)
+        extent = int(lengths.max()) + m
+        mask = causal_mask(slots, extent, on.dtype)
+        if m > 2:
+            mask[:, 2, lengths + 1] = torch.finfo(on.dtype).min  # siblings do not see each other
+        found = []
+        for kind in (Groups, FusedGroups):
+            store = on.cache(3, capacity)
+            store.data.copy_(torch.randn(store.data.shape, generator=torch.Generator().manual_seed(m)))
+            with torch.inference_mode():
+                features = on.run(on.embed(tokens), positions, slots, store, extent, mask, features=range(1, LAYERS + 1), groups=kind(parts))[1]
+            found.append((features / features.abs().max(), store.data))
+        near(found[1][0], found[0][0])
+        near(found[1][1], found[0][1])
+        beyond = torch.arange(capacity) >= extent
+        assert torch.equal(found[1][1][:, :, beyond], found[0][1][:, :, beyond]), "and nothing else was written"
+
+
+def test_a_single_token_of_one_row_needs_no_mask():
+    on, parts = stack("grouped heads"), PARTS["n=4"]
+    for kind in (Groups, FusedGroups):
+        with torch.inference_mode():
+            wanted, store = run(on, ids(1, 6), kind(parts), [5, 1])
+            place = torch.tensor([[5]])
+            found, _ = on.run(on.embed(ids(1, 6)[:, 5:]), place, place, store, 6, None, groups=kind(parts))
+        near(found[:, 0], wanted[:, 5, -32:])
+
+
+def test_a_text_at_once_without_a_mask():
+    """As prompts are read: causal over a fresh cache."""
+    tokens, places = ids(2, 11), torch.arange(11).expand(2, -1)
+    for name, whole in (("grouped heads", False), ("as many keys as heads", True)):
+        on, parts = stack(name), PARTS["n=4"]
+        wanted, stored = algorithm(model(name), tokens, parts, whole)
+        scale = float(wanted.abs().max())
+        for kind in (Groups, FusedGroups):
+            store = on.cache(2, 11)
+            with torch.inference_mode():
+                found, _ = on.run(on.embed(tokens), places, places, store, 11, None, causal=True, groups=kind(parts, whole))
+            near(found / scale, wanted[:, :, -32:] / scale)
+            near(store.data, stored)
+
+
+def test_stacked_weights_are_made_once_and_equal_in_half_precision():
+    """One copy a group however many methods use it; bfloat16 up to its own rounding."""
+    on, parts = stack("q and k norms"), PARTS["n=4"]
+    with torch.inference_mode():
+        run(on, ids(1, 3), FusedGroups(parts), [3])
+        made = on.__dict__["_stacked"][1, 2, 3]
+        run(on, ids(1, 3), FusedGroups(PARTS["n=5"]), [3])
+        run(on, ids(1, 3), FusedGroups(parts), [3])
+        assert on.__dict__["_stacked"][1, 2, 3] is made
+        half = Backbone(copy.deepcopy(model("q and k norms")).bfloat16())
+        a, b = (run(half, ids(2, 9), kind(parts), [9])[0].float() for kind in (Groups, FusedGroups))
+    assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) > 0.999
+
+
+# ------------------------------------------------------------------------------------------------------------------ CUDA
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("whole", [False, True], ids=["sequence", "parallel"])
+@every_part
+@every_model
+def test_all_executions_are_the_algorithm_on_cuda(name, parts, whole):
+    """Tensors that streams work on are made, freed and made again while they run."""
+    net, tokens = model(name), ids(2, 17)
+    on = Backbone(copy.deepcopy(net).to("cuda"))
+    wanted, stored = algorithm(net, tokens, parts, whole)
+    scale = float(wanted.abs().max())
+    for groups in (Groups(parts, whole), FusedGroups(parts, whole), StreamGroups(parts, whole)):
+        for _ in range(3):
+            with torch.inference_mode():
+                found, store = run(on, tokens, groups, [5, 1, 11], "cuda")
+            torch.testing.assert_close(found.cpu() / scale, wanted / scale, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(store.data.cpu(), stored, atol=1e-3, rtol=1e-3)

@@ -1,0 +1,220 @@
+"""Several processes: what they draft beside one process, what each of them keeps, and what the others hear when one is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ranked
+import tiny
+import torch
+import torch.distributed as dist
+
+import specwb
+from specwb.models import ranks
+from specwb.models.fuzzy import GroupError, grouping, listed
+from specwb.models.ranks import NEEDED, RankGroups, Ranks, RanksError, join, parts
+
+SIZES = (2, 4)
+both = pytest.mark.parametrize("size", SIZES)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
+    """What every rank of two and of four wrote."""
+    folder: Path = tmp_path_factory.mktemp("ranked")
+    tiny.target("llama").model.save_pretrained(folder / "target")
+    tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)]).save_pretrained(folder / "target")
+    here = Path(ranked.__file__)
+    path = os.pathsep.join([str(here.parent), str(Path(specwb.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**{k: v for k, v in os.environ.items() if k not in NEEDED}, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
+    run = subprocess.Popen([sys.executable, str(here), str(folder)], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        _, errors = run.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGKILL)
+        raise
+    assert run.returncode == 0, errors
+    found = {size: [torch.load(folder / f"{size}-{rank}.pt", weights_only=True) for rank in range(size)] for size in SIZES}
+    for size in SIZES:
+        for said in found[size]:
+            assert "failed" not in said, said["failed"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict[str, Any]]:
+    return {case: ranked.decoded(tiny.target(), case, "simulation") for case in ranked.CASES}
+
+
+# ------------------------------------------------------------------------------------------------------ several processes
+
+
+@both
+@pytest.mark.parametrize("case", ranked.CASES)
+def test_all_ranks_draft_and_say_what_one_process_does(case, size, seen, alone):
+    wanted = alone[case]
+    for said in seen[size]:
+        found = said["decoded"][case]
+        assert found["texts"] == wanted["texts"]
+        assert found["drafts"] == wanted["drafts"]
+        assert found["accepted"] == wanted["accepted"]
+        assert len(found["q"]) == len(wanted["q"])
+        for q, law, first in zip(found["q"], wanted["q"], seen[size][0]["decoded"][case]["q"], strict=True):
+            torch.testing.assert_close(q, law, atol=1e-5, rtol=1e-4)
+            assert torch.equal(q, first), "one law for all ranks, to the last bit"
+    if not ranked.CASES[case][1]:
+        assert wanted["texts"] == [prompt + list(tiny.plain("llama", tuple(prompt), 24))[:9] for prompt in tiny.PROMPTS]
+    assert len({n for accepted in wanted["accepted"] for n in accepted}) > 1
+
+
+@both
+def test_the_target_is_parted_as_far_as_it_can_be(size, seen):
+    """It has two key-value heads: four ranks hold two copies of it."""
+    assert [said["heads"] for said in seen[size]] == [(2, 1)] * size
+
+
+HELD: dict[tuple[str, int], list[list[int]]] = {
+    ("chain", 2): [[0, 1, 2, 4, 5], [3]],
+    ("chain", 4): [[0, 1, 4, 5], [2], [3], []],
+    ("tree", 2): [[0, 1, 2, 5], [3, 4]],
+    ("tree", 4): [[0, 1, 5], [2], [3], [4]],
+    ("all at once", 2): [[0, 1, 2], [3, 4, 5]],
+    ("all at once", 4): [[0, 1], [2, 3], [4, 5], []],
+}
+
+
+@pytest.mark.parametrize(("case", "size"), HELD)
+def test_a_cache_has_the_layers_whose_attentions_run_here(case, size, seen):
+    assert [said["held"][case] for said in seen[size]] == HELD[case, size]
+
+
+@both
+def test_calibrated_caches_equal_a_fresh_exact_prefill(size, seen):
+    for said in seen[size]:
+        assert all(off < 1e-5 for case, off in said["off"].items() if case != "not calibrated")
+    assert max(said["off"]["not calibrated"] for said in seen[size]) > 1e-2
+
+
+@both
+def test_more_ranks_than_attentions_side_by_side(size, seen):
+    message = f"{size} ranks but n={size - 1} attentions side by side: the others would have nothing to run; start {size - 1} or fewer"
+    for said in seen[size]:
+        assert said["refused"] == f"easyspec: 'LlamaForCausalLM': {message}"
+
+
+@both
+def test_seconds_are_counted_where_asked(size, seen):
+    for said in seen[size]:
+        assert said["seconds"]["exchange"] > 0
+    assert seen[size][0]["seconds"]["attention"] > 0
+
+
+def test_a_rank_that_dies_ends_the_run(seen):
+    """At once: its connections are closed."""
+    said = seen[2][0]
+    assert said["ended"].startswith("rank 0: another rank has ended or did not answer within 4 s (")
+    assert "\n" not in said["ended"]
+    assert said["waited"] < 30
+    assert "ended" not in seen[2][1], "it died before it could write again"
+
+
+def test_a_rank_that_is_silent_ends_the_run_after_the_timeout(seen):
+    for number, said in enumerate(seen[4][:3]):
+        assert said["ended"].startswith(f"rank {number}: another rank has ended or did not answer within 4 s (")
+        assert said["waited"] < 30
+    assert seen[4][0]["waited"] > 3.5
+
+
+# -------------------------------------------------------------------------------------------------------------- one process
+
+
+def test_ranks_without_torchrun(monkeypatch):
+    for name in NEEDED:
+        monkeypatch.delenv(name, raising=False)
+    started = r"torchrun --nproc_per_node 2 -m specwb parallel"
+    with pytest.raises(RanksError, match=rf"\(RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set\): {started}") as caught:
+        join("cpu")
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RanksError, match=r"\(LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set\)"):
+        join("cpu")
+    with pytest.raises(GroupError, match=f"execution=ranks needs several processes, started with torchrun and joined .*: {started}"):
+        RankGroups(grouping(6, 4)).check(tiny.target().backbone, 4)
+    assert ranks.here() is None
+
+
+def test_others_that_do_not_come(monkeypatch):
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ranked.free_port())}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RanksError, match=r"rank 0: the 2 processes did not come together within 1 s \(") as caught:
+        join("cpu", timeout=1.0)
+    assert "\n" not in str(caught.value)
+    assert ranks.here() is None
+    assert not dist.is_initialized()
+
+
+@pytest.mark.cuda
+def test_more_ranks_than_devices(monkeypatch):
+    count = torch.cuda.device_count()
+    place = {"RANK": str(count), "WORLD_SIZE": str(count + 1), "LOCAL_RANK": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        RanksError, match=rf"rank {count} is process {count} of this machine, which has {count} CUDA device\(s\); start fewer, or use cpu"
+    ):
+        join("cuda")
+
+
+@pytest.mark.parametrize(
+    ("layers", "size", "owners"),
+    [
+        (grouping(8, 4), 4, [0, 0, 1, 2, 0, 1, 2, 0]),
+        (grouping(8, 4), 2, [0, 0, 0, 1, 0, 0, 1, 0]),
+        (listed(6, [range(6)]), 4, [0, 0, 1, 1, 2, 2]),
+        (listed(6, [[1, 2, 3], [4, 5]]), 3, [0, 0, 1, 2, 0, 1]),
+        (grouping(5, 1), 2, [0] * 5),
+    ],
+    ids=["N = W", "N = 2 W", "unequal shares", "a list", "none side by side"],
+)
+def test_who_runs_what(layers, size, owners, monkeypatch):
+    """The g-th attention of every group of N by rank g div ceil(N / W); layers alone by the first."""
+    held = []
+    for rank in range(size):
+        monkeypatch.setattr(ranks, "_here", Ranks(rank, size, torch.device("cpu"), 1.0))
+        groups = RankGroups(layers)
+        assert [groups.owner[i] for i in range(len(owners))] == owners
+        assert list(groups.held) == [i for i, owner in enumerate(owners) if owner == rank]
+        assert list(groups.held.values()) == list(range(len(groups.held)))
+        assert groups.exact().held == groups.held, "in order, by the same ranks"
+        assert all(len(group) == 1 for group in groups.exact().layers)
+        held += groups.held
+    assert sorted(held) == list(range(len(owners)))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv", "mlp", "size", "wanted"),
+    [(8, 2, 512, 2, 2), (8, 2, 512, 4, 2), (8, 8, 512, 4, 4), (8, 4, 510, 4, 2), (6, 3, 96, 4, 1), (6, 3, 96, 6, 3)],
+)
+def test_over_how_many_ranks_a_model_can_be_parted(heads, kv, mlp, size, wanted):
+    assert parts(SimpleNamespace(num_attention_heads=heads, num_key_value_heads=kv, intermediate_size=mlp), size) == wanted
+
+
+def test_what_is_and_what_is_not_a_rank_that_is_gone():
+    here = Ranks(1, 2, torch.device("cpu"), 2.5)
+    with pytest.raises(RanksError, match=r"rank 1: another rank has ended or did not answer within 2.5 s \(connection closed\)"), here.answered():
+        raise RuntimeError("connection closed\nand more")
+    with pytest.raises(RanksError, match=r"^said already$"), here.answered():
+        raise RanksError("said already")
+    with pytest.raises(torch.OutOfMemoryError), here.answered():
+        raise torch.OutOfMemoryError("too much")
+    with pytest.raises(ValueError, match="another matter"), here.answered():
+        raise ValueError("another matter")

@@ -1,0 +1,404 @@
+"""theory/14_easyspec.md: what its theorems say of the code. Times and bounds are in tests/analysis/test_layer_parallel.py."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from fractions import Fraction as F
+from functools import cache
+
+import pytest
+import tiny
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import specwb
+from specwb.drafters.easyspec import EasyDrafter, WideEasy
+from specwb.flow import Law
+from specwb.models.backbone import Backbone, rms
+from specwb.models.fuzzy import FusedGroups, Groups, grouping, unit
+from specwb.tree import Tree
+from specwb.verify import exact as E
+from specwb.verify.instances import models
+
+LAYERS, GROUPS = 6, ((0,), (1,), (2, 3, 4), (5,))
+
+
+@cache
+def pair() -> tuple[specwb.Target, specwb.Target]:
+    """A deep draft and a target that is nearly the same; branches small enough for layers side by side to be about right."""
+    made = tiny.build("llama", seed=4, num_hidden_layers=LAYERS)
+    for name, weight in made.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.data *= 0.5
+    return specwb.load(tiny.perturbed(made, 0.01)), specwb.load(made)
+
+
+class Looked(EasyDrafter):
+    """Every round: what was drafted with which logits, what the cache holds of the text, and which forwards were run."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen: list[dict] = []
+
+    def propose(self, state, noise):
+        self.seen.append({"logits": [], "forwards": []})
+        draft = super().propose(state, noise)
+        text = state.tokens[0, : int(state.known)]
+        wanted = tiny.recomputed(self.backbone, text)
+        off = (self.cache.data[:, 0, : len(text)] - wanted).abs().amax((-1, -2))
+        self.seen[-1] |= {"text": text.tolist(), "tokens": draft.tokens[0, 1:].tolist(), "q": draft.q, "off": off, "law": draft.law}
+        return draft
+
+    def logits(self, hidden):
+        self.seen[-1]["logits"].append(super().logits(hidden))
+        return self.seen[-1]["logits"][-1]
+
+    def _forward(self, tokens, positions, slots, extent, mask, groups):
+        self.seen[-1]["forwards"].append((tokens.shape[1], groups is self.groups))
+        return super()._forward(tokens, positions, slots, extent, mask, groups)
+
+    def observe(self, state, draft, verdict, scores):
+        super().observe(state, draft, verdict, scores)
+        self.seen[-1]["kept"] = int(verdict.accepted)
+
+
+def decoded(drafter: EasyDrafter, text: list[int], length: int, temperature: float = 0.0) -> list[dict]:
+    seen: list[dict] = []
+    drafter.seen = seen  # type: ignore[attr-defined]
+    method = specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS)
+    list(specwb.rounds(pair()[0], [text], method, max_new_tokens=length, temperature=temperature))
+    return seen
+
+
+def looked(calibrate: bool = True, depth: int = 3, groups=GROUPS) -> Looked:
+    return Looked(pair()[1], Tree.chain(depth), Groups(groups), calibrate)
+
+
+# ------------------------------------------------------------------------------------------------------- 14.1, lossless
+
+
+def written(target: E.Model, draft, rule: E.NodeRule, law: E.DraftLaw, parents: tuple[int, ...], length: int) -> dict[E.Tokens, F]:
+    """The law of ``length`` tokens written in rounds by a drafter that is a function of all that was ever drafted, kept or not."""
+    done: dict[E.Tokens, F] = defaultdict(F)
+    todo: list[tuple[E.Tokens, tuple, F]] = [((), (), F(1))]
+    while todo:
+        text, history, chance = todo.pop()
+        if len(text) >= length:
+            done[text[:length]] += chance
+            continue
+        drafted: list[E.Paths] = []
+
+        def note(paths: E.Paths, drafted=drafted) -> E.Paths:
+            drafted.append(paths)
+            return paths
+
+        def here(tokens: E.Tokens, history=history, text=text) -> E.Dist:
+            return draft(history, text + tokens)
+
+        def there(tokens: E.Tokens, text=text) -> E.Dist:
+            return target(text + tokens)
+
+        for path, closing, prob in E.walks(rule, law, there, here, parents, note):
+            for y, a in enumerate(closing or ()):
+                if a:
+                    todo.append(((*text, *path, y), (*history, (len(text), tuple(drafted[-1]))), chance * prob * a))
+    return done
+
+
+def remembering(seed: int, v: int):
+    """A draft law that depends on the text and on the whole history of rounds, as a cache that is never made exact does."""
+
+    @cache
+    def law(history: tuple, text: E.Tokens) -> list[F]:
+        rng = random.Random(f"{seed} {history} {text}")
+        return E.norm([rng.randint(1, 9) for _ in range(v)])
+
+    return law
+
+
+@pytest.mark.parametrize(("parents", "length"), [((-1, 0), 3), ((-1, 0, 1), 3), ((-1, 0, 0), 2)])
+def test_lossless_whatever_the_drafter_remembers(parents, length):
+    for seed in range(2):
+        target, _ = models(seed, 2, "dense")
+        for law, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
+            assert written(target, remembering(seed, 2), rule, law, parents, length) == E.target_law(target, length)
+    # what it remembers does matter: the same text, drafted for after other rounds, has other laws
+    draft = remembering(0, 2)
+    assert draft(((0, ((), (1,))),), (0, 0)) != draft(((0, ((), (0,))),), (0, 0))
+
+
+def test_the_exact_law_in_the_place_of_the_one_drawn_from():
+    rng, off, equal = random.Random(3), 0, 0
+    for _ in range(60):
+        v = rng.choice([2, 3, 4])
+        p, q, drawn = (E.norm([rng.randint(1, 6) for _ in range(v)]) for _ in range(3))
+        for target, tested in ((p, q), (q, q)):
+            law = [F(0)] * v
+            for x, chance in enumerate(drawn):
+                for y, a in enumerate(E.conditional_law(E.rejection(target, tested, (x,)), (x,), v)):
+                    law[y] += chance * a
+            assert E.tv(law, target) <= E.tv(drawn, tested)
+            off += law != target
+        assert law == drawn  # where the exact draft is the target: everything is accepted
+        equal += E.tv(law, q) == E.tv(drawn, q)
+    assert off > 60
+    assert equal == 60
+
+
+def test_the_q_of_a_draft_is_what_its_tokens_were_drawn_from():
+    """The first row of q is the exact law of the text, the others are the fuzzy ones and not the exact ones."""
+    model, fuzzy = pair()[1].model, 0
+    for seen in decoded(looked(), [3, 1, 4, 1, 5], 16, temperature=1.0):
+        q = seen["q"][0]
+        torch.testing.assert_close(q, torch.cat(seen["logits"], 1)[0].softmax(-1), atol=1e-6, rtol=1e-4)
+        exact = tiny.forward(model, seen["text"] + seen["tokens"])[len(seen["text"]) - 1 : -1].softmax(-1)
+        torch.testing.assert_close(q[0], exact[0], atol=1e-4, rtol=1e-3)
+        fuzzy += int(((q[1:] - exact[1:]).abs().amax(-1) > 1e-3).sum())
+        assert seen["law"] is Law.WITHOUT_REPLACEMENT
+    assert fuzzy > 4
+
+
+def test_width_trees_are_point_masses():
+    """Of one text the same tree, whatever the seed, at T > 0."""
+    target, draft = pair()
+    drafter = WideEasy(draft, 3, 2, Groups(GROUPS))
+    method = specwb.Method("wide", drafter, None, specwb.Exactness.LOSSLESS)
+    first = [
+        next(iter(specwb.rounds(target, [[3, 1, 4]], method, max_new_tokens=8, temperature=1.0, seed=seed))).draft.tokens.tolist()
+        for seed in range(3)
+    ]
+    assert first[0] == first[1] == first[2]
+    assert drafter.law(specwb.Sampling(1.0)) is Law.POINT
+
+
+# ------------------------------------------------------------------------------------------------------- 14.2, groups of one layer
+
+
+def test_groups_of_one_layer_are_the_model():
+    target, draft = pair()
+    stack, places = draft.backbone, torch.arange(7)[None]
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
+    plain, grouped = stack.cache(1, 7), stack.cache(1, 7)
+    with torch.inference_mode():
+        x = stack.embed(tokens)
+        one = stack.run(x, places, places, plain, 7, None, causal=True)[0]
+        two = stack.run(x, places, places, grouped, 7, None, causal=True, groups=Groups(grouping(LAYERS, 1)))[0]
+    assert torch.equal(one, two)
+    assert torch.equal(plain.data, grouped.data)
+    of = specwb.method("sps", target, draft=draft, gamma=3)
+    same = EasyDrafter(draft, Tree.chain(3), FusedGroups(grouping(LAYERS, 1)), False)
+    rounds = [
+        [(step.draft.tokens, step.draft.q) for step in specwb.rounds(target, [[3, 1, 4]], method, max_new_tokens=12, temperature=1.0)]
+        for method in (of, specwb.Method("one", same, None, specwb.Exactness.LOSSLESS))
+    ]
+    assert len(rounds[0]) == len(rounds[1])
+    for (a, p), (b, q) in zip(*rounds, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(p, q)
+
+
+def test_entries_are_exact_up_to_the_first_layer_of_the_first_group():
+    """Never calibrated, and off in every layer behind it and in none before."""
+    for groups, exact in ((((0,), (1, 2), (3, 4), (5,)), 2), (GROUPS, 3), (((0, 1, 2), (3,), (4,), (5,)), 1)):
+        off = torch.stack([seen["off"].amax(-1) for seen in decoded(looked(False, groups=groups), [3, 1, 4, 1, 5], 12)]).amax(0)
+        assert float(off[:exact].max()) < 1e-4
+        assert float(off[exact:].min()) > 1e-3
+
+
+# ------------------------------------------------------------------------------------------------------- 14.3, calibration
+
+
+def test_what_calibration_leaves_in_the_cache():
+    """Exact up to the last known token in every round; without it the prompt stays exact, and later tokens are not."""
+    prompt = [3, 1, 4, 1, 5]
+    for depth in (1, 3):
+        seen = decoded(looked(depth=depth), prompt, 20)
+        assert max(float(s["off"].max()) for s in seen) < 1e-4
+        assert all(s["forwards"][0][1] is False and s["forwards"][1:] == [(1, True)] * (depth - 1) for s in seen)
+        # a row alone is fed what was kept and the closing token
+        assert [s["forwards"][0][0] for s in seen[1:]] == [s["kept"] + 1 for s in seen[:-1]]
+    drifted = decoded(looked(False), prompt, 20)
+    assert all(float(s["off"][:, : len(prompt) - 2].max()) < 1e-4 for s in drifted)  # the prompt, but for the last two tokens
+    assert all(float(s["off"][3:, len(prompt) - 2 :].amax(0).min()) > 1e-4 for s in drifted[1:])
+    assert all(all(fuzzy for _, fuzzy in s["forwards"]) for s in drifted)
+
+
+def test_a_window_of_one_less_is_too_short():
+    """D tokens fed, not D + 1: exact until a round keeps all D, off from there on, first in its first drafted token."""
+    drafter = looked(depth=2)
+    drafter.window = 2
+    seen = decoded(drafter, [3, 1, 4, 1, 5], 30)
+    full = [i for i, s in enumerate(seen[:-1]) if s["kept"] == 2]
+    wrong = [i for i, s in enumerate(seen) if float(s["off"].max()) > 1e-4]
+    assert full
+    assert wrong[0] == full[0] + 1
+    known = len(seen[full[0]]["text"])
+    assert seen[wrong[0]]["off"].amax(0).gt(1e-4).nonzero().min() == known
+
+
+def test_calibrated_drafts_are_a_function_of_the_text():
+    """What a round drafts after others is what a first round drafts after the same text; not so without calibration."""
+    for calibrate in (True, False):
+        gaps = []
+        for seen in decoded(looked(calibrate), [3, 1, 4, 1, 5], 14):
+            fresh = decoded(looked(calibrate), seen["text"], 1)[0]
+            gaps.append(float((seen["logits"][0] - fresh["logits"][0]).abs().max()))
+            if calibrate:
+                assert fresh["tokens"] == seen["tokens"]
+        assert (max(gaps) < 1e-3) is calibrate
+
+
+# ------------------------------------------------------------------------------------------------------- 14.4, norms
+
+
+@torch.no_grad()
+def test_a_norm_without_a_gain_keeps_cosines():
+    torch.manual_seed(0)
+    stack = pair()[1].backbone
+    norm = stack.layers[2].norm1
+    x, y = torch.randn(2, 200, 32)
+    y = x + 0.3 * y
+
+    def cosine(a, b):
+        return torch.cosine_similarity(a, b, -1)
+
+    torch.testing.assert_close(cosine(unit(x, norm), unit(y, norm)), cosine(x, y), atol=1e-6, rtol=0)
+    gained = (cosine(rms(x, norm), rms(y, norm)) - cosine(x, y)).abs()
+    kappa = float(norm.weight.abs().max() / norm.weight.abs().min())
+    assert float(gained.max()) > 1e-3
+    for before, after in zip(cosine(x, y).double().tolist(), cosine(rms(x, norm), rms(y, norm)).tolist(), strict=True):
+        low, high = specwb.analysis.gained_cosine(before, kappa)
+        assert low - 1e-6 <= after <= high + 1e-6
+    centred = torch.nn.functional.layer_norm(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), (2,))
+    assert float(cosine(centred[0], centred[1])) == pytest.approx(-1)
+
+
+# ------------------------------------------------------------------------------------------------------- 14.7, one device
+
+
+class Operators(TorchDispatchMode):
+    """Counts what is launched."""
+
+    VIEWS = (
+        "view",
+        "reshape",
+        "transpose",
+        "permute",
+        "expand",
+        "slice",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "split",
+        "unbind",
+        "t.",
+        "alias",
+        "detach",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not any(str(func).removeprefix("aten.").lstrip("_").startswith(view) for view in self.VIEWS)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
+    stack, m = pair()[1].backbone, 12
+    x, places = torch.randn(1, m, 32), torch.arange(m)[None]
+    mask = torch.zeros(1, m, m).masked_fill_(torch.ones(m, m).triu(1).bool(), torch.finfo(torch.float32).min)
+
+    def measured(groups: Groups | None) -> tuple[int, int]:
+        with torch.inference_mode():
+            stack.run(x, places, places, stack.cache(1, m), m, mask, groups=groups)  # weights are stacked, rotations made
+            cache = stack.cache(1, m)
+            with FlopCounterMode(display=False) as work:
+                stack.run(x, places, places, cache, m, mask, groups=groups)
+            with Operators() as operators:
+                stack.run(x, places, places, cache, m, mask, groups=groups)
+        return work.get_total_flops(), operators.count
+
+    plain = measured(None)
+    by_n = {n: [measured(kind(((*range(n),), *((i,) for i in range(n, LAYERS))))) for kind in (Groups, FusedGroups)] for n in (2, 3, 4, 5, 6)}
+    for simulated, fused in by_n.values():
+        assert simulated[0] == fused[0] == plain[0] > 0
+        assert simulated[1] == plain[1] > fused[1]
+    # every further layer in the group saves as many: the attention's are there already
+    saved = [by_n[n][1][1] - by_n[n + 1][1][1] for n in (2, 3, 4, 5)]
+    assert len(set(saved)) == 1
+    assert saved[0] > 0
+
+
+# ------------------------------------------------------------------------------------------------------- 14.8, whole layers
+
+
+@cache
+def scaled(eps: float) -> Backbone:
+    """Branches multiplied by ``eps``, in float64."""
+    made = tiny.build("llama", seed=4, num_hidden_layers=4).double()
+    for name, weight in made.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.data *= eps
+    return Backbone(made)
+
+
+def test_side_by_side_is_right_to_first_order():
+    """The error falls with the square of the branches' size; attentions side by side drop half the terms of whole layers."""
+    tokens, places = torch.tensor([[3, 1, 4, 1, 5, 9, 2]]), torch.arange(7)[None]
+    errors: dict[bool, list[torch.Tensor]] = {False: [], True: []}
+    for eps in (1e-3, 5e-4):
+        stack = scaled(eps)
+        with torch.inference_mode():
+            x = stack.embed(tokens)
+
+            def out(groups, stack=stack, x=x):
+                return stack.run(x, places, places, stack.cache(1, 7), 7, None, causal=True, groups=groups)[0]
+
+            exact = out(None)
+            for whole, found in errors.items():
+                found.append(out(Groups(((0, 1, 2, 3),), whole)) - exact)
+            # what the group adds is of the first order itself
+            assert float((exact - x).norm()) > 20 * float(errors[True][-1].norm())
+    for first, second in errors.values():
+        assert float(first.norm() / second.norm()) == pytest.approx(4, rel=0.05)
+    assert float(errors[False][1].norm()) < float(errors[True][1].norm())
+
+
+def test_which_products_of_linear_layers_are_dropped():
+    """Layers that are matrices: the second order of what is dropped, pair by pair."""
+    torch.manual_seed(0)
+    n, size, eps = 4, 5, 1e-4
+    a, m = torch.randn(2, n, size, size, dtype=torch.float64)
+    one = torch.eye(size, dtype=torch.float64)
+
+    def exact(x):
+        for i in range(n):
+            x = x + eps * a[i] @ x
+            x = x + eps * m[i] @ x
+        return x
+
+    def fuzzy(h):
+        x = h
+        for i in range(n):
+            x = x + eps * a[i] @ h
+            x = x + eps * m[i] @ x
+        return x
+
+    def whole(h):
+        return h + sum(eps * a[i] @ h + eps * m[i] @ (h + eps * a[i] @ h) for i in range(n))
+
+    pairs = [(i, j) for j in range(n) for i in range(j)]
+    attended = sum(a[j] @ (a[i] + m[i]) for i, j in pairs)
+    fed = sum(m[j] @ (a[i] + m[i]) for i, j in pairs)
+    torch.testing.assert_close((exact(one) - fuzzy(one)) / eps**2, attended, atol=0.1, rtol=0)
+    torch.testing.assert_close((exact(one) - whole(one)) / eps**2, attended + fed, atol=0.1, rtol=0)
+    # counted: words of two letters in the product of all (1 + a_i), (1 + m_i) in order, whose first letter is applied last
+    letters = [(i, kind) for i in range(n) for kind in "am"]
+    words = [(later, first) for at, later in enumerate(letters) for first in letters[:at]]
+    assert len(words) == n + 2 * n * (n - 1) == 28
+    assert sum(later[1] == "a" for later, _ in words) == n * (n - 1) == 12
+    assert sum(later[0] != first[0] for later, first in words) == 24
