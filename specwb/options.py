@@ -78,7 +78,7 @@ def ranges(name: str, value: object) -> list[list[int]]:
         value = spell(value)  # one range is read as a tree's widths are
     if isinstance(value, str):
         ends = [part.split("-") for part in value.split(".")]
-        if all(len(pair) == 2 and all(end.isdecimal() for end in pair) for pair in ends):
+        if all(len(pair) == 2 and all(end.isdecimal() and len(end) < 5 for end in pair) and int(pair[0]) <= int(pair[1]) for pair in ends):
             return [list(range(int(low), int(high) + 1)) for low, high in ends]
     elif isinstance(value, list | tuple) and all(isinstance(part, list | tuple | range) for part in value):
         return [list(part) for part in value]

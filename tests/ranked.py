@@ -122,9 +122,21 @@ def work(here: Ranks, folder: Path) -> dict[str, Any]:
         specwb.method("easyspec", target, draft=deep("llama"), execution="ranks", n=here.size - 1)
     except specwb.MethodError as error:
         seen["refused"] = str(error)
-    here.timed = True
+    try:
+        specwb.method("easyspec", target, draft=target, execution="ranks", groups="0-1")
+    except specwb.MethodError as error:
+        seen["parted draft"] = str(error)
+    try:
+        specwb.load(folder / "incomplete", ranks=here)
+    except specwb.LoadError as error:
+        seen["incomplete"] = str(error)
+    projection = target.model.model.layers[0].self_attn.k_proj.weight.to_local()
+    seen["stored once"] = projection.untyped_storage().data_ptr() == target.backbone.layers[0].qkv.untyped_storage().data_ptr()
+    with torch.no_grad():
+        seen["library"] = target.model(torch.tensor([PROMPTS[0]])).logits
+    here.begin()
     decoded(target, "chain", "ranks")
-    seen["seconds"] = dict(here.seconds)
+    seen["seconds"] = here.end()
     return seen
 
 

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from fractions import Fraction as F
 from functools import cache
+from itertools import product
 
 import pytest
 import tiny
@@ -171,6 +172,44 @@ def test_width_trees_are_point_masses():
     ]
     assert first[0] == first[1] == first[2]
     assert drafter.law(specwb.Sampling(1.0)) is Law.POINT
+
+
+def shared(draft) -> dict[tuple[int, ...], F]:
+    """The law of three of two tokens, p uniform, by two paths and shared noise: at a place both paths' tokens under uniform q and which path wins
+    are eight cases of one chance. ``draft`` of the text and all rounds: a token for both paths, or None for uniform q, at each place left."""
+    law: dict[tuple[int, ...], F] = defaultdict(F)
+    for noise in product(product((0, 1), repeat=3), repeat=3):
+        text: list[int] = []
+        rounds: list[list[list[int]]] = []
+        while len(text) < 3:
+            ahead = noise[len(text) :]
+            rounds.append([[*at[:2]] if q is None else [q, q] for at, q in zip(ahead, draft(text, rounds), strict=True)])
+            agree = [0, 1]
+            for (*own, winner), drafted in zip(ahead, rounds[-1], strict=True):
+                text.append(own[winner if len(agree) == 2 else agree[0]])
+                agree = [k for k in agree if drafted[k] == text[-1]]
+                if not agree:
+                    break
+        law[tuple(text)] += F(1, 512)
+    return law
+
+
+def test_shared_noise_and_a_drafter_that_remembers_what_was_not_kept():
+    """Lossless for a drafter that knows what is written, for no other."""
+
+    def knowing(text, rounds):
+        return ([0, None, None], [*text, None], [None])[len(text)]
+
+    def remembering(text, rounds):
+        if len(text) == 1:
+            _, second, third = rounds[0]
+            if second[0] != second[1] and third[0] != third[1] and second[third.index(0)] == 1:
+                return [1, None]
+        return [None] * (3 - len(text)) if text else knowing(text, rounds)
+
+    assert set(shared(knowing).values()) == {F(1, 8)}
+    law = shared(remembering)
+    assert law[1, 0, 0] / (law[1, 0, 0] + law[1, 0, 1]) == F(9, 16)
 
 
 # ------------------------------------------------------------------------------------------------------- 14.2, groups of one layer

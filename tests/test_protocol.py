@@ -329,12 +329,13 @@ def assert_recomputed(kept: list[Kept], fresh: Callable[[torch.Tensor], torch.Te
 @every_case
 def test_caches_equal_recomputation_after_every_round(key, options, pair, temperature, monkeypatch):
     method = made(key, options, pair)
-    lengths, checked = set(), 0
+    lengths, checked, opened = set(), 0, method.drafter
     targets: list[Kept] = []
     own: list[Kept] = []
 
     def check(state, drafter, step):
-        nonlocal checked
+        nonlocal checked, opened
+        opened = drafter  # the decoding's own
         lengths.update(step.verdict.accepted.tolist())
         assert state.horizon == int(state.known.max())
         keep_target_cache(state, targets)
@@ -369,7 +370,7 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
             return tiny.recomputed_adapter(method.drafter, pair.target, text)
         if isinstance(method.drafter, EagleDrafter):
             return tiny.recomputed_pairs(method.drafter, pair.target, text)
-        return tiny.recomputed(method.drafter.backbone, text)
+        return tiny.recomputed(opened.backbone, text)
 
     with watched(monkeypatch, after=check):
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[22, 18, 20], temperature=temperature, seed=2)

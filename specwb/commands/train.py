@@ -52,7 +52,8 @@ def _train_head(kind: str) -> None:
             str,
             typer.Option(
                 "--set",
-                help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon), layers=3 (diffusion), exit=3 (kangaroo).",
+                help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon), layers=3 (diffusion), exit=3 (kangaroo), "
+                "layers=6 (deep).",
             ),
         ] = "",
         text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",

@@ -11,7 +11,7 @@ from specwb.drafters.level import DRAWS, LevelDrafter
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
 from specwb.models.fuzzy import EXECUTIONS, GroupError, Groups, grouping, listed
-from specwb.models.load import draft_model
+from specwb.models.load import check_pair, draft_model
 from specwb.models.ranks import RankGroups
 from specwb.models.target import Target, prefill
 from specwb.noise import Noise
@@ -45,6 +45,7 @@ class EasyDrafter(LevelDrafter):
 
     def open(self, state: State, target: Target) -> None:
         super(LevelDrafter, self).open(state, target)
+        check_pair(target, self.draft)
         self.lay_out(self.draft.device)
         self.cache = self.groups.cache(self.backbone, state.rows, state.capacity)
         self.fed: int | None = None
@@ -123,7 +124,7 @@ def easyspec(
     ``n=1`` is the draft model as it is. ``groups``: other groups than the paper's, such as 1-3.4-7 (layers from 0 on; those not named stand alone).
     ``tree`` and ``draw``: a static tree, as for mcsd. ``calibrate=false``: the draft's cache is not made exact again. ``mlp=parallel``: the
     groups' MLPs side by side too. ``execution``: ``fused``, ``simulation``, ``streams`` (CUDA), ``ranks`` (several processes); the drafts are the
-    same.
+    same but for rounding, which is seen in half precision.
     """
     key = "easyspec"
     own = target.own_head("deep")
@@ -145,6 +146,8 @@ def easyspec(
         if groups is not None and n != 4:
             raise GroupError("groups says which layers run side by side; leave n out")
         parts = grouping(layers, n) if groups is None else listed(layers, ranges(f"{key}: groups", groups))
+        if groups is None and n > 1 and max(map(len, parts)) < 2:
+            raise GroupError(f"n={n} puts no two of its {layers} layers into one group by the paper's rule; name groups, such as 1-2, or take n=1")
         made = kinds[execution](parts, mlp == "parallel")
         made.check(model.backbone, n if groups is None else max(map(len, parts)))
     except GroupError as error:

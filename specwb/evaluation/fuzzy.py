@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from specwb.drafters.level import LevelDrafter
 from specwb.engine import Clock, _open
 from specwb.engine import rounds as decoding
-from specwb.graphs import RECORDERS
+from specwb.graphs import RECORDERS, Arena
 from specwb.mask import causal_mask
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -244,7 +244,7 @@ def draft_times(target: Target, methods: Mapping[str, Method], prompt: Sequence[
             next(iter(loop))
             if turn >= 0:
                 spent[name]["eager"].append(1000 * (clocks[name].seconds["draft"] - before))
-        for name, graph in recorded.items():
+        for name, (_, graph) in recorded.items():
             began = _now(target)
             with torch.inference_mode():
                 graph.replay()
@@ -260,8 +260,9 @@ def _records(target: Target) -> bool:
 
 
 @torch.inference_mode()
-def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> Any:
-    """The drafting of the round behind the prompt, as a graph: it may be replayed as often as one likes."""
+def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> tuple[Arena, Any]:
+    """The drafting of the round behind the prompt, as a graph that may be replayed as often as one likes, and the tensors that it reads and writes:
+    they must live as long."""
     sampling = Sampling(0.0)
     room, seeds = [method.drafter.tree.D + 1], row_seeds(0, 1, target.device)
     arena = _open(target, [list(prompt)], method, method.rule_for(sampling), sampling, room, seeds, (), True)
@@ -272,7 +273,7 @@ def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> Any:
         return arena.drafter.propose(arena.state, arena.noise)
 
     draft()  # makes every table that is made lazily
-    return RECORDERS[target.device.type](draft, target.device, None)
+    return arena, RECORDERS[target.device.type](draft, target.device, None)
 
 
 def _now(draft: Target) -> float:

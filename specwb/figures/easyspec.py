@@ -96,10 +96,10 @@ def by_layer(curves: Mapping[str, Sequence[float]], groups: Groups, title: str, 
     )
 
 
-def cache_drift(errors: Mapping[str, Sequence[float]], layers: Mapping[str, Sequence[float]], floor: float = 1e-17) -> go.Figure:
-    """How far the entries of a draft's cache are from exact ones: by round (left, logarithmic), and by layer in one of the rounds (right).
+def cache_drift(errors: Mapping[str, Sequence[float]], layers: Mapping[str, Sequence[float]]) -> go.Figure:
+    """How far the entries of a draft's cache are from exact ones: by round (left), and by layer in one of the rounds (right).
 
-    Args: errors: name -> relative error in round 1, 2, ..; layers: name -> relative error of layer 0, 1, ..; floor: what zero is drawn as.
+    Args: errors: name -> relative error in round 1, 2, ..; layers: name -> relative error of layer 0, 1, ..
     Raises:
         ValueError: nothing to draw, or more than eight curves on a side.
     """
@@ -115,14 +115,14 @@ def cache_drift(errors: Mapping[str, Sequence[float]], layers: Mapping[str, Sequ
             colour, dash, symbol = colours[name]
             drawn.add_trace(
                 go.Scatter(
-                    x=list(range(first, first + len(values))), y=[float(f"{max(v, floor) if col == 1 else v:.4g}") for v in values],
+                    x=list(range(first, first + len(values))), y=[float(f"{v:.4g}") for v in values],
                     mode="lines+markers", name=name, showlegend=col == 1 or name not in errors,
                     line={"color": colour, "dash": dash, "width": 2}, marker={"symbol": symbol, "size": 7},
                     hovertemplate="%{x}: %{y:.2g}<extra>%{fullData.name}</extra>",
                 ),
                 row=1, col=col,
             )  # fmt: skip
-    drawn.update_yaxes(title={"text": "relative error"}, type="log", exponentformat="power", dtick=3, tickfont={"size": 11}, row=1, col=1)
+    drawn.update_yaxes(title={"text": "relative error"}, rangemode="tozero", row=1, col=1)
     drawn.update_yaxes(rangemode="tozero", row=1, col=2)
     drawn.update_xaxes(
         title={"text": "round"}, dtick=1 if len(next(iter(errors.values()))) <= 20 else 5, showgrid=False, zeroline=False, row=1, col=1

@@ -67,16 +67,24 @@ def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     _check_plain(*parts)
     weight = torch.cat([local(p.weight) for p in parts])
     bias = None if parts[0].bias is None else torch.cat([local(p.bias) for p in parts])
-    if isinstance(parts[0].weight, DTensor):
-        return weight, bias  # a part of it, and the modules' own stay theirs
     at = 0
     for p in parts:
-        rows = p.weight.shape[0]
-        p.weight.data = weight[at : at + rows]
+        rows = len(local(p.weight))
+        _view(p, "weight", weight[at : at + rows])
         if bias is not None:
-            p.bias.data = bias[at : at + rows]
+            _view(p, "bias", bias[at : at + rows])
         at += rows
     return weight, bias
+
+
+def _view(module: nn.Module, name: str, data: Tensor) -> None:
+    """Makes a module's parameter one that shares its memory with ``data``, this process' part of it."""
+    old = getattr(module, name)
+    if isinstance(old, DTensor):
+        made = DTensor.from_local(data, old.device_mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride())
+        setattr(module, name, nn.Parameter(made, requires_grad=False))
+    else:
+        old.data = data
 
 
 def local(weight: Tensor) -> Tensor:
@@ -241,9 +249,13 @@ class Stack:
             features: layer numbers whose hidden states are wanted, concatenated; 0 is the embedding, i the output of layer i, before the
                 final norm, and -1 what the head reads, after it; of layers before ``first`` there are none.
             attended: what the first layer's attention reads instead of its norm of ``x``; ``x`` stays the residual stream.
-            groups: run the attentions of some layers on one input (see :mod:`specwb.models.fuzzy`), all layers in order otherwise.
+            groups: run the attentions of some layers on one input (see :mod:`specwb.models.fuzzy`), all layers in order otherwise; not with first,
+                last or attended.
         Returns: hidden states ``[B,m,H]`` before the final norm; features ``[B,m,len(features) * H]`` or None.
         """
+        whole = groups is None or (not first and last is None and attended is None and sum(map(len, groups.layers)) == len(self.layers))
+        if not whole:
+            raise ValueError("groups are of all layers: first, last and attended do not go with them, and every layer is in one")
         group = self.heads // self.kv_heads
         cos, sin = self._rotation(positions, cache.capacity)
         if mask is not None:

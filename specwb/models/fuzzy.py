@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from specwb.models.backbone import Pass, Stack, product, rms
@@ -42,7 +44,9 @@ def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> Laye
         few = f"of its {layers} layer{'s'[: layers - 1]} {min(layers, alone)} stand alone"
         raise GroupError(f"{few}, so there are none to run side by side; use n=1, or a deeper draft model")
     if n > most:
-        raise GroupError(f"n={n} is more than its {layers} layers allow, of which {alone} stand alone; n is at most {most}")
+        raise GroupError(
+            f"n={n} is more than its {layers} layers allow: n={most} has all that do not stand alone in one group, {inner[0]}-{inner[-1]}"
+        )
     chunks = [tuple(i for i in range(at, at + n) if i in inner) for at in range(0, layers, n)]
     return tuple(sorted([chunk for chunk in chunks if chunk] + [(i,) for i in range(layers) if i not in inner]))
 
@@ -58,7 +62,7 @@ def listed(layers: int, groups: Sequence[Sequence[int]]) -> Layers:
         if not group or not numbers or list(group) != list(range(group[0], group[0] + len(group))):
             raise GroupError(f"a group is consecutive layers in order, such as 1-3; got {list(group)}")
         if group[0] < 0 or group[-1] >= layers:
-            raise GroupError(f"there are layers 0..{layers - 1}; got the group {list(group)}")
+            raise GroupError(f"there are layers 0..{layers - 1}; got the group {group[0]}-{group[-1]}")
     named = [i for group in groups for i in group]
     if len(set(named)) < len(named):
         raise GroupError(f"a layer is in one group; layer {next(i for i in named if named.count(i) > 1)} is in two")
@@ -79,6 +83,8 @@ class Groups:
 
     def check(self, stack: Stack, n: int) -> None:
         """Raises GroupError where this execution cannot run these layers, of which ``n`` are to be side by side, here."""
+        if isinstance(stack.layers[0].o.weight, DTensor):
+            raise GroupError("it is parted among ranks itself; the draft model must be one that every rank holds whole")
 
     def exact(self) -> Groups | None:
         """How all layers run in order on the same devices; None: as every model's do."""
@@ -138,11 +144,19 @@ class FusedGroups(Groups):
 
     name = "fused"
 
+    def __init__(self, layers: Layers, whole: bool = False) -> None:
+        super().__init__(layers, whole)
+        self._made: dict[tuple[Stack, tuple[int, ...]], Stacked] = {}
+
     def weights(self, stack: Stack, group: tuple[int, ...]) -> Stacked:
-        made = stack.__dict__.setdefault("_stacked", {})
-        if group not in made:
-            made[group] = Stacked.of(stack, group)
-        return made[group]
+        """Made when first asked for, one for all methods of a model that have this group, for as long as one of them is there."""
+        if (stack, group) not in self._made:
+            shared = stack.__dict__.setdefault("_stacked", WeakValueDictionary())
+            found = shared.get(group)
+            if found is None:
+                shared[group] = found = Stacked.of(stack, group)
+            self._made[stack, group] = found
+        return self._made[stack, group]
 
     def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
         # a text at once, whose mask is none: not what drafting does
@@ -190,6 +204,7 @@ class StreamGroups(Groups):
         self._streams: list[torch.cuda.Stream] = []
 
     def check(self, stack: Stack, n: int) -> None:
+        super().check(stack, n)
         if stack.device.type != "cuda":
             raise GroupError(f"execution=streams needs a CUDA device, the draft model is on {stack.device}; use fused or simulation")
 
@@ -206,14 +221,8 @@ class StreamGroups(Groups):
             with torch.cuda.stream(stream):
                 outs.append(stack.attention(i, rms(x, stack.layers[i].norm1), at))
         outs.insert(0, stack.attention(group[0], rms(x, stack.layers[group[0]].norm1), at))
-        for stream, out in zip(beside, outs[1:], strict=True):
+        for stream in beside:  # so nothing that is freed from here on is still in use, and the allocator need not be told
             here.wait_stream(stream)
-            if not torch.cuda.is_current_stream_capturing():
-                # the allocator is told who else uses these
-                out.record_stream(here)
-                for used in (x, at.cos, at.sin, at.index, at.mask):
-                    if used is not None:
-                        used.record_stream(stream)
         return outs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +39,8 @@ def load(
         LoadError: missing folder, damaged or incomplete weights, unknown dtype, CUDA asked for without one.
         UnsupportedModel: an architecture the backbone does not run.
     """
+    if ranks is not None and isinstance(source, Target | nn.Module):
+        raise LoadError("a model that is loaded already cannot be parted among ranks; give its folder or hub id")
     if isinstance(source, Target):
         return source
     place = resolve_device(device) if ranks is None else ranks.device
@@ -60,7 +63,7 @@ def load(
     local = Path(folder) if Path(folder).is_dir() else None
     family = data_dir() / "lab" if lab == "target" else local and local.parent
     made = Target(model.to(place).eval(), tokenizer, name, "lab-draft" if lab == "target" else None, local, family)
-    made.agreed = ranks.agreed if ranks is not None else None
+    made.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
     return made
 
 
@@ -86,10 +89,11 @@ def _weights(folder: str | Path, dtype: torch.dtype | str, name: str, ranks: Ran
     logging.set_verbosity_error()
     loaded: Any
     try:
-        if ranks is not None:
-            return load_parted(folder, config, dtype, ranks)
-        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True)
+        settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True}
+        loaded = AutoModelForCausalLM.from_pretrained(folder, **settings) if ranks is None else load_parted(folder, config, ranks, **settings)
     except Exception as error:
+        if ranks is not None and ranks.gone(error):
+            raise
         raise LoadError(f"{name}: the weights in {folder} cannot be read: {_line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)

@@ -42,16 +42,15 @@ class Ranks:
     timeout: float
     timed: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
-    count: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """From here on :meth:`part` is timed."""
-        self.timed, self.seconds, self.count = True, {}, {}
+        self.timed, self.seconds = True, {}
 
-    def end(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Seconds in each part since :meth:`begin`, and how often it was entered."""
+    def end(self) -> dict[str, float]:
+        """Seconds in each part since :meth:`begin`."""
         self.timed = False
-        return self.seconds, self.count
+        return self.seconds
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -60,7 +59,6 @@ class Ranks:
         yield
         if self.timed:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - began
-            self.count[name] = self.count.get(name, 0) + 1
 
     def now(self) -> float:
         if self.device.type == "cuda":
@@ -73,12 +71,17 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            said = str(error).lower()
-            if not isinstance(error, dist.DistError) and not any(word in said for word in ("gloo", "nccl", "connection", "timed out", "timeout")):
+            if not self.gone(error):
                 raise
             raise RanksError(
                 f"rank {self.rank}: another rank has ended or did not answer within {self.timeout:g} s ({str(error).splitlines()[0][:200]})"
             ) from error
+
+    def gone(self, error: BaseException) -> bool:
+        """Whether this is what a collective says when another rank does not take part."""
+        said = str(error).lower()
+        words = ("gloo", "nccl", "connection", "timed out", "timeout")
+        return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(word in said for word in words))
 
     def agreed(self, x: Tensor, part: str = "logits") -> Tensor:
         """Rank 0's ``x``."""
@@ -105,11 +108,16 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     global _here
     if _here is not None:
         return _here
+    from specwb.models.load import LoadError, resolve_device
+
     missing = [name for name in NEEDED if name not in os.environ]
     if missing:
         raise RanksError(f"several processes need the environment that torchrun makes ({', '.join(missing)} not set): {STARTED}")
     rank, size, local = (int(os.environ[name]) for name in NEEDED[:3])
-    cuda = torch.cuda.is_available() if str(device) == "auto" else torch.device(device).type == "cuda"
+    place = resolve_device(device)
+    if place.index is not None:
+        raise LoadError(f"device {str(device)!r}: each rank has a device of its own; write cuda")
+    cuda = place.type == "cuda"
     if cuda and local >= torch.cuda.device_count():
         raise RanksError(
             f"rank {rank} is process {local} of this machine, which has {torch.cuda.device_count()} CUDA device(s); start fewer, or use cpu"
@@ -117,6 +125,7 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     place = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(place)
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a collective that is not answered raises here, as gloo's do
     try:
         dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout), device_id=place if cuda else None)
     except (RuntimeError, ValueError) as error:
@@ -142,19 +151,24 @@ def parts(config: Any, size: int) -> int:
     return max(t for t in range(1, size + 1) if size % t == 0 and all(count % t == 0 for count in counts))
 
 
-def load_parted(folder: str | Path, config: Any, dtype: Any, ranks: Ranks) -> Any:
-    """The model under its own tensor-parallel plan (``tp_plan="auto"``), over as many ranks as it can be parted into; where that is not all of them
-    there are several copies, each of which computes the same."""
+def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) -> tuple[Any, dict]:
+    """The model, and the library's report on its keys, under its own tensor-parallel plan (``tp_plan="auto"``), over as many ranks as it can be
+    parted into; where that is not all of them there are several copies, each of which computes the same.
+
+    Where it is all of them each rank reads its own part; otherwise each reads the whole model before it keeps a part.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism, replace_layer_number_by_wildcard
 
-    settings = {"dtype": dtype, "attn_implementation": "sdpa"}
     size = ranks.size
     parted = parts(config, size)
-    if parted == size:
-        return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto", tp_size=size), **settings)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, **settings)
+    reads = ranks.device.type == ("cuda" if torch.cuda.is_available() else "cpu")  # the device that the library parts models over
+    if reads and parted == size > 1:
+        found: Any = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto", tp_size=size), **settings)
+        return found
+    found = AutoModelForCausalLM.from_pretrained(folder, **settings)
+    model, report = found
     if parted > 1:
         mesh = dist.init_device_mesh(ranks.device.type, (size // parted, parted), mesh_dim_names=("copy", "tp"))["tp"]
         named, plan = dict(model.named_parameters()), dict[str, str]()
@@ -164,7 +178,7 @@ def load_parted(folder: str | Path, config: Any, dtype: Any, ranks: Ranks) -> An
                 plan |= dict.fromkeys([name, *(weight for weight in own if weight in named)], style)
         apply_tensor_parallelism(model, mesh, plan)
         model.tie_weights()
-    return model
+    return model, report
 
 
 class RankGroups(Groups):
@@ -188,10 +202,11 @@ class RankGroups(Groups):
         self.fused = FusedGroups(layers)
 
     def check(self, stack: Stack, n: int) -> None:
+        super().check(stack, n)
         if self.ranks is None:
             raise GroupError(f"execution=ranks needs several processes, started with torchrun and joined with specwb.models.ranks.join: {STARTED}")
         if self.ranks.size > n:
-            raise GroupError(f"{self.ranks.size} ranks but n={n} attentions side by side: the others would have nothing to run; start {n} or fewer")
+            raise GroupError(f"{self.ranks.size} ranks are more than the n={n} attentions side by side; start {n} or fewer")
 
     def exact(self) -> RankGroups:
         return RankGroups(tuple((i,) for group in self.layers for i in group), owner=self.owner)

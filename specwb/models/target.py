@@ -114,7 +114,7 @@ class Target:
         tree = draft.tree
         if layout == "batch" and not (tree.is_chain and tree.v == tree.n):
             hidden, found = run_paths(self.backbone, state, draft, features)
-            return Scores(self.backbone.head(hidden), state.sampling, found)
+            return Scores(self._logits(hidden), state.sampling, found)
         base = (state.known - 1)[:, None]
         positions = base + tree.depth
         slots = base + torch.arange(tree.n, device=base.device)
@@ -123,8 +123,11 @@ class Target:
         mask = None if everything else state.tree_mask(tree, self.dtype)
         x = self.backbone.embed(draft.tokens) if draft.hidden is None else draft.hidden
         hidden, found = self.backbone.run(x, positions, slots, state.cache, extent, mask, first=draft.start_layer, features=features)
+        return Scores(self._logits(hidden), state.sampling, found)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.backbone.head(hidden)
-        return Scores(logits if self.agreed is None else self.agreed(logits), state.sampling, found)
+        return logits if self.agreed is None else self.agreed(logits)
 
     def commit(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Keep what was accepted: keys, values and features move to the slots of their positions."""

@@ -113,7 +113,12 @@ def _ns(layers: int, asked: Sequence[int] = NS) -> list[int]:
 def draft_of(target: Target, draft: Target | str | None = None) -> Target:
     """The draft model of all cells: the one asked for, or the target's own deep one."""
     own = target.own_head("deep")
-    return draft_model(target, str(own) if draft is None and own is not None else draft)
+    found = draft_model(target, str(own) if draft is None and own is not None else draft)
+    if len(found.backbone.layers) <= N:
+        raise ValueError(
+            f"easyspec: {found.name!r} has {len(found.backbone.layers)} layer(s), groups of {N} need {N + 1}; name a deeper one with --draft"
+        )
+    return found
 
 
 def run(
@@ -191,8 +196,10 @@ def claims(layers: int, device: str = "cpu") -> list[Claim]:
     def add(text: str, what: str, first: Any, second: Any, number: float | None = None, table: str = STATED, **more: Any) -> None:
         out.append(Stated(text, table, what, first, second, number or 1.0, False, sign=number is None, **more))
 
-    add("drafting of the plain drafter over N = 4", "draft", plain(), easy(), c["stage"])
-    add("drafting of the plain drafter over N = 4, width 8", "draft", plain(8), easy(N, 8), c["stage"])
+    clocked = Eager if device == "cuda" else Cell  # a recorded round has no parts
+    add("drafting of the plain drafter over N = 4", "draft", plain(kind=clocked), easy(kind=clocked), c["stage"])
+    if clocked is Cell:
+        add("drafting of the plain drafter over N = 4, width 8", "draft", plain(8), easy(N, 8), c["stage"])
     every = tuple(easy(n, w) for w in WIDTHS for n in (ns if w == 1 else wide) if n > 1)
     add("EasySpec, N and width tuned, over plain decoding", "speedup", Tuned("N and width tuned", every), Cell("ar"), c["speedup"])
     add("a gain without a tree: N = 4 over the plain drafter, width 1", "speedup", easy(), plain())
@@ -219,7 +226,13 @@ def claims(layers: int, device: str = "cpu") -> list[Claim]:
             add(f"MLPs in sequence over side by side, N = {n}: {what}", what, easy(n), easy(n, mlp="parallel"))
     for w in WIDTHS:
         add(f"calibration, N = 4, width {w}: speedup", "speedup", easy(N, w), easy(N, w, False), table=LACKING)
-    add("drafting of the simulation over the fused groups, N = 4", "draft", easy(execution="simulation"), easy(), table=LACKING)
+    add(
+        "drafting of the simulation over the fused groups, N = 4",
+        "draft",
+        easy(kind=clocked, execution="simulation"),
+        easy(kind=clocked),
+        table=LACKING,
+    )
     add(f"N = 4 over the plain drafter, T = {HOT:g}", "speedup", easy(temperature=HOT), plain(temperature=HOT), table=LACKING)
     for kind, word in ((Cell, "graphs"), (Eager, "eager")) if device == "cuda" else ():
         for execution in ("simulation", "streams"):
@@ -237,7 +250,7 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
     found["positions"] = [round(b / a, 4) if a else None for a, b in pairwise(reached)]
     if cell.kind == "ar":
         return {**found, "rounds": None, "stage": None}
-    base, own = (values(document["cells"], c, "draft") for c in (plain(options(cell).get("width", 1), cell.temperature), cell))
+    base, own = (values(document["cells"], c, "draft") for c in (plain(options(cell).get("width", 1), cell.temperature, type(cell)), cell))
     stage = round(fmean(base) / fmean(own), 4) if base and own else None
     given, layers = options(cell), document["layers"]
     groups = listed(layers, ranges("groups", given["groups"])) if "groups" in given else grouping(layers, given["n"])

@@ -167,7 +167,8 @@ def measure(
         draft, score, verify = (clock.seconds[part] for part in ("draft", "score", "verify")) if clock else (0.0, 0.0, 0.0)
         return [draft - search, search, score + verify]
 
-    clock = Clock(target.device) if split and (target.device.type == "cpu" or not method.drafter.captured) else None
+    eager = target.device.type == "cpu" or not method.drafter.captured or cell.layout != "tree"
+    clock = Clock(target.device) if split and eager else None
     whole = count * (1 + method.drafter.tree.D)  # never reached before the last round is over
     tokens = min(whole, most or whole)
     loop = rounds(target, [ids], method, max_new_tokens=tokens, temperature=cell.temperature, seed=[seed], eos=(), layout=cell.layout, clock=clock)

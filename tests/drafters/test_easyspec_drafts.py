@@ -312,7 +312,7 @@ def test_greedy_is_plain_decoding_with_every_combination():
 
 
 LAW: dict[str, tuple[str, dict]] = {
-    "chain": ("plain", {"n": 2, "gamma": 2}),
+    "chain": ("plain", {"groups": "1-2", "gamma": 2}),
     "chain, all at once, not calibrated": ("top_p", {"groups": "0-3", "gamma": 2, "calibrate": False}),
     "tree": ("top_p", {"n": 3, "tree": LOPSIDED}),
     "wide": ("top_k", {"n": 3, "gamma": 2, "width": 3}),
@@ -397,11 +397,11 @@ BAD = [
     ({"n": 0}, f"easyspec: {LLAMA}n must be an integer >= 1, got 0"),
     ({"n": True}, "n must be an integer >= 1, got True"),
     ({"n": 2.0}, "n must be an integer >= 1, got 2.0"),
-    ({"n": 6}, f"easyspec: {LLAMA}n=6 is more than its 6 layers allow, of which 2 stand alone; n is at most 5"),
+    ({"n": 6}, f"easyspec: {LLAMA}n=6 is more than its 6 layers allow: n=5 has all that do not stand alone in one group, 1-4"),
     ({"groups": "1-3", "n": 3}, "groups says which layers run side by side; leave n out"),
     ({"groups": "1-3.3-5"}, "a layer is in one group; layer 3 is in two"),
-    ({"groups": "3-1"}, "a group is consecutive layers in order"),
-    ({"groups": "1-6"}, r"there are layers 0..5; got the group \[1, 2, 3, 4, 5, 6\]"),
+    ({"groups": "3-1"}, "groups must be ranges such as 1-3.4-6, or lists of whole numbers, got '3-1'"),
+    ({"groups": "1-6"}, r"there are layers 0..5; got the group 1-6"),
     ({"groups": "all"}, "groups must be ranges such as 1-3.4-6, or lists of whole numbers, got"),
     ({"groups": 3}, "groups must be ranges such as 1-3.4-6, or lists of whole numbers, got"),
     ({"groups": True}, "groups must be ranges such as 1-3.4-6, or lists of whole numbers, got"),
@@ -491,3 +491,17 @@ def test_the_calibrated_cache_on_cuda(execution, monkeypatch):
         with watched(monkeypatch, after=after):
             specwb.decode(target, PROMPTS, method, max_new_tokens=60, temperature=1.0)
         assert (max(off) < 1e-4) == calibrate
+
+
+def test_a_pair_that_does_not_fit_is_refused_when_it_meets():
+    """A method may be built for one target and used with another."""
+    made = specwb.method("easyspec:n=3", tiny.target(), draft=ranked.deep("llama"))
+    with pytest.raises(specwb.LoadError, match="vocabulary mismatch"):
+        specwb.decode(specwb.load(tiny.build("llama", vocab_size=40)), [[1, 2, 3]], made, max_new_tokens=4)
+
+
+def test_n_that_groups_nothing_is_refused():
+    four = specwb.load(tiny.build("llama", num_hidden_layers=4))
+    with pytest.raises(MethodError, match="n=2 puts no two of its 4 layers into one group"):
+        specwb.method("easyspec:n=2", tiny.target(), draft=four)
+    assert specwb.method("easyspec:groups=1-2", tiny.target(), draft=four).drafter.groups.layers == ((0,), (1, 2), (3,))

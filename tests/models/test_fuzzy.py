@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from functools import cache
 
 import pytest
@@ -96,7 +98,7 @@ def test_every_layer_is_in_one_group(ends):
         (8, 0, "n must be an integer >= 1, got 0"),
         (8, True, "n must be an integer >= 1, got True"),
         (8, 2.0, "n must be an integer >= 1, got 2.0"),
-        (8, 8, "n=8 is more than its 8 layers allow, of which 2 stand alone; n is at most 7"),
+        (8, 8, "n=8 is more than its 8 layers allow: n=7 has all that do not stand alone in one group, 1-6"),
         (1, 2, "of its 1 layer 1 stand alone, so there are none to run side by side; use n=1, or a deeper draft model"),
         (3, 2, "of its 3 layers 2 stand alone, so there are none"),
     ],
@@ -118,8 +120,8 @@ def test_an_n_that_the_layers_do_not_allow(layers, n, message):
         ([["1", "2"]], "a group is consecutive layers in order"),
         ([[1, 2, 3], [3, 4]], "a layer is in one group; layer 3 is in two"),
         ([[1, 2], [1, 2]], "layer 1 is in two"),
-        ([[4, 5, 6]], r"there are layers 0..5; got the group \[4, 5, 6\]"),
-        ([[-1, 0]], r"there are layers 0..5; got the group \[-1, 0\]"),
+        ([[4, 5, 6]], r"there are layers 0..5; got the group 4-6"),
+        ([[-1, 0]], r"there are layers 0..5; got the group -1-0"),
     ],
 )
 def test_lists_that_are_no_groups(groups, message):
@@ -284,15 +286,30 @@ def test_a_text_at_once_without_a_mask():
             near(store.data, stored)
 
 
+def test_groups_are_of_all_layers():
+    on, parts = stack("q and k norms"), Groups(PARTS["n=4"])
+    x, at = torch.zeros(1, 3, on.config.hidden_size), torch.arange(3)[None]
+    for wrong in ({"first": 1}, {"last": 4}, {"attended": x}):
+        with pytest.raises(ValueError, match="groups are of all layers"):
+            on.run(x, at, at, on.cache(1, 3), 3, None, causal=True, groups=parts, **wrong)
+    with pytest.raises(ValueError, match="groups are of all layers"):
+        on.run(x, at, at, on.cache(1, 3), 3, None, causal=True, groups=Groups(PARTS["n=4"][:-1]))
+
+
 def test_stacked_weights_are_made_once_and_equal_in_half_precision():
     """One copy a group however many methods use it; bfloat16 up to its own rounding."""
     on, parts = stack("q and k norms"), PARTS["n=4"]
     with torch.inference_mode():
-        run(on, ids(1, 3), FusedGroups(parts), [3])
-        made = on.__dict__["_stacked"][1, 2, 3]
+        first, other = FusedGroups(parts), FusedGroups(parts)
+        run(on, ids(1, 3), first, [3])
+        made = first.weights(on, (1, 2, 3))
         run(on, ids(1, 3), FusedGroups(PARTS["n=5"]), [3])
-        run(on, ids(1, 3), FusedGroups(parts), [3])
-        assert on.__dict__["_stacked"][1, 2, 3] is made
+        run(on, ids(1, 3), other, [3])
+        assert other.weights(on, (1, 2, 3)) is made
+        gone = weakref.ref(made)
+        del first, other, made
+        gc.collect()
+        assert gone() is None, "a copy of the weights that nobody uses is kept"
         half = Backbone(copy.deepcopy(model("q and k norms")).bfloat16())
         a, b = (run(half, ids(2, 9), kind(parts), [9])[0].float() for kind in (Groups, FusedGroups))
     assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) > 0.999

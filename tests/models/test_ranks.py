@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,13 @@ import ranked
 import tiny
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch.distributed.run import get_args_parser
 
 import specwb
 from specwb.models import ranks
 from specwb.models.fuzzy import GroupError, grouping, listed
+from specwb.models.load import LoadError
 from specwb.models.ranks import NEEDED, RankGroups, Ranks, RanksError, join, parts
 
 SIZES = (2, 4)
@@ -31,6 +35,13 @@ def seen(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
     folder: Path = tmp_path_factory.mktemp("ranked")
     tiny.target("llama").model.save_pretrained(folder / "target")
     tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)]).save_pretrained(folder / "target")
+    shutil.copytree(folder / "target", folder / "incomplete")
+    weights = load_file(folder / "target" / "model.safetensors")
+    save_file(
+        {name: w for name, w in weights.items() if "layers.1.mlp.down_proj" not in name},
+        folder / "incomplete" / "model.safetensors",
+        {"format": "pt"},
+    )
     here = Path(ranked.__file__)
     path = os.pathsep.join([str(here.parent), str(Path(specwb.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**{k: v for k, v in os.environ.items() if k not in NEEDED}, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
@@ -80,6 +91,33 @@ def test_the_target_is_parted_as_far_as_it_can_be(size, seen):
     assert [said["heads"] for said in seen[size]] == [(2, 1)] * size
 
 
+@both
+def test_a_parted_models_weights_are_stored_once_and_still_the_librarys(size, seen):
+    wanted = tiny.forward(tiny.target().model, tiny.PROMPTS[0])
+    for said in seen[size]:
+        assert said["stored once"]
+        torch.testing.assert_close(said["library"][0], wanted, atol=1e-4, rtol=1e-4)
+
+
+@both
+def test_what_cannot_be_loaded_or_drafted_with_on_several_ranks(size, seen):
+    for said in seen[size]:
+        assert "missing keys: model.layers.1.mlp.down_proj.weight" in said["incomplete"]
+        assert said["parted draft"].endswith("it is parted among ranks itself; the draft model must be one that every rank holds whole")
+
+
+def test_what_is_loaded_already_is_not_parted():
+    with pytest.raises(LoadError, match="loaded already cannot be parted"):
+        specwb.load(tiny.target(), ranks=Ranks(0, 2, torch.device("cpu"), 1.0))
+
+
+def test_torchrun_passes_the_commands_options_on():
+    """It takes what it can for its own: ``--n`` would be one of several."""
+    own = ["parallel", "-n", "2", "--groups", "1-2", "--gamma", "3", "--width", "2", "--ranks", "2", "--timeout", "9", "--max-new-tokens", "4"]
+    found = get_args_parser().parse_args(["--nproc_per_node", "2", "-m", "specwb", *own])
+    assert [found.training_script, *found.training_script_args] == ["specwb", *own]
+
+
 HELD: dict[tuple[str, int], list[list[int]]] = {
     ("chain", 2): [[0, 1, 2, 4, 5], [3]],
     ("chain", 4): [[0, 1, 4, 5], [2], [3], []],
@@ -104,7 +142,7 @@ def test_calibrated_caches_equal_a_fresh_exact_prefill(size, seen):
 
 @both
 def test_more_ranks_than_attentions_side_by_side(size, seen):
-    message = f"{size} ranks but n={size - 1} attentions side by side: the others would have nothing to run; start {size - 1} or fewer"
+    message = f"{size} ranks are more than the n={size - 1} attentions side by side; start {size - 1} or fewer"
     for said in seen[size]:
         assert said["refused"] == f"easyspec: 'LlamaForCausalLM': {message}"
 

@@ -145,7 +145,8 @@ def test_the_figures_say_what_they_are_given():
 
     errors, layers = {"on": [0.0, 1e-16], "off": [0.1, 0.2]}, {"keys": [0, 0.3], "values": [0.1, 0.4]}
     on, off, keys, values = figures.cache_drift(errors, layers).data
-    assert (list(on.y), list(off.y), list(off.x)) == ([1e-17, 1e-16], [0.1, 0.2], [1, 2])
+    assert (list(on.y), list(off.y), list(off.x)) == ([0, 1e-16], [0.1, 0.2], [1, 2])
+    assert figures.cache_drift(errors, layers).layout.yaxis.type is None  # from zero on, whatever the smallest is
     assert (list(keys.y), list(values.y), list(keys.x)) == ([0, 0.3], [0.1, 0.4], [0, 1])
     assert len({trace.line.color for trace in (on, off, keys, values)}) == 4
 

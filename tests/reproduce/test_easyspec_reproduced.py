@@ -12,7 +12,6 @@ from terminal import call
 
 import specwb
 from specwb.evaluation.prompts import Question
-from specwb.methods import MethodError
 from specwb.reproduce import easyspec, grid, verdicts
 from specwb.reproduce.easyspec import Cell, Eager, Stated, easy, plain
 from specwb.reproduce.store import Store
@@ -230,5 +229,5 @@ def test_refused_before_work(pair, monkeypatch, capsys, tmp_path):
         assert (code, out) == (2, ""), options
         assert len(err.strip().splitlines()) <= 3
     shallow = specwb.load(tiny.build("llama", num_hidden_layers=3))
-    with pytest.raises(MethodError, match="of its 3 layers 2 stand alone"):
+    with pytest.raises(ValueError, match="has 3 layer"):
         easyspec.run(pair[0], QUESTIONS, Store(tmp_path / "x.json", {}), [easy()], draft=shallow)

@@ -32,7 +32,7 @@ from specwb.training.recipe import Moment
 
 V, LAYERS = tiny.VOCABULARY, 6
 WORDS = [f"w{i}" for i in range(V)]
-KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision"))  # which read none of the target's states; tests of their own
+KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep"))  # which read none of the target's states; tests of their own
 CPU = torch.device("cpu")
 SMALL = {"medusa": "heads=2", "eagle": "unroll=2", "eagle3": "unroll=2,vocabulary=40"}
 
