@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import specwb
+from specwb.evaluation.ranked import measured
 from specwb.models import ranks
 from specwb.models.ranks import Ranks, RanksError
 
@@ -134,6 +135,8 @@ def work(here: Ranks, folder: Path) -> dict[str, Any]:
     seen["stored once"] = projection.untyped_storage().data_ptr() == target.backbone.layers[0].qkv.untyped_storage().data_ptr()
     with torch.no_grad():
         seen["library"] = target.model(torch.tensor([PROMPTS[0]])).logits
+    options = {"draft": deep("llama"), "n": 4, "gamma": 2, "width": 1}
+    seen["measured"] = measured(target, PROMPTS[0], here, options, {"max_new_tokens": 8, "eos": ()})
     here.begin()
     decoded(target, "chain", "ranks")
     seen["seconds"] = here.end()

@@ -100,6 +100,17 @@ def test_a_parted_models_weights_are_stored_once_and_still_the_librarys(size, se
 
 
 @both
+def test_what_the_command_measures(size, seen):
+    """The same on every rank: what was drafted, that one process drafts the same, and everybody's times."""
+    found = [said["measured"] for said in seen[size]]
+    assert all(one["rounds"] == found[0]["rounds"] and one["same"] is True and one["parted"] == 2 for one in found)
+    for one in found:
+        assert [own["rank"] for own in one["by_rank"]] == list(range(size))
+        assert all(own["exchange"] > 0 and own["round"] > own["draft"] > own["exchange"] + own["attention"] for own in one["by_rank"])
+        assert one["attention"] > 0 < one["limit"]
+
+
+@both
 def test_what_cannot_be_loaded_or_drafted_with_on_several_ranks(size, seen):
     for said in seen[size]:
         assert "missing keys: model.layers.1.mlp.down_proj.weight" in said["incomplete"]
