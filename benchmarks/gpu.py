@@ -24,6 +24,7 @@ PARTS = {
     "verify": ["verify.py", "--device", "cuda"],
     "heads": ["heads.py", "--device", "cuda"],
     "graphs": ["graphs.py"],
+    "easyspec": ["-m", "specwb.cli", "reproduce", "easyspec", "--device", "cuda", "--seconds", "400"],
 }
 
 
