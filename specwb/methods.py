@@ -13,7 +13,7 @@ from specwb.drafters.base import Drafter
 from specwb.drafters.diffuspec import diffuspec
 from specwb.drafters.easyspec import easyspec
 from specwb.drafters.kangaroo import kangaroo
-from specwb.drafters.level import DRAWS, LevelDrafter
+from specwb.drafters.level import LevelDrafter, drawable
 from specwb.drafters.lookahead import Lookahead
 from specwb.drafters.mcsd_ti import mcsd_ti
 from specwb.drafters.pld import PromptLookup
@@ -237,15 +237,7 @@ def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), draw: str = "without") -
     rest), ``coupled`` (independent paths, such as tree=4-1-1, whose noise the verification shares), or ``greedy`` (the most probable ones,
     whatever the temperature).
     """
-    tree = shape("mcsd", tree)
-    if not tree.in_level_order:
-        raise MethodError("mcsd drafts level by level: give one tree for all rows, its nodes in level order (Tree.branching, Tree.paths)")
-    if target.vocabulary < tree.K:
-        raise MethodError(f"mcsd: {tree.K} children a node but the vocabulary has {target.vocabulary} tokens")
-    if draw not in DRAWS:
-        raise MethodError(f"mcsd: draw must be one of {', '.join(DRAWS)}, got {draw!r}")
-    if draw == "coupled" and not tree.is_paths:
-        raise MethodError("mcsd: draw=coupled couples whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+    tree = drawable("mcsd", shape("mcsd", tree), draw, target.vocabulary)
     return LevelDrafter(draft_model(target, draft), tree, draw)
 
 

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from specwb.drafters.base import Drafter
 from specwb.drafters.eagle2 import beam_mask, best, bounds
-from specwb.drafters.level import DRAWS, LevelDrafter
+from specwb.drafters.level import LevelDrafter, drawable
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
+from specwb.models.cache import KVCache
 from specwb.models.fuzzy import EXECUTIONS, GroupError, Groups, grouping, listed
-from specwb.models.load import check_pair, draft_model
+from specwb.models.load import draft_model
 from specwb.models.ranks import RankGroups
-from specwb.models.target import Target, prefill
+from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, ranges, shape, whole
 from specwb.tree import GrownTree, Tree
@@ -44,12 +45,11 @@ class EasyDrafter(LevelDrafter):
         self.captured = groups.captured
 
     def open(self, state: State, target: Target) -> None:
-        super(LevelDrafter, self).open(state, target)
-        check_pair(target, self.draft)
-        self.lay_out(self.draft.device)
-        self.cache = self.groups.cache(self.backbone, state.rows, state.capacity)
+        super().open(state, target)
         self.fed: int | None = None
-        prefill(self.backbone, state, self.cache, groups=self.exact)
+
+    def storage(self, state: State) -> KVCache:
+        return self.groups.cache(self.backbone, state.rows, state.capacity)
 
     def begin(self, state: State) -> Tensor:
         w = self.window
@@ -115,6 +115,12 @@ class WideEasy(EasyDrafter):
         return self.candidates(state, torch.cat(tokens, 1), tree=GrownTree(torch.cat(parents, 1), depths, self.tree.D, w))
 
 
+def deep_draft(target: Target, draft: Target | str | None = None) -> Target:
+    """The draft model that was given or named, or the deep one that lies beside the target, or else the target's own."""
+    own = target.own_head("deep")
+    return draft_model(target, str(own) if draft is None and own is not None else draft)
+
+
 def easyspec(
     target: Target, *, draft=None, n: int = 4, gamma: int = 5, width: int = 1, tree=None, draw: str = "without", calibrate: bool = True,
     groups=None, mlp: str = "sequence", execution: str = "fused",
@@ -127,8 +133,7 @@ def easyspec(
     same but for rounding, which is seen in half precision.
     """
     key = "easyspec"
-    own = target.own_head("deep")
-    model = draft_model(target, str(own) if draft is None and own is not None else draft)
+    model = deep_draft(target, draft)
     layers = len(model.backbone.layers)
     whole(f"{key}: gamma", gamma)
     if whole(f"{key}: width", width) > 1 and (tree is not None or draw != "without"):
@@ -137,8 +142,6 @@ def easyspec(
         raise MethodError(f"{key}: calibrate must be true or false, got {calibrate!r}")
     if mlp not in ("sequence", "parallel"):
         raise MethodError(f"{key}: mlp must be sequence or parallel, got {mlp!r}")
-    if draw not in DRAWS:
-        raise MethodError(f"{key}: draw must be one of {', '.join(DRAWS)}, got {draw!r}")
     kinds = {**EXECUTIONS, "ranks": RankGroups}
     if execution not in kinds:
         raise MethodError(f"{key}: execution must be {', '.join(kinds)}, got {execution!r}")
@@ -158,5 +161,5 @@ def easyspec(
         return WideEasy(model, gamma, width, made, calibrate)
     if tree is not None and gamma != 5:
         raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
-    chosen = Tree.chain(gamma) if tree is None else shape(key, tree)
+    chosen = drawable(key, Tree.chain(gamma) if tree is None else shape(key, tree), draw, target.vocabulary)
     return EasyDrafter(model, chosen, made, calibrate, draw)

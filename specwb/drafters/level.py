@@ -12,9 +12,12 @@ from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
 from specwb.flow import Draft, Law, Scores, State, Verdict
 from specwb.mask import causal_mask
+from specwb.models.cache import KVCache
+from specwb.models.fuzzy import Groups
 from specwb.models.load import check_pair
 from specwb.models.target import Target, prefill
 from specwb.noise import DRAFT, Noise
+from specwb.options import MethodError
 from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
 from specwb.tree import Tree
 
@@ -194,6 +197,23 @@ class Levels(Drafter):
         return torch.where(rank == fixed, drawn, children), ok
 
 
+def drawable(key: str, tree: Tree, draw: str, vocabulary: int) -> Tree:
+    """The tree, if it can be drafted level by level with such draws.
+
+    Raises:
+        MethodError: it cannot.
+    """
+    if not tree.in_level_order:
+        raise MethodError(f"{key} drafts level by level: give one tree for all rows, its nodes in level order (Tree.branching, Tree.paths)")
+    if vocabulary < tree.K:
+        raise MethodError(f"{key}: {tree.K} children a node but the vocabulary has {vocabulary} tokens")
+    if draw not in DRAWS:
+        raise MethodError(f"{key}: draw must be one of {', '.join(DRAWS)}, got {draw!r}")
+    if draw == "coupled" and not tree.is_paths:
+        raise MethodError(f"{key}: draw=coupled couples whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+    return tree
+
+
 class LevelDrafter(Levels):
     """A causal draft model of its own on a static tree.
 
@@ -202,6 +222,7 @@ class LevelDrafter(Levels):
     """
 
     window = 2
+    exact: Groups | None = None  # how its layers run in order, where they lie on several devices
 
     def __init__(self, draft: Target, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None) -> None:
         super().__init__(tree, draw, length, sure)
@@ -211,8 +232,11 @@ class LevelDrafter(Levels):
         super().open(state, target)
         check_pair(target, self.draft)
         self.lay_out(self.draft.device)
-        self.cache = self.backbone.cache(state.rows, state.capacity)
-        prefill(self.backbone, state, self.cache)
+        self.cache = self.storage(state)
+        prefill(self.backbone, state, self.cache, groups=self.exact)
+
+    def storage(self, state: State) -> KVCache:
+        return self.backbone.cache(state.rows, state.capacity)
 
     def begin(self, state: State) -> Tensor:
         begin, positions, recent = state.window(self.window)

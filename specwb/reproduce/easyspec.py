@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from specwb.analysis.layer_parallel import attention_rounds, fuzzy_ratio, implied_share, largest_stage_speedup, stage_speedup
+from specwb.drafters.easyspec import deep_draft
 from specwb.engine import decode
 from specwb.evaluation import fuzzy
 from specwb.evaluation.prompts import Question, interleave
-from specwb.methods import draft_model
 from specwb.models.fuzzy import grouping, listed
 from specwb.models.load import data_dir
 from specwb.models.target import Target
@@ -112,8 +112,7 @@ def _ns(layers: int, asked: Sequence[int] = NS) -> list[int]:
 
 def draft_of(target: Target, draft: Target | str | None = None) -> Target:
     """The draft model of all cells: the one asked for, or the target's own deep one."""
-    own = target.own_head("deep")
-    found = draft_model(target, str(own) if draft is None and own is not None else draft)
+    found = deep_draft(target, draft)
     if len(found.backbone.layers) <= N:
         raise ValueError(
             f"easyspec: {found.name!r} has {len(found.backbone.layers)} layer(s), groups of {N} need {N + 1}; name a deeper one with --draft"

@@ -400,6 +400,8 @@ BAD = [
     ({"n": 6}, f"easyspec: {LLAMA}n=6 is more than its 6 layers allow: n=5 has all that do not stand alone in one group, 1-4"),
     ({"groups": "1-3", "n": 3}, "groups says which layers run side by side; leave n out"),
     ({"groups": "1-3.3-5"}, "a layer is in one group; layer 3 is in two"),
+    ({"tree": "0.1.0"}, "easyspec drafts level by level: give one tree for all rows, its nodes in level order"),
+    ({"tree": (4, 2), "draw": "coupled"}, "easyspec: draw=coupled couples whole paths"),
     ({"groups": "3-1"}, "groups must be ranges such as 1-3.4-6, or lists of whole numbers, got '3-1'"),
     ({"groups": "1-6"}, r"there are layers 0..5; got the group 1-6"),
     ({"groups": "all"}, "groups must be ranges such as 1-3.4-6, or lists of whole numbers, got"),
