@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # `import tiny` from any folder of tests
 torch.set_num_threads(1)
+# what is measured of products is shared by all processes of a run, and does not go into the user's own cache
+os.environ.setdefault("SPECWB_CACHE", str(Path(__file__).parents[1] / "build" / "cache"))
 
 
 @pytest.fixture(autouse=True)

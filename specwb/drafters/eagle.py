@@ -8,8 +8,9 @@ from torch import Tensor
 from specwb.drafters.level import Levels
 from specwb.flow import State
 from specwb.mask import causal_mask, tree_mask
-from specwb.models.backbone import Stack, product, rms
+from specwb.models.backbone import Stack, rms
 from specwb.models.eagle import Eagle3Head, EagleHead
+from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.tree import Tree
 

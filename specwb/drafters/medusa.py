@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from specwb.drafters.base import Drafter
 from specwb.flow import Draft, State
-from specwb.models.backbone import product
 from specwb.models.medusa import MedusaHeads
+from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.tree import Tree

@@ -21,8 +21,9 @@ from specwb.graphs import RECORDERS, Arena
 from specwb.mask import causal_mask
 from specwb.methods import Method
 from specwb.methods import method as make_method
-from specwb.models.backbone import Pass, Stack, product, rms
+from specwb.models.backbone import Pass, Stack, rms
 from specwb.models.fuzzy import FusedGroups, Groups, Layers, StreamGroups, grouping
+from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.noise import row_seeds
 from specwb.probability import Sampling

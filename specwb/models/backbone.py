@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from specwb.models.cache import KVCache
+from specwb.models.products import product, refresh
 
 if TYPE_CHECKING:
     from specwb.models.fuzzy import Groups
@@ -99,23 +100,6 @@ def _check_plain(*parts: nn.Module) -> None:
         raise UnsupportedModel(f"layers of type {type(other).__name__} (adapters, quantisation) are not supported; merge or dequantise them first")
 
 
-FEW = 10  # tokens for which a product on the CPU is turned round
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x W^T + b``, ``[..., K]`` -> ``[..., N]``.
-
-    For a few tokens on the CPU it is computed as ``(W x^T)^T``, a single token four times over: the library of products that torch
-    brings takes half the time for these shapes so (docs/log.md).
-    """
-    tokens = x.numel() // x.shape[-1]
-    if tokens > FEW or x.device.type != "cpu" or x.dtype != torch.float32:
-        return F.linear(x, weight, bias)
-    flat = x.reshape(tokens, -1)
-    out = torch.mm(weight, (flat if tokens > 1 else flat.expand(4, -1).contiguous()).t())[:, :tokens].t().reshape(*x.shape[:-1], -1)
-    return out if bias is None else out + bias
-
-
 def through(x: Tensor, module: Any) -> Tensor:
     """``[..., K] -> [..., N]`` by a module's weight; where the weight is one part of it on several devices, by the module, which adds the parts."""
     return module(x) if isinstance(module.weight, DTensor) else product(x, module.weight, module.bias)
@@ -179,6 +163,7 @@ class Stack:
         return self.layers[0].qkv.device
 
     def cache(self, rows: int, capacity: int) -> KVCache:
+        refresh()
         return KVCache(len(self.layers), rows, capacity, self.kv_heads, self.head_dim, self.dtype, self.device)
 
     def _rotation(self, positions: Tensor, capacity: int) -> tuple[Tensor, Tensor]:

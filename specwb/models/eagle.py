@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from specwb.models.backbone import check_supported, product
+from specwb.models.backbone import check_supported
 from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.products import product
 from specwb.models.target import Target
 
 Past = list[tuple[list[Tensor], list[Tensor]]]

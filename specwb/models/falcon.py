@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from specwb.models.backbone import product
 from specwb.models.checkpoint import HeadError, Stored, fill
 from specwb.models.eagle import EagleHead, Past, layer_config, settle, sight, with_sdpa
+from specwb.models.products import product
 from specwb.models.target import Target
 
 FUSIONS = ("lstm", "pointwise", "linear")

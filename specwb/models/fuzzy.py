@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from specwb.models.backbone import Pass, Stack, product, rms
+from specwb.models.backbone import Pass, Stack, rms
 from specwb.models.cache import KVCache
+from specwb.models.products import product
 
 Layers = tuple[tuple[int, ...], ...]
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from specwb.models.backbone import product, rms
+from specwb.models.backbone import rms
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.eagle import LLAMA, layer_config, with_sdpa
+from specwb.models.products import product
 from specwb.models.target import Target
 
 ADAPTERS = ("attention", "layer", "mlp")

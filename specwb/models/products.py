@@ -1,0 +1,304 @@
+"""Products of a few tokens with a weight on the CPU, each computed in the way that is fastest here.
+
+A decoding step multiplies every weight with one token, or with the some 5 to 30 nodes of a draft.
+Reading the weight is then most of the work, and how often it is read depends on the library of
+matrix products, the processor and the number of tokens. There are three ways to compute the same
+product, and none of them is the fastest everywhere (docs/log.md has measurements):
+
+- ``linear``: what torch does by itself;
+- ``turned``: ``(W x^T)^T``, a single token four times over;
+- ``packed``: by oneDNN from a copy of the weight in the layout that oneDNN prefers, the operators
+  that torch's own compiler uses for frozen weights.
+
+Which one is taken is measured, for every shape, precision and number of tokens, when such a product
+is first asked for. That takes some tens of milliseconds; results are kept by processor, versions and
+number of threads in a file of the user's cache folder, and made anew when that file is deleted.
+
+Packed copies take memory beside the weights: at most ``SPECWB_PACK_MB`` (0: none are made), by
+default a quarter of what is free when the first one is made. :func:`packed_bytes` says how much it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+MOST = 64  # tokens from which on torch's own way is taken unmeasured
+# the numbers of tokens that are measured; others are computed like the next larger one
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, MOST)
+SMALL = 2**15  # weights of fewer elements are multiplied in torch's own way
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+GAIN = 1.05  # how many times as fast as torch's own way another one must be to be taken
+GAIN_PACKED = 1.1  # the same for the one that takes memory
+
+SPAN = 24 * 2**20  # bytes of weights that a measurement goes through, so that caches hold few of them
+ROUNDS = 7  # of which the fastest counts: what else runs on the machine only ever makes one slower
+
+
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x, weight)
+
+
+def _turned(x: Tensor, weight: Tensor) -> Tensor:
+    tokens = x.shape[0]
+    many = x if tokens > 1 else x.expand(4, -1).contiguous()
+    return torch.mm(weight, many.t())[:, :tokens].t()
+
+
+def _packed(x: Tensor, packed: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+
+def _pack(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 8)
+
+
+def measure(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str, float]:
+    """Seconds of ``[tokens, columns] x [rows, columns]^T`` by way, the fastest of several rounds that
+    take turns; a way that this build of torch lacks is left out."""
+    size = rows * columns * dtype.itemsize
+    copies = max(1, min(24, SPAN // size))
+    weights = [torch.randn(rows, columns).to(dtype) for _ in range(copies)]
+    x = torch.randn(tokens, columns).to(dtype)
+    ways: dict[str, Callable[[], Any]] = {
+        "linear": lambda: [_linear(x, weight) for weight in weights],
+        "turned": lambda: [_turned(x, weight).contiguous() for weight in weights],
+    }
+    if packing():
+        try:
+            packs = [_pack(weight) for weight in weights]
+            _packed(x, packs[0])
+            ways["packed"] = lambda: [_packed(x, pack) for pack in packs]
+        except (RuntimeError, AttributeError):
+            pass
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, run in ways.items():
+            began = time.perf_counter()
+            run()
+            best[name] = min(best[name], (time.perf_counter() - began) / copies)
+    return best
+
+
+def fastest(seconds: dict[str, float]) -> str:
+    """The way to take: torch's own, unless another is clearly faster."""
+    needed = {"linear": 1.0, "turned": GAIN, "packed": GAIN_PACKED}
+    return min(seconds, key=lambda way: seconds[way] * needed[way])
+
+
+class Choices:
+    """Which way each shape takes, as measured; in memory and, best effort, in a file.
+
+    Args: path: of the file; None is a file of the user's cache folder.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path if path is not None else cache_folder() / "products.json"
+        self._machine: str | None = None
+        self._known: dict[str, str] | None = None
+
+    def __call__(self, rows: int, columns: int, dtype: torch.dtype, tokens: int) -> str:
+        if self._known is None:
+            self._machine, self._known = machine(), {}
+            self._known |= self._read().get(self._machine, {})
+        threads = torch.get_num_threads()
+        key = f"{rows}x{columns} {str(dtype)[6:]} {tokens} tokens {threads} threads"
+        way = self._known.get(key)
+        if way not in ("linear", "turned", "packed"):
+            way = fastest(measure(rows, columns, dtype, tokens))
+            self._known[key] = way
+            self._write()
+        return way if way != "packed" or packing() else "linear"
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            kept = json.loads(self.path.read_text("utf-8"))
+            return {k: dict(v) for k, v in kept.items()} if isinstance(kept, dict) else {}
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _write(self) -> None:
+        """With what other processes have written since; a folder that cannot be written is no error."""
+        whole = self._read()
+        whole[self._machine or ""] = whole.get(self._machine or "", {}) | (self._known or {})
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".json", delete=False, encoding="utf-8") as part:
+                json.dump(whole, part, indent=1, sort_keys=True)
+            os.replace(part.name, self.path)
+        except OSError:
+            pass
+
+
+def cache_folder() -> Path:
+    """``SPECWB_CACHE``, or ``specwb`` in the user's cache folder."""
+    if named := os.environ.get("SPECWB_CACHE"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "specwb"
+
+
+def machine() -> str:
+    """What a measurement holds for: processor, its instructions as torch sees them, torch, and the
+    settings of its libraries."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    settings = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(("MKL_", "ONEDNN_", "DNNL_")))
+    capability = torch.backends.cpu.get_cpu_capability()
+    return " ".join([name, str(os.cpu_count()), capability, "torch", torch.__version__, *settings])
+
+
+class _Known:
+    """One weight: which way each number of tokens takes, and its packed copy with a sample of what
+    was packed."""
+
+    __slots__ = ("packed", "ref", "sample", "seen", "ways")
+
+    def __init__(self, weight: Tensor, ways: list[str | None]) -> None:
+        key = id(weight)
+        self.ref = weakref.ref(weight, lambda _: _known.pop(key, None))
+        self.ways, self.seen = ways, False
+        self.packed: Tensor | None = None
+        self.sample: Tensor | None = None
+
+
+_known: dict[int, _Known] = {}
+_ways: dict[tuple[int, int, torch.dtype], list[str | None]] = {}
+_choices: Choices | None = None
+_limit: int | None = None
+_threads = 0
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x W^T + b``, ``[..., K]`` and ``[N, K]`` -> ``[..., N]``.
+
+    For few tokens on the CPU, while nothing is differentiated, in the way that was measured to be the
+    fastest; torch's own way everywhere else. The ways differ in rounding only.
+    """
+    if x.is_cpu and torch.is_inference_mode_enabled():
+        tokens = x.numel() // x.shape[-1]
+        if tokens <= MOST:
+            known = _known.get(id(weight))
+            if known is None or known.ref() is not weight:
+                known = _register(weight)
+            way = known.ways[tokens]
+            if way is None:
+                way = _choose(known, weight, tokens)
+            if way != "linear":
+                flat = x.reshape(tokens, -1)
+                if way == "turned":
+                    out = _turned(flat, weight)
+                elif (packed := known.packed) is not None or (packed := _keep(known, weight)) is not None:
+                    out = _packed(flat, packed)
+                else:
+                    return F.linear(x, weight, bias)
+                out = out.reshape(*x.shape[:-1], -1)
+                return out if bias is None else out + bias
+    return F.linear(x, weight, bias)
+
+
+def _register(weight: Tensor) -> _Known:
+    rows, columns = weight.shape
+    key = (rows, columns, weight.dtype)
+    if key not in _ways:
+        _ways[key] = _unmeasured(*key)
+    known = _known[id(weight)] = _Known(weight, _ways[key])
+    return known
+
+
+def _unmeasured(rows: int, columns: int, dtype: torch.dtype) -> list[str | None]:
+    plain = rows * columns < SMALL or dtype not in DTYPES
+    return ["linear" if plain else None] * (MOST + 1)
+
+
+def _choose(known: _Known, weight: Tensor, tokens: int) -> str:
+    global _choices
+    if _choices is None:
+        _choices = Choices()
+    least = next(n for n in TOKENS if n >= tokens)
+    rows, columns = weight.shape
+    way = known.ways[tokens] = _choices(rows, columns, weight.dtype, least)
+    return way
+
+
+def _keep(known: _Known, weight: Tensor) -> Tensor | None:
+    """The packed copy, made at the second use: a tensor that is seen once may be a view of this call."""
+    if not known.seen:
+        known.seen = True
+        return None
+    global _limit
+    if _limit is None:
+        _limit = _limit_now()
+    if packed_bytes() + weight.nbytes > _limit:
+        return None
+    known.packed, known.sample = _pack(weight), _sample(weight).clone()
+    return known.packed
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """Elements along a slanted line through all rows (of a wide weight, all columns), as a view."""
+    rows, columns = weight.shape
+    stride = columns + 1 if rows >= columns else max(1, rows - 1)
+    flat = weight.detach().view(-1)
+    return flat[::stride]
+
+
+def refresh() -> None:
+    """Drops packed copies whose weights have changed since; every decoding begins with it.
+
+    A weight that was trained, loaded or edited by rows or columns is noticed by a sample of its
+    elements. Not noticed is the edit of single elements: call :func:`forget` after one.
+    """
+    global _threads
+    for known in list(_known.values()):
+        weight = known.ref()
+        if known.packed is None or weight is None:
+            continue
+        assert known.sample is not None
+        if not torch.equal(_sample(weight), known.sample):
+            known.packed = known.sample = None
+    if torch.get_num_threads() != _threads:  # what was measured holds for a number of threads
+        _threads = torch.get_num_threads()
+        for key, ways in _ways.items():
+            ways[:] = _unmeasured(*key)
+
+
+def forget() -> None:
+    """Drops all packed copies and what is remembered of choices; measurements in the file stay."""
+    global _choices, _limit
+    _known.clear()
+    _ways.clear()
+    _choices = _limit = None
+
+
+def packed_bytes() -> int:
+    """Memory that packed copies take beside the weights now."""
+    return sum((k.sample is not None and (w := k.ref()) is not None and w.nbytes) or 0 for k in _known.values())
+
+
+def packing() -> bool:
+    """Whether packed copies may be made: not where ``SPECWB_PACK_MB`` is 0, nor without oneDNN."""
+    return os.environ.get("SPECWB_PACK_MB", "") != "0" and torch.backends.mkldnn.is_available()
+
+
+def _limit_now() -> int:
+    named = os.environ.get("SPECWB_PACK_MB")
+    if named:
+        return int(float(named) * 2**20)
+    return psutil.virtual_memory().available // 4

@@ -1,0 +1,232 @@
+"""Products of few tokens: every way computes the same, the measured one is taken, packed copies follow
+their weights and stay within their memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+import torch
+from torch.nn import functional as F
+
+import specwb
+from specwb.models import products
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    """Choices of this test alone, for weights of any size."""
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPECWB_PACK_MB", raising=False)
+    monkeypatch.setattr(products, "SMALL", 0)
+    products.forget()
+    yield
+    products.forget()
+
+
+def always(way: str, monkeypatch) -> None:
+    monkeypatch.setattr(products, "_choices", lambda *_: way)
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference over the largest value: a sum of K float32 terms is off by less than K * 2**-24."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+needs_packing = pytest.mark.skipif(not products.packing(), reason="this torch has no oneDNN")
+WAYS = ["linear", "turned", pytest.param("packed", marks=needs_packing)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(1,), (5,), (2, 3), (1, 1), (3, 2, 4)])
+def test_every_way_is_the_product(way, bias, shape, monkeypatch):
+    always(way, monkeypatch)
+    weight, x = torch.randn(48, 40), torch.randn(*shape, 40)
+    b = torch.randn(48) if bias else None
+    expected = F.linear(x.double(), weight.double(), None if b is None else b.double())
+    with torch.inference_mode():
+        for _ in range(3):  # packed copies are made at the second use
+            found = products.product(x, weight, b)
+            assert found.shape == expected.shape
+            assert distance(found, expected) < 40 * 2**-22
+            found.add_(1)  # a caller may change what it was given
+    assert (products.packed_bytes() > 0) == (way == "packed")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slanted_view_is_multiplied_like_its_copy(way, monkeypatch):
+    always(way, monkeypatch)
+    weight, x = torch.randn(48, 40), torch.randn(6, 3, 40).transpose(0, 1)
+    with torch.inference_mode():
+        for _ in range(3):
+            assert distance(products.product(x, weight, None), F.linear(x, weight)) < 40 * 2**-22
+
+
+EDITS = {
+    "all of it, in place": lambda w: w.mul_(2),
+    "all of it, through data": lambda w: w.data.copy_(torch.ones_like(w)),
+    "one row": lambda w: w.data[17].zero_(),
+    "one column": lambda w: w.data[:, 3].zero_(),
+}
+
+
+@needs_packing
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("size", [(48, 40), (40, 40)])
+def test_a_packed_copy_follows_its_weight(edit, size, monkeypatch):
+    always("packed", monkeypatch)
+    weight, x = torch.randn(size), torch.randn(4, size[1])
+    with torch.inference_mode():
+        for _ in range(2):
+            products.product(x, weight, None)
+    assert products.packed_bytes() == weight.nbytes
+    EDITS[edit](weight)
+    products.refresh()
+    assert products.packed_bytes() == 0
+    with torch.inference_mode():
+        assert distance(products.product(x, weight, None), F.linear(x, weight)) < 40 * 2**-22
+
+
+@needs_packing
+def test_an_unchanged_weight_keeps_its_copy_and_a_dropped_one_does_not(monkeypatch):
+    always("packed", monkeypatch)
+    weight, x = torch.randn(48, 40), torch.randn(4, 40)
+    with torch.inference_mode():
+        for _ in range(2):
+            products.product(x, weight, None)
+    products.refresh()
+    assert products.packed_bytes() == weight.nbytes
+    del weight
+    assert products.packed_bytes() == 0
+
+
+@needs_packing
+def test_a_weight_seen_once_is_not_packed(monkeypatch):
+    always("packed", monkeypatch)
+    weight, x = torch.randn(48, 40), torch.randn(4, 40)
+    with torch.inference_mode():
+        for _ in range(3):
+            products.product(x, weight.detach(), None)  # a new tensor every time
+    assert products.packed_bytes() == 0
+
+
+@needs_packing
+def test_packed_copies_stay_within_their_memory(monkeypatch):
+    always("packed", monkeypatch)
+    weights, x = [torch.randn(512, 256) for _ in range(4)], torch.randn(4, 256)  # half a megabyte each
+    monkeypatch.setenv("SPECWB_PACK_MB", "1.2")
+    with torch.inference_mode():
+        for weight in weights * 3:
+            assert distance(products.product(x, weight, None), F.linear(x, weight)) < 256 * 2**-22
+    assert products.packed_bytes() == 2 * weights[0].nbytes
+
+
+def test_no_packed_copies_where_they_are_switched_off(monkeypatch):
+    monkeypatch.setenv("SPECWB_PACK_MB", "0")
+    assert not products.packing()
+    assert "packed" not in products.measure(48, 40, torch.float32, 4)
+    choices = products.Choices()
+    choices._machine, choices._known = "m", {}
+    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0, "packed": 0.1})
+    assert choices(48, 40, torch.float32, 4) == "linear"
+
+
+def test_differentiated_products_are_torchs_own(monkeypatch):
+    always("packed", monkeypatch)
+    weight, x = torch.randn(48, 40, requires_grad=True), torch.randn(4, 40)
+    for _ in range(3):
+        products.product(x, weight, None).sum().backward()
+    assert weight.grad is not None
+    with torch.no_grad():  # a weight that is being trained changes between two products
+        products.product(x, weight, None)
+    assert products.packed_bytes() == 0
+
+
+def test_another_way_must_be_clearly_faster():
+    assert products.fastest({"linear": 1.0, "turned": 0.97, "packed": 0.93}) == "linear"
+    assert products.fastest({"linear": 1.0, "turned": 0.9, "packed": 0.88}) == "turned"
+    assert products.fastest({"linear": 1.0, "turned": 0.9, "packed": 0.5}) == "packed"
+    assert products.fastest({"linear": 1.0}) == "linear"
+
+
+def test_every_way_is_measured():
+    found = products.measure(64, 48, torch.float32, 3)
+    assert set(found) == {"linear", "turned"} | ({"packed"} if products.packing() else set())
+    assert all(0 < seconds < 10 for seconds in found.values())
+
+
+def test_choices_are_measured_once_a_shape_and_kept(monkeypatch):
+    asked = []
+
+    def measure(*shape):
+        asked.append(shape)
+        return {"linear": 1.0, "turned": 0.5}
+
+    monkeypatch.setattr(products, "measure", measure)
+    weight, x = torch.randn(48, 40), torch.randn(7, 40)
+    with torch.inference_mode():
+        for _ in range(3):
+            products.product(x, weight, None)
+            products.product(x[:1], weight, None)
+    assert asked == [(48, 40, torch.float32, 8), (48, 40, torch.float32, 1)]  # 7 tokens like 8
+    products.forget()
+    with torch.inference_mode():
+        products.product(x, weight, None)
+    assert len(asked) == 2
+    kept = json.loads((products.cache_folder() / "products.json").read_text())
+    assert set(kept[products.machine()].values()) == {"turned"}
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"a": 3}', '{"a": {"b": "c"}}', "\x00"])
+def test_a_damaged_file_of_choices_is_made_anew(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0, "turned": 0.5})
+    path = tmp_path / "products.json"
+    path.write_text(content)
+    assert products.Choices(path)(48, 40, torch.float32, 4) == "turned"
+    assert products.machine() in json.loads(path.read_text())
+
+
+def test_two_processes_add_to_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0})
+    path = tmp_path / "products.json"
+    one, other = products.Choices(path), products.Choices(path)
+    one(48, 40, torch.float32, 4)
+    other(48, 40, torch.float32, 4)
+    one(48, 40, torch.float32, 5)
+    other(96, 40, torch.float32, 5)
+    assert len(json.loads(path.read_text())[products.machine()]) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0})
+    (tmp_path / "file").write_text("")
+    assert products.Choices(tmp_path / "file" / "products.json")(48, 40, torch.float32, 4) == "linear"
+
+
+def test_another_number_of_threads_is_measured_again(monkeypatch):
+    asked = []
+    monkeypatch.setattr(products, "_choices", lambda *shape: asked.append(shape) or "linear")
+    weight, x, threads = torch.randn(48, 40), torch.randn(2, 40), torch.get_num_threads()
+    products.refresh()
+    with torch.inference_mode():
+        products.product(x, weight, None)
+        try:
+            torch.set_num_threads(threads + 1)
+            products.refresh()
+            products.product(x, weight, None)
+        finally:
+            torch.set_num_threads(threads)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_says_the_same_in_every_way(way, monkeypatch):
+    target, tokens = tiny.target("qwen3"), [3, 1, 4, 1, 5, 9]
+    with torch.no_grad():
+        plain = target.model(torch.tensor([tokens])).logits[0, -1]
+    always(way, monkeypatch)
+    for _ in range(2):
+        step = next(specwb.rounds(target, tokens, "ar", max_new_tokens=2, eos=(), trace=True))
+    assert distance(step.scores.logits[0, 0], plain) < 1e-4
