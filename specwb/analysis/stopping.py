@@ -1,6 +1,9 @@
 """When to stop drafting: what it does to the law, to tokens a round and to speed. Fractions stay fractions.
 
-What is proved of these functions is in theory/12_kangaroo.md.
+What is proved of these functions is in theory/12_kangaroo.md. :func:`stopped`,
+:func:`best_stopping` and :func:`next_kept` take rounds to be independent and alike, whatever the
+rule does in them. Rounds of one text are not, as a kept token moves the place where the next one
+begins: theorem 12.4.7.
 """
 
 from __future__ import annotations
@@ -94,6 +97,8 @@ class Stopped(NamedTuple):
 def stopped(sure: Sure, gamma: int, onward: Callable[[History], bool], price: Price) -> Stopped:
     """What a stopping rule comes to: ``CR = 1 + E[sum_{k <= D} c_1 .. c_k]``, ``speedup = CR / (1 + E[sum_{k <= D} price_k])``, by enumeration.
 
+    The speedup is that of many rounds which are all independent draws from ``sure``.
+
     Args:
         sure: how sure the drafter is of each next token, which is taken to be true (calibrated). gamma: at most so many tokens.
         onward: is one more drafted after this history? It is asked with the empty one too. price: of a drafted token.
@@ -115,7 +120,8 @@ class Best(NamedTuple):
 
 
 def best_stopping(sure: Sure, gamma: int, price: Price) -> Best:
-    """The stopping rule with the largest speedup, among all that know the history.
+    """The stopping rule with the largest speedup, among all that know the history of their round,
+    where every round is an independent draw from ``sure`` (theorem 12.4.3).
 
     With ``F(s) = max over rules of E[tokens] - s E[time]``, convex and falling in s, the largest speedup S* is its root; a rule that attains F(s) by
     backward induction, and s put to that rule's own ratio, again and again, comes to it (Dinkelbach) in finitely many steps. Of equals it stops.
@@ -148,7 +154,8 @@ def best_stopping(sure: Sure, gamma: int, price: Price) -> Best:
 def next_kept(sure: Sure, history: History) -> Any:
     """The probability that all tokens so far and the next one are kept, before it is drafted: ``c_1 .. c_k E[c_{k+1} | c_1..c_k]``.
 
-    One more token is worth drafting if this is above ``price * speedup`` (theorem 12.4).
+    Where rounds are independent and alike, whatever the rule, one more token is worth drafting if
+    this is above ``price * speedup``, the speedup being the best one (theorem 12.4.4).
     """
     return math.prod(history, start=Fraction(1)) * sum(c * chance for c, chance in _law(sure, history))
 

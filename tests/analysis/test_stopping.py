@@ -215,6 +215,69 @@ def test_going_on_to_see() -> None:
     assert best.onward == {(F(1),) * n for n in range(6)}
 
 
+def period_of_four(start: int, drafts: int) -> list[tuple[F, int, int]]:
+    """(probability, tokens written, next start) of a round; place x is kept with 1, 3/5, 1, 0."""
+    kept = (F(1), F(3, 5), F(1), F(0))
+    ends, alive = [], F(1)
+    for n in range(drafts):
+        chance = kept[(start + n) % 4]
+        ends.append((alive * (1 - chance), n + 1, (start + n + 1) % 4))
+        alive *= chance
+    return [*(end for end in ends if end[0]), (alive, drafts + 1, (start + drafts + 1) % 4)]
+
+
+def speed_from(rule: tuple[int, ...], start: int, price: F) -> F:
+    """Tokens over time in the long run, by the stationary distribution of the starts that recur."""
+    steps = [period_of_four(x, drafts) for x, drafts in enumerate(rule)]
+    reach = [{x} for x in range(4)]
+    for _ in range(4):
+        reach = [r.union(*({to for p, _, to in steps[x] if p} for x in r)) for r in reach]
+    home = next(x for x in sorted(reach[start]) if all(x in reach[y] for y in reach[x]))
+    # of one cycle from home to home: tokens and time, by elimination of all other starts
+    tokens = [sum(p * n for p, n, _ in step) for step in steps]
+    time = [1 + price * drafts for drafts in rule]
+    to = [[sum((p for p, _, z in step if z == y), F(0)) for y in range(4)] for step in steps]
+    for x in sorted(reach[home] - {home}):
+        again = 1 - to[x][x]
+        for y in range(4):
+            if y != x and to[y][x]:
+                share = to[y][x] / again
+                tokens[y], time[y] = tokens[y] + share * tokens[x], time[y] + share * time[x]
+                for z in range(4):
+                    to[y][z] += share * to[x][z] if z != x else 0
+                to[y][x] = F(0)
+    return tokens[home] / time[home]
+
+
+def test_rounds_that_depend_on_each_other() -> None:
+    """Why theorem 12.4 asks for rounds that are alike whatever the rule, and its part 7.
+
+    Stopping where b > c S* gives 5/3, going on 50/31.
+    """
+    price = F(1, 5)
+    speeds = {rule: speed_from(rule, 0, price) for rule in product(range(3), repeat=4)}
+    best = max(speeds.values())
+    assert best == F(5, 3)
+    after_two = F(3, 5)  # place 0 is kept surely, place 1 with 3/5
+    assert after_two > price * best
+    assert {rule[0] for rule, speed in speeds.items() if speed == best} == {1}
+    going_on = max(speed for rule, speed in speeds.items() if rule[0] == 2)
+    assert going_on == speeds[2, 0, 1, 0] == F(50, 31)
+    h = (F(0), F(-2, 15), F(0), F(-2, 3))
+
+    def value(x: int, drafts: int) -> F:
+        gain = sum((p * (n + h[to]) for p, n, to in period_of_four(x, drafts)), F(0))
+        return gain - best * (1 + price * drafts)
+
+    assert [max(value(x, d) for d in range(3)) for x in range(4)] == list(h)
+    assert value(0, 2) - value(0, 1) == F(3, 5) - price * best + F(3, 5) * (h[3] - h[2]) < 0
+    # where all places are alike, b > c S* is the rule again
+    alike = s.independent([(F(3, 5), F(1))])
+    found = s.best_stopping(alike, 2, price)
+    assert s.next_kept(alike, (F(3, 5),)) > price * found.result.speedup
+    assert len(found.onward) == 2
+
+
 def test_drafting_that_does_not_pay() -> None:
     best = s.best_stopping(s.independent([(F(1, 5), F(1))]), 3, F(1, 4))
     assert best == (s.Stopped(1, 0, 1), frozenset())
