@@ -13,7 +13,8 @@ from specwb.verify.rule import Rule
 
 
 class Block(Rule):
-    """Keep the longest beginning ``x_1..x_i`` of the block with ``u_i < h_i``. Exact, and no lossless rule for a single path keeps more.
+    """Keep the longest beginning ``x_1..x_i`` of the block with ``u_i < h_i``. Exact. No lossless rule
+    for a single path after whose closing token the target goes on keeps more (theorem 7.2).
 
     ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``; ``Z_i = sum (w_i p - q)+`` over the laws after x_i;
     ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and at the end of the block ``h = w``. The closing token is drawn from

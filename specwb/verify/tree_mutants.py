@@ -53,7 +53,8 @@ def uncapped_tests(target: Model, draft: Model, parents: Sequence[int], paths: S
     """Wrong: block verification that keeps a whole block with ``min(1, prod p/q)`` and not with the capped weight ``w_L``.
 
     "Hierarchical speculative decoding" as published is this: its longer blocks are the probability it adds to drafts that begin badly and
-    end well. Source: 2601.05724 and its repository, transcribed.
+    end well. Source: 2601.05724 and its repository; run at its commit b8575e2,
+    ``_speculative_sampling`` was reported to do the same (theory/08_what_breaks.md, theorem 8.9).
     """
     tests = block_tests(target, draft, parents, paths)
     path, _, closing = tests[0]

@@ -334,7 +334,7 @@ def test_noise_used_twice() -> None:
 
 
 def test_the_whole_path_without_a_cap() -> None:
-    """Theorem 8.9: text (0, 1) comes out 5/16 of the time instead of 3/16; with the cap the law is right."""
+    """Theorem 8.9: text (0, 1) comes out 5/16 of the time instead of 3/16; with the cap it is right."""
     p, q = laws("3/4 1/4", "1/4 3/4")
     target, draft = (lambda _: p), (lambda _: q)
 
@@ -345,10 +345,18 @@ def test_the_whole_path_without_a_cap() -> None:
             ratio *= target(whole[:i])[x] / draft(whole[:i])[x]
         return [(whole, min(F(1), ratio), closing), *rest]
 
-    for tests, share in ((uncapped, F(5, 16)), (E.block_tests, F(3, 16))):
-        law = E.completed(E.decided(tests)("IID", target, draft, (-1, 0, 1)), target, 3)
-        assert law[0, 1, 0] + law[0, 1, 1] == share
-        assert (E.tv(law, E.target_law(target, 3)) == 0) == (share == F(3, 16))
+    whole = E.target_law(target, 3)
+    cases = [
+        (uncapped, "7/16 5/16 3/16 1/16", F(1), F(1, 8)),
+        (E.block_tests, "9/16 3/16 3/16 1/16", F(7, 8), F(0)),
+    ]
+    for tests, first_two, kept, off in cases:
+        outcomes = list(E.decided(tests)("IID", target, draft, (-1, 0, 1)))
+        law = E.completed(iter(outcomes), target, 3)
+        shares = [law[x, y, 0] + law[x, y, 1] for x, y in product((0, 1), repeat=2)]
+        assert [shares] == laws(first_two)
+        assert E.tv(law, whole) == off
+        assert sum(len(path) * chance for path, _, chance in outcomes) == kept
 
 
 # ------------------------------------------------------------------------------------------------------------------- the guide

@@ -52,7 +52,7 @@ def block_expected_accepted(target: Model, draft: Model, parents: Sequence[int])
     """Block verification of a chain accepts ``sum_i sum over x^i of min over j <= i of q(x^j) p(x_{j+1}..x_i | x^j)`` tokens.
 
     Never less than token rejection, which accepts ``prod_j min(p, q)(x_j | x_<j)`` instead of each minimum; no lossless rule for one path
-    accepts more.
+    after whose closing token the target goes on accepts more (theorem 7.2).
 
     Args:
         target, draft: prefix -> law of the next token. parents: a chain.
