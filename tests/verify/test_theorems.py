@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable
 from fractions import Fraction as F
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from specwb.analysis import kseq_rate, kseq_rho, rrs_rate
+from specwb.analysis import kseq_rate, kseq_rho, naive_rate, rrs_rate, rrsw_rate
 from specwb.verify import exact as E
 from specwb.verify.mutants import MUTANTS, squared_q
 from specwb.verify.race import race_weights
@@ -34,6 +34,74 @@ def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
 def alpha(p: E.Dist, tuples: list[tuple[E.Tokens, F]]) -> F:
     sets = [set(s) for n in range(len(p) + 1) for s in combinations(range(len(p)), n)]
     return min(sum((p[x] for x in s), F(0)) + sum((c for xs, c in tuples if not s.issuperset(xs)), F(0)) for s in sets)
+
+
+# ------------------------------------------------------------------------------------------------------------------- page 4
+
+
+def test_without_replacement_accepts_at_least_as_often() -> None:
+    """Theorems 4.6 and 4.7, and what is not proved: RRSw against naive on the same candidates."""
+    rng, gains = random.Random(7), [0, 0]
+    for _ in range(250):
+        v, k = rng.choice([2, 3, 4, 5]), rng.choice([1, 2, 3, 4])
+        p, q = drawn(rng, v, 0), drawn(rng, v, 0)
+        without, independent = E.rrsw_acceptance(p, q, k), E.rrs_acceptance(p, q, k)
+        assert without >= independent >= E.naive_acceptance(p, q, k)
+        assert independent == E.rrs_acceptance_scalar(p, q, k)
+        assert without >= E.acceptance(E.naive, E.without_replacement, p, q, k)
+        assert E.rrsw_acceptance(p, q, k + 1) >= without
+        assert E.rrs_acceptance(p, q, k + 1) >= independent
+        held = sum((a for a, b in zip(p, q, strict=True) if b), F(0))
+        assert k < sum(map(bool, q)) or without == held
+        gains[0] += without > independent
+        gains[1] += independent > E.naive_acceptance(p, q, k)
+    assert min(gains) > 50
+    generator = np.random.default_rng(1)
+    for k in (2, 3):
+        p, q = generator.dirichlet(np.full(12, 0.3), (2, 40))
+        more = rrsw_rate(p, q, k) - rrs_rate(p, q, k)
+        assert more.min() > -1e-12
+        assert more.max() > 0.02
+        assert (rrs_rate(p, q, k) - naive_rate(p, q, k)).min() > -1e-12
+        assert (kseq_rate(p, q, k + 1) - kseq_rate(p, q, k)).min() > -1e-12
+
+
+def test_levels_of_recursive_rejection() -> None:
+    """Theorem 4.6: RRSw's level is never below RRS's, and its acceptance is the mean of f(level)."""
+    rng, above = random.Random(8), 0
+
+    def mass(p: E.Dist, q: E.Dist, c: F) -> F:
+        return sum(E.minus(p, q, c), F(0))
+
+    for _ in range(40):
+        v, k = rng.choice([3, 4, 5]), rng.choice([2, 3])
+        p, q = drawn(rng, v, 0), drawn(rng, v)
+        levels = [F(0)]
+        for _ in range(k):
+            levels.append(levels[-1] + mass(p, q, levels[-1]))
+        if mass(p, q, F(1)) == 0:
+            continue
+        weights, mean = F(0), F(0)
+        for tokens in permutations(range(v), k - 1):
+            c, m, chance = F(0), F(1), F(1)
+            for j in range(k):
+                left = [F(0) if x in tokens[:j] else b for x, b in enumerate(q)]
+                step = c + m / sum(left)
+                assert step >= levels[j + 1]
+                above += step > levels[j + 1]
+                if j < k - 1:
+                    now, draft = E.norm(E.minus(p, q, c)), E.norm(left)
+                    chance *= max(draft[tokens[j]] - now[tokens[j]], F(0))
+                    m = mass(p, q, step)
+                c = step
+                if not chance:
+                    break
+            else:
+                weights += chance / m
+                mean += chance / m * (1 - mass(p, q, c))
+        assert weights == 1
+        assert mean == E.rrsw_acceptance(p, q, k)
+    assert above > 100
 
 
 # ------------------------------------------------------------------------------------------------------------------- page 5

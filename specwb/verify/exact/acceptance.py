@@ -83,7 +83,8 @@ def rejection_acceptance(p: Dist, q: Dist) -> Fraction:
 def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     """Recursive rejection with replacement accepts with ``1 - prod_i (1 - beta_i)``, ``beta_i = sum min(p_i, q)``.
 
-    ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on the draws.
+    ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on the draws. Never less than
+    :func:`naive_acceptance` (theorem 4.7).
 
     Args:
         p, q: target and draft law. k: number of children.
@@ -117,7 +118,7 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     """Recursive rejection without replacement accepts with ``1 - sum over ordered distinct tuples of prod_i (q_i - p_i)+(x_i)``.
 
     The sum runs over tuples as long as k or, if that is less, the support of q; it has no closed form, p_i and q_i
-    depending on the tokens before.
+    depending on the tokens before. Never less than :func:`rrs_acceptance` (theorem 4.6).
 
     Args:
         p, q: target and draft law. k: number of children.
