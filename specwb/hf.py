@@ -70,6 +70,11 @@ def hf(method: str = "sps", draft: str | nn.Module | Target | None = None, **opt
     function of a row's (input_ids, scores) is refused; a processor of your own says that it is by an attribute ``specwb_pure = True``.
     Stopping criteria see every token prefix, in step over the batch, and a row is cut where the first one says stop.
 
+    So the text has the distribution of plain sampling with these processors: p masked and
+    renormalised at each place. For a grammar's mask that is not the model's distribution given that
+    the whole text obeys the grammar, neither here nor in the library (theory/01_single_draft.md,
+    after theorem 1.3).
+
     Args:
         method: a method's spec, such as ``"mcsd:tree=4-2-2"``; ``options`` and ``draft`` (a name, folder, hub id or loaded model) are its
             options, as in :func:`specwb.method`.

@@ -2,6 +2,10 @@
 
 The same on every device, and for a row alone or in a batch. Streams keep drafting, acceptance and closing draws apart,
 because a verifier that reuses the drafter's noise is not lossless.
+
+A uniform is one 32-bit word. So each boundary of a CDF is off by up to 2^-33, a draw from V tokens
+by up to (V - 1) 2^-33 in total variation (1.8e-5 at V = 151,936), a test by up to 2^-33: theorem
+1.5. Two words would end that, and make every sampled text another one.
 """
 
 from __future__ import annotations

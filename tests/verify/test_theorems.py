@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from fractions import Fraction as F
 from functools import cache
-from itertools import combinations, permutations, product
+from itertools import accumulate, combinations, permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from specwb.analysis import kseq_rate, kseq_rho, naive_rate, rrs_rate, rrsw_rate
+from specwb.noise import _uniform
+from specwb.probability import inverse_cdf
 from specwb.verify import exact as E
 from specwb.verify.mutants import MUTANTS, squared_q
 from specwb.verify.race import race_weights
@@ -34,6 +36,89 @@ def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
 def alpha(p: E.Dist, tuples: list[tuple[E.Tokens, F]]) -> F:
     sets = [set(s) for n in range(len(p) + 1) for s in combinations(range(len(p)), n)]
     return min(sum((p[x] for x in s), F(0)) + sum((c for xs, c in tuples if not s.issuperset(xs)), F(0)) for s in sets)
+
+
+# ------------------------------------------------------------------------------------------------------------------- page 1
+
+
+def test_finite_uniforms() -> None:
+    """Theorem 1.5.1: the bound, where it is attained, and that the engine's draws are these."""
+    rng = random.Random(9)
+    for bits, v in product((2, 5, 32), (1, 2, 7)):
+        for _ in range(10):
+            p = drawn(rng, v, 0)
+            share = E.finite_draw(p, bits)
+            assert sum(share) == 1
+            assert E.tv(share, p) <= F(sum(map(bool, p)) - 1, 2 ** (bits + 1))
+            assert all(got > 0 for got, a in zip(share, p, strict=True) if a >= F(1, 2**bits))
+    p = [F(1, 2**33), 1 - F(1, 2**33)]
+    assert E.tv(E.finite_draw(p), p) == F(1, 2**33)
+    assert f"{(151_936 - 1) * 2.0**-33:.1e}" == "1.8e-05"
+    # probabilities of 40 bits, whose float64 sums are exact
+    weights = [rng.randrange(2**30) for _ in range(500)]
+    weights.append(2**40 - sum(weights))
+    shares = E.finite_draw([F(w, 2**40) for w in weights])
+    assert E.tv(shares, [F(w, 2**40) for w in weights]) > 0
+    ends = torch.tensor([int(x * 2**32) for x in accumulate(shares)])[:-1]
+    row = torch.tensor(weights, dtype=torch.float64).mul(2.0**-40).expand(500, -1)
+    tokens = torch.arange(500)
+    assert torch.equal(inverse_cdf(row, _uniform(ends - 1)), tokens)
+    assert torch.equal(inverse_cdf(row, _uniform(ends)), tokens + 1)
+
+
+def test_a_round_with_finite_uniforms() -> None:
+    """Theorem 1.5.2 for one candidate: a draft, a test and a closing draw of few bits add up."""
+    rng, worst = random.Random(10), F(0)
+    for _ in range(60):
+        v, bits = rng.choice([2, 3, 4]), rng.choice([2, 3, 6])
+        p, q = drawn(rng, v), drawn(rng, v)
+        closing = E.finite_draw(E.norm(E.minus(p, q)), bits) if p != q else p
+        out = [F(0)] * v
+        for x, chance in enumerate(E.finite_draw(q, bits)):
+            passes = E.finite_draw([min(F(1), p[x] / q[x]), max(F(0), 1 - p[x] / q[x])], bits)[0]
+            out[x] += chance * passes
+            out = [a + chance * (1 - passes) * b for a, b in zip(out, closing, strict=True)]
+        bound = F(2 * (v - 1) + 1, 2 ** (bits + 1))
+        assert E.tv(out, p) <= bound
+        worst = max(worst, E.tv(out, p) / bound)
+    assert worst > F(1, 4)
+
+
+def test_rows_that_do_not_sum_to_one() -> None:
+    """Theorem 1.5.3."""
+    rng, off = random.Random(11), 0
+    for _ in range(60):
+        v = rng.choice([2, 3, 4])
+        p, q, scale = drawn(rng, v, 0), drawn(rng, v), F(rng.randint(5, 15), 10)
+        row = [scale * a for a in p]  # Q = 1: only P / Q counts
+        left = E.minus(row, q)
+        closing = E.norm(left) if any(left) else p
+        passed = [min(a, b) for a, b in zip(row, q, strict=True)]
+        out = [a + (1 - sum(passed)) * b for a, b in zip(passed, closing, strict=True)]
+        assert out == [a + (1 - scale) * (b - a) for a, b in zip(p, closing, strict=True)]
+        assert E.tv(out, p) <= abs(1 - scale)
+        off += out != p
+    assert off > 20
+
+
+def test_logits_that_are_off() -> None:
+    """Theorem 1.5.4, with equality for two tokens of odds e^-eps."""
+    generator = np.random.default_rng(2)
+    for eps in (1e-3, 0.1, 1.0):
+        z = generator.normal(size=(200, 6)) * 2
+        moved = z + generator.choice([-eps, eps], size=z.shape)
+        for before, after in ((z, moved), (np.array([[0, eps]]), np.array([[eps, 0]]))):
+            a, b = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (before, after))
+            off = np.abs(a - b).sum(-1) / 2
+            assert off.max() <= np.tanh(eps / 2) + 1e-12
+        assert off == pytest.approx(np.tanh(eps / 2), abs=1e-12)
+
+
+def test_masking_place_by_place_is_not_conditioning() -> None:
+    """After theorem 1.3: texts 00, 10, 11 of two fair tokens."""
+    allowed = [(0, 0), (1, 0), (1, 1)]
+    firsts, seconds = {x for x, _ in allowed}, {y for x, y in allowed if x == 0}
+    assert F(1, len(firsts)) * F(1, len(seconds)) == F(1, 2) != F(1, len(allowed))
 
 
 # ------------------------------------------------------------------------------------------------------------------- page 4

@@ -31,7 +31,20 @@ from specwb.verify.exact.acceptance import (
     rrsw_acceptance,
     top_and_sample_acceptance,
 )
-from specwb.verify.exact.basics import Decision, Dist, DraftLaw, Model, NodeRule, Tokens, minus, norm, overlap, tv, without
+from specwb.verify.exact.basics import (
+    Decision,
+    Dist,
+    DraftLaw,
+    Model,
+    NodeRule,
+    Tokens,
+    finite_draw,
+    minus,
+    norm,
+    overlap,
+    tv,
+    without,
+)
 from specwb.verify.exact.block import block_expected_accepted, block_tests, is_chain, tests_along
 from specwb.verify.exact.coupling import coupled, coupled_acceptance, coupled_outcomes, list_matching_bound
 from specwb.verify.exact.gbv import gbv_expected_accepted, gbv_tests, is_paths, largest, ranking, skewed
@@ -103,6 +116,7 @@ __all__ = [
     "depths",
     "expected_accepted",
     "expected_from_places",
+    "finite_draw",
     "gbv_expected_accepted",
     "gbv_tests",
     "iid",

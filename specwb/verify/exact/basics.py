@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
@@ -33,6 +34,24 @@ def minus(p: Dist, q: Dist, c: Fraction = _1) -> list[Fraction]:
 def without(p: Dist, tokens: Tokens) -> list[Fraction]:
     """p with the probability of ``tokens`` set to 0, not normalised."""
     return [_0 if y in tokens else a for y, a in enumerate(p)]
+
+
+def finite_draw(p: Dist, bits: int = 32) -> list[Fraction]:
+    """The distribution of the first x with ``cumsum(p)[x] > u``, where ``u = (w + 1/2) 2^-bits`` and
+    w is one of ``2^bits`` equally likely words: the tokens up to x have ``ceil(2^bits F(x) - 1/2)``
+    of them. It is off from p by at most ``(n - 1) 2^-(bits + 1)``, n the tokens with p > 0.
+
+    Args:
+        p: a distribution. bits: of a word, >= 0; :class:`specwb.noise.Noise` has 32.
+    Source: theorem 1.5.
+    """
+    total, below, shares = _0, 0, []
+    for a in p:
+        total += a
+        words = math.ceil(total * 2**bits - Fraction(1, 2))
+        shares.append(Fraction(words - below, 2**bits))
+        below = words
+    return shares
 
 
 def overlap(p: Dist, q: Dist) -> Fraction:
