@@ -97,7 +97,12 @@ def rounds(
     Args:
         prompts: a text or token ids, or a batch of them (rows of different lengths are fine).
         method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned; ``options`` are the method's own.
-        seed: an integer, or one a row; a row with its own seed gives the same text alone and in a batch.
+        seed: an integer, or one a row. A row's uniforms depend on its own seed and on positions
+            only, so a row with its own seed has the same distribution alone and in a batch, and the
+            same text up to rounding: logits of another batch shape differ in their last bits, which
+            decides where a uniform lies that close to a boundary of a CDF or of a test, or two
+            logits tie that closely. In float32 that happens now and then, in float64 the tests
+            compare for equality.
         eos: ids that end a row; default the target's own, ``()`` for none.
         trace: keep scores and uniforms in every step, for :func:`specwb.explain`.
         graphs: run rounds as CUDA graphs (see :mod:`specwb.graphs`); default where the device and the drafter allow it, ``False`` is
