@@ -24,7 +24,9 @@ class Check:
 
     method: str
     greedy: bool  # greedy text equals plain decoding's, all prompts in one batch
-    batch: bool  # a row alone gives the text it gives in the batch, at the temperature
+    # a row alone gives the text it gives in the batch, at the temperature; up to rounding, so in
+    # float32 a right method can miss it, where a uniform lies on a boundary (see specwb.rounds)
+    batch: bool
     pvalue: float
     tokens: int  # sampled tokens the p-value is of
     mean_tokens_per_round: float  # greedy
