@@ -125,7 +125,7 @@ def test_masking_place_by_place_is_not_conditioning() -> None:
 
 
 def test_without_replacement_accepts_at_least_as_often() -> None:
-    """Theorems 4.6 and 4.7, and what is not proved: RRSw against naive on the same candidates."""
+    """Theorems 4.6 and 4.7: RRSw, RRS and naive, and one candidate more."""
     rng, gains = random.Random(7), [0, 0]
     for _ in range(250):
         v, k = rng.choice([2, 3, 4, 5]), rng.choice([1, 2, 3, 4])
@@ -141,6 +141,9 @@ def test_without_replacement_accepts_at_least_as_often() -> None:
         gains[0] += without > independent
         gains[1] += independent > E.naive_acceptance(p, q, k)
     assert min(gains) > 50
+    p, q = laws("0 1", "1/2 1/2")  # no order between ways to draw
+    assert E.acceptance(E.naive, E.without_replacement, p, q, 2) == 1
+    assert E.rrs_acceptance(p, q, 2) == F(3, 4)
     generator = np.random.default_rng(1)
     for k in (2, 3):
         p, q = generator.dirichlet(np.full(12, 0.3), (2, 40))
@@ -149,6 +152,31 @@ def test_without_replacement_accepts_at_least_as_often() -> None:
         assert more.max() > 0.02
         assert (rrs_rate(p, q, k) - naive_rate(p, q, k)).min() > -1e-12
         assert (kseq_rate(p, q, k + 1) - kseq_rate(p, q, k)).min() > -1e-12
+
+
+def test_the_first_candidate_is_put_back_into_the_order() -> None:
+    """Theorem 4.7.2's two steps: what a rejected x leaves of the order, and E against sum min N."""
+    rng, strict = random.Random(12), 0
+    for _ in range(40):
+        v = rng.choice([2, 3, 4])
+        p, q, k = drawn(rng, v, 0), drawn(rng, v), rng.randint(1, v)
+        orders = dict(E.without_replacement(q, v))
+        later = [sum(c for o, c in orders.items() if o.index(y) >= k) for y in range(v)]
+        extra = F(0)
+        for x, y in product(range(v), repeat=2):
+            if x == y:
+                continue
+            after_x = E.norm([F(0) if z == x else b for z, b in enumerate(q)])
+            missed = sum(c for o, c in E.without_replacement(after_x, k - 1) if y not in o)
+            both = sum(c for o, c in orders.items() if o.index(y) == k - 1 < o.index(x))
+            assert missed == later[y] + both
+            if p != q:
+                rejected = max(q[x] - p[x], F(0)) / (1 - E.overlap(p, q))
+                extra += rejected * max(p[y] - q[y], F(0)) * both
+        most = sum(min(a, b) * n for a, b, n in zip(p, q, later, strict=True))
+        assert extra <= most
+        strict += 0 < extra < most
+    assert strict > 10
 
 
 def test_levels_of_recursive_rejection() -> None:

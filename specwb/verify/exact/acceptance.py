@@ -118,7 +118,8 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     """Recursive rejection without replacement accepts with ``1 - sum over ordered distinct tuples of prod_i (q_i - p_i)+(x_i)``.
 
     The sum runs over tuples as long as k or, if that is less, the support of q; it has no closed form, p_i and q_i
-    depending on the tokens before. Never less than :func:`rrs_acceptance` (theorem 4.6).
+    depending on the tokens before. Never less than :func:`rrs_acceptance` (theorem 4.6), nor
+    than ``naive`` on the same children (theorem 4.7).
 
     Args:
         p, q: target and draft law. k: number of children.
