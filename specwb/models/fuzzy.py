@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from specwb.models.backbone import Pass, Stack, rms
+from specwb.models.backbone import Pass, Stack, inverse_rms, rms
 from specwb.models.cache import KVCache
 from specwb.models.products import product
 
@@ -191,7 +191,7 @@ def unit(x: Tensor, norm: Any) -> Tensor:
     """``x`` over its root mean square, without a gain."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.rms_norm(x, (x.shape[-1],), None, norm.variance_epsilon)
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True).add_(norm.variance_epsilon))
+    return x * inverse_rms(x, norm.variance_epsilon)
 
 
 class StreamGroups(Groups):
