@@ -18,7 +18,20 @@ from rich.table import Table
 
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
-from specwb.commands.shared import DEVICE, DRAFT, DTYPE, SEED, TARGET, errors, table, wide
+from specwb.commands.shared import (
+    DEVICE,
+    DRAFT,
+    DTYPE,
+    SEED,
+    TARGET,
+    THREADS,
+    compact,
+    errors,
+    table,
+    tell,
+    use_threads,
+    wide,
+)
 from specwb.commands.train import train
 
 app = typer.Typer(
@@ -111,6 +124,8 @@ def compare(
         str, typer.Option(help="lab, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one (spec_bench/rag) or a .jsonl file in their formats.")
     ] = "lab",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     batch: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 1,
     device: DEVICE = "auto",
@@ -119,10 +134,17 @@ def compare(
     draft: DRAFT = None,
     seed: SEED = 0,
     seconds: Annotated[float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")] = 150.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the results here.")] = None,
+    threads: THREADS = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all results and texts here; - is standard output.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Also write the rows here; - is standard output.")] = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Also write the table here; - is standard output.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Also write a report with figures here.")] = None,
 ) -> None:
-    """Decode the same prompts with every method and with the transformers library, and print one table."""
+    """Decode the same prompts with every method and with the transformers library; print a table.
+
+    Speedups are over the faster of the two plain decodings, specwb's own and the library's. Where a file goes to standard
+    output, the table goes to standard error.
+    """
     from specwb import load
     from specwb.evaluation import report
     from specwb.evaluation.compare import compare as run
@@ -130,27 +152,44 @@ def compare(
     from specwb.evaluation.prompts import load_prompts
     from specwb.options import specs
 
-    for path, option in ((json_file, "--json"), (html_file, "--html")):
-        if path is not None:
+    files = {"--json": json_file, "--csv": csv_file, "--markdown": markdown_file, "--html": html_file}
+    piped = [option for option, path in files.items() if path == Path("-")]
+    if len(piped) > 1:
+        raise ValueError(f"{' and '.join(piped)}: only one of them can go to standard output; name a file")
+    for option, path in files.items():
+        if path is not None and option not in piped:
             report.check_path(path, option)
     if html_file is not None:
         report.check_plotly()
+    use_threads(threads)
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=1.0)
         frame = run(
-            model, questions, specs(methods) if methods else None, draft=draft, temperature=temperature, max_new_tokens=max_new_tokens,
-            batch=batch, seconds=seconds or None, seed=seed, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
+            model, questions, specs(methods) if methods else None, draft=draft, temperature=temperature, top_k=top_k, top_p=top_p,
+            max_new_tokens=max_new_tokens, batch=batch, seconds=seconds or None, seed=seed,
+            progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
         )  # fmt: skip
-    out = wide()
-    out.print(table(report.cells(frame), ("method", "exact")))
+    out = errors if piped else wide()
+    out.print(compact(report.cells(frame), ("method", "same text")))
+    out.print()
+    out.print(compact(report.times(frame), ("method",)))
+    out.print()
     for note in report.notes(frame.attrs):
-        out.print(note, highlight=False, markup=False, soft_wrap=True)
-    if json_file is not None:
-        report.write(json.dumps(to_json(frame), indent=1) + "\n", json_file)
-    if html_file is not None:
-        report.write(report.html(frame, shlex.join(["specwb", *sys.argv[1:]])), html_file)
+        tell(out, note)
+    command = shlex.join(["specwb", *sys.argv[1:]])
+    forms = {
+        "--json": lambda: json.dumps(to_json(frame, command), indent=1) + "\n",
+        "--csv": lambda: report.csv(frame),
+        "--markdown": lambda: report.markdown(frame),
+        "--html": lambda: report.html(frame, command),
+    }
+    for option, path in files.items():
+        if option in piped:
+            typer.echo(forms[option](), nl=False)
+        elif path is not None:
+            report.write(forms[option](), path)
     if frame.attrs["interrupted"]:
         raise typer.Exit(130)
 
@@ -167,6 +206,7 @@ def tune(
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     seconds: Annotated[float, typer.Option(min=0, help="About how long to measure, after a minute of calibration; 0 = all prompts.")] = 150.0,
     seed: SEED = 0,
+    threads: THREADS = None,
     out: Annotated[Path | None, typer.Option(help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; its calibration is used again.")] = None,
 ) -> None:
     """Predict the speedup of chains and trees from measured costs and acceptance, measure it, and name the best."""
@@ -177,6 +217,7 @@ def tune(
 
     if out is not None:
         report.check_path(out, "--out")
+    use_threads(threads)
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
     path = out or tuning.default_path(model, temperature)
@@ -187,12 +228,17 @@ def tune(
             path=path, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
         )  # fmt: skip
     screen = wide()
-    screen.print(table(tuning.cells(result), ("setting",)))
+    screen.print(compact(tuning.cells(result), ("setting",)))
+    screen.print()
     given = {"--target": target, "--draft": draft, "--device": device, "--dtype": dtype, "--prompts": prompts, "--temperature": f"{temperature:g}"}
-    usual = {"--target": "lab", "--draft": None, "--device": "auto", "--dtype": "auto", "--prompts": "lab", "--temperature": "0"}
+    given["--threads"] = None if threads is None else str(threads)
+    usual = {"--target": "lab", "--draft": None, "--device": "auto", "--dtype": "auto", "--prompts": "lab", "--temperature": "0", "--threads": None}
     options = [word for name, value in given.items() if value is not None and value != usual[name] for word in (name, value)]
-    for note in [*tuning.notes(result, options), f"kept in {path}"]:
-        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    *told, command = tuning.notes(result, options)
+    for note in told:
+        tell(screen, note)
+    for line in (command, f"kept in {path}"):  # to be copied, so never broken
+        screen.print(line, highlight=False, markup=False, soft_wrap=True)
     if result["interrupted"]:
         raise typer.Exit(130)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -21,6 +21,7 @@ DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
 BUDGET = Annotated[str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")]
 LIKE_COMPARE = Annotated[str, typer.Option(help="As for compare.")]
 SEED = Annotated[int, typer.Option(min=0, max=2**62)]
+THREADS = Annotated[int | None, typer.Option(min=1, help="CPU threads to compute with; default what torch takes.")]
 RESULTS = Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")]
 RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
 
@@ -33,6 +34,36 @@ def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
     for row in rows:
         table.add_row(*map(escape, row.values()))  # [csgd] is a name, no markup
     return table
+
+
+def compact(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
+    """A table that is no wider than it must be: no lines, headers of several words one below the other.
+
+    Only the first column folds where the terminal is narrow. ``words`` as in :func:`table`.
+    """
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    heads = {name: name.split() for name in rows[0]}
+    most = max(map(len, heads.values()))
+    for i, (name, head) in enumerate(heads.items()):
+        lines = "\n".join([""] * (most - len(head)) + [escape(word) for word in head])
+        justify: Literal["left", "right"] = "left" if name in words else "right"
+        table.add_column(lines, justify=justify, overflow="fold", no_wrap=i > 0)
+    for row in rows:
+        table.add_row(*map(escape, row.values()))
+    return table
+
+
+def tell(console: Console, note: str) -> None:
+    """A line below a table: broken between words on a terminal, whole where it is piped."""
+    console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def use_threads(threads: int | None) -> None:
+    """Compute with so many CPU threads; None leaves what there is."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
 
 
 def wide() -> Console:

@@ -6,11 +6,12 @@ tokens, one wide tree for every number of children. What is predicted is what :f
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,46 @@ from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.tree import Tree
+
+
+class CostError(ValueError):
+    """Measured times that no prediction can be made from."""
+
+
+SLACK = 0.15
+"""Times that had to be moved by more than this to be in order are measured again."""
+
+
+def in_order(seconds: Mapping[int, float]) -> dict[int, float]:
+    """The times nearest to these (least squares) in which no width is cheaper than a narrower one: isotonic regression.
+
+    A step that scores more tokens reads the same weights and does more work, so what is cheaper by measurement is noise, or
+    a kernel that starts at a width. Noise has no sign: neighbours out of order are replaced by their mean, where taking the
+    larger or the smaller of them would make every figure too large or too small. Times in order stay as they are.
+
+    Args:
+        seconds: width -> seconds of a step, in any order of the widths.
+    Returns: width -> seconds, by width; finite, > 0, never falling.
+    Raises:
+        CostError: a time is not a finite number > 0.
+    """
+    bad = {n: s for n, s in seconds.items() if not (math.isfinite(s) and s > 0)}
+    if bad:
+        raise CostError(f"seconds of a step must be finite and > 0, got {', '.join(f'{s!r} for {n} tokens' for n, s in bad.items())}; measure again")
+    pools: list[list[float]] = []
+    for n in sorted(seconds):
+        pools.append([seconds[n]])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    means = [fmean(pool) for pool in pools for _ in pool]
+    return dict(zip(sorted(seconds), means, strict=True))
+
+
+def disorder(seconds: Mapping[int, float]) -> float:
+    """By how much the furthest of these times must be moved to be in order: 0.1 is a tenth of it."""
+    ordered = in_order(seconds)
+    return max(abs(ordered[n] / s - 1) for n, s in seconds.items())
 
 
 class _Same(Drafter):
@@ -63,7 +104,8 @@ def _timed(target: Target, prompt: Sequence[int], method: Method, count: int, **
 def forward_seconds(
     model: Target, widths: Sequence[int], prompt: Prompt, *, rounds: int = 12, repeats: int = 3, temperature: float = 0.0
 ) -> dict[int, float]:
-    """Seconds of a round that scores n tokens and drafts at no cost, for every n in ``widths``: medians, the widths taking turns.
+    """Seconds of a round that scores n tokens and drafts at no cost, for every n in ``widths``: medians, the widths taking turns,
+    put in order (:func:`in_order`), so that ``v >= 1`` and no slope is negative.
 
     For ``n = 1`` it is a round of plain decoding. ``v(gamma) = t(gamma + 1) / t(1)``; a draft model is measured in the same way, and
     ``c = t_draft(1) / t_target(1)``.
@@ -71,6 +113,11 @@ def forward_seconds(
     Raises:
         ValueError: no width, one < 1, or a text beyond the context.
     """
+    return in_order(_forward_seconds(model, widths, prompt, rounds, repeats, temperature))
+
+
+def _forward_seconds(model: Target, widths: Sequence[int], prompt: Prompt, rounds: int, repeats: int, temperature: float) -> dict[int, float]:
+    """The medians as they are."""
     if not widths or min(widths) < 1:
         raise ValueError(f"widths must be integers >= 1, got {list(widths)}")
     (row,) = token_rows(model, [prompt])  # type: ignore[list-item]
@@ -132,12 +179,18 @@ class CostModel:
     target, draft: seconds of a round that scores n tokens and drafts at no cost, linear between the widths measured, at the length of text
         that is typical of what is predicted.
     opening: (target, draft) seconds of prompt processing.
-    rest: seconds a drafted level takes beyond these (choosing candidates, testing them; it may be negative), from one measured chain.
+    rest: seconds a drafted level takes beyond these (choosing candidates, testing them), from one measured chain. It may be negative, since
+        a whole round overlaps what was measured apart, but not below what the level's draft forward takes.
     chain, tree: acceptance rates by depth and rank, from one long chain and one wide tree.
     top: k -> the same rates of a tree with k children a node that are the draft's k - 1 most probable tokens and one draw from the rest. They
         are measured for each k, because the last child is accepted as it is only where it is the last.
     prompts: how many acceptance was counted on.
+    doubts: sentences on what was measured and cannot be: what it was replaced by and by how much that differs.
     contexts: "target" and "draft" -> length of text -> seconds as above: what ``target`` and ``draft`` were interpolated from.
+
+    Raises:
+        CostError: times that are not finite and > 0, a wider step cheaper than a narrower one, or a drafted level of negative
+            cost. No prediction is made from such figures, wherever they are from.
     """
 
     target: dict[int, float]
@@ -149,6 +202,17 @@ class CostModel:
     top: dict[int, list[list[float]]] = field(default_factory=dict)
     contexts: dict[str, dict[int, dict[int, float]]] = field(default_factory=dict)
     prompts: int = 0
+    doubts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for side, table in (("target", self.target), ("draft", self.draft)):
+            if disorder(table) > 1e-9:  # interpolating rounds
+                shown = ", ".join(f"{n}: {1e3 * table[n]:.3g}" for n in sorted(table))
+                raise CostError(f"{side}: a step of more tokens is cheaper than one of fewer (ms by tokens {shown}); measure again")
+        if not all(math.isfinite(s) and s >= 0 for s in self.opening):
+            raise CostError(f"opening: seconds of prompt processing must be finite and >= 0, got {self.opening}; measure again")
+        if not (math.isfinite(self.rest) and self.rest + min(self.draft.values()) >= 0):
+            raise CostError(f"rest: a drafted level would take {self.rest + min(self.draft.values()):.3g} s; measure again")
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> CostModel:
@@ -160,7 +224,7 @@ class CostModel:
         contexts = {side: {n: whole(t) for n, t in whole(table).items()} for side, table in saved["contexts"].items()}
         return cls(
             whole(saved["target"]), whole(saved["draft"]), tuple(saved["opening"]), saved["rest"], saved["chain"], saved["tree"],
-            whole(saved["top"]), contexts, saved["prompts"],
+            whole(saved["top"]), contexts, saved["prompts"], tuple(saved.get("doubts", ())),
         )  # fmt: skip
 
     @property
@@ -198,7 +262,7 @@ class CostModel:
 
 
 WIDTHS = (1, 2, 3, 4, 6, 9, 13, 21, 32)
-TURNS = 3
+TURNS, AGAIN = 3, 2  # turns in which everything is timed; further ones where the times are out of order
 LONG = 1024
 """Tokens of the long text that forwards are measured after, where the context has room for so many."""
 
@@ -227,6 +291,10 @@ def calibrate(
         rounds: how many rounds each time is a median of.
         seconds: count acceptance on no further prompt after about so long; at least on one.
         progress: called with (fraction done, text).
+    Returns: a model whose figures have sense. Times out of order by more than ``SLACK`` are measured again, twice at most;
+        what is still out of order is put in order (:func:`in_order`), a negative cost becomes 0, and ``doubts`` says so.
+    Raises:
+        CostError: a time is not a finite number > 0.
     """
     rows = token_rows(target, prompts)
     typical = sorted(rows, key=len)[len(rows) // 2]
@@ -242,14 +310,22 @@ def calibrate(
     # everything takes turns, so that a machine whose speed drifts favours none
     forwards: list[dict[str, dict[int, dict[int, float]]]] = []
     runs = []
-    for turn in range(TURNS):
-        say(turn / TURNS / 4, "forwards")
+    for turn in range(TURNS + AGAIN):
+        say(min(turn / TURNS, 1) / 4, "forwards")
         forwards.append({
-            side: {len(text): forward_seconds(model, ns, text, rounds=rounds, repeats=1, temperature=temperature) for text in texts[side]}
-            for side, model, ns in sides
+            side: {len(text): _forward_seconds(model, ns, text, rounds, 1, temperature) for text in texts[side]} for side, model, ns in sides
         })  # fmt: skip
         runs.append([_timed(model, typical, m, rounds, **shared) for model, m in ((target, plain), (draft, plain), (target, chain))])
-    contexts = {side: {len(text): {n: median(f[side][len(text)][n] for f in forwards) for n in ns} for text in texts[side]} for side, _, ns in sides}
+        raw = {(side, len(text)): {n: median(f[side][len(text)][n] for f in forwards) for n in ns} for side, _, ns in sides for text in texts[side]}
+        # not after an even number of turns: a median between a good and a bad time is neither
+        if turn + 1 == TURNS and max(map(disorder, raw.values())) <= SLACK:
+            break
+    doubts = [
+        f"{side}, after {length} tokens: steps of more tokens took less time than steps of fewer; put in order, the furthest by {by:.0%}"
+        for (side, length), table in raw.items()
+        if (by := disorder(table)) > SLACK
+    ]
+    contexts = {side: {len(text): in_order(raw[side, len(text)]) for text in texts[side]} for side, _, _ in sides}
     length = sum(map(len, rows)) / len(rows) + max_new_tokens / 2
     t, d = (_between(contexts[side], length) for side in ("target", "draft"))
     first, later = (np.median([[run[i] for run in turn] for turn in runs], axis=0) for i in (0, 1))
@@ -264,9 +340,12 @@ def calibrate(
             tally.add(target, row, **shared)
         counted += 1
     by_chain, by_tree, *by_top = (tally.rates for tally in tallies)
-    opening = (float(first[0] - t[1]), float(first[1] - d[1]))
+    opening = (max(0.0, float(first[0] - t[1])), max(0.0, float(first[1] - d[1])))
     made = CostModel(t, d, opening, 0.0, by_chain, by_tree, dict(zip(sampled, by_top, strict=True)), contexts, counted)
-    return replace(made, rest=(float(later[2]) - made.round_seconds(Tree.chain(gamma))) / gamma)
+    rest = (float(later[2]) - made.round_seconds(Tree.chain(gamma))) / gamma
+    if rest < -d[1]:
+        doubts.append(f"a round of a chain of {gamma} took less than its parts by {-rest / d[1]:.1f} draft steps a level; one is taken off")
+    return replace(made, rest=max(rest, -d[1]), doubts=tuple(doubts))
 
 
 def _texts(rows: list[list[int]], model: Target, rounds: int) -> list[list[int]]:

@@ -24,9 +24,14 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
+def plain_row(sampling: Sampling) -> str:
+    """The library's plain decoding: ``hf_greedy``, at T > 0 ``hf_sample``."""
+    return "hf_greedy" if sampling.greedy else "hf_sample"
+
+
 def default_rows(sampling: Sampling, batch: int, draft: bool) -> list[str]:
     """What the library can be asked for here: it assists and looks up one row at a time, and assists only with a draft model."""
-    rows = ["hf_greedy" if sampling.greedy else "hf_sample"]
+    rows = [plain_row(sampling)]
     if batch == 1:
         rows += ["hf_assisted", "hf_prompt_lookup"] if draft else ["hf_prompt_lookup"]
     return rows
@@ -50,14 +55,15 @@ class Library:
         self.options = self._parse(text)
         changed = [f"{n}={spell(v)}" for n, v in self.options.items() if v != ROWS[self.name][n]]
         self.key = f"{self.name}:{','.join(changed)}" if changed else self.name
-        if self.name in ("hf_greedy", "hf_sample") and (self.name == "hf_greedy") is not sampling.greedy:
-            fitting = "hf_greedy" if sampling.greedy else "hf_sample"
-            raise MethodError(f"{self.name} is not what the library does at temperature {sampling.temperature:g}; use {fitting}")
+        if self.name in ("hf_greedy", "hf_sample") and self.name != plain_row(sampling):
+            raise MethodError(f"{self.name} is not what the library does at temperature {sampling.temperature:g}; use {plain_row(sampling)}")
         self.assisted = self.name in ("hf_assisted", "hf_prompt_lookup")
         if self.assisted and batch > 1:
             raise MethodError(f"{self.name} decodes one row at a time in the library; use batch 1, not {batch}")
         if self.name == "hf_assisted" and draft is None:
-            raise MethodError(f"hf_assisted needs a draft model and {target.name!r} has none of its own; name one with draft=")
+            raise MethodError(
+                f"hf_assisted needs a draft model and {target.name!r} has none of its own; name one with draft= (--draft on the command line)"
+            )
         self.target, self.draft, self.sampling = target, draft, sampling
         if self.name == "hf_assisted":
             assert draft is not None

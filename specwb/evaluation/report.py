@@ -1,4 +1,4 @@
-"""A comparison in words: the cells of its table and the notes below it, and all of it as one HTML file."""
+"""A comparison in words: the cells of its tables and the notes below them, as text, CSV, Markdown and one HTML file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from specwb.evaluation import machine
 from specwb.evaluation.compare import PARTS
 
 if TYPE_CHECKING:
@@ -17,28 +18,71 @@ if TYPE_CHECKING:
 SPREAD = 4  # quartiles of fewer runs than this say nothing
 
 
+PLAIN = {"ar": "specwb's own plain decoding", "hf_greedy": "transformers' generate", "hf_sample": "transformers' generate"}
+"""What the plain decodings are, in words."""
+
+
 def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """The table as it is printed: one row a method, column -> text. ``frame`` is what :func:`specwb.compare` returned."""
+    """The table as it is printed: one row a method, column -> text. ``frame`` is what :func:`specwb.compare` returned.
+
+    A lossy method says so beside its name. The column of speedups is named after what they are over.
+    """
+    over = f"speedup over {frame.attrs['reference']['method']}"
+    quartiles = frame.attrs["runs"] >= SPREAD
+    return [
+        {
+            "method": row["method"] + ("" if row["lossless"] else " (LOSSY)"),
+            "tokens/s": f"{row['tokens_per_second']:.1f}",
+            over: f"{row['speedup']:.2f}x",
+            "(quartiles)": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}" if quartiles else "-",
+            "tau": f"{row['tau']:.2f}",
+            "accepted": f"{row['accepted_per_round']:.2f}",
+            "same text": "-" if row["identical"] is None else "yes" if row["identical"] else "NO",
+        }
+        for row in frame.to_dict("records")
+    ]
+
+
+def times(frame: pd.DataFrame) -> list[dict[str, str]]:
+    """Where the rounds' time goes: one row a method of this engine, column -> share."""
     out = []
     for row in frame.to_dict("records"):
-        parts = [None if pd.isna(row[p]) else row[p] for p in PARTS]
-        total = sum(p for p in parts if p is not None)
-        out.append({
-            "method": row["method"],
-            "exact": "lossless" if row["lossless"] else "LOSSY",
-            "identical": "-" if row["identical"] is None else "yes" if row["identical"] else "NO",
-            "tau": f"{row['tau']:.2f}",
-            "accepted/round": f"{row['accepted_per_round']:.2f}",
-            "tokens/s": f"{row['tokens_per_second']:.1f}",
-            "speedup": f"{row['speedup']:.2f}x",
-            "(quartiles)": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}" if frame.attrs["runs"] >= SPREAD else "-",
-            **{name: f"{p / total:.0%}" if p is not None and total else "-" for name, p in zip(PARTS, parts, strict=True)},
-        })  # fmt: skip
+        total = sum(row[p] for p in PARTS if not pd.isna(row[p]))
+        if total:
+            out.append({"method": row["method"], **{p: f"{row[p] / total:.0%}" for p in PARTS}})
     return out
 
 
+def _merged(frame: pd.DataFrame) -> list[dict[str, str]]:
+    """Both tables as one, for paper and pages that are wide enough."""
+    shares = {row["method"]: row for row in times(frame)}
+    none = dict.fromkeys(PARTS, "-")
+    return [row | {p: shares.get(name, none)[p] for p in PARTS} for name, row in zip(frame["method"], cells(frame), strict=True)]
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """The frame's rows, unrounded; the column ``over`` names what speedups are over."""
+    return frame.assign(over=frame.attrs["reference"]["method"]).to_csv(index=False)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """The table and the notes below it, as Markdown."""
+    rows = _merged(frame)
+    words = ("method", "same text")
+    lines = [list(rows[0]), ["---" if name in words else "---:" for name in rows[0]], *(row.values() for row in rows)]
+    table = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([*table, "", *(f"{note}\n" for note in notes(frame.attrs))])
+
+
+def over(facts: dict[str, Any]) -> str:
+    """What the speedups are over, and how the other plain decoding compares. ``facts``: the attributes of the frame."""
+    chosen, plain = facts["reference"]["method"], facts["reference"]["plain"]
+    others = "; ".join(f"{name} ({PLAIN[name]}) has {speed:.1f} tokens/s" for name, speed in plain.items() if name != chosen)
+    return f"speedup is over {chosen} ({PLAIN[chosen]}, {plain[chosen]:.1f} tokens/s), the faster of the plain decodings in this run; {others}"
+
+
 def notes(facts: dict[str, Any], columns: bool = False) -> list[str]:
-    """What has to be known beside the table.
+    """What has to be known beside the table; a warning comes first.
 
     Args:
         facts: the attributes of the frame.
@@ -49,15 +93,17 @@ def notes(facts: dict[str, Any], columns: bool = False) -> list[str]:
     early = ", interrupted" if facts["interrupted"] else ""
     filters = "".join(f", {name} {s[name]:g}" for name, off in (("top_k", 0), ("top_p", 1)) if s[name] != off)
     out = [
+        *machine.said(facts["machine"]),
+        f"{over(facts)}; median and quartiles of paired runs",
+        "same text: greedy tokens equal to ar's; tau: tokens a target forward; accepted: drafted tokens kept a round",
         f"{facts['device']}; " + "; ".join(f"{role} {name}" for role, name in facts["models"].items()),
         f"{facts['prompts']} of {facts['all_prompts']} prompts in {facts['runs']} runs{cut}{early}, batch {s['batch']}, "
-        f"{s['max_new_tokens']} new tokens, temperature {s['temperature']:g}{filters}, {s['dtype']}; speedup is over ar, median of paired runs; "
-        "identical: greedy tokens equal to ar's",
+        f"{s['max_new_tokens']} new tokens, temperature {s['temperature']:g}{filters}, {s['dtype']}",
     ]
-    straight = facts["non_looping"]
+    straight, chosen = facts["non_looping"], facts["reference"]["method"]
     if straight is not None and straight["runs"] < straight["of"]:
         text = f"plain greedy text loops (8 tokens three times) in {straight['of'] - straight['runs']} of {straight['of']} runs"
-        each = ", ".join(f"{name} {r['speedup']:.2f}x (tau {r['tau']:.2f})" for name, r in straight["methods"].items() if name != "ar")
+        each = ", ".join(f"{name} {r['speedup']:.2f}x (tau {r['tau']:.2f})" for name, r in straight["methods"].items() if name != chosen)
         rest = f"'no loops' is over the other {straight['runs']}" if columns else f"in the other {straight['runs']}: {each}"
         out.append(f"{text}; {rest}" if each else text)
     if facts["time_split"]["separate"]:
@@ -77,14 +123,15 @@ def html(frame: pd.DataFrame, command: str = "") -> str:
     from plotly.offline import get_plotlyjs  # only who asks for a page needs plotly
 
     facts = frame.attrs
-    rows = pd.DataFrame(cells(frame))
+    rows = pd.DataFrame(_merged(frame))
     some = facts["non_looping"]
     if columns := some is not None and 0 < some["runs"] < some["of"]:
         straight = some["methods"]
         rows["tau, no loops"] = [f"{straight[name]['tau']:.2f}" for name in frame["method"]]
         rows["speedup, no loops"] = [f"{straight[name]['speedup']:.2f}x" for name in frame["method"]]
     details = {
-        "command": command, "device": facts["device"], **facts["models"],
+        "measured": facts["began"], "command": command, "device": facts["device"], **facts["models"],
+        "sha256": ", ".join(f"{role} {digest}" for role, digest in facts["sha256"].items() if digest),
         "settings": ", ".join(f"{name} {value}" for name, value in facts["settings"].items()),
         "versions": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
     }  # fmt: skip
@@ -110,7 +157,8 @@ def _figures(frame: pd.DataFrame) -> list[tuple[go.Figure, str]]:
     split = {row["method"]: {p: row[p] for p in PARTS} for row in frame.to_dict("records") if not any(pd.isna(row[p]) for p in PARTS)}
     out = [(
         figures.comparison(frame),
-        f"Median over {facts['runs']} paired runs; the bars' whiskers are quartiles. Hatched: the transformers library on the same models. "
+        f"Over {facts['reference']['method']}, the faster plain decoding of this run. Median over {facts['runs']} paired runs; the bars' "
+        "whiskers are quartiles. Hatched: the transformers library on the same models. "
         "tau is tokens per target forward, the closing token included.",
     )]  # fmt: skip
     if lengths:
@@ -129,7 +177,7 @@ def _figures(frame: pd.DataFrame) -> list[tuple[go.Figure, str]]:
             )
         )
     if len(facts["by_category"]) > 1:
-        out.append((figures.by_category(facts["by_category"]), "The same runs, by the category of the prompt."))
+        out.append((figures.by_category(facts["by_category"], facts["reference"]["method"]), "The same runs, by the category of the prompt."))
     return out
 
 
@@ -174,7 +222,7 @@ def check_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError as error:
-        raise ValueError("--html needs plotly: pip install 'specwb[notebooks]'") from error
+        raise ValueError("--html needs plotly: pip install plotly (or, in the checkout, pip install -e '.[notebooks]')") from error
 
 
 def write(text: str, path: Path) -> None:

@@ -18,9 +18,9 @@ from statistics import median
 from typing import Any
 
 from specwb.analysis import choose_tree
-from specwb.evaluation import report
+from specwb.evaluation import machine, report
 from specwb.evaluation.compare import compare, describe, describe_device, versions
-from specwb.evaluation.cost import CostModel, calibrate
+from specwb.evaluation.cost import CostError, CostModel, calibrate
 from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
@@ -69,8 +69,11 @@ def tune(
 ) -> dict[str, Any]:
     """Calibrate, predict, measure: the cost model's forecast of chains and trees beside what :func:`specwb.compare` then finds.
 
-    Speedup is tokens/s over plain decoding's on the same prompts in the same interleaved run, as a ratio of totals, which is what the model
-    predicts. Trees are a few of different shapes and, of each kind, the one with the largest predicted speedup: for draws without
+    What is predicted is tokens/s over this engine's plain decoding (``ar``), as a ratio of totals, and it is judged by the same ratio
+    measured on the same prompts in one interleaved run. A ``speedup`` is over the fastest plain decoding of that run, this engine's or the
+    library's, and so is what is called best.
+
+    Trees are a few of different shapes and, of each kind, the one with the largest predicted speedup: for draws without
     replacement of all trees (:func:`specwb.analysis.choose_tree`), for top tokens and one draw of those with equal numbers of children on a level.
 
     Args:
@@ -80,10 +83,11 @@ def tune(
         path: where the result is kept: read first, for a calibration made with the same arguments, and written when the calibration and
             when the measurement is done.
         progress: called with (fraction done, text).
-    Returns: arguments, device, models, versions, calibrated, rows, median_error, misses, best, prompts measured, interrupted (the measurement
-        was, by Ctrl-C: what was measured until then counts), resumed.
+    Returns: arguments, device, models, versions, calibrated, rows (of each predicted and measured, over ar, and speedup, over the
+        reference), reference and machine (as :func:`specwb.compare` has them), median_error, misses, best, prompts measured, interrupted
+        (the measurement was, by Ctrl-C: what was measured until then counts), resumed.
     Raises:
-        ValueError: nodes < 2, too few questions, a file that is no result, or as :func:`specwb.compare`.
+        ValueError: nodes < 2, too few questions, a file that is no result or cannot be written, or as :func:`specwb.compare`.
     """
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
         raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
@@ -94,6 +98,9 @@ def tune(
             f"max_new_tokens must be >= 1 and leave room for a prompt in the context of {target.name!r} ({target.context}), got {max_new_tokens}"
         )
     helper = draft_model(target, draft)
+    if path is not None:  # before minutes of work
+        path.parent.mkdir(parents=True, exist_ok=True)
+        report.check_path(path, "--out")
     kinds = own_heads(target)
     calibrating, measuring = part(questions)
     result: dict[str, Any] = {
@@ -135,7 +142,8 @@ def tune(
             library=False, progress=lambda done, text: say((1 + 2 * done) / 3, f"measuring, {text}"),
         )  # fmt: skip
         used, result["interrupted"] = frame.attrs["prompts"], frame.attrs["interrupted"]
-        _measured(result["rows"], frame.set_index("method"), built)
+        result |= {name: frame.attrs[name] for name in ("reference", "machine")}
+        _measured(result["rows"], frame.set_index("method"), built, result["reference"]["method"])
     except KeyboardInterrupt:
         result["interrupted"] = True
     result["prompts"] = {"calibrated": model.prompts, "measured": used}
@@ -233,17 +241,19 @@ def _predicted(model: CostModel, setting: Setting, tokens: int, heads: dict[str,
     return row
 
 
-def _measured(rows: list[dict[str, Any]], frame: Any, built: dict[str, Method]) -> None:
+def _measured(rows: list[dict[str, Any]], frame: Any, built: dict[str, Method], over: str) -> None:
     for row in rows:
         found = frame.loc[built[row["method"]].key]
         row["tau_measured"] = float(found.tau)
         row["measured"] = round(float(found.tokens_per_second / frame.tokens_per_second["ar"]), 4)
+        row["speedup"] = round(float(found.tokens_per_second / frame.tokens_per_second[over]), 4)
         row["error"] = None if row["predicted"] is None else round(row["predicted"] / row["measured"] - 1, 4)
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest chain, tree and method as measured, or as predicted where nothing was; ``ar`` where nothing is faster than it."""
-    by = "measured" if any("measured" in row for row in rows) else "predicted"
+    """The fastest chain, tree and method by the speedup measured, or as predicted (over ar) where nothing was; ``ar`` where nothing is
+    faster than plain decoding."""
+    by = "speedup" if any("speedup" in row for row in rows) else "predicted"
 
     def fastest(*families: str) -> dict[str, Any] | None:
         known = [row for row in rows if row["family"] in families and row.get(by) is not None]
@@ -252,7 +262,7 @@ def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
     chain, tree, every = fastest("chain"), fastest("tree", "top tree"), fastest(*{row["family"] for row in rows})
     pays = every is not None and every[by] > 1
     return {
-        "by": by, "gamma": chain and int(chain["method"].partition("=")[2]), "tree": tree and tree["method"],
+        "by": "measured" if by == "speedup" else by, "gamma": chain and int(chain["method"].partition("=")[2]), "tree": tree and tree["method"],
         "method": every["method"] if pays and every else "ar", "speedup": every[by] if pays and every else 1.0,
     }  # fmt: skip
 
@@ -276,13 +286,14 @@ def _read(path: Path | None) -> dict[str, Any]:
         for found in heads.values():
             HeadCost.from_json(found)
         return {"arguments": saved["arguments"], "calibrated": saved["calibrated"], "calibrated_heads": heads}
+    except CostError as error:
+        raise TuneError(f"the calibration in {path} cannot be used ({error}); delete it, or name another file") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(f"{path} is no result of specwb tune; delete it, or name another file") from error
 
 
 def _write(result: dict[str, Any], path: Path | None) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         report.write(json.dumps({k: v for k, v in result.items() if k != "resumed"}, indent=1) + "\n", path)
 
 
@@ -292,15 +303,16 @@ def cells(result: dict[str, Any]) -> list[dict[str, str]]:
     def text(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
+    over = result.get("reference", {}).get("method")
     return [
         {
             "setting": row["method"],
-            "nodes": text(row["nodes"], "d"),
             "tau predicted": text(row["tau_predicted"], ".2f"),
             "tau measured": text(row.get("tau_measured"), ".2f"),
-            "speedup predicted": text(row["predicted"], ".2f"),
-            "speedup measured": text(row.get("measured"), ".2f"),
+            "over ar predicted": text(row["predicted"], ".2f"),
+            "over ar measured": text(row.get("measured"), ".2f"),
             "error": text(row.get("error"), "+.1%"),
+            **({f"speedup over {over}": text(row.get("speedup"), ".2f") + "x" * ("speedup" in row)} if over else {}),
         }
         for row in result["rows"]
     ]
@@ -309,11 +321,15 @@ def cells(result: dict[str, Any]) -> list[dict[str, str]]:
 def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
     """What has to be known beside the table; ``options`` are added to the command that uses the result."""
     a, model, best, prompts = result["arguments"], CostModel.from_json(result["calibrated"]), result["best"], result["prompts"]
+    reference = result.get("reference")
     out = [
+        *(machine.said(result["machine"]) if reference else []),
+        *model.doubts,
+        *([report.over(result)] if reference else []),
         f"{a['device']}; target {a['target']}; draft {a['draft']}; {a['dtype']}, temperature {a['temperature']:g}",
         f"calibrated on {prompts['calibrated']} prompts{' (taken from the file)' if result['resumed'] else ''}, measured on "
-        f"{prompts['measured']} others{', interrupted' if result['interrupted'] else ''}, {a['max_new_tokens']} new tokens; speedup is over ar, "
-        "total tokens/s over total tokens/s of one interleaved run",
+        f"{prompts['measured']} others{', interrupted' if result['interrupted'] else ''}, {a['max_new_tokens']} new tokens; predicted and "
+        f"measured over ar ({report.PLAIN['ar']}), all ratios of total tokens/s in one interleaved run",
     ]
     for side, table in model.contexts.items():
         for length, seconds in table.items():
@@ -329,6 +345,8 @@ def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
         count = sum(row.get("error") is not None for row in result["rows"])
         missed = f"; off by more than {MISS:.0%}: {', '.join(result['misses']) or 'none'}"
         out.append(f"median error {result['median_error']:.1%} over {count} settings{missed}")
-    out.append(f"best as {best['by']}: gamma {best['gamma']}; {best['tree'] or 'no tree'}; of all {best['method']}, {best['speedup']:.2f}x")
+    over = reference["method"] if reference else "ar"
+    every = f"nothing is faster than {over}" if best["method"] == "ar" else f"of all {best['method']}, {best['speedup']:.2f}x over {over}"
+    out.append(f"best as {best['by']}: gamma {best['gamma']}; {best['tree'] or 'no tree'}; {every}")
     command = ["specwb", "compare", "--methods", " ".join(dict.fromkeys(["ar", best["method"]])), *options]
     return [*out, shlex.join(command)]

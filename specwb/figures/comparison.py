@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def comparison(frame: pd.DataFrame) -> go.Figure:
     """Speedup over plain decoding of every row of :func:`specwb.compare`: median, with the quartiles as error bars.
 
-    The transformers library's rows (``hf_``) are hatched; a lossy method says so beside its name.
+    What speedups are over is named in the title where the frame says it (``attrs["reference"]``). The transformers library's
+    rows (``hf_``) are hatched; a lossy method says so beside its name.
 
     Args:
         frame: columns method, lossless, tau, tokens_per_second, speedup, speedup_low, speedup_high.
@@ -27,6 +28,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     if missing:
         raise ValueError(f"not a table of specwb.compare: no column {', '.join(missing)}")
     rows = frame.to_dict("records")
+    over = frame.attrs.get("reference", {}).get("method", "plain decoding")
     names = [r["method"] + ("" if r["lossless"] else " (LOSSY)") for r in rows]
     library = [str(r["method"]).startswith("hf_") for r in rows]
     speed = [r["speedup"] for r in rows]
@@ -45,7 +47,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
             customdata=[[r["tau"], r["tokens_per_second"]] for r in rows],
             hovertemplate="%{y}: %{x:.2f}x<br>tau %{customdata[0]:.2f}<br>%{customdata[1]:.1f} tokens/s<extra></extra>",
         ),
-        title={"text": "Speedup over plain decoding (dashed: 1)", "x": 0, "xref": "paper"},
+        title={"text": f"Speedup over {over} (dashed: 1)", "x": 0, "xref": "paper"},
         annotations=[
             {
                 "x": 1, "xref": "paper", "y": name, "text": f"{r['speedup']:.2f}x, tau {r['tau']:.2f}", "showarrow": False,
@@ -54,7 +56,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
             for r, name in zip(rows, names, strict=True)
         ],
         shapes=[{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": CLOSING, "dash": "dash", "width": 2}}],
-        xaxis={"title": {"text": "tokens/s over plain decoding's, same prompts"}, "range": [0, reach], "zeroline": True},
+        xaxis={"title": {"text": f"tokens/s over {over}'s, same prompts"}, "range": [0, reach], "zeroline": True},
         yaxis={"autorange": "reversed", "type": "category", "automargin": True},
         height=140 + 44 * max(1, len(rows)),
         showlegend=False,

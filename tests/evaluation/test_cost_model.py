@@ -10,7 +10,8 @@ import torch
 
 import specwb
 from specwb import analysis
-from specwb.evaluation.cost import CostModel, accepted_by_rank, calibrate, forward_seconds
+from specwb.evaluation import cost
+from specwb.evaluation.cost import CostError, CostModel, accepted_by_rank, calibrate, disorder, forward_seconds, in_order
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 
@@ -101,6 +102,111 @@ def test_calibrate(temperature):
     assert (len(made.chain), len(made.tree), len(made.tree[0])) == (3, 2, 2)
     assert made.c > 0
     assert all(a > b for a, b in pairwise(made.reach(specwb.Tree.chain(3))))
-    # the chain that was measured is predicted as it was measured
-    assert made.round_seconds(specwb.Tree.chain(3)) > made.target[1]
-    assert 0 < made.speedup(specwb.Tree.branching(2, 1), 20) < 3
+    # scoring four tokens and drafting three costs no less than one token, whatever the machine did meanwhile
+    assert made.round_seconds(specwb.Tree.chain(3)) >= made.target[1]
+    assert list(made.target.values()) == sorted(made.target.values())
+    assert 0 < made.speedup(specwb.Tree.branching(2, 1), 20) < 4
+
+
+def test_times_in_order_by_hand():
+    assert in_order({4: 4.0, 1: 1.0, 2: 1.0}) == {1: 1.0, 2: 1.0, 4: 4.0}
+    # the means of neighbours out of order, also where one mean falls below the pool before it
+    assert in_order({1: 2.0, 2: 1.0, 3: 3.0}) == {1: 1.5, 2: 1.5, 3: 3.0}
+    assert in_order({1: 1.0, 2: 4.0, 3: 3.0, 4: 2.0}) == {1: 1.0, 2: 3.0, 3: 3.0, 4: 3.0}
+    assert in_order({1: 3.0, 2: 4.0, 3: 1.0, 4: 8.0}) == pytest.approx({1: 8 / 3, 2: 8 / 3, 3: 8 / 3, 4: 8.0})
+    assert disorder({1: 2.0, 2: 1.0, 3: 3.0}) == 0.5
+    assert disorder({1: 1.0, 2: 1.0}) == 0
+    for bad in (float("nan"), float("inf"), 0.0, -1.0):
+        with pytest.raises(CostError, match=f"finite and > 0, got {bad!r} for 2 tokens"):
+            in_order({1: 1.0, 2: bad})
+
+
+def test_times_in_order_are_the_nearest_ones():
+    """Least squares: no other never-falling times of a fine grid are nearer."""
+    seconds = {1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5}
+    found = in_order(seconds)
+    grid = [x / 4 for x in range(4, 13)]
+
+    def distance(times):
+        return sum((a - b) ** 2 for a, b in zip(times, seconds.values(), strict=True))
+
+    every = [(a, b, c, d) for a in grid for b in grid if b >= a for c in grid if c >= b for d in grid if d >= c]
+    assert distance(found.values()) <= min(map(distance, every))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": {1: 1.0, 2: 0.5}}, "target: a step of more tokens is cheaper than one of fewer"),
+        ({"draft": {1: 0.1, 2: 0.2, 4: 0.1}}, "draft: a step of more tokens is cheaper"),
+        ({"target": {1: float("nan")}}, "finite and > 0, got nan for 1 tokens"),
+        ({"opening": (-1.0, 0.0)}, "seconds of prompt processing must be finite and >= 0"),
+        ({"opening": (0.0, float("nan"))}, "seconds of prompt processing"),
+        ({"rest": -0.11}, "a drafted level would take"),
+        ({"rest": float("nan")}, "a drafted level would take nan s"),
+    ],
+)
+def test_no_prediction_is_made_from_figures_without_sense(changes, message):
+    with pytest.raises(CostError, match=message):
+        model(**changes)
+
+
+WIDE, FALLING = {n: 1.0 + n / 10 for n in cost.WIDTHS}, {n: 2.0 - n / 20 for n in cost.WIDTHS}
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Forwards take what is said, turn by turn; the last one goes on. A round takes a second, of the chain as long as said."""
+    turns, asked = [], []
+
+    def forwards(model, widths, prompt, rounds, repeats, temperature):
+        asked.append(len(prompt))
+        table = turns[min((len(asked) - 1) // 4, len(turns) - 1)]  # four tables a turn
+        return {n: table[n] for n in widths}
+
+    def timed(target, prompt, method, count, **settings):
+        return 3.0, timed.chain if method.key.startswith("sps") else 1.0
+
+    timed.chain = 5.0
+    monkeypatch.setattr(cost, "_forward_seconds", forwards)
+    monkeypatch.setattr(cost, "_timed", timed)
+
+    def run(*tables, chain=5.0):
+        turns[:], asked[:], timed.chain = tables, [], chain
+        made = calibrate(tiny.target(), tiny.draft(), PROMPTS[:1], gamma=3, tree=(2, 2), max_new_tokens=6, rounds=4)
+        return made, len(asked) // 4
+
+    return run
+
+
+def test_times_out_of_order_are_measured_again(scripted):
+    """One falling turn of three is no matter, two are outvoted by two more; what falls for good is put in order and said."""
+    assert scripted(WIDE)[1] == cost.TURNS
+    made, turns = scripted(FALLING, WIDE, WIDE)
+    assert (turns, made.doubts) == (cost.TURNS, ())
+    assert made.target == pytest.approx(WIDE)
+    made, turns = scripted(FALLING, FALLING, WIDE)
+    assert (turns, made.doubts) == (cost.TURNS + cost.AGAIN, ())
+    assert made.target == pytest.approx(WIDE)
+    made, turns = scripted(FALLING)
+    assert turns == cost.TURNS + cost.AGAIN
+    assert len(set(made.target.values())) == 1
+    assert made.v(6) == 1.0
+    assert len(made.doubts) == 4
+    assert made.doubts[0].startswith("target, after 3 tokens: steps of more tokens took less time than steps of fewer")
+    with pytest.raises(CostError, match="finite and > 0"):
+        scripted(WIDE | {4: float("nan")})
+
+
+def test_a_round_cheaper_than_its_parts_costs_nothing_less_than_no_drafting(scripted):
+    made, _ = scripted(WIDE, chain=0.1)
+    assert made.rest == -made.draft[1]
+    assert made.round_seconds(specwb.Tree.chain(3)) >= made.target[1]
+    assert "took less than its parts" in made.doubts[0]
+    assert scripted(WIDE, chain=5.5)[0].doubts == ()
+    assert scripted(WIDE)[0].opening == (pytest.approx(3 - WIDE[1]), pytest.approx(3 - WIDE[1]))
+
+
+def test_openings_are_never_negative(scripted, monkeypatch):
+    monkeypatch.setattr(cost, "_timed", lambda target, prompt, method, count, **settings: (0.1, 5.0))
+    assert scripted(WIDE)[0].opening == (0.0, 0.0)

@@ -14,10 +14,20 @@ import pytest
 import tiny
 
 from specwb import figures
-from specwb.evaluation import report
+from specwb.evaluation import compare as module
+from specwb.evaluation import machine, report
 from specwb.evaluation.compare import PARTS, compare
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11], [4]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet():
+    """The calibration step takes as long every time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "one_step", lambda target: lambda: 1.0)
+        patch.setattr(machine, "load_average", lambda: 0.0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +54,7 @@ def test_the_page_has_all_figures_and_asks_for_nothing(page):
 
 def test_the_page_says_what_was_measured(frame, page):
     text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    for row in report.cells(frame):
+    for row in [*report.cells(frame), *report.times(frame)]:
         assert all(f"<td>{html.escape(value)}</td>" in text for value in row.values())
     assert "no loops" in text
     assert "specwb compare --methods &#x27;sps &lt;b&gt;&#x27;" in text
@@ -64,22 +74,51 @@ def test_a_browser_draws_all_figures(page, tmp_path):
 
 
 def test_cells_and_notes(frame):
+    over = frame.attrs["reference"]["method"]
     rows = {row["method"]: row for row in report.cells(frame)}
     assert rows["ar"]["tau"] == "1.00"
-    assert rows["ar"]["speedup"] == "1.00x"
-    assert rows["ar"]["(quartiles)"] == "1.00-1.00"
-    assert rows["sps"]["identical"] == "yes"
-    assert all(rows["hf_greedy"][p] == "-" for p in PARTS)
-    assert sum(int(rows["sps"][p].rstrip("%")) for p in PARTS) == pytest.approx(100, abs=2)
+    assert rows[over][f"speedup over {over}"] == "1.00x"
+    assert rows[over]["(quartiles)"] == "1.00-1.00"
+    assert rows["sps"]["same text"] == "yes"
+    shares = {row["method"]: row for row in report.times(frame)}
+    assert list(shares) == ["ar", "sps", "mcsd:tree=3-1"]  # nothing is known of the library's
+    assert sum(int(shares["sps"][p].rstrip("%")) for p in PARTS) == pytest.approx(100, abs=2)
+    assert any(note.startswith(f"speedup is over {over} (") and "faster of the plain decodings" in note for note in report.notes(frame.attrs))
     few = compare(tiny.target(), PROMPTS[:2], ["ar"], max_new_tokens=4, temperature=0.5, top_k=7, library=False)
-    (row,) = report.cells(few)
-    assert (row["identical"], row["(quartiles)"]) == ("-", "-")
-    assert "temperature 0.5, top_k 7, float32" in report.notes(few.attrs)[1]
+    row, twin = report.cells(few)
+    assert (row["same text"], row["(quartiles)"], twin["method"]) == ("-", "-", "hf_sample")
+    assert "temperature 0.5, top_k 7, float32" in "\n".join(report.notes(few.attrs))
+
+
+def test_a_lossy_method_says_so_beside_its_name(frame):
+    changed = frame.assign(lossless=frame["method"] != "sps")
+    changed.attrs = frame.attrs
+    assert [row["method"] for row in report.cells(changed)][:3] == ["ar", "sps (LOSSY)", "mcsd:tree=3-1"]
+    assert "| sps (LOSSY) |" in report.markdown(changed)
+
+
+def test_csv_and_markdown(frame):
+    over = frame.attrs["reference"]["method"]
+    lines = report.csv(frame).splitlines()
+    assert lines[0].startswith("method,lossless,identical,tau,accepted_per_round,tokens_per_second,speedup")
+    assert len(lines) == 1 + len(frame)
+    assert all(line.endswith(f",{over}") for line in lines[1:])
+    text = report.markdown(frame).splitlines()
+    assert f"speedup over {over}" in text[0]
+    assert [line.split(" | ")[0] for line in text[2 : 2 + len(frame)]] == [f"| {name}" for name in frame["method"]]
+    assert len({line.count("|") for line in text[: 2 + len(frame)]}) == 1
+    assert text[-1] == report.notes(frame.attrs)[-1]
+
+
+def test_a_busy_machine_is_warned_of_first(frame):
+    facts = dict(frame.attrs) | {"machine": frame.attrs["machine"] | {"busy": True}}
+    assert not any("BUSY" in note for note in report.notes(frame.attrs))
+    assert report.notes(facts)[0].startswith("BUSY MACHINE: 0 of ")
 
 
 def test_notes_tell_of_loops_cuts_and_a_second_pass(frame):
     facts = dict(frame.attrs) | {"cut_prompts": 2, "time_split": {"separate": True, "tokens": {}}}
-    figures_of = {"ar": {"speedup": 1, "tau": 1}, "sps": {"speedup": 1.234, "tau": 2.345}}
+    figures_of = {facts["reference"]["method"]: {"speedup": 1, "tau": 1}, "sps": {"speedup": 1.234, "tau": 2.345}}
     facts["non_looping"] = {"runs": 3, "of": 4, "prompts": 3, "methods": figures_of}
     text = "\n".join(report.notes(facts))
     assert "2 cut to the context" in text
@@ -92,7 +131,7 @@ def test_notes_tell_of_loops_cuts_and_a_second_pass(frame):
 
 def test_a_comparison_of_nothing_but_plain_decoding_is_drawn_too():
     page = report.html(compare(tiny.target(), PROMPTS[:1], ["ar"], max_new_tokens=2, temperature=1.0, library=False))
-    assert "Speedup over plain decoding" in page
+    assert re.search(r"Speedup over (ar|hf_sample) \(dashed: 1\)", page)
     assert "Acceptance by depth" not in page
     assert "no loops" not in page
 

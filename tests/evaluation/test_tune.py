@@ -11,11 +11,19 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.evaluation import compare as comparing
 from specwb.evaluation import head_cost
 from specwb.evaluation import tune as tuning
 from specwb.evaluation.cost import CostModel
 from specwb.evaluation.prompts import Question
 from specwb.methods import spell
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """The calibration step takes as long every time: nothing is measured again because other tests run beside these."""
+    monkeypatch.setattr(comparing, "one_step", lambda target: lambda: 1.0)
+
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "far", "off"]
 
@@ -118,6 +126,12 @@ def test_a_run_is_kept_and_taken_up_again(pair, calibrated, tmp_path, monkeypatc
     assert set(first["misses"]) == {name for name, row in rows.items() if abs(row["error"] or 0) > 0.15}
     speed = frames[0].set_index("method").tokens_per_second
     assert rows["pld"]["measured"] == pytest.approx(speed["pld"] / speed["ar"], abs=1e-3)
+    over = first["reference"]["method"]
+    assert set(first["reference"]["plain"]) == {"ar", "hf_sample"}
+    assert rows["pld"]["speedup"] == pytest.approx(speed["pld"] / speed[over], abs=1e-3)
+    assert any(f"speedup is over {over}" in line for line in tuning.notes(first))
+    assert any(line.startswith("machine: ") for line in tuning.notes(first))
+    assert tuning.cells(first)[0][f"speedup over {over}"].endswith("x")
     assert rows["sps:gamma=4"]["measured"] == pytest.approx(speed["sps"] / speed["ar"], abs=1e-3)  # the default, under its own name
     saved = json.loads(path.read_text())
     assert saved["median_error"] == first["median_error"]
@@ -147,23 +161,24 @@ def test_an_interruption_keeps_what_there_is(pair, calibrated, tmp_path, monkeyp
     assert result["best"]["by"] == "predicted"
     assert all("measured" not in row for row in result["rows"])
     assert any("best as predicted" in line for line in tuning.notes(result))
-    assert {cell["speedup measured"] for cell in tuning.cells(result)} == {"-"}
+    assert {cell["over ar measured"] for cell in tuning.cells(result)} == {"-"}
+    assert not any(name.startswith("speedup") for name in tuning.cells(result)[0])  # nothing is known of the library's
     assert tuning.tune(target, questions(3), **settings)["resumed"]
     assert len(calibrated) == 1
 
 
 def test_best():
     rows = [
-        {"method": "sps:gamma=2", "family": "chain", "predicted": 1.5, "measured": 1.1},
-        {"method": "sps:gamma=3", "family": "chain", "predicted": 1.2, "measured": 1.2},
-        {"method": "mcsd:tree=2", "family": "tree", "predicted": 2.0, "measured": 1.15},
-        {"method": "pld", "family": "prompt lookup", "predicted": None, "measured": 1.3},
+        {"method": "sps:gamma=2", "family": "chain", "predicted": 1.5, "measured": 1.3, "speedup": 1.1},
+        {"method": "sps:gamma=3", "family": "chain", "predicted": 1.2, "measured": 1.4, "speedup": 1.2},
+        {"method": "mcsd:tree=2", "family": "tree", "predicted": 2.0, "measured": 1.35, "speedup": 1.15},
+        {"method": "pld", "family": "prompt lookup", "predicted": None, "measured": 1.5, "speedup": 1.3},
     ]
     assert tuning._best(rows) == {"by": "measured", "gamma": 3, "tree": "mcsd:tree=2", "method": "pld", "speedup": 1.3}
     for row in rows:
-        del row["measured"]
+        del row["measured"], row["speedup"]
     assert tuning._best(rows) == {"by": "predicted", "gamma": 2, "tree": "mcsd:tree=2", "method": "mcsd:tree=2", "speedup": 2.0}
-    slow = [{**rows[0], "measured": 0.9}]
+    slow = [{**rows[0], "measured": 1.1, "speedup": 0.9}]  # faster than ar, not than the library
     assert tuning._best(slow) == {"by": "measured", "gamma": 2, "tree": None, "method": "ar", "speedup": 1.0}
 
 
@@ -174,6 +189,13 @@ def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
         other.write_text(text)
         with pytest.raises(tuning.TuneError, match="is no result of specwb tune"):
             tuning.tune(target, questions(3), draft=draft, path=other)
+    falling = asdict(model()) | {"target": {1: 2.0, 2: 1.0}}
+    other.write_text(json.dumps({"arguments": {}, "calibrated": falling}))
+    with pytest.raises(tuning.TuneError, match=r"cannot be used \(target: a step of more tokens is cheaper"):
+        tuning.tune(target, questions(3), draft=draft, path=other)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="is a folder"):
+        tuning.tune(target, questions(3), draft=draft, path=tmp_path / "folder")
     for changes, message in (
         ({"nodes": 1}, "nodes, the root included, must be an integer >= 2"),
         ({"temperature": -1}, "temperature must be >= 0"),
@@ -199,7 +221,7 @@ def test_command_line(pair, monkeypatch, capsys, tmp_path):
     code, text, err = call(monkeypatch, capsys, "tune", *options)
     assert code == 0, err
     assert all(
-        word in text for word in ("speedup predicted", "sps:gamma=5", "mcsd:tree=2-1,draw=top", "pld", "median error", "calibrated on 1 prompts")
+        word in text for word in ("predicted", "over ar", "sps:gamma=5", "mcsd:tree=2-1,draw=top", "pld", "median error", "calibrated on 1 prompts")
     )
     assert "specwb compare --methods" in text.splitlines()[-2]
     assert f"--prompts {file} --temperature 1" in text.splitlines()[-2]

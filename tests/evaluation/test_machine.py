@@ -1,0 +1,108 @@
+"""Whether the machine was quiet: by a clock of the tests' own, never a real one."""
+
+from __future__ import annotations
+
+import math
+from itertools import chain, repeat
+
+import pytest
+import tiny
+
+from specwb.evaluation import machine
+from specwb.evaluation.machine import SHARE, SLOW, Watch, one_step, others_load, said
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A minute passes between the first and the last look, in which this process computes on one of two CPUs."""
+    monkeypatch.setattr(machine.time, "monotonic", chain([0.0], repeat(60.0)).__next__)
+    monkeypatch.setattr(machine.time, "process_time", chain([0.0], repeat(60.0)).__next__)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(machine.torch, "get_num_threads", lambda: 2)
+
+    def load(*values: float | None) -> None:
+        monkeypatch.setattr(machine, "load_average", iter(values).__next__)
+
+    load(0.1, 0.1)
+    return load
+
+
+def watch(*seconds: float) -> Watch:
+    """One that has seen these steps, three a look; the first one warms up."""
+    made = Watch(iter([99.0, *seconds]).__next__)
+    for _ in range(len(seconds) // machine.STEPS - 1):
+        made.look()
+    return made
+
+
+def test_a_look_is_a_median_and_is_judged_by_the_fastest_step(clock):
+    made = watch(1.2, 1.0, 9.0, 1.3, 1.4, 1.1)
+    assert made.looks == [1.2, 1.3]
+    assert (made.fastest, made.last) == (1.0, 1.3)
+    assert [made.slow(s) for s in (1.0, SLOW, SLOW + 1e-9)] == [False, False, True]
+
+
+def test_facts_count_what_was_disturbed(clock):
+    made = watch(*[1.0] * 3, *[2.0] * 3, *[3.0] * 3)
+    facts = made.facts([1.0] * 8 + [2.0, 3.0], again=1)
+    assert (facts["runs"], facts["disturbed"], facts["measured_again"], facts["step_seconds"]) == (10, 2, 1, 1.0)
+    assert facts["spread"] == [1.5, 2.0, 2.5]
+    assert facts["busy"]
+    clock(0.1, 0.1)
+    assert SHARE * 10 == 1
+    assert not watch(1.0, 1.0, 1.0).facts([1.0] * 9 + [2.0], again=0)["busy"]
+
+
+def test_the_load_of_others_is_what_the_average_has_beyond_our_own():
+    """By the definition of the load average, from its own recursion."""
+    average, kept = 0.4, math.exp(-5 / 60)
+    for _ in range(30):  # every five seconds, with three threads running
+        average = average * kept + 3.0 * (1 - kept)
+    assert others_load(0.4, average, 150, own=2.0) == pytest.approx(1.0)
+    assert others_load(0.4, average, 150, own=3.5) == 0
+    assert others_load(0.7, 2.7, 10, own=2.0) == 0.7  # too short to tell: what was there before
+
+
+@pytest.mark.parametrize(("after", "busy"), [(1.0, False), (2.5, True)])
+def test_a_loaded_machine_is_busy_though_every_step_is_alike(clock, after, busy):
+    """Two threads of others all the time make every step slow, the fastest too."""
+    clock(1.0, after)
+    facts = watch(1.0, 1.0, 1.0).facts([1.0] * 4, again=0)
+    assert facts["load"] == [1.0, after]
+    assert facts["others"] == pytest.approx((after - 1 / math.e) / (1 - 1 / math.e) - 1, abs=0.01)
+    assert facts["busy"] is busy
+
+
+def test_a_system_without_a_load_average(clock, monkeypatch):
+    clock(None, None)
+    facts = watch(1.0, 1.0, 1.0).facts([1.0], again=0)
+    assert facts["load"] is None is facts["others"]
+    (line,) = said(facts)
+    assert "load" not in line
+    monkeypatch.undo()
+    monkeypatch.delattr(machine.os, "getloadavg", raising=False)
+    assert machine.load_average() is None
+
+
+def test_the_warning_comes_first_and_says_what_to_do(clock):
+    clock(4.0, 4.0)
+    facts = watch(1.0, 1.0, 1.0).facts([1.0, 2.0], again=1)
+    warning, line = said(facts)
+    assert warning == (
+        "BUSY MACHINE: 1 of 2 runs were disturbed, other programs kept 3 threads busy on 2 CPUs: these speeds are not to be "
+        "relied on. Close other programs, or compute with fewer threads (--threads 1) and measure again."
+    )
+    assert line.startswith("machine: 2 threads; a fixed step between runs took 1000.00 ms at its fastest, 1.00x that in the median")
+    assert "beside 1 of 2 runs it took over 1.3x, 1 runs were measured again; load average 4 before and 4 after" in line
+    assert "--threads" not in said(facts | {"threads": 1})[0]
+    assert len(said(facts | {"busy": False})) == 1
+
+
+def test_the_step_is_the_targets_own_forward():
+    calls = []
+    hook = tiny.target().model.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        assert one_step(tiny.target())() > 0
+    finally:
+        hook.remove()
+    assert calls == [1]
