@@ -1,0 +1,117 @@
+"""specwb compare as it is printed: narrow terminals, pipes, files. The comparison itself is made once, of tiny models."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import pytest
+import tiny
+import torch
+from terminal import call
+
+import specwb
+from specwb.evaluation import compare as module
+from specwb.evaluation import machine
+from specwb.methods import METHODS
+
+LONG = "hf_assisted:gamma=3,schedule=constant,confidence=0"
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """A row for every method, with figures as long as they get."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "one_step", lambda target: lambda: 1.0)
+        patch.setattr(machine, "load_average", lambda: 0.0)
+        made = module.compare(tiny.target(), [[1, 2, 3], [5, 6]], ["sps"], draft=tiny.draft(), max_new_tokens=4, library=False)
+    first, _, last = made.to_dict("records")
+    wide = {"tokens_per_second": 12345.6, "speedup": 10.23, "speedup_low": 10.11, "speedup_high": 11.25, "tau": 14.25}
+    names = [*METHODS, "hf_greedy", "hf_prompt_lookup", LONG]
+    rows = [{**(last if name.startswith("hf_") else first), **wide, "method": name} for name in names]
+    full = pd.DataFrame(rows)
+    full.attrs = dict(made.attrs) | {"runs": 19}
+    return full
+
+
+@pytest.fixture
+def command(frame, monkeypatch, capsys):
+    """``specwb compare`` with that result: exit code, output, errors."""
+    monkeypatch.setattr(specwb, "load", lambda name, **options: tiny.target())
+    monkeypatch.setattr(module, "compare", lambda *args, **kwargs: frame)
+    return lambda *options, **settings: call(monkeypatch, capsys, "compare", *options, **settings)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    code, out, err = command(terminal=True)
+    assert code == 0, err
+    lines = [line.rstrip() for line in out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
+    assert max(map(len, lines)) <= columns
+    for name in [*METHODS, "hf_prompt_lookup"]:
+        whole = [line.split() for line in lines if line.split()[:1] == [name]]
+        assert whole[0] == [name, "12345.6", "10.23x", "10.11-11.25", "14.25", "0.00", "yes"]
+        assert len(whole) == 1 + (not name.startswith("hf_"))  # the second is its shares of time
+    head = " ".join(" ".join(lines[:3]).split())
+    assert all(word in head for word in ("speedup", "over", frame.attrs["reference"]["method"], "(quartiles)", "tau", "tokens/s"))
+
+
+def test_piped_output_is_plain_and_no_wider_than_needed(command, frame):
+    code, out, _ = command()
+    assert code == 0
+    assert not set(out) & set("│┃━─\x1b")
+    table = out.splitlines()[: 3 + len(frame)]
+    assert max(len(line.rstrip()) for line in table) <= len(LONG) + 60
+    assert any(line.startswith(LONG + " ") for line in table)
+    assert any(line.startswith("speedup is over ") for line in out.splitlines())
+
+
+def test_files(command, frame, tmp_path):
+    paths = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "markdown")}
+    code, out, err = command(*(word for name, path in paths.items() for word in (f"--{name}", str(path))))
+    assert (code, err) == (0, "")
+    assert out
+    document = json.loads(paths["json"].read_text())
+    assert document["command"].startswith("specwb compare --json ")
+    assert [row["method"] for row in document["rows"]] == list(frame["method"])
+    assert {"schema_version", "commit", "began", "threads", "sha256", "outputs"} <= set(document)
+    assert len(pd.read_csv(io.StringIO(paths["csv"].read_text()))) == len(frame)
+    assert paths["markdown"].read_text().startswith("| method |")
+
+
+@pytest.mark.parametrize(("option", "start"), [("--json", "{"), ("--csv", "method,"), ("--markdown", "| method |")])
+def test_a_dash_is_standard_output_and_nothing_else_is_there(command, option, start):
+    code, out, err = command(option, "-")
+    assert code == 0
+    assert out.startswith(start)
+    assert "tokens/s" in err
+    if option == "--json":
+        assert json.loads(out)["command"] == "specwb compare --json -"
+
+
+def test_only_one_file_can_be_standard_output(command):
+    code, out, err = command("--json", "-", "--csv", "-")
+    assert (code, out) == (2, "")
+    assert err.strip() == "error: --json and --csv: only one of them can go to standard output; name a file"
+
+
+def test_threads(command, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    assert command("--threads", "3")[0] == 0
+    assert asked == [3]
+    assert command()[0] == 0
+    assert asked == [3]
+    code, _, err = command("--threads", "0")
+    assert code == 2
+    assert "--threads" in err
+
+
+def test_filters_reach_the_comparison(frame, command, monkeypatch):
+    given = {}
+    monkeypatch.setattr(module, "compare", lambda *args, **kwargs: given.update(kwargs) or frame)
+    assert command("--temperature", "0.5", "--top-k", "7", "--top-p", "0.9")[0] == 0
+    assert (given["temperature"], given["top_k"], given["top_p"]) == (0.5, 7, 0.9)
