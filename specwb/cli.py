@@ -110,7 +110,7 @@ def generate(
         same = f"; greedy text {'identical' if plain.tokens == ours.tokens else 'NOT identical'}" if temperature == 0 else ""
         say(
             f"warm, one run each: {ours.tokens_per_second:.1f} tokens/s, plain decoding {plain.tokens_per_second:.1f}: "
-            f"speedup {ours.tokens_per_second / plain.tokens_per_second:.2f}x{same}"
+            f"speedup {ours.tokens_per_second / plain.tokens_per_second:.2f}x over ar, specwb's own{same}"
         )
 
 

@@ -149,7 +149,7 @@ def test_chat_applies_the_template(monkeypatch, capsys, lab):
 def test_baseline_is_measured_when_asked_for(monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8", "--baseline")
     assert code == 0
-    assert re.search(r"warm, one run each: [\d.]+ tokens/s, plain decoding [\d.]+: speedup [\d.]+x; greedy text identical", err)
+    assert re.search(r"warm, one run each: [\d.]+ tokens/s, plain decoding [\d.]+: speedup [\d.]+x over ar, specwb's own; greedy text identical", err)
 
 
 def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):

@@ -16,6 +16,12 @@ from specwb.commands.shared import DEVICE, DRAFT, DTYPE, LIKE_COMPARE, RESTART, 
 reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
 
 
+OVER = (
+    "Speedups measured here are over ar, plain decoding by specwb itself, round by round without prompt processing. The library's "
+    "may be faster on this machine: specwb compare measures both and says which."
+)
+
+
 @reproduce.command("mcsd")
 def reproduce_mcsd(
     out: RESULTS = Path("build/reproduce/mcsd.json"),
@@ -265,10 +271,12 @@ def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:
     document = report()
     store.save(final=True)
     screen = wide()
-    for title, rows in system.tables(document):
+    shown = system.tables(document)
+    for title, rows in shown:
         screen.print(title, highlight=False, markup=False)
         screen.print(table(rows, ("tree", "text", "best", "setting", "method", "by depth")))
-    for note in [*system.notes(document), f"kept in {store.path}"]:
+    over = [OVER] if any(name.startswith("speedup") for _, rows in shown for name in rows[0]) else []
+    for note in [*system.notes(document), *over, f"kept in {store.path}"]:
         screen.print(note, highlight=False, markup=False, soft_wrap=True)
     if interrupted:
         raise typer.Exit(130)

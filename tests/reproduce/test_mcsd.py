@@ -252,6 +252,7 @@ def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     assert len(document["verdicts"]) == 2
     assert all(v["statement"] in out for v in document["verdicts"])
     assert "none known" in out
+    assert "Speedups measured here are over ar, plain decoding by specwb itself" in out
     code, _, err = call(monkeypatch, capsys, *options, "--seed", "1")
     assert code == 2
     assert "measured with seed = 0, now it is 1" in err
