@@ -52,11 +52,16 @@ def main() -> None:
                 methods.append(f"{kind}:nodes={n},depth={depth},top=4")
         frame = compare(target, interleave(load_prompts("lab"))[: args.prompts], list(dict.fromkeys(methods)), library=False, **shared)
         rows = frame.set_index("method")
-        print(f"T = {float(text):g}")
+        print(f"T = {float(text):g}, speedup over {frame.attrs['reference']['method']}")
         print(rows[["identical", "tau", "tokens_per_second", "speedup", "speedup_low", "speedup_high"]].round(2).to_string(), flush=True)
         depths = {key: [round(a / t, 3) for a, t in table if t] for key, table in frame.attrs["acceptance_by_depth"].items()}
         document |= {k: frame.attrs[k] for k in ("device", "models", "versions", "prompts")}
-        document["tables"][text] = {"rates": rates, "acceptance_by_depth": depths, "rows": frame.drop(columns=["identical"]).to_dict("records")}
+        document["tables"][text] = {
+            "rates": rates,
+            "reference": frame.attrs["reference"],
+            "acceptance_by_depth": depths,
+            "rows": frame.drop(columns=["identical"]).to_dict("records"),
+        }
         if args.out:
             args.out.write_text(json.dumps(document, indent=1, default=float) + "\n")
 
