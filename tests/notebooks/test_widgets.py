@@ -155,8 +155,10 @@ def test_comparison_shows_the_table():
 
 def test_comparison_of_a_real_run():
     frame = specwb.compare(tiny.target(), tiny.PROMPTS, ["ar", "sps"], draft=tiny.draft(), max_new_tokens=8, library=False)
-    (bars,) = figures.comparison(frame).data
-    assert list(bars.y) == ["ar", "sps"]
+    drawn = figures.comparison(frame)
+    (bars,) = drawn.data
+    assert list(bars.y) == ["ar", "sps", "hf_greedy"]
+    assert drawn.layout.title.text == f"Speedup over {frame.attrs['reference']['method']} (dashed: 1)"
     assert list(bars.x) == list(frame.speedup)
 
 
