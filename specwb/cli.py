@@ -63,7 +63,6 @@ def generate(
     """Stream a text as it is decoded, drafted tokens apart from closing tokens; standard output gets the text and nothing else."""
     import specwb
     from specwb.engine import token_rows
-    from specwb.evaluation.prompts import Question
     from specwb.streaming import Stream
 
     model = specwb.load(target, device=device, dtype=dtype)
@@ -71,7 +70,7 @@ def generate(
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     if chat and not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(f"--chat: {model.name!r} has no chat template; leave --chat out")
-    (ids,) = token_rows(model, [Question(0, "", (text,)).ids(model.tokenizer)] if chat else [text])
+    (ids,) = token_rows(model, [{"role": "user", "content": text}] if chat else text)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     ends = [""]
 

@@ -12,6 +12,17 @@ from torch import Tensor
 
 from specwb.flow import Draft, Law, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
+from specwb.inputs import (
+    Prompt,
+    PromptError,
+    Prompts,
+    as_int,
+    eos_ids,
+    is_many,
+    plain,
+    read_prompts,
+    token_rows,
+)
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.layout import LAYOUTS
@@ -19,11 +30,7 @@ from specwb.models.target import Target
 from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise, row_seeds
 from specwb.probability import Sampling, inverse_cdf
 
-Prompt = str | Sequence[int]
-
-
-class PromptError(ValueError):
-    """A prompt that cannot be decoded: empty, too long, or text without a tokenizer."""
+__all__ = ["Clock", "Output", "Prompt", "PromptError", "decode", "rounds", "token_rows", "trim"]
 
 
 @dataclass
@@ -76,14 +83,14 @@ def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]
 
 def rounds(
     target: Target,
-    prompts: Prompt | Sequence[Prompt],
+    prompts: Prompts,
     method: str | Method = "ar",
     *,
     max_new_tokens: int | Sequence[int] = 128,
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
-    seed: int | list[int] | torch.Generator = 0,
+    seed: int | Sequence[int] | torch.Generator = 0,
     eos: int | Sequence[int] | None = None,
     trace: bool = False,
     clock: Clock | None = None,
@@ -95,8 +102,12 @@ def rounds(
     """Decode round by round: each item is one draft-score-verify-commit cycle, one target forward.
 
     Args:
-        prompts: a text or token ids, or a batch of them (rows of different lengths are fine).
+        prompts: a text, token ids or a chat's messages, or a batch of them (rows of different
+            lengths are fine); what a tokenizer or ``apply_chat_template`` returned is taken by its
+            ``input_ids`` without their padding, see :func:`specwb.inputs.read_prompts`.
         method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned; ``options`` are the method's own.
+        max_new_tokens: for all rows, or one a row.
+        temperature: 0 is greedy. top_k, top_p: filters; 0 and 1 switch them off.
         seed: an integer, or one a row. A row's uniforms depend on its own seed and on positions
             only, so a row with its own seed has the same distribution alone and in a batch, and the
             same text up to rounding: logits of another batch shape differ in their last bits, which
@@ -116,21 +127,19 @@ def rounds(
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must come from specwb.load(...), got {type(target).__name__}")
-    sampling = Sampling(float(temperature), top_k, float(top_p))
+    sampling = Sampling(temperature, top_k, top_p)
     chosen = method if isinstance(method, Method) else make_method(method, target, **options)
     if isinstance(method, Method) and options:
         raise ValueError(f"options {', '.join(options)} belong to specwb.method(...), not beside a finished method")
     rule = chosen.rule_for(sampling)
-    rows = token_rows(target, prompts)
-    budgets = [max_new_tokens] * len(rows) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    if len(budgets) != len(rows) or any(m < 1 for m in budgets):
-        raise PromptError(f"max_new_tokens must be >= 1, one for all or one a prompt; got {max_new_tokens}")
+    rows, _ = read_prompts(target, prompts)
+    budgets = _budgets(max_new_tokens, len(rows))
     for i, (row, budget) in enumerate(zip(rows, budgets, strict=True)):
         if len(row) + budget > target.context:
             raise PromptError(
                 f"prompt {i} has {len(row)} tokens; with max_new_tokens={budget} it exceeds the context of {target.name!r} ({target.context})"
             )
-    ends = target.eos if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    ends = target.ends if eos is None else eos_ids(eos, target.vocabulary)
     if graphs and target.device.type not in RECORDERS:
         raise ValueError(f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to run eagerly")
     if layout not in LAYOUTS:
@@ -148,6 +157,16 @@ def rounds(
     rule.lazy = target.device.type == "cpu" and not static
     seeds = row_seeds(seed, len(rows), target.device)
     return _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore, layout)
+
+
+def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:
+    """How many tokens each row may write."""
+    several = plain(max_new_tokens) if is_many(max_new_tokens) else [max_new_tokens] * rows
+    budgets = [as_int(one) for one in several]
+    if len(budgets) != rows or any(one is None or one < 1 for one in budgets):
+        asked = "max_new_tokens must be an integer >= 1, one for all or one a prompt"
+        raise PromptError(f"{asked}; got {max_new_tokens!r}")
+    return budgets  # type: ignore[return-value]
 
 
 def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore, layout) -> Iterator[Step]:
@@ -273,23 +292,56 @@ class Output:
 
 def decode(
     target: Target,
-    prompts: Prompt | Sequence[Prompt],
+    prompts: Prompts,
     method: str | Method = "ar",
     *,
+    max_new_tokens: int | Sequence[int] = 128,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int | Sequence[int] | torch.Generator = 0,
+    eos: int | Sequence[int] | None = None,
     on_tokens: Callable[[int, list[int], int], None] | None = None,
     trace: bool = False,
-    **settings,
+    clock: Clock | None = None,
+    graphs: bool | None = None,
+    rescore: Callable[[State, Draft, Scores], Scores] | None = None,
+    layout: str = "tree",
+    **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments.
+
+    ::
+
+        target = specwb.load("lab")
+        specwb.decode(target, "def fib(n):", "mcsd", tree=(4, 2, 2), temperature=1.0, seed=0).text
+        specwb.decode(target, [{"role": "user", "content": "What is 2 + 3?"}], "sps").text
 
     Args:
         on_tokens: called every round for every unfinished row with (row, new ids, how many of them were drafted); costs one more
             device read a round.
         trace: keep every :class:`Step` in ``steps``.
     """
-    prompts = prompts.tolist() if isinstance(prompts, Tensor) else prompts
-    single = _single(prompts)
-    loop = rounds(target, prompts, method, trace=trace, **settings)
+    if not isinstance(target, Target):
+        raise TypeError(f"target must come from specwb.load(...), got {type(target).__name__}")
+    rows, single = read_prompts(target, prompts)
+    loop = rounds(
+        target,
+        rows,
+        method,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        eos=eos,
+        trace=trace,
+        clock=clock,
+        graphs=graphs,
+        rescore=rescore,
+        layout=layout,
+        **options,
+    )
     began = time.perf_counter()
     counts, offers, steps, state = [], [], [], None
     for step in loop:
@@ -330,30 +382,3 @@ def _offered(step: Step) -> Tensor:
         closing = there & (step.draft.tokens.gather(1, nodes) == step.verdict.closing[:, None])
         _, there = below(nodes.gather(1, closing.int().argmax(1, keepdim=True)))
     return there.any(1)
-
-
-def _single(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str) and not hasattr(prompts[0], "__len__"))
-
-
-def token_rows(target: Target, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
-    """Token ids of every row. Raises PromptError for an empty prompt, ids outside the vocabulary, or text without a tokenizer."""
-    if isinstance(prompts, Tensor):
-        prompts = prompts.tolist()
-    many: Sequence = [prompts] if _single(prompts) else prompts
-    if not len(many):
-        raise PromptError("no prompt was given")
-    rows = []
-    for i, prompt in enumerate(many):
-        if isinstance(prompt, str):
-            if target.tokenizer is None:
-                raise PromptError("prompts are text but the target was loaded without a tokenizer; pass token ids or a tokenizer")
-            ids = target.tokenizer(prompt)["input_ids"]
-        else:
-            ids = [int(x) for x in prompt]
-        if not ids:
-            raise PromptError(f"prompt {i} is empty; it needs at least one token")
-        if min(ids) < 0 or max(ids) >= target.vocabulary:
-            raise PromptError(f"prompt {i} has token ids outside 0..{target.vocabulary - 1}")
-        rows.append(ids)
-    return rows

@@ -106,7 +106,8 @@ class _Plug:
         width = input_ids.shape[1]
         sampling = Sampling()
         if settings.do_sample:
-            sampling = Sampling(float(_or(settings.temperature, 1.0)), _or(settings.top_k, 0), float(_or(settings.top_p, 1.0)))
+            heat = _or(settings.temperature, 1.0)
+            sampling = Sampling(heat, _or(settings.top_k, 0), _or(settings.top_p, 1.0))
         _check_processors(processors)
         # generate's own temperature, top-k and top-p alone are what the engine does anyway
         usual = {TemperatureLogitsWarper: sampling.temperature not in (0, 1), TopKLogitsWarper: sampling.top_k, TopPLogitsWarper: sampling.top_p < 1}

@@ -10,8 +10,12 @@ by up to (V - 1) 2^-33 in total variation (1.8e-5 at V = 151,936), a test by up 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from specwb.inputs import as_int, is_many, plain
 
 DRAFT, ACCEPT, CLOSE, SEED = 0, 1, 2, 3
 
@@ -39,22 +43,30 @@ def philox(key: Tensor, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
     return torch.stack((c0, c1, c2, c3), -1)
 
 
-def row_seeds(seed: int | list[int] | torch.Generator, rows: int, device: torch.device) -> Tensor:
+def row_seeds(seed: int | Sequence[int] | torch.Generator, rows: int, device: torch.device) -> Tensor:
     """``[rows]`` int64 seeds: one integer gives every row its own stream, a list is used as it is.
 
     Raises:
-        ValueError: a list whose length is not the number of rows.
+        ValueError: no integers of 64 bits, or a list whose length is not the number of rows.
     """
     if isinstance(seed, torch.Generator):
         seed = int(torch.randint(0, 2**62, (1,), generator=seed, device=seed.device).item())
-    if isinstance(seed, int):
-        key = torch.tensor(seed, dtype=torch.long)
+    if not is_many(seed):
+        key = torch.tensor(_seed(seed, "an integer"), dtype=torch.long)
         index = torch.arange(rows)
         words = philox(key, index, torch.zeros_like(index), torch.full_like(index, SEED))
         return ((words[..., 0] << 31) ^ words[..., 1]).to(device)
-    if len(seed) != rows:
-        raise ValueError(f"seed has {len(seed)} entries for {rows} prompts; give one integer or one a prompt")
-    return torch.tensor(seed, dtype=torch.long, device=device)
+    seeds = [_seed(one, "integers") for one in plain(seed)]
+    if len(seeds) != rows:
+        raise ValueError(f"seed has {len(seeds)} entries for {rows} prompts; give one integer or one a prompt")
+    return torch.tensor(seeds, dtype=torch.long, device=device)
+
+
+def _seed(value: object, what: str) -> int:
+    number = as_int(value)
+    if number is None or not -(2**63) <= number < 2**63:
+        raise ValueError(f"seed must be {what} of 64 bits, got {value!r}")
+    return number
 
 
 class Noise:

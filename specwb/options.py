@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 
+from specwb.inputs import integer
 from specwb.tree import Tree
 
 
@@ -56,9 +57,7 @@ def parse_value(text: str) -> typing.Any:
 
 
 def whole(name: str, value: object, low: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise MethodError(f"{name} must be an integer >= {low}, got {value!r}")
-    return value
+    return integer(name, value, low, kind=MethodError)
 
 
 def share(name: str, value: object) -> float:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from specwb.inputs import as_int, real
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -19,7 +21,8 @@ class Sampling:
     generation default of top_k = 50 never applies here).
 
     Raises:
-        ValueError: temperature < 0, top_k < 0, top_p outside (0, 1].
+        ValueError: temperature < 0, top_k < 0, top_p outside (0, 1], or something that is no
+            number (a text, a bool, NaN). Numbers of numpy and torch are taken and made plain.
     """
 
     temperature: float = 0.0
@@ -27,12 +30,19 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
+        for name, value in (
+            ("temperature", real("temperature", self.temperature)),
+            ("top_k", as_int(self.top_k)),
+            ("top_p", real("top_p", self.top_p)),
+        ):
+            if value is not None:
+                object.__setattr__(self, name, value)  # the class is frozen
         if not (self.temperature >= 0 and self.temperature < float("inf")):
             raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
         if 0 < self.temperature < 1e-4:
             raise ValueError(f"temperature {self.temperature} is too small to divide logits by; use 0 for greedy decoding")
-        if not isinstance(self.top_k, int) or self.top_k < 0:
-            raise ValueError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k}")
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise ValueError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k!r}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
 

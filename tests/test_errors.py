@@ -195,7 +195,7 @@ def test_citation_of_what_is_not_there():
         ("text", {}, "loaded without a tokenizer"),
         ([1, 64], {}, r"prompt 0 has token ids outside 0\.\.63"),
         ([[3], [-1]], {}, "prompt 1 has token ids outside"),
-        ([1], {"max_new_tokens": 0}, "max_new_tokens must be >= 1.*got 0"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens must be an integer >= 1.*got 0"),
         ([[1], [2]], {"max_new_tokens": [3]}, r"max_new_tokens .* got \[3\]"),
         ([[1], [2]], {"max_new_tokens": [3, -1]}, r"max_new_tokens .* got \[3, -1\]"),
         ([1] * 500, {"max_new_tokens": 13}, r"prompt 0 has 500 tokens; with max_new_tokens=13 .* 'LlamaForCausalLM' \(512\)"),

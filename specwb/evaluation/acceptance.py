@@ -37,7 +37,7 @@ def laws_along(
     for model in (target, draft):
         with torch.inference_mode():
             logits = model.model(torch.tensor([ids], device=model.device), use_cache=False).logits[0, rows]
-        found.append(Sampling(float(temperature)).probabilities(logits.double()))
+        found.append(Sampling(temperature).probabilities(logits.double()))
     return found[0], found[1]
 
 

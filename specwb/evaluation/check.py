@@ -95,7 +95,7 @@ def check(
     values = []
     for i, row in enumerate(ids):
         sampled = decode(target, [row] * share, made, seed=seed + i, **hot)
-        values.append(_transform(target, row, sampled.tokens, Sampling(float(temperature)), seed + i))
+        values.append(_transform(target, row, sampled.tokens, Sampling(temperature), seed + i))
     u = torch.cat(values)
     return Check(
         made.key, greedy.tokens == plain.tokens, together.tokens == alone, float(stats.kstest(u.numpy(), "uniform").pvalue), len(u),

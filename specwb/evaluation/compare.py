@@ -26,6 +26,7 @@ from specwb.evaluation.machine import Watch, one_step
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash
 from specwb.flow import Exactness
+from specwb.inputs import integer, real
 from specwb.methods import METHODS, Method, MethodError, draft_model
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -110,10 +111,11 @@ def compare(
         time_split: where the seconds by part are from. On a CPU from the measured runs. On CUDA a clock would wait for the device five
             times a round and keep rounds from running as graphs, so they are from a second, eager pass over the first few groups.
     """
-    sampling = Sampling(float(temperature), top_k, float(top_p))
-    if batch < 1 or max_new_tokens < 1:
-        raise ValueError(f"batch and max_new_tokens must be >= 1, got {batch} and {max_new_tokens}")
-    if seconds is not None and (isinstance(seconds, bool | str) or not 0 < seconds < math.inf):
+    sampling = Sampling(temperature, top_k, top_p)
+    temperature, top_k, top_p = sampling.temperature, sampling.top_k, sampling.top_p
+    batch, seed = integer("batch", batch, 1), integer("seed", seed)
+    max_new_tokens = integer("max_new_tokens", max_new_tokens, 1)
+    if seconds is not None and not 0 < real("seconds", seconds) < math.inf:
         raise ValueError(f"seconds must be a number > 0, or None for all prompts, got {seconds!r}")
     specs = usual(target) if methods is None else [methods] if isinstance(methods, str) else list(methods)
     theirs = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]

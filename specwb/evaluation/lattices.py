@@ -147,7 +147,7 @@ def expected(target: Target, text: Prompt, paths: Sequence[Sequence[int]], tempe
     (ids,) = token_rows(target, [text])
     if not paths or not all(map(len, paths)) or not all(0 <= x < target.vocabulary for path in paths for x in path):
         raise ValueError(f"paths are one or more of at least one token each, from 0 to {target.vocabulary - 1}; got {[list(path) for path in paths]}")
-    deepest, sampling = max(map(len, paths)), Sampling(float(temperature))
+    deepest, sampling = max(map(len, paths)), Sampling(temperature)
     if len(ids) + deepest > target.context:
         raise PromptError(f"the text has {len(ids)} tokens; with {deepest} more it exceeds the context of {target.name!r} ({target.context})")
     parents, _, words = trie(paths)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb import files
+from specwb.inputs import chat, encode
 from specwb.models.load import data_dir
 
 
@@ -80,10 +81,10 @@ class Question:
     def _encode(self, tokenizer, text: str) -> list[int]:
         if tokenizer is None:
             raise PromptSetError("prompt sets are text but the target was loaded without a tokenizer; pass one to load()")
-        whole = self._templated(tokenizer)
-        if whole:  # templates write their special tokens themselves
-            text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
-        return tokenizer(text, add_special_tokens=not whole, verbose=False)["input_ids"]
+        name = f"question {self.question_id}"
+        if self._templated(tokenizer):
+            return chat(tokenizer, [{"role": "user", "content": text}], name)
+        return encode(tokenizer, text, name)
 
 
 def sets() -> list[str]:

@@ -103,7 +103,7 @@ def root_laws(
     Raises:
         ValueError: temperature not > 0, numbers < 1, a text beyond the context, more candidates than tokens, too many nodes for one tree.
     """
-    sampling = Sampling(float(temperature))
+    sampling = Sampling(temperature)
     if sampling.greedy:
         raise ValueError("temperature must be > 0: at 0 the first token is the target's choice or it is not")
     (ids,) = token_rows(target, [prompt])
@@ -155,7 +155,7 @@ def drawn(
     Raises:
         ValueError: temperature not > 0, numbers < 1, a text beyond the context.
     """
-    sampling = Sampling(float(temperature))
+    sampling = Sampling(temperature)
     if sampling.greedy:
         raise ValueError("temperature must be > 0: at 0 all rows say the same")
     (ids,) = token_rows(target, [prompt])
@@ -200,7 +200,7 @@ def moved(
     Raises:
         ValueError: no prompt, no number of roots, numbers < 1, a text beyond the context; before anything is decoded.
     """
-    sampling = Sampling(float(temperature))
+    sampling = Sampling(temperature)
     rows = token_rows(target, prompts)
     _fits(target, rows, max(whole("max_new_tokens", max_new_tokens), whole("depth", depth) + 2))
     if not roots:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specwb.files import weights_hash
 from specwb.flow import BUCKET, Draft, Scores, State, Verdict
+from specwb.inputs import eos_ids, is_many
 from specwb.models.backbone import Backbone
 from specwb.models.fuzzy import Groups
 from specwb.models.layout import run_paths
@@ -37,7 +38,7 @@ class Target:
         self.agreed: Callable[[Tensor], Tensor] | None = None  # of a target that several processes share: rank 0's
         eos = getattr(model.generation_config, "eos_token_id", None)
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
-        self.eos: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+        self.eos: list[int] = [] if eos is None else list(eos) if is_many(eos) else [eos]
         self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
 
     @cached_property
@@ -65,6 +66,16 @@ class Target:
         except (ValueError, AttributeError):
             return None
         return place if trained and trained == self.sha256 else None
+
+    @property
+    def ends(self) -> list[int]:
+        """:attr:`eos`, checked: the ids that end a row where none are named.
+
+        Raises:
+            ValueError: one of them is no id of the vocabulary.
+        """
+        source = f"eos of {self.name!r} (its generation_config or tokenizer; eos=.. names others)"
+        return eos_ids(self.eos, self.vocabulary, source)
 
     @property
     def device(self) -> torch.device:
