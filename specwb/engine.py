@@ -25,6 +25,7 @@ from specwb.inputs import (
 )
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.backbone import check_unhooked
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise, row_seeds
@@ -124,9 +125,11 @@ def rounds(
             ``"batch"`` is always eager.
     Raises:
         PromptError, ValueError, LawMismatch, LoadError: before any work is done.
+        UnsupportedModel: a hook or a patched forward on one of the target's modules.
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must come from specwb.load(...), got {type(target).__name__}")
+    check_unhooked(target.model, target.name)  # after loading hooks may have been put on it
     sampling = Sampling(temperature, top_k, top_p)
     chosen = method if isinstance(method, Method) else make_method(method, target, **options)
     if isinstance(method, Method) and options:

@@ -93,6 +93,45 @@ def local(weight: Tensor) -> Tensor:
     return weight.to_local().detach() if isinstance(weight, DTensor) else weight.data
 
 
+def check_unhooked(model: Any, name: str = "model") -> None:
+    """Only weights are read from a model's modules, or they are called in another order than the
+    library does: what a hook, a patched ``forward`` or a parametrisation adds would be ignored.
+
+    Raises:
+        UnsupportedModel: the module is named by its path.
+    """
+    left = [model]
+    while left:  # every decoding asks, and model.modules() takes longer
+        module = left.pop()
+        left += filter(None, module._modules.values())
+        if what := _addition(module):
+            path = next(path for path, one in model.named_modules() if one is module)
+            called = f"{path!r}" if path else "itself"
+            way_out = "remove it, or decode with the model's own generate"
+            raise UnsupportedModel(f"{name}: module {called} has {what}, which would be ignored; {way_out}")
+
+
+def _addition(module: nn.Module) -> str | None:
+    """What a module computes beyond its class, in words."""
+    kept = module.__dict__
+    for hook in (*kept["_forward_pre_hooks"].values(), *kept["_forward_hooks"].values()):
+        if _changes(hook):
+            return f"a forward hook ({getattr(hook, '__qualname__', type(hook).__name__)})"
+    if "forward" in kept:
+        return "a forward of its own, put over its class's"
+    if "parametrizations" in kept["_modules"]:
+        return "a parametrised weight"
+    return None
+
+
+# the library's hooks copy outputs; torch's part a module's values among devices, where it is called
+_TRANSPARENT = ("transformers.", "torch.distributed.")
+
+
+def _changes(hook: Any) -> bool:
+    return not str(getattr(hook, "__module__", None)).startswith(_TRANSPARENT)
+
+
 def _check_plain(*parts: nn.Module) -> None:
     """Only weights are read from these layers: one that computes something else would be ignored silently."""
     other = next((p for p in parts if type(p) is not nn.Linear), None)
@@ -287,6 +326,7 @@ class Backbone(Stack):
     def __init__(self, model: Any) -> None:
         check_supported(model.config)
         inner = model.model
+        check_unhooked(model, type(model).__name__)
         _check_plain(model.lm_head)
         super().__init__(model.config, inner.layers, inner.rotary_emb)
         self.embed, self.norm, self.lm_head = inner.embed_tokens, inner.norm, model.lm_head

@@ -236,9 +236,11 @@ def test_the_first_layers_run_once_a_token(drafter, D, rows, monkeypatch):
         return real(self, x, *rest, first=first, last=last, **more)
 
     monkeypatch.setattr(Stack, "run", run)
+    steps = specwb.rounds(target, rows, built(drafter), max_new_tokens=20, temperature=1.0)
+    # a target with a hook is refused, so this one comes after that was asked
     hook = target.backbone.embed.register_forward_hook(lambda module, given, out: embedded.append(out.shape[1]))
     try:
-        for n, step in enumerate(specwb.rounds(target, rows, built(drafter), max_new_tokens=20, temperature=1.0)):
+        for n, step in enumerate(steps):
             if n:  # the first comes after the prefill
                 shallow = [m for which, first, last, m in calls if (which, first, last) == ("target", 0, 1)]
                 deep = [(first, last, m) for which, first, last, m in calls if which == "target" and (first, last) != (0, 1)]
