@@ -29,7 +29,7 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, logits_
 
 from specwb.engine import rounds
 from specwb.flow import Draft, Scores, State
-from specwb.methods import Method
+from specwb.methods import Method, read_spec
 from specwb.methods import method as make_method
 from specwb.models.backbone import UnsupportedModel
 from specwb.models.target import Target
@@ -79,11 +79,17 @@ def hf(method: str = "sps", draft: str | nn.Module | Target | None = None, **opt
         method: a method's spec, such as ``"mcsd:tree=4-2-2"``; ``options`` and ``draft`` (a name, folder, hub id or loaded model) are its
             options, as in :func:`specwb.method`.
     Raises:
+        MethodError: the method, an option or its rule does not exist.
         UnsupportedGeneration, UnsupportedModel, MethodError, LoadError, PromptError: when ``generate`` is called, before any work.
     Differs from the library in: noise comes from row seeds, themselves one draw from torch's default (CPU) generator, so that
-    ``torch.manual_seed`` makes texts repeatable but not equal to the library's; a ``past_key_values`` that is passed is left alone;
-    stop strings are given as a ``StopStringCriteria``, because ``generate`` keeps its ``tokenizer`` from any callable.
+    ``torch.manual_seed`` makes texts repeatable but not equal to the library's; a ``past_key_values``
+    that is passed is left alone, empty if it was, and the result's is None: the cache is this
+    decoding's own, so the next turn of a chat is given its whole text. Stop strings are given as a
+    ``StopStringCriteria``, because ``generate`` keeps its ``tokenizer`` from any callable.
     """
+    named = options if draft is None else {**options, "draft": draft}
+    own = {name: value for name, value in named.items() if name != "rule"}
+    read_spec(method, named.get("rule"), own)
     return _Plug(method, draft, options)
 
 
@@ -92,12 +98,37 @@ class _Plug:
         self.method, self.draft, self.options = method, draft, options
         self._built: WeakKeyDictionary[nn.Module, tuple[Target, object, Method]] = WeakKeyDictionary()
 
+    def __repr__(self) -> str:
+        given = self.options if self.draft is None else {"draft": self.draft, **self.options}
+        named = [f"{name}={value!r}" for name, value in given.items()]
+        return f"specwb.hf({', '.join([repr(self.method), *named])})"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What ``generate`` asks for before anything else. It would next refuse stop strings for
+        want of a tokenizer, which it keeps from callables even where it was given one."""
+        given = _locals_of_generate()
+        model = given.get("self")
+        settings = given.get("generation_config") or getattr(model, "generation_config", None)
+        if given.get("kwargs", {}).get("stop_strings") or getattr(settings, "stop_strings", None):
+            instead = "stopping_criteria=[transformers.StopStringCriteria(tokenizer, stop_strings)]"
+            refused = "stop_strings is not supported by specwb.hf"
+            raise UnsupportedGeneration(f"{refused}; give {instead}")
+        return inspect.signature(self.__call__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what was built belongs to models of this process
+        return {"method": self.method, "draft": self.draft, "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
     # attention_mask stays among the model's arguments: named here, generate would pass it twice
     def __call__(
         self, model, input_ids, logits_processor=None, stopping_criteria=None, generation_config=None, streamer=None, synced_gpus=None, **model_kwargs
     ):
         settings = generation_config
-        given = _arguments_of_generate()
+        given = _locals_of_generate()
         streamer = given.get("streamer") if streamer is None else streamer
         criteria = stopping_criteria if stopping_criteria is not None else StoppingCriteriaList()
         processors = logits_processor if logits_processor is not None else LogitsProcessorList()
@@ -187,16 +218,16 @@ def _fingerprint(model: nn.Module) -> tuple:
     return tuple((p.data_ptr(), p.dtype, 0 if p.is_inference() else p._version) for p in model.parameters())
 
 
-def _arguments_of_generate() -> dict[str, Any]:
+def _locals_of_generate() -> dict[str, Any]:
     """The arguments of the ``generate`` that is running: it does not hand streamer, assistant_model and synced_gpus to a callable, and
-    a streamer that is never ended leaves its reader waiting."""
+    a streamer that is never ended leaves its reader waiting. Empty where none is."""
     from transformers import GenerationMixin
 
     code = inspect.unwrap(GenerationMixin.generate).__code__
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return {} if frame is None else {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model", "synced_gpus")}
+    return {} if frame is None else frame.f_locals
 
 
 def _or(value, default):
