@@ -3,22 +3,54 @@
 target = specwb.load("lab")
 out = specwb.decode(target, "def fib(n):", method="mcsd", tree=(4, 2, 2), temperature=1.0, seed=0)
 out.text, out.mean_tokens_per_round
+
+Names are imported when they are first used: ``specwb --help`` needs no torch.
 """
 
-from specwb.drafters.base import Drafter
-from specwb.engine import Clock, Output, PromptError, decode, rounds
-from specwb.flow import Draft, Exactness, Law, LawMismatch, State, Step
-from specwb.hf import UnsupportedGeneration, hf
-from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
-from specwb.models.backbone import UnsupportedModel
-from specwb.models.load import LoadError, load
-from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.probability import Sampling
-from specwb.trace import explain
-from specwb.tree import Tree
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specwb.custom_generate import UnsupportedGeneration, hf
+    from specwb.drafters.base import Drafter
+    from specwb.engine import Clock, Output, decode, rounds
+    from specwb.evaluation.check import check
+    from specwb.evaluation.compare import compare
+    from specwb.flow import Draft, Exactness, Law, LawMismatch, State, Step
+    from specwb.inputs import PromptError
+    from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
+    from specwb.models.backbone import UnsupportedModel
+    from specwb.models.load import LoadError, load
+    from specwb.models.target import Target
+    from specwb.noise import Noise
+    from specwb.probability import Sampling
+    from specwb.trace import explain
+    from specwb.tree import Tree
 
 __version__ = "0.1.0"
+
+# where each public name is defined
+_PLACES = {
+    "custom_generate": ("UnsupportedGeneration", "hf"),
+    "drafters.base": ("Drafter",),
+    "engine": ("Clock", "Output", "decode", "rounds"),
+    "evaluation.check": ("check",),
+    "evaluation.compare": ("compare",),
+    "flow": ("Draft", "Exactness", "Law", "LawMismatch", "State", "Step"),
+    "inputs": ("PromptError",),
+    "methods": (
+        "METHODS", "Method", "MethodError", "citation", "method", "register", "unregister",
+    ),
+    "models.backbone": ("UnsupportedModel",),
+    "models.load": ("LoadError", "load"),
+    "models.target": ("Target",),
+    "noise": ("Noise",),
+    "probability": ("Sampling",),
+    "trace": ("explain",),
+    "tree": ("Tree",),
+}  # fmt: skip
+_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 
 __all__ = [
     "METHODS",
@@ -55,14 +87,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
-    # compare brings pandas; decoding does not need it
-    if name == "compare":
-        from specwb.evaluation.compare import compare
-
-        return compare
-    if name == "check":
-        from specwb.evaluation.check import check
-
-        return check
+def __getattr__(name: str) -> Any:
+    """A public name, or a module of the package (``specwb.figures``)."""
+    if name in _PLACE_OF:
+        # a module that had the name of a function in it would take its place when it is imported
+        found = getattr(import_module(f"specwb.{_PLACE_OF[name]}"), name)
+        globals()[name] = found
+        return found
+    if not name.startswith("_") and find_spec(f"specwb.{name}") is not None:
+        return import_module(f"specwb.{name}")
     raise AttributeError(f"module 'specwb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

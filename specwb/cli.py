@@ -10,12 +10,13 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from specwb import __version__
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import (
@@ -35,16 +36,29 @@ from specwb.commands.shared import (
 from specwb.commands.train import train
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, help="Speculative decoding workbench."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Speculative decoding workbench.",
 )
-app.add_typer(train, name="train")
-app.add_typer(reproduce, name="reproduce")
-app.command()(parallel)
 DRAFTED: dict[str, Any] = {"fg": 32}  # blue; the numbers are of the 256-colour palette, near those of the figures
 CLOSING: dict[str, Any] = {"fg": 166, "underline": True}  # vermilion, and underlined: colour alone says nothing to some
 
 
-@app.command()
+def show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"specwb {__version__}")
+        raise typer.Exit
+
+
+VERSION = typer.Option("--version", callback=show_version, is_eager=True, help="Print it and exit.")
+
+
+@app.callback()
+def options(version: Annotated[bool, VERSION] = False) -> None:
+    """Speculative decoding workbench."""
+
+
 def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")],
     method: Annotated[str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")] = "sps",
@@ -65,9 +79,9 @@ def generate(
     from specwb.engine import token_rows
     from specwb.streaming import Stream
 
+    text = standard_input() if prompt == "-" else prompt  # before anything else may read it
     model = specwb.load(target, device=device, dtype=dtype)
     made = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
-    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     if chat and not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(f"--chat: {model.name!r} has no chat template; leave --chat out")
     (ids,) = token_rows(model, [{"role": "user", "content": text}] if chat else text)
@@ -113,7 +127,18 @@ def generate(
         )
 
 
-@app.command()
+def standard_input() -> str:
+    """The prompt that is piped or typed. Raises ValueError where it is closed or no UTF-8 text."""
+    if sys.stdin is None:
+        raise ValueError("PROMPT is -, but standard input is closed")
+    if sys.stdin.isatty():
+        errors.print("the prompt, then Ctrl-D on a line of its own:", highlight=False)
+    try:
+        return sys.stdin.read().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"standard input is not UTF-8 text: {error.reason}") from error
+
+
 def compare(
     methods: Annotated[
         str | None,
@@ -193,7 +218,6 @@ def compare(
         raise typer.Exit(130)
 
 
-@app.command()
 def tune(
     target: TARGET = "lab",
     draft: DRAFT = None,
@@ -242,7 +266,6 @@ def tune(
         raise typer.Exit(130)
 
 
-@app.command()
 def verify(
     exact: Annotated[bool, typer.Option("--exact", help="Every rule and every wrong one over fractions: seconds, no model needed.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Rounds over all ordered trees of up to 6 nodes besides the root, not 5; minutes.")] = False,
@@ -268,7 +291,6 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command("methods")
 def list_methods() -> None:
     """List the registered methods with their options, paper and exactness."""
     from specwb.drafters.level import DRAWS
@@ -291,13 +313,23 @@ def list_methods() -> None:
     )
 
 
+# in the order of the help text
+app.command()(generate)
+app.command()(compare)
+app.command("methods")(list_methods)
+app.command()(tune)
+app.command()(verify)
+app.command()(parallel)
+app.add_typer(train, name="train")
+app.add_typer(reproduce, name="reproduce")
+
+
 def main() -> None:
     """Entry point: known errors become one line and exit code 2."""
-    import torch
-
-    from specwb.models.ranks import RanksError
-    from specwb.training.fit import TrainingError
-
+    if sys.stderr is None:  # closed, as by 2>&-
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        fail("standard output is closed")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry; our one line says what failed
     try:
         code = app(standalone_mode=False)  # typer answers Ctrl-C by returning 130
@@ -306,20 +338,36 @@ def main() -> None:
     except BrokenPipeError:  # the reader has seen enough; Python would complain once more when it closes standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, TrainingError, RanksError, OSError, torch.OutOfMemoryError) as error:
-        errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")):
-            message = error.format_message() if hasattr(error, "format_message") else str(error)
-            errors.print(f"error: {message}", highlight=False, markup=False, soft_wrap=True)
-            sys.exit(2)
-        raise
+            fail(error.format_message() if hasattr(error, "format_message") else str(error))
+        if not isinstance(error, (ValueError, OSError)) and not isinstance(error, others()):
+            raise
+        fail(str(error))
     if code == 130:
         errors.print("interrupted")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str) -> NoReturn:
+    """One line on standard error, and exit code 2."""
+    # what cannot be written, such as half of a pair, is shown by its number
+    line = message.encode("utf-8", "backslashreplace").decode()
+    errors.print(f"error: {line}", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def others() -> tuple[type[Exception], ...]:
+    """Errors that say what is wrong, of kinds that are imported when there is one: torch takes
+    seconds, and a wrong option needs none."""
+    import torch
+
+    from specwb.models.ranks import RanksError
+    from specwb.training.fit import TrainingError
+
+    return TrainingError, RanksError, torch.OutOfMemoryError
 
 
 if __name__ == "__main__":

@@ -119,8 +119,9 @@ def rounds(
         trace: keep scores and uniforms in every step, for :func:`specwb.explain`.
         graphs: run rounds as CUDA graphs (see :mod:`specwb.graphs`); default where the device and the drafter allow it, ``False`` is
             eager. Traced, clocked and rescored decodings are always eager.
-        rescore: puts other scores in the place of the target's, every round (:mod:`specwb.hf` applies logits processors so). The decoding
-            is lossless for the law they describe.
+        rescore: puts other scores in the place of the target's, every round
+            (:mod:`specwb.custom_generate` applies logits processors so). The decoding is lossless
+            for the law they describe.
         layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see :meth:`Target.score`; what is decided is the same.
             ``"batch"`` is always eager.
     Raises:

@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from specwb.drafters import heads
 from specwb.drafters.ar import Autoregressive
@@ -145,6 +146,36 @@ def method(spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = 
     Raises:
         MethodError: unknown method, rule or option. LawMismatch: rule and drafter do not fit. LoadError: target and draft do not fit.
     """
+    entry, chosen, options = read_spec(spec, rule, options)
+    key, _, text = spec.partition(":")
+    known = entry.options
+    drafter = entry.build(target, **options)
+    if not isinstance(getattr(drafter, "tree", None), Tree):
+        raise MethodError(f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))")
+    lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
+    # a draft or head given as a model is not part of the spelling; one named in the text is
+    named = {
+        n: v
+        for n, v in {**options, "rule": chosen and chosen.name}.items()
+        if v is not None and v != _default(known.get(n)) and not (n in ("draft", "head") and n not in text)
+    }
+    written = ",".join(f"{name}={spell(value)}" for name, value in named.items())
+    made = Method(f"{key}:{written}" if written else key, drafter, chosen, Exactness.LOSSY if lossy else Exactness.LOSSLESS)
+    made.rule_for(Sampling(1.0))
+    return made
+
+
+def read_spec(
+    spec: str,
+    rule: str | Rule | type[Rule] | None,
+    options: dict[str, Any],
+) -> tuple[Entry, Rule | None, dict[str, Any]]:
+    """The registered method, its rule and its options, as far as they can be read without a target.
+
+    Raises:
+        MethodError: unknown method, rule or option, one given twice, or one that is missing.
+    """
+    options = dict(options)
     if not isinstance(spec, str):
         raise MethodError(f"a method is named by its key, such as 'sps'; got {spec!r} (a drafter of your own: specwb.register it first)")
     key, _, text = spec.partition(":")
@@ -170,20 +201,7 @@ def method(spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = 
     missing = [name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in options]
     if missing:
         raise MethodError(f"{key}: {', '.join(map(repr, missing))} must be given")
-    drafter = entry.build(target, **options)
-    if not isinstance(getattr(drafter, "tree", None), Tree):
-        raise MethodError(f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))")
-    lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
-    # a draft or head given as a model is not part of the spelling; one named in the text is
-    named = {
-        n: v
-        for n, v in {**options, "rule": chosen and chosen.name}.items()
-        if v is not None and v != _default(known.get(n)) and not (n in ("draft", "head") and n not in text)
-    }
-    written = ",".join(f"{name}={spell(value)}" for name, value in named.items())
-    made = Method(f"{key}:{written}" if written else key, drafter, chosen, Exactness.LOSSY if lossy else Exactness.LOSSLESS)
-    made.rule_for(Sampling(1.0))
-    return made
+    return entry, chosen, options
 
 
 def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:

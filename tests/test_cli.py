@@ -11,7 +11,56 @@ import pytest
 import torch
 from terminal import call
 
+import specwb
 from specwb import METHODS
+
+WITHOUT_TORCH = """
+import sys
+from specwb.cli import main
+sys.argv = ["specwb", *{arguments}]
+try:
+    main()
+except SystemExit as stop:
+    print(stop.code, [name for name in ("torch", "transformers", "pandas") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--help"], 0, "generate .*compare .*methods .*tune .*verify .*parallel .*train "),
+        (["--version"], 0, f"specwb {specwb.__version__}"),
+        (["generate", "--nonsense"], 2, ""),
+    ],
+)
+def test_help_and_wrong_options_take_no_torch(arguments, code, said):
+    script = WITHOUT_TORCH.format(arguments=arguments)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == f"{code} []"
+    assert re.search(said, run.stdout, re.DOTALL)
+
+
+def test_completion_knows_the_commands(monkeypatch, capsys):
+    monkeypatch.setenv("_SPECWB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "specwb gen")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    code, out, _ = call(monkeypatch, capsys)
+    assert (code, out.split()) == (0, ["generate"])
+
+
+def test_standard_output_that_is_closed():
+    command = f"{sys.executable} -m specwb methods >&-"
+    run = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert (run.returncode, run.stderr) == (2, "error: standard output is closed\n")
+
+
+def test_every_public_name_is_there_and_listed():
+    assert set(specwb.__all__) <= set(dir(specwb))
+    assert all(getattr(specwb, name) is not None for name in specwb.__all__)
+    assert callable(specwb.hf), "a module of this name would take the function's place"
+    assert specwb.evaluation.__name__ == "specwb.evaluation"
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        specwb.nonsense  # noqa: B018
 
 
 def test_methods_lists_the_registry(monkeypatch, capsys):
@@ -59,6 +108,9 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--methods", "sps:tree=3"], "its options: draft, gamma, schedule, confidence, rule"),
         (["compare", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["compare", "--temperature", "-1"], "temperature must be >= 0"),
+        (["compare", "--temperature", "1", "--top-p", "2"], "top_p must be in (0, 1]"),
+        (["compare", "--top-k", "-1"], "--top-k"),
+        (["compare", "--seconds", "nan"], "seconds must be a number, got nan"),
         (["compare", "--max-new-tokens", "5000"], "leaves no room"),
         (["compare", "--batch", "0"], "--batch"),
         (["compare", "--dtype", "int3"], "dtype must be"),

@@ -180,6 +180,7 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
         ([PROMPT, "--method", "sps:tree=4-2"], "sps has no option 'tree'"),
         ([PROMPT, "--method", "ar", "--draft", "lab-draft"], "ar has no option 'draft'"),
         ([PROMPT, "--method", "sps:draft=lab-draft", "--draft", "lab-draft"], "'draft' is given twice"),
+        (["a\udcffb"], "prompt 0 is not valid Unicode text (UTF-8)"),  # what bytes that are no UTF-8 become
         ([PROMPT, "--max-new-tokens", "5000"], "exceeds the context"),
         ([PROMPT, "--top-p", "0"], "top_p must be"),
         ([PROMPT, "--temperature", "-1"], "temperature must be >= 0"),
@@ -200,3 +201,17 @@ def test_chat_without_a_template(monkeypatch, capsys, lab):
     assert code == 2
     assert "has no chat template" in err
     assert not out
+
+
+def test_a_template_that_fails_and_a_draft_that_is_missing(monkeypatch, capsys, lab):
+    monkeypatch.setattr(lab.tokenizer, "chat_template", "{{ raise_exception('no such role') }}")
+    monkeypatch.setattr(lab, "draft", None)
+    monkeypatch.setattr(specwb, "load", lambda *_, **__: lab)
+    for arguments, said in (
+        (["--chat", "--method", "ar"], "the chat template cannot be applied: no such role"),
+        ([], "name one with draft= (--draft on the command line)"),
+    ):
+        code, out, err = call(monkeypatch, capsys, PROMPT, *arguments)
+        assert (code, out) == (2, "")
+        assert said in err
+        assert len(err.strip().splitlines()) == 1

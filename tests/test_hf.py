@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-import sys
+import pickle
 import weakref
 from functools import cache
 from itertools import product
@@ -31,9 +31,9 @@ from transformers import (
 )
 
 import specwb
+from specwb import custom_generate as plugs
 from specwb.models.load import data_dir
 
-plugs = sys.modules["specwb.hf"]  # the name in the package is the function
 PAD, NEW = 63, 16
 every_case = pytest.mark.parametrize(("key", "options"), CASES, ids=NAMES)
 
@@ -619,10 +619,36 @@ def test_rows_that_end_without_a_pad():
     refused("pad_token_id must be set", stopping_criteria=[SawWithEos(5)])
 
 
+@pytest.mark.parametrize("strings", ["w1", ["w1", "w2"]])
+@pytest.mark.parametrize("tokenizer", [None, object()])
+def test_stop_strings_say_what_takes_their_place(strings, tokenizer):
+    """The library keeps the tokenizer from a callable, and then says that none was passed."""
+    instead = "give stopping_criteria=.*StopStringCriteria"
+    refused(instead, stop_strings=strings, tokenizer=tokenizer)
+
+
+def test_methods_and_options_are_read_before_there_is_a_model():
+    with pytest.raises(specwb.MethodError, match="unknown method 'nope'"):
+        specwb.hf("nope")
+    with pytest.raises(specwb.MethodError, match="pld has no option 'draft'"):
+        specwb.hf("pld", draft=PAIRS[0].draft)
+    with pytest.raises(specwb.MethodError, match="sps has no option 'tree'"):
+        specwb.hf("sps", draft=PAIRS[0].draft, tree=3)
+    with pytest.raises(specwb.MethodError, match="unknown rule 'nope'"):
+        specwb.hf("sps:rule=nope")
+    made = specwb.hf("sps", draft="lab-draft", gamma=3, rule="block")
+    assert repr(made) == "specwb.hf('sps', draft='lab-draft', gamma=3, rule='block')"
+
+
+def test_a_plug_is_pickled_without_what_it_built():
+    one, plug = model(PAIRS[0]), specwb.hf("sps", draft=PAIRS[0].draft, gamma=2)
+    settings = {"max_new_tokens": 6, "pad_token_id": PAD}
+    right = one.generate(**RAGGED, **settings, custom_generate=plug).tolist()
+    other = pickle.loads(pickle.dumps(plug))
+    assert one.generate(**RAGGED, **settings, custom_generate=other).tolist() == right
+
+
 def test_methods_and_models_are_checked_when_generate_is_called():
-    refused("unknown method 'nope'", kind=specwb.MethodError, method=specwb.hf("nope"))
-    refused("pld has no option 'draft'", kind=specwb.MethodError, method=specwb.hf("pld", draft=PAIRS[0].draft))
-    refused("sps has no option 'tree'", kind=specwb.MethodError, method=specwb.hf("sps", draft=PAIRS[0].draft, tree=3))
     refused("no draft model of its own", kind=specwb.MethodError, method=specwb.hf("sps"))
     refused("vocabulary mismatch", kind=specwb.LoadError, method=specwb.hf("sps", draft="lab-draft"))
     refused("exceeds the context", kind=specwb.PromptError, max_new_tokens=600)

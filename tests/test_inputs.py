@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 
 import numpy as np
 import pytest
@@ -177,3 +179,21 @@ def test_decode_says_what_it_takes():
     mine, theirs = (inspect.signature(f).parameters for f in (specwb.decode, specwb.rounds))
     assert set(theirs) <= set(mine)
     assert all(mine[name].default == one.default for name, one in theirs.items())
+
+
+def test_a_target_is_pickled_with_its_weights_once(target):
+    """Fused weights share memory: each of them pickled by itself would bring all of it."""
+    right = specwb.decode(target, [1, 2], "sps", draft=tiny.draft(), max_new_tokens=6).tokens
+    specwb.method("sps", target, draft=tiny.draft())
+    stored = pickle.dumps(target)
+    assert len(stored) < 1.5 * sum(p.nbytes for p in target.model.parameters()) + 20000
+    for other in (pickle.loads(stored), copy.deepcopy(target)):
+        assert other.model is not target.model
+        got = specwb.decode(other, [1, 2], "sps", draft=tiny.draft(), max_new_tokens=6)
+        assert got.tokens == right
+        # whoever moves or changes a weight of the model changes what is run
+        fused = other.backbone.layers[0].qkv.untyped_storage().data_ptr()
+        q = other.model.model.layers[0].self_attn.q_proj.weight
+        assert q.untyped_storage().data_ptr() == fused
+    assert repr(other) == "Target('LlamaForCausalLM': llama, 3 layers, 64 tokens, float32 on cpu)"
+    assert copy.copy(target).model is target.model

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from specwb.commands.shared import DEVICE, DRAFT, DTYPE, LIKE_COMPARE, RESTART, RESULTS, SEED, TARGET, errors, table, wide
 
-reproduce = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
+reproduce = typer.Typer(no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
 
 
 OVER = (

@@ -10,7 +10,7 @@ import typer
 
 from specwb.commands.shared import BUDGET, DEVICE, TARGET, errors
 
-train = typer.Typer(add_completion=False, no_args_is_help=True, help="Train the models that ship with the project, or a head on a target of yours.")
+train = typer.Typer(no_args_is_help=True, help="Train the models that ship with the project, or a head on a target of yours.")
 
 
 @train.command("lab")

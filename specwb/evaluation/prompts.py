@@ -158,6 +158,8 @@ def _parse(content: bytes, where: str) -> list[Question]:
             out.append(_question(json.loads(line), len(out)))
         except UnicodeDecodeError as error:
             raise PromptSetError(f"{where}, line {number}: not UTF-8 text") from error
+        except RecursionError as error:
+            raise PromptSetError(f"{where}, line {number}: nested too deeply") from error
         except json.JSONDecodeError as error:
             raise PromptSetError(f"{where}, line {number}: not JSON ({error.msg}, column {error.colno})") from error
         except ValueError as error:

@@ -106,9 +106,9 @@ def check_unhooked(model: Any, name: str = "model") -> None:
         left += filter(None, module._modules.values())
         if what := _addition(module):
             path = next(path for path, one in model.named_modules() if one is module)
-            called = f"{path!r}" if path else "itself"
-            way_out = "remove it, or decode with the model's own generate"
-            raise UnsupportedModel(f"{name}: module {called} has {what}, which would be ignored; {way_out}")
+            which = f"module {path!r} has" if path else "module itself has"
+            way_out = "which would be ignored; remove it, or decode with the model's own generate"
+            raise UnsupportedModel(f"{name}: {which} {what}, {way_out}")
 
 
 def _addition(module: nn.Module) -> str | None:

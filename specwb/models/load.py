@@ -200,7 +200,8 @@ def draft_model(target: Target, draft: object) -> Target:
     """
     chosen: object = draft if draft is not None else target.draft
     if chosen is None:
-        raise MethodError(f"{target.name!r} has no draft model of its own; name one with draft=")
+        way_out = "name one with draft= (--draft on the command line)"
+        raise MethodError(f"{target.name!r} has no draft model of its own; {way_out}")
     # one copy of a named draft a target, however many methods use it
     if isinstance(chosen, str):
         cache = target.__dict__.setdefault("_drafts", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -40,6 +41,38 @@ class Target:
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
         self.eos: list[int] = [] if eos is None else list(eos) if is_many(eos) else [eos]
         self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
+
+    def __repr__(self) -> str:
+        layers, kind = len(self.backbone.layers), str(self.dtype).removeprefix("torch.")
+        size = f"{self.model.config.model_type}, {layers} layers, {self.vocabulary} tokens"
+        return f"Target({self.name!r}: {size}, {kind} on {self.device})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is made again from the rest: the backbone, and models loaded beside it.
+
+        The model's weights are views of the backbone's fused ones; ``torch.save`` writes memory
+        that several tensors share once, where ``pickle`` would write it for each of them.
+        """
+        if self.agreed is not None:
+            raise TypeError(f"{self.name!r} is parted among processes and cannot be pickled")
+        stored = io.BytesIO()
+        torch.save(self.model, stored)
+        made = {"backbone", "_drafts", "_heads", "model"}
+        kept = {name: value for name, value in vars(self).items() if name not in made}
+        return {**kept, "_stored": stored.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stored = io.BytesIO(state.pop("_stored"))
+        vars(self).update(state)
+        # whoever unpickles this runs what the pickle says already
+        self.model = torch.load(stored, weights_only=False)
+        self.backbone = Backbone(self.model)
+
+    def __copy__(self) -> Target:
+        """Another name for the same weights."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
 
     @cached_property
     def sha256(self) -> str | None:
