@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specwb.custom_generate import UnsupportedGeneration, hf
     from specwb.drafters.base import Drafter
-    from specwb.engine import Clock, Output, decode, rounds
+    from specwb.engine import Clock, DraftError, Output, decode, rounds
     from specwb.evaluation.check import check
     from specwb.evaluation.compare import compare
     from specwb.flow import Draft, Exactness, Law, LawMismatch, State, Step
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
-    "engine": ("Clock", "Output", "decode", "rounds"),
+    "engine": ("Clock", "DraftError", "Output", "decode", "rounds"),
     "evaluation.check": ("check",),
     "evaluation.compare": ("compare",),
     "flow": ("Draft", "Exactness", "Law", "LawMismatch", "State", "Step"),
@@ -56,6 +56,7 @@ __all__ = [
     "METHODS",
     "Clock",
     "Draft",
+    "DraftError",
     "Drafter",
     "Exactness",
     "Law",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from specwb.drafters.base import Drafter
 from specwb.flow import Draft, Law, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
 from specwb.inputs import (
@@ -32,6 +33,10 @@ from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise, row_seeds
 from specwb.probability import Sampling, inverse_cdf
 
 __all__ = ["Clock", "Output", "Prompt", "PromptError", "decode", "rounds", "token_rows", "trim"]
+
+
+class DraftError(ValueError):
+    """A drafter proposed something that is no draft, or tokens that are no ids."""
 
 
 @dataclass
@@ -232,12 +237,15 @@ def _round(state, target, drafter, rule, noise, clock, rescore, layout):
         clock.start()
     noise.look(state.known)
     known = state.known.clone()
-    draft = drafter.propose(state, noise)
+    draft = checked(drafter.propose(state, noise), drafter, state).within(state)
     if clock:
         clock.lap("draft")
-    assert draft.tree.D <= drafter.tree.D, "a drafter's tree attribute is the largest tree it proposes"
-    assert draft.tree.n <= drafter.tree.n, "a drafter's tree attribute is the largest tree it proposes"
-    scores = target.score(state, draft, drafter.features, layout)
+    try:
+        scores = target.score(state, draft, drafter.features, layout)
+    except IndexError as error:  # the embedding's; to look at the ids before is a host read
+        if wrong := outside(draft, drafter, target):
+            raise wrong from error
+        raise
     if rescore is not None:
         scores = rescore(state, draft, scores)
     if clock:
@@ -260,6 +268,34 @@ def _round(state, target, drafter, rule, noise, clock, rescore, layout):
     drafter.observe(state, draft, verdict, scores)
     state.advance(verdict, done, broken)
     return known, draft, verdict, scores, accept, close
+
+
+def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
+    """What a drafter proposed, if its shapes and types can be scored.
+
+    Raises:
+        DraftError: it cannot.
+    """
+    name = type(drafter).__name__
+    if not isinstance(draft, Draft):
+        raise DraftError(f"{name}.propose must return a specwb.Draft, got {draft!r}")
+    tree, shape = draft.tree, (state.rows, draft.tree.n)
+    if tree.D > drafter.tree.D or tree.n > drafter.tree.n:
+        raise DraftError(f"{name} proposed {tree}, larger than its tree, {drafter.tree}")
+    for part, dtype in (("tokens", torch.long), ("valid", torch.bool)):
+        given = getattr(draft, part)
+        if given.dtype != dtype or given.shape != shape:
+            wanted = f"{list(shape)} of {dtype}"
+            found = f"{list(given.shape)} of {given.dtype}"
+            raise DraftError(f"{name}: {part} of a draft must be {wanted}, got {found}")
+    return draft
+
+
+def outside(draft: Draft, drafter: Drafter, target: Target) -> DraftError | None:
+    """What to raise where a drafted token is no id of the target's vocabulary."""
+    wrong = [x for x in draft.tokens.flatten().tolist() if not 0 <= x < target.vocabulary]
+    ids = f"ids are 0..{target.vocabulary - 1}, of invalid nodes too"
+    return DraftError(f"{type(drafter).__name__} drafted token {wrong[0]}; {ids}") if wrong else None
 
 
 @dataclass

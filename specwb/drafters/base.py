@@ -81,6 +81,8 @@ class Drafter:
         if tokens.shape != (state.rows, tree.n - 1):
             raise ValueError(f"candidates must be [rows, nodes - 1] = {[state.rows, tree.n - 1]} tokens, got {list(tokens.shape)}")
         pending = state.tokens.gather(1, (state.known - 1)[:, None])
-        tokens = torch.cat([pending, tokens], 1)
+        if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
+            raise ValueError(f"candidates must be token ids, integers, got {tokens.dtype}")
+        tokens = torch.cat([pending, tokens.long()], 1)
         ok = torch.ones_like(tokens, dtype=torch.bool) if valid is None else torch.cat([torch.ones_like(pending, dtype=torch.bool), valid], 1)
         return Draft(tree, tokens, ok, Law.POINT)
