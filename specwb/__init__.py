@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# where each public name is defined
+# where each public name is defined; no module right below the package may have the name of one,
+# because importing it would put the module in that name's place
 _PLACES = {
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
@@ -91,7 +92,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """A public name, or a module of the package (``specwb.figures``)."""
     if name in _PLACE_OF:
-        # a module that had the name of a function in it would take its place when it is imported
         found = getattr(import_module(f"specwb.{_PLACE_OF[name]}"), name)
         globals()[name] = found
         return found
