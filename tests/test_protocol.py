@@ -298,7 +298,8 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, pair, mo
             out = specwb.decode(pair.target, PROMPTS, patched, max_new_tokens=LIMITS)
         assert out.tokens == [tokens[:n] for tokens, n in zip(whole, LIMITS)]
     assert_recomputed(kept, lambda text: tiny.recomputed(pair.target.backbone, text))
-    assert max(drafted) == depth or isinstance(method.drafter, DiffusionDrafter)  # which may never be sure enough
+    most = min(depth, max(LIMITS) - 1)  # a draft is no longer than what is left to write
+    assert max(drafted) >= most or isinstance(method.drafter, DiffusionDrafter)  # which may never be sure enough
     assert set(range(min(max(drafted), max(LIMITS) - 1) + 1)) <= reached
 
 
@@ -339,7 +340,9 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         lengths.update(step.verdict.accepted.tolist())
         assert state.horizon == int(state.known.max())
         keep_target_cache(state, targets)
-        caches = [value for value in vars(drafter).values() if isinstance(value, KVCache)]
+        # where every row writes its last token nothing is drafted, and nothing fed
+        idle = state.finished and step.draft.tree.D == 0
+        caches = [] if idle else [value for value in vars(drafter).values() if isinstance(value, KVCache)]
         for cache in caches:
             assert cache is not state.cache
             for row in range(state.rows):
