@@ -1,21 +1,26 @@
-"""Public text files the project reads but does not ship: from a folder of the user's, or downloaded and checked.
+"""Files: tables of JSON, results that are written whole or not at all, and public texts that are read but not shipped.
 
-Every file is named once, with its place under ``SPECWB_DATA``, its address and the sha256 of its plain content.
-A file that lies under ``SPECWB_DATA`` (plain or gzipped) is used; otherwise it is fetched into the user's cache.
-Either way its checksum must match, so that a model card's hashes and a table's prompts mean something.
+The texts come from a folder of the user's, or are downloaded and checked. Every one is named once, with its place under
+``SPECWB_DATA``, its address and the sha256 of its plain content. A file that lies under ``SPECWB_DATA`` (plain or gzipped) is
+used; otherwise it is fetched into the user's cache. Either way its checksum must match, so that a model card's hashes and a
+table's prompts mean something.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
+import secrets
 import shutil
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class DataError(ValueError):
@@ -123,46 +128,123 @@ def weights_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into that takes ``folder``'s place only when the writing has come to its end.
+def from_json(content: str | bytes) -> Any:
+    """The value that a JSON text says.
 
     Raises:
-        NotADirectoryError: there is something else of that name.
+        ValueError: it is not JSON, not UTF-8, or nested deeper than the parser goes.
     """
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is no folder")
-    part, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
-    for stale in (part, old):
-        shutil.rmtree(stale, ignore_errors=True)
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("brackets are nested too deep") from None
+
+
+def table(path: Path, refused: type[ValueError] = DataError) -> dict[str, Any]:
+    """The object in a JSON file, empty where there is no file.
+
+    Raises:
+        ValueError: of the kind ``refused``, for anything else.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        found = from_json(path.read_bytes())
+    except ValueError as error:
+        raise refused(f"{path} is not JSON ({error}); fetch it again, or put it right") from error
+    if not isinstance(found, dict):
+        raise refused(f"{path} holds no settings: it must be a JSON object, not {type(found).__name__}")
+    return found
+
+
+def _beside(path: Path) -> Path:
+    """A name next to ``path`` that nothing else has: two runs that write one file must not meet, and in a folder that others
+    write to too a name that can be guessed may be a link by the time it is opened."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file to write, which takes ``path``'s place when the writing has come to its end: whoever opens ``path`` finds the old
+    content or all of the new.
+
+    A link is followed, and what it leads to is replaced. What is no regular file (a device, a pipe) cannot be replaced and is
+    written to as it is. The file gets the mode of the one before it, a new one what the umask leaves.
+
+    Raises:
+        OSError: it cannot be written; what was there is untouched.
+    """
+    path = Path(os.path.realpath(path.expanduser()))
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    part = _beside(path)
+    part.open("x").close()
+    # some libraries put a file of their own in its place, which only its owner may read
+    mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
+    try:
+        yield part
+        part.chmod(mode)
+        with open(part, "rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes ``folder`` when the writing has come to its end. Where there is one already it must
+    be empty: what a run has made is never moved away for another's.
+
+    Raises:
+        FileExistsError: there is something of that name, at the beginning or by the time of the end.
+    """
+    folder = folder.expanduser()
+    taken = FileExistsError(f"{folder} is there already and stays as it is; delete it or choose another")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise taken
+    part = _beside(folder)
     part.mkdir(parents=True)
-    yield part
-    if folder.exists():
-        folder.rename(old)
-    part.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        yield part
+        mode = stat.S_IMODE(part.stat().st_mode)
+        for path in part.rglob("*"):  # as in whole_file
+            path.chmod(mode if path.is_dir() else mode & 0o666)
+        try:
+            part.rename(folder)
+        except OSError as error:
+            raise taken if folder.exists() else error from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def unpack(path: Path) -> bytes:
+UNPACKED = 2**28  # bytes of a gzip file's content, many times what the official files have
+
+
+def unpack(path: Path, most: int = UNPACKED) -> bytes:
     """Content of a file, unpacked where its name ends in ``.gz``.
 
     Raises:
-        DataError: the name says gzip, the content is not one or is cut off.
+        DataError: the name says gzip, the content is not one, is cut off, or has more than ``most`` bytes.
     """
-    content = path.read_bytes()
     if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file; remove it or give another") from error
+        return path.read_bytes()
+    with open(path, "rb") as packed:
+        try:
+            content = gzip.GzipFile(fileobj=packed).read(most + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path} is not a whole gzip file; remove it or give another") from error
+    if len(content) > most:
+        raise DataError(f"{path} unpacks to more than {most} bytes; unpack it and give the file that it holds")
+    return content
 
 
 def _local(remote: Remote) -> Path | None:
     root = os.environ.get("SPECWB_DATA")
     if not root:
         return None
-    plain = Path(root) / remote.path
+    plain = Path(root).expanduser() / remote.path
     return next((path for path in (plain, plain.with_name(plain.name + ".gz")) if path.is_file()), None)
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from specwb.evaluation import machine
 from specwb.evaluation.compare import PARTS
+from specwb.files import whole_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -206,15 +207,17 @@ def check_path(path: Path, option: str) -> None:
     """Can a file be written there? Asked before the work whose results it is to hold.
 
     Raises:
-        ValueError: it is a folder, or its folder does not exist or cannot be written to.
+        ValueError: it is a folder, or its folder does not exist or cannot be written to; a device or pipe that cannot be written.
     """
-    folder = path.resolve().parent
-    if path.is_dir():
+    real = Path(os.path.realpath(path.expanduser()))  # what a link leads to is what is written
+    folder = real.parent
+    if real.is_dir():
         raise ValueError(f"{option}: {path} is a folder, give the name of a file")
     if not folder.is_dir():
         raise ValueError(f"{option}: {path} cannot be written, the folder {folder} does not exist")
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"{option}: {path} cannot be written, no permission in {folder}")
+    replaced = not real.exists() or real.is_file()
+    if not os.access(folder if replaced else real, os.W_OK):
+        raise ValueError(f"{option}: {path} cannot be written, no permission{f' in {folder}' if replaced else ''}")
 
 
 def check_plotly() -> None:
@@ -226,14 +229,10 @@ def check_plotly() -> None:
 
 
 def write(text: str, path: Path) -> None:
-    """Write beside ``path`` and rename: whoever opens it finds the old file or the whole new one.
+    """Write ``text`` to ``path`` as :func:`specwb.files.whole_file` does.
 
     Raises:
         OSError: it cannot be written; what was there is untouched.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with whole_file(path) as part:
         part.write_text(text, "utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,20 +6,22 @@ prints and writes.
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from specwb.files import whole_file
 from specwb.training.optim import fast_bfloat16, optimisers
 
 console = Console(stderr=True)
@@ -48,27 +50,36 @@ class Plan:
         return min(1.0, (step + 1) / self.warmup) * (1.0 if left > decay else 0.02 + 0.98 * left / decay)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What keeps a file or folder from being written is a TrainingError in words."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        kept = f"; {path} stays as it was, free some space or name another place and run the same command" if path.exists() else ""
+        raise TrainingError(f"cannot write {path}: {reason}{kept}") from error
+
+
 def save_atomically(write: Callable[[Path], object], path: Path) -> None:
-    """Write beside ``path`` and rename, so that a crash or a full disk leaves the old file whole.
+    """:func:`specwb.files.whole_file` in a folder that is made where it is missing.
 
     Raises:
         TrainingError: the disk is full or not writable; the previous file is untouched.
     """
-    part = path.with_name(path.name + ".part")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(part)
-        with open(part, "rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(part, path)
-    except (OSError, RuntimeError) as error:
-        # torch.save reports a full disk as a RuntimeError of its archive writer
-        if part.is_file():
-            part.unlink()
-        full = getattr(error, "errno", None) == errno.ENOSPC or "PytorchStreamWriter" in str(error)
-        reason = "no space left on the device" if full else str(error)
-        kept = f"; {path} keeps the last checkpoint, free some space and run the same command" if path.exists() else ""
-        raise TrainingError(f"cannot write {path}: {reason}{kept}") from error
+        with whole_file(path) as part:
+            write(part)
+
+
+def dump(content: Any, path: Path) -> None:
+    """``torch.save``, but of a disk that is full it raises the system's OSError."""
+    with open(path, "wb") as handle:  # given a path, it opens the file itself and tells no more than a position in the archive
+        try:
+            torch.save(content, handle)
+        except RuntimeError as error:  # closing the archive fails once more, behind the error that is wanted
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 def autocast(device: torch.device) -> torch.autocast:
@@ -139,7 +150,7 @@ def saved_state(checkpoint: Path, identity: str) -> dict | None:
     try:
         state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise TrainingError(f"{checkpoint} cannot be read ({error}); delete it to start again") from error
+        raise TrainingError(f"{checkpoint} cannot be read: it is damaged or cut off, or no checkpoint; delete it to start again") from error
     if not isinstance(state, dict) or state.get("identity") != identity:
         raise TrainingError(f"{checkpoint} is of another run (other data, recipe or seed); delete it or choose another --out")
     return state
@@ -187,7 +198,7 @@ def fit(
             "identity": identity, "step": step, "history": log.loss, "measured": log.measured,
             "model": model.state_dict(), "optimisers": [o.state_dict() for o in opts],
         }  # fmt: skip
-        save_atomically(lambda path: torch.save(content, path), checkpoint)
+        save_atomically(partial(dump, content), checkpoint)
 
     device = next(model.parameters()).device
     model.train()

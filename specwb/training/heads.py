@@ -28,7 +28,7 @@ from specwb.training.decision import DecisionRecipe
 from specwb.training.deep import DeepRecipe
 from specwb.training.diffusion import DiffusionRecipe
 from specwb.training.falcon import FalconRecipe
-from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, saved_state, say, share, training_device
+from specwb.training.fit import Plan, TrainingError, autocast, everyone, fit, saved_state, say, share, training_device, writing
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.recipe import Eagle3Recipe, EagleRecipe, Found, KangarooRecipe, MedusaRecipe, Moment, Recipe
 
@@ -188,7 +188,7 @@ def train_head(
     }  # fmt: skip
     with everyone() as main:
         if main:
-            with whole_folder(out) as part:
+            with writing(out), whole_folder(out) as part:
                 recipe.save(head, part, card)
     said = "; ".join(f"{d} {' '.join(f'{row[0]:.2f}' for row in m['rank'])}" for d, m in card["held_out"].items())
     say(f"{kind}: held-out acceptance by position, {said}")

@@ -21,9 +21,9 @@ from specwb.models.load import data_dir, resolve_device
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.deep import save_half
-from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically
+from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically, say, writing
 from specwb.training.generate import TEMPERATURES, generated_text
-from specwb.training.heads import RECIPES, train_head
+from specwb.training.heads import RECIPES, finished, train_head
 from specwb.training.ngram import count_ngram
 
 LAB = data_dir() / "lab"
@@ -72,7 +72,7 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
             console.print("training the tokenizer")
             with whole_folder(out / "tokenizer") as part:
                 text.train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
-        tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer")
+        tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer", trust_remote_code=False)
         data = text.encode(docs, tokenizer)
         facts = {"sha256": data.sha256, "mixture": plan["corpus"]["mixture"], "sources": data.manifest}
         save_atomically(lambda path: path.write_text(json.dumps(facts, indent=1) + "\n"), out / "corpus.json")
@@ -201,7 +201,7 @@ def ngram_card(card: dict) -> list[str]:
 def _model(shape: dict, tokenizer, seed: int, weights: Path | None) -> Any:
     torch.manual_seed(seed)
     if weights is not None:
-        return AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+        return AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32, trust_remote_code=False)
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer), hidden_size=shape["hidden"], intermediate_size=shape["ffn"], num_hidden_layers=shape["layers"],
@@ -247,9 +247,12 @@ def _train(
     ]
     identity = hashlib.sha256("|".join([name, *parts, "" if teacher is None else weights_hash(out / "target")]).encode()).hexdigest()
     history = fit(name, model, loss, Plan(steps), out / f"{name}.checkpoint.pt", identity).loss
+    if finished(out / name, identity):
+        say(f"{out / name} is finished")
+        return
     losses = {domain: round(_held_out(model, data, domain, device), 4) for domain in text.DOMAINS}
     facts = {
-        "name": name, "parameters": sum(p.numel() for p in model.parameters()), "budget": budget, "seed": seed, **settings,
+        "name": name, "run": identity, "parameters": sum(p.numel() for p in model.parameters()), "budget": budget, "seed": seed, **settings,
         "tokens": steps * rows * length, "tokens_before": _tokens_before(start_from, name),
         "device": device.type, "torch": torch.__version__, "python": platform.python_version(),
         "corpus": data.sha256, "started_from": "random weights" if start_from is None else "shipped weights",
@@ -259,7 +262,7 @@ def _train(
     if teacher is not None:
         facts["target_sha256"] = weights_hash(out / "target")
         facts["acceptance"] = {d: agreement(model, teacher, data, d, device) for d in text.DOMAINS}
-    with whole_folder(out / name) as part:
+    with writing(out / name), whole_folder(out / name) as part:
         save_half(model, part)
         tokenizer.save_pretrained(part)
         facts["sha256"] = weights_hash(part)

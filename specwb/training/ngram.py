@@ -17,7 +17,7 @@ from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
 from specwb.proxy import log_likelihood
 from specwb.training.corpus import Corpus
-from specwb.training.fit import TrainingError, save_atomically, say
+from specwb.training.fit import TrainingError, save_atomically, say, writing
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.heads import finished, training_text
 
@@ -88,7 +88,7 @@ def count_ngram(
         "python": platform.python_version(), "corpus": data.sha256, "target": model.name, "target_sha256": model.sha256,
         "held_out": nats,
     }  # fmt: skip
-    with whole_folder(out) as part:
+    with writing(out), whole_folder(out) as part:
         save_atomically(made.save, part / "ngram.npz")
         card["bytes"] = (part / "ngram.npz").stat().st_size
         card["sha256"] = hashlib.sha256((part / "ngram.npz").read_bytes()).hexdigest()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from specwb.training.fit import Plan, TrainingError, fit, save_atomically
+from specwb.training.fit import Plan, TrainingError, dump, fit, save_atomically
 from specwb.training.optim import Muon, orthogonalise
 
 
@@ -92,25 +95,46 @@ def test_checkpoint_of_another_run_is_refused(tmp_path):
 
 def test_damaged_checkpoint_is_refused(tmp_path):
     (tmp_path / "a.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(TrainingError, match="cannot be read"):
+    with pytest.raises(TrainingError, match=r"a\.pt cannot be read: it is damaged or cut off"):
         fit("x", small(), losses(small()), Plan(2), tmp_path / "a.pt", "x")
 
 
 def test_full_disk_keeps_the_last_checkpoint(tmp_path):
     """A real write failure: the process may not write files beyond 20 kB."""
     path = tmp_path / "a.pt"
-    save_atomically(lambda p: torch.save({"step": 1}, p), path)
+    save_atomically(partial(dump, {"step": 1}), path)
     before = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-        with pytest.raises(TrainingError, match=r"cannot write .*keeps the last checkpoint"):
-            save_atomically(lambda p: torch.save({"big": torch.zeros(100_000)}, p), path)
+        with pytest.raises(TrainingError, match=r"cannot write .*: File too large; .*a\.pt stays as it was, free some space"):
+            save_atomically(partial(dump, {"big": torch.zeros(100_000)}), path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
     assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_said_in_words():
+    """``torch.save`` by itself says "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"."""
+    with pytest.raises(TrainingError, match="cannot write /dev/full: No space left on device"):
+        save_atomically(partial(dump, {"big": torch.zeros(100_000)}), Path("/dev/full"))
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_two_runs_that_save_at_once_do_not_meet(tmp_path):
+    """The other one begins and ends while this one writes: under one name for both, its rename would leave nothing to rename."""
+    path = tmp_path / "a.pt"
+
+    def slow(part):
+        dump({"step": 1}, part)
+        save_atomically(partial(dump, {"step": 2}), path)
+
+    save_atomically(slow, path)
+    assert torch.load(path, weights_only=True) == {"step": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 
