@@ -312,7 +312,7 @@ def test_a_folder_without_config(folder):
 def test_weights_that_are_cut_off(folder, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(LoadError, match=r"model\.safetensors is damaged or cut off"):
+    with pytest.raises(LoadError, match=r"model\.safetensors is damaged, cut off or no file of weights"):
         specwb.load(folder)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specwb.files import weights_hash
-from specwb.models.load import LoadError
+from specwb.files import table, weights_hash, whole_file
+from specwb.models.folder import LoadError, card_of, check_weights, every, folder_of, line, weight_files
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -32,25 +32,25 @@ class Stored:
     card: dict[str, Any]
 
     @classmethod
-    def read(cls, source: str | Path, target: Target, names: Sequence[str], wanted: Callable[[str], bool] = lambda key: True) -> Stored:
-        """The first of the files ``names`` that is there, from a local folder or a hub id; ``NAME.index.json`` stands for all its parts.
+    def read(cls, source: str | Path, target: Target, names: Sequence[str], wanted: Callable[[str], bool] = every) -> Stored:
+        """The first of the files ``names`` that is there, from a local folder or a hub id (see
+        :func:`specwb.models.folder.folder_of`); ``NAME.index.json`` stands for all its parts.
 
         Args: wanted: of a safetensors file only these keys are read (a whole model may be many times larger than its heads).
         Raises:
-            HeadError: nothing there, a damaged file, or a card that names another target.
+            HeadError: nothing there, a damaged file, or a card that names another target or other weights.
         """
-        where = _folder(source)
-        config, card = settings(where / "config.json"), settings(where / "card.json")
+        where, _ = folder_of(source, names, wanted, refused=HeadError)
+        config, card = settings(where / "config.json"), card_of(where, HeadError)
         trained = card.get("target_sha256")
         ours = target.sha256 if trained else None  # of a large target that takes a while
         if trained and ours and trained != ours:
             raise HeadError(f"{where}: trained for the target with sha256 {trained[:12]}..., {target.name!r} is {ours[:12]}...; train it anew")
-        for name in names:
-            index = where / f"{name}.index.json"
-            parts = sorted({str(part) for part in settings(index).get("weight_map", {}).values()}) if index.is_file() else [name]
-            if index.is_file() or (where / name).is_file():
-                weights = {key: w for part in parts for key, w in _tensors(where / part, wanted).items()}
-                return cls(where, config, weights, card)
+        parts = weight_files(where, names, wanted, HeadError)
+        if parts is not None:
+            weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}
+            check_weights(where, card, HeadError)
+            return cls(where, config, weights, card)
         there = sorted(path.name for path in where.iterdir() if path.suffix in (".safetensors", ".bin", ".pt"))
         raise HeadError(f"{where}: none of {', '.join(names)} is there{f', but {there[0]}: another kind of head?' if there else ''}")
 
@@ -63,45 +63,16 @@ def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
             with safe_open(path, "pt") as file:
                 return {key: file.get_tensor(key) for key in file.keys() if wanted(key)}  # noqa: SIM118
         weights = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise HeadError(f"{path} is missing, though the index names it") from error
     except Exception as error:
-        raise HeadError(f"{path} is damaged, cut off or no file of weights ({_line(error)})") from error
+        raise HeadError(f"{path} is damaged, cut off or no file of weights ({line(error)})") from error
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
         raise HeadError(f"{path} holds no table of weights")
     return {key: w for key, w in weights.items() if wanted(key)}
 
 
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-
-
-def _folder(source: str | Path) -> Path:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if isinstance(source, Path) or str(source).startswith(("/", ".", "~")) or str(source).count("/") != 1:
-        why = "is a file; name the folder it is in" if path.is_file() else "does not exist"
-        raise HeadError(f"head folder {source} {why}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.safetensors", "*.bin", "*.pt"]))
-    except Exception as error:
-        raise HeadError(f"{source}: neither a local folder nor reachable on the hub: {_line(error)}") from error
-
-
 def settings(path: Path) -> dict[str, Any]:
-    """A table in a JSON file, empty where there is no file. Raises: HeadError for anything else."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise HeadError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise HeadError(f"{path} holds no settings")
-    return found
+    """:func:`specwb.files.table` of a head's folder. Raises: HeadError."""
+    return table(path, HeadError)
 
 
 def fill(module: nn.Module, weights: dict[str, Tensor], where: Path, target: Target, absent: Sequence[str] = ()) -> None:
@@ -139,6 +110,7 @@ def write(folder: Path, config: dict[str, Any], weights: dict[str, Tensor], name
     folder.mkdir(parents=True, exist_ok=True)
     half = {k: (w.detach().cpu().half() if w.is_floating_point() else w.detach().cpu()).contiguous().clone() for k, w in weights.items()}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    save_file(half, folder / f"{name}.safetensors", {"format": "pt"})
+    with whole_file(folder / f"{name}.safetensors") as part:
+        save_file(half, part, {"format": "pt"})
     if card is not None:
         (folder / "card.json").write_text(json.dumps({**card, "sha256": weights_hash(folder)}, indent=1) + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,13 +10,18 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from specwb.files import table
+from specwb.models.folder import LoadError, card_of, check_weights, folder_of, line, some, weight_files
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
 from specwb.options import MethodError
 
-
-class LoadError(ValueError):
-    """A model cannot be loaded, or target and draft do not fit together."""
+HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
+"""Weights that a target may have too many: constants that older files repeat, and heads that are read as heads."""
+SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "max_position_embeddings",
+)  # fmt: skip
 
 
 def data_dir() -> Path:
@@ -27,16 +32,21 @@ def data_dir() -> Path:
 
 def load(
     source: str | Path | nn.Module | Target = "lab", *, tokenizer=None, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto",
-    ranks: Ranks | None = None,
+    ranks: Ranks | None = None, revision: str | None = None,
 ) -> Target:  # fmt: skip
     """A :class:`Target` from ``"lab"`` / ``"lab-draft"`` (the shipped family), a local folder, a hub id or a loaded model.
 
+    Code that comes with a checkpoint is never run: a model or tokenizer that needs some is refused.
+
     Args:
+        source: a hub id is ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
         dtype: ``"auto"`` is float32 on CPU and the checkpoint's own dtype on CUDA (the lab's fp16 files become float32 on either).
         device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is and keeps its dtype.
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own tensor-parallel plan, as far as it can be.
+        revision: of a hub id: a branch, tag or commit; default the newest.
     Raises:
-        LoadError: missing folder, damaged or incomplete weights, unknown dtype, CUDA asked for without one.
+        LoadError: missing folder, a config that cannot be, damaged or incomplete weights, weights that the config does not describe or
+            that ``card.json`` beside them does not name, unknown dtype, CUDA asked for without one.
         UnsupportedModel: an architecture the backbone does not run.
     """
     if ranks is not None and isinstance(source, Target | nn.Module):
@@ -50,38 +60,40 @@ def load(
         return Target((source if device == "auto" else source.to(place)).eval(), tokenizer, name=type(source).__name__)
     name = str(source)
     lab = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}.get(name)
-    folder: str | Path = data_dir() / "lab" / lab if lab else source
+    folder, fetched = folder_of(data_dir() / "lab" / lab if lab else source, revision=revision)
     kind = "auto" if dtype == "auto" and place.type == "cuda" and lab is None else resolve_dtype(dtype, place)
     model = _weights(folder, kind, name, ranks)
     if tokenizer is None:
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:
-            raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {_line(error)}") from error
-    local = Path(folder) if Path(folder).is_dir() else None
-    family = data_dir() / "lab" if lab == "target" else local and local.parent
-    made = Target(model.to(place).eval(), tokenizer, name, "lab-draft" if lab == "target" else None, local, family)
+            raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {line(error)}") from error
+    family = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
+    made = Target(model.to(place).eval(), tokenizer, name, "lab-draft" if lab == "target" else None, folder, family)
+    if (found := check_weights(folder, card_of(folder))) is not None:
+        made.sha256 = found
     made.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
     return made
 
 
-def _weights(folder: str | Path, dtype: torch.dtype | str, name: str, ranks: Ranks | None = None) -> Any:
+def _weights(folder: Path, dtype: torch.dtype | str, name: str, ranks: Ranks | None = None) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     from specwb.models.backbone import check_supported
 
-    path = Path(folder)
-    if not path.is_dir() and (isinstance(folder, Path) or str(folder).startswith(("/", ".", "~"))):
-        raise LoadError(f"{name}: folder {folder} does not exist")
-    if path.is_dir():
-        _complete(path, name)
+    if not (folder / "config.json").exists():
+        raise LoadError(f"{name}: {folder} has no config.json")
+    _check_settings(folder, name)
+    if weight_files(folder) is None:
+        raise LoadError(f"{name}: {folder} has no weights, neither model.safetensors nor pytorch_model.bin nor an index of their parts")
     try:
-        config = AutoConfig.from_pretrained(folder)
+        # without trust_remote_code=False the library asks on standard input whether to run a checkpoint's code; a prompt may answer
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
-        raise LoadError(f"{name}: not a folder with a config.json and not reachable on the hub: {_line(error)}") from error
+        raise LoadError(f"{name}: config.json in {folder} describes no model that is known: {' '.join(str(error).split())[:200]}") from error
     check_supported(config)
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -89,54 +101,42 @@ def _weights(folder: str | Path, dtype: torch.dtype | str, name: str, ranks: Ran
     logging.set_verbosity_error()
     loaded: Any
     try:
-        settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True}
+        settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True, "trust_remote_code": False}
         loaded = AutoModelForCausalLM.from_pretrained(folder, **settings) if ranks is None else load_parted(folder, config, ranks, **settings)
     except Exception as error:
         if ranks is not None and ranks.gone(error):
             raise
-        raise LoadError(f"{name}: the weights in {folder} cannot be read: {_line(error)}") from error
+        raise LoadError(f"{name}: the weights in {folder} cannot be read: {line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
     model, report = loaded
-    problems = [
-        f"{kind.replace('_', ' ')}: {', '.join(map(str, sorted(map(str, report[kind]))[:3]))}"
-        for kind in ("missing_keys", "mismatched_keys")
-        if report.get(kind)
-    ]
+    surplus = [key for key in report.get("unexpected_keys", ()) if not HARMLESS.search(str(key))]
+    problems = [f"{kind.replace('_', ' ')}: {some(report[kind])}" for kind in ("missing_keys", "mismatched_keys") if report.get(kind)]
+    if surplus:
+        problems.append(f"weights that it does not describe: {some(surplus)}")
     if problems:
-        raise LoadError(f"{name}: checkpoint does not fit its config ({'; '.join(problems)})")
+        raise LoadError(f"{name}: checkpoint does not fit its config ({'; '.join(problems)}); fetch both again, or put config.json right")
     return model
 
 
-def _complete(folder: Path, name: str) -> None:
-    """A clear message for missing or cut-off weight files (the library's own is about headers)."""
-    import struct
-
-    if not (folder / "config.json").exists():
-        raise LoadError(f"{name}: {folder} has no config.json")
-    index = folder / "model.safetensors.index.json"
-    files = (
-        sorted(set(json.loads(index.read_text()).get("weight_map", {}).values()))
-        if index.exists()
-        else [p.name for p in folder.glob("*.safetensors")]
-    )
-    for file in files:
-        path = folder / file
-        if not path.exists():
-            raise LoadError(f"{name}: weight file {file} is missing from {folder}")
-        size = path.stat().st_size
-        with open(path, "rb") as handle:
-            head = handle.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else -1
-            try:
-                header = json.loads(handle.read(length)) if 0 < length < size else {}
-                needed = 8 + length + max(entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__")
-            except ValueError:
-                needed = -1
-        if needed != size:
-            raise LoadError(f"{name}: weight file {path} is damaged or cut off ({size} bytes, its header asks for {max(needed, 0)}); fetch it again")
+def _check_settings(folder: Path, name: str) -> None:
+    """What the library would take as it is, and fail at later or never."""
+    config, generation = (table(folder / file, LoadError) for file in ("config.json", "generation_config.json"))
+    for key in SIZES:
+        if config.get(key) is not None and (type(config[key]) is not int or config[key] < 1):
+            raise LoadError(f"{name}: config.json says {key}={config[key]!r}; it must be an integer >= 1")
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    for base in (config.get("rope_theta"), rope.get("rope_theta") if isinstance(rope, dict) else None):
+        if base is not None and not (type(base) in (int, float) and 0 < base < float("inf")):
+            raise LoadError(f"{name}: config.json says rope_theta={base!r}; it must be a number > 0")
+    size = config.get("vocab_size")
+    for file, settings in (("config.json", config), ("generation_config.json", generation)):
+        ids = settings.get("eos_token_id")
+        for i in () if ids is None else ids if isinstance(ids, list) else [ids]:
+            if type(i) is not int or not 0 <= i < (size or 2**63):
+                raise LoadError(f"{name}: {file} says eos_token_id={ids!r}; it must be token ids below the vocabulary's {size}")
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -161,13 +161,11 @@ def resolve_device(device: str | torch.device) -> torch.device:
         raise LoadError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from error
     if place.type not in ("cpu", "cuda"):
         raise LoadError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    if place.type == "cpu" and place.index:
+        raise LoadError(f"device {device!r}: there is one cpu device; write cpu")
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
         raise LoadError(f"device {str(device)!r} was asked for, but this torch sees {torch.cuda.device_count() or 'no'} CUDA device(s)")
     return place
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200] or type(error).__name__
 
 
 def check_pair(target: Target, draft: Target) -> None:

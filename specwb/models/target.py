@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from specwb.files import weights_hash
 from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
 from specwb.models.backbone import Backbone
+from specwb.models.folder import LoadError, card_of
 from specwb.models.fuzzy import Groups
 from specwb.models.layout import run_paths
 from specwb.probability import Sampling
@@ -92,11 +92,9 @@ class Target:
     def own_head(self, kind: str) -> Path | None:
         """The folder of a trained head that lies beside this target and whose card names it; None where there is none."""
         place = None if self.heads is None else self.heads / kind
-        if place is None or not (place / "card.json").is_file():
-            return None
         try:
-            trained = json.loads((place / "card.json").read_text("utf-8")).get("target_sha256")
-        except (ValueError, AttributeError):
+            trained = None if place is None else card_of(place).get("target_sha256")
+        except LoadError:
             return None
         return place if trained and trained == self.sha256 else None
 

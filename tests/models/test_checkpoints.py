@@ -595,6 +595,7 @@ def test_a_hub_id_that_cannot_be_reached(monkeypatch, target, kind):
         raise OSError
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
     with pytest.raises(HeadError, match="some/head: neither a local folder nor reachable on the hub: OSError"):
         kind[0]("some/head", target)
 

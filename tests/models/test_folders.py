@@ -1,0 +1,338 @@
+"""Folders that somebody else made: nothing of theirs is run, nothing outside them is read, and what is wrong in them is named."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import shutil
+import struct
+from fnmatch import fnmatch
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+
+import specwb
+from specwb import LoadError
+from specwb.files import weights_hash
+from specwb.models.checkpoint import HeadError
+from specwb.models.folder import folder_of
+from specwb.models.load import data_dir
+from specwb.models.medusa import load_medusa
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+INDEX, WEIGHTS = "model.safetensors.index.json", "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    tiny.build("llama", seed=1).save_pretrained(folder)
+    tiny.tokenizer(WORDS).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path) -> Path:
+    """A tiny model with its tokenizer, to be spoilt."""
+    return Path(shutil.copytree(saved, tmp_path / "m"))
+
+
+def put(path: Path, content: object) -> None:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def change(path: Path, **settings: object) -> None:
+    put(path, {**json.loads(path.read_text()), **settings})
+
+
+def weights(folder: Path, **more: torch.Tensor) -> None:
+    """Put further weights into the file."""
+    save_file({**load_file(folder / WEIGHTS), **more}, folder / WEIGHTS, {"format": "pt"})
+
+
+# ---------------------------------------------------------------------------------------------------------------- code
+
+
+def model_code(folder: Path) -> None:
+    change(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"})
+
+
+def weights_code(folder: Path) -> None:
+    change(folder / "config.json", auto_map={"AutoModelForCausalLM": "evil.Evil"})
+
+
+def tokenizer_code(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]})
+
+
+@pytest.mark.parametrize("spoil", [model_code, weights_code, tokenizer_code])
+def test_code_in_a_folder_is_never_run_and_nothing_is_asked(folder, monkeypatch, spoil):
+    """The library asks on standard input, where the answer may be the first line of somebody's prompt."""
+    monkeypatch.setattr(builtins, "input", lambda *_: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(folder / "modules"))
+    mark = folder / "ran"
+    (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Evil: pass\n")
+    spoil(folder)
+    if spoil is weights_code:  # the library has a class for this type; it needs none of the folder's
+        assert specwb.load(folder).vocabulary == tiny.VOCABULARY
+    else:
+        with pytest.raises(LoadError, match=str(folder)):
+            specwb.load(folder)
+    assert not mark.exists()
+
+
+def test_everything_that_is_loaded_says_that_no_code_is_run():
+    """Of all places in the package, those that no test reaches too."""
+    found = 0
+    for path in Path(specwb.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("Auto") and ast.unparse(node.func).endswith("from_pretrained"):
+                given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+                # ranks.py is given load.py's settings
+                assert given.get("trust_remote_code", given.get(None)) in ("False", "settings"), f"{path}:{node.lineno}"
+                found += 1
+    assert found >= 6
+
+
+# ------------------------------------------------------------------------------------------------------------- indexes
+
+
+@pytest.mark.parametrize("name", ["../out.safetensors", "{outside}", "sub/out.safetensors", "..", "C:out.safetensors"])
+@pytest.mark.parametrize("what", ["target", "head"])
+def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
+    outside = tmp_path / "out.safetensors"
+    shutil.copy(saved / WEIGHTS, outside)
+    place = tmp_path / "m"
+    shutil.copytree(saved, place)
+    (place / WEIGHTS).unlink()
+    (place / "sub").mkdir()
+    shutil.copy(outside, place / "sub")
+    named = name.format(outside=outside)
+    put(place / INDEX, {"metadata": {}, "weight_map": dict.fromkeys(load_file(outside), named)})
+    with pytest.raises(LoadError if what == "target" else HeadError, match="is not a file beside it"):
+        specwb.load(place) if what == "target" else load_medusa(place, tiny.target())
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": null}', '{"weight_map": []}', '{"weight_map": {"a": 3}}', '{"a":', "[" * 100_000])
+def test_a_damaged_index(folder, content):
+    put(folder / INDEX, content)
+    for load in (specwb.load, lambda place: load_medusa(place, tiny.target())):
+        with pytest.raises(LoadError, match=r"index\.json (is damaged|is not JSON|holds no settings)") as caught:
+            load(folder)
+        assert "\n" not in str(caught.value)
+
+
+HEADERS = [b"[]", b'{"a": {"dtype": "F32", "shape": [1]}}', b'{"a": 3}', b'{"a": {"data_offsets": "x"}}', b"[" * 100_000, b"\xff"]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=["list", "no offsets", "number", "text", "deep", "bytes"])
+def test_a_header_of_another_form(folder, header):
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
+    with pytest.raises(LoadError, match=r"model\.safetensors is damaged, cut off or no file of weights \(its header cannot be read\)"):
+        specwb.load(folder)
+
+
+# ---------------------------------------------------------------------------------------------------- config and weights
+
+
+def test_weights_that_the_config_does_not_describe(folder):
+    """Twelve layers read as six write nonsense."""
+    change(folder / "config.json", num_hidden_layers=2)
+    with pytest.raises(LoadError, match=r"weights that it does not describe: model\.layers\.2\.input_layernorm\.weight, .* and \d more"):
+        specwb.load(folder)
+
+
+def test_harmless_weights_too_many(folder):
+    """Constants that older files repeat, and the heads of a whole Medusa-2 model, which are read as heads."""
+    plain = specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens
+    weights(folder, **{"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "medusa_head.0.1.weight": torch.ones(2, 2)})
+    assert specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens == plain
+    weights(folder, **{"model.layers.0.self_attn.other.weight": torch.ones(4)})
+    with pytest.raises(LoadError, match=r"does not describe: model\.layers\.0.self_attn\.other\.weight\)"):
+        specwb.load(folder)
+
+
+def test_a_tied_head_that_is_stored_once_more(tmp_path):
+    model = tiny.build("llama", seed=1, tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    tiny.tokenizer(WORDS).save_pretrained(tmp_path)
+    weights(tmp_path, **{"lm_head.weight": model.lm_head.weight.detach().clone()})
+    assert specwb.load(tmp_path).vocabulary == tiny.VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "named"),
+    [
+        ("config", {"num_hidden_layers": 0}, "config.json says num_hidden_layers=0; it must be an integer >= 1"),
+        ("config", {"num_hidden_layers": -1}, "num_hidden_layers=-1"),
+        ("config", {"num_attention_heads": 0}, "num_attention_heads=0"),
+        ("config", {"vocab_size": "many"}, "vocab_size='many'"),
+        ("config", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta=0; it must be a number > 0"),
+        ("config", {"rope_theta": -1.0}, r"rope_theta=-1\.0"),
+        ("config", {"eos_token_id": 99999}, "config.json says eos_token_id=99999; .* below the vocabulary's 64"),
+        ("generation_config", {"eos_token_id": [1, -1]}, r"generation_config.json says eos_token_id=\[1, -1\]"),
+        ("config", {"rms_norm_eps": "a"}, "config.json in .* describes no model that is known: .*rms_norm_eps"),
+    ],
+)
+def test_settings_that_cannot_be(folder, file, settings, named):
+    change(folder / f"{file}.json", **settings)
+    with pytest.raises(LoadError, match=named) as caught:
+        specwb.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", ['{"eos_token_id": ', "[]", "[" * 100_000])
+def test_settings_that_are_no_table(folder, file, content):
+    """The library takes a damaged generation_config.json for none, and the end of texts is lost."""
+    put(folder / file, content)
+    with pytest.raises(LoadError, match=rf"{file} (is not JSON|holds no settings)"):
+        specwb.load(folder)
+
+
+@pytest.mark.parametrize("device", ["cpu:7", "cpu:1"])
+def test_there_is_one_cpu(saved, device):
+    with pytest.raises(LoadError, match=f"device '{device}': there is one cpu device"):
+        specwb.load(saved, device=device)
+    assert specwb.load(saved, device="cpu:0").device.type == "cpu"
+
+
+# --------------------------------------------------------------------------------------------------------------- cards
+
+
+def test_weights_that_are_not_those_of_the_card(folder):
+    """A byte that flips inside a weight changes no size and no header."""
+    put(folder / "card.json", {"sha256": weights_hash(folder)})
+    assert specwb.load(folder).sha256 == weights_hash(folder)
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (folder / WEIGHTS).write_bytes(content)
+    with pytest.raises(LoadError, match=r"the weights have sha256 .*, its card\.json names"):
+        specwb.load(folder)
+
+
+CARDS = [
+    {"held_out": "much"}, {"held_out": {"code": {"rank": "high"}}}, {"held_out": {"code": {"rank": [["0.5"]]}}}, {"held_out": {"code": 3}},
+    {"held_out": {"code": {"rank": [[2.0]]}}}, {"target_sha256": 3}, {"sha256": ["a"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("card", CARDS, ids=str)
+def test_cards_of_another_form(tmp_path, card):
+    tiny.head("medusa").save(tmp_path)
+    put(tmp_path / "card.json", card)
+    with pytest.raises(HeadError, match=r"card\.json: (held_out|target_sha256|sha256) must") as caught:
+        specwb.method("medusa", tiny.target(), head=str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+# ----------------------------------------------------------------------------------------------------- places and the hub
+
+
+def test_the_users_own_folder(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert specwb.load("~/m").folder == folder
+    assert specwb.load(Path("~/m")).folder == folder
+    with pytest.raises(LoadError, match="folder ~/nothing does not exist"):
+        specwb.load("~/nothing")
+
+
+class Hub:
+    """A hub of one repository, whose files are a folder's; ``fetched`` are those that were asked for."""
+
+    def __init__(self, files: Path, cache: Path) -> None:
+        self.files, self.cache, self.fetched, self.asked = files, cache, set[str](), list[tuple]()
+        self.down: Exception | None = None
+
+    def model_info(self, api, repository, *, revision=None, timeout=None):
+        self.asked.append((repository, revision, timeout))
+        if self.down is not None:
+            raise self.down
+        return huggingface_hub.hf_api.ModelInfo(id=repository, sha="c0ffee")
+
+    def snapshot_download(self, repository, *, revision=None, allow_patterns=None, local_files_only=False):
+        if local_files_only:
+            if not self.cache.exists():
+                raise FileNotFoundError("not fetched before")
+            return str(self.cache)
+        assert revision == "c0ffee"
+        self.cache.mkdir(exist_ok=True)
+        for path in self.files.iterdir():
+            if any(fnmatch(path.name, pattern) for pattern in allow_patterns):
+                self.fetched.add(path.name)
+                shutil.copy(path, self.cache)
+        return str(self.cache)
+
+
+@pytest.fixture
+def hub(folder, tmp_path, monkeypatch) -> Hub:
+    made = Hub(folder, tmp_path / "cache")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", made.snapshot_download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda api, *given, **more: made.model_info(api, *given, **more))
+    return made
+
+
+def test_a_target_from_the_hub_is_looked_at_as_a_folder_is(hub, folder):
+    for extra in ("pytorch_model.bin", "consolidated.safetensors", "model.gguf", "evil.py"):
+        (folder / extra).write_bytes(b"large")
+    target = specwb.load("some/model@v1")
+    assert hub.asked == [("some/model", "v1", 5.0)]
+    assert hub.fetched & {"pytorch_model.bin", "consolidated.safetensors", "model.gguf", "evil.py"} == set()
+    assert specwb.decode(target, [[1, 2]], max_new_tokens=6).tokens == specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens
+    assert (target.name, target.folder, target.heads) == ("some/model@v1", hub.cache, None)
+    specwb.load("some/model", revision="main")
+    assert hub.asked[1][:2] == ("some/model", "main")
+    with pytest.raises(LoadError, match="revision is given twice"):
+        specwb.load("some/model@v1", revision="main")
+    with pytest.raises(LoadError, match=r"revision='v1' is of a hub id; .* is a folder"):
+        specwb.load(folder, revision="v1")
+    change(folder / "config.json", num_hidden_layers=2)
+    with pytest.raises(LoadError, match="weights that it does not describe"):
+        specwb.load("some/model")
+
+
+def test_where_the_hub_cannot_be_reached_what_was_fetched_before_is_used(hub):
+    hub.down = OSError("no route to host\nand more")
+    with pytest.raises(LoadError, match=r"^some/model: neither a local folder nor reachable on the hub: no route to host$"):
+        specwb.load("some/model")
+    hub.down = None
+    specwb.load("some/model")
+    hub.down = OSError("no route to host")
+    assert specwb.load("some/model").folder == hub.cache
+
+
+@pytest.mark.parametrize("name", ["lab2", "a/b/c", "./some/model", "/some/model", "some/../model@x", Path("some/model"), "-x/y z"])
+def test_what_is_no_hub_id_is_not_asked_for(hub, name):
+    with pytest.raises(LoadError, match="does not exist"):
+        specwb.load(name)
+    assert hub.asked == []
+
+
+def test_of_a_whole_model_only_the_parts_with_heads_are_fetched(hub, folder):
+    heads = {f"medusa_head.{key}": w for key, w in tiny.head("medusa").state_dict().items()}
+    part = {key: f"model-0000{1 + key.startswith('medusa')}-of-00002.safetensors" for key in [*load_file(folder / WEIGHTS), *heads]}
+    shutil.move(folder / WEIGHTS, folder / "model-00001-of-00002.safetensors")
+    save_file(heads, folder / "model-00002-of-00002.safetensors")
+    put(folder / INDEX, {"weight_map": part})
+    made = load_medusa("some/model", tiny.target())
+    assert {name for name in hub.fetched if name.endswith("safetensors")} == {"model-00002-of-00002.safetensors"}
+    assert all(torch.equal(w, heads[f"medusa_head.{k}"]) for k, w in made.state_dict().items())
+
+
+def test_only_the_first_of_the_names_that_is_there_is_fetched(hub, folder):
+    (folder / "pytorch_model.bin").write_bytes(b"large")
+    _, fetched = folder_of("some/head", ("no.safetensors", WEIGHTS, "pytorch_model.bin"))
+    assert fetched
+    assert WEIGHTS in hub.fetched
+    assert "pytorch_model.bin" not in hub.fetched
+
+
+def test_the_shipped_models_are_those_of_their_cards():
+    for card in data_dir().joinpath("lab").glob("*/card.json"):
+        if card.parent.name != "ngram":
+            assert json.loads(card.read_text())["sha256"] == weights_hash(card.parent), card
