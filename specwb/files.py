@@ -185,8 +185,6 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         yield part
         part.chmod(mode)
-        with open(part, "rb") as handle:
-            os.fsync(handle.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -244,7 +244,8 @@ class NGram:
     @classmethod
     def load(cls, path: str | Path, smoothing: str = "backoff") -> NGram:
         """Read what :meth:`save` wrote. Raises: NGramError for a missing, damaged or foreign file."""
-        if not Path(path).is_file():
+        path = Path(path).expanduser()
+        if not path.is_file():
             raise NGramError(f"no n-gram file {path}; make one with specwb train ngram")
         try:
             with np.load(path, allow_pickle=False) as file:

@@ -158,7 +158,8 @@ class KenLM:
 
     def __init__(self, path: str | Path):
         """Raises: NGramError where the package or the file is missing, or the file is no model."""
-        if not Path(path).is_file():
+        path = Path(path).expanduser()
+        if not path.is_file():
             raise NGramError(f"no KenLM file {path}")
         try:
             import kenlm

@@ -69,7 +69,7 @@ def reproduce_acceptance(
     ts = numbers(temperatures, "--temperatures")
     questions, model, helper = _pair(prompts, target, draft, device, dtype)
     own = {"prompts": prompts, "temperatures": ts, "ks": list(acceptance.KS), "tokens": tokens, "positions": positions, "seed": seed}
-    store = Store(out, identity("acceptance", model, helper, **own), restart)
+    store = Store(out, identity("acceptance", model, helper, **own), restart, acceptance.CELL)
     run = partial(acceptance.run, model, questions, store, draft=helper, temperatures=ts, tokens=tokens, positions=positions, seed=seed)
     _reproduced(store, run, partial(acceptance.report, store), acceptance)
 

@@ -187,7 +187,7 @@ def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any]
         raise MethodError(f"{kind}: head must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
     # one copy a target, however many methods use it; read again when it was trained anew
     kept = target.__dict__.setdefault("_heads", {})
-    written = max((p.stat().st_mtime_ns for p in Path(place).glob("*")), default=0)
+    written = max((p.stat().st_mtime_ns for p in Path(place).expanduser().glob("*")), default=0)
     key = (kind, str(place), *options.items())
     if kept.get(key, (None,))[0] != written:
         kept[key] = written, load(place, target, **options)

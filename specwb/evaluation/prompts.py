@@ -104,11 +104,12 @@ def load_prompts(name: str | Path) -> list[Question]:
         DataError: an official file is neither under ``SPECWB_DATA`` nor downloadable, or is not the one its checksum names.
     """
     given = str(name)
+    path = Path(given).expanduser()
     if given.endswith((".jsonl", ".jsonl.gz")):
-        if not Path(given).is_file():
+        if not path.is_file():
             raise PromptSetError(f"prompt file {given} does not exist")
-        return _parse(files.unpack(Path(given)), given)
-    if Path(given).is_file():
+        return _parse(files.unpack(path), given)
+    if path.is_file():
         raise PromptSetError(f"prompt file {given} must be one JSON value a line and its name end in .jsonl or .jsonl.gz")
     key, slash, part = given.partition("/")
     if key not in sets():
@@ -155,7 +156,7 @@ def _parse(content: bytes, where: str) -> list[Question]:
         if not line.strip():
             continue
         try:
-            out.append(_question(json.loads(line), len(out)))
+            out.append(_question(files.from_json(line), len(out)))
         except UnicodeDecodeError as error:
             raise PromptSetError(f"{where}, line {number}: not UTF-8 text") from error
         except RecursionError as error:
@@ -200,6 +201,10 @@ def _question(row: Any, index: int) -> Question:
 def _texts(key: str, values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and v.strip() for v in values):
         raise ValueError(f"{key} must be a list of non-empty strings" if key == "turns" else f"{key} must be a non-empty string")
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:  # JSON may escape half of a pair of surrogates
+        raise ValueError(f"{key} has half of a surrogate pair, which is no character") from None
     return tuple(values)
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from specwb.evaluation import machine
 from specwb.evaluation.compare import PARTS
+from specwb.extras import require
 from specwb.files import whole_file
 
 if TYPE_CHECKING:
@@ -223,9 +224,9 @@ def check_path(path: Path, option: str) -> None:
 def check_plotly() -> None:
     """Raises ValueError with what to install where plotly is missing."""
     try:
-        import plotly  # noqa: F401
+        require("--html", "notebooks", "plotly")
     except ImportError as error:
-        raise ValueError("--html needs plotly: pip install plotly (or, in the checkout, pip install -e '.[notebooks]')") from error
+        raise ValueError(str(error)) from error
 
 
 def write(text: str, path: Path) -> None:

@@ -24,7 +24,7 @@ from specwb.evaluation.cost import CostError, CostModel, calibrate
 from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
-from specwb.files import weights_hash
+from specwb.files import from_json, weights_hash
 from specwb.methods import Method, draft_model, spell
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -97,6 +97,10 @@ def tune(
         raise TuneError(
             f"max_new_tokens must be >= 1 and leave room for a prompt in the context of {target.name!r} ({target.context}), got {max_new_tokens}"
         )
+    if path is not None:  # before the minutes whose result it is to hold
+        path = path.expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        report.check_path(path, "--out")
     helper = draft_model(target, draft)
     if path is not None:  # before minutes of work
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,7 +284,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     try:
-        saved = json.loads(path.read_text("utf-8"))
+        saved = from_json(path.read_bytes())
         CostModel.from_json(saved["calibrated"])
         heads = saved.get("calibrated_heads", {})
         for found in heads.values():

@@ -1,5 +1,9 @@
 """Plotly figures of plain results: a round, its tests, a decoding, a comparison, two laws, a curve. They compute nothing about models."""
 
+from specwb.extras import require
+
+require("specwb.figures", "notebooks", "plotly")
+
 from specwb.figures.acceptance import acceptance
 from specwb.figures.categories import by_category
 from specwb.figures.comparison import comparison

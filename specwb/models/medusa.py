@@ -88,6 +88,9 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
         raise HeadError(f"{where}: heads of version 2, which put their states through the target's lm_head and have no own, are not supported")
     heads = 1 + max(int(found[1]) for found in numbers if found)
     blocks = max(int(found[2]) for found in numbers if found)
+    count = stored.config.get("medusa_num_heads")
+    if count is not None and (type(count) is not int or not 1 <= count <= heads):  # fewer is common, see above; more would be missing
+        raise HeadError(f"{where}: config.json says medusa_num_heads={count!r}, the file holds {heads}")
     said = stored.config.get("medusa_num_layers")
     if said is not None and said != blocks:
         raise HeadError(f"{where}: config.json says medusa_num_layers={said}, the file holds heads of {blocks}")

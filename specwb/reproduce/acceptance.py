@@ -22,6 +22,9 @@ READING = (
     "behind it by more than two standard errors of the paired difference. coupling is a lower bound and never counted as best."
 )
 
+CELL: dict[str, Any] = {"temperature": int | float, "domain": str, "ks": list, "at": list, "rates": list}
+"""What is kept of a prompt at a temperature."""
+
 
 def run(
     target: Target,

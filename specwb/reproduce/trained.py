@@ -28,7 +28,8 @@ def checksums(target: Target, kinds: Sequence[str], given: Mapping[str, str | No
     places = {kind: asked.get(kind, target.own_head(kind)) for kind in kinds}
     if missing := [kind for kind, place in places.items() if place is None]:
         raise MethodError(f"{target.name!r} has no {' and no '.join(missing)} of its own; specwb train NAME --target makes one")
-    return {kind: _hash(Path(place), kind) if Path(place).is_dir() else str(place) for kind, place in places.items() if place is not None}
+    found = {kind: Path(place).expanduser() for kind, place in places.items() if place is not None}
+    return {kind: _hash(place, kind) if place.is_dir() else str(places[kind]) for kind, place in found.items()}
 
 
 def _hash(place: Path, kind: str) -> str:
@@ -43,6 +44,7 @@ def train(kind: str, variants: Mapping[str, str], target_place: str, folder: Pat
     """
     from specwb.training.heads import train_for
 
+    folder = folder.expanduser()
     for name, options in variants.items():
         train_for(kind, target_place, folder / name, BUDGET, options=options, device=device, seed=seed)
     cards = {name: json.loads((folder / name / "card.json").read_text()) for name in variants}

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from specwb import files
+from specwb.extras import how
 
 USER, ASSISTANT, EOS = "<|user|>", "<|assistant|>", "<|endoftext|>"
 SPECIALS = [EOS, "<|pad|>", "<|mask|>", USER, ASSISTANT, "<|spare0|>", "<|spare1|>", "<|spare2|>"]
@@ -79,7 +80,7 @@ def _code(packages: dict[str, str]) -> list[Document]:
     for name, licence in packages.items():
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
-            raise files.DataError(f"package {name!r} of the training recipe is not installed; install it or take it out of recipe.toml")
+            raise files.DataError(f"package {name!r} of the training recipe is not installed: {how('train')}, or take it out of recipe.toml")
         out += _source_files(Path(spec.submodule_search_locations[0]), name, licence, (), never)
     return out
 
@@ -207,6 +208,7 @@ def from_file(path: Path, tokenizer) -> Corpus:
     Raises:
         DataError: no such file, a line without a text, or too little of it.
     """
+    path = path.expanduser()
     if not path.is_file():
         raise files.DataError(f"corpus {path} is no file")
     content = path.read_text("utf-8", "replace")

@@ -6,6 +6,7 @@ prints and writes.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,6 +72,9 @@ def save_atomically(write: Callable[[Path], object], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
             write(part)
+            if part.is_file():  # hours of work: what takes the old file's place is on the disk before it does
+                with open(part, "rb") as handle:
+                    os.fsync(handle.fileno())
 
 
 def dump(content: Any, path: Path) -> None:

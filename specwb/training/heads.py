@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specwb.files import whole_folder
+from specwb.files import table, whole_folder
 from specwb.models.load import load, resolve_device
 from specwb.models.target import Target
 from specwb.options import parse_value, whole
@@ -136,6 +136,7 @@ def train_head(
     """
     if kind not in RECIPES:
         raise TrainingError(f"unknown head {kind!r}; known: {', '.join(RECIPES)}")
+    out, generated = out.expanduser(), generated.expanduser()
     steps, rows, length = budget["steps"], budget["rows"], budget["length"]
     _check(kind, settings, target, length, source)
     _check_text(data, length)
@@ -230,8 +231,7 @@ def _check_text(data: text.Corpus, length: int) -> None:
 def finished(out: Path, identity: str) -> bool:
     """Whether this very run's result is in ``out``. Raises TrainingError where anything else is, or where nothing can be written."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        card = out / "card.json"
-        if card.is_file() and json.loads(card.read_text()).get("run") == identity:
+        if table(out / "card.json").get("run") == identity:
             return True
         raise TrainingError(f"{out} holds something else, or what another run made (other data, settings or seed); delete it or choose another --out")
     try:

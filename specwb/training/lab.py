@@ -43,7 +43,7 @@ def build(out: Path, budget: str, device: str = "auto", start_from: Path | None 
     Raises:
         TrainingError, DataError: see :func:`specwb.training.fit.fit`, :func:`specwb.files.read`.
     """
-    plan = recipe()
+    plan, out = recipe(), out.expanduser()
     if budget not in plan["budget"]:
         raise TrainingError(f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}")
     if missing := {"target", "draft", *plan["heads"]} - set(plan["budget"][budget]):

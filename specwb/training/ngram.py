@@ -66,6 +66,7 @@ def count_ngram(
         TrainingError: an unknown source, no tokenizer, or something else in ``out``. NGramError, DataError: text that cannot be counted or read.
     """
     _check(model, order, least, source, tokens, length)
+    out, generated = out.expanduser(), generated.expanduser()
     run = {"kind": "ngram", "order": order, "least": least, "seed": seed, "text": source, "corpus": data.sha256, "target": model.fingerprint,
            "mixture": mixture, "tokens": 0 if source == "read" else tokens, "length": length}  # fmt: skip
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()

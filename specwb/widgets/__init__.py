@@ -1,5 +1,9 @@
 """Views for notebooks: what is shown comes from the library, a widget only chooses what to show."""
 
+from specwb.extras import require
+
+require("specwb.widgets", "notebooks", "plotly", "ipywidgets", "anywidget")
+
 from specwb.widgets.acceptance import AcceptanceExplorer
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.diffuspec import LatticeExplorer, LengthExplorer
