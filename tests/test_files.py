@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
+import os
 import socket
+import stat
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from specwb import files
+from specwb.evaluation import report
+from specwb.models.checkpoint import write
 
 PLAIN = b'{"question_id": 81, "category": "writing", "turns": ["one", "two"]}\n' * 50
 
@@ -168,3 +175,109 @@ def test_addresses_are_pinned():
         assert len(commit) == 40
         assert int(commit, 16)
         assert bool(remote.packed) == remote.url.endswith(".gz")
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    report.write("new", link)
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.iterdir()) == [link, real]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    """As /dev/stdout and /dev/null are; nothing can take their place."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    report.check_path(pipe, "--json")
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    report.write("text", pipe)
+    reader.join()
+    assert got == ["text"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("old")
+
+    def half():
+        with files.whole_file(path) as part:
+            part.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        half()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_modes_are_what_the_umask_leaves(tmp_path):
+    """safetensors makes its files readable by their owner alone; colleagues could not read a trained head."""
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "alone", {}, {"a": torch.ones(2)}, "model", {})
+        with files.whole_folder(tmp_path / "whole") as part:
+            save_file({"a": torch.ones(2)}, part / "model.safetensors")
+            (part / "sub").mkdir()
+            (part / "sub" / "b").write_text("b")
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "alone", tmp_path / "whole"):
+        for path in (folder, *folder.rglob("*")):
+            assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
+
+
+def test_a_folder_that_is_there_is_never_replaced(tmp_path):
+    def put(name, text, meanwhile=lambda: None):
+        with files.whole_folder(tmp_path / name) as part:
+            (part / "x").write_text(text)
+            meanwhile()
+
+    put("a", "1")
+    with pytest.raises(FileExistsError, match="stays as it is"):
+        put("a", "2", lambda: pytest.fail("this is said before the work"))
+    with pytest.raises(FileExistsError, match="stays as it is"):
+        put("b", "slow", lambda: put("b", "fast"))
+    (tmp_path / "empty").mkdir()
+    put("empty", "1")
+    assert {path.name: (path / "x").read_text() for path in tmp_path.iterdir()} == {"a": "1", "b": "fast", "empty": "1"}
+
+
+def test_a_gzip_that_unpacks_to_more_than_anybody_wants(tmp_path):
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress(bytes(100_000)))
+    assert len(files.unpack(path, 100_000)) == 100_000
+    with pytest.raises(files.DataError, match="unpacks to more than 99999 bytes"):
+        files.unpack(path, 99_999)
+
+
+# ---------------------------------------------------------------------------------------------------------------- extras
+
+
+@pytest.mark.parametrize(("part", "package"), [("figures", "plotly"), ("widgets", "ipywidgets")])
+def test_what_a_missing_extra_is_called(monkeypatch, part, package):
+    for name in [name for name in sys.modules if name.startswith(f"specwb.{part}")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"specwb\.{part} needs {package}, which the extra 'notebooks' brings: pip install ") as caught:
+        importlib.import_module(f"specwb.{part}")
+    assert "'specwb[" not in str(caught.value)  # no index has that name
+
+
+def test_away_from_a_checkout_the_packages_themselves_are_named(monkeypatch, tmp_path):
+    from specwb import extras
+
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "specwb" / "extras.py"))
+    monkeypatch.setattr(extras.importlib.metadata, "requires", lambda name: ["torch>=2", "pooch>=1.8; extra == 'train'", 'plotly; extra == "x"'])
+    assert extras.how("train") == "pip install 'pooch>=1.8'"

@@ -294,3 +294,23 @@ def test_a_file_of_another_kind_is_told_so(tmp_path):
     path.write_text("[]")
     with pytest.raises(PromptSetError, match=r"else\.json must be one JSON value a line"):
         load_prompts(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("[" * 100_000, "line 1: brackets are nested too deep"),
+        ('{"question_id": 1, "category": "x", "turns": ["\\ud800"]}', "half of a surrogate pair"),
+    ],
+)
+def test_lines_that_only_fail_later(tmp_path, line, named):
+    path = tmp_path / "p.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(PromptSetError, match=named):
+        load_prompts(path)
+
+
+def test_the_users_own_prompts(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "p.jsonl").write_text('{"question_id": 1, "category": "x", "turns": ["hello"]}\n')
+    assert load_prompts("~/p.jsonl")[0].turns == ("hello",)

@@ -265,3 +265,14 @@ def test_what_drafting_is_charged_for():
     cost = head_cost.HeadCost("falcon", {1: 1.0, 8: 1.0}, (0.0, 0.0), (0.5, 0.25, 0.125), [[0.5]], 1, 2)
     assert cost.round_seconds(tree) == 1.0 + 0.5 + 2 * 0.25 + 2 * 0.125
     assert head_cost.HeadCost.from_json(json.loads(json.dumps(asdict(cost)))) == cost
+
+
+def test_a_place_that_cannot_be_written_comes_before_the_calibration(pair, calibrated, tmp_path):
+    """The default place too: it was looked at only where it was given."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises((ValueError, OSError), match="file"):
+        tuning.tune(pair[0], questions(6), draft=pair[1], max_new_tokens=4, path=tmp_path / "file" / "tune" / "x.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="--out: .*folder is a folder"):
+        tuning.tune(pair[0], questions(6), draft=pair[1], max_new_tokens=4, path=tmp_path / "folder")
+    assert calibrated == []

@@ -154,6 +154,12 @@ def test_medusa_1_with_a_config_that_counts_wrong(tmp_path, target, name, dtype)
     assert heads(x, 2).shape == (3, 4, 2, V)
 
 
+@pytest.mark.parametrize("count", [99, -1, 0, "x"])
+def test_a_config_that_says_more_heads_than_there_are(tmp_path, target, count):
+    folder = put(tmp_path / "m", {**MEDUSA, "medusa_num_heads": count}, medusa_file(3), "medusa_lm_head.pt")
+    assert f"medusa_num_heads={count!r}, the file holds 3" in refused(load_medusa, folder, target)
+
+
 @pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin", "parts of safetensors", "parts of bin"])
 def test_medusa_2_is_a_whole_model(tmp_path, target, form):
     """Its heads are there beside the model's own keys, which are not theirs; in parts where an index says so."""

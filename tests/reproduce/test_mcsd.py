@@ -13,6 +13,7 @@ from terminal import call
 import specwb
 from specwb.evaluation.prompts import Question
 from specwb.reproduce import acceptance, grid, mcsd
+from specwb.reproduce import store as store_module
 from specwb.reproduce.mcsd import Cell, Statement
 from specwb.reproduce.store import Store, StoreError
 
@@ -162,8 +163,8 @@ def test_the_layouts_are_compared(target, tmp_path):
 def test_store_refuses_what_is_not_its_own(tmp_path):
     path = tmp_path / "r.json"
     store = Store(path, {"system": "a", "seed": 0})
-    store.cells["x"] = {"ms": [1.5]}
-    store.cells["y"] = {"ms": []}
+    store.cells["x"] = {"accepted": [[1]], "ms": [1.5]}
+    store.cells["y"] = {"accepted": [], "ms": []}
     store.document["spent"] = 2.5
     store.save(final=True)
     again = Store(path, {"system": "a", "seed": 0})
@@ -177,6 +178,58 @@ def test_store_refuses_what_is_not_its_own(tmp_path):
             Store(path, {})
     with pytest.raises(ValueError, match="does not exist"):
         Store(tmp_path / "no" / "r.json", {})
+
+
+CELL = {"accepted": [[1]], "ms": [1.5]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"cells": {"x": None}}, "its cell 'x' is damaged"), ({"cells": {"x": 3}}, "'x' is damaged"), ({"cells": {"x": [1]}}, "'x' is damaged"),
+        ({"cells": {"y": CELL, "x": {}}}, "'x' is damaged"), ({"cells": {"x": {**CELL, "ms": 3}}}, "'x' is damaged"),
+        ({"cells": []}, "its cells are no table"), ({"spent": None}, "the seconds spent are None"), ({"spent": "x"}, "the seconds spent are 'x'"),
+        ({"versions": None}, "its versions are no table"),
+    ],
+)  # fmt: skip
+def test_results_that_were_damaged_are_refused_before_any_work(tmp_path, changes, named):
+    path = tmp_path / "r.json"
+    whole = {"arguments": {}, "versions": {}, "spent": 1.0, "cells": {"x": CELL}}
+    path.write_text(json.dumps(whole))
+    assert Store(path, {}).cells == {"x": CELL}
+    path.write_text(json.dumps({**whole, **changes}))
+    with pytest.raises(StoreError, match=named):
+        Store(path, {})
+
+
+def test_one_run_never_writes_over_what_another_has_written(tmp_path):
+    path = tmp_path / "r.json"
+    one, two = Store(path, {}), Store(path, {})
+    one.cells["x"] = CELL
+    one.save(final=True)
+    with pytest.raises(StoreError, match="another run has written"):
+        two.save(final=True)
+    assert Store(path, {}).cells == {"x": CELL}
+    one.save(final=True)
+    path.unlink()
+    one.save(final=True)  # what is gone is no other run's
+    assert Store(path, {}).cells == {"x": CELL}
+
+
+def test_the_commit_of_a_project_around_the_package_is_not_ours(tmp_path, monkeypatch):
+    """A package in an environment inside somebody's repository."""
+    import subprocess
+
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    theirs = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    place = tmp_path / "venv" / "specwb" / "reproduce" / "store.py"
+    place.parent.mkdir(parents=True)
+    monkeypatch.setattr(store_module, "__file__", str(place))
+    assert store_module.commit() == "unknown"
+    monkeypatch.setattr(store_module, "__file__", str(tmp_path / "specwb" / "reproduce" / "store.py"))
+    assert store_module.commit() == theirs
 
 
 def test_bad_settings_before_any_work(target, tmp_path):
@@ -193,7 +246,7 @@ def test_bad_settings_before_any_work(target, tmp_path):
 
 def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
     settings = {"draft": tiny.draft("llama", 0.05), "temperatures": [0.7, 1.0], "ks": (1, 2), "tokens": 6, "positions": 3, "samples": 4}
-    whole = Store(tmp_path / "whole.json", {})
+    whole = Store(tmp_path / "whole.json", {}, fields=acceptance.CELL)
     assert not acceptance.run(target, QUESTIONS, whole, **settings)
     real, calls = acceptance.acceptance.rates, [0]
 
@@ -204,11 +257,11 @@ def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
         return real(*args, **more)
 
     monkeypatch.setattr(acceptance.acceptance, "rates", breaks)
-    store = Store(tmp_path / "part.json", {})
+    store = Store(tmp_path / "part.json", {}, fields=acceptance.CELL)
     assert acceptance.run(target, QUESTIONS, store, **settings)
     assert len(store.cells) == 5
     store.save(final=True)
-    store = Store(tmp_path / "part.json", {})
+    store = Store(tmp_path / "part.json", {}, fields=acceptance.CELL)
     assert not acceptance.run(target, QUESTIONS, store, **settings)
     assert store.cells == whole.cells
     assert calls[0] == 5 + 1 + 1  # two temperatures, three prompts
