@@ -273,6 +273,6 @@ def test_a_place_that_cannot_be_written_comes_before_the_calibration(pair, calib
     with pytest.raises((ValueError, OSError), match="file"):
         tuning.tune(pair[0], questions(6), draft=pair[1], max_new_tokens=4, path=tmp_path / "file" / "tune" / "x.json")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match="--out: .*folder is a folder"):
+    with pytest.raises(ValueError, match=r"--out: .*folder is a folder"):
         tuning.tune(pair[0], questions(6), draft=pair[1], max_new_tokens=4, path=tmp_path / "folder")
     assert calibrated == []
