@@ -184,4 +184,4 @@ def test_damaged_weights(monkeypatch, capsys, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1000])
     code, _, err = call(monkeypatch, capsys, "compare", "--draft", str(tmp_path / "draft"))
     assert code == 2
-    assert "damaged or cut off" in err
+    assert "damaged, cut off" in err

@@ -459,7 +459,7 @@ def test_settings_that_cannot_be_used(key, options, message):
 def test_heads_that_are_not_there_or_of_another_target(key, tmp_path):
     with pytest.raises(specwb.MethodError, match=r"has no falcon head of its own; name one with head= .*specwb train falcon"):
         specwb.method(key, tiny.target())
-    with pytest.raises(HeadError, match=r"head folder \./nowhere does not exist"):
+    with pytest.raises(HeadError, match=r"folder \./nowhere does not exist"):
         specwb.method(key, tiny.target(), head="./nowhere")
     small = specwb.load(tiny.build("llama", hidden_size=16))
     with pytest.raises(specwb.MethodError, match=r"falcon: the head is for a target of hidden size 32, .* has 16"):

@@ -61,7 +61,7 @@ def test_settings_that_cannot_be_used(key, options, message):
 
 
 def test_a_head_folder_that_is_not_there():
-    with pytest.raises(HeadError, match=r"head folder \./nowhere does not exist"):
+    with pytest.raises(HeadError, match=r"folder \./nowhere does not exist"):
         specwb.method("medusa", tiny.target(), head="./nowhere")
 
 
