@@ -5,13 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test gpu lint lab clean
+.PHONY: run test mutants gpu lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval --nbval-cell-timeout 120 -n 2 --dist loadscope
+
+# deliberately wrong engines and drafters, each of which the tests must refute
+mutants: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py --jobs 2
 
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py

@@ -1,0 +1,48 @@
+"""The mutants of ``mutants.py`` are there, and the suite kills them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mutants import MUTANTS, Patch, Stale, file_of
+
+import specwb
+from specwb.models.cache import KVCache
+from specwb.tree import Tree
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_still_applies_and_can_be_taken_back(name):
+    """Code that was written anew takes its mutants along."""
+    mutant = MUTANTS[name]
+    assert mutant.mistake.endswith(".")
+    assert all(file_of(selection).is_file() for selection in mutant.tests)
+    with mutant.applied():
+        pass
+    tree = Tree.branching(2, 2)
+    assert tree.kids[0, 0].tolist() == [1, 2]
+    assert tree.mask[0, 4].tolist() == [True, True, False, False, True, False, False]
+
+
+def test_a_patch_that_finds_nothing_says_so():
+    patch = Patch()
+    with pytest.raises(Stale, match="'nowhere' 0 times"):
+        patch.edit(KVCache.keep, "nowhere", "somewhere")
+    with pytest.raises(Stale, match="has no forget"):
+        patch.method(KVCache, "forget")
+    with pytest.raises(Stale, match="already 1"):
+        patch.value(specwb.Drafter, "window", 1)
+
+
+@pytest.mark.slow
+def test_the_suite_kills_every_mutant():
+    """In a process of its own, which forks before torch has any threads; without the baseline,
+    which the rest of the suite is."""
+    command = [sys.executable, str(Path(__file__).with_name("mutants.py")), "--no-baseline"]
+    one = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=one)
+    assert done.returncode == 0, done.stdout + done.stderr
