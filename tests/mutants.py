@@ -349,7 +349,7 @@ def unsure_tokens_dropped(patch):
         return draft
 
 
-@killed_by("drafters/test_sps.py: does_not_depend_on_the_others")
+@killed_by("test_seen_by_mutants.py: length_of_one_row")
 def draft_length_of_the_batch(patch):
     """Drafts grow only after a step in which every row of the batch accepted all."""
     patch.edit(Heuristic.observe, "accepted == drafted,", "(accepted == drafted).all(),")
@@ -469,31 +469,31 @@ def batch_layout_of_the_first_path(patch):
     patch.edit(layout.run_paths, "* paths + where // width", "* paths")
 
 
-@killed_by("test_protocol.py: caches sps 1.0")
+@killed_by("test_seen_by_mutants.py: function_of_the_text sps")
 def window_short_level(patch):
     """A draft model's catch-up window is one token: after full acceptance one entry is missing."""
     patch.value(LevelDrafter, "window", 1)
 
 
-@killed_by("test_protocol.py: caches eagle 1.0")
+@killed_by("test_seen_by_mutants.py: function_of_the_text eagle")
 def window_short_eagle(patch):
     """EAGLE's catch-up window is D pairs: the bonus token's is new too."""
     _window_less(patch, EagleDrafter, "__init__")
 
 
-@killed_by("test_protocol.py: caches kangaroo 1.0")
+@killed_by("test_seen_by_mutants.py: function_of_the_text kangaroo")
 def window_short_kangaroo(patch):
     """Kangaroo's adapter is fed the last known token only."""
     _window_less(patch, KangarooDrafter, "__init__")
 
 
-@killed_by("test_protocol.py: caches easyspec 1.0")
+@killed_by("test_seen_by_mutants.py: function_of_the_text easyspec")
 def window_short_easyspec(patch):
     """EasySpec's calibration is over D tokens: one that was drafted fuzzily stays."""
     _window_less(patch, EasyDrafter, "__init__")
 
 
-@killed_by("test_protocol.py: caches falcon 1.0")
+@killed_by("drafters/test_falcon_drafts.py: cached_drafting")
 def window_short_falcon(patch):
     """Falcon's catch-up window is one pair less than its blocks can need."""
     _window_less(patch, FalconDrafter, "plan")
@@ -522,11 +522,10 @@ def eagle_pairs_off_by_one(patch):
     )
 
 
-@killed_by("test_protocol.py: plain_decoding kangaroo")
-def kangaroo_leaves_out_a_layer(patch):
-    """Verification goes on one layer behind the exit, as if layers were counted from 1 there."""
-    states = "self.states, 1), self.exit"
-    patch.edit(KangarooDrafter.propose, states, f"{states} + 1")
+@killed_by("test_protocol.py: plain_decoding kangaroo gamma=4")
+def kangaroo_runs_a_layer_twice(patch):
+    """The layers before the exit are counted from 1, those behind it from 0."""
+    patch.edit(KangarooDrafter.shallow, "last=self.exit", "last=self.exit + 1")
 
 
 # ------------------------------------------------------------------------------- as a pytest plugin
