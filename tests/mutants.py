@@ -493,7 +493,7 @@ def window_short_easyspec(patch):
     _window_less(patch, EasyDrafter, "__init__")
 
 
-@killed_by("drafters/test_falcon_drafts.py: cached_drafting")
+@killed_by("drafters/test_falcon_drafts.py: cached_drafting lstm-right-q")
 def window_short_falcon(patch):
     """Falcon's catch-up window is one pair less than its blocks can need."""
     _window_less(patch, FalconDrafter, "plan")

@@ -62,7 +62,7 @@ DRAFTERS = {
 
 @pytest.mark.parametrize("key", DRAFTERS)
 def test_a_draft_is_a_function_of_the_text_whatever_was_accepted_before(key):
-    """q at the root comes from all that a drafter's caches hold of the text. It is what a new decoding
+    """q at the root comes from all that a drafter has cached of the text. It is what a new decoding
     has after the same text, behind rounds in which all was accepted, nothing and something."""
     target = tiny.target()
     right = specwb.method(key, target, **DRAFTERS[key]())
@@ -82,7 +82,7 @@ def test_a_draft_is_a_function_of_the_text_whatever_was_accepted_before(key):
 
 
 def test_the_length_of_one_row_does_not_depend_on_another():
-    """The heuristic schedule: a row that accepted all of its draft drafts more, whatever others did."""
+    """The heuristic schedule: a row that accepted its whole draft drafts more, whatever others do."""
     length = Heuristic(2, 20)
     length.open(3, "cpu")
     length.observe(torch.tensor([2, 2, 1]), torch.tensor([2, 0, 1]))
