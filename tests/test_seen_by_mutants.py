@@ -82,7 +82,7 @@ def test_a_draft_is_a_function_of_the_text_whatever_was_accepted_before(key):
 
 
 def test_the_length_of_one_row_does_not_depend_on_another():
-    """The heuristic schedule: a row that accepted its whole draft drafts more, whatever others do."""
+    """The heuristic schedule: a row that accepted all it drafted drafts more next."""
     length = Heuristic(2, 20)
     length.open(3, "cpu")
     length.observe(torch.tensor([2, 2, 1]), torch.tensor([2, 0, 1]))
