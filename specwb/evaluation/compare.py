@@ -29,6 +29,7 @@ from specwb.flow import Exactness
 from specwb.inputs import integer, real
 from specwb.methods import METHODS, Method, MethodError, draft_model
 from specwb.methods import method as make_method
+from specwb.models.products import packed_bytes
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
@@ -150,6 +151,7 @@ def compare(
     every, helper = [run for own in runs.values() for run in own], _draft_of(built)
     frame = pd.DataFrame([_row(name, runs, over, split.get(name, []), built.get(name), sampling, watch) for name in runners])
     frame.attrs = {
+        "packed_bytes": packed_bytes(),
         "device": describe_device(target.device),
         "models": {"target": describe(target), **({"draft": describe(helper)} if helper is not None else {})},
         "sha256": _hashes(target, helper, built),

@@ -102,6 +102,8 @@ def notes(facts: dict[str, Any], columns: bool = False) -> list[str]:
         f"{facts['prompts']} of {facts['all_prompts']} prompts in {facts['runs']} runs{cut}{early}, batch {s['batch']}, "
         f"{s['max_new_tokens']} new tokens, temperature {s['temperature']:g}{filters}, {s['dtype']}",
     ]
+    if packed := facts["packed_bytes"]:
+        out.append(f"{packed / 2**20:.0f} MB of memory are packed copies of weights; SPECWB_PACK_MB=0 makes none")
     straight, chosen = facts["non_looping"], facts["reference"]["method"]
     if straight is not None and straight["runs"] < straight["of"]:
         text = f"plain greedy text loops (8 tokens three times) in {straight['of'] - straight['runs']} of {straight['of']} runs"
