@@ -1,9 +1,10 @@
-"""Common to all tests: small models run fastest on one thread, and nothing depends on the order of the tests."""
+"""Common to all tests: small models run fastest on one thread. The order of the tests is that of
+``LONGEST``, what takes longest first, so that no process is left alone with it at the end; nothing
+depends on it."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -11,9 +12,21 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # `import tiny` from any folder of tests
-torch.set_num_threads(1)
-# what is measured of products is shared by all processes of a run, and does not go into the user's own cache
+torch.set_num_threads(int(os.environ.get("SPECWB_TEST_THREADS", "1")))
+# what is measured of products is shared by all processes of a run, and does not go into the
+# user's own cache
 os.environ.setdefault("SPECWB_CACHE", str(Path(__file__).parents[1] / "build" / "cache"))
+
+# by the seconds of their tests (pytest --durations=0); what is not here comes after them
+LONGEST = (
+    "test_lab.py", "test_browser.py", "test_ranks.py", "09_easyspec.ipynb", "06_kangaroo.ipynb",
+    "08_diffuspec.ipynb", "05_falcon.ipynb", "01_speculative_sampling.ipynb", "04_heads.ipynb",
+    "07_improved_mcsd.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb",
+    "00_welcome.ipynb", "write_your_own_drafter.ipynb", "test_decoding_law.py", "test_protocol.py",
+    "test_hf.py", "test_heads.py", "test_falcon_training.py", "test_diffusion_training.py",
+    "test_kangaroo_training.py", "test_graphs.py", "test_tune.py", "test_compare.py",
+    "test_measured_dependence.py", "test_cost_model.py", "test_kernels.py",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -21,25 +34,28 @@ def _seeded():
     torch.manual_seed(0)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("cuda"):
-                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        without = [item for item in items if item.get_closest_marker("cuda")]
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+    turn = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turn.get(item.path.name, len(turn)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """``--dist loadscope``: a process takes whole files. The protocol takes as long as many of them together, so its pairs of models go apart;
-    the heads that a pair's tests train are theirs alone."""
+    """``--dist loadscope``: a process takes whole files in the order above, and of the protocol, which
+    takes as long as many files, single functions."""
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByPair(LoadScopeScheduling):
+    class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            scope = super()._split_scope(nodeid)
-            pair = re.search(r"test_protocol\.py.*[-\[](qwen2|qwen3)\b", nodeid)  # what names no pair, or all, goes with the first
-            return f"{scope} {pair[1]}" if pair else scope
+            file, *rest = nodeid.split("::")
+            function = rest[0].partition("[")[0] if file.endswith("test_protocol.py") else ""
+            return f"{file}::{function}"
 
-    return ByPair(config, log)
+    config.option.loadscopereorder = False  # by the number of tests, which says little
+    return ByFile(config, log)

@@ -20,7 +20,8 @@ from specwb.verify import RRS, PointMass, RRSw
 
 VOCABULARY, LENGTH, PROMPT = 6, 3, [1, 4, 2]
 ROWS = 4096
-FILTERS = {"plain": Sampling(1.0), "top_k": Sampling(0.9, top_k=4), "top_p": Sampling(1.3, top_p=0.8)}
+FILTERS = {"plain": Sampling(1.0), "filtered": Sampling(1.3, top_k=5, top_p=0.85)}
+every_filter = pytest.mark.parametrize("name", ["plain", pytest.param("filtered", marks=pytest.mark.slow)])
 TREE = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 METHODS: dict[str, tuple[str, dict]] = {
     "ar": ("ar", {}),
@@ -134,7 +135,7 @@ def built(spec: str, options: dict) -> specwb.Method:
     return specwb.method(spec, target, **{**options, **own})
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@every_filter
 @pytest.mark.parametrize(("spec", "options"), METHODS.values(), ids=METHODS)
 def test_the_law_of_the_text_is_the_autoregressive_law(spec, options, name):
     counts, tau = sampled(built(spec, options), name)
@@ -144,10 +145,10 @@ def test_the_law_of_the_text_is_the_autoregressive_law(spec, options, name):
     elif options.get("tree") == (6,) and name == "plain":
         assert tau == LENGTH / 2, "every token of the vocabulary was a candidate"
     else:
-        assert 1.2 < tau < LENGTH
+        assert 1.05 < tau < LENGTH, "drafts that are never accepted, or always, prove nothing"
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@every_filter
 @pytest.mark.parametrize(("spec", "options"), FROM_THE_TEXT.values(), ids=FROM_THE_TEXT)
 def test_the_law_of_the_text_of_drafters_that_know_only_the_text(spec, options, name):
     counts, tau = sampled(built(spec, options), name, REPETITION)
@@ -178,8 +179,7 @@ def test_a_wrong_rule_is_seen_with_heads_of_candidates_that_are_certain(name):
 
 def test_filters_make_some_texts_impossible():
     assert not (enumerated("plain") == 0).any()
-    assert (enumerated("top_k") == 0).sum() > 50
-    assert (enumerated("top_p") == 0).sum() > 50
+    assert (enumerated("filtered") == 0).sum() > 50
 
 
 class Fixed(specwb.Drafter):

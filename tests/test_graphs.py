@@ -8,13 +8,15 @@ import pytest
 import tiny
 import torch
 from tape import Tape, Waits
-from test_protocol import PAIRS, PROMPTS, every_case, made
+from test_protocol import EVERYTHING, FIRST, LLAMA, PROMPTS, QWEN2, cases, every_case, first_cases, made
 
 import specwb
 from specwb import engine, flow, graphs
 from specwb.drafters.base import Drafter
 
 SETTINGS = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}]
+EAGER = {"diffuspec"}  # reads on the host what it drafts from
+captured_cases = cases([case for case in FIRST if case[0] not in EAGER])
 settings_of = pytest.mark.parametrize("settings", SETTINGS, ids=["T0", "T1", "filtered"])
 
 
@@ -30,14 +32,12 @@ def _eager(pair, prompts, method, **settings):
     return specwb.decode(pair.target, prompts, method, graphs=False, **settings)
 
 
-@settings_of
-@every_case
-def test_replayed_rounds_are_the_eager_ones(key, options, settings, taped):
-    pair = PAIRS[0]
+@captured_cases
+def test_replayed_rounds_are_the_eager_ones(key, options, taped):
+    """Sampled with filters; rounds at T = 0 are recorded in the next test, all cases and settings on CUDA."""
+    pair = EVERYTHING
     method = made(key, options, pair)
-    if not method.drafter.captured:
-        pytest.skip("is not captured")
-    run = {"max_new_tokens": [40, 33, 37], "seed": 3, "eos": 7, **settings}
+    run = {"max_new_tokens": [40, 33, 37], "seed": 3, "eos": 7, **SETTINGS[2]}
     eager = _eager(pair, PROMPTS, method, **run)
     out = specwb.decode(pair.target, PROMPTS, method, **run)
     assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
@@ -54,13 +54,11 @@ def test_replayed_rounds_are_the_eager_ones(key, options, settings, taped):
     assert list(method.arenas.values()) == [arena]
 
 
-@every_case
+@captured_cases
 def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatch, taped):
     """The operators of a round and their shapes, with Python running: what a graph would freeze does not change."""
-    pair = PAIRS[0]
+    pair = EVERYTHING
     method = made(key, options, pair)
-    if not method.drafter.captured:
-        pytest.skip("is not captured")
     seen: dict[int, list] = {}
     compared = 0
 
@@ -82,17 +80,17 @@ def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatc
         return body()
 
     monkeypatch.setattr(graphs.Arena, "run", run)
-    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[30, 40, 20], temperature=1.0, seed=1)
+    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[30, 40, 20])
     assert compared > 3
 
 
-@pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "medusa", "eagle", "eagle2", "eagle3", "kangaroo", "mcsd_ti"])
-def test_our_methods_are_captured(key):
-    assert made(key, {}, PAIRS[0]).drafter.captured
+@first_cases
+def test_our_methods_are_captured(key, options):
+    assert made(key, options, EVERYTHING).drafter.captured == (key not in EAGER)
 
 
 def test_two_decodings_at_once_have_an_arena_each(taped):
-    pair = PAIRS[0]
+    pair = EVERYTHING
     method = made("sps", {}, pair)
     run = {"max_new_tokens": 30, "temperature": 1.0}
     specwb.decode(pair.target, PROMPTS[:1], method, **run)  # leaves an arena that only one of them may take
@@ -112,7 +110,7 @@ def test_two_decodings_at_once_have_an_arena_each(taped):
 @pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "pld", "lookahead", "eagle2", "kangaroo", "mcsd_ti"])
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monkeypatch):
-    pair = PAIRS[0]
+    pair = EVERYTHING
     method = made(key, {}, pair)
     real, calls = type(pair.target).commit, []
 
@@ -133,7 +131,7 @@ def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monke
 
 
 def test_an_abandoned_decoding_can_be_followed_by_another(taped):
-    pair = PAIRS[0]
+    pair = EVERYTHING
     method = made("sps", {}, pair)
     loop = specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=30)
     for _ in range(4):
@@ -146,17 +144,17 @@ def test_an_abandoned_decoding_can_be_followed_by_another(taped):
 
 
 def test_another_target_has_graphs_of_its_own(taped):
-    method = specwb.method("pld", PAIRS[0].target)
-    for target in (PAIRS[0].target, tiny.draft("llama", 0.02), PAIRS[0].target):
+    method = specwb.method("pld", EVERYTHING.target)
+    for target in (EVERYTHING.target, LLAMA.draft, EVERYTHING.target):
         out = specwb.decode(target, PROMPTS, method, max_new_tokens=30)
         assert out.tokens == specwb.decode(target, PROMPTS, method, max_new_tokens=30, graphs=False).tokens
     assert len(method.arenas) == 2
 
 
 def test_a_method_keeps_a_few_arenas(taped):
-    method = specwb.method("ar", PAIRS[0].target)
+    method = specwb.method("ar", EVERYTHING.target)
     for n in range(1, graphs.ARENAS + 3):
-        specwb.decode(PAIRS[0].target, [[1, 2]] * n, method, max_new_tokens=3)
+        specwb.decode(EVERYTHING.target, [[1, 2]] * n, method, max_new_tokens=3)
     assert len(method.arenas) == graphs.ARENAS
 
 
@@ -190,23 +188,23 @@ class Long(Drafter):
 def test_tensors_that_a_graph_could_not_find_are_refused(drafter, taped):
     specwb.register("wrong", drafter)
     try:
-        method = specwb.method("wrong", PAIRS[0].target)
-        specwb.decode(PAIRS[0].target, PROMPTS, method, max_new_tokens=6)
+        method = specwb.method("wrong", EVERYTHING.target)
+        specwb.decode(EVERYTHING.target, PROMPTS, method, max_new_tokens=6)
         with pytest.raises(RuntimeError, match="makes its tensors in open"):
-            specwb.decode(PAIRS[0].target, [[1], [2, 3], [4]], method, max_new_tokens=6)
+            specwb.decode(EVERYTHING.target, [[1], [2, 3], [4]], method, max_new_tokens=6)
     finally:
         specwb.unregister("wrong")
 
 
 def test_graphs_that_cannot_be_are_refused(taped):
-    pair = PAIRS[0]
+    pair = EVERYTHING
     with pytest.raises(ValueError, match="cannot be captured, or is traced"):
         specwb.rounds(pair.target, PROMPTS, "ar", graphs=True, trace=True)
 
 
 @pytest.mark.parametrize("key", ["mcsd", "lookahead", "eagle2"])
 def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
-    pair = PAIRS[2]
+    pair = QWEN2
     method = made(key, {}, pair)
     run = {"max_new_tokens": 30, "seed": 2, "temperature": 0.4}
     eager = list(specwb.rounds(pair.target, PROMPTS, method, graphs=False, **run))
@@ -224,7 +222,7 @@ def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
 
 def test_a_round_that_waits_or_exchanges_its_state_is_caught(taped):
     """What the tape is for: both mistakes are seen."""
-    pair = PAIRS[0]
+    pair = EVERYTHING
 
     class Waiting(Drafter):
         captured = True
@@ -263,7 +261,7 @@ def test_a_round_that_waits_or_exchanges_its_state_is_caught(taped):
 
 
 def test_eager_where_asked_traced_clocked_or_without_cuda(monkeypatch):
-    pair = PAIRS[0]
+    pair = EVERYTHING
     with pytest.raises(ValueError, match="needs a CUDA device"):
         specwb.rounds(pair.target, PROMPTS, "ar", graphs=True)
     calls = []
@@ -281,13 +279,16 @@ def test_eager_where_asked_traced_clocked_or_without_cuda(monkeypatch):
 @settings_of
 @every_case
 def test_on_cuda_graphs_and_eager_give_the_same(key, options, settings):
-    target, draft = tiny.on_cuda("llama", 0.02)
-    pair = SimpleNamespace(kind="llama", target=target, draft=draft)
-    method = made(key, options, pair)
-    run = {"max_new_tokens": [300, 290, 310], "seed": 3, **settings}
-    eager = specwb.decode(pair.target, PROMPTS, method, graphs=False, **run)
-    if not settings["temperature"]:
-        assert eager.tokens == specwb.decode(PAIRS[0].target, PROMPTS, made(key, options, PAIRS[0]), **run).tokens, "as on the CPU"
-    for _ in range(2):
-        out = specwb.decode(pair.target, PROMPTS, method, **run)
-        assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
+    """Bit for bit: both run the same kernels. In float32, as decoded with; in float64 as on the CPU too."""
+    for dtype in (torch.float32, torch.float64):
+        target, draft = tiny.on_cuda("llama", 0.02, dtype)
+        pair = SimpleNamespace(kind="llama", target=target, draft=draft)
+        method = made(key, options, pair)
+        run = {"max_new_tokens": [300, 290, 310], "seed": 3, **settings}
+        eager = specwb.decode(pair.target, PROMPTS, method, graphs=False, **run)
+        if not settings["temperature"] and dtype is torch.float64:
+            on_cpu = specwb.decode(LLAMA.target, PROMPTS, made(key, options, LLAMA), **run)
+            assert eager.tokens == on_cpu.tokens
+        for _ in range(2):
+            out = specwb.decode(pair.target, PROMPTS, method, **run)
+            assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)

@@ -13,7 +13,7 @@ import pytest
 import test_decoding_law as law
 import tiny
 import torch
-from test_protocol import CASES, NAMES, PAIRS, Pair, given
+from test_protocol import EVERYTHING, FIRST, LLAMA, Pair, cases, every_case, first_cases, given
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -35,7 +35,6 @@ from specwb import custom_generate as plugs
 from specwb.models.load import data_dir
 
 PAD, NEW = 63, 16
-every_case = pytest.mark.parametrize(("key", "options"), CASES, ids=NAMES)
 
 
 @cache
@@ -111,24 +110,35 @@ def wanted(pair: Pair, name: str) -> Tensor:
     return library(model(pair), RAGGED, **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]})
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@every_case
-def test_greedy_is_the_librarys(key, options, name):
-    settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}
-    got = model(PAIRS[0]).generate(**RAGGED, **settings, custom_generate=plug(key, options, PAIRS[0]))
-    assert got.tolist() == wanted(PAIRS[0], name).tolist()
-
-
-@pytest.mark.parametrize("pair", PAIRS[1:], ids=str)
 @pytest.mark.parametrize("name", ["plain", "many"])
 @every_case
-def test_greedy_is_the_librarys_for_other_families(key, options, name, pair):
-    got = model(pair).generate(**RAGGED, max_new_tokens=NEW, pad_token_id=PAD, **SETTINGS[name], custom_generate=plug(key, options, pair))
+def test_greedy_is_the_librarys(key, options, name):
+    greedy_is_the_librarys(key, options, LLAMA, name)
+
+
+# methods that draft otherwise: nothing, a chain, a tree, from the text, from states, grown, in layers
+DIFFERENT = [case for case in FIRST if case[0] in ("ar", "sps", "mcsd", "pld", "medusa", "eagle2", "kangaroo")]
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in ("plain", "many")])
+@cases(DIFFERENT)
+def test_greedy_with_every_setting_is_the_librarys(key, options, name):
+    greedy_is_the_librarys(key, options, LLAMA, name)
+
+
+@first_cases
+def test_greedy_is_the_librarys_for_another_family(key, options):
+    greedy_is_the_librarys(key, options, EVERYTHING, "many")
+
+
+def greedy_is_the_librarys(key: str, options: dict, pair: Pair, name: str) -> None:
+    settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}
+    got = model(pair).generate(**RAGGED, **settings, custom_generate=plug(key, options, pair))
     assert got.tolist() == wanted(pair, name).tolist()
 
 
 def test_the_settings_change_the_text():
-    texts = {name: wanted(PAIRS[0], name).tolist() for name in SETTINGS}
+    texts = {name: wanted(LLAMA, name).tolist() for name in SETTINGS}
     assert all(text != texts["plain"] for name, text in texts.items() if name != "plain")
 
 
@@ -137,17 +147,17 @@ def test_the_settings_change_the_text():
 def test_drafts_of_the_processed_text_are_accepted(spec, depth, name, monkeypatch):
     """A draft equal to the target, so that processed nodes lie deep in accepted paths: equality above was not that of nothing accepted."""
     accepted = Accepted(monkeypatch)
-    one = model(PAIRS[0])
+    one = model(LLAMA)
     got = one.generate(**RAGGED, **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}, custom_generate=specwb.hf(spec, draft=one))
-    assert got.tolist() == wanted(PAIRS[0], name).tolist()
+    assert got.tolist() == wanted(LLAMA, name).tolist()
     assert accepted.count > 3 * NEW * (0.7 if name == "plain" else 0.25)
 
 
 @pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=2-2-1-1", "lookahead"])
 @pytest.mark.parametrize("place", range(10))
 def test_eos_at_every_place_of_an_accepted_block(spec, place):
-    one = model(PAIRS[0])
-    eos = wanted(PAIRS[0], "plain")[0, 7 + place].item()
+    one = model(LLAMA)
+    eos = wanted(LLAMA, "plain")[0, 7 + place].item()
     settings = {"max_new_tokens": NEW, "eos_token_id": eos}  # padded with the eos itself
     got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(spec, **({} if spec == "lookahead" else {"draft": one})))
     assert got.tolist() == library(one, RAGGED, **settings).tolist()
@@ -169,6 +179,7 @@ def lab_plug(spec: str):
     return specwb.hf(spec, **({"draft": "lab-draft"} if "draft" in specwb.METHODS[spec.partition(":")[0]].options else {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", LAB_METHODS)
 def test_the_lab_family_with_processors_and_a_stop_string(spec, monkeypatch):
     accepted = Accepted(monkeypatch)
@@ -238,25 +249,25 @@ CRITERIA: dict[str, tuple[list, dict]] = {
 @pytest.mark.parametrize("spec", ["sps:gamma=5", "mcsd:tree=3-2-2", "ar"])
 def test_stopping_criteria(spec, name):
     criteria, settings = CRITERIA[name]
-    one = model(PAIRS[0])
+    one = model(LLAMA)
     settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **settings}
     right = one.generate(**RAGGED, **settings, stopping_criteria=criteria)
     # everything is accepted, or rows come forward unevenly
-    draft = {} if spec == "ar" else {"draft": one if spec.startswith("mcsd") else PAIRS[0].draft}
+    draft = {} if spec == "ar" else {"draft": one if spec.startswith("mcsd") else LLAMA.draft}
     assert one.generate(**RAGGED, **settings, stopping_criteria=criteria, custom_generate=specwb.hf(spec, **draft)).tolist() == right.tolist()
-    assert right.tolist() != wanted(PAIRS[0], "plain").tolist() or name == "one never stops"
+    assert right.tolist() != wanted(LLAMA, "plain").tolist() or name == "one never stops"
 
 
 def test_a_row_that_has_stopped_is_not_decoded_further(monkeypatch):
     accepted = Accepted(monkeypatch)
     settings = {"max_new_tokens": NEW, "eos_token_id": 60, "pad_token_id": PAD, "stopping_criteria": [Saw(31)]}
-    model(PAIRS[0]).generate(**RAGGED, **settings, custom_generate=specwb.hf("sps:gamma=2", draft=PAIRS[0].draft))
+    model(LLAMA).generate(**RAGGED, **settings, custom_generate=specwb.hf("sps:gamma=2", draft=LLAMA.draft))
     assert accepted.lengths[0] <= 6  # 31 is its third token
     assert accepted.lengths[1:] == [NEW, NEW]
 
 
 def test_a_processor_under_a_limit_below_the_prompt():
-    one, settings = model(PAIRS[0]), {"pad_token_id": PAD, "stopping_criteria": [MaxLengthCriteria(2)], "suppress_tokens": [47, 59, 43]}
+    one, settings = model(LLAMA), {"pad_token_id": PAD, "stopping_criteria": [MaxLengthCriteria(2)], "suppress_tokens": [47, 59, 43]}
     got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(draft=one))
     assert got.tolist() == one.generate(**RAGGED, **settings).tolist()
 
@@ -278,11 +289,11 @@ class Recorder:
     ids=["plain", "eos", "processor", "criterion"],
 )
 def test_a_streamer_is_called_as_the_library_does(settings):
-    one = model(PAIRS[0])
+    one = model(LLAMA)
     for inputs in (batch([1, 2, 3]), RAGGED):
         wanted, got = Recorder(), Recorder()
         one.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=wanted, **settings)
-        one.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=got, custom_generate=specwb.hf(draft=PAIRS[0].draft), **settings)
+        one.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=got, custom_generate=specwb.hf(draft=LLAMA.draft), **settings)
         assert got.got == wanted.got
         assert len(got.got) > 5
 
@@ -317,7 +328,7 @@ class Watching:
 @pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=3-2-2", "lookahead"])
 @pytest.mark.parametrize("limit", [NEW, 7, 1])
 def test_a_processor_is_shown_the_texts_that_the_library_shows_it(spec, limit):
-    one = model(PAIRS[0])
+    one = model(LLAMA)
     theirs, ours = Watching(), Watching()
     settings = {"max_new_tokens": limit, "eos_token_id": [0, 5], "pad_token_id": PAD}
     right = one.generate(**RAGGED, **settings, logits_processor=[theirs])
@@ -336,7 +347,7 @@ class Plain:
 @pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=4-2-2", "pld"])
 def test_a_constraint_is_never_asked_about_what_it_forbids(spec):
     """Each row may use its own tokens only; the function fails on any other text, as one that walks a grammar does."""
-    one, width = model(PAIRS[0]), RAGGED["input_ids"].shape[1]
+    one, width = model(LLAMA), RAGGED["input_ids"].shape[1]
     allowed = [[1, 3, 5, 31, 47], [2, 8, 9, 33, 59], list(range(0, 64, 2))]
 
     def function(row: int, ids: Tensor) -> list[int]:
@@ -344,7 +355,7 @@ def test_a_constraint_is_never_asked_about_what_it_forbids(spec):
 
     settings = {"max_new_tokens": NEW, "pad_token_id": PAD, "prefix_allowed_tokens_fn": function}
     right = library(one, RAGGED, **settings)
-    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(spec, **({} if spec == "pld" else {"draft": PAIRS[0].draft})))
+    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(spec, **({} if spec == "pld" else {"draft": LLAMA.draft})))
     assert got.tolist() == right.tolist()
 
 
@@ -425,7 +436,7 @@ def test_every_way_to_verify_sees_the_processors(spec, alone, monkeypatch):
 def test_temperature_and_filters_alone_are_the_engines_own(settings, monkeypatch):
     """So that sampling needs no row by row work and stays captured on CUDA."""
     accepted = Accepted(monkeypatch)
-    model(PAIRS[0]).generate(**RAGGED, **{"do_sample": True, "max_new_tokens": 2, "pad_token_id": PAD, **settings}, custom_generate=specwb.hf("pld"))
+    model(LLAMA).generate(**RAGGED, **{"do_sample": True, "max_new_tokens": 2, "pad_token_id": PAD, **settings}, custom_generate=specwb.hf("pld"))
     assert accepted.settings["rescore"] is None
 
 
@@ -438,7 +449,7 @@ def test_the_settings_change_the_law():
 
 
 def test_a_seed_repeats_the_text_and_rows_differ():
-    one, inputs = model(PAIRS[0]), RAGGED
+    one, inputs = model(LLAMA), RAGGED
     settings = {"do_sample": True, "max_new_tokens": NEW, "pad_token_id": PAD, "num_return_sequences": 2, "custom_generate": specwb.hf(draft=one)}
     texts = []
     for seed in (0, 0, 1):
@@ -455,7 +466,7 @@ def test_a_seed_repeats_the_text_and_rows_differ():
 
 def test_greedy_decoding_draws_nothing():
     before = torch.get_rng_state()
-    model(PAIRS[0]).generate(**RAGGED, max_new_tokens=4, pad_token_id=PAD, temperature=0.7, custom_generate=plug("sps", {}, PAIRS[0]))
+    model(LLAMA).generate(**RAGGED, max_new_tokens=4, pad_token_id=PAD, temperature=0.7, custom_generate=plug("sps", {}, LLAMA))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -463,7 +474,7 @@ def test_greedy_decoding_draws_nothing():
 
 
 def test_the_result_is_of_the_librarys_kind():
-    one = model(PAIRS[0])
+    one = model(LLAMA)
     for ids in (torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]], dtype=torch.int32)):
         right = one.generate(ids, max_new_tokens=4)
         got = one.generate(ids, max_new_tokens=4, custom_generate=specwb.hf(draft=one))
@@ -476,7 +487,7 @@ def test_the_result_is_of_the_librarys_kind():
 
 
 def test_the_default_length_and_a_passed_cache():
-    one, ids = model(PAIRS[0]), torch.tensor([[1, 2, 3]])
+    one, ids = model(LLAMA), torch.tensor([[1, 2, 3]])
     plugged = specwb.hf(draft=one)
     assert torch.equal(one.generate(ids, custom_generate=plugged), one.generate(ids))
     held = one(ids, use_cache=True).past_key_values
@@ -556,9 +567,9 @@ class Adapter(nn.Linear):
 def refused(
     message: str, one: nn.Module | None = None, inputs: dict | None = None, kind: type = specwb.UnsupportedGeneration, method=None, **settings
 ):
-    one = one or model(PAIRS[0])
+    one = one or model(LLAMA)
     with pytest.raises(kind, match=message) as caught:
-        one.generate(**(inputs or batch([1, 2, 3])), **{"max_new_tokens": 4, **settings}, custom_generate=method or specwb.hf(draft=PAIRS[0].draft))
+        one.generate(**(inputs or batch([1, 2, 3])), **{"max_new_tokens": 4, **settings}, custom_generate=method or specwb.hf(draft=LLAMA.draft))
     assert isinstance(caught.value, ValueError)
     assert "\n" not in str(caught.value)
 
@@ -589,7 +600,7 @@ def test_what_is_not_supported_is_refused_by_name(message, settings):
 
 
 def test_an_assistant_is_refused():
-    refused("'assisted_generation' is not supported", assistant_model=PAIRS[0].draft.model)
+    refused("'assisted_generation' is not supported", assistant_model=LLAMA.draft.model)
 
 
 def test_a_subclass_of_a_known_processor_is_not_known():
@@ -607,7 +618,7 @@ def test_masks_that_are_not_left_padding():
 
 
 def test_a_mask_longer_than_the_prompt():
-    held = model(PAIRS[0])(torch.tensor([[1, 2]]), use_cache=True).past_key_values
+    held = model(LLAMA)(torch.tensor([[1, 2]]), use_cache=True).past_key_values
     refused(
         "whole text: it has 1 columns and attention_mask 3",
         inputs={"input_ids": torch.tensor([[3]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)},
@@ -631,9 +642,9 @@ def test_methods_and_options_are_read_before_there_is_a_model():
     with pytest.raises(specwb.MethodError, match="unknown method 'nope'"):
         specwb.hf("nope")
     with pytest.raises(specwb.MethodError, match="pld has no option 'draft'"):
-        specwb.hf("pld", draft=PAIRS[0].draft)
+        specwb.hf("pld", draft=LLAMA.draft)
     with pytest.raises(specwb.MethodError, match="sps has no option 'tree'"):
-        specwb.hf("sps", draft=PAIRS[0].draft, tree=3)
+        specwb.hf("sps", draft=LLAMA.draft, tree=3)
     with pytest.raises(specwb.MethodError, match="unknown rule 'nope'"):
         specwb.hf("sps:rule=nope")
     made = specwb.hf("sps", draft="lab-draft", gamma=3, rule="block")
@@ -641,7 +652,7 @@ def test_methods_and_options_are_read_before_there_is_a_model():
 
 
 def test_a_plug_is_pickled_without_what_it_built():
-    one, plug = model(PAIRS[0]), specwb.hf("sps", draft=PAIRS[0].draft, gamma=2)
+    one, plug = model(LLAMA), specwb.hf("sps", draft=LLAMA.draft, gamma=2)
     settings = {"max_new_tokens": 6, "pad_token_id": PAD}
     right = one.generate(**RAGGED, **settings, custom_generate=plug).tolist()
     other = pickle.loads(pickle.dumps(plug))

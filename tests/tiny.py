@@ -1,15 +1,30 @@
-"""Tiny random models that behave like models: larger initialisation (the default is near uniform and accepts nothing), random norms
-and biases (the default ones and zeros hide whatever forgets them), and perturbed copies as drafts."""
+"""Tiny random models that behave like models: larger initialisation (the default is near uniform and
+accepts nothing), random norms and biases (the default ones and zeros hide whatever forgets them), and
+perturbed copies as drafts.
+
+Two computations of the same numbers (a row alone and in a batch, a tree and its paths) differ in their
+last bits, in which way depends on the processor, and a sampled text turns over where a uniform falls
+between the two: in float32 that is one draw in some ten million, which a suite meets; in ``EXACT`` one
+in some 10^15. So where a test asks for equal texts or decisions of two computations, its models are
+``EXACT``; in float32 a test states its margin.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
@@ -41,16 +56,21 @@ FAMILIES: dict[str, tuple[type, type, dict]] = {
     "mistral": (MistralConfig, MistralForCausalLM, {"head_dim": 8, "sliding_window": None}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
+    # every feature the backbone knows: grouped keys, biases of all four projections, norms of q and k,
+    # heads wider than the hidden size has room for
+    "everything": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16, "attention_bias": True}),
 }
 VOCABULARY = 64
+EXACT = torch.float64
 # seeds whose greedy texts wander (most random models soon repeat one token, and then any draft is right)
-SEEDS = {"llama": 2, "mistral": 1, "qwen2": 3, "qwen3": 3}
+SEEDS = {"llama": 2, "mistral": 1, "qwen2": 3, "qwen3": 3, "everything": 11}
 # rows of different lengths, a one-token prompt among them
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10, 11, 12, 13]]
 
 
-def build(kind: str, *, seed: int = 0, spread: float = 0.2, **changes) -> nn.Module:
-    """A new random Hugging Face model; ``changes`` go to its config."""
+def build(kind: str, *, seed: int = 0, spread: float = 0.2, dtype: torch.dtype = torch.float32, **changes) -> nn.Module:
+    """A new random Hugging Face model; ``changes`` go to its config. Its weights are float32 numbers,
+    whatever ``dtype`` it computes in."""
     config_class, model_class, extra = FAMILIES[kind]
     settings = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -63,6 +83,16 @@ def build(kind: str, *, seed: int = 0, spread: float = 0.2, **changes) -> nn.Mod
         for name, weight in made.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 weight.add_(torch.randn_like(weight) * 0.1)
+    return cast(made, dtype)
+
+
+def cast(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model in another number type, its rotary frequencies in float32 as in every model."""
+    made = model.to(dtype)
+    for module in list(made.modules()):
+        rotary = getattr(module, "rotary_emb", None)
+        if rotary is not None:
+            module.rotary_emb = type(rotary)(rotary.config).to(next(made.parameters()).device)
     return made
 
 
@@ -72,18 +102,18 @@ def perturbed(model: nn.Module, noise: float, seed: int = 1) -> nn.Module:
     torch.manual_seed(seed)
     with torch.no_grad():
         for weight in other.parameters():
-            weight.add_(torch.randn_like(weight) * noise)
+            weight.add_(torch.randn_like(weight, dtype=torch.float32) * noise)
     return other
 
 
 @cache
-def target(kind: str = "llama") -> specwb.Target:
-    return specwb.load(build(kind, seed=SEEDS[kind]))
+def target(kind: str = "llama", dtype: torch.dtype = torch.float32) -> specwb.Target:
+    return specwb.load(build(kind, seed=SEEDS[kind], dtype=dtype))
 
 
 @cache
-def draft(kind: str = "llama", noise: float = 0.02) -> specwb.Target:
-    return specwb.load(perturbed(target(kind).model, noise, SEEDS[kind] + 1))
+def draft(kind: str = "llama", noise: float = 0.02, dtype: torch.dtype = torch.float32) -> specwb.Target:
+    return specwb.load(perturbed(target(kind, dtype).model, noise, SEEDS[kind] + 1))
 
 
 MASK = VOCABULARY - 1  # the tiny models' mask token
@@ -98,9 +128,11 @@ def with_mask(target: specwb.Target) -> specwb.Target:
 
 
 @cache
-def head(kind: str, family: str = "llama", device: str = "cpu") -> Any:
+def head(kind: str, family: str = "llama", device: str = "cpu", dtype: torch.dtype = torch.float32) -> Any:
     """A head of :func:`target`, see :func:`trained`."""
-    return trained(kind, target(family)) if device == "cpu" else copy.deepcopy(head(kind, family)).to(device)
+    if device == "cpu" and dtype is torch.float32:
+        return trained(kind, target(family))
+    return cast(copy.deepcopy(head(kind, family)), dtype).to(device)
 
 
 def with_draft(target: specwb.Target, draft: specwb.Target) -> specwb.Target:
@@ -111,56 +143,152 @@ def with_draft(target: specwb.Target, draft: specwb.Target) -> specwb.Target:
 
 
 def trained(
-    kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: int = 48, temperature: float = 0.25, draft: specwb.Target | None = None
+    kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: int = 48,
+    temperature: float = 0.25, draft: specwb.Target | None = None,
 ) -> Any:  # fmt: skip
-    """A head that was trained for a moment on the target's own texts, those after ``PROMPTS`` among them: right often, not always, which an
-    untrained head never is.
+    """A head that was trained for a moment on the target's own texts, those after ``PROMPTS`` among
+    them: right often, not always, which an untrained head never is. It is trained in float32, whatever
+    the processor is fast at, and computes in the target's number type.
 
-    ``kind``: a recipe's name. ``vocabulary``: how many of the target's tokens an EAGLE-3 head knows, those that its texts have most of.
-    ``temperature``: of the target's law that it learns; random targets are near uniform at 1. ``draft``: of a decision model.
+    What is made is kept in ``build/tiny``, under a hash of all that it is made of: the sources of
+    models, of training and of this file, the versions, the target and the texts.
+
+    Args:
+        kind: a recipe's name, with its numbers behind it.
+        vocabulary: how many of the target's tokens an EAGLE-3 head knows, those most frequent in texts.
+        temperature: of the target's distribution that is learnt; random targets are near uniform at 1.
+        draft: of a decision model.
     """
-    own: dict[str, Any] = {"unroll": 2, "regression": 0.0}
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), patch("specwb.training.heads.autocast", _in_float32):
+        learnt = specwb.load(cast(copy.deepcopy(target.model), torch.float32))
+        if kind == "decision":
+            beside = perturbed(target.model, 0.02) if draft is None else copy.deepcopy(draft.model)
+            learnt = with_draft(learnt, specwb.load(cast(beside, torch.float32)))
         torch.manual_seed(0)
-        prompts = torch.randint(target.vocabulary, (12,))
-        ids = _texts(target, tuple(prompts.tolist()))
-        hidden, rate = target.backbone.config.hidden_size, 1e-2
+        ids = _texts(target, tuple(torch.randint(target.vocabulary, (12,)).tolist()))
+        made, recipe, rate = _untrained(kind, learnt, ids, vocabulary)
         if kind == "diffusion":
-            # from an almost right model of text, as the shipped one starts from the draft; what it learns is to fill in masks
-            made: Any = DiffusionModel(perturbed(target.model, 0.01), mask_id=MASK)
-            target, steps, rate, temperature, own = with_mask(target), steps * 3 // 5, 3e-3, 1.0, DIFFUSION
-        elif kind == "medusa":
-            made = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
-        elif kind == "eagle":
-            made = EagleHead(eagle_config(target), hidden)
-        elif kind.startswith("falcon"):  # falcon, falcon3, falcon2linear: k and fusion
-            k, fusion = int(kind[6:7] or 2), kind[7:] or "lstm"
-            made, kind, own = FalconHead(eagle_config(target, 2), hidden, k, fusion), "falcon", {**own, "k": k}
-        elif kind.startswith("kangaroo"):  # kangaroo, kangaroo0, kangaroo2layer, kangaroo1mlp: exit and adapter
-            exit, adapter = int(kind[8:9] or 1), kind[9:] or "attention"
-            made, kind, own = KangarooAdapter(eagle_config(target, 1), exit, adapter).start_from(target), "kangaroo", {"exit": exit}
+            steps, temperature = steps * 3 // 5, 1.0
         elif kind == "decision":
-            made, temperature, own = DecisionModel(hidden), 1.0, {}
-            target = with_draft(target, draft or specwb.load(perturbed(target.model, 0.02)))
-        else:
-            layers = len(target.backbone.layers)
-            made = Eagle3Head(eagle_config(target), hidden, (0, layers // 2, layers), min(vocabulary, target.vocabulary), target.vocabulary)
-            if made.ids is not None:
-                made.speak(ids.flatten().bincount(minlength=target.vocabulary).argsort(descending=True, stable=True)[:vocabulary])
-        recipe = RECIPES[kind](target, own)
-        found = look(target, ids, made.features)
-        found.logits /= temperature
-        optimizer = torch.optim.AdamW(made.parameters(), lr=rate)
-        for step in range(steps):
-            optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
-            optimizer.zero_grad()
-            step_loss(recipe, made, found, Moment(step / steps, 0, step, len(ids))).backward()
-            optimizer.step()
-    return made.requires_grad_(False).eval()
+            temperature = 1.0
+        models = [learnt.fingerprint, learnt.draft.fingerprint if kind == "decision" else None]
+        place = _kept_under([kind, steps, vocabulary, temperature, models, ids.tolist()])
+        if not _found(made, place):
+            _train(made, recipe, learnt, ids, steps, temperature, rate)
+            _keep(made, place)
+    return cast(made, target.dtype).requires_grad_(False).eval()
+
+
+def _in_float32(device: torch.device) -> nullcontext:
+    """In the place of ``autocast``, which is bfloat16 where the processor is fast at it."""
+    return nullcontext()
+
+
+def _untrained(kind: str, target: specwb.Target, ids: Tensor, vocabulary: int) -> tuple[Any, Any, float]:
+    """The head as its training begins, its recipe and its learning rate."""
+    own: dict[str, Any] = {"unroll": 2, "regression": 0.0}
+    hidden, rate = target.backbone.config.hidden_size, 1e-2
+    if kind == "diffusion":
+        # from an almost right model of text, as the shipped one starts from the draft; what it learns is
+        # to fill in masks
+        made: Any = DiffusionModel(perturbed(target.model, 0.01), mask_id=MASK)
+        target, rate, own = with_mask(target), 3e-3, DIFFUSION
+    elif kind == "medusa":
+        made = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
+    elif kind == "eagle":
+        made = EagleHead(eagle_config(target), hidden)
+    elif kind.startswith("falcon"):  # falcon, falcon3, falcon2linear: k and fusion
+        k, fusion = int(kind[6:7] or 2), kind[7:] or "lstm"
+        made = FalconHead(eagle_config(target, 2), hidden, k, fusion)
+        kind, own = "falcon", {**own, "k": k}
+    elif kind.startswith("kangaroo"):  # kangaroo, kangaroo0, kangaroo2layer: exit and adapter
+        exit, adapter = int(kind[8:9] or 1), kind[9:] or "attention"
+        made = KangarooAdapter(eagle_config(target, 1), exit, adapter).start_from(target)
+        kind, own = "kangaroo", {"exit": exit}
+    elif kind == "decision":
+        made, own = DecisionModel(hidden), {}
+    else:
+        layers, known = len(target.backbone.layers), min(vocabulary, target.vocabulary)
+        read = (0, layers // 2, layers)
+        made = Eagle3Head(eagle_config(target), hidden, read, known, target.vocabulary)
+        if made.ids is not None:
+            often = ids.flatten().bincount(minlength=target.vocabulary)
+            made.speak(often.argsort(descending=True, stable=True)[:vocabulary])
+    return made, RECIPES[kind](target, own), rate
+
+
+def _train(
+    made: Any,
+    recipe: Any,
+    target: specwb.Target,
+    ids: Tensor,
+    steps: int,
+    temperature: float,
+    rate: float,
+) -> None:
+    seen = look(target, ids, made.features)
+    seen.logits /= temperature
+    optimizer = torch.optim.AdamW(made.parameters(), lr=rate)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
+        optimizer.zero_grad()
+        step_loss(recipe, made, seen, Moment(step / steps, 0, step, len(ids))).backward()
+        optimizer.step()
+
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "build" / "tiny"
+
+
+@cache
+def _sources() -> bytes:
+    """A hash of the code that makes a head, and of the arithmetic it runs on."""
+    folders = [ROOT / "specwb" / name for name in ("models", "training")]
+    files = [Path(__file__), *sorted(path for folder in folders for path in folder.rglob("*.py"))]
+    versions = [
+        torch.__version__,
+        transformers.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+    ]
+    versions += [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "MKL_CBWR")]
+    digest = hashlib.sha256(" ".join(versions).encode())
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _kept_under(what: list) -> Path:
+    return KEPT / f"{hashlib.sha256(_sources() + repr(what).encode()).hexdigest()}.pt"
+
+
+def _found(made: nn.Module, place: Path) -> bool:
+    """Whether the trained weights lay there and are in ``made`` now; what is damaged is made again."""
+    try:
+        made.load_state_dict(torch.load(place, weights_only=True))
+    except FileNotFoundError:
+        return False
+    except Exception as error:
+        print(f"{place} is damaged and made again: {error}")
+        return False
+    return True
+
+
+def _keep(made: nn.Module, place: Path) -> None:
+    """In one step, so that a test process beside this one never reads half a file. A checkout that
+    nobody can write to keeps nothing."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".part", delete=False) as part:
+            torch.save(made.state_dict(), part)
+        os.replace(part.name, place)
+    except OSError as error:
+        print(f"{place} is not kept: {error}")
 
 
 @cache
 def _texts(target: specwb.Target, prompts: tuple[int, ...]) -> Tensor:
+    """Of the target in float64, so that they are the same on every machine."""
+    target = specwb.load(cast(copy.deepcopy(target.model), EXACT))
     known = [[token % target.vocabulary for token in prompt] for prompt in PROMPTS]
     texts = [text[at : at + 25] for text in _continued(target, known, 40, 0.0) for at in (0, 15)]
     others = [[token] for token in prompts]
@@ -173,15 +301,18 @@ def _continued(target: specwb.Target, prompts: list[list[int]], length: int, tem
 
 
 @cache
-def on_cuda(kind: str, noise: float) -> tuple[specwb.Target, specwb.Target]:
+def on_cuda(kind: str, noise: float, dtype: torch.dtype) -> tuple[specwb.Target, specwb.Target]:
     """The same target and draft on the CUDA device."""
-    return tuple(specwb.load(copy.deepcopy(m.model), device="cuda") for m in (target(kind), draft(kind, noise)))  # type: ignore[return-value]
+    models = (target(kind, dtype).model, draft(kind, noise, dtype).model)
+    return tuple(specwb.load(copy.deepcopy(m), device="cuda") for m in models)  # type: ignore[return-value]
 
 
 @cache
-def plain(kind: str, prompt: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """What plain greedy decoding of this prompt alone continues with (compared with transformers in test_ar_oracle)."""
-    return tuple(specwb.decode(target(kind), [list(prompt)], "ar", max_new_tokens=length).tokens[0])
+def plain(kind: str, prompt: tuple[int, ...], length: int, dtype: torch.dtype = torch.float32) -> tuple[int, ...]:
+    """What plain greedy decoding of this prompt alone continues with (compared with transformers in
+    test_ar_oracle)."""
+    out = specwb.decode(target(kind, dtype), [list(prompt)], "ar", max_new_tokens=length)
+    return tuple(out.tokens[0])
 
 
 def forward(model: nn.Module, tokens: Sequence[int]) -> Tensor:
@@ -224,7 +355,9 @@ def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tenso
             embedded = target.backbone.embed(tokens[None, 1:])
             if ends is not None:
                 x = drafter.head.mix(embedded, above)[0]
-                mask = torch.zeros(1, m, m).masked_fill_(torch.arange(m) > ends[:m, None], torch.finfo(torch.float32).min)
+                unseen = torch.arange(m) > ends[:m, None]
+                mask = torch.zeros(1, m, m, dtype=target.dtype)
+                mask.masked_fill_(unseen, torch.finfo(target.dtype).min)
                 drafter.stack.run(x, positions, positions, store, m, mask, attended=x)
                 return store.data[:, 0, :m]
             attended, x = drafter.head.enter(embedded, above)
@@ -237,7 +370,15 @@ def recomputed_adapter(drafter: KangarooDrafter, target: specwb.Target, tokens: 
     m = len(tokens)
     store, positions = drafter.stack.cache(1, m), torch.arange(m)[None]
     with torch.inference_mode():
-        drafter.stack.run(states(target, tokens[None], drafter.features), positions, positions, store, m, None, causal=True)
+        drafter.stack.run(
+            states(target, tokens[None], drafter.features),
+            positions,
+            positions,
+            store,
+            m,
+            None,
+            causal=True,
+        )
     return store.data[:, 0]
 
 

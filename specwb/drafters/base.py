@@ -68,6 +68,12 @@ class Drafter:
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Called after the target's commit, before the text grows; move caches here."""
 
+    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+        """``[B]``: which entries of the caches it set in ``open`` are those of the text alone, the ones
+        below this number, after a round in which texts grew from ``before [B]`` tokens to ``known [B]``.
+        What lies behind is fed again before it is seen; tests compare the rest with a recomputation."""
+        return known - self.window
+
     def largest(self, state: State, count: Tensor, most: int) -> int:
         """How much of a draft some row can use, the largest of ``count [B]`` <= ``most``: a host read, to be declared in ``host_reads``.
 

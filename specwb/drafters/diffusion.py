@@ -117,6 +117,10 @@ class DiffusionDrafter(Drafter):
         self.spent["draft"] += time.perf_counter() - began
         return draft
 
+    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+        """A round's tokens are met as text in the next; until then its masks lie in their slots."""
+        return before
+
     def _forward(self, state: State, tokens: Tensor, known: list[int], drafted: int, k: list[int], most: int) -> Tensor:
         """``[B,most,V]`` behind ``drafted`` tokens that stand in ``tokens`` behind the text."""
         fresh = self.chunk if drafted else max([n - len(text) for n, text in zip(known, self.texts, strict=True)] + [1])

@@ -97,6 +97,10 @@ class EagleDrafter(Levels):
         alone = state.rows == 1 and self.tree.is_chain and not state.static
         return None if alone else tree_mask(self.tree, known, horizon, self.stack.dtype)
 
+    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+        """The pairs of the text before the round; what it drew is fed anew in the next."""
+        return before - 1
+
     def _run(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, causal: bool = False) -> Tensor:
         attended, x = self.head.enter(self.embed(tokens).to(above.dtype), above)
         return self.stack.run(x, positions, slots, self.cache, extent, mask, causal=causal, attended=attended)[0]

@@ -72,6 +72,10 @@ class EasyDrafter(LevelDrafter):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.groups.agreed(super().logits(hidden))
 
+    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+        """All that was known before the round, which calibration feeds through layers in order."""
+        return before if self.calibrate else torch.zeros_like(before)
+
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         if not self.calibrate:
             super().observe(state, draft, verdict, scores)

@@ -476,7 +476,7 @@ SCHEMES = {
 
 @pytest.mark.parametrize(("vocabulary", "options"), SCHEMES.values(), ids=SCHEMES)
 def test_the_law_of_the_text_is_the_autoregressive_law(vocabulary, options):
-    name = "plain" if options.get("paths") else "top_k"
+    name = "plain" if options.get("paths") else "filtered"
     counts, tau = law.sampled(specwb.method("diffuspec", law.models()[0], head=little(vocabulary), **options), name)
     assert law.chi_square(counts, law.enumerated(name)) > 1e-4
     assert 1.2 < tau < law.LENGTH
@@ -497,8 +497,8 @@ def test_another_law_than_the_drawn_one_is_seen(paths):
     right = specwb.method("diffuspec", target, head=little(7), k=DEEP, draw="sample", paths=paths)
     wrong = copy.copy(right.drafter)
     wrong.__class__ = Flatter
-    counts, _ = law.sampled(specwb.Method("wrong", wrong, right.rule, right.exactness), "top_k")
-    assert law.chi_square(counts, law.enumerated("top_k")) < 1e-6
+    counts, _ = law.sampled(specwb.Method("wrong", wrong, right.rule, right.exactness), "filtered")
+    assert law.chi_square(counts, law.enumerated("filtered")) < 1e-6
 
 
 @pytest.mark.parametrize(("paths", "vocabulary"), [(1, 7), (3, 6)])
@@ -539,11 +539,12 @@ def _fits(found: Tensor, law_: Tensor) -> bool:
 )  # fmt: skip
 def test_a_row_alone_and_in_a_batch_is_the_same_text(options):
     """At T = 0.7, with ends of text, rows drafting different numbers of tokens."""
-    made = method(**options)
+    target, head = tiny.target(dtype=tiny.EXACT), tiny.head("diffusion", dtype=tiny.EXACT)
+    made = specwb.method("diffuspec", target, head=head, **options)
     run = {"max_new_tokens": LIMIT, "temperature": 0.7, "eos": (9, 30)}
     for seed in (0, 10, 20):
-        together = specwb.decode(tiny.target(), PROMPTS, made, seed=[seed, seed + 1, seed + 2], **run)
-        alone = [specwb.decode(tiny.target(), [prompt], made, seed=[seed + i], **run) for i, prompt in enumerate(PROMPTS)]
+        together = specwb.decode(target, PROMPTS, made, seed=[seed, seed + 1, seed + 2], **run)
+        alone = [specwb.decode(target, [prompt], made, seed=[seed + i], **run) for i, prompt in enumerate(PROMPTS)]
         assert together.tokens == [out.tokens[0] for out in alone]
         assert together.accepted_lengths == [out.accepted_lengths[0] for out in alone]
 

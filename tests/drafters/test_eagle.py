@@ -136,7 +136,7 @@ class Full(EagleDrafter):
 
 @every_head
 def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
-    target, model, fed = tiny.target(), head(kind), []
+    target, model, fed = tiny.target(dtype=tiny.EXACT), tiny.head(kind, dtype=tiny.EXACT), []
 
     class Counting(EagleDrafter):
         def begin(self, state):

@@ -8,6 +8,7 @@ import torch
 from tape import Tape
 from test_eagle import path_to
 from test_stopping_drafts import models, right
+from tiny import EXACT
 
 import specwb
 from specwb import flow, graphs
@@ -20,7 +21,7 @@ LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 
 
 def made(**options) -> specwb.Method:
-    return specwb.method("mcsd_ti", tiny.target(), draft=tiny.draft(), **options)
+    return specwb.method("mcsd_ti", tiny.target(dtype=EXACT), draft=tiny.draft(dtype=EXACT), **options)
 
 
 def several(roots: int = 3, tree=(1, 1), **options) -> specwb.Method:
@@ -35,22 +36,22 @@ def several(roots: int = 3, tree=(1, 1), **options) -> specwb.Method:
 @pytest.mark.parametrize("tree", [(2, 2), LOPSIDED, (3, 1, 1)], ids=["2-2", "lopsided", "paths"])
 def test_one_root_without_a_stop_is_mcsd(tree, draw, temperature):
     run = {"max_new_tokens": 16, "temperature": temperature, "seed": 3}
-    plain = specwb.method("mcsd", tiny.target(), draft=tiny.draft(), tree=tree, draw=draw)
+    plain = specwb.method("mcsd", tiny.target(dtype=EXACT), draft=tiny.draft(dtype=EXACT), tree=tree, draw=draw)
     ours = made(tree=tree, draw=draw, stop="none")
-    a, b = (specwb.decode(tiny.target(), PROMPTS, method, **run) for method in (plain, ours))
+    a, b = (specwb.decode(tiny.target(dtype=EXACT), PROMPTS, method, **run) for method in (plain, ours))
     assert (a.tokens, a.accepted_lengths) == (b.tokens, b.accepted_lengths)
     assert ours.exactness is specwb.Exactness.LOSSLESS
 
 
 def test_a_threshold_of_zero_is_mcsd():
     run = {"max_new_tokens": 16, "temperature": 1.0, "seed": 3}
-    a, b = (specwb.decode(tiny.target(), PROMPTS, m, **run) for m in (made(stop="none"), made(stop="top", threshold=0)))
+    a, b = (specwb.decode(tiny.target(dtype=EXACT), PROMPTS, m, **run) for m in (made(stop="none"), made(stop="top", threshold=0)))
     assert (a.tokens, a.accepted_lengths) == (b.tokens, b.accepted_lengths)
 
 
 def test_usual_settings():
     """Four chains of five levels, the soft net at .4; below several roots one chain each."""
-    method = made(head=tiny.head("decision"))
+    method = made(head=tiny.head("decision", dtype=EXACT))
     drafter = method.drafter
     assert (drafter.tree.host, drafter.draw) == (specwb.Tree.branching(4, 1, 1, 1, 1).host, "without")
     assert (drafter.sure.kind, drafter.length.confidence, drafter.host_reads) == ("soft", 0.4, 4)
@@ -89,7 +90,7 @@ BAD = [
     ({"stop": "soft"}, specwb.MethodError, "has no decision model of its own; name one with head= .*, or stop=top"),
     ({"stop": "top", "head": DecisionModel(32)}, specwb.MethodError, "head is the decision model of stop=soft or hard; stop=top has none"),
     ({"stop": "soft", "head": DecisionModel(48)}, specwb.MethodError, "reads 48 numbers, 'LlamaForCausalLM' has hidden size 32"),
-    ({"stop": "soft", "head": DecisionModel(32).double()}, specwb.MethodError, "the head is float64 on cpu"),
+    ({"stop": "soft", "head": DecisionModel(32)}, specwb.MethodError, "the head is float32 on cpu"),
 ]
 
 
@@ -116,17 +117,17 @@ def test_the_roots_are_the_targets_best_and_the_longest_stays():
     roots = 3
     for prompt in PROMPTS:
         text, changed, sizes = list(prompt), 0, set()
-        for step in specwb.rounds(tiny.target(), [prompt], several(roots, (2, 1)), max_new_tokens=24):
+        for step in specwb.rounds(tiny.target(dtype=EXACT), [prompt], several(roots, (2, 1)), max_new_tokens=24):
             tree, tokens = step.draft.tree, step.draft.tokens[0].tolist()
             assert text == step.state.tokens[0, : int(step.known[0])].tolist()[: len(text)]
-            logits = tiny.forward(tiny.target().model, text)[-1]
+            logits = tiny.forward(tiny.target(dtype=EXACT).model, text)[-1]
             assert tokens[1 : 1 + roots] == logits.topk(roots).indices.tolist()
             best: list[list[int]] = []
             for w in range(1, 1 + roots):
                 right_path: list[int] = []
                 for node in (i for i in range(1, tree.n) if tree.mask[0, i, w]):
                     path = path_to(tree.host[0], tokens, node)
-                    said = tiny.forward(tiny.target().model, text + path).argmax(-1).tolist()
+                    said = tiny.forward(tiny.target(dtype=EXACT).model, text + path).argmax(-1).tolist()
                     agrees = all(said[len(text) + i - 1] == path[i] for i in range(1, len(path)))
                     right_path = path if agrees and len(path) > len(right_path) else right_path
                 best.append(right_path)
@@ -140,15 +141,15 @@ def test_the_roots_are_the_targets_best_and_the_longest_stays():
         assert changed, "the first root always stayed"
         assert len(sizes) > 1
         assert text[len(prompt) :] != list(tiny.plain("llama", tuple(prompt), 24))
-        said = tiny.forward(tiny.target().model, text).topk(roots).indices
+        said = tiny.forward(tiny.target(dtype=EXACT).model, text).topk(roots).indices
         assert all(text[i] in said[i - 1].tolist() for i in range(len(prompt), len(text)))
 
 
 @pytest.mark.parametrize("draw", ["without", "with"])
 def test_the_roots_are_drawn_from_the_law_that_is_recorded(draw):
     """At first the target's own after the prompt; then what the verification left: the residual, or the law after the last kept token."""
-    target, before, residual = tiny.target(), None, 0
-    method = specwb.method("mcsd_ti", target, draft=tiny.draft(noise=0.1), roots=3, tree=(2, 1), lossy=True, stop="none", draw=draw)
+    target, before, residual = tiny.target(dtype=EXACT), None, 0
+    method = specwb.method("mcsd_ti", target, draft=tiny.draft(noise=0.1, dtype=EXACT), roots=3, tree=(2, 1), lossy=True, stop="none", draw=draw)
     for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=0.8, seed=2, trace=True):
         alive = step.verdict.accepted >= 0
         ahead = step.draft.q[:, 0]
@@ -189,7 +190,7 @@ def test_several_roots_do_change_the_law_and_one_does_not():
 @pytest.mark.parametrize("options", [{}, {"tree": (1, 3), "roots": 2, "stop": "top", "threshold": 0.15}], ids=["whole", "stopping"])
 def test_limits_ends_and_rows(options, temperature):
     """A text with a limit or an end of text is the beginning of the one without; a row alone is the row in a batch."""
-    method, target = several(**options), tiny.target()
+    method, target = several(**options), tiny.target(dtype=EXACT)
     run = {"temperature": temperature, "seed": [5, 6, 7]}
     whole = specwb.decode(target, PROMPTS, method, max_new_tokens=16, eos=(), **run)
     for limit in (1, 2, 3, 5, 8, 13):
@@ -212,9 +213,9 @@ def test_recorded_rounds_are_the_eager_ones(temperature, monkeypatch):
     monkeypatch.setattr("specwb.models.target.BUCKET", 16)
     method = several(2, (1, 3), stop="top", threshold=0.15)
     run = {"max_new_tokens": [40, 33, 37], "temperature": temperature, "seed": 3, "eos": 7}
-    eager = specwb.decode(tiny.target(), PROMPTS, method, graphs=False, **run)
+    eager = specwb.decode(tiny.target(dtype=EXACT), PROMPTS, method, graphs=False, **run)
     for _ in range(2):
-        out = specwb.decode(tiny.target(), PROMPTS, method, **run)
+        out = specwb.decode(tiny.target(dtype=EXACT), PROMPTS, method, **run)
         assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
     (arena,) = method.arenas.values()
     assert any(arena.recordings.values())
@@ -233,10 +234,13 @@ def test_caches_of_several_roots(temperature):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(method.drafter), "observe", observe)
-        for step in specwb.rounds(tiny.target(), PROMPTS, method, max_new_tokens=16, temperature=temperature, seed=1):
+        for step in specwb.rounds(tiny.target(dtype=EXACT), PROMPTS, method, max_new_tokens=16, temperature=temperature, seed=1):
             for row in range(3):
                 text = step.state.tokens[row, : int(step.state.known[row]) - 1]
-                for backbone, cache, short in ((tiny.target().backbone, step.state.cache, 0), (tiny.draft().backbone, kept[0].cache, 1)):
+                for backbone, cache, short in (
+                    (tiny.target(dtype=EXACT).backbone, step.state.cache, 0),
+                    (tiny.draft(dtype=EXACT).backbone, kept[0].cache, 1),
+                ):
                     if len(text) > short:
                         fresh = tiny.recomputed(backbone, text[: len(text) - short])
                         torch.testing.assert_close(cache.data[:, row, : len(text) - short], fresh, atol=1e-4, rtol=1e-4)

@@ -64,11 +64,12 @@ def test_drafting_stops_below_the_first_unlikely_token_which_stays_a_candidate(t
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_round_of_one_row_does_not_depend_on_the_others(temperature):
-    method = specwb.method("sps:gamma=2,schedule=heuristic,confidence=0.3", tiny.target(), draft=tiny.draft())
+    target, draft = tiny.target(dtype=tiny.EXACT), tiny.draft(dtype=tiny.EXACT)
+    method = specwb.method("sps:gamma=2,schedule=heuristic,confidence=0.3", target, draft=draft)
     run = {"max_new_tokens": 50, "temperature": temperature}
-    out = specwb.decode(tiny.target(), PROMPTS, method, seed=[4, 5, 6], **run)
+    out = specwb.decode(target, PROMPTS, method, seed=[4, 5, 6], **run)
     for i, prompt in enumerate(PROMPTS):
-        alone = specwb.decode(tiny.target(), [prompt], method, seed=[4 + i], **run)
+        alone = specwb.decode(target, [prompt], method, seed=[4 + i], **run)
         assert (alone.tokens[0], alone.accepted_lengths[0]) == (out.tokens[i], out.accepted_lengths[i])
 
 

@@ -145,9 +145,10 @@ def test_with_blocks_of_one_and_one_linear_layer_it_is_eagle_1(bias):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("draw", ["greedy", "without"])
 def test_it_drafts_what_eagle_1_drafts(draw, temperature):
-    target, eagle = tiny.target(), tiny.head("eagle")
+    target, eagle = tiny.target(dtype=tiny.EXACT), tiny.head("eagle", dtype=tiny.EXACT)
     falcon = new(1, "linear", layers=1)
     falcon.load_state_dict(eagle.state_dict(), strict=True)
+    falcon = tiny.cast(falcon, tiny.EXACT)
     # drawn candidates of a tree come from other uniforms: EAGLE-1 keeps some for leaves too
     tree = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)] if draw == "greedy" else [(0, 0, 0)])
     prompts = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11, 12, 13]]  # of one token EAGLE-1 drafts, without a state

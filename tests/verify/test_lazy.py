@@ -141,8 +141,9 @@ def test_a_round_without_a_draft(rule):
 
     method = specwb.Method("nothing", Nothing(), RULES[rule](), specwb.Exactness.LOSSLESS)
     for prompts in ([[1, 2]], [[1, 2], [3]] * 10):
-        out = specwb.decode(tiny.target(), prompts, method, max_new_tokens=4, temperature=1.0)
-        assert out.tokens == specwb.decode(tiny.target(), prompts, max_new_tokens=4, temperature=1.0).tokens
+        target, run = tiny.target(dtype=tiny.EXACT), {"max_new_tokens": 4, "temperature": 1.0}
+        out = specwb.decode(target, prompts, method, **run)
+        assert out.tokens == specwb.decode(target, prompts, **run).tokens
 
 
 def test_wide_rows_are_cut_like_narrow_ones():
