@@ -1,19 +1,33 @@
-# make run: set up and compare all methods on the shipped models. make test: set up and run every test.
+# make run: set up and compare all methods on the shipped models.
+# make test: set up and run the tests that are not slow, the quick notebooks among them.
+# make test-all: those, and then all others: several processes, trainings that are killed, the shipped
+#   models, a browser, every notebook.
+# make mutants: deliberately wrong engines and drafters, each of which the tests must refute.
+# make portable: the numeric tests under several kinds of arithmetic of this machine.
 # make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test mutants gpu lint lab clean
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
+
+.PHONY: run test test-slow test-all portable mutants gpu lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval --nbval-cell-timeout 120 -n 2 --dist loadscope
+	$(PYTEST) -m "not slow"
 
-# deliberately wrong engines and drafters, each of which the tests must refute
+test-slow: $(STAMP)
+	$(PYTEST) -m slow
+
+test-all: test test-slow
+
+portable: $(STAMP)
+	$(BIN)/python tests/portable.py
+
 mutants: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py --jobs 2
 

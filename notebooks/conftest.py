@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 PICTURES = ("application/vnd.plotly.v1+json", "text/html", "image/svg+xml")
+# in make test; the others take longer and are marked slow
+QUICK = ("00_welcome", "02_multi_candidate_verification", "03_draft_trees", "write_your_own_drafter")
 CELL_TIMEOUT = 120  # seconds; nbval's own 2000 is how long a dead kernel would be waited for
 
 
 def pytest_configure(config):
     if getattr(config.option, "nbval_cell_timeout", None) == 2000:
         config.option.nbval_cell_timeout = CELL_TIMEOUT
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.suffix == ".ipynb" and item.path.stem not in QUICK:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

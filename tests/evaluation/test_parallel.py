@@ -12,6 +12,8 @@ import specwb
 from specwb import cli
 from specwb.evaluation.ranked import cells, measured, notes
 
+pytestmark = pytest.mark.slow
+
 
 def call(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["specwb", *words])

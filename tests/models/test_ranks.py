@@ -67,6 +67,7 @@ def alone() -> dict[str, dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------------ several processes
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("case", ranked.CASES)
 def test_all_ranks_draft_and_say_what_one_process_does(case, size, seen, alone):
@@ -85,12 +86,14 @@ def test_all_ranks_draft_and_say_what_one_process_does(case, size, seen, alone):
     assert len({n for accepted in wanted["accepted"] for n in accepted}) > 1
 
 
+@pytest.mark.slow
 @both
 def test_the_target_is_parted_as_far_as_it_can_be(size, seen):
     """It has two key-value heads: four ranks hold two copies of it."""
     assert [said["heads"] for said in seen[size]] == [(2, 1)] * size
 
 
+@pytest.mark.slow
 @both
 def test_a_parted_models_weights_are_stored_once_and_still_the_librarys(size, seen):
     wanted = tiny.forward(tiny.target().model, tiny.PROMPTS[0])
@@ -99,6 +102,7 @@ def test_a_parted_models_weights_are_stored_once_and_still_the_librarys(size, se
         torch.testing.assert_close(said["library"][0], wanted, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @both
 def test_what_the_command_measures(size, seen):
     """The same on every rank: what was drafted, that one process drafts the same, and everybody's times."""
@@ -110,6 +114,7 @@ def test_what_the_command_measures(size, seen):
         assert one["attention"] > 0 < one["limit"]
 
 
+@pytest.mark.slow
 @both
 def test_what_cannot_be_loaded_or_drafted_with_on_several_ranks(size, seen):
     for said in seen[size]:
@@ -139,11 +144,13 @@ HELD: dict[tuple[str, int], list[list[int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "size"), HELD)
 def test_a_cache_has_the_layers_whose_attentions_run_here(case, size, seen):
     assert [said["held"][case] for said in seen[size]] == HELD[case, size]
 
 
+@pytest.mark.slow
 @both
 def test_calibrated_caches_equal_a_fresh_exact_prefill(size, seen):
     for said in seen[size]:
@@ -151,6 +158,7 @@ def test_calibrated_caches_equal_a_fresh_exact_prefill(size, seen):
     assert max(said["off"]["not calibrated"] for said in seen[size]) > 1e-2
 
 
+@pytest.mark.slow
 @both
 def test_more_ranks_than_attentions_side_by_side(size, seen):
     message = f"{size} ranks are more than the n={size - 1} attentions side by side; start {size - 1} or fewer"
@@ -158,6 +166,7 @@ def test_more_ranks_than_attentions_side_by_side(size, seen):
         assert said["refused"] == f"easyspec: 'LlamaForCausalLM': {message}"
 
 
+@pytest.mark.slow
 @both
 def test_seconds_are_counted_where_asked(size, seen):
     for said in seen[size]:
@@ -165,6 +174,7 @@ def test_seconds_are_counted_where_asked(size, seen):
     assert seen[size][0]["seconds"]["attention"] > 0
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run(seen):
     """At once: its connections are closed."""
     said = seen[2][0]
@@ -174,6 +184,7 @@ def test_a_rank_that_dies_ends_the_run(seen):
     assert "ended" not in seen[2][1], "it died before it could write again"
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_silent_ends_the_run_after_the_timeout(seen):
     for number, said in enumerate(seen[4][:3]):
         assert said["ended"].startswith(f"rank {number}: another rank has ended or did not answer within 4 s (")

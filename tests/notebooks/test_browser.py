@@ -43,6 +43,7 @@ FLAGS = [
 TOKEN = "specwb"
 SECONDS = 240
 
+pytestmark = pytest.mark.slow
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
 for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "kangaroo", "decision", "diffusion", "deep"):

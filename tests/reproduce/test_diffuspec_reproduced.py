@@ -25,6 +25,8 @@ from specwb.reproduce.diffuspec import diffuspec as made
 from specwb.reproduce.store import Store
 from specwb.training.diffusion import DiffusionRecipe
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(4)]
 CELLS = [

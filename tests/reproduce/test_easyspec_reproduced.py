@@ -18,6 +18,8 @@ from specwb.reproduce.store import Store
 from specwb.reproduce.verdicts import Tuned
 from specwb.training.deep import DeepRecipe, save_half
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
 LAYERS = 6

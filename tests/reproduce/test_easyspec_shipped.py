@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import specwb
 from specwb.evaluation.prompts import load_prompts
 from specwb.models.load import data_dir
 from specwb.reproduce import easyspec, verdicts
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_shipped_results_are_those_of_the_shipped_family():

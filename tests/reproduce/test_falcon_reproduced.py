@@ -168,6 +168,7 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
     assert len(err.strip().splitlines()) <= 3
 
 
+@pytest.mark.slow
 def test_the_shipped_results_are_those_of_the_shipped_family():
     lab = specwb.load("lab", device="cpu")
     found = trained.shipped(falcon.SHIPPED, lab)

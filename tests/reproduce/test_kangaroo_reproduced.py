@@ -22,6 +22,8 @@ from specwb.reproduce.store import Store
 from specwb.reproduce.verdicts import Claim, Pooled, Tuned
 from specwb.training.recipe import KangarooRecipe
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
 ETA = 0.13

@@ -20,6 +20,8 @@ from specwb.reproduce.store import Store
 from specwb.reproduce.verdicts import Pooled, Tuned
 from specwb.tree import Tree
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
 CELLS = [Cell("ar"), cut(3, "soft", 0.72), cut(3, "top", 0.15), cut(3, "none"), mcsd((2, 1), 0.0), rooted(2, (2, 1), 0.0)]

@@ -128,6 +128,7 @@ def trained_state(folder: Path) -> dict[str, torch.Tensor]:
 # -------------------------------------------------------------------------------------------------------- what is saved
 
 
+@pytest.mark.slow
 def test_killed_training_resumes_bit_for_bit_and_other_runs_are_refused(monkeypatch, tmp_path):
     resumed_alike(monkeypatch, tmp_path, lambda out: train(out), 4)
     before = (tmp_path / "whole" / "model.safetensors").stat().st_mtime_ns

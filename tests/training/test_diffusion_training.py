@@ -397,6 +397,7 @@ def train(out: Path, **settings) -> Path:
     return heads.train_head("diffusion", target(), out, {**SIZES, **settings}, budget, text, {"text": 1.0}, seed=3, source="read")
 
 
+@pytest.mark.slow
 def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
     """SIGKILL in the middle of a step, after a checkpoint; what is masked when is a function of the step."""
     whole = resumed_alike(monkeypatch, tmp_path, train, 10)

@@ -324,6 +324,7 @@ def moments(checkpoint: Path) -> torch.Tensor:
     return torch.cat([own[key].flatten() for part in state for own in part["state"].values() for key in ("momentum", "exp_avg") if key in own])
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does(train, place, tmp_path):
     """Up to the rounding of bfloat16. EAGLE-3's loss leaves places out, so that a mean of means is not a mean by itself.
 

@@ -202,6 +202,7 @@ def train(kind: str, out: Path, steps: int = 4, target: specwb.Target | None = N
     return heads.train_head(kind, target, out, settings, {"steps": steps, "rows": 4, "length": 24}, text, {"text": 1.0}, seed=3, source="read")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"), [("kangaroo", {"exit": 1}), ("kangaroo", {"exit": 0, "adapter": "layer", "own_head": 1}), ("decision", {})]
 )

@@ -19,6 +19,8 @@ from specwb.training import corpus, lab
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "seven", "grey", "birds", "sang", "of", "rain", "and", "the", "old", "clock", "struck"]
 
 
