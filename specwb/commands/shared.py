@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -69,3 +71,24 @@ def use_threads(threads: int | None) -> None:
 def wide() -> Console:
     """Standard output; where it is no terminal, wide enough for the tables."""
     return Console(width=None if sys.stdout.isatty() else 140)
+
+
+def own_rule(name: str):
+    """The rule class that ``package.module:Rule`` names; modules are also looked for where the command was given.
+
+    Raises:
+        ValueError: there is no such module or class, the module cannot be imported, or the class is no rule.
+    """
+    from specwb.verify.rule import Rule
+
+    module, _, attribute = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)  # an installed command has its own folder there instead
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:  # whatever a user's module does
+        raise ValueError(f"--rule {name}: cannot import {module!r}: {type(error).__name__}: {error}") from None
+    if not (isinstance(found, Rule) or (isinstance(found, type) and issubclass(found, Rule))):
+        raise ValueError(f"--rule {name}: {attribute!r} in {module!r} must be a Rule or a NodeRule, got {found!r}")
+    return found

@@ -21,6 +21,20 @@ RULES: dict[str, type[Rule]] = {
     for rule in (Rejection, RRS, RRSw, KSeq, WeightedRace, TopAndSample, PointMass, Naive, Block, Traversal, GBV, Coupled, Typical, Longest)
 }
 
+
+def __getattr__(name: str):
+    # decoding needs neither
+    if name == "distribution_of":
+        from specwb.verify.distribution import distribution_of
+
+        return distribution_of
+    if name == "check_rule":
+        from specwb.verify.production import check_rule
+
+        return check_rule
+    raise AttributeError(f"module 'specwb.verify' has no attribute {name!r}")
+
+
 __all__ = [
     "GBV",
     "RRS",
@@ -40,4 +54,6 @@ __all__ = [
     "Traversal",
     "Typical",
     "WeightedRace",
+    "check_rule",
+    "distribution_of",
 ]

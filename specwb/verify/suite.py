@@ -1,6 +1,7 @@
-"""The exact suite: every rule over every draft law it is lossless for, every wrong rule told apart, and published claims refuted.
+"""The suite: every rule over every draft law it is lossless for, every wrong rule told apart, and published claims refuted.
 
-Rational arithmetic throughout, without sampling: a distance of 0 is equality. A rule enters by standing in ``exact.RULES`` or ``exact.TREE_RULES``.
+Twice: over fractions, where a distance of 0 is equality (a rule enters by standing in ``exact.RULES`` or ``exact.TREE_RULES``), and
+the rules that decode, asked by :func:`specwb.verify.check_rule` (a rule enters by standing in ``RULES``, or by being named).
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 
+from specwb.verify import RULES
 from specwb.verify import exact as E
+from specwb.verify.controls import CONTROLS, Control
+from specwb.verify.distribution import rule_of
 from specwb.verify.instances import all_trees, dense_pairs, level_order, models, pairs
 from specwb.verify.mutants import COUNTEREXAMPLES, MUTANTS, Mutant
+from specwb.verify.production import RuleCheck, check_rule
+from specwb.verify.rule import Rule
 from specwb.verify.tree_mutants import TREE_MUTANTS, TreeMutant, cumulative_products_law
 
 Progress = Callable[[float, str], None]
@@ -40,6 +46,7 @@ class Line:
         above: how often its acceptance was larger than that optimum.
         killed, mutants: how many of the wrong rules made from it are told apart.
         failure: what it raised, such as a round without a law for the closing token.
+        production: what was found about the rule that decodes; None until it has been asked.
     """
 
     rule: str
@@ -53,11 +60,13 @@ class Line:
     killed: int = 0
     mutants: int = 0
     failure: str = ""
+    production: RuleCheck | None = None
 
     @property
     def right(self) -> bool:
         wrong = self.worst or self.unequal or self.above or self.failure
-        return self.cases > 0 and not wrong and self.killed == self.mutants
+        decodes = self.production is not None and self.production.passed
+        return self.cases > 0 and not wrong and self.killed == self.mutants and decodes
 
     def compare(self, found: E.Dist | dict, wanted: E.Dist | dict) -> None:
         self.cases += 1
@@ -98,33 +107,38 @@ class Report:
     mutants: list[Wrong] = field(default_factory=list)
     claims: list[Refuted] = field(default_factory=list)
     lossy: list[Wrong] = field(default_factory=list)
+    own: list[RuleCheck] = field(default_factory=list)
     interrupted: bool = False
 
     @property
     def right(self) -> bool:
         """Every rule is lossless, every wrong one is told apart, and no refuted claim holds."""
-        return all(line.right for line in self.rules) and all(m.largest > 0 for m in self.mutants) and not any(c.holds for c in self.claims)
+        rules = all(line.right for line in self.rules) and all(one.passed for one in self.own)
+        return rules and all(m.largest > 0 for m in self.mutants) and not any(c.holds for c in self.claims)
 
 
-def run(full: bool = False, progress: Progress | None = None, rules: Sequence[str] | None = None) -> Report:
-    """Check the rules and their mutants exactly.
+def run(full: bool = False, progress: Progress | None = None, rules: Sequence[str | Rule | type[Rule]] | None = None) -> Report:
+    """Check the rules and their mutants.
 
     Args:
         full: rounds over all ordered trees with up to 6 nodes besides the root, not 5. progress: called with the share that is done and what is next.
-        rules: names; default all. With names, claims and lossy rules are left out.
+        rules: names, or rules of your own; default all names. With rules given, claims and lossy rules are left out.
     Raises:
         ValueError: an unknown name.
     """
     known = [*E.RULES, *E.TREE_RULES]
     for name in rules or ():
-        if name not in known:
-            raise ValueError(f"unknown rule {name!r}; the exact suite has {', '.join(known)}")
+        if isinstance(name, str) and name not in known:
+            raise ValueError(f"unknown rule {name!r}; the suite has {', '.join(known)}, and takes package.module:Rule")
     report, chosen = Report(), [name for name in known if rules is None or name in rules]
+    own = [rule_of(rule) for rule in rules or () if not isinstance(rule, str)]
     trees = [level_order(tree) for nodes in range(1, 7 if full else 6) for tree in all_trees(nodes)]
     jobs: list[tuple[str, Line | None, Callable[[], None]]] = []
     for name in chosen:
         line = Line(name, E.TREE_RULES[name].laws if name in E.TREE_RULES else E.LOSSLESS[name])
         jobs += [(f"{name}: {text}", line, job) for text, job in _jobs(line, trees, report)]
+    for rule in own:
+        jobs.append((f"{rule.name}: as it decodes", None, partial(_own, report, rule)))
     if rules is None:
         jobs += [("claims", None, lambda: report.claims.extend(claims())), ("lossy rules", None, lambda: report.lossy.extend([typical(), longest()]))]
     try:
@@ -155,10 +169,18 @@ def cells(report: Report) -> list[dict[str, str]]:
             "lengths equal": f"{line.lengths - line.unequal}/{line.lengths}" if line.lengths else "-",
             "of optimum, k = 2": "-" if line.of_optimum is None else f"{line.of_optimum:.4f}",
             "mutants killed": f"{line.killed}/{line.mutants}" if line.mutants else "-",
+            "decoding": _decoded(line.production),
             "verdict": "unfinished" if report.interrupted and line is report.rules[-1] else "lossless" if line.right else "WRONG",
         }
         for line in report.rules
     ]
+
+
+def _decoded(check: RuleCheck | None) -> str:
+    """Of the rule that decodes: the largest distance, or the p-value where it was sampled."""
+    if check is None:
+        return "-"
+    return f"{check.worst:.1g}" if check.pvalue is None else f"p = {check.pvalue:.2g}"
 
 
 def wrong_cells(report: Report) -> list[dict[str, str]]:
@@ -175,6 +197,9 @@ def notes(report: Report) -> list[str]:
     cases, killed = sum(line.cases for line in report.rules), sum(line.killed for line in report.rules)
     verdict = "interrupted" if report.interrupted else "all as it should be" if report.right else "SOMETHING IS WRONG"
     lines += [f"{line.rule} failed at {line.failure}" for line in report.rules if line.failure]
+    lines += [str(line.production) for line in report.rules if line.production is not None and not line.production.passed]
+    lines += [str(one) for one in report.own]
+    cases += sum(check.rounds for check in (*(line.production for line in report.rules), *report.own) if check is not None)
     return [*lines, f"{cases} laws compared, {killed} of {sum(line.mutants for line in report.rules)} wrong rules told apart: {verdict}"]
 
 
@@ -190,10 +215,12 @@ def _jobs(line: Line, trees: list[tuple[int, ...]], report: Report) -> Iterator[
         found = [_distance(m) for m in MUTANTS if m.of == line.rule]
         found += [_tree_distance(m) for m in TREE_MUTANTS if _TREES_OF.get(m.name) == line.rule]
         found += [_products()] if line.rule == "block" else []
+        found += [_control(c) for c in CONTROLS if c.of == line.rule]
         line.mutants, line.killed = len(found), sum(m.largest > 0 for m in found)
         report.mutants += found
 
     yield "wrong rules", mutants
+    yield "as it decodes", partial(_production, line)
     if rule is None:
         for law in laws:
             yield f"one node, {law}", partial(_node, line, law)
@@ -205,6 +232,14 @@ def _jobs(line: Line, trees: list[tuple[int, ...]], report: Report) -> Iterator[
         if rule.fits(parents) if rule else line.rule != "rejection" or len(set(parents)) == len(parents):
             for law in laws:
                 yield f"{len(parents) - 1} nodes, {law}", partial(_round, line, law, parents)
+
+
+def _production(line: Line) -> None:
+    line.production = check_rule(RULES[line.rule])
+
+
+def _own(report: Report, rule: Rule) -> None:
+    report.own.append(check_rule(rule))
 
 
 def _node(line: Line, law: str) -> None:
@@ -261,6 +296,12 @@ def _summary(name: str, rule: str, wrong: str, found: Iterable[Fraction]) -> Wro
 def _distance(mutant: Mutant) -> Wrong:
     found = (E.tv(E.output_law(mutant.node, mutant.law, p, q, mutant.k), p) for p, q in dense_pairs(_INSTANCES))
     return _summary(mutant.name, mutant.of, mutant.wrong, found)
+
+
+def _control(control: Control) -> Wrong:
+    """A wrong rule that decodes, over the rounds of :func:`check_rule`."""
+    found = check_rule(control.rule)
+    return Wrong(f"{control.name} (decoding)", control.of, control.wrong, found.mean, found.worst)
 
 
 def _tree_distance(mutant: TreeMutant) -> Wrong:

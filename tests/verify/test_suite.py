@@ -49,7 +49,7 @@ def test_claims_are_refuted() -> None:
 
 def test_a_wrong_rule_is_an_error(monkeypatch, capsys) -> None:
     monkeypatch.setitem(E.RULES, "rejection", residual_from_p)
-    code, out, _ = call(monkeypatch, capsys, "verify", "--exact", "--rule", "rejection")
+    code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "rejection")
     assert code == 1
     assert "WRONG" in out
     assert "SOMETHING IS WRONG" in out
@@ -57,7 +57,7 @@ def test_a_wrong_rule_is_an_error(monkeypatch, capsys) -> None:
 
 def test_a_rule_that_fails_is_wrong(monkeypatch, capsys) -> None:
     monkeypatch.setitem(E.RULES, "rejection", lambda p, q, tokens: (E.rejection(p, q, tokens)[0], None))
-    code, out, _ = call(monkeypatch, capsys, "verify", "--exact", "--rule", "rejection")
+    code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "rejection")
     assert code == 1
     assert "rejection failed at rejection: 1 nodes, IID: the rule leaves probability" in out
 
@@ -108,7 +108,8 @@ def test_interrupted(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [(["--exact", "--rule", "nope"], "unknown rule 'nope'; the exact suite has rejection"), ([], "say what to verify")]
+    ("options", "message"),
+    [(["--rule", "nope"], "unknown rule 'nope'; the suite has rejection"), (["--rule", "no:Rule"], "cannot import 'no'")],
 )
 def test_bad_input_is_one_line(monkeypatch, capsys, options, message) -> None:
     code, out, err = call(monkeypatch, capsys, "verify", *options)

@@ -1,0 +1,177 @@
+"""``specwb.verify.distribution_of`` is the distribution that enumeration over fractions gives, and
+``check_rule`` sees what is wrong with a rule that decodes, one's own too."""
+
+from __future__ import annotations
+
+from fractions import Fraction as F
+
+import pytest
+import torch
+from terminal import call
+
+import specwb
+from specwb.verify import RRS, RULES, Block, Rejection, RRSw, check_rule, distribution_of, suite
+from specwb.verify import exact as E
+from specwb.verify.controls import CONTROLS, AcceptAlways, ReplacementForgotten
+from specwb.verify.instances import models
+from specwb.verify.production import distance
+
+CHAIN, FORK = (-1, 0, 1), (-1, 0, 0, 1, 2)
+# a wrong rule, and what enumeration over fractions says of it: the same distribution, not the target's
+WRONG = [(ReplacementForgotten, E.rrs, E.without_replacement, specwb.Law.WITHOUT_REPLACEMENT)]
+
+
+class AlwaysFirst(specwb.verify.NodeRule):
+    """A user's own: keeps what was drafted."""
+
+    name = "always_first"
+    laws = frozenset({specwb.Law.IID})
+
+    def node(self, p, q, tokens, ok, u):
+        return torch.where(ok[:, 0], 0, -1), p
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "parents", "v"),
+    [
+        ("rejection", "IID", CHAIN, 3),
+        ("rrsw", "WITHOUT_REPLACEMENT", (-1, 0, 0, 1, 1), 3),
+        ("top", "TOP_AND_SAMPLE", (-1, 0, 0, 1), 3),
+        ("point", "POINT", (-1, 0, 0, 1), 3),
+        ("kseq", "IID", (-1, 0, 0), 3),
+        ("block", "IID", CHAIN, 3),
+        ("traversal", "WITHOUT_REPLACEMENT", (-1, 0, 0, 1, 1), 2),
+        ("gbv", "IID_PATHS", FORK, 2),
+        ("rrs", "IID_PATHS", FORK, 2),
+    ],
+)
+def test_it_is_the_targets_distribution(name, law, parents, v) -> None:
+    for kind in ("any", "dense"):
+        p, q = models(1, v, kind)
+        found = distribution_of(name, p, q, parents, specwb.Law[law])
+        length = max(E.depths(parents)) + 1
+        assert all(len(text) == length for text in found)
+        assert distance(found, E.target_law(p, length)) < 1e-11
+
+
+@pytest.mark.parametrize(("rule", "exact", "drawn", "law"), WRONG)
+def test_of_a_wrong_rule_it_is_what_enumeration_gives(rule, exact, drawn, law) -> None:
+    for seed in range(3):
+        p, q = models(seed, 3, "dense")
+        found = distribution_of(rule, p, q, (-1, 0, 0, 1), law)
+        assert distance(found, E.round_law(exact, drawn, p, q, (-1, 0, 0, 1))) < 1e-11
+        assert distance(found, E.target_law(p, 3)) > 1e-3
+
+
+def test_what_it_takes() -> None:
+    p, q = [F(3, 4), F(1, 4)], torch.tensor([0.25, 0.75], dtype=torch.float64)
+    one = distribution_of(Rejection, p, q, specwb.Tree.chain(1))
+    assert distance(one, E.target_law(lambda prefix: p, 2)) < 1e-12
+    assert distribution_of(Rejection(), lambda prefix: p, q.numpy(), (-1, 0)) == one
+    for rule, law, message in [
+        ("coupled", None, "coupled.*exponential"), ("longest", None, "longest.*LOSSY by design"), ("nope", None, "rule must be"),
+        (RRS, specwb.Law.COUPLED, "made for|lossless for"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            distribution_of(rule, p, q, (-1, 0), law)
+    for bad in ([0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0], ["a", "b"]):
+        with pytest.raises(ValueError, match="q must be a distribution"):
+            distribution_of("rejection", p, bad, (-1, 0))
+    with pytest.raises(ValueError, match="2 tokens and q over 3"):
+        distribution_of("rejection", p, [F(1, 3)] * 3, (-1, 0))
+
+
+def test_a_rule_that_multiplies_uniforms_is_refused_and_not_computed_wrongly() -> None:
+    class Product(Block):
+        def decide(self, draft, scores, u):
+            return super().decide(draft, scores, u.cumprod(1))
+
+    with pytest.raises(ValueError, match="compare single uniforms with thresholds"):
+        distribution_of(Product, *models(0, 3, "dense"), CHAIN)
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
+def test_wrong_rules_that_decode_are_told_apart(control) -> None:
+    found = check_rule(control.rule)
+    assert not found.passed
+    assert found.worst > 0.01
+    assert "NOT lossless" in str(found)
+
+
+def test_a_wrong_form_for_the_cpu_is_seen() -> None:
+    class Host(Rejection):
+        def one(self, p, q, tokens, u):
+            return 0, p
+
+    found = check_rule(Host)
+    assert found.worst < 1e-9
+    assert found.host
+    assert not found.passed
+
+
+def test_rules_that_raise_or_give_no_distribution_fail() -> None:
+    class Raises(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            raise RuntimeError("no")
+
+    class Negative(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            return super().node(p, q, tokens, ok, u)[0], p - q
+
+    assert "RuntimeError: no" in check_rule(Raises).failure
+    assert "no distribution" in check_rule(Negative).failure
+    with pytest.raises(ValueError, match="names no laws"):
+        check_rule(specwb.verify.NodeRule())
+
+
+def test_the_rules_that_decode_are_what_the_suite_runs(monkeypatch) -> None:
+    """What it said before, "all as it should be", it said of the twins over fractions."""
+    for name in ("node", "one"):
+        monkeypatch.setattr(Rejection, name, getattr(AcceptAlways, name))
+    report = suite.run(rules=["rejection"])
+    assert report.rules[0].worst == 0
+    assert not report.right
+    assert "SOMETHING IS WRONG" in suite.notes(report)[-1]
+
+
+def test_coupled_is_sampled(monkeypatch) -> None:
+    found = check_rule("coupled")
+    assert found.passed
+    assert found.pvalue is not None
+
+    def squared(self, draft, scores, u=None):
+        race = draft.race.square()  # no exponential variables any more
+        return real(self, specwb.Draft(draft.tree, draft.tokens, draft.valid, draft.law, race=race), scores, u)
+
+    real = RULES["coupled"].decide
+    monkeypatch.setattr(RULES["coupled"], "decide", squared)
+    assert not check_rule("coupled").passed
+
+
+def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import specwb\nfrom specwb.verify import RRSw\n"
+        "class Right(RRSw):\n    name = 'right'\n"
+        "class Wrong(RRSw):\n    name = 'wrong'\n"
+        "    def node(self, p, q, tokens, ok, u):\n        return super().node(p, q, tokens, ok, u / 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, capsys, "verify", "--rule", "mine:Right")[0] == 0
+    code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "mine:Wrong")
+    assert code == 1
+    assert "wrong: NOT lossless" in out
+    for bad, message in (("mine:Nothing", "must be a Rule"), ("none:Rule", "cannot import 'none'")):
+        code, out, err = call(monkeypatch, capsys, "verify", "--rule", bad)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_a_subclass_of_a_right_rule_passes() -> None:
+    class Mine(RRSw):
+        name = "mine"
+
+    assert check_rule(Mine()).lossless
+    found = check_rule("typical")
+    assert found.passed
+    assert not found.lossless
