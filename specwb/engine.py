@@ -260,6 +260,8 @@ def _round(state, target, drafter, rule, noise, clock, rescore, layout):
     else:
         last = raw.path.gather(1, raw.accepted[:, None]).squeeze(1)
         sound = scores.logits[torch.arange(len(last), device=last.device), last, raw.closing].isfinite()
+        if raw.ahead is not None:
+            sound = sound & raw.ahead.amax(1).isfinite()
     broken = ~sound & ~state.done
     verdict, done = trim(raw, draft, state)
     if clock:

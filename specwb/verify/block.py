@@ -22,6 +22,8 @@ class Block(Rule):
     ``E[accepted] = sum_i sum over x^i of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less
     than token rejection, and it can be more from two tokens on.
 
+    A target's row that is NaN where w needs it makes the closing distribution NaN, wherever the block then ends.
+
     A row's chain may end early (invalid nodes), as long as whether it goes on was decided from the tokens before: the rule is then used with
     the row's own length. A token with q = 0 ends the chain too.
 
@@ -69,7 +71,7 @@ class Block(Rule):
         depth = ok.shape[1]
         tokens = draft.tokens.gather(1, nodes)
         going = torch.ones_like(nodes[:, 0], dtype=torch.bool)
-        length = torch.zeros_like(nodes[:, 0])
+        length, broken = torch.zeros_like(nodes[:, 0]), ~going
         laws: list[Tensor] = []
         weights = [torch.ones_like(going, dtype=torch.float64)]
         for d in range(depth):
@@ -78,7 +80,9 @@ class Block(Rule):
                 break
             laws.append(p(d))
             px = laws[d].gather(1, tokens[:, d + 1 : d + 2]).squeeze(1).double()
-            going = going & (px >= 0)  # NaN ends the block too: closing there says so
+            # a NaN row was met: the block may close above it, where nothing of it would show
+            broken = broken | (going & (weights[d] > 0) & px.isnan())
+            going = going & (px >= 0)
             weights.append(torch.where(going, (weights[d] * px / qx[:, d]).clamp_max(1), 0))
             length = length + going
         accepted = torch.full_like(length, -1)
@@ -105,6 +109,8 @@ class Block(Rule):
             accepted = torch.where(hit, d, accepted)
             law = after if law is None else self.put(law, after, hit)
         assert law is not None
+        if self.some(broken):
+            law = torch.where(broken[:, None], torch.nan, law)
         node = nodes.gather(1, accepted[:, None]).squeeze(1)
         of = torch.arange(len(node), device=node.device) if draft.tree.R > 1 else torch.zeros_like(node)
         return Verdict(draft.tree.trail[of, node], accepted, torch.empty(0), law)

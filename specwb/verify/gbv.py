@@ -65,7 +65,9 @@ class GBV(Block):
             ratios.append(ratio)
             places.append((below, mass))
             drawn.append(skewed(z[:, None], (below + y)[:, None], below, mass, K).squeeze(1))
-            largest = largest & (tokens[:, d] == x)
+            still = largest & (tokens[:, d] == x)
+            # of a row that is NaN nothing is the largest: the path stays, and the block says what it met
+            largest = torch.where(still.any(1, keepdim=True), still, largest)
             below, mass = below + y, z
             node = paths[d][largest.int().argmax(1)]
 

@@ -14,6 +14,7 @@ class Greedy(Rule):
     """Accept the longest path of nodes that each equal the target's argmax after their parent; close with the next argmax.
 
     The argmax is the lowest index on ties, the same as plain decoding's. Exact for any draft; needs no uniforms and no q.
+    Below a row whose largest logit is not finite nothing is accepted: the round closes there, and the engine says what it met.
     """
 
     name = "greedy"
@@ -29,15 +30,21 @@ class Greedy(Rule):
         if tree.v == 1:
             return Verdict(torch.zeros_like(best), torch.zeros_like(best[:, 0]), best[:, 0])
         if tree.is_chain:
-            agree = (tokens[:, 1:] == best[:, :-1]) & valid[:, 1:]
+            agree = (tokens[:, 1:] == best[:, :-1]) & valid[:, 1:] & sound(scores, best)[:, :-1]
             accepted = agree.long().cumprod(1).sum(1)
             path = torch.minimum(tree.trail[:, -1].expand(rows, -1), accepted[:, None])
             return Verdict(path, accepted, best.gather(1, accepted[:, None]).squeeze(1))
         parent, depth = tree.parent[:, : tree.v].expand(rows, -1), tree.depth[:, : tree.v]
-        agree = (tokens == best.gather(1, parent.clamp_min(0))) & valid & (parent >= 0)
+        above = parent.clamp_min(0)
+        agree = (tokens == best.gather(1, above)) & valid & (parent >= 0) & sound(scores, best).gather(1, above)
         agree[:, 0] = True
         reached = ~(tree.mask[:, : tree.v, : tree.v] & ~agree[:, None, :]).any(-1)  # every ancestor agrees
         node = (reached * (depth + 1)).argmax(1)  # deepest; of repeated siblings the first
         row = torch.arange(rows, device=node.device)
         of = row if tree.R > 1 else torch.zeros_like(row)
         return Verdict(tree.trail[of, node], tree.depth[of, node], best[row, node])
+
+
+def sound(scores: Scores, best: Tensor) -> Tensor:
+    """``[B,v]``: is the largest logit ``best [B,v]`` a finite number; the argmax of a row with NaN is a NaN of it."""
+    return scores.logits[:, : best.shape[1]].gather(2, best[:, :, None]).squeeze(2).isfinite()

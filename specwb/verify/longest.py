@@ -7,6 +7,7 @@ from torch import Tensor
 
 from specwb.flow import Draft, Exactness, Law, Scores, Verdict
 from specwb.tree import Tree
+from specwb.verify.greedy import sound
 from specwb.verify.rrsw import RRSw
 from specwb.verify.rule import Rule
 
@@ -42,6 +43,7 @@ class Longest(Rule):
         tree, row = draft.tree, torch.arange(len(draft.tokens), device=draft.tokens.device)
         each = RRSw().uniforms(tree.whole or tree)  # which uniform decides must not depend on where the tree was cut
         found: list[tuple[Tensor, Tensor | None, Tensor]] = []
+        broken = torch.zeros_like(row, dtype=torch.bool)
         for w, root in enumerate(tree.below[0][0]):
             if self.greedy:
                 last, ahead = self._agreeing(draft, scores, root), None
@@ -49,6 +51,8 @@ class Longest(Rule):
                 below = RRSw().decide(draft, scores, u[:, w * each : (w + 1) * each], torch.full_like(row, root))
                 last, ahead = below.path[:, -1], below.law
             found.append((last, ahead, draft.valid[:, root]))
+            after = scores.logits[row, last] if ahead is None else ahead
+            broken = broken | (draft.valid[:, root] & ~after.amax(1).isfinite())
         nodes = torch.stack([last for last, _, _ in found], 1)
         # of those that could be drawn; the first always could
         lengths = tree.depth[0][nodes].masked_fill(~torch.stack([ok for _, _, ok in found], 1), -1)
@@ -56,6 +60,8 @@ class Longest(Rule):
         node = nodes[row, best]
         laws = [ahead for _, ahead, _ in found if ahead is not None]
         law = torch.stack(laws, 1)[row, best] if laws else scores.logits[row, node]
+        # a NaN row that ended one root's path is behind the choice of another root too
+        law = torch.where(broken[:, None], torch.nan, law)
         path, accepted = tree.trail[0][node], tree.depth[0][node] - 1
         path = path.gather(1, torch.minimum(torch.arange(path.shape[1], device=row.device), accepted[:, None]))
         return Verdict(path, accepted, draft.tokens[row, node], None, None, law)
@@ -64,7 +70,8 @@ class Longest(Rule):
         """``[B]``: the deepest node below ``root``, or it, whose path down to the root is the target's own."""
         tree = draft.tree
         best = scores.best(tree)
-        agree = (draft.tokens == best.gather(1, tree.parent.clamp_min(0).expand_as(best))) & draft.valid
+        above = tree.parent.clamp_min(0).expand_as(best)
+        agree = (draft.tokens == best.gather(1, above)) & draft.valid & sound(scores, best).gather(1, above)
         index = torch.arange(tree.n, device=best.device)
         agree = (agree | (index == root)) & tree.mask[0, :, root] | (index == 0)
         reached = ~(tree.mask & ~agree[:, None, :]).any(-1)

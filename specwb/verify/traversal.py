@@ -28,6 +28,8 @@ class Traversal(Rule):
     Children must be in drawing order. Independent draws, paths too, are verified as the trie of their distinct paths, siblings in the order of
     their first appearance. Sibling lists must be drawn independently: with one shared list the law is wrong.
 
+    A target's row that is NaN on the way makes the closing distribution NaN, wherever the traversal then ends.
+
     One uniform a node. Rejections follow one another (at most n - 1 of them, each waits for the one before), so this costs a device more than rules
     that go down once. Where nothing may be read all n tests are computed.
 
@@ -59,6 +61,7 @@ class Traversal(Rule):
         state = torch.ones((rows, tree.v, 4), dtype=torch.float64, device=row.device)  # c, m, s, w of every node
         state[..., 0] = 0
         going = torch.ones_like(at, dtype=torch.bool)
+        broken = ~going
         for left in range(tree.v - 1, -1, -1):
             for _ in range(tree.D):
                 kid = kids[row, at, gone[row, at]]
@@ -70,6 +73,8 @@ class Traversal(Rule):
                 c, m, s, w = state[row, at].unbind(1)
                 qx = draft.q[row, q_row[row, at], x].double()
                 px = target.at(at, x).double()
+                # a NaN row was met: the traversal may end elsewhere, where nothing of it would show
+                broken = broken | (down & px.isnan())
                 down = down & (px >= 0) & (qx > 0)  # no draft of q has q = 0; of NaN nothing follows
                 w = (w * (px - c * qx).clamp_min(0) * s / (m * qx)).clamp_max(1)
                 state[row, kid, 3] = torch.where(down, w, state[row, kid, 3])
@@ -85,6 +90,8 @@ class Traversal(Rule):
         law, c = target.p(at), state[row, at, 0]
         if self.some(c > 0):
             law = self.put(law, _rest(law, draft.q[row, q_row[row, at]] * SCALE, c), c > 0)
+        if self.some(broken):
+            law = torch.where(broken[:, None], torch.nan, law)
         of = row if tree.R > 1 else torch.zeros_like(row)
         return Verdict(tree.trail[of, at], tree.depth[of, at], torch.empty(0), law)
 
