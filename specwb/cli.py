@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from specwb import __version__
+from specwb.commands.check import check
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import (
@@ -321,6 +322,7 @@ app.command()(compare)
 app.command("methods")(list_methods)
 app.command()(tune)
 app.command()(verify)
+app.command()(check)
 app.command()(parallel)
 app.add_typer(train, name="train")
 app.add_typer(reproduce, name="reproduce")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
+
+import numpy as np
 import pytest
 import tiny
 import torch
 
 import specwb
+from specwb.evaluation.check import Joint, beginnings, controls
 from specwb.verify import RRS, RRSw
+from specwb.verify.controls import CONTROLS, ReplacementForgotten
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 ROWS = 600
@@ -40,18 +46,18 @@ class Forgets(Repeat):
         return self.candidates(state, token.expand(state.rows, 3))
 
 
-class AlwaysFirst(RRSw):
-    def node(self, p, q, tokens, ok, u):
-        return super().node(p, q, tokens, ok, torch.zeros_like(u))
-
-
-class ClosesWithP(RRSw):
-    def node(self, p, q, tokens, ok, u):
-        return super().node(p, q, tokens, ok, u)[0], p
-
-
 def fixed(drafter, rule=None) -> specwb.Method:
     return specwb.Method("fixed", drafter, rule and rule(), specwb.Exactness.LOSSLESS)
+
+
+@cache
+def small() -> tuple[specwb.Target, specwb.Target]:
+    """A vocabulary that the joint test takes whole, and a draft that is often wrong."""
+    model = tiny.build("llama", seed=5, spread=0.35, vocab_size=5, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.4, 7))
+
+
+SMALL = [[1, 4, 2], [0], [3, 3, 1, 2]]
 
 
 @pytest.mark.parametrize("spec", ["ar", "sps:gamma=2", "mcsd:tree=3-2", "mcsd:draw=with"])
@@ -59,7 +65,10 @@ def test_methods_pass(spec):
     method = specwb.method(spec, tiny.target(), **({} if spec == "ar" else {"draft": tiny.draft()}))
     report = specwb.check(tiny.target(), method, PROMPTS, rows=ROWS)
     assert report.passed, report
-    assert report.tokens == ROWS * 8
+    assert report.tokens == ROWS
+    assert report.joint.texts == ROWS
+    assert report.joint.freedom > 20
+    assert 0.05 < report.joint.sees < 0.3
     assert "passed" in str(report)
     assert report.mean_tokens_per_round == pytest.approx(
         specwb.decode(tiny.target(), PROMPTS, method, max_new_tokens=8, eos=()).mean_tokens_per_round
@@ -71,20 +80,85 @@ def test_the_law_is_the_one_at_the_temperature(temperature):
     assert specwb.check(tiny.target(), fixed(Repeat()), PROMPTS, rows=ROWS, temperature=temperature).passed
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(lambda: fixed(Liar()), id="false q"),
-        pytest.param(lambda: fixed(mcsd(), AlwaysFirst), id="always the first candidate"),
-        pytest.param(lambda: fixed(mcsd(), ClosesWithP), id="closes with p"),
-    ],
-)
-def test_a_wrong_law_is_seen(method):
-    report = specwb.check(tiny.target(), method(), PROMPTS, rows=ROWS)
+def test_a_false_q_is_seen():
+    report = specwb.check(tiny.target(), fixed(Liar()), PROMPTS, rows=ROWS)
     assert report.greedy
     assert report.pvalue < 1e-6, report
     assert not report.passed
     assert "NO" in str(report)
+
+
+def test_controls_are_seen_and_right_rules_pass():
+    """2,048 texts; the draft has other favourites than the target."""
+    target, draft = small()
+    found = controls(target, SMALL[:2], rows=2048, draft=draft)
+    assert {row["rule"] for row in found if row["wrong"]} == {control.name for control in CONTROLS}
+    for row in found:
+        if row["wrong"]:
+            assert row["joint"].pvalue < 1e-4, row
+            assert row["joint"].power > 0.8, row
+        else:
+            assert row["joint"].pvalue > 1e-4, row
+
+
+def test_the_transform_alone_is_blind_to_what_the_joint_test_sees():
+    target, draft = small()
+    method = specwb.method("mcsd:tree=3-2-1", target, draft=draft, rule=ReplacementForgotten)
+    report = specwb.check(target, method, SMALL[:2], rows=512)
+    assert report.transform > 1e-4
+    assert report.joint.pvalue < 1e-6
+    assert not report.passed
+
+
+def test_the_smallest_distance_is_seen_as_often_as_said():
+    """The worst deviation of a given total variation, in proportion to p, at the bound: 8 times in 10."""
+    rng = np.random.default_rng(0)
+    p = np.full(28, 1 / 28)
+    sees = Joint(0.0, 27, 1024).sees
+    off = p + np.where(np.arange(28) % 2, 2, -2) * sees / 28
+    caught = 0
+    for _ in range(400):
+        counts = rng.multinomial(1024, off)
+        caught += Joint(float(((counts - 1024 * p) ** 2 / (1024 * p)).sum()), 27, 1024).pvalue < 1e-4
+    assert 0.7 < caught / 400 < 0.9
+
+
+def test_beginnings_are_the_texts_and_their_probabilities():
+    target, _ = small()
+    found = beginnings(target, [1, 4, 2], specwb.Sampling(1.0), 3)
+    assert len(found) == 125
+    assert sum(found.values()) == pytest.approx(1)
+    text = (3, 0, 1)
+    p = tiny.forward(target.model, [1, 4, 2, *text]).double().softmax(-1)
+    assert found[text] == pytest.approx(float(p[2, 3] * p[3, 0] * p[4, 1]), rel=1e-5)
+    assert len(beginnings(target, [1, 4, 2], specwb.Sampling(1.0, 2), 3)) == 8
+    with pytest.raises(ValueError, match="more than 4096 texts"):
+        specwb.check(tiny.target(), "ar", PROMPTS, top_k=0, rows=3)
+
+
+def test_what_rounding_decides_is_not_told_apart(monkeypatch):
+    """Two equal logits at the place where top_k cuts: their texts are one cell, whichever is written."""
+    target, _ = small()
+    copied = copy.deepcopy(target.model)
+    with torch.no_grad():
+        copied.lm_head.weight[1:] = copied.lm_head.weight[1]  # one token, and four that are alike
+    alike = specwb.load(copied)
+    assert set(beginnings(alike, [1], specwb.Sampling(1.0, 3), 3)) == {()}
+    report = specwb.check(alike, "ar", [[1], [2]], rows=64)
+    assert "nothing to compare" in str(report)
+    assert not report.passed
+
+
+def test_a_text_that_the_target_cannot_write_is_named():
+    target, draft = small()
+
+    class Anything(RRSw):
+        def node(self, p, q, tokens, ok, u):
+            return super().node(p, q, tokens, ok, u)[0], torch.ones_like(p)
+
+    report = specwb.check(target, "sps:gamma=2", SMALL, draft=draft, rule=Anything, rows=60, top_k=2)
+    assert report.joint.pvalue == 0
+    assert "cannot write" in str(report)
 
 
 def mcsd() -> specwb.Drafter:
