@@ -237,7 +237,7 @@ def _round(state, target, drafter, rule, noise, clock, rescore, layout):
         clock.start()
     noise.look(state.known)
     known = state.known.clone()
-    draft = checked(drafter.propose(state, noise), drafter, state).within(state)
+    draft = checked(drafter.propose(state, noise), drafter, state)
     if clock:
         clock.lap("draft")
     try:

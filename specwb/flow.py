@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,6 @@ class State:
     features [B,T,F] or None: target hidden states by position, exact below known - 1;
     horizon: host upper bound of known, which decides how many slots attention looks at. It is the longest row's own ``known``, or,
     where ``static``, that rounded up to a multiple of ``BUCKET`` (at most ``ceiling``), so that shapes stay the same for many rounds.
-    room: host upper bound of the tokens that a row may still write; 2**62 where ``static``, so that no shape depends on it.
     static: this decoding is captured as graphs: tensors that live longer than a round are changed in place, and nothing reads a device
     value between two rounds but :meth:`read`.
     """
@@ -71,7 +70,6 @@ class State:
     features: Tensor | None = None
     finished: bool = False
     static: bool = False
-    room: int = 2**62
     _summary: Tensor | None = field(default=None, repr=False)
     _masks: dict = field(default_factory=dict, repr=False)
 
@@ -110,8 +108,7 @@ class State:
         self.known.add_(verdict.count)
         self.done.copy_(done)
         fault = torch.zeros_like(self.known[0]) if broken is None else broken.any().long()
-        left = torch.where(self.done, 0, self.limit - self.known).max()
-        summary = torch.stack((done.all().long(), self.known.max(), fault, left))
+        summary = torch.stack((done.all().long(), self.known.max(), fault))
         self._summary = summary if self._summary is None else self._summary.copy_(summary)
         self._masks.clear()
 
@@ -122,19 +119,11 @@ class State:
             BrokenLaw: a closing token was drawn from a law with NaN in it, or without mass.
         """
         assert self._summary is not None
-        finished, longest, fault, room = self._summary.tolist()
+        finished, longest, fault = self._summary.tolist()
         if fault:
             raise BrokenLaw(f"the target's probabilities are NaN or sum to 0 within {longest} tokens; try dtype='float32', or look at the weights")
         self.finished = bool(finished)
-        if self.static:
-            self.horizon = self.rounded(longest)
-        else:
-            self.horizon, self.room = longest, room
-
-    def deepest(self, law: Law) -> int:
-        """How deep a draft some row can still use: its last token is the closing one, which only
-        under ROOTS is a node of the draft."""
-        return max(0, self.room - 1 + (law is Law.ROOTS))
+        self.horizon = self.rounded(longest) if self.static else longest
 
     def rounded(self, longest: int) -> int:
         return min(-(-longest // BUCKET) * BUCKET, self.ceiling)
@@ -168,28 +157,6 @@ class Draft:
             return None
         row = torch.arange(len(node), device=node.device)
         return self.q[row, self.q_row[row if len(self.q_row) > 1 else 0, node].clamp_min(0)]
-
-    def within(self, state: State) -> Draft:
-        """The draft without what no row can use any more, because it ends before.
-
-        Nodes deeper than a row's own limit allows are invalid, so that what a row drafts is a
-        function of that row, alone or in a batch. Levels that are too deep for all rows are cut
-        off where that is possible. Both depend on lengths alone and not on any token, and a
-        shorter draft keeps the target's distribution as the whole one does.
-        """
-        tree, most = self.tree, state.deepest(self.law)
-        if most >= tree.D and (state.rows == 1 and not state.static):
-            return self
-        left = state.limit - state.known - 1 + (self.law is Law.ROOTS)
-        valid = self.valid & (tree.depth <= left.clamp_min(0)[:, None])
-        draft = replace(self, valid=valid)
-        if most < tree.D and not tree.own_kids and tree.in_level_order:
-            draft.tree = tree.prefix(most)
-            n = draft.tree.n
-            draft.tokens, draft.valid = self.tokens[:, :n], valid[:, :n]
-            draft.q_row = None if self.q_row is None else self.q_row[:, :n]
-            draft.hidden = None if self.hidden is None else self.hidden[:, :n]
-        return draft
 
     def alone(self, i: int) -> Draft:
         """Row ``i`` as a batch of one; views."""

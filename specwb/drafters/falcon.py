@@ -158,11 +158,7 @@ class FalconDrafter(EagleDrafter):
         u = noise.u(DRAFT) if self.uniforms(state.sampling) else None
         mask = table_mask(self.table, known, horizon)
         hidden, used, q = self.begin(state)[:, None], 0, []
-        tree, most = self.tree, state.deepest(law)
         for b, one in enumerate(self.blocks.passes):
-            if b and b * self.k >= most:  # every row ends before
-                tree = tree.prefix(b * self.k)
-                break
             if b:
                 hidden = self.below(b, one, torch.cat(tokens, 1), hidden, base, horizon, mask)
             logits = self.logits(hidden[:, :, : one.said].flatten(1, 2))
@@ -179,7 +175,7 @@ class FalconDrafter(EagleDrafter):
             for take in self.take[b * self.k : b * self.k + one.said]:
                 tokens.append(flat.index_select(1, take))
                 valid.append(fine.index_select(1, take))
-        return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n])
+        return Draft(self.tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row)
 
     def below(self, b: int, one: Pass, tokens: Tensor, hidden: Tensor, base: Tensor, horizon: int, mask: Tensor) -> Tensor:
         """``[B,blocks,k,H]`` of pass b: blocks of the tokens drafted so far and the states above them."""

@@ -62,8 +62,6 @@ class KangarooDrafter(Levels):
     def propose(self, state: State, noise: Noise) -> Draft:
         self.states: list[Tensor] = []
         draft = super().propose(state, noise)
-        if draft.tree.D == 0:  # the whole target over the root, as if nothing had been run
-            return draft
         base, (start, stop) = (state.known - 1)[:, None], draft.tree.levels[-1]
         depth, index = self.offsets
         whole, extent = self.whole(state), state.horizon - 1 + stop

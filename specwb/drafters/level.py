@@ -111,25 +111,24 @@ class Levels(Drafter):
         self.offsets = self.tree.depth[0], torch.arange(self.tree.n, device=device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        law = self.law(state.sampling)
-        # no level that every row ends before
-        tree, levels = self.tree.prefix(state.deepest(law)), self.tree.levels
+        tree, levels = self.tree, self.tree.levels
         known, horizon = self.text(state)
         rows, base = state.rows, (known - 1)[:, None]
         tokens = [state.tokens.gather(1, (state.known - 1)[:, None])]
         valid = [torch.ones_like(tokens[0], dtype=torch.bool)]
         q: list[Tensor] = []
         used = 0
+        if tree.D == 0:
+            return Draft(tree, tokens[0], valid[0], self.law(state.sampling), None, self.q_row)
+        hidden = self.begin(state)
         u = race = None
-        if law is Law.COUPLED:
+        if self.law(state.sampling) is Law.COUPLED:
             # by absolute place, the one after the draft too: a text is then a function of the seed and p alone where K = 1
-            places, paths = state.known[:, None] + torch.arange(tree.D + 1, device=base.device), self.tree.K
-            race = -noise.make(DRAFT, places, paths * self.vocabulary).log().view(rows, tree.D + 1, paths, -1)
+            places = state.known[:, None] + torch.arange(tree.D + 1, device=base.device)
+            race = -noise.make(DRAFT, places, tree.K * self.vocabulary).log().view(rows, tree.D + 1, tree.K, -1)
         elif self.uniforms(state.sampling):
             u = noise.u(DRAFT)
-        if tree.D == 0:
-            return Draft(tree, tokens[0], valid[0], law, None, self.q_row[:, :1], race)
-        hidden, whole = self.begin(state), self.whole(state)
+        whole = self.whole(state)
         going: Tensor | None = None  # rows that still draft
         for d in range(tree.D):
             start, stop = levels[d + 1]
@@ -156,6 +155,7 @@ class Levels(Drafter):
                 mask = None if whole is None else whole[:, start:stop, :extent]
                 above = hidden.index_select(1, self.parents[d])
                 hidden = self.feed(state, tokens[-1], above, base + depth[start:stop], base + index[start:stop], extent, mask)
+        law = self.law(state.sampling)
         return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n], race)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:

@@ -124,10 +124,10 @@ def _forward_seconds(model: Target, widths: Sequence[int], prompt: Prompt, round
     made = {n: Method(f"forward of {n}", _Same(n), None, Exactness.LOSSLESS) for n in dict.fromkeys(widths)}
     found: dict[int, list[float]] = {n: [] for n in made}
     for n in made:  # warm-up
-        _timed(model, row, made[n], 1, max_new_tokens=n + 2)
+        _timed(model, row, made[n], 1, max_new_tokens=2)
     for _ in range(repeats):
         for n, method in made.items():
-            found[n].append(_timed(model, row, method, rounds, max_new_tokens=rounds + n, temperature=temperature)[1])
+            found[n].append(_timed(model, row, method, rounds, max_new_tokens=rounds + 1, temperature=temperature)[1])
     return {n: median(values) for n, values in found.items()}
 
 

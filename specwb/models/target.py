@@ -140,8 +140,6 @@ class Target:
             tokens, known, known.clone(), torch.tensor(limits, device=device), torch.zeros(len(prompts), dtype=torch.bool, device=device),
             torch.tensor(list(eos), dtype=torch.long, device=device), sampling, max(lengths), self.backbone.cache(len(prompts), capacity), ceiling,
         )  # fmt: skip
-        if not static:
-            state.room = max(max_new_tokens)
         found = prefill(self.backbone, state, state.cache, features)
         if features:
             assert found is not None
