@@ -81,6 +81,7 @@ def test_methods_is_readable_at_any_width(monkeypatch, capsys, columns):
     assert {line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "} == set(METHODS)
 
 
+@pytest.mark.slow
 def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     path, page = tmp_path / "out.json", tmp_path / "out.html"
     options = ["--seconds", "0.1", "--max-new-tokens", "24", "--json", str(path), "--html", str(page)]

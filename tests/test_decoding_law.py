@@ -164,6 +164,7 @@ class KeepsCandidates(PointMass):
 
 
 @pytest.mark.parametrize(("spec", "options"), FROM_THE_TEXT.values(), ids=FROM_THE_TEXT)
+@pytest.mark.slow
 def test_a_wrong_rule_is_seen_with_drafters_that_know_only_the_text(spec, options):
     right = built(spec, options)
     wrong = specwb.Method("wrong", right.drafter, KeepsCandidates(), right.exactness)
@@ -171,6 +172,7 @@ def test_a_wrong_rule_is_seen_with_drafters_that_know_only_the_text(spec, option
 
 
 @pytest.mark.parametrize("name", ["medusa", "eagle of the most probable tokens", "eagle2", "falcon of the most probable tokens", "falcon_dynamic"])
+@pytest.mark.slow
 def test_a_wrong_rule_is_seen_with_heads_of_candidates_that_are_certain(name):
     right = built(*METHODS[name])
     wrong = specwb.Method("wrong", right.drafter, KeepsCandidates(), right.exactness)
@@ -253,6 +255,7 @@ class AlwaysFirst(RRSw):
         ("mcsd", {"tree": (3, 2, 1)}, RRSwAsRRS), ("sps", {"gamma": 2}, AlwaysFirst),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_wrong_rule_is_seen(spec, options, rule):
     right = built(spec, options)
     wrong = specwb.Method("wrong", right.drafter, rule(), right.exactness)
@@ -274,6 +277,7 @@ def reuse_of(one: int, by: int) -> Callable:
     ("one", "by"), [(DRAFT, ACCEPT), (ACCEPT, CLOSE), (DRAFT, CLOSE)], ids=["draft for accept", "accept for close", "draft for close"]
 )
 @pytest.mark.parametrize(("spec", "options"), [METHODS["sps"], METHODS["mcsd"]], ids=["sps", "mcsd"])
+@pytest.mark.slow
 def test_noise_that_is_used_twice_is_seen(spec, options, one, by, monkeypatch):
     monkeypatch.setattr(Noise, "u", reuse_of(one, by))
     assert chi_square(sampled(built(spec, options), "plain")[0], enumerated("plain")) < 1e-6

@@ -396,6 +396,7 @@ def processed_law(name: str) -> Tensor:
 
 @pytest.mark.parametrize("name", SAMPLED)
 @pytest.mark.parametrize("key", SAMPLERS)
+@pytest.mark.slow
 def test_the_law_of_sampled_texts_is_the_librarys(key, name, monkeypatch):
     accepted = Accepted(monkeypatch)
     target, draft = law.models()
@@ -419,6 +420,7 @@ def test_the_law_of_sampled_texts_is_the_librarys(key, name, monkeypatch):
 @pytest.mark.parametrize(
     "spec", ["sps:gamma=3", "sps:gamma=3,rule=block", "mcsd:tree=3-2", "mcsd:tree=3-2,rule=traversal", "mcsd:tree=2-1,draw=with,rule=gbv"]
 )
+@pytest.mark.slow
 def test_every_way_to_verify_sees_the_processors(spec, alone, monkeypatch):
     """A few rows on the CPU are verified one by one, many at once; some rules look at all nodes."""
     monkeypatch.setattr("specwb.verify.rule.WIDE", 2 if alone else 10**9)

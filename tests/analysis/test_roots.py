@@ -187,6 +187,7 @@ class FirstStays(Otherwise):
 
 
 @pytest.mark.parametrize(("W", "tree", "parents"), [(2, (1, 1), (-1, 0, 1)), (3, (2,), (-1, 0, 0))])
+@pytest.mark.slow
 def test_decoding_has_the_exact_law(W, tree, parents) -> None:
     counts, _ = law.sampled(made(W, tree), "plain")
     assert law.chi_square(counts, exactly(W, parents)) > 1e-4

@@ -63,6 +63,7 @@ def test_many_paths_come_to_the_truth():
 
 
 @pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.slow
 def test_bias_is_as_stated(n):
     """Few paths, many times: the mean of one estimate lies below the truth, that of the other above; of two paths both are what enumeration says."""
     many = 400

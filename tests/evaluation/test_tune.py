@@ -100,6 +100,7 @@ def test_rates_of_top_trees_go_by_the_number_of_children():
     assert CostModel.from_json(json.loads(json.dumps(asdict(m)))) == m
 
 
+@pytest.mark.slow
 def test_a_run_is_kept_and_taken_up_again(pair, calibrated, tmp_path, monkeypatch):
     target, draft = pair
     frames, compare = [], tuning.compare
@@ -209,6 +210,7 @@ def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
     assert not calibrated
 
 
+@pytest.mark.slow
 def test_command_line(pair, monkeypatch, capsys, tmp_path):
     """The whole thing, calibration included, on tiny models."""
     target, draft = pair

@@ -68,6 +68,7 @@ torch.save(t.weights(model), {out!r})
 """
 
 
+@pytest.mark.slow
 def test_killed_training_resumes_to_the_same_weights(tmp_path):
     script = SCRIPT.format(here=os.path.dirname(__file__), path=str(tmp_path / "c.pt"), out=str(tmp_path / "w.pt"))
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -64,6 +64,7 @@ def near(value: float, stderr: float, predicted: float) -> bool:
 
 
 @pytest.mark.parametrize(("k", "g", "steps"), [(2, 0.5, 200), (3, 0.75, 300)])
+@pytest.mark.slow
 def test_measured_losses_lie_on_the_predicted_lines(k, g, steps):
     rows = run(SOURCE, k, [g], steps=steps)
     assert [(row["k"], row["ratio"], row["place"]) for row in rows] == [(k, g, j) for j in range(1, k + 1)]
