@@ -15,7 +15,7 @@ def check(
     method: Annotated[str, typer.Argument(help="A method with its options, such as mcsd:tree=4-2-2.")] = "sps",
     rule: Annotated[str | None, typer.Option(help="A rule, or one of your own: package.module:Rule.")] = None,
     controls: Annotated[bool, typer.Option("--controls", help="Instead: wrong rules, which the test must find, and its power against each.")] = False,
-    rows: Annotated[int, typer.Option(min=1, help="Texts of three tokens; four times as many see deviations half as large.")] = 2048,
+    rows: Annotated[int, typer.Option(min=1, help="Texts of three tokens; four times as many see deviations half as large.")] = 1024,
     temperature: Annotated[float, typer.Option(help="Of the sampled parts, above 0.")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Tokens that can follow each other; 0 all of a tiny vocabulary.")] = 3,
     prompts: Annotated[str, typer.Option(help=f"As for compare; its {SETS} shortest are used.")] = "lab",

@@ -135,7 +135,7 @@ def check(
     temperature: float = 1.0,
     top_k: int = 3,
     max_new_tokens: int = 8,
-    rows: int = 2048,
+    rows: int = 1024,
     seed: int = 0,
     **options,
 ) -> Check:
@@ -198,7 +198,7 @@ def controls(
     *,
     temperature: float = 1.0,
     top_k: int = 3,
-    rows: int = 2048,
+    rows: int = 1024,
     seed: int = 0,
     draft: str | Target | None = None,
 ) -> list[dict[str, Any]]:
