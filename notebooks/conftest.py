@@ -6,7 +6,7 @@ import pytest
 
 PICTURES = ("application/vnd.plotly.v1+json", "text/html", "image/svg+xml")
 # in make test; the others take longer and are marked slow
-QUICK = ("00_welcome", "02_multi_candidate_verification", "03_draft_trees", "write_your_own_drafter")
+QUICK = ("00_welcome", "02_multi_candidate_verification")
 CELL_TIMEOUT = 120  # seconds; nbval's own 2000 is how long a dead kernel would be waited for
 
 

@@ -155,6 +155,7 @@ def test_cuda_without_cuda(monkeypatch, capsys, command):
     assert not out
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error():
     command = [sys.executable, "-m", "specwb.cli", "methods"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:

@@ -55,6 +55,7 @@ def test_replayed_rounds_are_the_eager_ones(key, options, taped):
 
 
 @captured_cases
+@pytest.mark.slow
 def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatch, taped):
     """The operators of a round and their shapes, with Python running: what a graph would freeze does not change."""
     pair = EVERYTHING
@@ -109,6 +110,7 @@ def test_two_decodings_at_once_have_an_arena_each(taped):
 
 @pytest.mark.parametrize("key", ["ar", "sps", "mcsd", "pld", "lookahead", "eagle2", "kangaroo", "mcsd_ti"])
 @pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.slow
 def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monkeypatch):
     pair = EVERYTHING
     method = made(key, {}, pair)

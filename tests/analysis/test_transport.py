@@ -56,6 +56,7 @@ def test_program_and_subsets_agree_with_the_formula():
     assert max(worst.values()) <= 1e-12, worst
 
 
+@pytest.mark.slow
 def test_no_rule_is_above_the_optimum():
     strict = dict.fromkeys(analysis.RATES, 0)
     for p, q, k in INSTANCES:

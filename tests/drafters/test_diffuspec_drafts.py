@@ -475,6 +475,7 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize(("vocabulary", "options"), SCHEMES.values(), ids=SCHEMES)
+@pytest.mark.slow
 def test_the_law_of_the_text_is_the_autoregressive_law(vocabulary, options):
     name = "plain" if options.get("paths") else "filtered"
     counts, tau = law.sampled(specwb.method("diffuspec", law.models()[0], head=little(vocabulary), **options), name)

@@ -332,6 +332,7 @@ def lawful(**options) -> specwb.Method:
 
 
 @pytest.mark.parametrize(("name", "options"), LAW.values(), ids=LAW)
+@pytest.mark.slow
 def test_the_law_of_the_text_is_the_autoregressive_law(name, options):
     counts, tau = sampled(lawful(**options), name)
     assert chi_square(counts, enumerated(name)) > 1e-4

@@ -270,6 +270,7 @@ LAWS: dict[str, tuple[str, dict]] = {
 
 
 @pytest.mark.parametrize("name", LAWS)
+@pytest.mark.slow
 def test_the_law_of_the_text_with_stopping(name):
     """Theorem 12.2: whatever decides about the next level, as long as it has not been drafted yet."""
     spec, options = LAWS[name]
