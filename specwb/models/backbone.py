@@ -115,21 +115,22 @@ def _addition(module: nn.Module) -> str | None:
     """What a module computes beyond its class, in words."""
     kept = module.__dict__
     for hook in (*kept["_forward_pre_hooks"].values(), *kept["_forward_hooks"].values()):
-        if _changes(hook):
+        if not _from(hook, _TRANSPARENT):
             return f"a forward hook ({getattr(hook, '__qualname__', type(hook).__name__)})"
-    if "forward" in kept:
+    if "forward" in kept and not _from(kept["forward"], _PARTS):
         return "a forward of its own, put over its class's"
     if "parametrizations" in kept["_modules"]:
         return "a parametrised weight"
     return None
 
 
-# the library's hooks copy outputs; torch's part a module's values among devices, where it is called
-_TRANSPARENT = ("transformers.", "torch.distributed.")
+# what parts a module among devices does so where the module is called, and the backbone calls it
+_PARTS = ("transformers.distributed.", "torch.distributed.")
+_TRANSPARENT = ("transformers.", "torch.distributed.")  # the library's hooks copy outputs
 
 
-def _changes(hook: Any) -> bool:
-    return not str(getattr(hook, "__module__", None)).startswith(_TRANSPARENT)
+def _from(added: Any, places: tuple[str, ...]) -> bool:
+    return str(getattr(added, "__module__", None)).startswith(places)
 
 
 def _check_plain(*parts: nn.Module) -> None:
