@@ -1,7 +1,7 @@
 """Is the machine quiet enough to measure on? One small fixed piece of work, timed again and again, and the load of others.
 
 A comparison that other programs disturb gives figures that look like any others. So the same step is timed between all
-runs: a run beside a step much slower than the fastest one seen was disturbed, whatever the reason (other programs, a
+runs: a run beside a step much slower than the fast ones was disturbed, whatever the reason (other programs, a
 processor that became hot, a virtual machine whose host is busy).
 """
 
@@ -20,8 +20,8 @@ from specwb.models.target import Target
 
 STEPS = 3
 """Steps of one look. A look costs as much as so many tokens of plain decoding."""
-SLOW = 1.3
-"""A run is disturbed if the step beside it took more than so many times the fastest step seen."""
+SLOW = 1.5
+"""A run is disturbed if the look beside it took more than so many times the fast looks."""
 SHARE = 0.1
 """The machine is busy if more than this share of the runs was disturbed."""
 SPARE = 0.5
@@ -77,12 +77,12 @@ class Watch:
 
     Args:
         step: seconds that the fixed piece of work takes now.
-    Attributes: fastest (seconds of the fastest step seen), last (of the last look), looks (of all).
+    Attributes: fastest (seconds of the fast looks), last (of the last look), looks (of all).
     """
 
     def __init__(self, step: Callable[[], float]) -> None:
         step()  # warm-up
-        self._step, self.fastest = step, math.inf
+        self._step = step
         self.looks: list[float] = []
         self._began = (time.monotonic(), time.process_time(), load_average())
         self.look()
@@ -93,10 +93,14 @@ class Watch:
 
     def look(self) -> float:
         """Seconds of a step now, the median of a few."""
-        seconds = [self._step() for _ in range(STEPS)]
-        self.fastest = min(self.fastest, *seconds)
-        self.looks.append(median(seconds))
+        self.looks.append(median(self._step() for _ in range(STEPS)))
         return self.last
+
+    @property
+    def fastest(self) -> float:
+        """Of ten looks the second fastest: the first one, before any run has filled the caches with
+        something else, is faster than any that follows on a machine that is never disturbed."""
+        return sorted(self.looks)[len(self.looks) // 10]
 
     def slow(self, seconds: float) -> bool:
         """Is a step of so many seconds one of a disturbed machine?"""
@@ -108,7 +112,7 @@ class Watch:
         Args:
             steps: of every run the slower of the two steps beside it, seconds. again: how many runs were measured again.
         Returns:
-            step_seconds: the fastest step. spread: quartiles of all looks over it. runs, disturbed, measured_again: counts.
+            step_seconds: of the fast looks. spread: quartiles of all looks over it. runs, disturbed, measured_again: counts.
             load: the load average before and after, None where the system has none. others: see :func:`others_load`.
             cpus, threads: of the machine, and those that this process computes with. busy: is one of the limits passed?
         """
