@@ -325,7 +325,7 @@ def test_a_disturbed_run_is_measured_again_and_the_quieter_attempt_counts():
     assert watch.slow(made.step)
     steps = iter([1, 1, 1, 1, 2, 2, 2, 1.5, 1.5, 1.5])
     watch = Watch(lambda: float(next(steps)))
-    watch.looks[-1] = 3.0
+    watch.looks.append(3.0)
     attempts = iter(timed(3.0, 4.0))
     made = module._watched(lambda: next(attempts), watch, math.inf)
     assert (made.seconds, made.step, made.again) == (4.0, 2.0, True)  # slower by the clock, less disturbed
