@@ -26,7 +26,7 @@ from specwb.evaluation.machine import Watch, one_step
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash
 from specwb.flow import Exactness
-from specwb.inputs import integer, real
+from specwb.inputs import integer
 from specwb.methods import METHODS, Method, MethodError, draft_model
 from specwb.methods import method as make_method
 from specwb.models.products import packed_bytes
@@ -116,7 +116,7 @@ def compare(
     temperature, top_k, top_p = sampling.temperature, sampling.top_k, sampling.top_p
     batch, seed = integer("batch", batch, 1), integer("seed", seed)
     max_new_tokens = integer("max_new_tokens", max_new_tokens, 1)
-    if seconds is not None and not 0 < real("seconds", seconds) < math.inf:
+    if seconds is not None and (isinstance(seconds, bool | str) or not 0 < seconds < math.inf):
         raise ValueError(f"seconds must be a number > 0, or None for all prompts, got {seconds!r}")
     specs = usual(target) if methods is None else [methods] if isinstance(methods, str) else list(methods)
     theirs = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]

@@ -275,7 +275,7 @@ def test_bad_requests():
     with pytest.raises(ValueError, match="batch"):
         run(batch=0)
     for seconds in (0, -1, float("nan"), float("inf"), "5", True):
-        with pytest.raises(ValueError, match="seconds must be a number"):
+        with pytest.raises(ValueError, match="seconds must be a number > 0"):
             run(seconds=seconds)
     with pytest.raises(specwb.MethodError, match="named twice"):
         run(methods=["hf_prompt_lookup", "hf_prompt_lookup:gamma=10"])
