@@ -20,8 +20,8 @@ from specwb.verify import RRS, PointMass, RRSw
 
 VOCABULARY, LENGTH, PROMPT = 6, 3, [1, 4, 2]
 ROWS = 4096
-FILTERS = {"plain": Sampling(1.0), "filtered": Sampling(1.3, top_k=5, top_p=0.85)}
-every_filter = pytest.mark.parametrize("name", ["plain", pytest.param("filtered", marks=pytest.mark.slow)])
+FILTERS = {"plain": Sampling(1.0), "top_k": Sampling(0.9, top_k=4), "top_p": Sampling(1.3, top_p=0.8)}
+every_filter = pytest.mark.parametrize("name", [name if name == "plain" else pytest.param(name, marks=pytest.mark.slow) for name in FILTERS])
 TREE = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 METHODS: dict[str, tuple[str, dict]] = {
     "ar": ("ar", {}),
@@ -121,8 +121,9 @@ def chi_square(counts: Tensor, law: Tensor) -> float:
 
 @cache
 def head(kind: str):
-    """Of an EAGLE-3 head the target has two tokens more."""
-    return tiny.trained(kind, models()[0], vocabulary=VOCABULARY - 2, temperature=1.0)
+    """Of an EAGLE-3 head the target has two tokens more. Few steps: trained for longer, Falcon's knows
+    its dozen texts by heart, and little else is accepted."""
+    return tiny.trained(kind, models()[0], vocabulary=VOCABULARY - 2, temperature=1.0, steps=60)
 
 
 def built(spec: str, options: dict) -> specwb.Method:
@@ -145,7 +146,7 @@ def test_the_law_of_the_text_is_the_autoregressive_law(spec, options, name):
     elif options.get("tree") == (6,) and name == "plain":
         assert tau == LENGTH / 2, "every token of the vocabulary was a candidate"
     else:
-        assert 1.05 < tau < LENGTH, "drafts that are never accepted, or always, prove nothing"
+        assert 1.2 < tau < LENGTH, "drafts that are never accepted, or always, prove nothing"
 
 
 @every_filter
@@ -181,7 +182,8 @@ def test_a_wrong_rule_is_seen_with_heads_of_candidates_that_are_certain(name):
 
 def test_filters_make_some_texts_impossible():
     assert not (enumerated("plain") == 0).any()
-    assert (enumerated("filtered") == 0).sum() > 50
+    assert (enumerated("top_k") == 0).sum() > 50
+    assert (enumerated("top_p") == 0).sum() > 50
 
 
 class Fixed(specwb.Drafter):
