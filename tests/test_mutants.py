@@ -1,6 +1,11 @@
-"""The mutants of ``mutants.py`` still apply; ``make mutants`` lets the suite kill them."""
+"""The mutants of ``mutants.py`` are there, and the suite kills them."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from mutants import MUTANTS, Patch, Stale, file_of
@@ -31,3 +36,13 @@ def test_a_patch_that_finds_nothing_says_so():
         patch.method(KVCache, "forget")
     with pytest.raises(Stale, match="already 1"):
         patch.value(specwb.Drafter, "window", 1)
+
+
+@pytest.mark.slow
+def test_the_suite_kills_every_mutant():
+    """In a process of its own, which forks before torch has any threads; without the baseline,
+    which the rest of the suite is."""
+    command = [sys.executable, str(Path(__file__).with_name("mutants.py")), "--no-baseline"]
+    one = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=one)
+    assert done.returncode == 0, done.stdout + done.stderr
