@@ -237,7 +237,7 @@ def measure(name: str, rows: int, nodes: int, vocabulary: int, device: str, seco
     batches += [(replace(draft, q=draft.q.clone()), Scores(z.clone(), SAMPLING)) for _ in range(min(200, COLD // size))]
     rule = RULES[name]()
     rule.lazy = device == "cpu"
-    wide = [torch.rand(rows, max(rule.uniforms(tree), tree.n * max(tree.K, 1)), dtype=torch.float64, device=device) for _ in range(16)]
+    wide = [torch.rand(rows, max(rule.uniforms(tree.limits), tree.n * max(tree.K, 1)), dtype=torch.float64, device=device) for _ in range(16)]
 
     def ours(turn: int) -> Any:
         u = wide[turn % 16]

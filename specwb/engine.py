@@ -1,4 +1,4 @@
-"""The one loop. ``rounds`` is the public generator, ``decode`` is ``rounds`` run to its end and nothing else."""
+"""The one loop. ``rounds`` is the public generator, ``decode`` runs it to its end."""
 
 from __future__ import annotations
 
@@ -31,8 +31,22 @@ from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise, row_seeds
 from specwb.probability import Sampling, inverse_cdf
+from specwb.verify import Rule
 
-__all__ = ["Clock", "Output", "Prompt", "PromptError", "decode", "rounds", "token_rows", "trim"]
+__all__ = [
+    "Clock",
+    "Decoding",
+    "DraftError",
+    "Output",
+    "Prompt",
+    "PromptError",
+    "decode",
+    "rounds",
+    "token_rows",
+    "trim",
+]
+
+Rescore = Callable[[State, Draft, Scores], Scores]
 
 
 class DraftError(ValueError):
@@ -41,10 +55,15 @@ class DraftError(ValueError):
 
 @dataclass
 class Clock:
-    """Seconds spent in the four parts of a round; synchronises the device, so it is for measuring only."""
+    """Seconds spent in the four parts of a decoding step.
+
+    It waits for the device at every part, so it is for measuring only.
+    """
 
     device: torch.device
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("draft", "score", "verify", "commit"), 0.0))
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("draft", "score", "verify", "commit"), 0.0)
+    )
     _last: float = 0.0
 
     def start(self) -> None:
@@ -61,30 +80,180 @@ class Clock:
         return time.perf_counter()
 
 
-def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]:
-    """Cut the block at the end of text or at the limit, before anything is committed.
+@dataclass
+class Decoding:
+    """A batch that is decoded: what takes part in every step, and the step.
 
-    The last token that stays becomes the closing token, so that the result is an ordinary verdict: tokens, features, caches
-    and statistics are all cut alike. Returns the verdict (with ``emitted``) and ``done [B]``.
+    Attributes:
+        target: the model whose distribution is preserved.
+        method: the drafter's description and the rule, see :func:`specwb.method`.
+        sampling: temperature and filters.
+        prompts: token ids, one list a row.
+        budgets: how many tokens each row may write.
+        seeds: ``[B]``, one a row.
+        ends: ids that end a row.
+        static: steps are recorded as CUDA graphs and replayed.
+        trace: steps keep their scores and uniforms.
+        clock: measures the parts of every step.
+        rescore: puts other scores in the place of the target's.
+        layout: how the target is run over a draft, see :meth:`Target.score`.
+        rule: the verification rule under these sampling settings.
+        state, drafter, noise: made by :meth:`open`.
     """
-    drafted = draft.tokens.gather(1, verdict.path)
-    accepted = verdict.accepted
-    width = verdict.path.shape[1]
-    place = torch.arange(width, device=accepted.device)
-    emitted = torch.cat([drafted[:, 1:], verdict.closing[:, None]], 1)
-    emitted = torch.where(place == accepted[:, None], verdict.closing[:, None], emitted)
-    count = torch.minimum(accepted + 1, state.limit - state.known)
-    if state.eos.numel():
-        stops = (emitted[:, :, None] == state.eos).any(-1) & (place < count[:, None])
-        ended, at = stops.max(1)
-        count = torch.where(ended, at + 1, count)
-        done = ended | (state.known + count >= state.limit)
-    else:
-        done = state.known + count >= state.limit
-    count = torch.where(state.done, 0, count)
-    short = (count - 1).clamp_min(0)
-    path = verdict.path.gather(1, torch.minimum(place, short[:, None]))
-    return Verdict(path, count - 1, emitted.gather(1, short[:, None]).squeeze(1), verdict.law, emitted, verdict.ahead), done | state.done
+
+    target: Target
+    method: Method
+    sampling: Sampling
+    prompts: Sequence[Sequence[int]]
+    budgets: Sequence[int]
+    seeds: Tensor
+    ends: Sequence[int] = ()
+    static: bool = False
+    trace: bool = False
+    clock: Clock | None = None
+    rescore: Rescore | None = None
+    layout: str = "tree"
+    rule: Rule = field(init=False)
+    state: State = field(init=False)
+    drafter: Drafter = field(init=False)
+    noise: Noise = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rule = self.method.rule_for(self.sampling)
+        self.rule.lazy = self.target.device.type == "cpu" and not self.static
+
+    @torch.inference_mode()
+    def open(self) -> Decoding:
+        """Process the prompts and let the drafter prepare; returns itself."""
+        self.drafter = copy.copy(self.method.drafter)
+        limits = self.drafter.limits
+        self.state = state = self.target.open(
+            self.prompts,
+            self.budgets,
+            max(limits.nodes, self.drafter.slots, self.drafter.window) + 1,
+            self.sampling,
+            self.ends,
+            self.drafter.features,
+            self.static,
+        )
+        state.static = self.static
+        self.drafter.open(state, self.target)
+        if self.static:
+            state.horizon = state.rounded(state.horizon)
+        draws = 0 if self.sampling.greedy else 1
+        streams = {
+            DRAFT: self.drafter.uniforms(self.sampling),
+            ACCEPT: draws * self.rule.uniforms(limits),
+            CLOSE: draws,
+        }
+        self.noise = Noise(self.seeds, streams, max_step=limits.depth + 1)
+        return self
+
+    def __iter__(self) -> Iterator[Step]:
+        """Step by step to the end of every row."""
+        self.open()
+        arena = self._borrow() if self.static else None
+        index, between = 0, True
+        try:
+            while not self.state.finished:
+                # not around the yield: a generator must not leave its caller in inference mode
+                with torch.inference_mode():
+                    between = False
+                    step = self.step(arena)
+                    between = True
+                step.index = index
+                yield step
+                index += 1
+        finally:
+            if arena is not None and between:  # one broken off inside a step is not used again
+                self._give_back(arena)
+
+    def step(self, arena: Arena | None = None) -> Step:
+        """One decoding step and its host read; with an ``arena`` by its graphs."""
+        self.noise.renew(self.state.known)
+        step = self._advance() if arena is None else arena.run(self._advance).clone()
+        self.state.read()
+        self._lap("commit")
+        if not self.trace:
+            step.scores = step.uniforms = step.close = None
+        return step
+
+    def _advance(self) -> Step:
+        """All of a step that happens on the device. Nothing here waits for a value of it, unless
+        the drafter declares so."""
+        state, target, drafter = self.state, self.target, self.drafter
+        if self.clock:
+            self.clock.start()
+        self.noise.look(state.known)
+        known = state.known.clone()
+        draft = checked(drafter.propose(state, self.noise), drafter, state)
+        self._lap("draft")
+        scores = self._score(draft)
+        self._lap("score")
+        tests = not state.sampling.greedy and self.rule.uniforms(draft.tree.limits)
+        accept = self.noise.u(ACCEPT) if tests else None
+        raw = self.rule.verify(draft, scores, accept)  # type: ignore[arg-type]
+        close, broken = self._close(raw, scores)
+        verdict, done = trim(raw, draft, state)
+        self._lap("verify")
+        target.commit(state, draft, verdict, scores)
+        drafter.observe(state, draft, verdict, scores)
+        state.advance(verdict, done, broken)
+        tokenizer = target.tokenizer
+        return Step(
+            0, known, draft, verdict, scores, accept, close, self.rule, tokenizer, state
+        )  # fmt: skip
+
+    def _score(self, draft: Draft) -> Scores:
+        try:
+            scores = self.target.score(self.state, draft, self.drafter.features, self.layout)
+        except IndexError as error:  # the embedding's; to look at the ids before is a host read
+            if wrong := outside(draft, self.drafter, self.target):
+                raise wrong from error
+            raise
+        return scores if self.rescore is None else self.rescore(self.state, draft, scores)
+
+    def _close(self, raw: Verdict, scores: Scores) -> tuple[Tensor | None, Tensor]:
+        """Draw the closing token of ``raw`` where the rule left that open. Returns its uniforms
+        ``[B]`` and which rows ``[B]`` have nothing sound to draw from."""
+        uniforms = None
+        if raw.law is not None:
+            uniforms = self.noise.u(CLOSE)[:, 0]
+            raw.closing = inverse_cdf(raw.law, uniforms)
+            sound = raw.law.gather(1, raw.closing[:, None]).squeeze(1) > 0
+        else:
+            row = torch.arange(len(raw.accepted), device=raw.accepted.device)
+            last = raw.path.gather(1, raw.accepted[:, None]).squeeze(1)
+            sound = scores.logits[row, last, raw.closing].isfinite()
+            if raw.ahead is not None:
+                sound = sound & raw.ahead.amax(1).isfinite()
+        return uniforms, ~sound & ~self.state.done
+
+    def _lap(self, part: str) -> None:
+        if self.clock:
+            self.clock.lap(part)
+
+    def _key(self) -> tuple:
+        """Decodings with equal keys can take turns in one arena."""
+        rows, capacity = self.state.rows, self.state.capacity
+        return self.target, rows, capacity, self.sampling, tuple(self.ends)
+
+    def _borrow(self) -> Arena:
+        """The tensors that this method's graphs look at, with this decoding's contents."""
+        fresh = Arena(self.state, self.drafter, self.noise)
+        arena = self.method.arenas.pop(self._key(), None)
+        if arena is None:
+            return fresh
+        with torch.inference_mode():
+            arena.take(fresh)
+        self.state, self.drafter, self.noise = arena.state, arena.drafter, arena.noise
+        return arena
+
+    def _give_back(self, arena: Arena) -> None:
+        free = self.method.arenas
+        free[self._key()] = arena
+        while len(free) > ARENAS:
+            free.pop(next(iter(free)))
 
 
 def rounds(
@@ -101,19 +270,23 @@ def rounds(
     trace: bool = False,
     clock: Clock | None = None,
     graphs: bool | None = None,
-    rescore: Callable[[State, Draft, Scores], Scores] | None = None,
+    rescore: Rescore | None = None,
     layout: str = "tree",
     **options,
 ) -> Iterator[Step]:
-    """Decode round by round: each item is one draft-score-verify-commit cycle, one target forward.
+    """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
+    one target forward; each item is one of them.
 
     Args:
+        target: what :func:`specwb.load` returned.
         prompts: a text, token ids or a chat's messages, or a batch of them (rows of different
             lengths are fine); what a tokenizer or ``apply_chat_template`` returned is taken by its
             ``input_ids`` without their padding, see :func:`specwb.inputs.read_prompts`.
-        method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned; ``options`` are the method's own.
+        method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned.
         max_new_tokens: for all rows, or one a row.
-        temperature: 0 is greedy. top_k, top_p: filters; 0 and 1 switch them off.
+        temperature: 0 is greedy.
+        top_k: only so many most probable tokens; 0 is all of them.
+        top_p: the smallest set of tokens with so much probability; 1 is all of them.
         seed: an integer, or one a row. A row's uniforms depend on its own seed and on positions
             only, so a row with its own seed has the same distribution alone and in a batch, and the
             same text up to rounding: logits of another batch shape differ in their last bits, which
@@ -122,50 +295,89 @@ def rounds(
             compare for equality.
         eos: ids that end a row; default the target's own, ``()`` for none.
         trace: keep scores and uniforms in every step, for :func:`specwb.explain`.
-        graphs: run rounds as CUDA graphs (see :mod:`specwb.graphs`); default where the device and the drafter allow it, ``False`` is
-            eager. Traced, clocked and rescored decodings are always eager.
-        rescore: puts other scores in the place of the target's, every round
+        clock: measures the parts of every step.
+        graphs: run steps as CUDA graphs (see :mod:`specwb.graphs`); default where the device and
+            the drafter allow it, ``False`` is eager. Traced, clocked and rescored decodings are
+            always eager.
+        rescore: puts other scores in the place of the target's, every step
             (:mod:`specwb.custom_generate` applies logits processors so). The decoding is lossless
-            for the law they describe.
-        layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see :meth:`Target.score`; what is decided is the same.
-            ``"batch"`` is always eager.
+            for the distribution they describe.
+        layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see
+            :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
+        options: the method's own, where it is named by its key.
     Raises:
         PromptError, ValueError, LawMismatch, LoadError: before any work is done.
         UnsupportedModel: a hook or a patched forward on one of the target's modules.
     """
-    if not isinstance(target, Target):
-        raise TypeError(f"target must come from specwb.load(...), got {type(target).__name__}")
+    _check_target(target)
     check_unhooked(target.model, target.name)  # after loading hooks may have been put on it
     sampling = Sampling(temperature, top_k, top_p)
-    chosen = method if isinstance(method, Method) else make_method(method, target, **options)
-    if isinstance(method, Method) and options:
-        raise ValueError(f"options {', '.join(options)} belong to specwb.method(...), not beside a finished method")
-    rule = chosen.rule_for(sampling)
+    if not isinstance(method, Method):
+        method = make_method(method, target, **options)
+    elif options:
+        names = ", ".join(options)
+        raise ValueError(
+            f"options {names} belong to specwb.method(...), not beside a finished method"
+        )
+    method.rule_for(sampling)
     rows, _ = read_prompts(target, prompts)
     budgets = _budgets(max_new_tokens, len(rows))
     for i, (row, budget) in enumerate(zip(rows, budgets, strict=True)):
         if len(row) + budget > target.context:
             raise PromptError(
-                f"prompt {i} has {len(row)} tokens; with max_new_tokens={budget} it exceeds the context of {target.name!r} ({target.context})"
+                f"prompt {i} has {len(row)} tokens; with max_new_tokens={budget} it exceeds the"
+                f" context of {target.name!r} ({target.context})"
             )
-    ends = target.ends if eos is None else eos_ids(eos, target.vocabulary)
-    if graphs and target.device.type not in RECORDERS:
-        raise ValueError(f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to run eagerly")
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
-    if rescore is not None and chosen.drafter.law(sampling) is Law.ROOTS:
+    if rescore is not None and method.drafter.law(sampling) is Law.ROOTS:
         raise ValueError(
-            f"{chosen.key}: several roots are drawn before their scores could be changed; decode without logits processors, or with roots=1"
+            f"{method.key}: several roots are drawn before their scores could be changed;"
+            " decode without logits processors, or with roots=1"
         )
-    eager = graphs is False or trace or clock is not None or rescore is not None or layout != "tree"
-    static = not eager and target.device.type in RECORDERS and chosen.drafter.captured
+    eager = trace or clock is not None or rescore is not None or layout != "tree"
+    decoding = Decoding(
+        target,
+        method,
+        sampling,
+        rows,
+        budgets,
+        row_seeds(seed, len(rows), target.device),
+        target.ends if eos is None else eos_ids(eos, target.vocabulary),
+        static=_static(target, method, graphs, eager),
+        trace=trace,
+        clock=clock,
+        rescore=rescore,
+        layout=layout,
+    )
+    return iter(decoding)
+
+
+def _static(target: Target, method: Method, graphs: bool | None, eager: bool) -> bool:
+    """Whether steps are recorded: where nothing forbids it, unless ``graphs`` is False.
+
+    Raises:
+        ValueError: it was asked for and cannot be.
+    """
+    recorder = target.device.type in RECORDERS
+    if graphs and not recorder:
+        raise ValueError(
+            f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to"
+            " run eagerly"
+        )
+    static = graphs is not False and not eager and recorder and method.drafter.captured
     if graphs and not static:
         raise ValueError(
-            f"graphs=True: {chosen.key} cannot be captured, or is traced, clocked, rescored or laid out as a batch; leave it out to run eagerly"
+            f"graphs=True: {method.key} cannot be captured, or is traced, clocked, rescored or laid"
+            " out as a batch; leave it out to run eagerly"
         )
-    rule.lazy = target.device.type == "cpu" and not static
-    seeds = row_seeds(seed, len(rows), target.device)
-    return _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore, layout)
+    return static
+
+
+def _check_target(target: object) -> None:
+    if not isinstance(target, Target):
+        kind = type(target).__name__
+        raise TypeError(f"target must come from specwb.load(...), got {kind}")
 
 
 def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:
@@ -173,103 +385,9 @@ def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:
     several = plain(max_new_tokens) if is_many(max_new_tokens) else [max_new_tokens] * rows
     budgets = [as_int(one) for one in several]
     if len(budgets) != rows or any(one is None or one < 1 for one in budgets):
-        asked = "max_new_tokens must be an integer >= 1, one for all or one a prompt"
-        raise PromptError(f"{asked}; got {max_new_tokens!r}")
+        wanted = "max_new_tokens must be an integer >= 1, one for all or one a prompt"
+        raise PromptError(f"{wanted}; got {max_new_tokens!r}")
     return budgets  # type: ignore[return-value]
-
-
-def _rounds(target, rows, chosen, rule, sampling, budgets, seeds, ends, trace, clock, static, rescore, layout) -> Iterator[Step]:
-    arena = _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static)
-    key = (target, len(rows), arena.state.capacity, sampling, tuple(ends))
-    if static and (free := chosen.arenas.pop(key, None)):
-        with torch.inference_mode():
-            free.take(arena)
-        arena = free
-    state, index, between = arena.state, 0, True
-    try:
-        while not state.finished:
-            # not around the yield: a generator must not leave its caller in inference mode
-            with torch.inference_mode():
-                between = False
-                arena.noise.renew(state.known)
-                step = _step(state, target, arena.drafter, rule, arena.noise, clock, trace, index, arena if static else None, rescore, layout)
-                between = True
-            yield step
-            index += 1
-    finally:
-        if static and between:  # one that broke off inside a round is not used again
-            chosen.arenas[key] = arena
-            while len(chosen.arenas) > ARENAS:
-                chosen.arenas.pop(next(iter(chosen.arenas)))
-
-
-def _open(target, rows, chosen, rule, sampling, budgets, seeds, ends, static) -> Arena:
-    drafter = copy.copy(chosen.drafter)
-    with torch.inference_mode():
-        tree = drafter.tree
-        state = target.open(rows, budgets, max(tree.n, drafter.slots, drafter.window) + 1, sampling, ends, drafter.features, static)
-        state.static = static
-        drafter.open(state, target)
-        if static:
-            state.horizon = state.rounded(state.horizon)
-        draws = 0 if sampling.greedy else 1
-        noise = Noise(seeds, {DRAFT: drafter.uniforms(sampling), ACCEPT: draws * rule.uniforms(tree), CLOSE: draws}, max_step=tree.D + 1)
-    return Arena(state, drafter, noise)
-
-
-def _step(state, target, drafter, rule, noise, clock, trace, index, arena, rescore, layout) -> Step:
-    if arena is None:
-        known, draft, verdict, scores, accept, close = _round(state, target, drafter, rule, noise, clock, rescore, layout)
-    else:
-        known, draft, verdict, *_ = arena.run(lambda: _round(state, target, drafter, rule, noise, clock, rescore, layout))
-        known, draft, verdict, scores, accept, close = known.clone(), draft.kept(), verdict.kept(), None, None, None
-    state.read()
-    if clock:
-        clock.lap("commit")
-    return Step(
-        index, known, draft, verdict, scores if trace else None, accept if trace else None, close if trace else None, rule, target.tokenizer, state
-    )
-
-
-def _round(state, target, drafter, rule, noise, clock, rescore, layout):
-    """All of a round that happens on the device; nothing here waits for a value of it unless the drafter declares so."""
-    if clock:
-        clock.start()
-    noise.look(state.known)
-    known = state.known.clone()
-    draft = checked(drafter.propose(state, noise), drafter, state)
-    if clock:
-        clock.lap("draft")
-    try:
-        scores = target.score(state, draft, drafter.features, layout)
-    except IndexError as error:  # the embedding's; to look at the ids before is a host read
-        if wrong := outside(draft, drafter, target):
-            raise wrong from error
-        raise
-    if rescore is not None:
-        scores = rescore(state, draft, scores)
-    if clock:
-        clock.lap("score")
-    accept = noise.u(ACCEPT) if rule.uniforms(draft.tree) and not state.sampling.greedy else None
-    raw = rule.verify(draft, scores, accept)
-    close = None
-    if raw.law is not None:
-        close = noise.u(CLOSE)[:, 0]
-        raw.closing = inverse_cdf(raw.law, close)
-        sound = raw.law.gather(1, raw.closing[:, None]).squeeze(1) > 0
-    else:
-        last = raw.path.gather(1, raw.accepted[:, None]).squeeze(1)
-        sound = scores.logits[torch.arange(len(last), device=last.device), last, raw.closing].isfinite()
-        if raw.ahead is not None:
-            sound = sound & raw.ahead.amax(1).isfinite()
-    broken = ~sound & ~state.done
-    verdict, done = trim(raw, draft, state)
-    if clock:
-        clock.lap("verify")
-    target.commit(state, draft, verdict, scores)
-    drafter.observe(state, draft, verdict, scores)
-    state.advance(verdict, done, broken)
-    return known, draft, verdict, scores, accept, close
 
 
 def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
@@ -281,50 +399,100 @@ def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
     name = type(drafter).__name__
     if not isinstance(draft, Draft):
         raise DraftError(f"{name}.propose must return a specwb.Draft, got {draft!r}")
-    tree, shape = draft.tree, (state.rows, draft.tree.n)
-    if tree.D > drafter.tree.D or tree.n > drafter.tree.n:
-        raise DraftError(f"{name} proposed {tree}, larger than its tree, {drafter.tree}")
+    tree, limits = draft.tree, drafter.limits
+    if limits.depth < tree.D or tree.n > limits.nodes:
+        raise DraftError(f"{name} proposed {tree}, larger than its limits, {limits}")
+    shape = (state.rows, tree.n)
     for part, dtype in (("tokens", torch.long), ("valid", torch.bool)):
-        given = getattr(draft, part)
-        if given.dtype != dtype or given.shape != shape:
+        tensor = getattr(draft, part)
+        if tensor.dtype != dtype or tensor.shape != shape:
             wanted = f"{list(shape)} of {dtype}"
-            found = f"{list(given.shape)} of {given.dtype}"
-            raise DraftError(f"{name}: {part} of a draft must be {wanted}, got {found}")
+            got = f"{list(tensor.shape)} of {tensor.dtype}"
+            raise DraftError(f"{name}: {part} of a draft must be {wanted}, got {got}")
     return draft
 
 
 def outside(draft: Draft, drafter: Drafter, target: Target) -> DraftError | None:
-    """What to raise where a drafted token is no id of the target's vocabulary."""
+    """What to raise where a draft token is no id of the target's vocabulary."""
     wrong = [x for x in draft.tokens.flatten().tolist() if not 0 <= x < target.vocabulary]
+    if not wrong:
+        return None
     ids = f"ids are 0..{target.vocabulary - 1}, of invalid nodes too"
-    return DraftError(f"{type(drafter).__name__} drafted token {wrong[0]}; {ids}") if wrong else None
+    return DraftError(f"{type(drafter).__name__} drafted token {wrong[0]}; {ids}")
+
+
+def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]:
+    """Cut the block at the end of text or at the limit, before anything is committed.
+
+    The last token that stays becomes the closing token, so that the result is an ordinary verdict:
+    tokens, features, caches and statistics are all cut alike. Returns the verdict (with
+    ``emitted``) and ``done [B]``.
+    """
+    drafted = draft.tokens.gather(1, verdict.path)
+    accepted, closing = verdict.accepted, verdict.closing[:, None]
+    place = torch.arange(verdict.path.shape[1], device=accepted.device)
+    emitted = torch.cat([drafted[:, 1:], closing], 1)
+    emitted = torch.where(place == accepted[:, None], closing, emitted)
+    count = torch.minimum(accepted + 1, state.limit - state.known)
+    if state.eos.numel():
+        stops = (emitted[:, :, None] == state.eos).any(-1) & (place < count[:, None])
+        ended, at = stops.max(1)
+        count = torch.where(ended, at + 1, count)
+        done = ended | (state.known + count >= state.limit)
+    else:
+        done = state.known + count >= state.limit
+    count = torch.where(state.done, 0, count)
+    last = (count - 1).clamp_min(0)[:, None]
+    path = verdict.path.gather(1, torch.minimum(place, last))
+    closing = emitted.gather(1, last).squeeze(1)
+    cut = Verdict(path, count - 1, closing, verdict.law, emitted, verdict.ahead)
+    return cut, done | state.done
 
 
 @dataclass
 class Output:
-    """What :func:`decode` returns. Lists have one entry a row.
+    """What :func:`decode` returns. Every list has one entry a prompt, for a single prompt too.
 
-    tokens: new token ids; text: decoded (None without a tokenizer); rounds: target forwards that emitted something;
-    accepted_lengths: drafted tokens kept, by round; tested_lengths: depths at which candidates were put to the test, by round. Of the
-    rounds with tested >= d those with accepted >= d are the share accepted at depth d.
+    Attributes:
+        tokens: new token ids.
+        texts: the same, decoded; None without a tokenizer.
+        step_counts: target forwards that wrote something.
+        seconds: of the whole decoding.
+        accepted_lengths: draft tokens kept, by step.
+        tested_lengths: depths at which candidates were put to the test, by step. Of the steps with
+            tested >= d those with accepted >= d are the share accepted at depth d.
+        steps: with ``trace=True`` every :class:`Step` of the batch.
     """
 
     tokens: list[list[int]]
-    text: list[str] | str | None
-    rounds: list[int]
+    texts: list[str] | None
+    step_counts: list[int]
     seconds: float
     accepted_lengths: list[list[int]]
     tested_lengths: list[list[int]]
     steps: list[Step] = field(default_factory=list, repr=False)
 
     @property
+    def text(self) -> str | None:
+        """The text of the one prompt; None without a tokenizer.
+
+        Raises:
+            ValueError: there were several prompts, whose texts are in ``texts``.
+        """
+        if self.texts is None:
+            return None
+        if len(self.texts) != 1:
+            raise ValueError(f"this output has {len(self.texts)} texts, one a prompt: see .texts")
+        return self.texts[0]
+
+    @property
     def mean_tokens_per_round(self) -> float:
-        """tau: tokens a round, the closing token included; 1 for plain decoding."""
-        return sum(map(len, self.tokens)) / max(1, sum(self.rounds))
+        """tau: tokens a step, the closing token included; 1 for plain decoding."""
+        return sum(map(len, self.tokens)) / max(1, sum(self.step_counts))
 
     @property
     def accepted_per_round(self) -> float:
-        """tau - 1: drafted tokens kept a round."""
+        """tau - 1: draft tokens kept a step."""
         return self.mean_tokens_per_round - 1
 
     @property
@@ -347,7 +515,7 @@ def decode(
     trace: bool = False,
     clock: Clock | None = None,
     graphs: bool | None = None,
-    rescore: Callable[[State, Draft, Scores], Scores] | None = None,
+    rescore: Rescore | None = None,
     layout: str = "tree",
     **options,
 ) -> Output:
@@ -360,13 +528,12 @@ def decode(
         specwb.decode(target, [{"role": "user", "content": "What is 2 + 3?"}], "sps").text
 
     Args:
-        on_tokens: called every round for every unfinished row with (row, new ids, how many of them were drafted); costs one more
-            device read a round.
+        on_tokens: called every step for every unfinished row with (row, new ids, how many of them
+            were drafted); costs one more device read a step.
         trace: keep every :class:`Step` in ``steps``.
     """
-    if not isinstance(target, Target):
-        raise TypeError(f"target must come from specwb.load(...), got {type(target).__name__}")
-    rows, single = read_prompts(target, prompts)
+    _check_target(target)
+    rows, _ = read_prompts(target, prompts)
     loop = rounds(
         target,
         rows,
@@ -393,34 +560,49 @@ def decode(
         if trace:
             steps.append(step)
         if on_tokens is not None:
-            assert step.verdict.emitted is not None
-            for row, (n, ids) in enumerate(zip(step.verdict.count.tolist(), step.verdict.emitted.tolist(), strict=True)):
-                if n:
-                    on_tokens(row, ids[:n], n - 1)
+            _report(step, on_tokens)
     assert state is not None
     starts, ends, table = state.start.tolist(), state.known.tolist(), state.tokens.tolist()
     tokens = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
-    per_round = torch.stack(counts, 1).tolist()
-    lengths = [[n - 1 for n in row if n > 0] for row in per_round]
-    # the end of text or the limit may have cut a row's last round short: what it would have tested next is not known
+    per_step = torch.stack(counts, 1).tolist()
+    accepted = [[n - 1 for n in row if n > 0] for row in per_step]
+    # the end of text or the limit may have cut a row's last step short: what it would have tested
+    # next is not known
     offered = torch.stack(offers, 1).tolist()
-    tested = [[a + m for a, m in zip(row[:-1], more, strict=False)] + row[-1:] for row, more in zip(lengths, offered, strict=True)]
+    tested = [
+        [a + m for a, m in zip(row[:-1], more, strict=False)] + row[-1:]
+        for row, more in zip(accepted, offered, strict=True)
+    ]
     seconds = time.perf_counter() - began
-    text = None if target.tokenizer is None else [target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
-    return Output(tokens, text[0] if single and text else text, [len(row) for row in lengths], seconds, lengths, tested, steps)
+    texts = None
+    if target.tokenizer is not None:
+        texts = [target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
+    return Output(tokens, texts, [len(row) for row in accepted], seconds, accepted, tested, steps)
+
+
+def _report(step: Step, on_tokens: Callable[[int, list[int], int], None]) -> None:
+    """Call ``on_tokens`` for the rows that the step has written in."""
+    assert step.verdict.emitted is not None
+    counts, emitted = step.verdict.count.tolist(), step.verdict.emitted.tolist()
+    for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):
+        if n:
+            on_tokens(row, ids[:n], n - 1)
 
 
 def _offered(step: Step) -> Tensor:
-    """``[B]``: did the last node that stays have candidates: the last accepted one, or the closing token's where that is a node."""
-    last = step.verdict.path.gather(1, step.verdict.accepted.clamp_min(0)[:, None])
-    kids = step.draft.tree.kids.expand(len(last), -1, -1)
+    """``[B]``: did the last node that stays have candidates: the last accepted one, or the closing
+    token's where that is a node."""
+    verdict, draft = step.verdict, step.draft
+    last = verdict.path.gather(1, verdict.accepted.clamp_min(0)[:, None])
+    kids = draft.tree.kids.expand(len(last), -1, -1)
 
     def below(node: Tensor) -> tuple[Tensor, Tensor]:
-        found = kids.gather(1, node[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
-        return found.clamp_min(0), (found >= 0) & step.draft.valid.gather(1, found.clamp_min(0))
+        children = kids.gather(1, node[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
+        nodes = children.clamp_min(0)
+        return nodes, (children >= 0) & draft.valid.gather(1, nodes)
 
     nodes, there = below(last)
-    if step.verdict.ahead is not None:
-        closing = there & (step.draft.tokens.gather(1, nodes) == step.verdict.closing[:, None])
+    if verdict.ahead is not None:
+        closing = there & (draft.tokens.gather(1, nodes) == verdict.closing[:, None])
         _, there = below(nodes.gather(1, closing.int().argmax(1, keepdim=True)))
     return there.any(1)

@@ -91,14 +91,16 @@ class State:
         return begin, positions, self.tokens.gather(1, positions)
 
     def tree_mask(self, tree: Tree, dtype: torch.dtype) -> Tensor:
-        """:func:`specwb.mask.tree_mask` of this round, made once for drafter and target; of a cut tree a slice of the whole one's."""
-        whole = self._masks.get((tree.whole, dtype))
-        if whole is not None:
-            return whole[:, : tree.n, : self.horizon - 1 + tree.n]
-        key = (tree, dtype)  # the tree itself: an id is used again once its tree is gone
-        if key not in self._masks:
-            self._masks[key] = tree_mask(tree, self.known, self.horizon, dtype)
-        return self._masks[key]
+        """:func:`specwb.mask.tree_mask` of this step, made once for drafter and target; of a cut
+        tree it is a slice of the uncut one's."""
+        for wider in (tree.uncut, tree):  # the tree is the key: an id is used again once it is gone
+            mask = self._masks.get((wider, dtype))
+            if mask is not None and wider is tree:
+                return mask
+            if mask is not None:
+                return mask[:, : tree.n, : self.horizon - 1 + tree.n]
+        mask = self._masks[tree, dtype] = tree_mask(tree, self.known, self.horizon, dtype)
+        return mask
 
     def advance(self, verdict: Verdict, done: Tensor, broken: Tensor | None = None) -> None:
         """Append what the round emitted; device work only. ``broken [B]``: rows whose closing token has no probability."""
@@ -158,18 +160,10 @@ class Draft:
         row = torch.arange(len(node), device=node.device)
         return self.q[row, self.q_row[row if len(self.q_row) > 1 else 0, node].clamp_min(0)]
 
-    def alone(self, i: int) -> Draft:
-        """Row ``i`` as a batch of one; views."""
-
-        def of(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[i : i + 1]
-
-        q_row = of(self.q_row) if self.q_row is not None and len(self.q_row) > 1 else self.q_row
-        return Draft(self.tree.alone(i), self.tokens[i : i + 1], self.valid[i : i + 1], self.law, of(self.q), q_row, of(self.race))
-
-    def kept(self) -> Draft:
-        """A copy that outlives the round where graphs write the next one into the same memory; without q."""
-        return Draft(self.tree.kept(), self.tokens.clone(), self.valid.clone(), self.law)
+    def clone(self) -> Draft:
+        """A copy that outlives the step where graphs write the next one into the same memory; it is
+        without q."""
+        return Draft(self.tree.clone(), self.tokens.clone(), self.valid.clone(), self.law)
 
 
 @dataclass
@@ -192,10 +186,6 @@ class Scores:
     def laws(self, tree: Tree) -> Tensor:
         """``[B,v,V]``: the probabilities at every verified node, for rules that read them all."""
         return self.sampling.probabilities(self.logits[:, : tree.v])
-
-    def alone(self, i: int) -> Scores:
-        """Row ``i`` as a batch of one; views."""
-        return Scores(self.logits[i : i + 1], self.sampling)
 
     def best(self, tree: Tree) -> Tensor:
         """``[B,v]``: the target's most probable token after every verified node, the lowest index on ties."""
@@ -222,11 +212,12 @@ class Verdict:
         """``[B]`` tokens emitted this round, the closing token included."""
         return self.accepted + 1
 
-    def kept(self) -> Verdict:
-        """A copy that outlives the round where graphs write the next one into the same memory."""
+    def clone(self) -> Verdict:
+        """A copy that outlives the step where graphs write the next one into the same memory."""
         law = None if self.law is None else self.law.clone()
         emitted = None if self.emitted is None else self.emitted.clone()
-        return Verdict(self.path.clone(), self.accepted.clone(), self.closing.clone(), law, emitted)
+        path, accepted, closing = self.path.clone(), self.accepted.clone(), self.closing.clone()
+        return Verdict(path, accepted, closing, law, emitted)
 
 
 @dataclass
@@ -246,3 +237,10 @@ class Step:
     rule: object
     tokenizer: object = None
     state: State | None = field(default=None, repr=False)
+
+    def clone(self) -> Step:
+        """A copy that outlives the step where graphs write the next one into the same memory; it is
+        without scores and uniforms."""
+        draft, verdict = self.draft.clone(), self.verdict.clone()
+        copies = (self.known.clone(), draft, verdict, None, None, None)
+        return Step(self.index, *copies, self.rule, self.tokenizer, self.state)

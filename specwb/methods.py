@@ -25,7 +25,7 @@ from specwb.models.load import draft_model
 from specwb.models.target import Target
 from specwb.options import MethodError, parse_value, shape, spell, whole
 from specwb.probability import Sampling
-from specwb.tree import Tree
+from specwb.tree import Limits, Tree
 from specwb.verify import RULES, Greedy, Rule
 from specwb.verify.rule import ONE_A_NODE
 
@@ -58,9 +58,10 @@ class Method:
         """
         warm = sampling if not sampling.greedy else Sampling(1.0)
         law = self.drafter.law(warm)
-        single = self.drafter.tree.K <= 1 and law in ONE_A_NODE
+        limits = self.drafter.limits
+        single = limits.children <= 1 and law in ONE_A_NODE
         rule = copy.copy(self.rule) if self.rule else RULES[self.drafter.rule or ("rejection" if single else _USUAL[law])]()
-        how = law, self.drafter.tree, self.drafter.independent
+        how = law, limits, self.drafter.independent
         try:
             rule.check(*how)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
         except LawMismatch as error:
@@ -150,8 +151,11 @@ def method(spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = 
     key, _, text = spec.partition(":")
     known = entry.options
     drafter = entry.build(target, **options)
-    if not isinstance(getattr(drafter, "tree", None), Tree):
-        raise MethodError(f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))")
+    if not isinstance(getattr(drafter, "limits", None), Limits):
+        raise MethodError(
+            f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree"
+            " (such as Tree.chain(3)), or `limits` where its trees differ"
+        )
     lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
     # a draft or head given as a model is not part of the spelling; one named in the text is
     named = {
@@ -214,9 +218,9 @@ def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:
     return RULES[rule]()
 
 
-def _fits(rule: Rule, law: Law, tree: Tree, independent: bool) -> bool:
+def _fits(rule: Rule, law: Law, limits: Limits, independent: bool) -> bool:
     try:
-        rule.check(law, tree, independent)
+        rule.check(law, limits, independent)
     except LawMismatch:
         return False
     return True

@@ -104,7 +104,7 @@ def _levels(step: Step, row: int) -> list[Level]:
     draft = replace(step.draft, tree=step.draft.tree.merged(step.draft.tokens, step.draft.valid)) if greedy else step.draft
     # at T = 0 p is one-hot and any uniform gives the same decision
     rows, device = len(step.known), step.known.device
-    u = step.uniforms if step.uniforms is not None else torch.full((rows, rule.uniforms(draft.tree)), 0.5, device=device)
+    u = step.uniforms if step.uniforms is not None else torch.full((rows, rule.uniforms(draft.tree.limits)), 0.5, device=device)
     if not isinstance(rule, NodeRule):
         return _along(step, rule.verify(draft, step.scores, u), row)
     levels = []

@@ -34,7 +34,7 @@ import pytest
 import tiny
 import torch
 
-from specwb import engine, mask
+from specwb import engine, mask, tree
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.easyspec import EasyDrafter
@@ -195,25 +195,25 @@ def finished_rows_go_on(patch):
 def counted_before_the_cut(patch):
     """A decoding step reports what was accepted, not what was left of it at the limit."""
     raw = "Verdict(raw.path, raw.accepted, raw.closing, raw.law, verdict.emitted)"
-    patch.edit(engine._round, "return known, draft, verdict,", f"return known, draft, {raw},")
+    patch.edit(engine.Decoding._advance, "0, known, draft, verdict,", f"0, known, draft, {raw},")
 
 
 @killed_by("test_protocol.py: reported_once sps")
 def bonus_token_counted_as_accepted(patch):
     """Accepted lengths count the bonus token."""
-    patch.edit(engine.decode, "lengths = [[n - 1 for n", "lengths = [[n for n")
+    patch.edit(engine.decode, "accepted = [[n - 1 for n", "accepted = [[n for n")
 
 
 @killed_by("test_protocol.py: can_be_shared sps")
 def drafter_shared_between_decodings(patch):
     """Decodings open the method's drafter itself, not a copy of it."""
-    patch.edit(engine._open, "copy.copy(chosen.drafter)", "chosen.drafter")
+    patch.edit(engine.Decoding.open, "copy.copy(self.method.drafter)", "self.method.drafter")
 
 
 @killed_by("test_graphs.py: two_decodings_at_once")
 def arena_shared_between_decodings(patch):
     """A captured decoding uses an arena that another one, not yet finished, is using."""
-    patch.edit(engine._rounds, "chosen.arenas.pop(key, None)", "chosen.arenas.get(key)")
+    patch.edit(engine.Decoding._borrow, "arenas.pop(self._key(), None)", "arenas.get(self._key())")
 
 
 @killed_by("test_flow.py: masks_are_made_once")
@@ -379,10 +379,10 @@ def residual_not_renormalised(patch):
     patch.edit(RRS.node, "torch.where(moved, left, mass)", "mass")
 
 
-@killed_by("test_lazy.py: one_row_on_the_host RRSw")
-def rejected_token_stays_on_the_host(patch):
-    """Where one row is verified on the host, a rejected token stays in q."""
-    patch.edit(RRSw.one, "left_q[x] = 0", "pass")
+@killed_by("test_kernels.py: kernel_is_the_exact_rule rrsw-")
+def rejected_token_stays(patch):
+    """A rejected token stays in q."""
+    patch.edit(RRSw.node, "left_q.scatter_(1, x,", "left_q.scatter(1, x,")
 
 
 @killed_by("test_flow.py: not_valid_is_not_accepted")
@@ -401,13 +401,13 @@ def invalid_tokens_accepted(patch):
 @killed_by("test_tree.py: tables_agree")
 def siblings_in_sight(patch):
     """The tree attention mask is causal: a node sees every node before it."""
-    patch.edit(Tree.__init__, "m[i] = m[p].copy()", "m[i] = m[i - 1].copy()")
+    patch.edit(tree._ancestors, "rows[p].copy() if p >= 0", "rows[i - 1].copy() if i")
 
 
 @killed_by("test_tree.py: tables_agree")
 def children_reversed(patch):
     """Children are tested from the last drawn to the first."""
-    patch.edit(Tree.__init__, "children[p].append(i)", "children[p].insert(0, i)")
+    patch.edit(tree._levels, "below[p].append(i)", "below[p].insert(0, i)")
 
 
 @killed_by("test_tree.py: prefix_is_the_tree")

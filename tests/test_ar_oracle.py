@@ -30,7 +30,7 @@ def test_plain_decoding_is_the_librarys_greedy_generation(kind):
         assert float((best[:, 0] - best[:, 1]).min()) > MARGIN
         assert tokens == wanted
         assert len(set(tokens)) > 3, "a text of one token would prove nothing"
-    assert out.rounds == [LENGTH] * 3
+    assert out.step_counts == [LENGTH] * 3
     assert out.mean_tokens_per_round == 1
 
 

@@ -106,7 +106,7 @@ def test_every_rule_says_what_it_met(name, law, shape, lazy):
     draft, scores = rounds_of(law, tree, count)
     rule = Greedy() if name == "greedy" else Longest(True) if name == "longest, greedy" else RULES[name]()
     rule.lazy = lazy
-    u = torch.rand(count, rule.uniforms(tree), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    u = torch.rand(count, rule.uniforms(tree.limits), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
     def verified(logits):
         found = []

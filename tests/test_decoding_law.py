@@ -102,7 +102,7 @@ def sampled(method: specwb.Method, name: str, prompt: list[int] = PROMPT) -> tup
         )
         code = (torch.tensor(out.tokens) * torch.tensor([VOCABULARY**2, VOCABULARY, 1])).sum(1)
         counts += torch.bincount(code, minlength=len(counts))
-        rounds += sum(out.rounds)
+        rounds += sum(out.step_counts)
     return counts, LENGTH * ROWS * batches / rounds
 
 

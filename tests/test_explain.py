@@ -103,7 +103,7 @@ def test_tracing_changes_nothing():
     bare = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd", **settings)
     assert traced.tokens == bare.tokens
     assert bare.steps == []
-    assert len(traced.steps) == max(traced.rounds)
+    assert len(traced.steps) == max(traced.step_counts)
     assert [step.index for step in traced.steps] == list(range(len(traced.steps)))
 
 

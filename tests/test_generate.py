@@ -104,7 +104,7 @@ def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, tempera
     assert code == 0
     assert out == wanted.text + "\n" * (not wanted.text.endswith("\n"))
     tau = wanted.mean_tokens_per_round
-    assert f"mcsd: {len(wanted.tokens[0])} tokens in {wanted.rounds[0]} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round)" in err
+    assert f"mcsd: {len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round)" in err
     assert "speedup" not in err  # nothing was measured against
 
 

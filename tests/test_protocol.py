@@ -165,18 +165,18 @@ def cut(tokens: list[int], eos: int) -> list[int]:
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch, before: Callable | None = None, after: Callable | None = None) -> Iterator[None]:
     """Calls ``before(state, drafter)`` and ``after(state, drafter, step)`` around every round of the engine."""
-    real = engine._step
+    real = engine.Decoding.step
 
-    def step(state, target, drafter, *rest):
+    def step(decoding, arena=None):
         if before:
-            before(state, drafter)
-        done = real(state, target, drafter, *rest)
+            before(decoding.state, decoding.drafter)
+        done = real(decoding, arena)
         if after:
-            after(state, drafter, done)
+            after(decoding.state, decoding.drafter, done)
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_step", step)
+        patch.setattr(engine.Decoding, "step", step)
         yield
 
 
@@ -523,8 +523,8 @@ def test_every_token_is_reported_once(key, options):
     out = specwb.decode(pair.target, PROMPTS, made(key, options, pair), max_new_tokens=[9, 14, 1], on_tokens=on_tokens)
     assert heard == out.tokens
     assert drafted == [sum(lengths) for lengths in out.accepted_lengths]
-    assert [len(lengths) for lengths in out.accepted_lengths] == out.rounds
-    assert out.mean_tokens_per_round == 24 / sum(out.rounds)
+    assert [len(lengths) for lengths in out.accepted_lengths] == out.step_counts
+    assert out.mean_tokens_per_round == 24 / sum(out.step_counts)
 
 
 # ------------------------------------------------------------------------------------------------------------ host reads
@@ -578,19 +578,19 @@ def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch)
     pair = EVERYTHING
     method = made(key, options, pair)
     counts = []
-    real = engine._step
+    real = engine.Decoding.step
     with monkeypatch.context() as patch:
         reads = HostReads(patch)
 
-        def step(*args):
+        def step(decoding, arena=None):
             before = len(reads.where)
-            args[3].lazy = False  # a rule reads only where the engine says that it costs nothing
+            decoding.rule.lazy = False  # a rule reads only where the engine says that it costs nothing
             with reads:
-                done = real(*args)
+                done = real(decoding, arena)
             counts.append(reads.where[before:])
             return done
 
-        patch.setattr(engine, "_step", step)
+        patch.setattr(engine.Decoding, "step", step)
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=20, eos=3, seed=1, **settings)
     assert len(counts) > 3
     for found in counts:

@@ -11,7 +11,7 @@ from specwb import Tree
 from specwb.flow import State
 from specwb.mask import causal_mask, tree_mask
 from specwb.probability import Sampling
-from specwb.tree import GrownTree
+from specwb.tree import GrownTree, Limits
 
 
 @st.composite
@@ -255,19 +255,13 @@ def test_a_grown_tree_is_the_tree_of_its_parents(n, rows, deeper, wider, data):
     assert (grown.kids[..., tree.kids.shape[-1] :] == -1).all()
     assert torch.equal(grown.trail[..., : tree.D + 1], tree.trail)
     assert (grown.trail[..., tree.D + 1 :] == torch.arange(n)[:, None]).all()
-    for i in range(rows):
-        alone = grown.alone(i)
-        assert (alone.R, alone.host, alone.depths) == (1, tree.host[i : i + 1], tree.depths[i : i + 1])
-        for name in TABLES:
-            assert torch.equal(getattr(alone, name), getattr(grown, name)[i : i + 1])
-        assert torch.equal(alone.table(torch.float32), tree.table(torch.float32)[i : i + 1])
 
 
-def test_a_kept_grown_tree_has_memory_of_its_own():
+def test_a_cloned_grown_tree_has_memory_of_its_own():
     tree = Tree([[-1, 0, 0, 1], [-1, 0, 1, 2]])
     grown = GrownTree(tree.parent.clone(), tree.depth.clone(), 3, 2)
     _ = grown.host, grown.table(torch.float32)
-    kept, before = grown.kept(), {name: getattr(grown, name).clone() for name in TABLES}
+    kept, before = grown.clone(), {name: getattr(grown, name).clone() for name in TABLES}
     for name in TABLES:  # as the next replay of a graph does
         getattr(grown, name).zero_()
     assert all(torch.equal(getattr(kept, name), before[name]) for name in TABLES)
@@ -293,7 +287,7 @@ LEVELLED = {
     "one level": Tree.branching(5),
     "one long path": Tree.paths([(0,), (1,), (2, 0, 0)]),
 }
-SAME = ("host", "below", "depths", "R", "n", "v", "D", "K", "widths", "levels", "is_chain", "is_paths", "in_level_order", "padded", "own_kids")
+SAME = ("host", "below", "depths", "R", "n", "v", "D", "K", "widths", "levels", "is_chain", "is_paths", "in_level_order", "padded")
 
 
 def rebuilt(tree: Tree, d: int) -> Tree:
@@ -315,15 +309,15 @@ def test_a_prefix_is_the_tree_built_anew(tree):
         for dtype in (torch.float32, torch.float64):
             assert torch.equal(cut.table(dtype), fresh.table(dtype))
         assert tree.prefix(d) is cut, "made once"
-        assert cut.prefix(d) is cut.alone(0) is cut.kept() is cut.to("cpu") is cut
+        assert cut.prefix(d) is cut.clone() is cut.to("cpu") is cut
         if d < tree.D:
             assert cut.mask.data_ptr() == tree.mask.data_ptr(), "the mask is a view of the whole tree's"
-            assert cut.whole is tree
+            assert cut.uncut is tree
             assert tree.prefix(d + 1).prefix(d).mask.data_ptr() == tree.mask.data_ptr()
-            assert tree.prefix(d + 1).prefix(d).whole is tree
+            assert tree.prefix(d + 1).prefix(d).uncut is tree
         else:
             assert cut is tree
-            assert tree.whole is None
+            assert tree.uncut is tree
 
 
 def test_a_prefix_of_a_prefix_is_the_prefix():
@@ -372,3 +366,23 @@ def a_state(known: torch.Tensor, horizon: int) -> State:
 def test_only_one_tree_in_level_order_has_prefixes(tree):
     with pytest.raises(ValueError, match="level order"):
         tree.prefix(1)
+
+
+def test_a_tree_is_never_changed():
+    for tree in (Tree.branching(3, 1), Tree.chain(2).prefix(1), GrownTree(torch.tensor([[-1, 0]]), torch.tensor([[0, 1]]), 1, 1)):
+        before = tree.K
+        with pytest.raises(AttributeError, match="never changed"):
+            tree.K = 7
+        assert before == tree.K
+
+
+def test_limits():
+    """Of a cut tree the children of the uncut one: which uniform decides does not depend on the cut."""
+    tree = Tree.branching(2, 3)
+    assert tree.limits == Limits(9, 2, 3)
+    assert tree.prefix(1).limits == Limits(3, 1, 3, paths=True)
+    assert Tree.branching(3, 1, 1).limits == Limits(10, 3, 3, paths=True)
+    assert Tree.chain(0).limits == Limits(1, 0, 0)
+    for wrong in ((0, 0, 0), (2, 2, 1), (3, 1, 0), (5000, 1, 1)):
+        with pytest.raises(ValueError, match="nodes"):
+            Limits(*wrong)

@@ -11,7 +11,7 @@ from torch import Tensor
 from specwb.flow import Draft, Exactness, Law, Scores, State, Verdict
 from specwb.noise import Noise
 from specwb.probability import Sampling
-from specwb.tree import Tree
+from specwb.tree import Limits, Tree
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -28,7 +28,8 @@ class Drafter:
     ``open`` and ``propose`` set on ``self`` belongs to that decoding.
 
     Attributes:
-        tree: the largest tree it proposes (its root is the pending token).
+        tree: the largest tree it proposes (its root is the pending token), where that is always one.
+        limits: how large its drafts become; default those of ``tree``.
         window: how many known positions it feeds again at the start of a round.
         slots: where it writes to the target's cache while drafting, how many slots from the pending token on, if more than ``tree`` has nodes.
         host_reads: at most so many tensor-to-Python conversions a round beyond the engine's one.
@@ -50,6 +51,10 @@ class Drafter:
     features: tuple[int, ...] = ()
     exactness = Exactness.LOSSLESS
     rule: str | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return self.tree.limits
 
     def law(self, sampling: Sampling) -> Law:
         """How the candidates are drawn under these sampling settings."""

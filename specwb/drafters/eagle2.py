@@ -121,8 +121,7 @@ def bounds(nodes: int, depth: int, top: int, most: int) -> Tree:
         room[at] -= 1
         room.append(top if _depth(parents, len(parents) - 1) < depth else 0)
     tree = Tree.parents(parents)
-    tree.K, tree.widths = top, (top,) * depth  # what a rule counts its uniforms by
-    return tree
+    return tree._with(K=top, widths=(top,) * depth)  # what a rule counts its uniforms by
 
 
 def _depth(parents: list[int], node: int) -> int:

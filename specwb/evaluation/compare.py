@@ -354,7 +354,7 @@ def _ours(target: Target, made: Method, sampling: Sampling, seed: int, clocked: 
         seed=seed, clock=clock,
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    return Run(out.tokens, sum(out.rounds), seconds, dict(clock.seconds) if clock else {}, out.accepted_lengths, out.tested_lengths)
+    return Run(out.tokens, sum(out.step_counts), seconds, dict(clock.seconds) if clock else {}, out.accepted_lengths, out.tested_lengths)
 
 
 def _library(row: Library, rows: list[list[int]], max_new_tokens: int) -> Run:

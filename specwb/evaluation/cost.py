@@ -150,10 +150,10 @@ class _Tally:
     """Counts of :func:`accepted_by_rank`: rounds whose walk came to depth d, and which child it took there."""
 
     def __init__(self, method: Method) -> None:
-        tree = method.drafter.tree
+        limits = method.drafter.limits
         self.method = method
-        self.counts = torch.zeros(tree.D, max(tree.K, 1), dtype=torch.long)
-        self.tested = torch.zeros(tree.D, dtype=torch.long)
+        self.counts = torch.zeros(limits.depth, max(limits.children, 1), dtype=torch.long)
+        self.tested = torch.zeros(limits.depth, dtype=torch.long)
 
     def add(self, target: Target, prompt: Sequence[int], **settings: Any) -> None:
         for step in rounds(target, [prompt], self.method, **settings):

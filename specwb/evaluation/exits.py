@@ -232,7 +232,7 @@ def costs(
 def _parts(target: Target, described: KangarooDrafter, ids: list[int], count: int) -> tuple[float, float]:
     """Median seconds of one token through the first layers, and through adapter, head and the choice of a token."""
     drafter = copy.copy(described)
-    state = target.open([ids], [drafter.tree.D + 1], drafter.tree.n + 2, Sampling(0.0), (), drafter.features)
+    state = target.open([ids], [drafter.limits.depth + 1], drafter.limits.nodes + 2, Sampling(0.0), (), drafter.features)
     drafter.open(state, target)
     drafter.states = []
     at = (state.known - 1)[:, None]

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specwb.drafters.level import LevelDrafter
-from specwb.engine import Clock, _open
+from specwb.engine import Clock, Decoding
 from specwb.engine import rounds as decoding
-from specwb.graphs import RECORDERS, Arena
+from specwb.graphs import RECORDERS
 from specwb.mask import causal_mask
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -121,7 +121,7 @@ def drift(
     watched = _opening(made, opened)
     found: list[list[dict[str, Any]]] = [[] for _ in range(rounds)]
     for i, prompt in enumerate(prompts):
-        room = rounds * (made.drafter.tree.D + 1)
+        room = rounds * (made.drafter.limits.depth + 1)
         loop = decoding(target, [list(prompt)], watched, max_new_tokens=room, temperature=temperature, seed=[seed + i], eos=(), graphs=False)
         kept = []
         for step in islice(loop, rounds):
@@ -235,7 +235,7 @@ def draft_times(target: Target, methods: Mapping[str, Method], prompt: Sequence[
     spent: dict[str, dict[str, list[float]]] = {name: {"eager": []} for name in methods}
     clocks = {name: Clock(target.device) for name in methods}
     loops = {
-        name: decoding(target, [list(prompt)], made, max_new_tokens=(repeats + 3) * (made.drafter.tree.D + 1), eos=(), clock=clocks[name])
+        name: decoding(target, [list(prompt)], made, max_new_tokens=(repeats + 3) * (made.drafter.limits.depth + 1), eos=(), clock=clocks[name])
         for name, made in methods.items()
     }
     recorded = {name: _recorded(target, made, prompt) for name, made in methods.items() if made.drafter.captured} if _records(target) else {}
@@ -261,20 +261,27 @@ def _records(target: Target) -> bool:
 
 
 @torch.inference_mode()
-def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> tuple[Arena, Any]:
+def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> tuple[Decoding, Any]:
     """The drafting of the round behind the prompt, as a graph that may be replayed as often as one likes, and the tensors that it reads and writes:
     they must live as long."""
-    sampling = Sampling(0.0)
-    room, seeds = [method.drafter.tree.D + 1], row_seeds(0, 1, target.device)
-    arena = _open(target, [list(prompt)], method, method.rule_for(sampling), sampling, room, seeds, (), True)
-    arena.noise.renew(arena.state.known)
-    arena.noise.look(arena.state.known)
+    decoding = Decoding(
+        target,
+        method,
+        Sampling(0.0),
+        [list(prompt)],
+        [method.drafter.limits.depth + 1],
+        row_seeds(0, 1, target.device),
+        static=True,
+    ).open()
+    state, drafter, noise = decoding.state, decoding.drafter, decoding.noise
+    noise.renew(state.known)
+    noise.look(state.known)
 
     def draft() -> object:
-        return arena.drafter.propose(arena.state, arena.noise)
+        return drafter.propose(state, noise)
 
     draft()  # makes every table that is made lazily
-    return arena, RECORDERS[target.device.type](draft, target.device, None)
+    return decoding, RECORDERS[target.device.type](draft, target.device, None)
 
 
 def _now(draft: Target) -> float:

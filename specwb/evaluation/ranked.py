@@ -37,7 +37,7 @@ def measured(target: Target, ids: Sequence[int], ranks: Ranks | None, options: d
     if ranks is not None:
         every = [None] * ranks.size
         dist.all_gather_object(every, own)
-    groups, depth = drafter.groups.layers, drafter.tree.D
+    groups, depth = drafter.groups.layers, drafter.limits.depth
     result = {"method": made.key, "rounds": found, "same": same, "by_rank": every, "parted": 1, "groups": [list(group) for group in groups]}
     if ranks is not None:
         attention = layer_times(drafter.draft, extent=max(256, len(ids)))["attention"]

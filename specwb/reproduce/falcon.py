@@ -93,9 +93,9 @@ def run(
 
 def _shape(method: Method) -> dict[str, int | None]:
     """passes: of a head or draft model for one draft, None where there is no such thing."""
-    drafter, tree = method.drafter, method.drafter.tree
-    passes = len(drafter.blocks.passes) if isinstance(drafter, FalconDrafter) else tree.D if isinstance(drafter, Levels) else None
-    return {"nodes": tree.n, "depth": tree.D, "passes": passes}
+    drafter, limits = method.drafter, method.drafter.limits
+    passes = len(drafter.blocks.passes) if isinstance(drafter, FalconDrafter) else limits.depth if isinstance(drafter, Levels) else None
+    return {"nodes": limits.nodes, "depth": limits.depth, "passes": passes}
 
 
 # --------------------------------------------------------------------------------------------------------------------- what was measured

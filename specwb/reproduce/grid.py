@@ -72,8 +72,8 @@ class Cell:
 
 def shape(method: Method) -> dict[str, Any]:
     """The largest tree a method drafts."""
-    tree = method.drafter.tree
-    return {"nodes": tree.n, "depth": tree.D, "chain": tree.is_chain}
+    limits = method.drafter.limits
+    return {"nodes": limits.nodes, "depth": limits.depth, "chain": limits.children <= 1}
 
 
 def run(
@@ -101,7 +101,7 @@ def run(
     """
     cells: list[Setting] = list(methods)
     check(questions, cells, rounds_each)
-    longest = 1 + max(method.drafter.tree.D for method in methods.values())
+    longest = 1 + max(method.drafter.limits.depth for method in methods.values())
     if most is not None and most < 3 * longest:
         raise ValueError(f"most={most} new tokens are not sure to hold two whole rounds of {longest} tokens and one that is cut")
     room = target.context - (most or rounds_each * longest)
@@ -169,7 +169,7 @@ def measure(
 
     eager = target.device.type == "cpu" or not method.drafter.captured or cell.layout != "tree"
     clock = Clock(target.device) if split and eager else None
-    whole = count * (1 + method.drafter.tree.D)  # never reached before the last round is over
+    whole = count * (1 + method.drafter.limits.depth)  # never reached before the last round is over
     tokens = min(whole, most or whole)
     loop = rounds(target, [ids], method, max_new_tokens=tokens, temperature=cell.temperature, seed=[seed], eos=(), layout=cell.layout, clock=clock)
     at, kept, drafted, levels, first = [now()], [], [], [], [0.0] * 3
@@ -193,7 +193,7 @@ def measure(
             "drafted": torch.cat(drafted).tolist(), "mean": round(mean, 4),
             "parts": [round(x, 4) for x in (*parts, mean - sum(parts))] if clock else [],
         }  # fmt: skip
-        if not method.drafter.tree.is_chain:
+        if method.drafter.limits.children > 1:
             found["levels"] = torch.cat(levels).tolist()
     return found
 

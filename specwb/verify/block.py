@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Law, Scores, Verdict
-from specwb.tree import Tree
+from specwb.tree import Limits
 from specwb.verify.rule import Rule
 
 
@@ -38,10 +38,10 @@ class Block(Rule):
     laws = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT})  # one draw: the two are the same
     chain_only = True
 
-    def uniforms(self, tree: Tree) -> int:
-        return tree.D
+    def uniforms(self, limits: Limits) -> int:
+        return limits.depth
 
-    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+    def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         tree, rows = draft.tree, len(draft.tokens)
         deepest = tree.depth[:, : tree.v].argmax(1)
         shape = torch.arange(tree.R, device=deepest.device)

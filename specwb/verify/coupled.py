@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Law, LawMismatch, Scores, Verdict
-from specwb.tree import Tree
+from specwb.tree import Limits
 from specwb.verify.rule import Rule
 
 
@@ -26,18 +26,15 @@ class Coupled(Rule):
     name = "coupled"
     laws = frozenset({Law.COUPLED})
 
-    def check(self, law: Law, tree: Tree, independent: bool = True) -> None:
-        super().check(law, tree, independent)
-        if tree.D and not tree.is_paths:
+    def check(self, law: Law, limits: Limits, independent: bool = True) -> None:
+        super().check(law, limits, independent)
+        if limits.depth and not limits.paths:
             raise LawMismatch("rule 'coupled' follows whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
 
-    def uniforms(self, tree: Tree) -> int:
+    def uniforms(self, limits: Limits) -> int:
         return 0
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:
-        return self.decide(draft, scores, u)
-
-    def decide(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:
         assert draft.race is not None
         tree, K, rows = draft.tree, draft.race.shape[2], len(draft.tokens)
         paths = 1 + torch.arange(tree.D * K, device=draft.tokens.device).view(tree.D, K)

@@ -103,14 +103,14 @@ def cells_of(rule: Rule, draft: Draft, scores: Scores) -> Cells:
     stretch between two stretches of the same outcome, where it is narrower than the probes' distance.
 
     Args:
-        rule: asked in its form for batches (``lazy`` false).
+        rule: asked with nothing left out (``lazy`` false).
         draft, scores: B rows as a round hands them to the rule; q and logits in float64.
     Raises:
         ValueError: the rule closes with what is no distribution, or its decisions do not fall into
             boxes (it multiplies uniforms, say).
     """
     ask, random = _Asked(rule, draft, scores), torch.Generator().manual_seed(0)
-    m, device = rule.uniforms(draft.tree), draft.tokens.device
+    m, device = rule.uniforms(draft.tree.limits), draft.tokens.device
     row = torch.arange(len(draft.tokens), device=device)
     low = torch.zeros(len(row), m, dtype=torch.float64, device=device)
     high, turn = torch.ones_like(low), torch.zeros_like(row)  # turn: the coordinate that is probed
@@ -192,11 +192,10 @@ def _differ(one: Tensor, other: Tensor) -> Tensor:
 
 
 def host_differs(rule: Rule, draft: Draft, scores: Scores, cells: Cells, most: int = 100) -> int:
-    """In how many boxes the forms that decide on a CPU do otherwise than the form for batches.
+    """In how many boxes a rule decides otherwise where it may leave out work.
 
-    On a CPU the engine sets ``rule.lazy``: few rows are decided one by one (:meth:`Rule.alone`,
-    :meth:`NodeRule.one`), more of them together, leaving out work that no row needs. Both are asked at
-    a random place inside of up to ``most`` boxes, evenly chosen.
+    On a CPU the engine sets ``rule.lazy``: work that no row needs is left out. All rows together and
+    each row alone are asked so, at a random place inside of up to ``most`` boxes, evenly chosen.
     """
     random = torch.Generator().manual_seed(1)
     some = torch.arange(0, len(cells.row), max(1, -(-len(cells.row) // most)), device=cells.row.device)
@@ -347,7 +346,7 @@ def distribution_of(
     """
     made, shape = rule_of(rule), tree if isinstance(tree, Tree) else Tree.parents(list(tree))
     how = law or law_of(made, shape)
-    made.check(how, shape)
+    made.check(how, shape.limits)
     target, draft = _model("p", p), _model("q", q)
     if len(target(())) != len(draft(())):
         raise ValueError(f"p is over {len(target(()))} tokens and q over {len(draft(()))}")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Law, LawMismatch, Scores, Verdict
-from specwb.tree import Tree
+from specwb.tree import Limits
 from specwb.verify.block import Block
 
 
@@ -33,15 +33,15 @@ class GBV(Block):
     laws = frozenset({Law.IID_PATHS})
     chain_only = False
 
-    def check(self, law: Law, tree: Tree, independent: bool = True) -> None:
-        super().check(law, tree, independent)
-        if tree.K > 1 and not tree.is_paths:
+    def check(self, law: Law, limits: Limits, independent: bool = True) -> None:
+        super().check(law, limits, independent)
+        if limits.children > 1 and not limits.paths:
             raise LawMismatch("rule 'gbv' compares whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
 
-    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+    def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         tree, K = draft.tree, draft.tree.K
         if K <= 1:
-            return super().decide(draft, scores, u)
+            return super().verify(draft, scores, u)
         rows, depth = len(draft.tokens), tree.D
         paths = 1 + torch.arange(depth * K, device=draft.tokens.device).view(depth, K)  # node of every path at every depth
         tokens = draft.tokens[:, 1:].view(rows, depth, K)

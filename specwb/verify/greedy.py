@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Law, Scores, Verdict
-from specwb.tree import Tree
+from specwb.tree import Limits
 from specwb.verify.rule import Rule
 
 
@@ -20,7 +20,7 @@ class Greedy(Rule):
     name = "greedy"
     laws = frozenset(Law)
 
-    def uniforms(self, tree: Tree) -> int:
+    def uniforms(self, limits: Limits) -> int:
         return 0
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Exactness, Law, Scores, Verdict
-from specwb.tree import Tree
+from specwb.tree import Limits
 from specwb.verify.greedy import sound
 from specwb.verify.rrsw import RRSw
 from specwb.verify.rule import Rule
@@ -33,22 +33,19 @@ class Longest(Rule):
     def cold(self) -> Rule:
         return Longest(greedy=True)
 
-    def uniforms(self, tree: Tree) -> int:
-        return 0 if self.greedy or not tree.D else tree.widths[0] * RRSw().uniforms(tree)
+    def uniforms(self, limits: Limits) -> int:
+        return 0 if self.greedy else limits.children * RRSw().uniforms(limits)
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
-        return self.decide(draft, scores, u)
-
-    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         tree, row = draft.tree, torch.arange(len(draft.tokens), device=draft.tokens.device)
-        each = RRSw().uniforms(tree.whole or tree)  # which uniform decides must not depend on where the tree was cut
+        each = RRSw().uniforms(tree.uncut.limits)  # whatever level the tree was cut at
         found: list[tuple[Tensor, Tensor | None, Tensor]] = []
         broken = torch.zeros_like(row, dtype=torch.bool)
         for w, root in enumerate(tree.below[0][0]):
             if self.greedy:
                 last, ahead = self._agreeing(draft, scores, root), None
             else:
-                below = RRSw().decide(draft, scores, u[:, w * each : (w + 1) * each], torch.full_like(row, root))
+                below = RRSw().verify(draft, scores, u[:, w * each : (w + 1) * each], torch.full_like(row, root))
                 last, ahead = below.path[:, -1], below.law
             found.append((last, ahead, draft.valid[:, root]))
             after = scores.logits[row, last] if ahead is None else ahead

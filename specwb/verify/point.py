@@ -34,18 +34,6 @@ class PointMass(NodeRule):
         residual = without(p, tokens, ok)
         return choice, self.put(p, residual, residual.sum(1) > 0)
 
-    def one(self, p: Tensor, q: Tensor | None, tokens: list[int], u: list[float]) -> tuple[int, Tensor]:
-        point, reached, seen = u[0] * float(p.sum()), 0.0, set[int]()
-        for j, x in enumerate(tokens):
-            if x not in seen:
-                seen.add(x)
-                reached += float(p[x])
-                if point < reached:
-                    return j, p
-        residual = p.clone()
-        for x in seen:
-            residual[x] = 0
-        return -1, residual if float(residual.sum()) > 0 else p
 
 
 class Naive(PointMass):

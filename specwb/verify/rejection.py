@@ -31,12 +31,3 @@ class Rejection(NodeRule):
         residual = torch.sub(p, q).relu_()
         # no mass left: p = q up to rounding; the law in force is p
         return choice, self.put(p, residual, rejected & (residual.sum(1) > 0))
-
-    def one(self, p: Tensor, q: Tensor | None, tokens: list[int], u: list[float]) -> tuple[int, Tensor]:
-        assert q is not None
-        (x,) = tokens
-        qx = float(q[x])
-        if qx > 0 and u[0] * qx < float(p[x]):
-            return 0, p
-        residual = torch.sub(p, q).relu_() if qx > 0 else p
-        return -1, residual if float(residual.sum()) > 0 else p

@@ -42,18 +42,3 @@ class RRS(NodeRule):
             moved = rejected & (left > 0)
             residual, mass = self.put(residual, after, moved), torch.where(moved, left, mass)
         return choice, residual
-
-    def one(self, p: Tensor, q: Tensor | None, tokens: list[int], u: list[float]) -> tuple[int, Tensor]:
-        assert q is not None
-        residual, mass = p, 1.0
-        for j, x in enumerate(tokens):
-            qx = float(q[x])
-            if qx <= 0:
-                continue
-            if u[j] * (mass * qx) < float(residual[x]):
-                return j, residual
-            after = torch.sub(residual, q, alpha=mass).relu_()
-            left = float(after.sum())
-            if left > 0:
-                residual, mass = after, left
-        return -1, residual

@@ -56,22 +56,3 @@ class RRSw(NodeRule):
                 left_q.scatter_(1, x, torch.where(rejected, 0, gone)[:, None])
                 remaining = left_q.sum(1).double()
         return choice, residual
-
-    def one(self, p: Tensor, q: Tensor | None, tokens: list[int], u: list[float]) -> tuple[int, Tensor]:
-        assert q is not None
-        residual, left_q, mass, remaining = p, q, 1.0, 1.0  # after the first rejection q and s_j are multiplied by 2^64
-        for j, x in enumerate(tokens):
-            qx = float(left_q[x])
-            if qx <= 0:
-                continue
-            if u[j] * (mass * qx) < float(residual[x]) * remaining:
-                return j, residual
-            after = torch.sub(residual, left_q, alpha=mass / remaining).relu_()
-            left = float(after.sum())
-            if left > 0:
-                residual, mass = after, left
-            if j + 1 < len(tokens):
-                left_q = q * SCALE if left_q is q else left_q
-                left_q[x] = 0
-                remaining = float(left_q.sum())
-        return -1, residual

@@ -45,27 +45,3 @@ class TopAndSample(NodeRule):
         choice = torch.where(choice < 0, among, choice)
         left = without(residual, tokens, fixed)
         return choice, self.put(residual, left, left.sum(1) > 0)
-
-    def one(self, p: Tensor, q: Tensor | None, tokens: list[int], u: list[float]) -> tuple[int, Tensor]:
-        assert q is not None
-        qx = [float(q[x]) for x in tokens]
-        drawn = next((j for j, b in enumerate(qx) if b > 0), None)
-        residual, mass = p, 1.0
-        if drawn is not None:
-            if u[0] * qx[drawn] < float(p[tokens[drawn]]):
-                return drawn, p
-            after = torch.sub(p, q).relu_()
-            left = float(after.sum())
-            if left > 0:
-                residual, mass = after, left
-        point, reached = u[1] * mass, 0.0
-        for j, x in enumerate(tokens):
-            if j != drawn:
-                reached += float(p[x])
-                if point < reached:
-                    return j, residual
-        last = residual.clone() if residual is p else residual
-        for j, x in enumerate(tokens):
-            if j != drawn:
-                last[x] = 0
-        return -1, last if float(last.sum()) > 0 else residual

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Law, Scores, Verdict
-from specwb.tree import Tree
+from specwb.tree import Limits, Tree
 from specwb.verify.rrsw import SCALE
 from specwb.verify.rule import Rule
 
@@ -41,10 +41,10 @@ class Traversal(Rule):
     laws = frozenset({Law.WITHOUT_REPLACEMENT, Law.IID, Law.IID_PATHS})
     needs_independent = True
 
-    def uniforms(self, tree: Tree) -> int:
-        return tree.v - 1
+    def uniforms(self, limits: Limits) -> int:
+        return limits.nodes - 1
 
-    def decide(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+    def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         rows, tree = len(draft.tokens), draft.tree
         row = torch.arange(rows, device=draft.tokens.device)
         at = torch.zeros_like(row)

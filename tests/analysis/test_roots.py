@@ -165,11 +165,10 @@ class Otherwise(Longest):
     def roots(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def decide(self, draft, scores, u):
+    def verify(self, draft, scores, u):
         other, (below, *more) = copy(draft), draft.tree.below[0]
-        other.tree = copy(draft.tree)
-        other.tree.below = ((self.roots(below), *more),)
-        return super().decide(other, scores, u)
+        other.tree = draft.tree._with(below=((self.roots(below), *more),))
+        return super().verify(other, scores, u)
 
 
 class TiesToTheLast(Otherwise):

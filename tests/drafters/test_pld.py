@@ -118,7 +118,7 @@ def test_the_end_of_text_among_the_candidates_needs_no_cut():
             for drafter in (PromptLookup(), CutAtEnd())
         )
         assert here.tokens == there.tokens
-        assert here.rounds == there.rounds
+        assert here.step_counts == there.step_counts
     assert sum(CutAtEnd.cuts) > 5, "no candidate was ever cut"
 
 

@@ -183,7 +183,7 @@ def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
     q, p = (torch.rand(rows, tree.n, v, generator=generator).pow(3) for _ in range(2))
     q, q_row = q / q.sum(-1, keepdim=True), torch.arange(tree.n)[None]
     rule = specwb.verify.RULES[name]()
-    u = torch.rand(rows, rule.uniforms(tree), generator=generator, dtype=torch.float64)
+    u = torch.rand(rows, rule.uniforms(tree.limits), generator=generator, dtype=torch.float64)
     rule.lazy, found = lazy, set()
     for depth in range(1 + (name == "longest"), tree.D):
         cut = tree.prefix(depth)

@@ -130,7 +130,7 @@ def test_no_threshold_where_the_rule_does_not_compare_with_it():
 def test_tokens_per_round_counts_all_rounds():
     out = specwb.decode(tiny.target(), tiny.PROMPTS, "sps", draft=tiny.draft(), max_new_tokens=24)
     bars, line = figures.tokens_per_round(out).data
-    assert sum(bars.y) == sum(out.rounds)
+    assert sum(bars.y) == sum(out.step_counts)
     assert sum(n * k for n, k in zip(bars.x, bars.y, strict=True)) == sum(map(len, out.tokens))
     assert set(line.x) == {out.mean_tokens_per_round}
     assert line.line.dash == "dash"

@@ -83,8 +83,8 @@ def test_what_it_takes() -> None:
 
 def test_a_rule_that_multiplies_uniforms_is_refused_and_not_computed_wrongly() -> None:
     class Product(Block):
-        def decide(self, draft, scores, u):
-            return super().decide(draft, scores, u.cumprod(1))
+        def verify(self, draft, scores, u):
+            return super().verify(draft, scores, u.cumprod(1))
 
     with pytest.raises(ValueError, match="compare single uniforms with thresholds"):
         distribution_of(Product, *models(0, 3, "dense"), CHAIN)
@@ -98,12 +98,13 @@ def test_wrong_rules_that_decode_are_told_apart(control) -> None:
     assert "NOT lossless" in str(found)
 
 
-def test_a_wrong_form_for_the_cpu_is_seen() -> None:
-    class Host(Rejection):
-        def one(self, p, q, tokens, u):
-            return 0, p
+def test_a_rule_that_is_wrong_where_it_leaves_out_work_is_seen() -> None:
+    class Careless(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            choice, residual = super().node(p, q, tokens, ok, u)
+            return choice, p if self.lazy else residual
 
-    found = check_rule(Host)
+    found = check_rule(Careless)
     assert found.worst < 1e-9
     assert found.host
     assert not found.passed
@@ -126,8 +127,7 @@ def test_rules_that_raise_or_give_no_distribution_fail() -> None:
 
 def test_the_rules_that_decode_are_what_the_suite_runs(monkeypatch) -> None:
     """What it said before, "all as it should be", it said of the twins over fractions."""
-    for name in ("node", "one"):
-        monkeypatch.setattr(Rejection, name, getattr(AcceptAlways, name))
+    monkeypatch.setattr(Rejection, "node", AcceptAlways.node)
     report = suite.run(rules=["rejection"])
     assert report.rules[0].worst == 0
     assert not report.right
@@ -143,8 +143,8 @@ def test_coupled_is_sampled(monkeypatch) -> None:
         race = draft.race.square()  # no exponential variables any more
         return real(self, specwb.Draft(draft.tree, draft.tokens, draft.valid, draft.law, race=race), scores, u)
 
-    real = RULES["coupled"].decide
-    monkeypatch.setattr(RULES["coupled"], "decide", squared)
+    real = RULES["coupled"].verify
+    monkeypatch.setattr(RULES["coupled"], "verify", squared)
     assert not check_rule("coupled").passed
 
 

@@ -84,7 +84,7 @@ class Batch:
         return target, lambda path: E.norm([F(x) for x in of(path)[1].tolist()])
 
     def u(self, rule: Rule, value: float) -> Tensor:
-        return torch.full((len(self.drafted), rule.uniforms(self.draft.tree)), value, dtype=torch.float64, device=self.draft.tokens.device)
+        return torch.full((len(self.drafted), rule.uniforms(self.draft.tree.limits)), value, dtype=torch.float64, device=self.draft.tokens.device)
 
 
 def drawn(rng: random.Random, law: E.DraftLaw, of: Rows, parents: tuple[int, ...], cut: bool = False) -> Paths:
@@ -127,7 +127,7 @@ def kernel_law(name: str, rule: Rule, batch: Batch) -> list[list[E.Outcome]]:
     """Each row's law of what is accepted and what closes, given its draft, in floats: bisection on the uniform of each test, the others
     being as large as they get. All tests of all rows in one batch."""
     turns, draft = order(name, batch), batch.draft
-    rows, most, width, device = len(turns), max(map(len, turns)), max(1, rule.uniforms(draft.tree)), draft.tokens.device
+    rows, most, width, device = len(turns), max(map(len, turns)), max(1, rule.uniforms(draft.tree.limits)), draft.tokens.device
     again = torch.arange(rows, device=device).repeat(most)
     q = None if draft.q is None else draft.q[again]
     draft = Draft(draft.tree, draft.tokens[again], draft.valid[again], draft.law, q, draft.q_row)
@@ -137,7 +137,7 @@ def kernel_law(name: str, rule: Rule, batch: Batch) -> list[list[E.Outcome]]:
     def verify(value: Tensor) -> tuple[Tensor, Verdict]:
         u = torch.full((len(ids), width), NEARLY_1, dtype=torch.float64, device=device)
         u.scatter_(1, (ids - 1).clamp_min(0)[:, None], torch.where(ids > 0, value, NEARLY_1)[:, None])
-        verdict = rule.decide(draft, scores, u)
+        verdict = rule.verify(draft, scores, u)
         return outcome(name, verdict) == ids, verdict
 
     low, high = torch.zeros(len(ids), dtype=torch.float64, device=device), torch.ones(len(ids), dtype=torch.float64, device=device)
@@ -300,7 +300,7 @@ def test_equal_laws_accept_the_first_leaf(name: str, dtype: torch.dtype, device:
     rule = KERNELS[name][0]()
     for parents in KERNELS[name][4]:
         batch = batch_of(name, parents, [equal(seed) for seed in range(30)], device)
-        verdict = rule.decide(batch.draft, batch.scores, batch.u(rule, LARGEST))
+        verdict = rule.verify(batch.draft, batch.scores, batch.u(rule, LARGEST))
         first_leaf = 0
         while first_leaf in parents:
             first_leaf = parents.index(first_leaf)
@@ -322,7 +322,7 @@ def test_a_residual_without_mass_keeps_what_is_in_force(name: str, device: str) 
     batch = batch_of(name, (-1, 0, 1), [nearly], device)
     rule = KERNELS[name][0]()
     u = torch.tensor([[0.5, LARGEST]], dtype=torch.float64, device=device)
-    verdict = rule.decide(batch.draft, batch.scores, u)
+    verdict = rule.verify(batch.draft, batch.scores, u)
     assert verdict.accepted.tolist() == [1]
     torch.testing.assert_close(verdict.law[0], batch.scores.p(torch.ones_like(verdict.accepted))[0])
 
@@ -343,7 +343,7 @@ def test_a_token_without_target_mass_is_never_accepted(name: str, device: str) -
     batch = batch_of(name, KERNELS[name][4][-1], [of_seed(seed) for seed in range(60)], device)
     assert bool((batch.draft.tokens[:, 1:] == 0).any())
     for value in (TINY, 5e-324, 1e-12, 0.3):
-        verdict = rule.decide(batch.draft, batch.scores, batch.u(rule, value))
+        verdict = rule.verify(batch.draft, batch.scores, batch.u(rule, value))
         tokens = batch.draft.tokens.gather(1, verdict.path)[:, 1:]
         kept = torch.arange(tokens.shape[1], device=tokens.device) < verdict.accepted[:, None]
         assert not bool(((tokens == 0) & kept).any())
@@ -365,6 +365,16 @@ def assert_same(one: Verdict, other: Verdict, rows: slice = slice(None)) -> None
     torch.testing.assert_close(one.law, other.law[rows], atol=1e-7, rtol=1e-5)
 
 
+def row_of(batch: Batch, i: int) -> tuple[Draft, Scores]:
+    """Row ``i`` as a batch of one."""
+    draft, row = batch.draft, slice(i, i + 1)
+    tree = draft.tree if draft.tree.R == 1 else Tree(draft.tree.host[row])
+    q_row = draft.q_row[row] if draft.q_row is not None and len(draft.q_row) > 1 else draft.q_row
+    q, race = (None if x is None else x[row] for x in (draft.q, draft.race))
+    alone = Draft(tree, draft.tokens[row], draft.valid[row], draft.law, q, q_row, race)
+    return alone, Scores(batch.scores.logits[row], batch.scores.sampling)
+
+
 @every_device
 @every_kernel
 def test_a_row_alone_is_the_row_in_the_batch_and_lazy_changes_nothing(name: str, device: str) -> None:
@@ -372,12 +382,11 @@ def test_a_row_alone_is_the_row_in_the_batch_and_lazy_changes_nothing(name: str,
     verdict = rule.verify(batch.draft, batch.scores, u)
     assert len(set(verdict.accepted.tolist())) > 1
     for i in range(len(u)):
-        assert_same(rule.decide(batch.draft.alone(i), batch.scores.alone(i), u[i : i + 1]), verdict, slice(i, i + 1))
+        assert_same(rule.verify(*row_of(batch, i), u[i : i + 1]), verdict, slice(i, i + 1))
     rule.lazy = True
-    assert_same(rule.decide(batch.draft, batch.scores, u), verdict)
     assert_same(rule.verify(batch.draft, batch.scores, u), verdict)
     for i in range(len(u)):
-        assert_same(rule.verify(batch.draft.alone(i), batch.scores.alone(i), u[i : i + 1]), verdict, slice(i, i + 1))
+        assert_same(rule.verify(*row_of(batch, i), u[i : i + 1]), verdict, slice(i, i + 1))
 
 
 @every_device
@@ -402,9 +411,9 @@ def test_a_lazy_block_that_is_kept_whole_sums_no_row() -> None:
     for value, most in ((TINY, 0), (NEARLY_1, 4)):
         read.clear()
         for i in range(len(batch.drafted)):
-            draft = batch.draft.alone(i)
+            draft, scores = row_of(batch, i)
             draft.q_of = lambda node, draft=draft: read.append(int(node)) or real(draft, node)  # type: ignore[method-assign]
-            rule.decide(draft, batch.scores.alone(i), batch.u(rule, value)[i : i + 1])
+            rule.verify(draft, scores, batch.u(rule, value)[i : i + 1])
         assert len(read) <= most * len(batch.drafted)
         assert bool(read) is (value == NEARLY_1)
 
@@ -416,12 +425,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ("coupled", Law.IID_PATHS, Tree.branching(2, 1)), ("coupled", Law.COUPLED, Tree.branching(2, 2)),
     ]:  # fmt: skip
         with pytest.raises(LawMismatch, match=rule):
-            RULES[rule]().check(law, tree)
+            RULES[rule]().check(law, tree.limits)
     with pytest.raises(LawMismatch, match="shared"):
-        Traversal().check(Law.IID, Tree.branching(2, 2), independent=False)
-    Traversal().check(Law.IID, Tree.branching(2, 2))
-    GBV().check(Law.IID, Tree.chain(3))
-    Coupled().check(Law.COUPLED, Tree.branching(3, 1))
+        Traversal().check(Law.IID, Tree.branching(2, 2).limits, independent=False)
+    Traversal().check(Law.IID, Tree.branching(2, 2).limits)
+    GBV().check(Law.IID, Tree.chain(3).limits)
+    Coupled().check(Law.COUPLED, Tree.branching(3, 1).limits)
 
 
 # --------------------------------------------------------------------------------------------------------------- coupling
