@@ -327,9 +327,9 @@ def test_a_parent_never_loses_to_its_child(monkeypatch):
         steps = torch.randint(0, 3, (*logits.shape[:2], top), generator=chance).float() * -0.7
         return steps.sort(-1, descending=True).values, torch.arange(top).expand(*logits.shape[:2], -1)
 
-    def reranked(drafter, state, top, scores, tokens, parents, depths):
-        made.append((scores, parents))
-        return real(drafter, state, top, scores, tokens, parents, depths)
+    def reranked(drafter, state, nodes, top):
+        made.append((nodes.scores, torch.cat([level.parent for level in nodes.levels], 1)))
+        return real(drafter, state, nodes, top)
 
     real = eagle2.reranked
     monkeypatch.setattr(eagle2, "best", best)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
-from specwb.drafters.eagle2 import beam_mask, best, bounds
+from specwb.drafters.beam import Beams, Level, Nodes, best, reranked
+from specwb.drafters.eagle2 import bounds
 from specwb.drafters.level import LevelDrafter, drawable
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
@@ -17,7 +18,7 @@ from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, ranges, shape, whole
-from specwb.tree import GrownTree, Tree
+from specwb.tree import Tree
 
 
 class EasyDrafter(LevelDrafter):
@@ -98,25 +99,16 @@ class WideEasy(EasyDrafter):
         self.tree = self.tree.to(device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        w, rows, base = self.width, state.rows, state.known - 1
-        beam = torch.arange(w, device=base.device)
-        sees = own = torch.eye(w, dtype=torch.bool, device=base.device).expand(rows, -1, -1)
-        score, token = (x[:, 0] for x in best(self.logits(self.begin(state)), w))
-        tokens, parents = [token], [torch.full_like(score, -1, dtype=torch.long)[:, :1], torch.zeros_like(token)]
-        for d in range(1, self.tree.D):
-            slots, extent = base[:, None] + 1 + (d - 1) * w + beam, state.horizon + d * w
-            mask = beam_mask(sees, base, extent, self.backbone.dtype)
-            hidden = self.feed(state, token, token, (base[:, None] + d).expand(-1, w), slots, extent, mask)
-            more, children = best(self.logits(hidden), w)
-            score, chosen = (score[:, :, None] + more).flatten(1).sort(descending=True, stable=True)
-            score, chosen = score[:, :w], chosen[:, :w]
-            above = chosen // w
-            token = children.flatten(1).gather(1, chosen)
-            tokens.append(token)
-            parents.append(1 + (d - 1) * w + above)
-            sees = torch.cat([sees.gather(1, above[:, :, None].expand(-1, -1, sees.shape[-1])), own], -1)
-        depths = torch.cat([torch.zeros_like(base[:1]), 1 + torch.arange(self.tree.D * w, device=base.device) // w]).expand(rows, -1)
-        return self.candidates(state, torch.cat(tokens, 1), tree=GrownTree(torch.cat(parents, 1), depths, self.tree.D, w))
+        level = Level.root(state.rows, state.known.device)
+        beams = Beams(state.known - 1, state.horizon, self.backbone.dtype)
+        nodes, hidden = Nodes(), self.begin(state)
+        for depth in range(1, self.tree.D + 1):
+            level = level.expand(*best(self.logits(hidden), self.width)).best(self.width)
+            level = nodes.add(level)
+            if depth < self.tree.D:
+                place = beams.below(level.above)
+                hidden = self.feed(state, level.token, level.token, *place)
+        return reranked(self, state, nodes, self.width)  # which are all of them
 
 
 def deep_draft(target: Target, draft: Target | str | None = None) -> Target:

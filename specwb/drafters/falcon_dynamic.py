@@ -5,7 +5,17 @@ from __future__ import annotations
 import torch
 
 from specwb.blocks import BlockTree
-from specwb.drafters.eagle2 import beam_mask, best, bounds, reranked
+from specwb.drafters.beam import (
+    Beams,
+    Level,
+    Nodes,
+    best,
+    best_first,
+    repeated,
+    reranked,
+    taken,
+)
+from specwb.drafters.eagle2 import bounds
 from specwb.drafters.falcon import FalconDrafter
 from specwb.flow import Draft, State
 from specwb.models.falcon import FalconHead
@@ -36,46 +46,27 @@ class DynamicFalcon(FalconDrafter):
         self.tree = self.tree.to(device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        k, top, rows, count = self.k, self.top, state.rows, self.count
+        k, top = self.k, self.top
         known, horizon = self.text(state)
-        base = (known - 1)[:, None]
-        hidden = self.begin(state)[:, None]
-        zero = torch.zeros_like(base)
-        # blocks of the pass: their scores, nodes, slots of their last pairs, and which slots behind the text they see
-        score, node, ending = torch.zeros(rows, 1, device=base.device), zero, base
-        sees = torch.zeros(rows, 1, 0, dtype=torch.bool, device=base.device)
-        scores, tokens, parents, depths, made = [], [], [], [], 0
-        for b in range(self.passes):
-            blocks = hidden.shape[1]
-            more, found = (x.view(rows, blocks, k, top) for x in best(self.logits(hidden.flatten(1, 2)), top))
-            # level by level: all combinations of the lists' tokens, node numbers beside them
-            total, at, words = score[:, :, None], node[:, :, None], torch.zeros(rows, blocks, 1, 0, dtype=torch.long, device=base.device)
+        level = Level.root(state.rows, known.device)
+        beams, nodes = Beams(known - 1, horizon, self.stack.dtype, k), Nodes()
+        hidden = self.begin(state)[:, None]  # [B,blocks,k,H]
+        ends = beams.base[:, None]  # slots of the blocks' last pairs
+        for block in range(self.passes):
+            lists = best(self.logits(hidden.flatten(1, 2)), top)
+            scores, tokens = (x.unflatten(1, (-1, k)) for x in lists)
+            words = tokens[:, :, 0, :0]  # of the paths inside a block, [B,paths,j]
             for j in range(k):
-                size = total.shape[-1] * top
-                parents.append(at[..., None].expand(-1, -1, -1, top).flatten(1))
-                total = (total[..., None] + more[:, :, j, None]).flatten(2)
-                token = found[:, :, j, None].expand(-1, -1, size // top, -1)
-                words = torch.cat([words[:, :, :, None].expand(-1, -1, -1, top, -1), token[..., None]], -1).flatten(2, 3)
-                scores.append(total.flatten(1))
-                tokens.append(token.flatten(1))
-                depths.append(torch.full_like(tokens[-1], b * k + j + 1))
-                at = (made + 1 + torch.arange(blocks * size, device=base.device)).expand(rows, -1).view(rows, blocks, size)
-                made += blocks * size
-            if b + 1 == self.passes:
-                break
-            chosen = total.flatten(1).sort(descending=True, stable=True).indices[:, :count]
-            score, node, home = total.flatten(1).gather(1, chosen), at.flatten(1).gather(1, chosen), chosen // total.shape[-1]
-            drafted = words.flatten(1, 2).gather(1, chosen[:, :, None].expand(-1, -1, k))
-            above = hidden.flatten(2).gather(1, home[:, :, None].expand(-1, -1, hidden[0, 0].numel())).unflatten(2, hidden.shape[2:])
-            place = torch.arange(count * k, device=base.device)
-            slots = base + 1 + b * count * k + place
-            extent = horizon + (b + 1) * count * k
-            own = (place[:, None] // k == place // k).expand(rows, -1, -1)
-            before = sees.gather(1, home[:, :, None].expand(-1, -1, sees.shape[-1]))[:, :, None].expand(-1, -1, k, -1).flatten(1, 2)
-            seen = torch.cat([before, own], -1)
-            mask = beam_mask(seen, base[:, 0], extent, self.stack.dtype)
-            hidden = self.pass_over(drafted, above, ending.gather(1, home), base + 1 + b * k + place % k, slots, extent, mask)
-            ending, sees = slots[:, k - 1 :: k], seen[:, ::k]
-        drafts = reranked(self, state, top, *(torch.cat(x, 1) for x in (scores, tokens, parents, depths)))
-        drafts.valid[:, 1:] &= (state.known > k)[:, None]
-        return drafts
+                # all paths of a block go on with the tokens of its list j
+                level = level.expand(*(repeated(x[:, :, j], top**j) for x in (scores, tokens)))
+                level = nodes.add(level)
+                words = torch.cat([repeated(words, top), level.token[..., None]], -1)
+            if block + 1 < self.passes:
+                chosen = best_first(level.score, self.count)
+                level, above = level.at(chosen), chosen // top**k
+                place, before = beams.below(above), ends.gather(1, above)
+                hidden = self.pass_over(taken(words, chosen), taken(hidden, above), before, *place)
+                ends = place[1][:, k - 1 :: k]
+        draft = reranked(self, state, nodes, top)
+        draft.valid[:, 1:] &= (state.known > k)[:, None]
+        return draft

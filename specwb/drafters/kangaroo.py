@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
-from specwb.drafters.eagle2 import beam_mask, best, best_nodes, bounds, grown, renumbered
+from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, taken
+from specwb.drafters.eagle2 import bounds
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
@@ -20,7 +21,7 @@ from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, shape, share, whole
-from specwb.tree import GrownTree, Tree
+from specwb.tree import Tree
 
 
 class KangarooDrafter(Levels):
@@ -139,52 +140,39 @@ class DynamicKangaroo(KangarooDrafter):
         return None if alone else causal_mask((state.known - 1)[:, None], state.horizon, self.target.dtype)  # of the root
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        k, rows, D = self.top, state.rows, self.tree.D
-        base = state.known - 1
-        beam = torch.arange(k, device=base.device)
-        own = torch.eye(k, dtype=torch.bool, device=base.device).expand(rows, -1, -1)
+        k, n, base = self.top, self.tree.n, state.known - 1
+        beams, nodes = Beams(base, state.horizon, self.target.dtype), Nodes()
         self.states = []
-        score, token = (x[:, 0] for x in best(self.logits(self.begin(state)), k))
-        levels, parents, going = [(score, token)], [torch.zeros_like(token)], torch.ones_like(base, dtype=torch.bool)
-        kept = [torch.ones_like(token, dtype=torch.bool)]
-        sees = own
-        for d in range(1, D + 1):
-            slots, extent = base[:, None] + 1 + (d - 1) * k + beam, state.horizon + d * k
-            mask = beam_mask(sees, base, extent, self.target.dtype)
-            place = (token, (base[:, None] + d).expand(-1, k), slots, extent, mask)
+        root = Level.root(state.rows, base.device)
+        level = nodes.add(root.expand(*best(self.logits(self.begin(state)), k)).best(k))
+        going = torch.ones_like(base, dtype=torch.bool)  # rows that still draft
+        kept = [torch.ones_like(level.token, dtype=torch.bool)]
+        while True:
+            place = beams.below(level.above)
             size = 1 + torch.stack([x.sum(1) for x in kept]).sum(0)
-            going = going & (score[:, 0] >= self.least) & (size < self.tree.n)
-            if d == D or not self.largest(state, going & ~state.done, 1):
-                self.shallow(state, *place)
+            going = going & (level.score[:, 0] >= self.least) & (size < n)
+            if level.depth == self.tree.D or not self.largest(state, going & ~state.done, 1):
+                self.shallow(state, level.token, *place)
                 break
-            more, children = best(self.logits(self.feed(state, token, token, *place[1:])), k)
-            chosen = (score[:, :, None] + more).flatten(1).sort(descending=True, stable=True).indices[:, :k]
-            above = chosen // k
-            barren = torch.ones_like(kept[-1]).scatter(1, above, False)
+            hidden = self.feed(state, level.token, level.token, *place)
+            level = nodes.add(level.expand(*best(self.logits(hidden), k)).best(k))
+            barren = torch.ones_like(kept[-1]).scatter(1, level.above, False)
             # of a level's nodes, best first, the second half of those without a child
             order = barren.cumsum(1)
             pruned = barren & (order > order[:, -1:] - order[:, -1:] // 2) & going[:, None]
             kept[-1] = kept[-1] & ~pruned
-            score, token = ((score[:, :, None] + more).flatten(1).gather(1, chosen), children.flatten(1).gather(1, chosen))
-            levels.append((score, token))
-            parents.append(1 + (d - 1) * k + above)
             kept.append(going[:, None].expand(-1, k))
-            sees = torch.cat([sees.gather(1, above[:, :, None].expand(-1, -1, sees.shape[-1])), own], -1)
-        scores, tokens = (torch.cat(x, 1) for x in zip(*levels, strict=True))
-        depths = (1 + torch.arange(scores.shape[1], device=base.device) // k).expand(rows, -1)
-        scores = scores.masked_fill(~torch.cat(kept, 1), -torch.inf)
-        most = min(self.tree.n, 1 + scores.shape[1])
-        n = 1 + self.largest(state, ((scores > -torch.inf).sum(1)).clamp_max(most - 1), most - 1)
-        chosen = best_nodes(scores, n)
-        tree = GrownTree(*renumbered(chosen, torch.cat(parents, 1), depths), len(levels), k)
-        draft = grown(self, state, chosen, tree, tokens, scores)
-        nodes = torch.cat([torch.zeros_like(chosen[:, :1]), chosen + 1], 1)
-        state.cache.keep(base, nodes, self.exit)
+        scores = nodes.scores.masked_fill(~torch.cat(kept, 1), -torch.inf)
+        most = min(n - 1, nodes.count)
+        used = self.largest(state, (scores > -torch.inf).sum(1).clamp_max(most), most)
+        chosen = best_nodes(scores, 1 + used)
+        draft = nodes.draft(self, state, chosen, k, scores)
+        slots = torch.cat([torch.zeros_like(chosen[:, :1]), chosen + 1], 1)
+        state.cache.keep(base, slots, self.exit)
         if self.stack is not None:
-            self.cache.keep(base, nodes)
-        f = torch.cat(self.states, 1)
+            self.cache.keep(base, slots)
+        draft.hidden, draft.start_layer = taken(torch.cat(self.states, 1), slots), self.exit
         self.states = []
-        draft.hidden, draft.start_layer = f.gather(1, nodes[:, :, None].expand(-1, -1, f.shape[-1])), self.exit
         return draft
 
 

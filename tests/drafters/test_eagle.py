@@ -13,8 +13,9 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import specwb
 from specwb.drafters import eagle2
+from specwb.drafters.beam import best
 from specwb.drafters.eagle import EagleDrafter
-from specwb.drafters.eagle2 import DynamicEagle, best
+from specwb.drafters.eagle2 import DynamicEagle
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 
 PROMPTS = tiny.PROMPTS

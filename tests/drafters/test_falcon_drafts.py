@@ -16,7 +16,7 @@ from torch import Tensor
 import specwb
 from specwb.blocks import PUBLISHED, BlockTree
 from specwb.drafters import falcon_dynamic
-from specwb.drafters.eagle2 import best
+from specwb.drafters.beam import best
 from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.falcon_dynamic import DynamicFalcon
 from specwb.flow import Law, Verdict

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import specwb
 from specwb.drafters import kangaroo as module
-from specwb.drafters.eagle2 import best
+from specwb.drafters.beam import best
 from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
 from specwb.models.backbone import Backbone, Stack
 from specwb.models.eagle import eagle_config
