@@ -56,9 +56,9 @@ class Looked(EasyDrafter):
         self.seen[-1]["logits"].append(super().logits(hidden))
         return self.seen[-1]["logits"][-1]
 
-    def _forward(self, tokens, positions, slots, extent, mask, groups):
-        self.seen[-1]["forwards"].append((tokens.shape[1], groups is self.groups))
-        return super()._forward(tokens, positions, slots, extent, mask, groups)
+    def _forward(self, tokens, positions, slots, extent, mask, run):
+        self.seen[-1]["forwards"].append((tokens.shape[1], run is self.fuzzy))
+        return super()._forward(tokens, positions, slots, extent, mask, run)
 
     def observe(self, state, draft, verdict, scores):
         super().observe(state, draft, verdict, scores)
@@ -223,7 +223,8 @@ def test_groups_of_one_layer_are_the_model():
     with torch.inference_mode():
         x = stack.embed(tokens)
         one = stack.run(x, places, places, plain, 7, None, causal=True)[0]
-        two = stack.run(x, places, places, grouped, 7, None, causal=True, groups=Groups(grouping(LAYERS, 1)))[0]
+        single = Groups(grouping(LAYERS, 1))
+        two = single.run(stack, x, places, places, grouped, 7, None, causal=True)[0]
     assert torch.equal(one, two)
     assert torch.equal(plain.data, grouped.data)
     of = specwb.method("sps", target, draft=draft, gamma=3)
@@ -352,13 +353,15 @@ def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
     mask = torch.zeros(1, m, m).masked_fill_(torch.ones(m, m).triu(1).bool(), torch.finfo(torch.float32).min)
 
     def measured(groups: Groups | None) -> tuple[int, int]:
+        run = stack.run if groups is None else groups.on(stack)
         with torch.inference_mode():
-            stack.run(x, places, places, stack.cache(1, m), m, mask, groups=groups)  # weights are stacked, rotations made
+            # weights are stacked, rotations made
+            run(x, places, places, stack.cache(1, m), m, mask)
             cache = stack.cache(1, m)
             with FlopCounterMode(display=False) as work:
-                stack.run(x, places, places, cache, m, mask, groups=groups)
+                run(x, places, places, cache, m, mask)
             with Operators() as operators:
-                stack.run(x, places, places, cache, m, mask, groups=groups)
+                run(x, places, places, cache, m, mask)
         return work.get_total_flops(), operators.count
 
     plain = measured(None)
@@ -394,12 +397,12 @@ def test_side_by_side_is_right_to_first_order():
         with torch.inference_mode():
             x = stack.embed(tokens)
 
-            def out(groups, stack=stack, x=x):
-                return stack.run(x, places, places, stack.cache(1, 7), 7, None, causal=True, groups=groups)[0]
+            def out(run, stack=stack, x=x):
+                return run(x, places, places, stack.cache(1, 7), 7, None, causal=True)[0]
 
-            exact = out(None)
-            for whole, found in errors.items():
-                found.append(out(Groups(((0, 1, 2, 3),), whole)) - exact)
+            exact = out(stack.run)
+            for parallel_mlp, found in errors.items():
+                found.append(out(Groups(((0, 1, 2, 3),), parallel_mlp).on(stack)) - exact)
             # what the group adds is of the first order itself
             assert float((exact - x).norm()) > 20 * float(errors[True][-1].norm())
     for first, second in errors.values():

@@ -11,6 +11,7 @@ from specwb.drafters.eagle2 import bounds
 from specwb.drafters.level import LevelDrafter, drawable
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
+from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import EXECUTIONS, GroupError, Groups, grouping, listed
 from specwb.models.load import draft_model
@@ -41,7 +42,8 @@ class EasyDrafter(LevelDrafter):
     def __init__(self, draft: Target, tree: Tree, groups: Groups, calibrate: bool = True, draw: str = "without") -> None:
         super().__init__(draft, tree, draw)
         self.groups, self.calibrate = groups, calibrate
-        self.exact = groups.exact()  # how the same devices run all layers in order
+        # how the same devices run the layers side by side, and all of them in order
+        self.fuzzy, self.exact = groups.on(self.backbone), groups.exact(self.backbone)
         self.window = tree.D + 1 if calibrate else 2
         self.captured = groups.captured
 
@@ -60,15 +62,16 @@ class EasyDrafter(LevelDrafter):
         begin, positions, recent = state.window(w)
         extent = max(state.horizon, w)
         mask = None if w == 1 and state.rows == 1 and not state.static else causal_mask(positions, extent, self.backbone.dtype)
-        hidden = self._forward(recent, positions, positions, extent, mask, self.exact if self.calibrate else self.groups)
+        hidden = self._forward(recent, positions, positions, extent, mask, self.exact if self.calibrate else self.fuzzy)
         root = (state.known - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
-        return self._forward(tokens, positions, slots, extent, mask, self.groups)
+        return self._forward(tokens, positions, slots, extent, mask, self.fuzzy)
 
-    def _forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, groups: Groups | None) -> Tensor:
-        return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask, groups=groups)[0]
+    def _forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, run: Run | None) -> Tensor:
+        forward = self.backbone.run if run is None else run
+        return forward(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.groups.agreed(super().logits(hidden))

@@ -12,8 +12,8 @@ from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
 from specwb.flow import Draft, Law, Scores, State, Verdict
 from specwb.mask import causal_mask
+from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
-from specwb.models.fuzzy import Groups
 from specwb.models.load import check_pair
 from specwb.models.target import Target, prefill
 from specwb.noise import DRAFT, Noise
@@ -222,7 +222,7 @@ class LevelDrafter(Levels):
     """
 
     window = 2
-    exact: Groups | None = None  # how its layers run in order, where they lie on several devices
+    exact: Run | None = None  # how its layers run in order, where they lie on several devices
 
     def __init__(self, draft: Target, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None) -> None:
         super().__init__(tree, draw, length, sure)
@@ -233,7 +233,7 @@ class LevelDrafter(Levels):
         check_pair(target, self.draft)
         self.lay_out(self.draft.device)
         self.cache = self.storage(state)
-        prefill(self.backbone, state, self.cache, groups=self.exact)
+        prefill(self.backbone, state, self.cache, run=self.exact)
 
     def storage(self, state: State) -> KVCache:
         return self.backbone.cache(state.rows, state.capacity)

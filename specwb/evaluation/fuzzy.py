@@ -39,9 +39,6 @@ class _Watched(Groups):
         self.found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
         self.at: Pass | None = None
 
-    def takes(self, group: tuple[int, ...]) -> bool:
-        return True
-
     def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
         self.at, outs = at, super().attend(stack, group, x, at)
         h, kv, dim = stack.heads, stack.kv_heads, stack.head_dim
@@ -69,7 +66,8 @@ def _pass(draft: Target, windows: Tensor, groups: Layers, whole: bool = False) -
     at = torch.arange(m, device=draft.device).expand(rows, m)
     numbers = range(len(stack.layers) + 1)
     cache = stack.cache(rows, m)
-    _, states = stack.run(stack.embed(windows), at, at, cache, m, None, causal=True, features=numbers, groups=watched)
+    x = stack.embed(windows)
+    _, states = watched.run(stack, x, at, at, cache, m, None, causal=True, features=numbers)
     assert states is not None
     return {**watched.found, "hidden": list(states.chunk(len(numbers), -1))}
 
@@ -197,7 +195,8 @@ def layer_times(draft: Target, tokens: int = 1, extent: int = 256, groups: Layer
     mask = None if tokens == 1 else causal_mask(positions, extent, stack.dtype)
 
     def run(groups: Groups | None) -> object:
-        return stack.run(x, positions, positions, cache, extent, mask, groups=groups)
+        forward = stack.run if groups is None else groups.on(stack)
+        return forward(x, positions, positions, cache, extent, mask)
 
     watched = _Watched(_alone(draft))
     run(watched)

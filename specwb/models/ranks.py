@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specwb.models.backbone import Pass, Stack, rms
+from specwb.models.backbone import Pass, Run, Stack, rms
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers
 
@@ -192,8 +192,8 @@ class RankGroups(Groups):
     name = "ranks"
     captured = False
 
-    def __init__(self, layers: Layers, whole: bool = False, owner: dict[int, int] | None = None) -> None:
-        super().__init__(layers, whole)
+    def __init__(self, layers: Layers, parallel_mlp: bool = False, owner: dict[int, int] | None = None) -> None:
+        super().__init__(layers, parallel_mlp)
         self.ranks = here()
         size = 1 if self.ranks is None else self.ranks.size
         self.owner = owner or {i: g // -(-len(group) // size) for group in layers for g, i in enumerate(group)}
@@ -208,8 +208,12 @@ class RankGroups(Groups):
         if self.ranks.size > n:
             raise GroupError(f"{self.ranks.size} ranks are more than the n={n} attentions side by side; start {n} or fewer")
 
-    def exact(self) -> RankGroups:
+    def in_order(self) -> RankGroups:
+        """All layers in order, each run by the same rank."""
         return RankGroups(tuple((i,) for group in self.layers for i in group), owner=self.owner)
+
+    def exact(self, stack: Stack) -> Run:
+        return self.in_order().on(stack)
 
     def cache(self, stack: Stack, rows: int, capacity: int) -> KVCache:
         return KVCache(max(1, len(self.held)), rows, capacity, stack.kv_heads, stack.head_dim, stack.dtype, stack.device)
@@ -217,9 +221,6 @@ class RankGroups(Groups):
     def agreed(self, logits: Tensor) -> Tensor:
         assert self.ranks is not None
         return self.ranks.agreed(logits)
-
-    def takes(self, group: tuple[int, ...]) -> bool:
-        return True
 
     def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
         assert self.ranks is not None

@@ -15,9 +15,9 @@ from torch import Tensor
 from specwb.files import weights_hash
 from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
-from specwb.models.backbone import Backbone
+from specwb.models.backbone import Backbone, Run
+from specwb.models.cache import KVCache
 from specwb.models.folder import LoadError, card_of
-from specwb.models.fuzzy import Groups
 from specwb.models.layout import run_paths
 from specwb.probability import Sampling
 
@@ -183,15 +183,32 @@ class Target:
             state.features.scatter_(1, index, kept)
 
 
-def prefill(backbone: Backbone, state: State, cache, features: tuple[int, ...] = (), groups: Groups | None = None) -> Tensor | None:
-    """Process positions 0..known-2 of every row (no head). What a short row computes past its end is overwritten before it is seen."""
-    m = state.horizon - 1
+def prefill(
+    backbone: Backbone,
+    state: State,
+    cache: KVCache,
+    features: tuple[int, ...] = (),
+    run: Run | None = None,
+) -> Tensor | None:
+    """Processes positions 0..known-2 of every row, without the head.
+
+    What is computed of a short row past its end is overwritten before it is seen.
+
+    Args:
+        backbone: the model that reads the text.
+        state: the texts.
+        cache: where the keys and values go.
+        features: the numbers of the layers whose hidden states are wanted.
+        run: how the layers run, default ``backbone.run``.
+    Returns:
+        the features of these positions, ``[B, horizon - 1, len(features) * H]``, or None.
+    """
+    m, rows = state.horizon - 1, state.rows
     if m == 0:
-        return (
-            torch.zeros(state.rows, 0, len(features) * backbone.config.hidden_size, dtype=backbone.dtype, device=backbone.device)
-            if features
-            else None
-        )
-    positions = torch.arange(m, device=backbone.device).expand(state.rows, m)
-    _, found = backbone.run(backbone.embed(state.tokens[:, :m]), positions, positions, cache, m, None, causal=True, features=features, groups=groups)
-    return found
+        width = len(features) * backbone.config.hidden_size
+        empty = torch.zeros(rows, 0, width, dtype=backbone.dtype, device=backbone.device)
+        return empty if features else None
+    positions = torch.arange(m, device=backbone.device).expand(rows, m)
+    x = backbone.embed(state.tokens[:, :m])
+    forward = backbone.run if run is None else run
+    return forward(x, positions, positions, cache, m, None, causal=True, features=features)[1]

@@ -86,7 +86,8 @@ def anew(drafter: EasyDrafter, text: list[int], paths: list[list[int]]) -> list[
             hidden, _ = on.run(on.embed(tokens[:, : len(text)]), at, at, store, len(text), None, causal=True)
             for i in range(len(text), tokens.shape[1]):
                 place = torch.tensor([[i]])
-                hidden, _ = on.run(on.embed(tokens[:, i : i + 1]), place, place, store, i + 1, None, groups=Groups(drafter.groups.layers))
+                x, groups = on.embed(tokens[:, i : i + 1]), Groups(drafter.groups.layers)
+                hidden, _ = groups.run(on, x, place, place, store, i + 1, None)
             found.append(on.head(hidden[0, -1]))
     return found
 
@@ -254,14 +255,20 @@ def test_the_cache_of_recorded_rounds(shape, taped, monkeypatch):
 @every_shape
 def test_one_exact_forward_a_round_and_the_others_side_by_side(shape, calibrate, prompts, monkeypatch):
     """Exact over what is new, or over D + 1 tokens where rows may differ; without calibration none is exact but the prompt's."""
-    method, real, calls = made(n=4, calibrate=calibrate, **shape), Stack.run, []
+    in_order, grouped, calls = Stack.run, Groups.run, []
 
-    def run(self, x, *rest, groups=None, **more):
+    def run(self, x, *rest, **more):
         if self is method.drafter.backbone:
-            calls.append((x.shape[1], groups is None))
-        return real(self, x, *rest, groups=groups, **more)
+            calls.append((x.shape[1], True))
+        return in_order(self, x, *rest, **more)
+
+    def run_groups(self, stack, x, *rest, **more):
+        calls.append((x.shape[1], False))
+        return grouped(self, stack, x, *rest, **more)
 
     monkeypatch.setattr(Stack, "run", run)
+    monkeypatch.setattr(Groups, "run", run_groups)
+    method = made(n=4, calibrate=calibrate, **shape)
     tree, before = method.drafter.tree, None
     D, levels = tree.D, [shape["width"]] * (tree.D - 1) if "width" in shape else [stop - start for start, stop in tree.levels[1:-1]]
     for index, step in enumerate(specwb.rounds(tiny.target(), prompts, method, max_new_tokens=24, temperature=1.0, seed=4)):
@@ -368,7 +375,7 @@ def test_usual_settings():
     """A chain of five, N = 4 by the paper's rule, calibrated, fused."""
     chain = made().drafter
     assert (type(chain), chain.tree.D, chain.tree.is_chain, chain.calibrate, chain.window, chain.draw) == (EasyDrafter, 5, True, True, 6, "without")
-    assert (type(chain.groups), chain.groups.layers, chain.groups.whole) == (FusedGroups, ((0,), (1, 2, 3), (4,), (5,)), False)
+    assert (type(chain.groups), chain.groups.layers, chain.groups.parallel_mlp) == (FusedGroups, ((0,), (1, 2, 3), (4,), (5,)), False)
     assert chain.exact is None
     assert chain.captured
     assert made(calibrate=False).drafter.window == 2

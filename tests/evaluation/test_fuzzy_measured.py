@@ -68,8 +68,8 @@ def test_keys_and_values_are_as_similar_as_in_the_caches(pair, windows):
     rows, m = windows.shape
     at, caches = torch.arange(m).expand(rows, m), [stack.cache(rows, m) for _ in range(2)]
     with torch.inference_mode():
-        for cache, how in zip(caches, (None, Groups(groups)), strict=True):
-            stack.run(stack.embed(windows), at, at, cache, m, None, causal=True, groups=how)
+        for cache, run in zip(caches, (stack.run, Groups(groups).on(stack)), strict=True):
+            run(stack.embed(windows), at, at, cache, m, None, causal=True)
     found = fuzzy.similarity(pair[1], windows, groups)
     for kind, half in (("k", 0), ("v", 1)):  # keys lie there rotated
         exact, made = (cache.data.chunk(2, 3)[half].flatten(3) for cache in caches)

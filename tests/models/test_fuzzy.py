@@ -184,7 +184,9 @@ def run(on: Stack, tokens: Tensor, groups: Groups | None, steps: list[int], devi
         positions = torch.arange(at, at + step, device=device).expand(rows, -1)
         mask = causal_mask(positions, at + step, on.dtype)
         x = on.embed(tokens[:, at : at + step])
-        found.append(on.run(x, positions, positions, store, at + step, mask, features=range(1, LAYERS + 1), groups=groups)[1])
+        forward = on.run if groups is None else groups.on(on)
+        wanted = range(1, LAYERS + 1)
+        found.append(forward(x, positions, positions, store, at + step, mask, features=wanted)[1])
         at += step
     assert at == m
     return torch.cat(found, 1), store
@@ -229,7 +231,7 @@ def test_groups_of_one_are_the_plain_backbone_bit_for_bit(name):
     for steps in ([14], [6, 1, 4, 3]):
         with torch.inference_mode():
             wanted, plain = run(on, tokens, None, steps)
-            for groups in (Groups(alone), FusedGroups(alone), StreamGroups(alone), FusedGroups(alone, whole=True)):
+            for groups in (Groups(alone), FusedGroups(alone), StreamGroups(alone), FusedGroups(alone, parallel_mlp=True)):
                 found, store = run(on, tokens, groups, steps)
                 assert torch.equal(found, wanted)
                 assert torch.equal(store.data, plain.data)
@@ -253,7 +255,8 @@ def test_rows_of_different_lengths(name, parts):
             store = on.cache(3, capacity)
             store.data.copy_(torch.randn(store.data.shape, generator=torch.Generator().manual_seed(m)))
             with torch.inference_mode():
-                features = on.run(on.embed(tokens), positions, slots, store, extent, mask, features=range(1, LAYERS + 1), groups=kind(parts))[1]
+                where = (positions, slots, store, extent, mask)
+                features = kind(parts).run(on, on.embed(tokens), *where, features=range(1, LAYERS + 1))[1]
             found.append((features / features.abs().max(), store.data))
         near(found[1][0], found[0][0])
         near(found[1][1], found[0][1])
@@ -267,7 +270,8 @@ def test_a_single_token_of_one_row_needs_no_mask():
         with torch.inference_mode():
             wanted, store = run(on, ids(1, 6), kind(parts), [5, 1])
             place = torch.tensor([[5]])
-            found, _ = on.run(on.embed(ids(1, 6)[:, 5:]), place, place, store, 6, None, groups=kind(parts))
+            x = on.embed(ids(1, 6)[:, 5:])
+            found, _ = kind(parts).run(on, x, place, place, store, 6, None)
         near(found[:, 0], wanted[:, 5, -32:])
 
 
@@ -281,19 +285,17 @@ def test_a_text_at_once_without_a_mask():
         for kind in (Groups, FusedGroups):
             store = on.cache(2, 11)
             with torch.inference_mode():
-                found, _ = on.run(on.embed(tokens), places, places, store, 11, None, causal=True, groups=kind(parts, whole))
+                x, groups = on.embed(tokens), kind(parts, whole)
+                found, _ = groups.run(on, x, places, places, store, 11, None, causal=True)
             near(found / scale, wanted[:, :, -32:] / scale)
             near(store.data, stored)
 
 
 def test_groups_are_of_all_layers():
-    on, parts = stack("q and k norms"), Groups(PARTS["n=4"])
+    on, groups = stack("q and k norms"), Groups(PARTS["n=4"][:-1])
     x, at = torch.zeros(1, 3, on.config.hidden_size), torch.arange(3)[None]
-    for wrong in ({"first": 1}, {"last": 4}, {"attended": x}):
-        with pytest.raises(ValueError, match="groups are of all layers"):
-            on.run(x, at, at, on.cache(1, 3), 3, None, causal=True, groups=parts, **wrong)
-    with pytest.raises(ValueError, match="groups are of all layers"):
-        on.run(x, at, at, on.cache(1, 3), 3, None, causal=True, groups=Groups(PARTS["n=4"][:-1]))
+    with pytest.raises(GroupError, match="groups are of all layers; these are of 5, there are 6"):
+        groups.run(on, x, at, at, on.cache(1, 3), 3, None, causal=True)
 
 
 def test_stacked_weights_are_made_once_and_equal_in_half_precision():

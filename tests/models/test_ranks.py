@@ -254,8 +254,8 @@ def test_who_runs_what(layers, size, owners, monkeypatch):
         assert [groups.owner[i] for i in range(len(owners))] == owners
         assert list(groups.held) == [i for i, owner in enumerate(owners) if owner == rank]
         assert list(groups.held.values()) == list(range(len(groups.held)))
-        assert groups.exact().held == groups.held, "in order, by the same ranks"
-        assert all(len(group) == 1 for group in groups.exact().layers)
+        assert groups.in_order().held == groups.held, "in order, by the same ranks"
+        assert all(len(group) == 1 for group in groups.in_order().layers)
         held += groups.held
     assert sorted(held) == list(range(len(owners)))
 
