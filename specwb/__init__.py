@@ -4,7 +4,8 @@ target = specwb.load("lab")
 out = specwb.decode(target, "def fib(n):", method="mcsd", tree=(4, 2, 2), temperature=1.0, seed=0)
 out.text, out.mean_tokens_per_round
 
-Names are imported when they are first used: ``specwb --help`` needs no torch.
+Names and modules (``specwb.figures``, ``specwb.evaluation``, ..) are imported when they are first
+used: ``import specwb`` and ``specwb --help`` need no torch.
 """
 
 from importlib import import_module
@@ -12,12 +13,33 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specwb import analysis as analysis
+    from specwb import drafters as drafters
+    from specwb import evaluation as evaluation
+    from specwb import figures as figures
+    from specwb import models as models
+    from specwb import reproduce as reproduce
+    from specwb import training as training
+    from specwb import verify as verify
+    from specwb import widgets as widgets
     from specwb.custom_generate import UnsupportedGeneration, hf
     from specwb.drafters.base import Drafter
     from specwb.engine import Clock, DraftError, Output, decode, rounds
+    from specwb.errors import SpecwbError
     from specwb.evaluation.check import check
     from specwb.evaluation.compare import compare
-    from specwb.flow import Draft, Exactness, Law, LawMismatch, State, Step
+    from specwb.extras import MissingExtra
+    from specwb.flow import (
+        BrokenLaw,
+        Draft,
+        Exactness,
+        Law,
+        LawMismatch,
+        Scores,
+        State,
+        Step,
+        Verdict,
+    )
     from specwb.inputs import PromptError
     from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
     from specwb.models.backbone import UnsupportedModel
@@ -27,6 +49,7 @@ if TYPE_CHECKING:
     from specwb.probability import Sampling
     from specwb.trace import explain
     from specwb.tree import Tree
+    from specwb.verify import RULES, NodeRule, Rule
 
 __version__ = "0.1.0"
 
@@ -36,12 +59,30 @@ _PLACES = {
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
     "engine": ("Clock", "DraftError", "Output", "decode", "rounds"),
+    "errors": ("SpecwbError",),
     "evaluation.check": ("check",),
     "evaluation.compare": ("compare",),
-    "flow": ("Draft", "Exactness", "Law", "LawMismatch", "State", "Step"),
+    "extras": ("MissingExtra",),
+    "flow": (
+        "BrokenLaw",
+        "Draft",
+        "Exactness",
+        "Law",
+        "LawMismatch",
+        "Scores",
+        "State",
+        "Step",
+        "Verdict",
+    ),
     "inputs": ("PromptError",),
     "methods": (
-        "METHODS", "Method", "MethodError", "citation", "method", "register", "unregister",
+        "METHODS",
+        "Method",
+        "MethodError",
+        "citation",
+        "method",
+        "register",
+        "unregister",
     ),
     "models.backbone": ("UnsupportedModel",),
     "models.load": ("LoadError", "load"),
@@ -50,11 +91,26 @@ _PLACES = {
     "probability": ("Sampling",),
     "trace": ("explain",),
     "tree": ("Tree",),
-}  # fmt: skip
+    "verify": ("RULES", "NodeRule", "Rule"),
+}
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
+# what an editor offers beside the names; every other module of the package is found as well
+_MODULES = (
+    "analysis",
+    "drafters",
+    "evaluation",
+    "figures",
+    "models",
+    "reproduce",
+    "training",
+    "verify",
+    "widgets",
+)
 
 __all__ = [
     "METHODS",
+    "RULES",
+    "BrokenLaw",
     "Clock",
     "Draft",
     "DraftError",
@@ -65,16 +121,22 @@ __all__ = [
     "LoadError",
     "Method",
     "MethodError",
+    "MissingExtra",
+    "NodeRule",
     "Noise",
     "Output",
     "PromptError",
+    "Rule",
     "Sampling",
+    "Scores",
+    "SpecwbError",
     "State",
     "Step",
     "Target",
     "Tree",
     "UnsupportedGeneration",
     "UnsupportedModel",
+    "Verdict",
     "check",
     "citation",
     "compare",
@@ -92,13 +154,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """A public name, or a module of the package (``specwb.figures``)."""
     if name in _PLACE_OF:
-        found = getattr(import_module(f"specwb.{_PLACE_OF[name]}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"specwb.{_PLACE_OF[name]}"), name)
+        globals()[name] = value
+        return value
     if not name.startswith("_") and find_spec(f"specwb.{name}") is not None:
         return import_module(f"specwb.{name}")
     raise AttributeError(f"module 'specwb' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -35,6 +35,8 @@ from specwb.commands.shared import (
     wide,
 )
 from specwb.commands.train import train
+from specwb.errors import SpecwbError
+from specwb.extras import require
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -185,7 +187,7 @@ def compare(
         if path is not None and option not in piped:
             report.check_path(path, option)
     if html_file is not None:
-        report.check_plotly()
+        require("--html", "notebooks", "plotly")
     use_threads(threads)
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
@@ -347,7 +349,7 @@ def main() -> None:
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")):
             fail(error.format_message() if hasattr(error, "format_message") else str(error))
-        if not isinstance(error, (ValueError, OSError)) and not isinstance(error, others()):
+        if not isinstance(error, (SpecwbError, ValueError, OSError)) and not out_of_memory(error):
             raise
         fail(str(error))
     if code == 130:
@@ -363,15 +365,12 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def others() -> tuple[type[Exception], ...]:
-    """Errors that say what is wrong, of kinds that are imported when there is one: torch takes
-    seconds, and a wrong option needs none."""
+def out_of_memory(error: Exception) -> bool:
+    """Did a device run out of memory? torch is imported here alone: it takes seconds, and a wrong
+    option needs none of it."""
     import torch
 
-    from specwb.models.ranks import RanksError
-    from specwb.training.fit import TrainingError
-
-    return TrainingError, RanksError, torch.OutOfMemoryError
+    return isinstance(error, torch.OutOfMemoryError)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from transformers import (
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, logits_process
 
 from specwb.engine import rounds
+from specwb.errors import SpecwbError
 from specwb.flow import Draft, Scores, State
 from specwb.methods import Method, read_spec
 from specwb.methods import method as make_method
@@ -54,7 +55,7 @@ _IGNORED = {
 }  # fmt: skip
 
 
-class UnsupportedGeneration(ValueError):
+class UnsupportedGeneration(SpecwbError, ValueError):
     """Something asked of ``generate`` that this decoding does not do, refused by name before any work."""
 
 

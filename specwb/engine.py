@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
+from specwb.errors import SpecwbError
 from specwb.flow import Draft, Law, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
 from specwb.inputs import (
@@ -49,7 +50,7 @@ __all__ = [
 Rescore = Callable[[State, Draft, Scores], Scores]
 
 
-class DraftError(ValueError):
+class DraftError(SpecwbError, ValueError):
     """A drafter proposed something that is no draft, or tokens that are no ids."""
 
 

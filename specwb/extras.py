@@ -7,19 +7,39 @@ import importlib.util
 import re
 from pathlib import Path
 
+from specwb.errors import SpecwbError
+
+
+class MissingExtra(SpecwbError, ImportError):
+    """A part of specwb needs a package that is not installed; ``name`` is the package."""
+
 
 def how(extra: str) -> str:
-    """The command that installs an extra: from the checkout this is, otherwise its packages one by one, since no index has specwb."""
+    """The command that installs an extra.
+
+    From a checkout it installs the checkout with the extra. Otherwise it names the extra's packages
+    one by one, since no index has specwb.
+    """
     checkout = Path(__file__).resolve().parents[1]
     if (checkout / "pyproject.toml").is_file():
         return f"pip install -e '{checkout}[{extra}]'"
     needed = importlib.metadata.requires("specwb") or []
-    own = [line.partition(";")[0].strip() for line in needed if re.search(rf"extra == ['\"]{extra}['\"]", line)]
-    return "pip install " + " ".join(f"'{package}'" for package in own)
+    marker = re.compile(rf"extra == ['\"]{extra}['\"]")
+    packages = [line.partition(";")[0].strip() for line in needed if marker.search(line)]
+    return "pip install " + " ".join(f"'{package}'" for package in packages)
 
 
 def require(what: str, extra: str, *packages: str) -> None:
-    """Raises ImportError where a package that ``what`` needs is missing, with the command that brings it."""
+    """Check that the packages are installed.
+
+    Args:
+        what: the part of specwb that needs them, as the message names it.
+        extra: the extra of this package that brings them.
+        packages: their names as they are imported.
+    Raises:
+        MissingExtra: one is not installed; the message has the command that brings it.
+    """
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise ImportError(f"{what} needs {package}, which the extra '{extra}' brings: {how(extra)}", name=package)
+            brought = f"which the extra '{extra}' brings: {how(extra)}"
+            raise MissingExtra(f"{what} needs {package}, {brought}", name=package)

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specwb.errors import SpecwbError
 
-class DataError(ValueError):
+
+class DataError(SpecwbError, ValueError):
     """A data file is missing, unreachable or not the file its checksum names."""
 
 
@@ -252,7 +254,8 @@ def _download(name: str, remote: Remote) -> Path:
     try:
         import pooch
     except ImportError as error:
-        raise DataError(f"{name}: {where}, and a download needs pooch: pip install pooch") from error
+        extras = "which the extras 'notebooks' and 'train' bring: pip install pooch"
+        raise DataError(f"{name}: {where}, and a download needs pooch, {extras}") from error
     log = pooch.get_logger()
     level = log.level
     log.setLevel("WARNING")  # it announces every download; an error should stay one line

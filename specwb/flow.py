@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from specwb.errors import SpecwbError
 from specwb.mask import tree_mask
 from specwb.probability import Sampling
 from specwb.tree import Tree
@@ -32,11 +33,11 @@ class Law(Enum):
     ROOTS = "several tokens drawn from the target's own law, of which one stays, and candidates below them"
 
 
-class LawMismatch(ValueError):
+class LawMismatch(SpecwbError, ValueError):
     """A verification rule was put with a drafter whose candidates it is not lossless for."""
 
 
-class BrokenLaw(ValueError):
+class BrokenLaw(SpecwbError, ValueError):
     """There is no law to draw from: probabilities that are NaN or have no mass."""
 
 

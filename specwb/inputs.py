@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.errors import SpecwbError
+
 if TYPE_CHECKING:
     from specwb.models.target import Target
 
@@ -20,7 +22,7 @@ Prompts = Prompt | Sequence[Prompt] | Mapping[str, Any] | Tensor | np.ndarray
 """One prompt, a batch of them, or what a tokenizer returned (``input_ids``, ``attention_mask``)."""
 
 
-class PromptError(ValueError):
+class PromptError(SpecwbError, ValueError):
     """A prompt that cannot be decoded: empty, too long, no ids, or text without a tokenizer."""
 
 

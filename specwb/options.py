@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typing
 
+from specwb.errors import SpecwbError
 from specwb.inputs import integer
 from specwb.tree import Tree
 
 
-class MethodError(ValueError):
+class MethodError(SpecwbError, ValueError):
     """Unknown method, rule or option, or a value that cannot be used."""
 
 

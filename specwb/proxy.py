@@ -15,13 +15,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from specwb.errors import SpecwbError
+
 BACKOFF = 0.4  # Brants et al. 2007, section 4
 ROWS = 10_000  # contexts that are kept for the next time; an early one may have thousands of continuations
 
 Context = tuple[int, ...]
 
 
-class NGramError(ValueError):
+class NGramError(SpecwbError, ValueError):
     """A model of n-grams cannot be counted, or its file or package cannot be used."""
 
 

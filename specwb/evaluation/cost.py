@@ -20,6 +20,7 @@ import torch
 from specwb.analysis import expected_rounds, tree_reach
 from specwb.drafters.base import Drafter
 from specwb.engine import Prompt, rounds, token_rows
+from specwb.errors import SpecwbError
 from specwb.flow import Draft, Exactness, State
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -28,7 +29,7 @@ from specwb.noise import Noise
 from specwb.tree import Tree
 
 
-class CostError(ValueError):
+class CostError(SpecwbError, ValueError):
     """Measured times that no prediction can be made from."""
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from specwb import files
+from specwb.errors import SpecwbError
 from specwb.inputs import chat, encode
 from specwb.models.load import data_dir
 
 
-class PromptSetError(ValueError):
+class PromptSetError(SpecwbError, ValueError):
     """An unknown prompt set, or a file that is not in a known format."""
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from specwb.evaluation import machine
 from specwb.evaluation.compare import PARTS
-from specwb.extras import require
 from specwb.files import whole_file
 
 if TYPE_CHECKING:
@@ -221,14 +220,6 @@ def check_path(path: Path, option: str) -> None:
     replaced = not real.exists() or real.is_file()
     if not os.access(folder if replaced else real, os.W_OK):
         raise ValueError(f"{option}: {path} cannot be written, no permission{f' in {folder}' if replaced else ''}")
-
-
-def check_plotly() -> None:
-    """Raises ValueError with what to install where plotly is missing."""
-    try:
-        require("--html", "notebooks", "plotly")
-    except ImportError as error:
-        raise ValueError(str(error)) from error
 
 
 def write(text: str, path: Path) -> None:

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from specwb.analysis import choose_tree
+from specwb.errors import SpecwbError
 from specwb.evaluation import machine, report
 from specwb.evaluation.compare import compare, describe, describe_device, versions
 from specwb.evaluation.cost import CostError, CostModel, calibrate
@@ -39,7 +40,7 @@ MISS = 0.15
 """A prediction further off than this is listed by name."""
 
 
-class TuneError(ValueError):
+class TuneError(SpecwbError, ValueError):
     """Too few prompts, or a file that holds no result of this kind."""
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from specwb.errors import SpecwbError
 from specwb.models.cache import KVCache
 from specwb.models.products import product, refresh
 
@@ -28,7 +29,7 @@ Run = Callable[..., tuple[Tensor, Tensor | None]]
 """A forward through all layers, with the parameters and the results of :meth:`Stack.run`."""
 
 
-class UnsupportedModel(ValueError):
+class UnsupportedModel(SpecwbError, ValueError):
     """The backbone does not run this architecture; it is refused by name before any work."""
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specwb.errors import SpecwbError
 from specwb.files import from_json, table, weights_hash
 
 SAFE = ("model.safetensors", "pytorch_model.bin")
@@ -24,7 +25,7 @@ HEADER = 100_000_000  # bytes; the safetensors library reads no longer header ei
 _HUB = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
 
-class LoadError(ValueError):
+class LoadError(SpecwbError, ValueError):
     """A model cannot be loaded, or target and draft do not fit together."""
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from specwb.errors import SpecwbError
 from specwb.models.backbone import Pass, Run, Stack, inverse_rms, rms
 from specwb.models.cache import KVCache
 from specwb.models.products import product
@@ -31,7 +32,7 @@ from specwb.models.products import product
 Layers = tuple[tuple[int, ...], ...]
 
 
-class GroupError(ValueError):
+class GroupError(SpecwbError, ValueError):
     """Layers cannot be grouped in the way that was asked for."""
 
 

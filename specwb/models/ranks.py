@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from specwb.errors import SpecwbError
 from specwb.models.backbone import Pass, Run, Stack, rms
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers
@@ -28,7 +29,7 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 STARTED = "torchrun --nproc_per_node 2 -m specwb parallel"
 
 
-class RanksError(RuntimeError):
+class RanksError(SpecwbError, RuntimeError):
     """A distributed run that cannot begin, or cannot go on because a rank is gone."""
 
 

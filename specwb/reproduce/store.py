@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specwb.errors import SpecwbError
 from specwb.evaluation.compare import describe, describe_device, versions
 from specwb.evaluation.report import check_path, write
 from specwb.files import from_json
@@ -50,7 +51,7 @@ def with_commit(document: dict[str, Any]) -> str:
     return ", ".join(dict.fromkeys([*filter(None, document.get("commit", "").split(", ")), commit()]))
 
 
-class StoreError(ValueError):
+class StoreError(SpecwbError, ValueError):
     """The output file holds something else than the run that is to go on."""
 
 

@@ -80,7 +80,9 @@ def _code(packages: dict[str, str]) -> list[Document]:
     for name, licence in packages.items():
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
-            raise files.DataError(f"package {name!r} of the training recipe is not installed: {how('train')}, or take it out of recipe.toml")
+            missing = f"package {name!r} of the training recipe is not installed"
+            brought = f"the extra 'train' brings it: {how('train')}"
+            raise files.DataError(f"{missing}; {brought}, or take it out of recipe.toml")
         out += _source_files(Path(spec.submodule_search_locations[0]), name, licence, (), never)
     return out
 

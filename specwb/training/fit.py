@@ -22,13 +22,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from specwb.errors import SpecwbError
 from specwb.files import whole_file
 from specwb.training.optim import fast_bfloat16, optimisers
 
 console = Console(stderr=True)
 
 
-class TrainingError(RuntimeError):
+class TrainingError(SpecwbError, RuntimeError):
     """Training cannot start or go on; everything up to the last checkpoint is kept."""
 
 

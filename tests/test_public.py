@@ -1,0 +1,72 @@
+"""The public face: what is found where, what importing it costs, and what its exceptions are."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import specwb
+
+
+def test_the_package_alone_imports_nothing():
+    script = "import sys, specwb; print(*sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert not loaded & {"torch", "transformers", "numpy", "pandas", "plotly", "ipywidgets"}
+    assert {name for name in loaded if name.startswith("specwb")} == {"specwb"}
+
+
+@pytest.mark.parametrize("name", specwb._MODULES)
+def test_modules_are_attributes_and_listed(monkeypatch, name):
+    monkeypatch.delattr(specwb, name, raising=False)  # as if nothing had imported it yet
+    assert getattr(specwb, name).__name__ == f"specwb.{name}"
+    assert name in dir(specwb)
+
+
+def test_what_a_rule_of_ones_own_needs_is_public():
+    assert issubclass(specwb.NodeRule, specwb.Rule)
+    assert all(issubclass(rule, specwb.Rule) for rule in specwb.RULES.values())
+    assert {"path", "accepted"} <= set(inspect.signature(specwb.Verdict).parameters)
+    assert "logits" in inspect.signature(specwb.Scores).parameters
+
+
+def test_signatures_are_complete():
+    """What is not named is an option of the method alone."""
+    every = inspect.signature(specwb.rounds).parameters
+    for function in (specwb.rounds, specwb.decode):
+        given = inspect.signature(function).parameters
+        assert set(every) <= set(given)
+        rest = [
+            n for n, p in given.items() if p.kind is p.VAR_KEYWORD or p.kind is p.VAR_POSITIONAL
+        ]
+        assert rest == ["options"]
+        assert all(p.annotation is not p.empty for n, p in given.items() if n != "options")
+
+
+def test_every_exception_has_one_base_and_a_built_in_one():
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(specwb.__path__, "specwb.")
+        if not found.name.endswith("__main__")
+    ]
+    kinds = {
+        thing
+        for module in modules
+        for thing in vars(module).values()
+        if isinstance(thing, type)
+        and issubclass(thing, BaseException)
+        and thing.__module__.startswith("specwb")
+    }
+    assert len(kinds) > 15
+    for kind in kinds - {specwb.SpecwbError}:
+        assert issubclass(kind, specwb.SpecwbError), kind
+        ours = (specwb.SpecwbError, Exception, BaseException, object)
+        assert any(
+            vars(builtins).get(base.__name__) is base for base in kind.__mro__ if base not in ours
+        )
