@@ -4,6 +4,7 @@
 #   models, a browser, every notebook.
 # make mutants: deliberately wrong engines and drafters, each of which the tests must refute.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
+# make docs: the API reference from the docstrings, build/reference/index.html.
 # make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks.
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ STAMP := $(VENV)/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-all portable mutants gpu lint lab clean
+.PHONY: run test test-slow test-all portable mutants gpu docs lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
@@ -33,6 +34,9 @@ mutants: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py
+
+docs: $(STAMP)
+	$(BIN)/python docs/reference.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,8 +1,10 @@
-"""specwb: a workbench for speculative decoding of language models.
+"""A workbench for speculative decoding of language models.
 
+```python
 target = specwb.load("lab")
 out = specwb.decode(target, "def fib(n):", method="mcsd", tree=(4, 2, 2), temperature=1.0, seed=0)
 out.text, out.mean_tokens_per_round
+```
 
 Names and modules (``specwb.figures``, ``specwb.evaluation``, ..) are imported when they are first
 used: ``import specwb`` and ``specwb --help`` need no torch.

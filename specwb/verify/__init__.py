@@ -1,5 +1,7 @@
 """Verification: from a draft and the target's scores to the accepted path and the closing token, without changing the target's law."""
 
+from importlib import import_module
+
 from specwb.verify.block import Block
 from specwb.verify.coupled import Coupled
 from specwb.verify.gbv import GBV
@@ -22,16 +24,18 @@ RULES: dict[str, type[Rule]] = {
 }
 
 
+# decoding needs neither
+_LATER = {
+    "check_rule": "specwb.verify.production",
+    "distribution_of": "specwb.verify.distribution",
+}
+
+
 def __getattr__(name: str):
-    # decoding needs neither
-    if name == "distribution_of":
-        from specwb.verify.distribution import distribution_of
-
-        return distribution_of
-    if name == "check_rule":
-        from specwb.verify.production import check_rule
-
-        return check_rule
+    if name in _LATER:
+        value = getattr(import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module 'specwb.verify' has no attribute {name!r}")
 
 
