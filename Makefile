@@ -5,7 +5,8 @@
 # make mutants: deliberately wrong engines and drafters, each of which the tests must refute.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
 # make docs: the API reference from the docstrings, build/reference/index.html.
-# make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks.
+# make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks,
+#   served from here, so that their links to theory/ and docs/ open.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +45,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 lab: $(STAMP)
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --notebook-dir=. notebooks/00_welcome.ipynb
 
 # installed again only when what is to be installed has changed
 $(STAMP): pyproject.toml constraints.txt

@@ -55,10 +55,14 @@ playwright = pytest.importorskip("playwright.sync_api")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A JupyterLab server on copies of the notebooks without outputs, with settings of its own and no news dialog."""
+    """JupyterLab as ``make lab`` starts it, on copies of the notebooks without outputs and of the pages
+    that they link to, with settings of its own and no news dialog."""
     home = tmp_path_factory.mktemp("jupyter")
     folder = home / "notebooks"
     folder.mkdir()
+    shutil.copy(ROOT / "README.md", home)
+    for pages in ("theory", "docs"):
+        shutil.copytree(ROOT / pages, home / pages)
     for name in NOTEBOOKS:
         notebook = nbformat.read(ROOT / "notebooks" / name, 4)
         notebook.cells = [c for c in notebook.cells if name not in ONLY or c.id in ONLY[name]]
@@ -81,13 +85,14 @@ def lab(tmp_path_factory):
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "IPYTHONDIR": str(home / "ipython"),
     }  # fmt: skip
+    (made,) = re.findall(r"^lab:.*\n\t\S+jupyter lab (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser", f"--notebook-dir={folder}",
+        sys.executable, "-m", "jupyterlab", *made.split(), "--no-browser", "--allow-root", "--expose-app-in-browser",
         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}",
     ]  # fmt: skip
     log = home / "log.txt"
     with log.open("w") as out:
-        server = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, cwd=folder)
+        server = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, cwd=home)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(240):
@@ -122,8 +127,9 @@ def ran(browser, lab, name):
     page.uncaught = []
     page.on("pageerror", lambda error: page.uncaught.append(str(error)))
     # a workspace of its own: the usual one would open what another page has open as well
-    page.goto(f"{lab}/lab/workspaces/{Path(name).stem}/tree/{name}?token={TOKEN}")
-    page.wait_for_function(f"window.jupyterapp?.shell?.currentWidget?.context?.path == '{name}'", timeout=SECONDS * 1000)
+    path = f"notebooks/{name}"
+    page.goto(f"{lab}/lab/workspaces/{Path(name).stem}/tree/{path}?token={TOKEN}")
+    page.wait_for_function(f"window.jupyterapp?.shell?.currentWidget?.context?.path == '{path}'", timeout=SECONDS * 1000)
     page.wait_for_function(f"{KERNEL}?.status == 'idle' && {KERNEL}.connectionStatus == 'connected'", timeout=SECONDS * 1000)
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells'), 0")
     # done when every cell has run, or when one has failed (the rest is then not run)
@@ -156,6 +162,17 @@ def summary(page) -> re.Match:
     found = ROUND.search(line.inner_text())
     assert found, line.inner_text()
     return found
+
+
+def test_a_link_out_of_the_folder_opens(browser, lab):
+    """It opens the page, typeset, beside the notebook."""
+    page = browser.new_page()
+    page.goto(f"{lab}/lab/workspaces/link/tree/notebooks/{WELCOME}?token={TOKEN}")
+    link = page.locator(".jp-RenderedMarkdown a", has_text="theory").first
+    link.wait_for(timeout=SECONDS * 1000)
+    link.click()
+    page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.context?.path == 'theory/README.md'", timeout=60_000)
+    page.close()
 
 
 @pytest.mark.parametrize("which", ["page", "sampling", "rules", "trees", "heads"])

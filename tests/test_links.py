@@ -1,0 +1,96 @@
+"""Every relative link of the pages and notebooks leads to a file, and its #anchor to a heading."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/*.md", "theory/*.md", "data/*/README.md", "notebooks/*.ipynb")
+    for page in ROOT.glob(pattern)
+)
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+NO_LINKS = re.compile(r"`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$", re.DOTALL)  # code and formulas
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)[^)]*\)|(?:href|src)=\"([^\"]+)\"")
+HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
+
+
+def prose(path: Path) -> str:
+    """The Markdown of a page, or of a notebook's text cells, without blocks of code."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".ipynb":
+        cells = [c for c in json.loads(text)["cells"] if c["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    return FENCED.sub("", text)
+
+
+def links(path: Path) -> list[str]:
+    found = LINK.findall(NO_LINKS.sub("", prose(path)))
+    return [address or attribute for address, attribute in found]
+
+
+def anchors(path: Path) -> set[str]:
+    """What a #fragment may be: GitHub's name of a heading, or JupyterLab's, or an explicit id."""
+    text = prose(path)
+    names = set(re.findall(r"<[^>]+\b(?:id|name)=\"([^\"]+)\"", text))
+    seen: dict[str, int] = {}
+    for heading in HEADING.findall(text):
+        heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        heading = re.sub(r"[`*$]", "", heading)
+        names.add(heading.replace(" ", "-"))
+        name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        names.add(f"{name}-{seen[name]}" if name in seen else name)
+        seen[name] = seen.get(name, 0) + 1
+    return names
+
+
+def broken(path: Path) -> list[str]:
+    """The links of a page that lead nowhere, or out of the repository, which JupyterLab serves."""
+    found = []
+    for link in links(path):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        named = anchor and target.is_file() and target.suffix in (".md", ".ipynb")
+        if not (target.is_relative_to(ROOT) and target.exists()):
+            found.append(link)
+        elif named and anchor not in anchors(target):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    assert broken(path) == []
+
+
+def test_broken_links_are_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr("test_links.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Page 1: what `it` *is*\n## Again\n## Again\n<a id=\"here\"></a>\n"
+        "[a](page.md#page-1-what-it-is) [b](#here) [c](#again-1) [d](https://x.example/y#z)\n"
+        "`[code](nowhere.md)` $q[i](x)$\n```\n[code](nowhere.md)\n```\n"
+        "[e](gone.md) [f](#gone) [g](../outside.md) [h](page.md#again-2)\n<img src=\"gone.png\">\n"
+    )
+    assert broken(page) == ["gone.md", "#gone", "../outside.md", "page.md#again-2", "gone.png"]
+    cells = [
+        {"cell_type": "markdown", "source": ["## 1 Plain\n", "[i](#1-Plain) [j](#2-Plain)"]},
+        {"cell_type": "code", "source": ["[k](gone.md)"]},
+    ]
+    notebook = tmp_path / "notebook.ipynb"
+    notebook.write_text(json.dumps({"cells": cells}))
+    assert broken(notebook) == ["#2-Plain"]
+
+
+def test_make_lab_serves_the_whole_repository():
+    """A server whose root is notebooks/ cannot open ../theory."""
+    (command,) = re.findall(r"^lab:.*\n\t(.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "--notebook-dir=. " in command
+    assert (ROOT / command.split()[-1]).is_file()
