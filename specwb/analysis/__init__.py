@@ -1,13 +1,43 @@
-"""Closed forms of speculative decoding: acceptance, tokens a round, speedup. Neither a model nor the engine is needed.
+"""Closed forms of speculative decoding: acceptance, tokens per decoding step, speedup.
 
-One drafted token and speed (acceptance, cost) and trees: floats, arrays, tensors or fractions; fractions stay fractions, tensors stay tensors,
-lists come back as arrays. Several candidates (rules, transport): float64. Blocks said in one pass (diffusion): tables of fractions. Layers side by
-side (layer_parallel): times and bounds. Proofs: theory/.
+Nothing here needs a model or the engine. Which numbers a function takes and returns depends on
+its file:
+
+* ``acceptance``, ``cost`` (one draft token, speed) and ``trees`` take floats, arrays, tensors or
+  fractions. Fractions stay fractions, tensors stay tensors, and lists come back as arrays.
+* ``rules`` and ``transport`` (several candidates at a node) compute in float64.
+* ``diffusion`` (blocks drafted in one pass) takes tables of fractions.
+* ``layer_parallel`` (layers side by side) gives times and bounds.
+
+The proofs are in theory/.
 """
 
-from specwb.analysis.acceptance import acceptance_rate, acceptance_under_temperature, output_law, residual, simulate
-from specwb.analysis.cost import best_gamma, expected_rounds, expected_tokens, reach, roofline, speedup, tree_reach
-from specwb.analysis.diffusion import adl_trace, argmax_row, best_path, drawn_accepted, expected_accepted, greedy_path, marginals, most_probable
+from specwb.analysis.acceptance import (
+    acceptance_rate,
+    acceptance_under_temperature,
+    output_law,
+    residual,
+    simulate,
+)
+from specwb.analysis.cost import (
+    best_gamma,
+    expected_rounds,
+    expected_tokens,
+    reach,
+    roofline,
+    speedup,
+    tree_reach,
+)
+from specwb.analysis.diffusion import (
+    adl_trace,
+    argmax_row,
+    best_path,
+    drawn_accepted,
+    expected_accepted,
+    greedy_path,
+    marginals,
+    most_probable,
+)
 from specwb.analysis.layer_parallel import (
     Span,
     apart,
@@ -42,7 +72,15 @@ from specwb.analysis.rules import (
     top_and_sample_rate,
 )
 from specwb.analysis.transport import optimum, optimum_by_subsets, optimum_lp
-from specwb.analysis.trees import best_tree, choose_tree, dynamic_tree, expected_point, frontier, grow_tree, path_values
+from specwb.analysis.trees import (
+    best_tree,
+    choose_tree,
+    dynamic_tree,
+    expected_point,
+    frontier,
+    grow_tree,
+    path_values,
+)
 
 __all__ = [
     "DRAWN",

@@ -1,4 +1,8 @@
-"""One drafted token at one place: how often it is accepted, what is left for the closing token, what comes out."""
+"""One draft token: how often it is accepted, what the bonus token is drawn from, what comes out.
+
+``p`` is the target's distribution of the next token and ``q`` the draft's, both after temperature
+and filters.
+"""
 
 from __future__ import annotations
 
@@ -11,94 +15,142 @@ from torch import Tensor
 from specwb.probability import inverse_cdf
 from specwb.verify.rejection import Rejection
 
-Laws = Any
-"""``[..., V]`` probabilities: a tensor, an array, or a list (of floats or of fractions, which stay exact)."""
+Distribution = Any
+"""Probabilities ``[..., V]``: a tensor, an array, or a list of floats or of fractions, which stay
+exact."""
 
 
-def _pair(p: Laws, q: Laws) -> tuple[Any, Any, Any]:
-    """p and q as tensors or arrays, and the module whose ``minimum`` and ``where`` they take."""
-    xp = torch if isinstance(p, Tensor) and isinstance(q, Tensor) else np
-    if xp is np:
-        p, q = np.asarray(p), np.asarray(q)  # fractions become an array of objects and stay fractions
-    if p.ndim == 0 or p.shape != q.shape or p.shape[-1] == 0:
-        raise ValueError(f"p and q must be laws over the same tokens, [..., V] each; got shapes {list(p.shape)} and {list(q.shape)}")
-    return p, q, xp
+def acceptance_rate(p: Distribution, q: Distribution) -> Any:
+    """A token drawn from q is accepted with probability ``alpha = sum min(p, q) = 1 - TV(p, q)``.
 
-
-def acceptance_rate(p: Laws, q: Laws) -> Any:
-    """A token drawn from q is accepted with probability ``alpha = sum min(p, q) = 1 - TV(p, q)``, and no lossless rule accepts more.
+    No lossless rule accepts more.
 
     Args:
-        p, q: target's and draft's laws ``[..., V]``, both after temperature and filters.
-    Returns: ``[...]``.
+        p: The target's distribution ``[..., V]``, after temperature and filters.
+        q: The draft's distribution ``[..., V]``, after temperature and filters.
+    Returns:
+        alpha ``[...]``.
     Raises:
-        ValueError: the shapes differ.
+        ValueError: The shapes differ.
     Source: Leviathan et al. 2023, theorem 3.5 and corollary 3.6; proof in theory/02_acceptance.md.
     """
-    p, q, xp = _pair(p, q)
+    p, q, xp = _arrays(p, q)
     return xp.minimum(p, q).sum(-1)
 
 
-def residual(p: Laws, q: Laws) -> Any:
-    """After a rejection the closing token has law ``(p - q)+ / sum (p - q)+``; p itself where ``p = q``, as nothing is rejected there.
+def residual(p: Distribution, q: Distribution) -> Any:
+    """After a rejection the bonus token is drawn from ``(p - q)+ / sum (p - q)+``.
+
+    Where ``p = q`` the result is p itself, as nothing is rejected there.
 
     Args:
-        p, q: laws ``[..., V]``.
-    Returns: ``[..., V]``.
+        p: The target's distribution ``[..., V]``.
+        q: The draft's distribution ``[..., V]``.
+    Returns:
+        The residual distribution ``[..., V]``.
     Raises:
-        ValueError: the shapes differ.
+        ValueError: The shapes differ.
     """
-    p, q, xp = _pair(p, q)
-    left = p - xp.minimum(p, q)
-    mass = left.sum(-1, keepdims=True)
-    return xp.where(mass > 0, left / xp.where(mass > 0, mass, 1), p)
+    p, q, xp = _arrays(p, q)
+    excess = p - xp.minimum(p, q)
+    mass = excess.sum(-1, keepdims=True)
+    return xp.where(mass > 0, excess / xp.where(mass > 0, mass, 1), p)
 
 
-def output_law(p: Laws, q: Laws) -> Any:
-    """The law of the token that comes out, put together from its two ways: ``min(p, q) + (1 - alpha) residual``. It equals p.
+def output_law(p: Distribution, q: Distribution) -> Any:
+    """The token that comes out has distribution ``min(p, q) + (1 - alpha) residual``, which is p.
+
+    The two terms are its two ways: the draft token is accepted, or it is rejected and the bonus
+    token comes out.
 
     Args:
-        p, q: laws ``[..., V]``.
-    Returns: ``[..., V]``.
+        p: The target's distribution ``[..., V]``.
+        q: The draft's distribution ``[..., V]``.
+    Returns:
+        The distribution of the output ``[..., V]``, put together from the two terms.
+    Raises:
+        ValueError: The shapes differ.
     """
-    p, q, xp = _pair(p, q)
+    p, q, xp = _arrays(p, q)
     accepted = xp.minimum(p, q)
-    return accepted + (1 - accepted.sum(-1, keepdims=True)) * residual(p, q)
+    rejected = 1 - accepted.sum(-1, keepdims=True)
+    return accepted + rejected * residual(p, q)
 
 
-def acceptance_under_temperature(target_logits: Tensor, draft_logits: Tensor, temperature: float) -> Tensor:
-    """Acceptance when target and draft are sampled at the same temperature: ``1 - TV(softmax(z / T), softmax(w / T))``.
+def acceptance_under_temperature(
+    target_logits: Tensor, draft_logits: Tensor, temperature: float
+) -> Tensor:
+    """The acceptance rate at temperature T is ``1 - TV(softmax(z / T), softmax(w / T))``.
 
-    It tends to 1 as T grows and to "the two argmaxes agree" (0 or 1) as T falls, and need not be monotone between.
+    Target and draft are sampled at the same temperature. The rate tends to 1 as T grows and to
+    "the two argmaxes agree" (0 or 1) as T falls, and it need not be monotone between.
 
     Args:
-        target_logits, draft_logits: ``z``, ``w`` of shape ``[..., V]``. temperature: T > 0.
-    Returns: ``[...]``, float64.
+        target_logits: ``z``, the target's logits ``[..., V]``.
+        draft_logits: ``w``, the draft's logits ``[..., V]``.
+        temperature: T > 0.
+    Returns:
+        The acceptance rate ``[...]`` in float64.
     Raises:
         ValueError: T <= 0, or the shapes differ.
     """
     if not temperature > 0:
-        raise ValueError(f"temperature must be > 0, got {temperature}; at 0 a token is accepted iff it is the target's argmax")
-    p, q = ((torch.as_tensor(z, dtype=torch.float64) / temperature).softmax(-1) for z in (target_logits, draft_logits))
+        raise ValueError(
+            f"temperature must be > 0, got {temperature}; "
+            "at 0 a token is accepted iff it is the target's argmax"
+        )
+    p, q = (
+        (torch.as_tensor(logits, dtype=torch.float64) / temperature).softmax(-1)
+        for logits in (target_logits, draft_logits)
+    )
     return acceptance_rate(p, q)
 
 
-def simulate(p: Laws, q: Laws, draws: int, seed: int = 0) -> tuple[np.ndarray, int]:
-    """Draw, verify and close ``draws`` times with the rule that decodes (:class:`specwb.verify.Rejection`).
+def simulate(p: Distribution, q: Distribution, draws: int, seed: int = 0) -> tuple[np.ndarray, int]:
+    """Draw a draft token, verify it and draw the bonus token, ``draws`` times.
+
+    The rule is the one that decodes, :class:`specwb.verify.Rejection`.
 
     Args:
-        p, q: laws ``[V]``. draws: how many, >= 1. seed: of the random numbers.
-    Returns: how often each token came out ``[V]``, and how many drafted tokens were accepted.
+        p: The target's distribution ``[V]``.
+        q: The draft's distribution ``[V]``.
+        draws: How many times, >= 1.
+        seed: Seed of the random numbers.
+    Returns:
+        How often each token came out ``[V]``, and how many draft tokens were accepted.
     Raises:
-        ValueError: not two laws over the same tokens, or draws < 1.
+        ValueError: p and q are no distributions over the same tokens, or draws < 1.
     """
-    a, b = (law.double().cpu() if isinstance(law, Tensor) else torch.tensor(law.astype(float)) for law in _pair(p, q)[:2])
-    if a.ndim != 1 or draws < 1:
-        raise ValueError(f"simulate takes two laws [V] and draws >= 1, got shape {list(a.shape)} and draws={draws}")
+    p, q = (
+        x.double().cpu() if isinstance(x, Tensor) else torch.tensor(x.astype(float))
+        for x in _arrays(p, q)[:2]
+    )
+    if p.ndim != 1 or draws < 1:
+        raise ValueError(
+            f"simulate takes two distributions [V] and draws >= 1, "
+            f"got shape {list(p.shape)} and draws={draws}"
+        )
     generator = torch.Generator().manual_seed(seed)
-    drafting, accepting, closing = torch.rand(3, draws, dtype=torch.float64, generator=generator)
-    rows = a.expand(draws, -1), b.expand(draws, -1)
-    x = inverse_cdf(rows[1], drafting)[:, None]
-    choice, rest = Rejection().node(*rows, x, torch.ones_like(x, dtype=torch.bool), accepting[:, None])
-    out = torch.where(choice == 0, x[:, 0], inverse_cdf(rest, closing))
-    return torch.bincount(out, minlength=len(a)).numpy(), int((choice == 0).sum())
+    # drafting, accepting and the bonus token never share noise
+    u_draft, u_accept, u_bonus = torch.rand(3, draws, dtype=torch.float64, generator=generator)
+    p_rows, q_rows = p.expand(draws, -1), q.expand(draws, -1)
+    token = inverse_cdf(q_rows, u_draft)[:, None]
+    all_valid = torch.ones_like(token, dtype=torch.bool)
+    choice, rest = Rejection().node(p_rows, q_rows, token, all_valid, u_accept[:, None])
+    accepted = choice == 0
+    output = torch.where(accepted, token[:, 0], inverse_cdf(rest, u_bonus))
+    return torch.bincount(output, minlength=len(p)).numpy(), int(accepted.sum())
+
+
+def _arrays(p: Distribution, q: Distribution) -> tuple[Any, Any, Any]:
+    """p and q as tensors or arrays, and the module whose ``minimum`` and ``where`` they take."""
+    xp = torch if isinstance(p, Tensor) and isinstance(q, Tensor) else np
+    if xp is np:
+        # fractions become an array of objects and stay fractions
+        p, q = np.asarray(p), np.asarray(q)
+    if p.ndim == 0 or p.shape != q.shape or p.shape[-1] == 0:
+        raise ValueError(
+            "p and q must be distributions over the same tokens, [..., V] each; "
+            f"got shapes {list(p.shape)} and {list(q.shape)}"
+        )
+    return p, q, xp

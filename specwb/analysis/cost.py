@@ -1,7 +1,8 @@
-"""From acceptance to tokens a round, and from there to speed.
+"""From acceptance to tokens per decoding step, and from there to speed.
 
-A round drafts gamma tokens and always adds one closing token. ``reach[d]`` is the probability that at least d drafted tokens are
-accepted; everything else follows from it: tau = sum of reach, and P(round adds k tokens) = reach[k - 1] - reach[k].
+A decoding step drafts gamma tokens and always adds one bonus token. ``reach[d]`` is the
+probability that at least d draft tokens are accepted, and everything else follows from it:
+tau = sum of reach, and P(a step adds k tokens) = reach[k - 1] - reach[k].
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ from specwb.analysis.trees import path_values
 from specwb.verify.exact import depths
 
 Cost = float | Callable[[int], float]
-
-
-def _chain(gamma: int) -> None:
-    if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0:
-        raise ValueError(f"gamma must be an integer >= 0, got {gamma!r}")
+"""Time of a target pass over gamma + 1 tokens over its time for one: a number, or a function of
+gamma."""
 
 
 def expected_tokens(alpha: Any, gamma: int) -> Any:
-    """If each drafted token is accepted with probability alpha, independently, a round adds ``tau = (1 - alpha^(gamma+1)) / (1 - alpha)`` tokens.
+    """A decoding step adds ``tau = (1 - alpha^(gamma+1)) / (1 - alpha)`` tokens on average.
 
-    Computed as ``1 + alpha + .. + alpha^gamma``, which also holds at alpha = 1 and keeps fractions exact.
+    Each draft token is taken to be accepted with probability alpha, independently of the others.
+    The sum is computed as ``1 + alpha + .. + alpha^gamma``, which also holds at alpha = 1 and
+    keeps fractions exact.
 
     Args:
-        alpha: acceptance rate, a number or an array. gamma: drafted tokens a round, 0 for plain decoding.
-    Returns: tau, the closing token included; like alpha.
+        alpha: Acceptance rate, a number or an array.
+        gamma: Draft tokens per step, 0 for plain decoding.
+    Returns:
+        tau, the bonus token included, of the same kind as alpha.
     Raises:
         ValueError: gamma is not an integer >= 0, or a number alpha is outside 0..1.
     Source: Leviathan et al. 2023, equation (1). Its limits: theory/03_speed.md, theorem 3.2.
     """
-    _chain(gamma)
+    _check_gamma(gamma)
     if not hasattr(alpha, "shape") and not 0 <= alpha <= 1:
         raise ValueError(f"alpha must be in 0..1, got {alpha}")
     total = alpha * 0 + 1
@@ -44,16 +46,19 @@ def expected_tokens(alpha: Any, gamma: int) -> Any:
 
 
 def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
-    """Tokens a second over plain decoding's: ``S = tau / (gamma c + v)``.
+    """Tokens per second over plain decoding's are ``S = tau / (gamma c + v)``.
 
     Args:
-        alpha, gamma: as in :func:`expected_tokens`.
-        c: time of one draft step over time of one target step.
-        v: time of a target pass over gamma + 1 tokens over its time for one token. The usual model has v = 1, which is true where
-            reading the weights takes all the time (a GPU at batch 1) and false where arithmetic does (a CPU, a large batch).
-    Returns: S; > 1 is faster.
+        alpha: Acceptance rate, as in :func:`expected_tokens`.
+        gamma: Draft tokens per step, as in :func:`expected_tokens`.
+        c: Time of one draft step over the time of one target step.
+        v: Time of a target pass over gamma + 1 tokens over its time for one token. The usual model
+            has v = 1, which is true where reading the weights takes all the time (a GPU at batch 1)
+            and false where arithmetic does (a CPU, a large batch).
+    Returns:
+        S; drafting is faster where S > 1.
     Raises:
-        ValueError: a number c < 0 or v <= 0, or as :func:`expected_tokens`.
+        ValueError: A number c < 0 or v <= 0, or as :func:`expected_tokens`.
     Source: Leviathan et al. 2023, theorem 3.8. Differs from the paper in: v.
     """
     if (not hasattr(c, "shape") and c < 0) or (not hasattr(v, "shape") and v <= 0):
@@ -62,34 +67,54 @@ def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
 
 
 def best_gamma(alpha: Any, c: Any, v: Cost = 1, most: int = 32) -> int:
-    """The gamma in 0..most of the largest :func:`speedup`, the smallest of equals; 0 means that drafting does not pay.
+    """The gamma in 0..most with the largest :func:`speedup`, the smallest of equals.
 
-    With v = 1, c > 0 and alpha < 1 the speedup rises, then falls, so the first gamma with
-    ``alpha^(gamma+1) <= c S(gamma)`` is the best one, and drafting pays iff alpha > c.
+    A result of 0 means that drafting does not pay. With v = 1, c > 0 and alpha < 1 the speedup
+    rises, then falls, so the first gamma with ``alpha^(gamma+1) <= c S(gamma)`` is the best one,
+    and drafting pays iff alpha > c.
 
     Args:
-        alpha, c: numbers, as in :func:`speedup`. v: a number, or a function of gamma with v(0) = 1. most: where to stop looking.
+        alpha: Acceptance rate, a number, as in :func:`speedup`.
+        c: Time of a draft step, a number, as in :func:`speedup`.
+        v: A number, or a function of gamma with v(0) = 1.
+        most: The largest gamma that is looked at.
+    Raises:
+        ValueError: ``most`` is not an integer >= 0, or as :func:`speedup`.
     """
-    _chain(most)
-    return max(range(most + 1), key=lambda g: speedup(alpha, g, c, v(g) if callable(v) else (v if g else 1)))
+    _check_gamma(most)
+
+    def scoring_time(gamma: int) -> float:
+        if callable(v):
+            return v(gamma)
+        # gamma = 0 is plain decoding, which scores one token whatever the price of scoring more
+        return v if gamma else 1
+
+    return max(range(most + 1), key=lambda gamma: speedup(alpha, gamma, c, scoring_time(gamma)))
 
 
 def roofline(gamma: int, batch: int, balance: float) -> float:
-    """v of a target pass that takes as long as the slower of reading the weights once and computing its tokens:
-    ``v(gamma) = max(n*, B (gamma + 1)) / max(n*, B)``.
+    """A roofline gives ``v(gamma) = max(n*, B (gamma + 1)) / max(n*, B)``.
 
-    1 while ``B (gamma + 1) <= n*``; ``gamma + 1`` from ``B >= n*`` on, where no draft can pay.
+    A target pass takes as long as the slower of reading the weights once and computing its
+    tokens. v is 1 while ``B (gamma + 1) <= n*``, and ``gamma + 1`` from ``B >= n*`` on, where no
+    draft can pay.
 
     Args:
-        gamma: drafted tokens a round. batch: rows B, >= 1.
-        balance: n* > 0, the number of tokens whose arithmetic takes as long as reading the weights (some hundreds on a GPU, a few on a CPU).
+        gamma: Draft tokens per step.
+        batch: Rows B, >= 1.
+        balance: n* > 0, the number of tokens whose arithmetic takes as long as reading the weights
+            (some hundreds on a GPU, a few on a CPU).
+    Returns:
+        v, the time of a target pass over gamma + 1 tokens a row over its time for one token a row.
     Raises:
-        ValueError: an argument out of range.
+        ValueError: An argument is out of range.
     Source: Williams et al., "Roofline" (2009); attention and its cache are left out.
     """
-    _chain(gamma)
+    _check_gamma(gamma)
     if batch < 1 or not balance > 0:
-        raise ValueError(f"batch must be >= 1 and balance > 0, got batch={batch}, balance={balance}")
+        raise ValueError(
+            f"batch must be >= 1 and balance > 0, got batch={batch}, balance={balance}"
+        )
     return max(balance, batch * (gamma + 1)) / max(balance, batch)
 
 
@@ -97,46 +122,69 @@ def reach(rates: Sequence[Any]) -> list[Any]:
     """A chain reaches depth d with probability ``rate_1 .. rate_d``.
 
     Args:
-        rates: for each depth the probability that its token is accepted, given that all before it were.
-    Returns: ``[1, rate_1, rate_1 rate_2, ..]``; its sum is tau, its sum without the 1 the expected number of accepted tokens.
+        rates: For each depth the probability that its token is accepted, given that all before it
+            were.
+    Returns:
+        ``[1, rate_1, rate_1 rate_2, ..]``. Its sum is tau, and its sum without the 1 is the
+        expected number of accepted tokens.
     """
     return list(accumulate(rates, mul, initial=1))
 
 
 def tree_reach(rates: Sequence[Any], parents: Sequence[int]) -> list[Any]:
-    """A tree reaches depth d with probability ``sum over its nodes of depth d of the product of rates along the path``.
+    """A tree reaches depth d with the sum of its nodes' :func:`path_values` at depth d.
 
-    It takes acceptance to depend on a node's depth and rank among its siblings only, not on the tokens or on which sibling was accepted above
-    it. Without replacement a candidate's test does not depend on the candidates after it, so rates of a wide tree hold for a narrower one.
+    The value of a node is the product of the rates along its path. This takes acceptance to depend
+    on a node's depth and rank among its siblings only, not on the tokens or on which sibling was
+    accepted above it. Without replacement a candidate's test does not depend on the candidates
+    after it, so rates of a wide tree hold for a narrower one.
 
     Args:
-        rates: ``rates[d - 1][r]`` is the probability that at depth d the child of rank r (0 first) is the one accepted, given that its
-            parent was; or ``rates[r]``, the same at every depth.
-        parents: the tree, -1 for the root (node 0), siblings in drawing order; ``Tree.host[0]``.
-    Returns: ``[1, P(at least one accepted), ..]``; its sum is tau.
+        rates: ``rates[d - 1][r]`` is the probability that at depth d the child of rank r (0 first)
+            is the one accepted, given that its parent was; or ``rates[r]``, the same at every
+            depth.
+        parents: The tree, -1 for the root (node 0), siblings in drawing order; ``Tree.host[0]``.
+    Returns:
+        ``[1, P(at least one accepted), ..]``, whose sum is tau.
     Raises:
-        ValueError: not a tree, or rates for fewer depths or ranks than it has.
-    Source: the positional acceptance assumption of Sequoia (Chen et al. 2402.12374). Differs from it in: rates by depth.
+        ValueError: ``parents`` is not a tree, or has depths or ranks without a rate.
+    Source: the positional acceptance assumption of Sequoia (Chen et al. 2402.12374). Differs from
+        it in: rates by depth.
     """
     depth = depths(parents)
+    values = path_values(rates, parents)
     total: list[Any] = [1] + [0] * max(depth)
-    for d, value in zip(depth[1:], path_values(rates, parents)[1:], strict=True):
+    for d, value in zip(depth[1:], values[1:], strict=True):
         total[d] = total[d] + value
     return total
 
 
 def expected_rounds(reached: Sequence[Any], tokens: int) -> Any:
-    """How many rounds it takes to add ``tokens`` tokens, the last block cut short: ``m(n) = 1 + sum_k P(k) m(n - k)``, m(n) = 0 for n <= 0.
+    """Decoding n tokens takes ``m(n) = 1 + sum_k P(k) m(n - k)`` steps, m(n) = 0 for n <= 0.
 
-    At least tokens / tau, since what the last round adds beyond the limit is lost. Rounds are taken as independent.
+    P(k) is the probability that a step adds k tokens, and the last block is cut short. m(n) is at
+    least tokens / tau, since what the last step adds beyond the limit is lost. Steps are taken as
+    independent.
 
     Args:
-        reached: what :func:`reach` or :func:`tree_reach` returns. tokens: how many are wanted, >= 0.
+        reached: What :func:`reach` or :func:`tree_reach` returns.
+        tokens: How many tokens are wanted, >= 0.
+    Returns:
+        The expected number of decoding steps.
+    Raises:
+        ValueError: tokens < 0.
     """
     if tokens < 0:
         raise ValueError(f"tokens must be >= 0, got {tokens}")
-    chance = [a - b for a, b in zip(reached, [*reached[1:], 0], strict=True)]  # of adding 1, 2, .. tokens
-    rounds: list[Any] = [0]
+    # P(k) for k = 1, 2, ..
+    added = [a - b for a, b in zip(reached, [*reached[1:], 0], strict=True)]
+    steps: list[Any] = [0]
     for n in range(1, tokens + 1):
-        rounds.append(1 + sum(p * rounds[n - k] for k, p in enumerate(chance, 1) if k <= n))
-    return rounds[tokens]
+        onward = sum(p * steps[n - k] for k, p in enumerate(added, 1) if k <= n)
+        steps.append(1 + onward)
+    return steps[tokens]
+
+
+def _check_gamma(gamma: int) -> None:
+    if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0:
+        raise ValueError(f"gamma must be an integer >= 0, got {gamma!r}")

@@ -1,9 +1,13 @@
-"""Drafts that are said in one pass, exactly, on tables: what the row of first choices keeps, what a path keeps, what drawing keeps, and how a
-draft's length adapts.
+"""Blocks drafted in one pass, computed exactly on tables.
 
-A block is the joint law of the next k tokens given the text: ``{tokens: probability}``, every key of length k, what is missing has probability 0;
-``specwb.verify.exact.target_law`` makes one of a model. Fractions stay fractions, floats stay floats. ``p(x^j)`` is the probability of the first j
-tokens of x. What is proved of these functions is in theory/11_diffuspec.md.
+How much of a draft is accepted on average where the draft is the row of most probable tokens, a
+path found by a search, or tokens drawn position by position; and how the length of a draft adapts.
+
+A block is the joint distribution of the next k tokens given the text: ``{tokens: probability}``.
+Every key has length k, and what is missing has probability 0;
+``specwb.verify.exact.target_law`` makes a block of a model. Fractions stay fractions, floats stay
+floats. ``p(x^j)`` is the probability of the first j tokens of x. What is proved of these functions
+is in theory/11_diffuspec.md.
 """
 
 from __future__ import annotations
@@ -16,40 +20,56 @@ from typing import NamedTuple
 
 Tokens = tuple[int, ...]
 Joint = Mapping[Tokens, Fraction]
-Law = Sequence[Fraction]
+"""A block: the joint distribution of the next k tokens."""
+Dist = Sequence[Fraction]
+"""A distribution over the tokens 0 .. V-1."""
 
 _0, _1 = Fraction(0), Fraction(1)
 
 
 def marginals(joint: Joint) -> list[list[Fraction]]:
-    """What one pass can say at best: ``m_i(x) = P(X_i = x | text)``, a law for every place.
+    """One pass can say at best ``m_i(x) = P(X_i = x | text)``, one distribution per position.
 
     Args:
-        joint: a block.
-    Returns: k laws over the tokens 0 .. the largest that occurs.
+        joint: A block.
+    Returns:
+        k distributions over the tokens 0 .. the largest that occurs.
     Raises:
-        ValueError: no law: keys of different lengths, a negative probability, or a sum that is not 1.
+        ValueError: ``joint`` is no distribution: it has keys of different lengths, a negative
+            probability, or a sum that is not 1.
     """
     k, v = _read(joint)
-    laws = [[_0] * v for _ in range(k)]
-    for tokens, chance in joint.items():
-        for law, x in zip(laws, tokens, strict=True):
-            law[x] += chance
-    return laws
+    distributions = [[_0] * v for _ in range(k)]
+    for tokens, probability in joint.items():
+        for m, x in zip(distributions, tokens, strict=True):
+            m[x] += probability
+    return distributions
 
 
 def argmax_row(joint: Joint) -> Tokens:
-    """The draft of a pass without search: ``r_i = argmax m_i``, of equals the lowest. Errors as :func:`marginals`."""
-    return tuple(_argmax(law) for law in marginals(joint))
+    """The draft of a pass without search is ``r_i = argmax m_i``, of equals the lowest token.
+
+    Args:
+        joint: A block.
+    Raises:
+        ValueError: As :func:`marginals`.
+    """
+    return tuple(_argmax(m) for m in marginals(joint))
 
 
 def greedy_path(joint: Joint) -> Tokens:
-    """What plain decoding at temperature 0 writes: ``g_i = argmax p(. | g_<i)``, of equals the lowest. Errors as :func:`marginals`.
+    """Plain decoding at temperature 0 writes ``g_i = argmax p(. | g_<i)``, of equals the lowest.
 
-    At temperature 0 a draft keeps as many tokens as it has in common with this from the first on.
+    At temperature 0 as many tokens of a draft are accepted as it has in common with this path from
+    the first on.
+
+    Args:
+        joint: A block.
+    Raises:
+        ValueError: As :func:`marginals`.
     """
     k, v = _read(joint)
-    mass = _beginnings(joint)
+    mass = _prefix_mass(joint)
     path: Tokens = ()
     for _ in range(k):
         path = (*path, _argmax([mass.get((*path, x), _0) for x in range(v)]))
@@ -57,87 +77,121 @@ def greedy_path(joint: Joint) -> Tokens:
 
 
 def expected_accepted(joint: Joint, path: Tokens) -> Fraction:
-    """How many tokens of a path the point-mass rule keeps, on average: ``E(x) = sum_j p(x^j) = sum_j prod_{i<=j} p(x_i | x_<i)``.
+    """The point-mass rule accepts ``E(x) = sum_j p(x^j)`` tokens of a path x on average.
+
+    Each term is ``p(x^j) = prod_{i<=j} p(x_i | x_<i)``.
 
     Args:
-        joint: a block of k tokens. path: up to k tokens, chosen without a look at the verification's noise.
+        joint: A block of k tokens.
+        path: Up to k tokens, chosen without a look at the verification's noise.
     Raises:
-        ValueError: no law, or a path that is longer than the block.
-    Source: theorem 4.4 for a chain. No lossless rule that is given the path keeps more of it.
+        ValueError: As :func:`marginals`, or a path that is longer than the block.
+    Source: theorem 4.4 for a chain. No lossless rule that is given the path accepts more of it.
     """
     k, _ = _read(joint)
     if len(path) > k:
         raise ValueError(f"the block has {k} tokens, the path {len(path)}")
-    mass = _beginnings(joint)
-    return sum((mass.get(path[:j], _0) for j in range(1, len(path) + 1)), _0)
+    return _expected(_prefix_mass(joint), path)
 
 
-def drawn_accepted(joint: Joint, laws: Sequence[Law] | None = None) -> Fraction:
-    """How many tokens the ratio rule keeps where every place is drawn by itself: ``sum_j sum_{x^j} prod_{i<=j} min(p(x_i | x_<i), q_i(x_i))``.
+def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) -> Fraction:
+    """Token rejection accepts ``sum_j sum_{x^j} prod_{i<=j} min(p(x_i | x_<i), q_i(x_i))`` tokens
+    where the token of every position is drawn by itself.
 
     Args:
-        joint: a block of k tokens. laws: q_1 .., at most k of them; default the :func:`marginals`.
+        joint: A block of k tokens.
+        distributions: The draft's q_1, q_2, .., at most k; default the :func:`marginals`.
     Raises:
-        ValueError: no law, or more places than the block has.
-    Source: Leviathan et al. 2211.17192, with draft laws that do not see one another.
+        ValueError: As :func:`marginals`, or more distributions than the block has positions.
+    Source: Leviathan et al. 2211.17192, with draft distributions that do not see one another.
     """
     k, _ = _read(joint)
-    laws = marginals(joint) if laws is None else laws
-    if len(laws) > k:
-        raise ValueError(f"the block has {k} places, there are {len(laws)} laws")
-    mass, total = _beginnings(joint), _0
-    reached: dict[Tokens, Fraction] = {(): _1}
-    for law in laws:
-        reached = {
-            after: chance * min(mass[after] / mass[path], q)
-            for path, chance in reached.items()
-            for x, q in enumerate(law)
-            if q and mass.get(after := (*path, x), _0)
-        }
-        total += sum(reached.values(), _0)
+    distributions = marginals(joint) if distributions is None else distributions
+    if len(distributions) > k:
+        raise ValueError(
+            f"the block has {k} positions, there are {len(distributions)} distributions"
+        )
+    mass, total = _prefix_mass(joint), _0
+    # prefix -> the probability that it is drafted and accepted
+    accepted: dict[Tokens, Fraction] = {(): _1}
+    for q in distributions:
+        longer: dict[Tokens, Fraction] = {}
+        for prefix, probability in accepted.items():
+            for x, drawn in enumerate(q):
+                path = (*prefix, x)
+                if drawn and mass.get(path, _0):
+                    longer[path] = probability * min(mass[path] / mass[prefix], drawn)
+        accepted = longer
+        total += sum(accepted.values(), _0)
     return total
 
 
 def best_path(joint: Joint, among: Sequence[Collection[int]] | None = None) -> Tokens:
-    """The path of which the point-mass rule keeps most: the largest :func:`expected_accepted`, of equals the first in the order of tokens.
+    """The path with the largest :func:`expected_accepted`, of equals the first by its tokens.
 
     Args:
-        joint: a block. among: the candidates of every place (a lattice); default all tokens. All paths are tried.
+        joint: A block.
+        among: The candidates of every position (a lattice); default all tokens. All paths are
+            tried.
     Raises:
-        ValueError: no law, or candidates for another number of places.
+        ValueError: As :func:`marginals`, or candidates for another number of positions.
     """
-    mass = _beginnings(joint)
-    return max(_paths(joint, among), key=lambda path: sum((mass.get(path[:j], _0) for j in range(1, len(path) + 1)), _0))
+    mass = _prefix_mass(joint)
+    return max(_paths(joint, among), key=lambda path: _expected(mass, path))
 
 
 def most_probable(joint: Joint, among: Sequence[Collection[int]] | None = None) -> Tokens:
-    """The path of the largest probability ``p(x)``, which need not be the :func:`best_path`. Arguments and errors as there."""
+    """The path with the largest probability ``p(x)``, which need not be the :func:`best_path`.
+
+    Args:
+        joint: A block.
+        among: As for :func:`best_path`.
+    Raises:
+        ValueError: As :func:`best_path`.
+    """
     return max(_paths(joint, among), key=lambda path: joint.get(path, _0))
 
 
-def ratio_law(p: Law, q: Law, x: int) -> list[Fraction]:
-    """LOSSY: what comes out where a token x that was *chosen*, and not drawn, is tested with the ratio p/q.
+def ratio_law(p: Dist, q: Dist, x: int) -> list[Fraction]:
+    """LOSSY: the output's distribution where a *chosen* token x is tested with the ratio p/q.
 
-    ``out(x) = a = min(1, p(x)/q(x))`` and, elsewhere, ``out = (1 - a) norm((p - q)+)``. Its distance from p is at most ``1 - q(x)``, and that much
-    for p = q.
+    Nothing was drawn from q, so the test with p/q is not lossless. With
+    ``a = min(1, p(x)/q(x))`` the output is x with probability a, and otherwise it is drawn from
+    ``norm((p - q)+)``. Its distance from p is at most ``1 - q(x)``, and that much for p = q.
 
     Args:
-        p, q: target's law, and the draft's that x was chosen by. x: the token; q(x) > 0.
+        p: The target's distribution.
+        q: The draft's distribution that x was chosen by.
+        x: The token, with q(x) > 0.
     Raises:
-        ValueError: laws of different lengths, or q(x) = 0.
+        ValueError: p and q have different lengths, or q(x) = 0.
     Source: DiffuSpec (arXiv 2510.02358) claims that this is unbiased for a searched path.
     """
     if len(p) != len(q) or not q[x] > 0:
-        raise ValueError(f"p and q are laws over the same tokens with q(x) > 0, got {len(p)} and {len(q)} tokens and q({x}) = {q[x]}")
+        raise ValueError(
+            "p and q must be distributions over the same tokens with q(x) > 0, "
+            f"got {len(p)} and {len(q)} tokens and q({x}) = {q[x]}"
+        )
     accept = min(_1, p[x] / q[x])
-    left = [max(a - b, _0) for a, b in zip(p, q, strict=True)]
-    scale = (1 - accept) / sum(left, _0) if accept < 1 else _0
-    return [scale * a + (accept if y == x else _0) for y, a in enumerate(left)]
+    excess = [max(a - b, _0) for a, b in zip(p, q, strict=True)]
+    scale = (1 - accept) / sum(excess, _0) if accept < 1 else _0
+    output = [scale * a for a in excess]
+    output[x] += accept
+    return output
 
 
 class AdlRound(NamedTuple):
-    """A round under adaptive draft length: ``k`` places drafted, ``generated`` before the first end of text, ``accepted``; the two averages after it,
-    whether the length may grow, and the ``next`` round's k."""
+    """A decoding step under adaptive draft length.
+
+    Attributes:
+        k: Positions drafted.
+        generated: Positions before the first end of text.
+        accepted: Draft tokens accepted.
+        mean_generated: The running average of ``generated``, after this step.
+        mean_accepted: The running average of ``accepted``, after this step.
+        grows: Whether the length may grow.
+        next: k of the next step.
+    """
 
     k: int
     generated: int
@@ -157,67 +211,96 @@ def adl_trace(
     rho: Fraction | float = Fraction(1, 2),
     share: Fraction | float = 1,
 ) -> list[AdlRound]:
-    """Adaptive draft length (ADL), replayed round by round on what was drafted and accepted.
+    """Adaptive draft length (ADL), replayed step by step on what was drafted and accepted.
 
     ``a <- (1 - rho) a + rho L_gen``, ``b <- (1 - rho) b + rho L_acc``, both from 0, and
     ``k <- clip(ceil(a + delta [b >= share a]), least, most)``; the first k is ``most``.
 
     Args:
-        generated: L_gen of every round, the places before the first end of text in the draft's argmax row; None where there is none, which counts
-            as k. What is larger than the k of its round is cut to it, so that a trace can be replayed with other constants.
-        accepted: L_acc of every round, the closing token not counted; cut likewise.
-        least, most, delta, rho: k_min, k_max, the growth and the weight of the newest round, 0 < rho <= 1.
-        share: 1 is the paper's condition; a smaller one grows where most of what is generated is accepted.
+        generated: L_gen of every step: the positions before the first end of text in the draft's
+            row of most probable tokens; None where there is none, which counts as k. What is larger
+            than the k of its step is cut to it, so that a trace can be replayed with other
+            constants.
+        accepted: L_acc of every step, the bonus token not counted; cut likewise.
+        least: k_min, the smallest length.
+        most: k_max, the largest length.
+        delta: How many positions the length grows by.
+        rho: The weight of the newest step, 0 < rho <= 1.
+        share: 1 is the paper's condition; with a smaller one the length grows where most of what
+            is generated is accepted.
+    Returns:
+        One :class:`AdlRound` per step.
     Raises:
-        ValueError: lists of different lengths, a length below 0, or constants out of range.
-    Source: DiffuSpec (arXiv 2510.02358), adaptive draft length, equation 11. Differs from it in: ``share``.
+        ValueError: The lists have different lengths, a length is below 0, or a constant is out of
+            range.
+    Source: DiffuSpec (arXiv 2510.02358), adaptive draft length, equation 11. Differs from it in:
+        ``share``.
     """
     if not 1 <= least <= most or delta < 0 or not 0 < rho <= 1 or share < 0:
         raise ValueError(
             "lengths are 1 <= least <= most, delta and share at least 0, 0 < rho <= 1; "
             f"got least={least}, most={most}, delta={delta}, share={share}, rho={rho}"
         )
-    if len(generated) != len(accepted) or min((n for n in (*generated, *accepted) if n is not None), default=0) < 0:
-        raise ValueError(f"two lists of as many lengths, none below 0; got {list(generated)} and {list(accepted)}")
+    lengths = [n for n in (*generated, *accepted) if n is not None]
+    if len(generated) != len(accepted) or min(lengths, default=0) < 0:
+        raise ValueError(
+            "generated and accepted must be lists of as many lengths, none below 0; "
+            f"got {list(generated)} and {list(accepted)}"
+        )
     k, a, b = most, rho * 0, rho * 0
-    rounds = []
-    for made, kept in zip(generated, accepted, strict=True):
-        made, kept = k if made is None else min(made, k), min(kept, k)
-        a, b = (1 - rho) * a + rho * made, (1 - rho) * b + rho * kept
+    steps = []
+    for l_gen, l_acc in zip(generated, accepted, strict=True):
+        l_gen = k if l_gen is None else min(l_gen, k)
+        l_acc = min(l_acc, k)
+        a = (1 - rho) * a + rho * l_gen
+        b = (1 - rho) * b + rho * l_acc
         grows = bool(b >= share * a)
-        after = min(max(math.ceil(a + delta * grows), least), most)
-        rounds.append(AdlRound(k, made, kept, a, b, grows, after))
-        k = after
-    return rounds
+        next_k = min(max(math.ceil(a + delta * grows), least), most)
+        steps.append(AdlRound(k, l_gen, l_acc, a, b, grows, next_k))
+        k = next_k
+    return steps
 
 
-# ------------------------------------------------------------------------------------------------------------------------ inside
+# ----------------------------------------------------------------------------------------- inside
 
 
 def _read(joint: Joint) -> tuple[int, int]:
     """k and the size of the vocabulary."""
-    sizes = {len(tokens) for tokens in joint}
-    if len(sizes) != 1 or 0 in sizes or not abs(float(sum(joint.values())) - 1) < 1e-9 or min(joint.values()) < 0:
-        raise ValueError(f"a block is a law over sequences of one length; got lengths {sorted(sizes)} and the sum {sum(joint.values())}")
-    return sizes.pop(), 1 + max(x for tokens in joint for x in tokens)
+    lengths = {len(tokens) for tokens in joint}
+    one_length = len(lengths) == 1 and 0 not in lengths
+    if not one_length or not abs(float(sum(joint.values())) - 1) < 1e-9 or min(joint.values()) < 0:
+        raise ValueError(
+            "a block is a distribution over sequences of one length; "
+            f"got lengths {sorted(lengths)} and the sum {sum(joint.values())}"
+        )
+    return lengths.pop(), 1 + max(x for tokens in joint for x in tokens)
 
 
-def _beginnings(joint: Joint) -> dict[Tokens, Fraction]:
-    """``p(x^j)`` of every beginning that occurs, the empty one among them."""
+def _prefix_mass(joint: Joint) -> dict[Tokens, Fraction]:
+    """``p(x^j)`` of every prefix that occurs, the empty one among them."""
     mass: dict[Tokens, Fraction] = {}
-    for tokens, chance in joint.items():
+    for tokens, probability in joint.items():
         for j in range(len(tokens) + 1):
-            mass[tokens[:j]] = mass.get(tokens[:j], _0) + chance
+            mass[tokens[:j]] = mass.get(tokens[:j], _0) + probability
     return mass
 
 
-def _argmax(law: Sequence[Fraction]) -> int:
-    return max(range(len(law)), key=lambda x: (law[x], -x))
+def _expected(mass: Mapping[Tokens, Fraction], path: Tokens) -> Fraction:
+    """``sum_j p(x^j)`` of the path x, from the mass of every prefix."""
+    return sum((mass.get(path[:j], _0) for j in range(1, len(path) + 1)), _0)
+
+
+def _argmax(p: Dist) -> int:
+    return max(range(len(p)), key=lambda x: (p[x], -x))
 
 
 def _paths(joint: Joint, among: Sequence[Collection[int]] | None) -> product[Tokens]:
+    """All paths through the candidates of every position, in the order of tokens."""
     k, v = _read(joint)
-    places = [range(v)] * k if among is None else [sorted(place) for place in among]
-    if len(places) != k or not all(places):
-        raise ValueError(f"the block has {k} places, each needs a candidate; got {[len(place) for place in places]} candidates")
-    return product(*places)
+    candidates = [range(v)] * k if among is None else [sorted(some) for some in among]
+    if len(candidates) != k or not all(candidates):
+        raise ValueError(
+            f"the block has {k} positions, each needs a candidate; "
+            f"got {[len(some) for some in candidates]} candidates"
+        )
+    return product(*candidates)

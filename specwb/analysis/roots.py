@@ -1,7 +1,12 @@
-"""Target-initialised candidates with several roots, in closed form: how far the root that stays is from a draw of the target. LOSSY.
+"""Several roots drawn from the target, in closed form: how far the final root is from one draw.
 
-``P`` is the target's law of the next token, ``lengths[x]`` the probabilities that the path below root x becomes 0, 1, .., D tokens long. The laws by
-enumeration are ``specwb.verify.exact.kept_root`` and ``roots_law``; what is proved is in theory/13_improved_mcsd.md. Fractions stay fractions.
+LOSSY. W candidates for the next token, the roots, are drawn from the target's distribution P; below
+each a tree is drafted and verified, and the root with the longest accepted path is kept. Q is the
+distribution of the root that is kept. ``lengths[x]`` are the probabilities that the accepted path
+below root x becomes 0, 1, .., D tokens long.
+
+The same distributions by enumeration are ``specwb.verify.exact.kept_root`` and ``roots_law``; what
+is proved is in theory/13_improved_mcsd.md. Fractions stay fractions.
 """
 
 from __future__ import annotations
@@ -28,10 +33,15 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def one_token(rates: Sequence[Fraction]) -> list[list[Fraction]]:
-    """Lengths where one token is drafted below each root, accepted with ``rates[x]``: ``[1 - a, a]`` for every token.
+    """Where one token is drafted below each root, the lengths are ``[1 - a, a]``.
 
     Args:
-        rates: in 0..1, one a token; of a draft q below x it is ``sum min(p, q)``.
+        rates: For every token x the probability a, in 0..1, that the token drafted below it is
+            accepted. For a draft distribution q below x it is ``sum min(p, q)``.
+    Returns:
+        ``lengths``, as :func:`specwb.verify.exact.kept_root` takes them.
+    Raises:
+        ValueError: A rate is outside 0..1.
     """
     if not all(0 <= a <= 1 for a in rates):
         raise ValueError(f"rates must be in 0..1, got {list(rates)}")
@@ -39,61 +49,89 @@ def one_token(rates: Sequence[Fraction]) -> list[list[Fraction]]:
 
 
 def two_roots(P: Dist, lengths: Sequence[Sequence[Fraction]]) -> list[Fraction]:
-    """``Q - P`` for two roots: ``P(x) sum_{y != x} P(y) [h(x, y) / (1 - P(y)) - h(y, x) / (1 - P(x))]``, ``h(x, y) = P(L_x > L_y)``.
+    """For two roots ``Q - P`` is
+    ``P(x) sum_{y != x} P(y) [h(x, y) / (1 - P(y)) - h(y, x) / (1 - P(x))]``.
 
-    What flows from y to x where x, drawn after y, is gone on from further, minus what flows back.
+    Here ``h(x, y) = P(L_x > L_y)``, L_x being the length of the accepted path below x. The first
+    term is what flows from y to x where x, drawn after y, has the longer path; the second is what
+    flows back.
 
-    Args: as of :func:`specwb.verify.exact.kept_root`.
+    Args:
+        P: The target's distribution, as for :func:`specwb.verify.exact.kept_root`.
+        lengths: For every token the probabilities of the lengths, as there.
+    Returns:
+        ``Q(x) - P(x)`` for every token x.
     """
 
     def longer(x: int, y: int) -> Fraction:
-        return sum((a * sum(lengths[y][:n], _0) for n, a in enumerate(lengths[x])), _0)
+        """h(x, y)."""
+        shorter_y = (sum(lengths[y][:n], _0) for n in range(len(lengths[x])))
+        return sum((a * b for a, b in zip(lengths[x], shorter_y, strict=True)), _0)
 
     support = [x for x, a in enumerate(P) if a]
     shift = [_0] * len(P)
     for x in support:
         for y in support:
             if x != y:
-                shift[x] += P[x] * P[y] * (longer(x, y) / (1 - P[y]) - longer(y, x) / (1 - P[x]))
+                gain = longer(x, y) / (1 - P[y])
+                loss = longer(y, x) / (1 - P[x])
+                shift[x] += P[x] * P[y] * (gain - loss)
     return shift
 
 
 def later_draw(P: Dist, j: int) -> list[Fraction]:
-    """The law of the j-th token drawn from P without replacement, j from 1 on. For j = 2 the ratio to P falls as P rises.
+    """The distribution of the j-th token drawn from P without replacement, j from 1 on.
 
+    For j = 2 the ratio to P falls as P rises.
+
+    Args:
+        P: A distribution.
+        j: Which draw, from 1 to the number of tokens with P > 0.
     Raises:
-        ValueError: j < 1, or more than P has tokens.
+        ValueError: j < 1, or j is larger than the number of tokens of P.
     """
-    if not 1 <= j <= sum(a > 0 for a in P):
-        raise ValueError(f"draw j must be 1..{sum(a > 0 for a in P)}, the tokens of P; got {j}")
-    law = [_0] * len(P)
-    for tokens, chance in without_replacement(P, j):
-        law[tokens[-1]] += chance
-    return law
+    support = sum(a > 0 for a in P)
+    if not 1 <= j <= support:
+        raise ValueError(f"draw j must be 1..{support}, the tokens of P; got {j}")
+    distribution = [_0] * len(P)
+    for tokens, probability in without_replacement(P, j):
+        distribution[tokens[-1]] += probability
+    return distribution
 
 
 def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fraction:
-    """The probability that the first root stays; ``TV(Q, P)`` is at most one minus it, and so is the TV of a whole round from the target.
+    """The probability that the root drawn first is kept.
 
-    Args: as of :func:`specwb.verify.exact.kept_root`.
+    ``TV(Q, P)`` is at most one minus it, and so is the total variation of a whole round from the
+    target.
+
+    Args:
+        P: The target's distribution, as for :func:`specwb.verify.exact.kept_root`.
+        lengths: For every token the probabilities of the lengths, as there.
+        W: Number of roots.
     """
-    upto = [[sum(law[: n + 1], _0) for n in range(len(law))] for law in lengths]
+    at_most = [[sum(row[: n + 1], _0) for n in range(len(row))] for row in lengths]
     total = _0
-    for (x, *others), chance in without_replacement(P, W):
-        for n, a in enumerate(lengths[x]):
-            if a:
-                none = _1
-                for y in others:
-                    none = none * upto[y][n]
-                total += chance * a * none
+    for (first, *others), probability in without_replacement(P, W):
+        for n, a in enumerate(lengths[first]):
+            if not a:
+                continue
+            none_longer = _1
+            for y in others:
+                none_longer = none_longer * at_most[y][n]
+            total += probability * a * none_longer
     return total
 
 
 def least_shift(share: Fraction, W: int) -> Fraction:
-    """``TV(Q, P) >= 1 - (1 - a)^W - a`` where tokens of total probability ``a`` are always gone on from further than all others.
+    """``TV(Q, P) >= 1 - (1 - a)^W - a`` for any set of tokens that always have the longest paths.
 
     Args:
-        share: a, in 0..1. W: roots.
+        share: a, in 0..1, the probability of the set under P. Below its tokens the accepted path is
+            always longer than below all others.
+        W: Number of roots, >= 1.
+    Raises:
+        ValueError: An argument is out of range.
     """
     if not 0 <= share <= 1 or W < 1:
         raise ValueError(f"share must be in 0..1 and W >= 1, got {share} and {W}")
@@ -101,35 +139,50 @@ def least_shift(share: Fraction, W: int) -> Fraction:
 
 
 def kept_of_all(P: Dist, lengths: Sequence[Sequence[Fraction]]) -> list[Fraction]:
-    """Q where every token is a root: P among the tokens of the largest length, ``E[P(x) 1{L_x = max} / P(all y with L_y = max)]``.
+    """Where every token is a root, Q is P among the tokens of the largest length.
 
-    Summed over the subsets S that share the largest length: ``sum_l sum_S P(x)/P(S) prod_{y in S} P(L_y = l) prod_{y not in S} P(L_y < l)``.
+    ``Q(x) = E[P(x) 1{L_x = max} / P(all y with L_y = max)]``, summed over the sets S of tokens that
+    share the largest length:
+    ``sum_l sum_S P(x)/P(S) prod_{y in S} P(L_y = l) prod_{y not in S} P(L_y < l)``.
 
-    Args: as of :func:`specwb.verify.exact.kept_root`.
+    Args:
+        P: The target's distribution, as for :func:`specwb.verify.exact.kept_root`.
+        lengths: For every token the probabilities of the lengths, as there.
+    Returns:
+        Q.
     """
     support = [x for x, a in enumerate(P) if a]
-    kept = [_0] * len(P)
+    result = [_0] * len(P)
     for n in range(max(len(lengths[x]) for x in support)):
-        less = [sum(law[:n], _0) for law in lengths]
-        for chosen in range(1, 1 << len(support)):
-            tied = [x for i, x in enumerate(support) if chosen >> i & 1]
-            chance, mass = _1, sum((P[x] for x in tied), _0)
+        shorter = [sum(row[:n], _0) for row in lengths]
+        for subset in range(1, 1 << len(support)):
+            longest = [x for i, x in enumerate(support) if subset >> i & 1]
+            probability = _1
             for x in support:
-                chance = chance * (lengths[x][n] if x in tied else less[x])
-            if chance:
-                for x in tied:
-                    kept[x] += chance * P[x] / mass
-    return kept
+                probability = probability * (lengths[x][n] if x in longest else shorter[x])
+            if probability:
+                mass = sum((P[x] for x in longest), _0)
+                for x in longest:
+                    result[x] += probability * P[x] / mass
+    return result
 
 
 def kept_greedy(P: Dist, lengths: Sequence[int], W: int) -> int:
-    """The token that T = 0 writes: of the W most probable the one with the longest path below it, of equals the more probable.
+    """At T = 0 the token written is, of the W most probable, the one with the longest path below.
+
+    Of equals it is the more probable.
 
     Args:
-        P: the target's law (ranks are what matters; of equals the lowest token first). lengths: for every token how many drafted tokens below it are
-            the target's own. W: roots >= 1.
+        P: The target's distribution. Its ranks are what matters; of equals the lowest token is
+            first.
+        lengths: For every token how many draft tokens below it are the target's own.
+        W: Number of roots, >= 1.
+    Raises:
+        ValueError: W < 1, or not as many lengths as tokens.
     """
     if W < 1 or len(lengths) != len(P):
-        raise ValueError(f"W >= 1 roots and a length for each of {len(P)} tokens, got W={W} and {len(lengths)}")
+        raise ValueError(
+            f"W >= 1 roots and a length for each of {len(P)} tokens, got W={W} and {len(lengths)}"
+        )
     roots = sorted(range(len(P)), key=lambda x: (-P[x], x))[:W]
     return max(roots, key=lambda x: lengths[x])

@@ -1,10 +1,21 @@
-"""How often each verification rule goes on from one node: P(the next token is one of its k candidates), for given p and q.
+"""How often each verification rule goes on from one node: P(the next token is one of k candidates).
 
-All functions take ``(p, q, k)``: laws ``[..., V]`` (tensors, arrays or lists, both after temperature and filters) and the number of
-children. They compute in float64 and return ``[...]``, a tensor where both laws are tensors and an array otherwise. They raise ValueError
-where p or q is no law, their shapes differ, or k is not an integer >= 1. ``(x)+ = max(x, 0)`` and ``R(c) = sum (p - c q)+``.
+All rates share their arguments, result and errors, and compute in float64:
 
-The same numbers over fractions, by enumeration: :mod:`specwb.verify.exact`. What no rule can beat: :func:`specwb.analysis.optimum`.
+Args:
+    p: The target's distribution ``[..., V]``: a tensor, an array or a list, after temperature and
+        filters.
+    q: The draft's distribution ``[..., V]``, likewise.
+    k: The number of children (candidates) of the node.
+Returns:
+    The rate ``[...]``: a tensor where both p and q are tensors, an array otherwise.
+Raises:
+    ValueError: p or q is no distribution, their shapes differ, or k is not an integer >= 1.
+
+Notation: ``(x)+ = max(x, 0)`` and ``R(c) = sum (p - c q)+``.
+
+The same numbers over fractions, by enumeration, are in :mod:`specwb.verify.exact`; what no rule can
+exceed is :func:`specwb.analysis.optimum`.
 """
 
 from __future__ import annotations
@@ -18,69 +29,101 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specwb.analysis.acceptance import Laws, acceptance_rate
+from specwb.analysis.acceptance import Distribution, acceptance_rate
 from specwb.probability import inverse_cdf
 from specwb.verify.race import LEAST, race_weights
 
-EXACT = 2**20
+MAX_TUPLES = 2**20
 """Up to so many tuples of rejected children are enumerated by :func:`rrsw_estimate`."""
 _CHUNK = 2**22  # numbers in one intermediate tensor
 
 
-def as_laws(p: Laws, q: Laws) -> tuple[Tensor, Tensor]:
-    """p and q as float64 tensors ``[..., V]`` that sum to 1 in float64 (laws made in float32 are off by some 1e-7).
+def as_probabilities(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor]:
+    """p and q as float64 tensors ``[..., V]`` that sum to 1 in float64.
 
+    Distributions made in float32 sum to 1 within some 1e-7 and are normalised again.
+
+    Args:
+        p: A distribution ``[..., V]``.
+        q: A distribution ``[..., V]``.
     Raises:
-        ValueError: the shapes differ, or a law has NaN or negative entries or does not sum to 1 within 1e-3.
+        ValueError: The shapes differ, or one of them has NaN or negative entries or does not sum to
+            1 within 1e-3.
     """
-    a, b = (x.detach().double() if isinstance(x, Tensor) else torch.tensor(np.asarray(x, dtype=float)) for x in (p, q))
+    a, b = (
+        x.detach().double() if isinstance(x, Tensor) else torch.tensor(np.asarray(x, dtype=float))
+        for x in (p, q)
+    )
     if a.ndim == 0 or a.shape != b.shape or not a.numel():
-        raise ValueError(f"p and q must be laws over the same tokens, [..., V] each; got shapes {list(a.shape)} and {list(b.shape)}")
+        raise ValueError(
+            "p and q must be distributions over the same tokens, [..., V] each; "
+            f"got shapes {list(a.shape)} and {list(b.shape)}"
+        )
     b = b.to(a.device)
-    for name, law in (("p", a), ("q", b)):
-        total = law.sum(-1, keepdim=True)
-        if not bool((law >= 0).all() & ((total - 1).abs() <= 1e-3).all()):
-            raise ValueError(f"{name} must be probabilities: none negative or NaN, summing to 1 over the last dimension")
+    for name, x in (("p", a), ("q", b)):
+        total = x.sum(-1, keepdim=True)
+        if not bool((x >= 0).all() & ((total - 1).abs() <= 1e-3).all()):
+            raise ValueError(
+                f"{name} must be probabilities: "
+                "none negative or NaN, summing to 1 over the last dimension"
+            )
     return a / a.sum(-1, keepdim=True), b / b.sum(-1, keepdim=True)
 
 
-def children(k: int) -> int:
-    """k, checked to be a number of children. Raises ValueError unless it is an integer >= 1."""
+def check_children(k: int) -> int:
+    """Return k, a number of children; raise ValueError unless it is an integer >= 1."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k, the number of children, must be an integer >= 1, got {k!r}")
     return k
 
 
 def _rate(formula: Callable[..., Tensor]) -> Callable[..., Any]:
+    """A rate as the module describes it, of a formula for checked float64 tensors."""
+
     @wraps(formula)
-    def rate(p: Laws, q: Laws, k: int, **options: Any) -> Any:
-        found = formula(*as_laws(p, q), children(k), **options)
-        return found if isinstance(p, Tensor) and isinstance(q, Tensor) else found.cpu().numpy()[()]
+    def rate(p: Distribution, q: Distribution, k: int, **options: Any) -> Any:
+        result = formula(*as_probabilities(p, q), check_children(k), **options)
+        both_tensors = isinstance(p, Tensor) and isinstance(q, Tensor)
+        return result if both_tensors else result.cpu().numpy()[()]
 
     return rate
 
 
-def ranked(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most probable tokens in the support of q ``[..., V]``, lowest index first among equals: ids and whether they exist ``[..., k]``."""
+def top_tokens(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most probable tokens in the support of q, of equals the lowest first.
+
+    Args:
+        q: A distribution ``[..., V]``.
+        k: How many tokens.
+    Returns:
+        Their ids ``[..., k]``, and whether they exist ``[..., k]``: the support may be smaller.
+    """
     order = q.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     return order, q.gather(-1, order) > 0
 
 
-def after_top(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top-and-sample's draft law: the mask of the k - 1 most probable tokens A, and ``q' = norm(q outside A)`` (0 where nothing is left)."""
-    order, real = ranked(q, k - 1)
-    top = torch.zeros_like(q, dtype=torch.bool).scatter_(-1, order, real)
-    left = q.masked_fill(top, 0)
-    mass = left.sum(-1, keepdim=True)
-    return top, left / torch.where(mass > 0, mass, 1)
+def split_top(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Top and sample takes the k - 1 most probable tokens A and draws from the rest of q.
+
+    Args:
+        q: A distribution ``[..., V]``.
+        k: The number of children.
+    Returns:
+        The mask of A ``[..., V]``, and ``q' = norm(q outside A)``, 0 where nothing is left.
+    """
+    order, exists = top_tokens(q, k - 1)
+    top = torch.zeros_like(q, dtype=torch.bool).scatter_(-1, order, exists)
+    rest = q.masked_fill(top, 0)
+    mass = rest.sum(-1, keepdim=True)
+    return top, rest / torch.where(mass > 0, mass, 1)
 
 
-# -------------------------------------------------------------------------------------------------------------- closed forms
+# ----------------------------------------------------------------------------------- closed forms
 
 
 @_rate
 def rejection_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """Token rejection of the first child alone: ``sum min(p, q)``, whatever k is.
+    """Token rejection accepts the first child with ``sum min(p, q)`` and tests no other.
 
     Source: Leviathan et al. 2211.17192. See :func:`acceptance_rate`, which also keeps fractions.
     """
@@ -89,9 +132,12 @@ def rejection_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
 
 @_rate
 def rrs_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """Recursive rejection of k independent children: ``1 - m_{k+1}`` with ``m_1 = 1``, ``m_{j+1} = R(m_1 + .. + m_j)``.
+    """Recursive rejection of k independent children accepts with ``1 - m_{k+1}``.
 
-    Source: SpecInfer 2305.09781, MCSD 2401.06706. Differs from the papers in: the scalar form, which needs no residual vectors.
+    ``m_1 = 1`` and ``m_{j+1} = R(m_1 + .. + m_j)``.
+
+    Source: SpecInfer 2305.09781, MCSD 2401.06706. Differs from the papers in: the scalar form,
+        which needs no residual vectors.
     """
     c, mass = torch.zeros_like(p[..., :1]), torch.ones_like(p[..., :1])
     for _ in range(k):
@@ -102,34 +148,41 @@ def rrs_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
 
 @_rate
 def naive_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """Drawing from p and going on if it is one of k independent children: ``sum p (1 - (1 - q)^k)``."""
+    """A token drawn from p is one of k independent children with ``sum p (1 - (1 - q)^k)``."""
     return -(p * torch.expm1(k * torch.log1p(-q))).sum(-1)
 
 
 @_rate
 def point_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """The point-mass rule on the k most probable tokens of q: their mass under p. No lossless rule accepts these children more often."""
-    order, real = ranked(q, k)
-    return (p.gather(-1, order) * real).sum(-1)
+    """The point-mass rule on the k most probable tokens of q accepts with their mass under p.
+
+    No lossless rule accepts these children more often.
+    """
+    order, exists = top_tokens(q, k)
+    return (p.gather(-1, order) * exists).sum(-1)
 
 
 @_rate
 def top_and_sample_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """k - 1 children are the draft's most probable tokens A, the last is drawn from ``q' = norm(q outside A)``:
-    ``p(A) + sum over y not in A of min(p(y), q'(y))``, the optimum of this draft law.
+    """Top and sample accepts with ``p(A) + sum over y not in A of min(p(y), q'(y))``.
+
+    k - 1 children are the draft's most probable tokens A, the last is drawn from
+    ``q' = norm(q outside A)``. The rate is the optimum of this sampling scheme.
 
     Source: Hu et al. 2502.18779 (greedy drafts).
     """
-    top, rest = after_top(q, k)
+    top, rest = split_top(q, k)
     return torch.where(top, p, torch.minimum(p, rest)).sum(-1)
 
 
 @_rate
 def kseq_rho(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """The smallest valid scale of k-SEQ, rounded up: ``rho*`` in 1..k with ``1 - (1 - beta)^k = rho* beta``, ``beta = sum min(p / rho*, q)``.
+    """The smallest valid scale of k-SEQ, rounded up.
 
-    The left side falls with rho and the right side rises. Bisection keeps the upper end, at which the left side is the smaller one, until
-    the two ends are neighbours in float64, and adds 1e-14 of it for the rounding of the sums: a larger rho is lossless too, a smaller one is not.
+    It is ``rho*`` in 1..k with ``1 - (1 - beta)^k = rho* beta``, ``beta = sum min(p / rho*, q)``.
+    The left side falls with rho and the right side rises. Bisection keeps the upper end, at which
+    the left side is the smaller one, until the two ends are neighbours in float64, and adds 1e-14
+    of it for the rounding of the sums: a larger rho is lossless too, a smaller one is not.
 
     Source: SpecTr 2310.15141. Differs from the paper in: rounding up.
     """
@@ -137,40 +190,51 @@ def kseq_rho(p: Tensor, q: Tensor, k: int) -> Tensor:
     for _ in range(64):
         rho = (low + high) / 2
         beta = torch.minimum(p / rho, q).sum(-1, keepdim=True)
-        valid = _some(beta, k) <= rho * beta
+        valid = _any_of(beta, k) <= rho * beta
         low, high = torch.where(valid, low, rho), torch.where(valid, rho, high)
     return high[..., 0] * (1 + 1e-14)
 
 
 @_rate
 def kseq_rate(p: Tensor, q: Tensor, k: int, rho: Any = None) -> Tensor:
-    """k-SEQ on k independent children: ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``.
+    """k-SEQ on k independent children has the rate ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``.
 
-    ``beta = sum min(p / rho, q)``; ``a = 1 - (1 - beta)^k`` is what the tests accept; ``res = norm(p - min(p / rho, q) a / beta)`` is the
-    closing token's law; ``r = (q - p / rho)+ / (1 - beta)`` is the law of a rejected child, so the sum is the closing token's chance to be one
-    of the children after all.
+    With ``beta = sum min(p / rho, q)``, ``a = 1 - (1 - beta)^k`` is what the tests accept,
+    ``res = norm(p - min(p / rho, q) a / beta)`` is the distribution of the bonus token, and
+    ``r = (q - p / rho)+ / (1 - beta)`` that of a rejected child. The sum is thus the probability
+    that the bonus token is one of the children after all.
 
     Args:
-        rho: scale ``[...]``, default :func:`kseq_rho`.
-    Source: SpecTr 2310.15141; the hits of the closing token: reference code of 2602.16961.
+        p: As for every rate.
+        q: As for every rate.
+        k: As for every rate.
+        rho: The scale ``[...]``, default :func:`kseq_rho`.
+    Source: SpecTr 2310.15141; that the bonus token may be a child: reference code of 2602.16961.
     """
-    scale = (kseq_rho(p, q, k) if rho is None else torch.as_tensor(rho, dtype=p.dtype, device=p.device))[..., None]
+    if rho is None:
+        rho = kseq_rho(p, q, k)
+    scale = torch.as_tensor(rho, dtype=p.dtype, device=p.device)[..., None]
     passed = torch.minimum(p / scale, q)
     beta = passed.sum(-1, keepdim=True)
-    some = _some(beta, k)
-    left = (p - passed * some / torch.where(beta > 0, beta, 1)).relu()  # sums to 1 - a
+    accepted = _any_of(beta, k)
+    residual = (p - passed * accepted / torch.where(beta > 0, beta, 1)).relu()  # sums to 1 - a
     rejected = (q - passed).relu() / torch.where(beta < 1, 1 - beta, 1)
-    return some[..., 0] + (left * _some(rejected, k)).sum(-1)
+    return accepted[..., 0] + (residual * _any_of(rejected, k)).sum(-1)
 
 
 @_rate
 def race_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """The weighted race on k independent children: ``sum min(p, t) + sum_y res(y) P(rejected, y among the children)``, ``res = norm((p - t)+)``.
+    """The weighted race on k independent children has the rate
+    ``sum min(p, t) + sum_y res(y) P(rejected, y among the children)``, ``res = norm((p - t)+)``.
 
-    One child is selected in proportion to weights w, which gives it the law t, and verified alone; the closing token then may still be one
-    of the others. With ``a(x) = (1 - p(x)/t(x))+`` and all children's clocks at rates w,
-    ``P(rejected, y not among them) = k integral of (sum_x a q w e^(-s w))(s) (phi(s) - q(y) e^(-s w(y)))^(k-1) ds`` (:func:`race_weights` has phi).
-    Within 1e-9.
+    One child is selected in proportion to weights w, which gives it the distribution t, and
+    verified alone; the bonus token may then still be one of the others. With
+    ``a(x) = (1 - p(x)/t(x))+`` and all children's clocks at rates w, ``P(rejected, y not among
+    them)`` is
+
+        k integral of (sum_x a q w e^(-s w))(s) (phi(s) - q(y) e^(-s w(y)))^(k-1) ds,
+
+    where :func:`race_weights` has phi. The result is within 1e-9.
 
     Source: as :class:`specwb.verify.race.WeightedRace`, whose weights these are.
     """
@@ -179,137 +243,181 @@ def race_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
 
 
 def _race(p: Tensor, q: Tensor, k: int) -> Tensor:
+    """The rate of one pair ``[V]``, the integral as a sum over equal steps of log s."""
     (w,), (t,) = race_weights(p[None], q[None], k)
     lost = (t - p).relu()
-    left = p - torch.minimum(p, t)
-    # only tokens that are drafted and may come out as a closing token can be hit
-    hit = (left > 0) & (q > 0)
+    residual = p - torch.minimum(p, t)
+    # only tokens that are drafted and may come out as a bonus token can be hit
+    hit = (residual > 0) & (q > 0)
+    reject = lost / torch.where(t > 0, t, 1)  # a(x)
     step = 0.375
     s = torch.arange(-30, math.log(30 / LEAST), step, dtype=p.dtype, device=p.device).exp()
-    missed = torch.zeros_like(p[hit])
+    missed = torch.zeros_like(p[hit])  # P(rejected, y not among the children)
     for part in s.split(max(1, _CHUNK // len(q))):
-        rings = q * torch.exp(-part[:, None] * w)
-        lose = (rings * w * (lost / torch.where(t > 0, t, 1))).sum(1, keepdim=True)
-        others = (rings.sum(1, keepdim=True) - rings[:, hit]).relu() ** (k - 1)
-        missed += (step * part[:, None] * k * lose * others).sum(0)
+        alive = q * torch.exp(-part[:, None] * w)
+        selected = (alive * w * reject).sum(1, keepdim=True)
+        others = (alive.sum(1, keepdim=True) - alive[:, hit]).relu() ** (k - 1)
+        missed += (step * part[:, None] * k * selected * others).sum(0)
     rejected = lost.sum()
-    share = left[hit] / torch.where(rejected > 0, left.sum(), 1)
-    return torch.minimum(p, t).sum() + (share * (rejected - missed).relu()).sum()
+    bonus = residual[hit] / torch.where(rejected > 0, residual.sum(), 1)
+    return torch.minimum(p, t).sum() + (bonus * (rejected - missed).relu()).sum()
 
 
 @_rate
 def coupling_bound(p: Tensor, q: Tensor, k: int) -> Tensor:
-    """At least so often does a token of Gumbel-coupled lists meet the target's: ``sum_y k / (sum_x max(p_x/p_y, q_x/q_y) + (k - 1)/p_y)``.
+    """A token of Gumbel-coupled lists meets the target's with at least the probability
+    ``sum_y k / (sum_x max(p_x/p_y, q_x/q_y) + (k - 1)/p_y)``.
 
-    Equality for k = 1. Sorted by p/q the inner maximum is p's before, q's after a cut, so it costs O(V log V).
+    Equality holds for k = 1. With tokens sorted by p/q the inner maximum is p's before and q's
+    after a cut, so the sum costs O(V log V).
 
     Source: list matching lemma, Rowan, Phan, Khisti 2506.05632.
     """
-    order = _ratio(p, q).argsort(-1)
+    order = likelihood_ratio(p, q).argsort(-1)
     p, q = p.gather(-1, order), q.gather(-1, order)
-    before = q.cumsum(-1) - q
-    onwards = p.flip(-1).cumsum(-1).flip(-1)
-    below = q * (onwards + k - 1) + p * before
-    return (k * p * q / torch.where(below > 0, below, 1)).sum(-1)
+    q_before = q.cumsum(-1) - q
+    p_onwards = p.flip(-1).cumsum(-1).flip(-1)
+    denominator = q * (p_onwards + k - 1) + p * q_before
+    return (k * p * q / torch.where(denominator > 0, denominator, 1)).sum(-1)
 
 
-def _some(chance: Tensor, k: int) -> Tensor:
-    """``1 - (1 - chance)^k``, to full precision where chance is small."""
-    return -torch.expm1(k * torch.log1p(-chance.clamp_max(1)))
+def _any_of(probability: Tensor, k: int) -> Tensor:
+    """``1 - (1 - probability)^k``, to full precision where the probability is small."""
+    return -torch.expm1(k * torch.log1p(-probability.clamp_max(1)))
 
 
-def _ratio(p: Tensor, q: Tensor) -> Tensor:
+def likelihood_ratio(p: Tensor, q: Tensor) -> Tensor:
     """p / q, infinite where q = 0."""
     return torch.where(q > 0, p / torch.where(q > 0, q, 1), torch.inf)
 
 
-# ------------------------------------------------------------------------------------------------ without replacement: no closed form
+# ------------------------------------------------------------- without replacement: no closed form
 
 
-def rrsw_rate(p: Laws, q: Laws, k: int, *, samples: int = 256, seed: int = 0) -> Any:
-    """Recursive rejection of k children drawn without replacement: the estimate of :func:`rrsw_estimate`, exact for k <= 2 or few tokens."""
+def rrsw_rate(
+    p: Distribution, q: Distribution, k: int, *, samples: int = 256, seed: int = 0
+) -> Any:
+    """Recursive rejection of k children drawn without replacement: :func:`rrsw_estimate`'s rate.
+
+    It is exact for k <= 2 or few tokens. Arguments and errors are those of that function.
+    """
     return rrsw_estimate(p, q, k, samples=samples, seed=seed)[0]
 
 
-def rrsw_estimate(p: Laws, q: Laws, k: int, *, samples: int = 256, seed: int = 0) -> tuple[Any, Any]:
-    """Recursive rejection of k children drawn without replacement, and the standard error of what is returned (0 where it is exact).
+def rrsw_estimate(
+    p: Distribution, q: Distribution, k: int, *, samples: int = 256, seed: int = 0
+) -> tuple[Any, Any]:
+    """Recursive rejection of k children drawn without replacement has the rate
+    ``1 - sum over x_1..x_{k-1} of prod_j (q_j - p_j)+(x_j) (1 - beta_k)``.
 
-    The rate is ``1 - sum over x_1..x_{k-1} of prod_j (q_j - p_j)+(x_j) (1 - beta_k)``: all children rejected, the last one in closed form. With
-    ``c_j = c_{j-1} + m_j / s_j``, ``s_j`` the mass of q not yet drawn and ``m_{j+1} = R(c_j)`` every factor is a function of one scalar.
-    Up to ``EXACT`` tuples the sum is taken as it stands. Beyond, rejected children are drawn from their own law ``norm((q_j - p_j)+)``
-    instead of q; the weights then telescope, and the estimate is ``1 - mean of m_{k+1}``, whose spread is only that of the ``s_j``.
+    The sum is over the children that are rejected, the last one in closed form. With
+    ``c_j = c_{j-1} + m_j / s_j``, ``s_j`` the mass of q not yet drawn and ``m_{j+1} = R(c_j)``,
+    every factor is a function of one scalar. Up to ``MAX_TUPLES`` tuples the sum is taken as it
+    stands. Beyond, rejected children are drawn from their own distribution ``norm((q_j - p_j)+)``
+    instead of q; the weights then telescope, and the estimate is ``1 - mean of m_{k+1}``, whose
+    spread is only that of the ``s_j``.
 
     Args:
-        samples: how many tuples are drawn where they are not all enumerated, >= 2. seed: of these draws.
-    Returns: rate and standard error, ``[...]`` each.
-    Source: MCSD 2401.06706, Sequoia 2402.12374. Differs from the papers, which give no value for it.
+        p: As for every rate.
+        q: As for every rate.
+        k: As for every rate.
+        samples: How many tuples are drawn where they are not all enumerated, >= 2.
+        seed: Seed of these draws.
+    Returns:
+        The rate ``[...]``, and its standard error ``[...]``, 0 where it is exact.
+    Raises:
+        ValueError: As every rate, or samples < 2.
+    Source: MCSD 2401.06706, Sequoia 2402.12374. Differs from the papers, which give no value for
+        it.
     """
-    a, b = as_laws(p, q)
+    a, b = as_probabilities(p, q)
     if samples < 2:
         raise ValueError(f"samples must be >= 2, got {samples}")
     v = a.shape[-1]
-    found = torch.stack([_rejected(x, y, children(k), samples, seed) for x, y in zip(a.reshape(-1, v), b.reshape(-1, v), strict=True)])
-    rate, error = 1 - found[:, 0].view(a.shape[:-1]), found[:, 1].view(a.shape[:-1])
+    rows = zip(a.reshape(-1, v), b.reshape(-1, v), strict=True)
+    rejected = torch.stack([_rejected(x, y, check_children(k), samples, seed) for x, y in rows])
+    rate = 1 - rejected[:, 0].view(a.shape[:-1])
+    error = rejected[:, 1].view(a.shape[:-1])
     if isinstance(p, Tensor) and isinstance(q, Tensor):
         return rate, error
     return rate.cpu().numpy()[()], error.cpu().numpy()[()]
 
 
 def _rejected(p: Tensor, q: Tensor, k: int, samples: int, seed: int) -> Tensor:
-    """``[2]``: the chance that all children are rejected, and its standard error."""
-    held = q > 0
-    beyond, p, q = p[~held].sum(), p[held], q[held]
+    """``[2]``: the probability that all children are rejected, and its standard error."""
+    support = q > 0
+    p_beyond, p, q = p[~support].sum(), p[support], q[support]
     k = min(k, len(q))
-    mass = _mass(p, q, beyond)
-    if len(q) ** (k - 1) <= EXACT:
+    mass = _mass(p, q, p_beyond)
+    if len(q) ** (k - 1) <= MAX_TUPLES:
         return torch.stack([_enumerated(p, q, k, mass), p.new_zeros(())])
-    draws = torch.rand(samples, k - 1, dtype=p.dtype, generator=torch.Generator().manual_seed(seed)).to(p.device)
-    values = torch.cat([_drawn(p, q, mass, u) for u in draws.split(max(1, _CHUNK // len(q)))])
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.rand(samples, k - 1, dtype=p.dtype, generator=generator).to(p.device)
+    parts = draws.split(max(1, _CHUNK // len(q)))
+    values = torch.cat([_sampled(p, q, mass, u) for u in parts])
     return torch.stack([values.mean(), values.std() / samples**0.5])
 
 
-def _mass(p: Tensor, q: Tensor, beyond: Tensor) -> Callable[[Tensor], Tensor]:
-    """R for any scalars ``c [n]``, by prefix sums over p/q; ``beyond`` is p's mass where q = 0."""
+def _mass(p: Tensor, q: Tensor, p_beyond: Tensor) -> Callable[[Tensor], Tensor]:
+    """R for any scalars ``c [n]``, by sums over the tokens sorted by p/q.
+
+    ``p_beyond`` is p's mass where q = 0.
+    """
     ratio, order = (p / q).sort()
-    ends = [torch.cat([law[order].flip(0).cumsum(0).flip(0), law.new_zeros(1)]) for law in (p, q)]
+
+    def tail_sums(x: Tensor) -> Tensor:
+        return torch.cat([x[order].flip(0).cumsum(0).flip(0), x.new_zeros(1)])
+
+    p_tail, q_tail = tail_sums(p), tail_sums(q)
 
     def mass(c: Tensor) -> Tensor:
         first = torch.searchsorted(ratio, c, right=True)
-        return (ends[0][first] - c * ends[1][first]).relu() + beyond
+        return (p_tail[first] - c * q_tail[first]).relu() + p_beyond
 
     return mass
 
 
 def _enumerated(p: Tensor, q: Tensor, k: int, mass: Callable[[Tensor], Tensor]) -> Tensor:
-    """One entry a tuple of rejected children so far: its chance, c, m, what is left of q and its mass."""
-    chance, m, c = p.new_ones(1), p.new_ones(1), p.new_zeros(1)
+    """The probability that all k children are rejected, summed over the tuples of k - 1 of them.
+
+    Every tensor has one row per tuple of children rejected so far: the tuple's probability, the
+    scalars m and c, what is ``left`` of q, and the mass ``rest`` of that.
+    """
+    probability, m, c = p.new_ones(1), p.new_ones(1), p.new_zeros(1)
     left, rest = q[None], p.new_ones(1)
     for j in range(1, k):
-        step = c + m / rest
-        after = mass(step)
-        loss = ((step - c)[:, None] * left - (p - c[:, None] * q).relu()).relu()
-        row, x = (loss * (after > 0)[:, None]).nonzero(as_tuple=True)
-        # the mass that stays is a sum over what stays: of an overconfident q a difference would keep no digit
+        next_c = c + m / rest
+        next_m = mass(next_c)
+        loss = _loss(p, q, left, c, next_c)
+        row, x = (loss * (next_m > 0)[:, None]).nonzero(as_tuple=True)
+        # the mass that stays is a sum over what stays: of an overconfident q a difference would
+        # keep no digit
         top = left.argmax(-1)
         others = left.scatter(-1, top[:, None], 0).sum(-1)
         rest = torch.where(x == top[row], others[row], rest[row] - left[row, x])
-        chance, m, c = chance[row] * loss[row, x] / m[row], after[row], step[row]
+        probability = probability[row] * loss[row, x] / m[row]
+        m, c = next_m[row], next_c[row]
         if j + 1 < k:  # the last child needs no more than the mass
             left = left[row].scatter(-1, x[:, None], 0)
-    return (chance * mass(c + m / rest) / m).sum()
+    return (probability * mass(c + m / rest) / m).sum()
 
 
-def _drawn(p: Tensor, q: Tensor, mass: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
-    """``m_{k+1}`` of one tuple of rejected children a row of uniforms ``u [n, k - 1]``."""
+def _sampled(p: Tensor, q: Tensor, mass: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
+    """``m_{k+1}`` of one tuple of rejected children per row of uniforms ``u [n, k - 1]``."""
     left = q.repeat(len(u), 1)
     m, c = p.new_ones(len(u)), p.new_zeros(len(u))
     for j in range(u.shape[1] + 1):
-        step = c + m / left.sum(-1)
+        next_c = c + m / left.sum(-1)
         if j < u.shape[1]:
-            loss = ((step - c)[:, None] * left - (p - c[:, None] * q).relu()).relu()
+            loss = _loss(p, q, left, c, next_c)
             left.scatter_(-1, inverse_cdf(loss, u[:, j])[:, None], 0)
-        m, c = mass(step), step
+        m, c = mass(next_c), next_c
     return m
+
+
+def _loss(p: Tensor, q: Tensor, left: Tensor, c: Tensor, next_c: Tensor) -> Tensor:
+    """``m (q_j - p_j)+`` of the next child, ``[n, V]``, after tuples with the scalars ``c [n]``."""
+    return ((next_c - c)[:, None] * left - (p - c[:, None] * q).relu()).relu()
 
 
 RATES: dict[str, Callable[..., Any]] = {
@@ -323,10 +431,17 @@ RATES: dict[str, Callable[..., Any]] = {
     "point": point_rate,
     "coupling": coupling_bound,
 }
-"""Rule -> its acceptance rate; ``coupling`` is a lower bound of it."""
+"""The acceptance rate of every rule; ``coupling`` is a lower bound of it."""
 
 DRAWN: dict[str, str] = {
-    "rejection": "single", "naive": "iid", "rrs": "iid", "rrsw": "without", "kseq": "iid", "race": "iid", "top_and_sample": "top_and_sample",
-    "point": "point", "coupling": "iid",
-}  # fmt: skip
-"""Rule -> how its candidates are drawn, as :func:`specwb.analysis.optimum` names it."""
+    "rejection": "single",
+    "naive": "iid",
+    "rrs": "iid",
+    "rrsw": "without",
+    "kseq": "iid",
+    "race": "iid",
+    "top_and_sample": "top_and_sample",
+    "point": "point",
+    "coupling": "iid",
+}
+"""The sampling scheme of every rule's candidates, as :func:`specwb.analysis.optimum` names it."""

@@ -8,11 +8,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from specwb.analysis import acceptance_rate, output_law
-from specwb.analysis.acceptance import Laws
+from specwb.analysis.acceptance import Distribution
 from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, figure
 
 
-def acceptance(p: Laws, q: Laws, counts: Sequence[int] | None = None, labels: Sequence[str] | None = None) -> go.Figure:
+def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = None, labels: Sequence[str] | None = None) -> go.Figure:
     """Two laws laid over each other: the mass both have is accepted, what p has beyond q is the residual, what q has beyond p is rejected.
 
     Accepted and residual together are as high as p, accepted and rejected as high as q. The short lines are the law of the output

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from specwb.analysis.acceptance import Laws
+from specwb.analysis.acceptance import Distribution
 from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, figure
 
 HATCHES = ("/", "x", "-", "|", "+", "\\")
@@ -16,7 +16,7 @@ DRAWN = {"single": "one", "iid": "independent", "without": "distinct", "top_and_
 """How draft laws are called below the bars, where there is little room."""
 
 
-def residuals(p: Laws, q: Laws, after: Sequence[Laws]) -> go.Figure:
+def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -> go.Figure:
     """Bars of p, of q, and of what rejections leave of p: ``after[j - 1]`` is the law after j of them. ``2 + len(HATCHES)`` traces.
 
     Args:
@@ -82,7 +82,7 @@ def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: M
     )  # fmt: skip
 
 
-def output(p: Laws, out: Laws, name: str) -> go.Figure:
+def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
     """Bars of p and, over them, the law of the token that comes out; the title says how far apart they are.
 
     Args:

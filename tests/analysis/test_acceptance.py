@@ -1,4 +1,5 @@
-"""Closed forms of one drafted token: against enumeration, against a linear program, and against the rule that decodes."""
+"""The closed forms of one draft token agree with enumeration, a linear program and the rule that
+decodes."""
 
 from __future__ import annotations
 
@@ -15,15 +16,19 @@ from specwb import analysis
 from specwb.verify import exact
 
 
-def laws(seed: int, v: int = 4) -> tuple[list[F], list[F]]:
+def distributions(seed: int, v: int = 4) -> tuple[list[F], list[F]]:
     rng = random.Random(seed)
-    draw = [lambda: rng.randint(0, 9), lambda: rng.choice([0, 0, 1, 5]), lambda: rng.choice([1, 1000])]
+    draw = [
+        lambda: rng.randint(0, 9),
+        lambda: rng.choice([0, 0, 1, 5]),
+        lambda: rng.choice([1, 1000]),
+    ]
     raw = [[pick() for _ in range(v)] for pick in rng.choices(draw, k=2)]
     p, q = ([*w[:-1], w[-1] or 1] for w in raw)
     return exact.norm(p), exact.norm(p if seed % 7 == 0 else q)
 
 
-CASES = [laws(seed) for seed in range(60)]
+CASES = [distributions(seed) for seed in range(60)]
 
 
 def test_acceptance_is_one_minus_tv_and_what_enumeration_gives():
@@ -36,7 +41,8 @@ def test_acceptance_is_one_minus_tv_and_what_enumeration_gives():
 
 
 def test_no_coupling_accepts_more():
-    """The linear program over all joint laws of (drafted, output) with the right marginals."""
+    """The linear program runs over all joint distributions of (draft token, output) with the right
+    marginals."""
     for p, q in CASES[:25]:
         v = len(p)
         rows = [[float(i == x) for i in range(v) for _ in range(v)] for x in range(v)]
@@ -50,14 +56,24 @@ def test_no_coupling_accepts_more():
 def test_output_law_is_p_and_the_residual_the_rules():
     for p, q in CASES:
         assert list(analysis.output_law(p, q)) == p
-        rejected = next((r for xs, _ in exact.iid(q, 1) if (r := exact.rejection(p, q, xs)[1]) is not None), None)
+        rejected = next(
+            (r for xs, _ in exact.iid(q, 1) if (r := exact.rejection(p, q, xs)[1]) is not None),
+            None,
+        )
         assert list(analysis.residual(p, q)) == (p if rejected is None else rejected)
 
 
-@pytest.mark.parametrize("kind", [np.array, lambda rows: torch.tensor(rows, dtype=torch.float64)], ids=["array", "tensor"])
+@pytest.mark.parametrize(
+    "kind",
+    [np.array, lambda rows: torch.tensor(rows, dtype=torch.float64)],
+    ids=["array", "tensor"],
+)
 def test_arrays_and_tensors_in_batches(kind):
     p, q = (kind([[float(x) for x in pair[side]] for pair in CASES]) for side in (0, 1))
-    expected = [[float(f(*pair)) for pair in CASES] for f in (analysis.acceptance_rate, lambda p, q: analysis.residual(p, q)[1])]
+    expected = [
+        [float(f(*pair)) for pair in CASES]
+        for f in (analysis.acceptance_rate, lambda p, q: analysis.residual(p, q)[1])
+    ]
     assert analysis.acceptance_rate(p, q).tolist() == pytest.approx(expected[0])
     assert analysis.residual(p, q)[:, 1].tolist() == pytest.approx(expected[1])
     assert np.allclose(np.asarray(analysis.output_law(p, q)), np.asarray(p))
@@ -67,44 +83,54 @@ def test_shapes_that_do_not_fit_are_refused():
     for f in (analysis.acceptance_rate, analysis.residual, analysis.output_law):
         with pytest.raises(ValueError, match=r"same tokens.*\[2\] and \[3\]"):
             f([0.5, 0.5], [0.2, 0.3, 0.5])
-    with pytest.raises(ValueError, match="two laws"):
+    with pytest.raises(ValueError, match="two distributions"):
         analysis.simulate([[0.5, 0.5]], [[0.5, 0.5]], 10)
     with pytest.raises(ValueError, match="draws=0"):
         analysis.simulate([0.5, 0.5], [0.5, 0.5], 0)
 
 
-# ------------------------------------------------------------------------------------------------------------- temperature
+# -------------------------------------------------------------------------------------- temperature
 
 
 def test_temperature_from_agreement_of_argmaxes_to_one():
-    z, w = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([[1.0, 0.5, 0.9], [1.0, 0.5, 1.2]])
-    assert analysis.acceptance_under_temperature(z, w, 0.01).tolist() == pytest.approx([1, 0], abs=1e-4)
-    assert analysis.acceptance_under_temperature(z, w, 1e4).tolist() == pytest.approx([1, 1], abs=1e-3)
-    # not monotone: the same first token, which the draft is too sure of
+    z, w = (
+        torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]),
+        torch.tensor([[1.0, 0.5, 0.9], [1.0, 0.5, 1.2]]),
+    )
+    assert analysis.acceptance_under_temperature(z, w, 0.01).tolist() == pytest.approx(
+        [1, 0], abs=1e-4
+    )
+    assert analysis.acceptance_under_temperature(z, w, 1e4).tolist() == pytest.approx(
+        [1, 1], abs=1e-3
+    )
+    # the rate is not monotone: both have the same first token, and the draft is too sure of it
     z, w = torch.tensor([1.0, 0.0]), torch.tensor([4.0, 0.0])
-    low, middle, high = (float(analysis.acceptance_under_temperature(z, w, t)) for t in (0.1, 1.5, 50))
+    low, middle, high = (
+        float(analysis.acceptance_under_temperature(z, w, t)) for t in (0.1, 1.5, 50)
+    )
     assert middle < min(low, high)
     for t in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="temperature must be > 0"):
             analysis.acceptance_under_temperature(z, w, t)
 
 
-def test_cold_laws_walk_greedily():
-    """With one-hot laws the rule accepts exactly the target's argmax, and closes with it otherwise."""
+def test_one_hot_distributions_walk_greedily():
+    """With one-hot distributions the rule accepts exactly the target's argmax; otherwise the bonus
+    token is that argmax."""
     for best in range(3):
-        for drafted in range(3):
-            p, q = ([F(x == hot) for x in range(3)] for hot in (best, drafted))
-            accept, closing = exact.rejection(p, q, (drafted,))
-            assert accept == [best == drafted]
-            assert closing == (None if best == drafted else p)
+        for draft_token in range(3):
+            p, q = ([F(x == hot) for x in range(3)] for hot in (best, draft_token))
+            accept, residual = exact.rejection(p, q, (draft_token,))
+            assert accept == [best == draft_token]
+            assert residual == (None if best == draft_token else p)
 
 
-# -------------------------------------------------------------------------------------------------------------- simulation
+# --------------------------------------------------------------------------------------- simulation
 
 
 @pytest.mark.parametrize("seed", [1, 2, 4])
 def test_simulation_follows_p_and_accepts_alpha(seed):
-    p, q = (np.array(law, dtype=float) for law in CASES[seed])
+    p, q = (np.array(row, dtype=float) for row in CASES[seed])
     n = 20_000
     counts, accepted = analysis.simulate(p, q, n, seed)
     assert counts.sum() == n

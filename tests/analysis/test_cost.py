@@ -1,4 +1,5 @@
-"""Tokens a round and speed: against enumeration over whole rounds, and against each other."""
+"""Tokens per decoding step and speed agree with enumeration over whole steps, and with each
+other."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from specwb.verify import exact
 P, Q = exact.norm([4, 2, 1, 1]), exact.norm([1, 2, 4, 1])
 
 
-def always(law):
-    return lambda prefix: law
+def always(p):
+    return lambda prefix: p
 
 
 @pytest.mark.parametrize("gamma", range(5))
@@ -24,7 +25,9 @@ def test_expected_tokens_is_what_enumeration_of_rounds_gives(gamma):
     alpha = analysis.acceptance_rate(P, Q)
     tau = analysis.expected_tokens(alpha, gamma)
     assert isinstance(tau, F)
-    assert tau == 1 + exact.expected_accepted(exact.rejection, exact.iid, always(P), always(Q), range(-1, gamma))
+    assert tau == 1 + exact.expected_accepted(
+        exact.rejection, exact.iid, always(P), always(Q), range(-1, gamma)
+    )
     assert tau == (1 - alpha ** (gamma + 1)) / (1 - alpha)
     assert tau == sum(analysis.reach([alpha] * gamma))
 
@@ -45,53 +48,67 @@ def test_ends_and_arrays():
 
 
 def test_rounds_of_different_difficulty():
-    """A rate shared by a whole round: more tokens than the mean rate gives (Jensen), and rates that rise with depth."""
+    """Where a whole step shares one random rate, it adds more tokens than the mean rate gives
+    (Jensen), and the conditional rates rise with depth."""
     alphas, weights = [F(1, 4), F(3, 4), F(1)], [F(1, 2), F(1, 4), F(1, 4)]
     mean = sum(a * w for a, w in zip(alphas, weights))
     for gamma in range(1, 6):
         mixed = sum(w * analysis.expected_tokens(a, gamma) for a, w in zip(alphas, weights))
-        assert (mixed > analysis.expected_tokens(mean, gamma)) if gamma > 1 else mixed == analysis.expected_tokens(mean, gamma)
+        assert (
+            (mixed > analysis.expected_tokens(mean, gamma))
+            if gamma > 1
+            else mixed == analysis.expected_tokens(mean, gamma)
+        )
     moments = [sum(w * a**k for a, w in zip(alphas, weights)) for k in range(6)]
     rates = [b / a for a, b in pairwise(moments)]
     assert rates == sorted(rates)
     assert analysis.reach(rates) == moments
-    # independent from place to place the mean rate is all that matters, whatever it varies with
+    # where rates are independent from position to position, only their mean matters
     assert sum(analysis.reach([mean] * 3)) == analysis.expected_tokens(mean, 3)
 
 
 @pytest.mark.parametrize("gamma", [1, 3, 4])
 def test_rates_that_depend_on_the_prefix(gamma):
-    """With the conditional rates of every depth the sum of reach is exact, though acceptance depends on the text."""
+    """With the conditional rates of every depth the sum of ``reach`` is exact, though acceptance
+    depends on the text."""
     rng = random.Random(gamma)
     table = {}
 
     def model(side):
-        def law(prefix):
-            return table.setdefault((side, prefix), exact.norm([rng.randint(1, 9) for _ in range(2)]))
+        def distribution(prefix):
+            return table.setdefault(
+                (side, prefix), exact.norm([rng.randint(1, 9) for _ in range(2)])
+            )
 
-        return law
+        return distribution
 
     target, draft = model("p"), model("q")
-    reached = [exact.expected_accepted(exact.rejection, exact.iid, target, draft, range(-1, d)) for d in range(gamma + 1)]
+    reached = [
+        exact.expected_accepted(exact.rejection, exact.iid, target, draft, range(-1, d))
+        for d in range(gamma + 1)
+    ]
     gained = [F(1), *(b - a for a, b in pairwise(reached))]  # P(depth reached)
     rates = [b / a for a, b in pairwise(gained)]
     assert len(set(rates)) == gamma
     assert sum(analysis.reach(rates)) == 1 + reached[-1]
 
 
-# ------------------------------------------------------------------------------------------------------------------- trees
+# -------------------------------------------------------------------------------------------- trees
 
 
 @pytest.mark.parametrize("ks", [(2,), (2, 1), (3, 2), (2, 2)])
 def test_tree_reach_is_what_enumeration_gives(ks):
-    """Where p and q are the same everywhere, rates by rank are exact: P(rank accepted) by enumeration at one node."""
+    """Where p and q are the same everywhere, rates by rank are exact: each is P(rank accepted), by
+    enumeration at one node."""
     rank = [F(0)] * max(ks)
     for tokens, chance in exact.without_replacement(Q, max(ks)):
         for i, a in enumerate(exact.rrsw(P, Q, tokens)[0]):
             rank[i] += chance * a
     parents = Tree.branching(*ks).host[0]
     tau = sum(analysis.tree_reach([rank] * len(ks), parents))
-    assert tau == 1 + exact.expected_accepted(exact.rrsw, exact.without_replacement, always(P), always(Q), parents)
+    assert tau == 1 + exact.expected_accepted(
+        exact.rrsw, exact.without_replacement, always(P), always(Q), parents
+    )
 
 
 def test_a_chain_is_a_tree():
@@ -111,7 +128,7 @@ def test_rates_that_do_not_cover_the_tree_are_refused():
         analysis.tree_reach([[0.5]], (0, 0))
 
 
-# ------------------------------------------------------------------------------------------------------------------- speed
+# -------------------------------------------------------------------------------------------- speed
 
 
 def test_speedup_by_hand():
@@ -135,25 +152,34 @@ def test_best_gamma_is_where_the_speedup_stops_rising():
 
 
 def test_scoring_that_costs_as_much_as_decoding_never_pays():
-    """v(gamma) = gamma + 1: arithmetic takes all the time."""
+    """``v(gamma) = gamma + 1`` means that arithmetic takes all the time."""
     assert analysis.best_gamma(0.99, 0.0, v=lambda g: g + 1) == 0
     assert all(analysis.speedup(0.9, g, 0.01, g + 1) < 1 for g in range(1, 9))
     assert analysis.best_gamma(0.8, 0.1, v=lambda g: 1 + 0.2 * g) < analysis.best_gamma(0.8, 0.1)
-    # a constant price of scoring is paid by drafting rounds only: one token is decoded plainly
+    # a constant price of scoring is paid by steps that draft only: gamma = 0 is plain decoding
     assert analysis.best_gamma(0.5, 0.1, v=3.0) == 0
 
 
 def test_batches():
-    """While the weights are still being read more tokens are free; a batch that fills the arithmetic units alone leaves nothing to gain."""
+    """More tokens are free while the weights are still being read. A batch that fills the
+    arithmetic units by itself leaves nothing to gain."""
     assert [analysis.roofline(g, 1, 32) for g in (0, 7, 31)] == [1, 1, 1]
     assert analysis.roofline(63, 1, 32) == 2
     assert [analysis.roofline(g, 32, 32) for g in range(4)] == [1, 2, 3, 4]
     assert [analysis.roofline(g, 50, 32) for g in range(4)] == [1, 2, 3, 4]
-    best = [analysis.best_gamma(0.8, 0.05, lambda g, b=b: analysis.roofline(g, b, 32)) for b in (1, 4, 8, 16, 32, 64)]
+    best = [
+        analysis.best_gamma(0.8, 0.05, lambda g, b=b: analysis.roofline(g, b, 32))
+        for b in (1, 4, 8, 16, 32, 64)
+    ]
     assert best == sorted(best, reverse=True)
     assert best[0] > 0 == best[-1]
     for batch in (32, 50):
-        assert all(analysis.speedup(a, g, c, analysis.roofline(g, batch, 32)) < 1 for a in (0.5, 0.99) for g in (1, 5) for c in (0.0, 0.2))
+        assert all(
+            analysis.speedup(a, g, c, analysis.roofline(g, batch, 32)) < 1
+            for a in (0.5, 0.99)
+            for g in (1, 5)
+            for c in (0.0, 0.2)
+        )
     for batch, balance in ((0, 32), (1, 0)):
         with pytest.raises(ValueError, match="batch must be >= 1 and balance > 0"):
             analysis.roofline(2, batch, balance)
@@ -161,7 +187,7 @@ def test_batches():
 
 def test_expected_rounds():
     assert analysis.expected_rounds([1], 7) == 7  # plain decoding
-    assert analysis.expected_rounds([1, 1, 1], 7) == 3  # blocks of three: the last one is cut
+    assert analysis.expected_rounds([1, 1, 1], 7) == 3  # blocks of three, of which the last is cut
     reached = analysis.reach([F(1, 2), F(1, 2)])
     # by hand: P(1) = 1/2, P(2) = 1/4, P(3) = 1/4
     assert analysis.expected_rounds(reached, 0) == 0

@@ -1,4 +1,5 @@
-"""Times of steps and rounds with layers side by side, against sums by hand; the published numbers; bounds and where they are attained."""
+"""With layers side by side, times of steps and rounds are the sums by hand, and bounds hold and are
+attained; what the published numbers imply."""
 
 from __future__ import annotations
 
@@ -14,24 +15,35 @@ from specwb.analysis import expected_tokens, speedup
 from specwb.analysis import layer_parallel as lp
 from specwb.models.fuzzy import grouping
 
-SHAPES = [grouping(32, 4), grouping(8, 3), grouping(8, 3, first=False), grouping(5, 1), ((0, 1, 2, 3, 4, 5),), ((0,), (1, 2), (3, 4, 5, 6, 7))]
+SHAPES = [
+    grouping(32, 4),
+    grouping(8, 3),
+    grouping(8, 3, first=False),
+    grouping(5, 1),
+    ((0, 1, 2, 3, 4, 5),),
+    ((0,), (1, 2), (3, 4, 5, 6, 7)),
+]
 
 
-def alone(groups: lp.Groups) -> list[tuple[int, ...]]:
+def single_layers(groups: lp.Groups) -> list[tuple[int, ...]]:
     return [(i,) for group in groups for i in group]
 
 
-# ------------------------------------------------------------------------------------------------------- 14.6, times
+# -------------------------------------------------------------------------------------- 14.6, times
 
 
 @pytest.mark.parametrize("groups", SHAPES)
 def test_the_ratio_is_that_of_the_steps(groups) -> None:
     layers, rounds = sum(map(len, groups)), lp.attention_rounds(groups)
     for a, m in ((F(1), F(1)), (F(2), F(7)), (F(3), F(0)), (F(0), F(5))):
-        exact = lp.step_time(alone(groups), a, m)
+        exact = lp.step_time(single_layers(groups), a, m)
         assert exact == layers * (a + m)
         fuzzy = lp.step_time(groups, a, m, 0, devices=max(map(len, groups)))
-        assert fuzzy / exact == lp.fuzzy_ratio(a / (a + m), rounds, layers) == (rounds * a + layers * m) / (layers * (a + m))
+        assert (
+            fuzzy / exact
+            == lp.fuzzy_ratio(a / (a + m), rounds, layers)
+            == (rounds * a + layers * m) / (layers * (a + m))
+        )
         for depth in (1, 2, 5):
             drafting = exact + (depth - 1) * fuzzy
             assert lp.stage_speedup(fuzzy / exact, depth) == depth * exact / drafting
@@ -41,13 +53,16 @@ def test_the_ratio_is_that_of_the_steps(groups) -> None:
 def test_how_the_stage_speedup_moves() -> None:
     shares = [F(i, 10) for i in range(11)]
     for depth in (2, 5, 9):
-        by_rounds = [[lp.stage_speedup(lp.fuzzy_ratio(s, r, 32), depth) for s in shares] for r in (32, 18, 13, 10, 9, 1)]
+        by_rounds = [
+            [lp.stage_speedup(lp.fuzzy_ratio(s, r, 32), depth) for s in shares]
+            for r in (32, 18, 13, 10, 9, 1)
+        ]
         assert all(x == 1 for x in by_rounds[0])
         for row in by_rounds[1:]:
             assert all(a < b for a, b in pairwise(row))
         for fewer, more in zip(by_rounds[1:], by_rounds):
             assert all(a > b for a, b in zip(fewer[1:], more[1:]))
-    # with depth towards the uncalibrated one, which is the inverse ratio
+    # with depth it rises towards the uncalibrated one, which is the inverse ratio
     ratio = F(2, 3)
     steps = [lp.stage_speedup(ratio, depth) for depth in (1, 2, 5, 50, 5000)]
     assert steps[0] == 1
@@ -61,15 +76,24 @@ def test_the_share_that_a_speedup_implies() -> None:
     rng = random.Random(0)
     for _ in range(100):
         layers = rng.randint(2, 40)
-        rounds, depth, share, calibrate = rng.randint(1, layers - 1), rng.randint(2, 9), F(rng.randint(0, 20), 20), rng.random() < 0.5
+        rounds, depth, share, calibrate = (
+            rng.randint(1, layers - 1),
+            rng.randint(2, 9),
+            F(rng.randint(0, 20), 20),
+            rng.random() < 0.5,
+        )
         ratio = lp.fuzzy_ratio(share, rounds, layers)
-        found = lp.stage_speedup(ratio, depth, calibrate)
-        assert lp.implied_share(found, depth, rounds, layers, calibrate) == share
-        most = lp.largest_stage_speedup(depth, rounds, layers, calibrate)
-        assert most == pytest.approx(float(lp.stage_speedup(lp.fuzzy_ratio(F(1), rounds, layers), depth, calibrate)))
-        assert most == pytest.approx(depth * layers / (layers + (depth - 1) * rounds) if calibrate else layers / rounds)
-        assert lp.implied_share(most, depth, rounds, layers, calibrate) == pytest.approx(1)
-        for wrong in (most * 1.001, 0.99):
+        stage = lp.stage_speedup(ratio, depth, calibrate)
+        assert lp.implied_share(stage, depth, rounds, layers, calibrate) == share
+        largest = lp.largest_stage_speedup(depth, rounds, layers, calibrate)
+        assert largest == pytest.approx(
+            float(lp.stage_speedup(lp.fuzzy_ratio(F(1), rounds, layers), depth, calibrate))
+        )
+        assert largest == pytest.approx(
+            depth * layers / (layers + (depth - 1) * rounds) if calibrate else layers / rounds
+        )
+        assert lp.implied_share(largest, depth, rounds, layers, calibrate) == pytest.approx(1)
+        for wrong in (largest * 1.001, 0.99):
             with pytest.raises(ValueError, match="no share"):
                 lp.implied_share(wrong, depth, rounds, layers, calibrate)
 
@@ -88,16 +112,27 @@ def test_the_published_numbers() -> None:
     assert (round(share, 3), round(share / (1 - share), 2)) == (0.696, 2.29)
     assert round(lp.fuzzy_ratio(share, rounds, 32), 3) == 0.522
     assert lp.largest_stage_speedup(5, rounds, 32) == pytest.approx(20 / 9)
-    # by its weights attention has a fifth of a layer of Llama-3-8B: 4096 wide, keys and values of 1024, 14336 in the MLP
+    # by its weights attention has a fifth of a layer of Llama-3-8B, which is 4096 wide and has keys
+    # and values of 1024 and 14336 in the MLP
     attention, mlp = 2 * 4096 * (4096 + 1024), 3 * 4096 * 14336
     by_weights = attention / (attention + mlp)
     assert round(by_weights, 3) == 0.192
     assert round(lp.stage_speedup(lp.fuzzy_ratio(by_weights, rounds, 32), 5), 2) == 1.12
-    table = [round(float(lp.stage_speedup(lp.fuzzy_ratio(F(x, x + 1), rounds, 32), 5)), 2) for x in (1, 2, 3)]
+    table = [
+        round(float(lp.stage_speedup(lp.fuzzy_ratio(F(x, x + 1), rounds, 32), 5)), 2)
+        for x in (1, 2, 3)
+    ]
     assert table == [1.38, 1.58, 1.70]
     # the largest n that helps, by rounds alone
-    assert [lp.attention_rounds(grouping(32, n)) for n in (1, 2, 3, 4, 5, 6)] == [32, 18, 13, 10, 9, 8]
-    # 4.17 times plain decoding with five drafted tokens a round
+    assert [lp.attention_rounds(grouping(32, n)) for n in (1, 2, 3, 4, 5, 6)] == [
+        32,
+        18,
+        13,
+        10,
+        9,
+        8,
+    ]
+    # 4.17 times plain decoding with five draft tokens per round
     assert round((6 / 4.17 - 1) / 5, 3) == 0.088
     assert lp.needed_tokens(4.17, 5, 0.088) > 6 > lp.needed_tokens(4.17, 5, 0.087)
     assert round(lp.needed_tokens(4.17, 5, 0.05), 2) == 5.21
@@ -105,61 +140,79 @@ def test_the_published_numbers() -> None:
 
 
 def test_what_other_parts_of_a_step_do_to_the_share() -> None:
-    """Attention has at least the implied share of a whole step, exactly it where the others take as long in both kinds of steps."""
+    """Attention has at least the implied share of a whole step, and exactly that where everything
+    else takes as long in both kinds of steps."""
     groups, a, m = grouping(32, 4), F(5), F(2)
     for head, exchange in ((F(0), F(0)), (F(40), F(0)), (F(40), F(1, 2)), (F(0), F(1))):
-        exact = lp.step_time(alone(groups), a, m, head=head)
+        exact = lp.step_time(single_layers(groups), a, m, head=head)
         fuzzy = lp.step_time(groups, a, m, exchange, 4, head)
         implied = lp.implied_share(lp.stage_speedup(fuzzy / exact, 5), 5, 10, 32)
         assert (implied == 32 * a / exact) if not exchange else (implied < 32 * a / exact)
 
 
 def test_tokens_and_rounds() -> None:
-    """Time a token of many rounds: drafting once a drafted token, verification once a round."""
+    """The time per token over many rounds: drafting takes its time once per draft token,
+    verification once per round."""
     alpha, depth = F(3, 5), 5
-    rounds = 1 / (depth * alpha + 1)  # a written token
+    rounds = 1 / (depth * alpha + 1)  # rounds per token written
     assert (rounds * depth, rounds) == (F(5, 4), F(1, 4))
     assert 1 / (depth * alpha) == F(1, 3)
-    # in the cost model: tau over D c + v
+    # in the cost model the speedup is tau over D c + v
     c, v = F(1, 10), F(1)
     assert lp.needed_tokens(1 / (rounds * (depth * c + v)), depth, c, v) == depth * alpha + 1
 
 
 def test_launches_in_the_place_of_times() -> None:
     groups, attention, mlp = grouping(8, 4), 14, 9
-    most = lp.fuzzy_ratio(F(attention, attention + mlp), lp.attention_rounds(groups), 8)
+    lowest = lp.fuzzy_ratio(F(attention, attention + mlp), lp.attention_rounds(groups), 8)
     ratios = []
     for launch in (F(0), F(1, 100), F(1), F(100), F(10**6)):
         exact = 1000 + launch * 8 * (attention + mlp)
         ratios.append((1000 + launch * (lp.attention_rounds(groups) * attention + 8 * mlp)) / exact)
     assert ratios[0] == 1
-    assert all(a > b > most for a, b in pairwise(ratios))
-    assert ratios[-1] - most < F(1, 1000)
-    assert lp.step_time(groups, F(attention), F(mlp)) == lp.step_time(alone(groups), F(attention), F(mlp))
+    assert all(a > b > lowest for a, b in pairwise(ratios))
+    assert ratios[-1] - lowest < F(1, 1000)
+    assert lp.step_time(groups, F(attention), F(mlp)) == lp.step_time(
+        single_layers(groups), F(attention), F(mlp)
+    )
 
 
 def test_break_even_is_where_the_speed_is_the_same() -> None:
-    for c, v, stage, depth, alpha in ((0.1, 1, 1.62, 5, 0.8), (0.3, 2.5, 1.2, 4, 0.6), (0.05, 1, 2.2, 7, 0.9)):
+    for c, v, stage, depth, alpha in (
+        (0.1, 1, 1.62, 5, 0.8),
+        (0.3, 2.5, 1.2, 4, 0.6),
+        (0.05, 1, 2.2, 7, 0.9),
+    ):
         loss = lp.break_even(stage, depth, c, v)
         tau, fuzzy = expected_tokens(alpha, depth), speedup(alpha, depth, c / stage, v)
         assert fuzzy * (1 - loss) == pytest.approx(speedup(alpha, depth, c, v))
         assert lp.needed_tokens(fuzzy, depth, c / stage, v) == pytest.approx(tau)
         assert 0 < loss < 1 - 1 / stage
     assert lp.break_even(F(1), 5, F(1, 3)) == 0
-    # a draft that takes all the time may lose what its stage gains, a free one nothing
+    # a draft that takes all the time may lose what its stage gains, a free one may lose nothing
     assert lp.break_even(F(3, 2), 5, 0) == 0
-    assert [round(lp.break_even(1.62, 5, c), 3) for c in (0.05, 0.1, 0.2, 1e9)] == [0.077, 0.128, 0.191, 0.383]
+    assert [round(lp.break_even(1.62, 5, c), 3) for c in (0.05, 0.1, 0.2, 1e9)] == [
+        0.077,
+        0.128,
+        0.191,
+        0.383,
+    ]
     assert lp.break_even(1.62, 5, 0.045) > 0.07 > lp.break_even(1.62, 5, 0.0445)
-    # tokens that are lost where a token's rate falls by 7 %
-    assert [round(1 - expected_tokens(0.93 * a, 5) / expected_tokens(a, 5), 3) for a in (0.8, 1.0)] == [0.121, 0.160]
-    assert round(1 - (1 + 0.93 * 0.8 * 5) / (1 + 0.8 * 5), 3) == 0.056  # of the share of drafted tokens that is kept
-    # and 4.17 with a stage gain of 1.62 is at least 4.17 / 1.62 without it, whatever drafting costs
+    # how many tokens are lost where a token's acceptance rate falls by 7 %
+    assert [
+        round(1 - expected_tokens(0.93 * a, 5) / expected_tokens(a, 5), 3) for a in (0.8, 1.0)
+    ] == [0.121, 0.160]
+    assert (
+        round(1 - (1 + 0.93 * 0.8 * 5) / (1 + 0.8 * 5), 3) == 0.056
+    )  # if the 7 % are of the fraction of draft tokens that are accepted
+    # a speedup of 4.17 with a stage gain of 1.62 is at least 4.17 / 1.62 without it, whatever
+    # drafting costs
     for c in (0.01, 0.1, 1.0, 100.0):
         without = 4.17 * (1 - lp.break_even(1.62, 5, c))
         assert 4.17 / 1.62 < without < 4.17
 
 
-# ------------------------------------------------------------------------------------------------------- devices
+# ------------------------------------------------------------------------------------------ devices
 
 
 def test_when_devices_gain() -> None:
@@ -185,11 +238,17 @@ def test_a_rounds_exchanges(groups, calibrate) -> None:
                 continue
 
             def drafting(x: F, w: int, groups=groups, depth=depth) -> F:
-                first = lp.step_time(alone(groups) if calibrate else groups, F(2), F(1), x, w)
+                first = lp.step_time(
+                    single_layers(groups) if calibrate else groups, F(2), F(1), x, w
+                )
                 return first + (depth - 1) * lp.step_time(groups, F(2), F(1), x, w)
 
             assert drafting(limit, devices) == drafting(F(0), 1)
-            assert drafting(limit - F(1, 100), devices) < drafting(F(0), 1) < drafting(limit + F(1, 100), devices)
+            assert (
+                drafting(limit - F(1, 100), devices)
+                < drafting(F(0), 1)
+                < drafting(limit + F(1, 100), devices)
+            )
 
 
 @pytest.mark.parametrize("calibrate", [True, False])
@@ -198,35 +257,58 @@ def test_a_timeline_ends_when_the_closed_form_says(groups, calibrate) -> None:
     a, m, x, head, verify, depth = F(5), F(3), F(1, 2), F(7), F(11), 3
     for devices in (1, 2, 3, 4, 8):
         spans = lp.timeline(groups, a, m, x, devices, depth, head, verify, calibrate)
-        steps = [alone(groups) if calibrate else groups, *[groups] * (depth - 1)]
+        steps = [single_layers(groups) if calibrate else groups, *[groups] * (depth - 1)]
         closed = sum(lp.step_time(step, a, m, x, devices, head) for step in steps) + verify
         assert max(span.stop for span in spans) == closed
         layers = [i for group in groups for i in group]
         for device in range(devices):
-            own = [span for span in spans if span.device == device]
-            assert all(one.stop <= after.start for one, after in pairwise(own))  # a device does one thing at a time
-            assert sum(s.stop - s.start for s in own if s.kind == "mlp") == depth * len(layers) * m
-            assert [s.layer for s in own if s.kind == "mlp"] == layers * depth
-            assert [s.step for s in own if s.kind in ("head", "verify")] == list(range(depth + 1))
-        # every attention once a step, by one device, the same in all steps
+            spans_of_device = [span for span in spans if span.device == device]
+            assert all(
+                before.stop <= after.start for before, after in pairwise(spans_of_device)
+            )  # a device does one thing at a time
+            assert (
+                sum(s.stop - s.start for s in spans_of_device if s.kind == "mlp")
+                == depth * len(layers) * m
+            )
+            assert [s.layer for s in spans_of_device if s.kind == "mlp"] == layers * depth
+            assert [s.step for s in spans_of_device if s.kind in ("head", "verify")] == list(
+                range(depth + 1)
+            )
+        # every attention runs once per step, on one device, the same in all steps
         attentions = [span for span in spans if span.kind == "attention"]
-        assert sorted((s.step, s.layer) for s in attentions) == sorted((step, i) for step in range(depth) for i in layers)
+        assert sorted((s.step, s.layer) for s in attentions) == sorted(
+            (step, i) for step in range(depth) for i in layers
+        )
         assert len({(s.layer, s.device) for s in attentions}) == len(layers)
-        assert sum(s.kind == "exchange" for s in spans) == (devices * sum(map(len, steps)) if devices > 1 else 0)
+        assert sum(s.kind == "exchange" for s in spans) == (
+            devices * sum(map(len, steps)) if devices > 1 else 0
+        )
         assert all(s.layer is None for s in spans if s.kind in ("head", "verify"))
 
 
 def test_a_timeline_by_hand() -> None:
-    """Three layers, the last two a group, two devices: the exact step takes its layers in order, the fuzzy one has two attentions at once."""
+    """There are three layers, the last two of them a group, and two devices. The exact step takes
+    its layers in order, the fuzzy one has two attentions at once."""
     spans = lp.timeline(((0,), (1, 2)), attention=4, mlp=1, exchange=2, devices=2, depth=2)
     seen = [(s.device, s.start, s.stop, s.kind, s.layer, s.step) for s in spans if s.kind != "mlp"]
     assert seen == [
-        (0, 0, 4, "attention", 0, 0), (0, 4, 6, "exchange", 0, 0), (1, 4, 6, "exchange", 0, 0),
-        (0, 7, 11, "attention", 1, 0), (0, 11, 13, "exchange", 1, 0), (1, 11, 13, "exchange", 1, 0),
-        (1, 14, 18, "attention", 2, 0), (0, 18, 20, "exchange", 2, 0), (1, 18, 20, "exchange", 2, 0),
-        (0, 21, 25, "attention", 0, 1), (0, 25, 27, "exchange", 0, 1), (1, 25, 27, "exchange", 0, 1),
-        (0, 28, 32, "attention", 1, 1), (1, 28, 32, "attention", 2, 1), (0, 32, 34, "exchange", 1, 1), (1, 32, 34, "exchange", 1, 1),
-    ]  # fmt: skip
+        (0, 0, 4, "attention", 0, 0),
+        (0, 4, 6, "exchange", 0, 0),
+        (1, 4, 6, "exchange", 0, 0),
+        (0, 7, 11, "attention", 1, 0),
+        (0, 11, 13, "exchange", 1, 0),
+        (1, 11, 13, "exchange", 1, 0),
+        (1, 14, 18, "attention", 2, 0),
+        (0, 18, 20, "exchange", 2, 0),
+        (1, 18, 20, "exchange", 2, 0),
+        (0, 21, 25, "attention", 0, 1),
+        (0, 25, 27, "exchange", 0, 1),
+        (1, 25, 27, "exchange", 0, 1),
+        (0, 28, 32, "attention", 1, 1),
+        (1, 28, 32, "attention", 2, 1),
+        (0, 32, 34, "exchange", 1, 1),
+        (1, 32, 34, "exchange", 1, 1),
+    ]
     assert max(s.stop for s in spans) == 36
 
 
@@ -246,14 +328,17 @@ def test_bad_input_is_named() -> None:
             call()
 
 
-# ------------------------------------------------------------------------------------------------------- 14.4, 14.5, bounds
+# ------------------------------------------------------------------------------- 14.4, 14.5, bounds
 
 
 def test_a_gain_moves_a_cosine_within_its_bound_and_up_to_it() -> None:
     generator = np.random.default_rng(0)
     for _ in range(2000):
         size = int(generator.integers(2, 6))
-        u, gain = generator.normal(size=size), generator.uniform(0.2, 1, size) * generator.choice([-1, 1], size)
+        u, gain = (
+            generator.normal(size=size),
+            generator.uniform(0.2, 1, size) * generator.choice([-1, 1], size),
+        )
         v = u + generator.normal(size=size) * generator.choice([0.1, 1, 10])
         kappa = float(abs(gain).max() / abs(gain).min())
         low, high = lp.gained_cosine(cosine(u, v), kappa)
@@ -261,9 +346,10 @@ def test_a_gain_moves_a_cosine_within_its_bound_and_up_to_it() -> None:
     for kappa in (1.0, 1.5, 3.0, 10.0):
         for t in (0.1, 0.5, 1.0, 3.0):
             u, v = np.array([1, t]), np.array([1, -t])
-            assert (cosine(u * [1, kappa], v * [1, kappa]), cosine(u * [kappa, 1], v * [kappa, 1])) == pytest.approx(
-                lp.gained_cosine(cosine(u, v), kappa)
-            )
+            assert (
+                cosine(u * [1, kappa], v * [1, kappa]),
+                cosine(u * [kappa, 1], v * [kappa, 1]),
+            ) == pytest.approx(lp.gained_cosine(cosine(u, v), kappa))
 
 
 def cosine(u: np.ndarray, v: np.ndarray) -> float:
@@ -282,11 +368,20 @@ def test_small_numbers_where_a_norm_moves_the_cosine() -> None:
 
 
 def test_what_a_cosine_is_as_a_distance() -> None:
-    assert [round(lp.apart(c), 2) for c in (0.8, 0.9, 0.95, 0.99, 1.0)] == [0.63, 0.45, 0.32, 0.14, 0]
+    assert [round(lp.apart(c), 2) for c in (0.8, 0.9, 0.95, 0.99, 1.0)] == [
+        0.63,
+        0.45,
+        0.32,
+        0.14,
+        0,
+    ]
     generator = np.random.default_rng(1)
     for size in (2, 3, 64):
         u, v = generator.normal(size=(2, size))
-        u, v = u / np.sqrt((u * u).mean()), v / np.sqrt((v * v).mean())  # what an RMS norm makes of them: length sqrt(size)
+        u, v = (
+            u / np.sqrt((u * u).mean()),
+            v / np.sqrt((v * v).mean()),
+        )  # an RMS norm gives both the length sqrt(size)
         assert np.linalg.norm(u) == pytest.approx(math.sqrt(size))
         assert np.linalg.norm(u - v) / np.linalg.norm(u) == pytest.approx(lp.apart(cosine(u, v)))
 
@@ -297,7 +392,8 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def test_how_far_logits_move() -> None:
-    """By lengths of q and k and of what they are off by; a shift that all keys have in common does not count."""
+    """Logits move by a bound from the lengths of q and k and of their errors; a shift that all keys
+    have in common does not count."""
     generator, closest = np.random.default_rng(3), 0.0
     for _ in range(500):
         size, keys = int(generator.integers(1, 5)), int(generator.integers(2, 5))
@@ -318,7 +414,7 @@ def test_logits_that_move_by_eps() -> None:
             keys = int(generator.integers(2, 7))
             z = generator.normal(size=keys) * 2
             shift = generator.uniform(-1, 1, keys)
-            shift *= eps / (np.ptp(shift) / 2)  # half the range is eps, wherever the middle is
+            shift *= eps / (np.ptp(shift) / 2)  # half of its range is eps, wherever its middle is
             w, moved = softmax(z), softmax(z + shift)
             assert np.exp(-2 * eps) - 1e-12 <= (moved / w).min()
             assert (moved / w).max() <= np.exp(2 * eps) + 1e-12
@@ -330,9 +426,11 @@ def test_logits_that_move_by_eps() -> None:
             off = float(np.linalg.norm(moved @ (values + error) - w @ values))
             assert off <= bound
             closest = min(closest, 1 - off / bound)
-        # attained: two keys, one up and one down, with weights 1 : e^eps before
+        # the bound is attained by two keys, one up and one down, with weights 1 : e^eps before
         before, after = softmax(np.array([0, eps])), softmax(np.array([eps, 0]))
-        assert after[0] - before[0] == pytest.approx(math.tanh(eps / 2)) == lp.attention_error(eps, 1)
+        assert (
+            after[0] - before[0] == pytest.approx(math.tanh(eps / 2)) == lp.attention_error(eps, 1)
+        )
         rare = softmax(np.array([0.0, 40.0]))[0], softmax(np.array([eps, 40 - eps]))[0]
         assert rare[1] / rare[0] == pytest.approx(math.exp(2 * eps))
     assert closest < 0.3
@@ -341,7 +439,7 @@ def test_logits_that_move_by_eps() -> None:
     assert (round(eps, 1), round(lp.attention_error(eps, 1), 2)) == (1.4, 0.61)
 
 
-# ------------------------------------------------------------------------------------------------------- 14.8, whole layers
+# ------------------------------------------------------------------------------- 14.8, whole layers
 
 
 def test_linear_layers_with_numbers() -> None:
@@ -352,8 +450,13 @@ def test_linear_layers_with_numbers() -> None:
         for a, m in ((F(1), F(1)), (F(1), F(3)), (F(2), F(0)), (F(0), F(2))):
             pairs = n * (n - 1) // 2
             for scale in (F(1, 1000), F(1, 10**6)):
-                exact, fuzzy, whole = lp.linear_layers(a * scale, m * scale, n)
+                exact, fuzzy, side_by_side = lp.linear_layers(a * scale, m * scale, n)
                 assert exact - 1 == pytest.approx(n * (a + m) * scale, rel=float(scale) * 50)
-                # second order: a_j (a_i + m_i) of every pair of layers is dropped, and m_j (a_i + m_i) as well with whole layers
-                assert float((exact - fuzzy) / scale**2) == pytest.approx(float(pairs * a * (a + m)), abs=float(scale) * 1000)
-                assert float((exact - whole) / scale**2) == pytest.approx(float(pairs * (a + m) ** 2), abs=float(scale) * 10000)
+                # to second order a_j (a_i + m_i) is dropped for every pair of layers, and with
+                # whole layers m_j (a_i + m_i) as well
+                assert float((exact - fuzzy) / scale**2) == pytest.approx(
+                    float(pairs * a * (a + m)), abs=float(scale) * 1000
+                )
+                assert float((exact - side_by_side) / scale**2) == pytest.approx(
+                    float(pairs * (a + m) ** 2), abs=float(scale) * 10000
+                )

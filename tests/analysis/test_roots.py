@@ -1,4 +1,5 @@
-"""Several roots: closed forms against enumeration, and the rule ``longest`` in whole decodings against the exact law."""
+"""Several roots: the closed forms agree with enumeration, and decoding with the rule ``longest``
+has the exact distribution."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from functools import cache
 from itertools import pairwise, product
 
 import pytest
-import test_decoding_law as law
+import test_decoding_law as decoding
 import torch
 from torch import Tensor
 
@@ -23,35 +24,38 @@ from specwb.verify.tree_mutants import at_once
 
 HALF, THIRD = F(1, 2), F(1, 3)
 P = [THIRD, THIRD, F(1, 6), F(1, 6)]  # the four tokens of theorem 13.3
-EASY = roots.one_token([0, 0, 1, 1])  # the last two are always gone on from, the first two never
+EASY = roots.one_token(
+    [0, 0, 1, 1]
+)  # the token drafted below the last two is always accepted, below the first two never
 
 
-def drawn(rng: random.Random, v: int) -> list[F]:
+def random_distribution(rng: random.Random, v: int) -> list[F]:
     return E.norm([rng.randint(0, 5) for _ in range(v - 1)] + [1])
 
 
 def instances(count: int, seed: int = 0):
-    """Laws of the next token, some with zeros, and of lengths."""
+    """Distributions of the next token, some with zeros, and of the lengths below every token."""
     rng = random.Random(seed)
     for _ in range(count):
         v, depth = rng.choice([2, 3, 4]), rng.choice([1, 2])
-        yield drawn(rng, v), [drawn(rng, depth + 1) for _ in range(v)]
+        yield random_distribution(rng, v), [random_distribution(rng, depth + 1) for _ in range(v)]
 
 
-# ------------------------------------------------------------------------------------------------------- 13.3, who stays
+# ---------------------------------------------------------------------------------- 13.3, who stays
 
 
 def by_hand(p: list[F], lengths: list[list[F]], W: int) -> list[F]:
-    """Every draw of roots, every tuple of lengths, the longest and of equals the first."""
-    kept = [F(0)] * len(p)
+    """The distribution of the root that is kept, by summing over every draw of roots and every
+    tuple of lengths: the longest is kept, of equals the first."""
+    result = [F(0)] * len(p)
     for tokens, chance in E.without_replacement(p, W):
         for ls in product(range(len(lengths[0])), repeat=len(tokens)):
             stays = max(range(len(tokens)), key=lambda j: (ls[j], -j))
             weight = chance
             for x, n in zip(tokens, ls, strict=True):
                 weight *= lengths[x][n]
-            kept[tokens[stays]] += weight
-    return kept
+            result[tokens[stays]] += weight
+    return result
 
 
 def test_the_root_that_stays() -> None:
@@ -60,30 +64,51 @@ def test_the_root_that_stays() -> None:
         assert roots.kept_root(p, lengths, 1) == p
         for W in range(2, len(p) + 1):
             assert roots.kept_root(p, lengths, W) == by_hand(p, lengths, W)
-        assert [q - a for q, a in zip(roots.kept_root(p, lengths, 2), p, strict=True)] == roots.two_roots(p, lengths)
+        assert [
+            q - a for q, a in zip(roots.kept_root(p, lengths, 2), p, strict=True)
+        ] == roots.two_roots(p, lengths)
         assert roots.kept_root(p, lengths, len(p)) == roots.kept_of_all(p, lengths)
         moved += E.tv(roots.kept_root(p, lengths, 2), p) > F(1, 50)
     assert moved > 20
 
 
 def test_four_tokens() -> None:
-    """The example of theorem 13.3: two roots turn the law around, three leave only what is gone on from."""
+    """In the example of theorem 13.3 two roots turn the distribution around, and three leave only
+    the tokens below which a token is accepted."""
     assert roots.kept_root(P, EASY, 2) == P[::-1]
     assert roots.kept_root(P, EASY, 3) == roots.kept_root(P, EASY, 4) == [0, 0, HALF, HALF]
-    assert [E.tv(roots.kept_root(P, EASY, W), P) for W in (1, 2, 3, 4)] == [0, THIRD, 2 * THIRD, 2 * THIRD]
-    # all are gone on from equally well, and still
+    assert [E.tv(roots.kept_root(P, EASY, W), P) for W in (1, 2, 3, 4)] == [
+        0,
+        THIRD,
+        2 * THIRD,
+        2 * THIRD,
+    ]
+    # below all tokens the draft is equally good, and still
     alike = roots.one_token([HALF] * 4)
-    assert [E.tv(roots.kept_root(P, alike, W), P) for W in (1, 2, 3, 4)] == [0, F(1, 60), F(1, 24), F(1, 15)]
+    assert [E.tv(roots.kept_root(P, alike, W), P) for W in (1, 2, 3, 4)] == [
+        0,
+        F(1, 60),
+        F(1, 24),
+        F(1, 15),
+    ]
     assert [E.tv(roots.kept_root(P, alike, W, "with"), P) for W in (1, 2, 3)] == [0, 0, 0]
-    # the same from models: a draft that is right below two tokens and never right below the others
-    target = lambda prefix: P if not prefix else [HALF, HALF, F(0), F(0)]  # noqa: E731
-    draft = lambda prefix: [HALF, HALF, F(0), F(0)] if prefix[0] > 1 else [F(0), F(0), HALF, HALF]  # noqa: E731
+    # the same from models, with a draft that is right below two tokens and never right below the
+    # others
+    low, high = [HALF, HALF, F(0), F(0)], [F(0), F(0), HALF, HALF]
+
+    def target(prefix: E.Tokens) -> E.Dist:
+        return low if prefix else P
+
+    def draft(prefix: E.Tokens) -> E.Dist:
+        return low if prefix[0] > 1 else high
+
     text = E.roots_law(target, draft, (-1, 0), 2, 1)
     assert [text[(x,)] for x in range(4)] == P[::-1]
 
 
 def test_what_is_written_below_the_root_is_moved_too() -> None:
-    """Both roots are equally likely and equally well gone on from; the draft says only token 0 below them. Two roots write it more often."""
+    """Both roots are equally likely and the draft is equally good below them, where it proposes
+    only token 0. Two roots write token 0 more often."""
     half = [HALF, HALF]
 
     def right(prefix: E.Tokens) -> E.Dist:
@@ -92,11 +117,14 @@ def test_what_is_written_below_the_root_is_moved_too() -> None:
     def draft(prefix: E.Tokens) -> E.Dist:
         return [F(1), F(0)]
 
-    law_of = {W: E.roots_law(right, draft, (-1, 0), W, 2) for W in (1, 2)}
-    assert law_of[1] == E.target_law(right, 2)
-    second = {W: sum(c for x, c in text.items() if x[1] == 0) for W, text in law_of.items()}
+    text_of = {W: E.roots_law(right, draft, (-1, 0), W, 2) for W in (1, 2)}
+    assert text_of[1] == E.target_law(right, 2)
+    second = {W: sum(c for x, c in text.items() if x[1] == 0) for W, text in text_of.items()}
     assert second == {1: HALF, 2: F(3, 4)}
-    assert {x[:1]: sum(c for y, c in law_of[2].items() if y[:1] == x[:1]) for x in law_of[2]} == {(0,): HALF, (1,): HALF}
+    assert {x[:1]: sum(c for y, c in text_of[2].items() if y[:1] == x[:1]) for x in text_of[2]} == {
+        (0,): HALF,
+        (1,): HALF,
+    }
 
 
 @pytest.mark.parametrize("parents", [(-1,), (-1, 0), (-1, 0, 1), (-1, 0, 0), (-1, 0, 0, 1, 2)])
@@ -105,7 +133,7 @@ def test_one_root_is_lossless(parents: tuple[int, ...]) -> None:
         target, draft = models(seed, 2, "dense")
         assert E.roots_law(target, draft, parents, 1, 3) == E.target_law(target, 3)
         off = E.tv(E.roots_law(target, draft, parents, 2, 3), E.target_law(target, 3))
-        # below a leaf nothing is accepted; of two tokens as siblings one always is
+        # below a leaf nothing is accepted; of two siblings over two tokens one always is
         assert (off > 0) == (parents not in ((-1,), (-1, 0, 0)))
 
 
@@ -113,54 +141,72 @@ def test_at_temperature_0() -> None:
     p = [F(4, 10), F(3, 10), F(2, 10), F(1, 10)]
     assert [roots.kept_greedy(p, [0, 1, 2, 3], W) for W in (1, 2, 3, 4)] == [0, 1, 2, 3]
     assert roots.kept_greedy(p, [2, 2, 1, 2], 4) == 0
-    target, draft = law.models()
-    found = set()
-    for first in range(law.VOCABULARY):
-        for second in range(law.VOCABULARY):
+    target, draft = decoding.models()
+    cases = set()
+    for first in range(decoding.VOCABULARY):
+        for second in range(decoding.VOCABULARY):
             prompt = [1, first, second]
             with torch.no_grad():
                 logits = target.model(torch.tensor([prompt])).logits[0, -1]
-            own, guessed = (
-                specwb.decode(model, [[*prompt, x] for x in range(law.VOCABULARY)], "ar", max_new_tokens=2).tokens for model in (target, draft)
+            target_text, draft_text = (
+                specwb.decode(
+                    model,
+                    [[*prompt, x] for x in range(decoding.VOCABULARY)],
+                    "ar",
+                    max_new_tokens=2,
+                ).tokens
+                for model in (target, draft)
             )
-            lengths = [sum(a[:n] == b[:n] for n in (1, 2)) for a, b in zip(own, guessed, strict=True)]
+            lengths = [
+                sum(a[:n] == b[:n] for n in (1, 2))
+                for a, b in zip(target_text, draft_text, strict=True)
+            ]
             for W in (1, 3):
-                written = specwb.decode(target, [prompt], made(W, (1, 1)) if W > 1 else "ar", max_new_tokens=1).tokens[0][0]
+                written = specwb.decode(
+                    target, [prompt], method(W, (1, 1)) if W > 1 else "ar", max_new_tokens=1
+                ).tokens[0][0]
                 assert written == roots.kept_greedy([F(a) for a in logits.tolist()], lengths, W)
-                found.add((W, written == int(logits.argmax())))
-    assert found == {(1, True), (3, True), (3, False)}
+                cases.add((W, written == int(logits.argmax())))
+    assert cases == {(1, True), (3, True), (3, False)}
 
 
-# ------------------------------------------------------------------------------------------------------- the rule
+# ----------------------------------------------------------------------------------------- the rule
 
 
-def made(W: int, tree: tuple[int, ...]) -> specwb.Method:
-    target, draft = law.models()
-    return specwb.method("mcsd_ti", target, draft=draft, tree=tree, roots=W, lossy=True, stop="none")
+def method(W: int, tree: tuple[int, ...]) -> specwb.Method:
+    target, draft = decoding.models()
+    return specwb.method(
+        "mcsd_ti", target, draft=draft, tree=tree, roots=W, lossy=True, stop="none"
+    )
 
 
 @cache
 def table(which: int, longest: int = 5) -> Callable[[E.Tokens], list[float]]:
-    """The law after every text of up to ``longest`` tokens behind the prompt."""
-    model, known = law.models()[which].model, {}
+    """The distribution after every text of up to ``longest`` tokens behind the prompt."""
+    model, rows = decoding.models()[which].model, {}
     for n in range(longest + 1):
-        texts = list(product(range(law.VOCABULARY), repeat=n))
+        texts = list(product(range(decoding.VOCABULARY), repeat=n))
         with torch.no_grad():
-            laws = model(torch.tensor([[*law.PROMPT, *text] for text in texts])).logits[:, -1].double().softmax(-1)
-        known.update(zip(texts, laws.tolist(), strict=True))
-    return known.__getitem__
+            probabilities = (
+                model(torch.tensor([[*decoding.PROMPT, *text] for text in texts]))
+                .logits[:, -1]
+                .double()
+                .softmax(-1)
+            )
+        rows.update(zip(texts, probabilities.tolist(), strict=True))
+    return rows.__getitem__
 
 
 @cache
 def exactly(W: int, parents: tuple[int, ...]) -> Tensor:
-    found = torch.zeros(law.VOCABULARY**law.LENGTH, dtype=torch.float64)
-    for (a, b, c), chance in E.roots_law(table(0), table(1), parents, W, law.LENGTH).items():
-        found[(a * law.VOCABULARY + b) * law.VOCABULARY + c] = chance
-    return found
+    distribution = torch.zeros(decoding.VOCABULARY**decoding.LENGTH, dtype=torch.float64)
+    for (a, b, c), chance in E.roots_law(table(0), table(1), parents, W, decoding.LENGTH).items():
+        distribution[(a * decoding.VOCABULARY + b) * decoding.VOCABULARY + c] = chance
+    return distribution
 
 
 class Otherwise(Longest):
-    """Wrong: looks at other roots, or in another order."""
+    """Wrong: the rule looks at other roots, or in another order."""
 
     def roots(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
         raise NotImplementedError
@@ -172,14 +218,15 @@ class Otherwise(Longest):
 
 
 class TiesToTheLast(Otherwise):
-    """Wrong: of equally long paths the last drawn stays."""
+    """Wrong: of equally long paths the last drawn is kept."""
 
     def roots(self, nodes):
         return nodes[::-1]
 
 
 class FirstStays(Otherwise):
-    """Wrong: the first root stays, whatever is accepted below it. That is lossless, and no several roots at all."""
+    """Wrong: the first root is kept, whatever is accepted below it. That is lossless, but it does
+    not use several roots at all."""
 
     def roots(self, nodes):
         return nodes[:1]
@@ -188,65 +235,90 @@ class FirstStays(Otherwise):
 @pytest.mark.parametrize(("W", "tree", "parents"), [(2, (1, 1), (-1, 0, 1)), (3, (2,), (-1, 0, 0))])
 @pytest.mark.slow
 def test_decoding_has_the_exact_law(W, tree, parents) -> None:
-    counts, _ = law.sampled(made(W, tree), "plain")
-    assert law.chi_square(counts, exactly(W, parents)) > 1e-4
-    assert law.chi_square(counts, law.enumerated("plain")) < 1e-12
-    assert float((exactly(W, parents) - law.enumerated("plain")).abs().sum() / 2) > 0.1
+    counts, _ = decoding.sampled(method(W, tree), "plain")
+    assert decoding.chi_square(counts, exactly(W, parents)) > 1e-4
+    assert decoding.chi_square(counts, decoding.enumerated("plain")) < 1e-12
+    assert float((exactly(W, parents) - decoding.enumerated("plain")).abs().sum() / 2) > 0.1
 
 
 @pytest.mark.parametrize("rule", [TiesToTheLast, FirstStays])
 def test_a_wrong_choice_among_the_roots_is_seen(rule) -> None:
-    right = made(2, (1, 1))
-    counts, _ = law.sampled(specwb.Method("wrong", right.drafter, rule(), right.exactness), "plain")
-    assert law.chi_square(counts, exactly(2, (-1, 0, 1))) < 1e-12
+    right = method(2, (1, 1))
+    counts, _ = decoding.sampled(
+        specwb.Method("wrong", right.drafter, rule(), right.exactness), "plain"
+    )
+    assert decoding.chi_square(counts, exactly(2, (-1, 0, 1))) < 1e-12
     if rule is FirstStays:
-        assert law.chi_square(counts, law.enumerated("plain")) > 1e-4
+        assert decoding.chi_square(counts, decoding.enumerated("plain")) > 1e-4
 
 
-# ------------------------------------------------------------------------------------------------------- 13.3, the published code with one root
+# ----------------------------------------------------------- 13.3, the published code with one root
 
 
 def test_the_published_code_with_one_root() -> None:
-    """Without acceptance plain p: off on a chain. Siblings at once: off with the right residual too."""
+    """Where nothing is accepted the published code goes on from p itself, which is wrong on a
+    chain. It tests siblings all at once, which is wrong with the right residual too."""
 
     def off(target: E.Model, draft: E.Model, parents: tuple[int, ...], plain: bool) -> F:
         length = max(E.depths(parents)) + 1
-        return E.tv(E.completed(at_once("WITHOUT_REPLACEMENT", target, draft, parents, plain), target, length), E.target_law(target, length))
+        return E.tv(
+            E.completed(
+                at_once("WITHOUT_REPLACEMENT", target, draft, parents, plain), target, length
+            ),
+            E.target_law(target, length),
+        )
 
     for seed in range(4):
         target, draft = models(seed, 3, "dense")
         assert off(target, draft, (-1, 0, 1), False) == 0
         assert off(target, draft, (-1, 0, 1), True) > 0
         assert off(target, draft, (-1, 0, 0), False) > 0
-    constant = lambda p: lambda prefix: p  # noqa: E731
+
+    def constant(p: E.Dist) -> E.Model:
+        return lambda prefix: p
+
     assert off(constant([THIRD, 2 * THIRD]), constant([2 * THIRD, THIRD]), (-1, 0), True) == F(1, 9)
     p, q = [F(0), F(2, 5), F(3, 5)], [F(3, 5), F(1, 5), F(1, 5)]
     assert off(constant(p), constant(q), (-1, 0, 0), False) == F(1, 10)
-    # p = q for the first token; below token 0 the draft is perfect, below token 1 never right: 0 is always written
-    target = lambda prefix: [F(1), F(0)] if prefix else [HALF, HALF]  # noqa: E731
-    draft = lambda prefix: [HALF, HALF] if not prefix else [F(prefix[0] == 0), F(prefix[0] == 1)]  # noqa: E731
-    assert off(target, draft, (-1, 0, 0, 1, 2), False) == HALF
-    assert off(target, draft, (-1, 0, 1), False) == 0
+    # p = q for the first token; below token 0 the draft is perfect and below token 1 never right,
+    # so 0 is always written
+
+    def certain(prefix: E.Tokens) -> E.Dist:
+        return [F(1), F(0)] if prefix else [HALF, HALF]
+
+    def half_right(prefix: E.Tokens) -> E.Dist:
+        return [F(prefix[0] == 0), F(prefix[0] == 1)] if prefix else [HALF, HALF]
+
+    assert off(certain, half_right, (-1, 0, 0, 1, 2), False) == HALF
+    assert off(certain, half_right, (-1, 0, 1), False) == 0
 
 
-# ------------------------------------------------------------------------------------------------------- 13.4, bounds
+# ------------------------------------------------------------------------------------- 13.4, bounds
 
 
 def test_bounds() -> None:
     for p, lengths in instances(60, 1):
         support = sum(a > 0 for a in p)
-        kept = [roots.kept_root(p, lengths, W) for W in range(1, support + 1)]
+        results = [roots.kept_root(p, lengths, W) for W in range(1, support + 1)]
         another = [1 - roots.first_stays(p, lengths, W) for W in range(1, support + 1)]
-        assert all(E.tv(q, p) <= b for q, b in zip(kept, another, strict=True))
+        assert all(E.tv(q, p) <= b for q, b in zip(results, another, strict=True))
         assert another == sorted(another)
         assert another[0] == 0
     target, draft = models(0, 2, "dense")
-    for W, parents in product((1, 2), ((-1, 0), (-1, 0, 1))):  # a round, with what it writes below its root
+
+    def after(root: int) -> list[E.Model]:
+        return [lambda prefix, m=m: m((root, *prefix)) for m in (target, draft)]
+
+    for W, parents in product(
+        (1, 2), ((-1, 0), (-1, 0, 1))
+    ):  # the bound is on a whole round, with what it writes below its root
         lengths = [
-            [sum(c for path, _, c in E.walks(E.rrsw, E.iid, *(lambda t, x=x, m=m: m((x, *t)) for m in (target, draft)), parents) if len(path) == n)
-             for n in range(len(parents))]
-            for x in range(2)
-        ]  # fmt: skip
+            [
+                sum(c for path, _, c in E.walks(E.rrsw, E.iid, *below, parents) if len(path) == n)
+                for n in range(len(parents))
+            ]
+            for below in (after(0), after(1))
+        ]
         outcomes = list(E.roots_outcomes(target(()), target, draft, parents, W))
         text = E.completed(outcomes, target, len(parents) + 1)
         bound = 1 - roots.first_stays(target(()), lengths, W)
@@ -255,43 +327,50 @@ def test_bounds() -> None:
 
 
 def test_how_far_it_can_go() -> None:
-    """Tokens of share a that are always gone on from further: at least 1 - (1 - a)^W - a, and 1 - a where all tokens are roots."""
+    """Tokens of total probability a that always have the longest paths move the distribution by at
+    least 1 - (1 - a)^W - a, and by 1 - a where all tokens are roots."""
     rng = random.Random(2)
     for _ in range(30):
         v = rng.choice([3, 4])
         p, easy = E.norm([rng.randint(1, 6) for _ in range(v)]), rng.randint(1, v - 1)
         lengths = roots.one_token([F(x < easy) for x in range(v)])
-        share = sum(p[:easy])
+        mass = sum(p[:easy])
         for W in range(1, v + 1):
             off = E.tv(roots.kept_root(p, lengths, W), p)
-            assert roots.least_shift(share, W) <= off <= 1 - share
-            assert off == roots.least_shift(share, 1) == 0 if W == 1 else off > 0
-        assert off == 1 - share
+            assert roots.least_shift(mass, W) <= off <= 1 - mass
+            assert off == roots.least_shift(mass, 1) == 0 if W == 1 else off > 0
+        assert off == 1 - mass
     assert roots.least_shift(F(1, 10), 6) == 1 - F(9, 10) ** 6 - F(1, 10)
 
 
 def dice() -> list[list[F]]:
-    """Lengths 2, 4, 9 and 1, 6, 8 and 3, 5, 7 with a third each: each is longer than the next one with 5/9."""
+    """Lengths 2, 4, 9 and 1, 6, 8 and 3, 5, 7 with probability 1/3 each: each is longer than the
+    next with probability 5/9."""
     return [[F(n in faces, 3) for n in range(10)] for faces in ((2, 4, 9), (1, 6, 8), (3, 5, 7))]
 
 
 def test_when_nothing_moves() -> None:
-    """Lengths that are one constant; equal laws where P is uniform. Equal laws are not enough, and not needed."""
+    """Nothing moves where all lengths are one constant, or where P is uniform and the lengths have
+    equal distributions. Equal distributions alone are not enough, and not needed."""
     rng = random.Random(3)
     for _ in range(20):
         v = rng.choice([2, 3, 4])
-        p, one, same = drawn(rng, v), [[F(0), F(1), F(0)]] * v, [drawn(rng, 3)] * v
+        p, constant, same = (
+            random_distribution(rng, v),
+            [[F(0), F(1), F(0)]] * v,
+            [random_distribution(rng, 3)] * v,
+        )
         support = sum(a > 0 for a in p)
         uniform = len({a for a in p if a}) == 1
         ties = max(same[0]) == 1
         for W in range(2, support + 1):
-            assert roots.kept_root(p, one, W) == p
+            assert roots.kept_root(p, constant, W) == p
             assert (roots.kept_root(p, same, W) == p) == (uniform or ties)
             assert roots.kept_root([F(1, v)] * v, same, W) == [F(1, v)] * v
-    # of lengths that go round in a circle each is as often longer as shorter
+    # of lengths that beat each other in a circle each is as often longer as shorter
     assert roots.kept_root([THIRD] * 3, dice(), 2) == [THIRD] * 3
-    assert len({tuple(law) for law in dice()}) == 3
-    # two tokens: nothing flows iff h(0, 1) / P(0) = h(1, 0) / P(1)
+    assert len({tuple(row) for row in dice()}) == 3
+    # for two tokens nothing flows iff h(0, 1) / P(0) = h(1, 0) / P(1)
     lengths = roots.one_token([F(2, 3), HALF])  # h(0, 1) = 1/3, h(1, 0) = 1/6
     assert roots.kept_root([2 * THIRD, THIRD], lengths, 2) == [2 * THIRD, THIRD]
     assert roots.kept_root([HALF, HALF], lengths, 2) != [HALF, HALF]
@@ -303,21 +382,26 @@ def test_more_roots_may_be_nearer() -> None:
 
 
 def test_later_draws_and_equal_lengths() -> None:
-    """The less probable a token, the more its share grows."""
+    """The less probable a token is, the more its probability grows."""
     assert roots.later_draw(P, 1) == P
     ratio = [b / a for a, b in zip(P, roots.later_draw(P, 2), strict=True)]
     assert ratio[0] == ratio[1] < ratio[2] == ratio[3]
     rng = random.Random(4)
     for _ in range(20):
         v = rng.choice([3, 4])
-        p, same = E.norm(rng.sample(range(1, 9), v)), [drawn(rng, 3)] * v
+        p, same = E.norm(rng.sample(range(1, 9), v)), [random_distribution(rng, 3)] * v
         for W in range(2, v + 1):
-            grown = [q / a for _, a, q in sorted(zip(p, p, roots.kept_root(p, same, W), strict=True))]
+            grown = [
+                q / a for _, a, q in sorted(zip(p, p, roots.kept_root(p, same, W), strict=True))
+            ]
             assert max(same[0]) == 1 or all(a > b for a, b in pairwise(grown))
     assert roots.later_draw([F(1, 4)] * 4, 3) == [F(1, 4)] * 4
     alike = roots.one_token([HALF] * 4)
-    stays = [F(3, 4), F(1, 4)]  # of two roots, the first or the second
-    mixed = [sum(a * b for a, b in zip(stays, pair, strict=True)) for pair in zip(P, roots.later_draw(P, 2), strict=True)]
+    stays = [F(3, 4), F(1, 4)]  # of two roots, the first or the second is kept
+    mixed = [
+        sum(a * b for a, b in zip(stays, pair, strict=True))
+        for pair in zip(P, roots.later_draw(P, 2), strict=True)
+    ]
     assert roots.kept_root(P, alike, 2) == mixed
 
 

@@ -1,4 +1,5 @@
-"""The optimum: a linear program, all subsets, and the prefix formula agree; no rule is above it, and the optimal one is on it."""
+"""The optimum: a linear program, all subsets and the prefix formula agree; no rule is above it, and
+the optimal rule attains it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from specwb.verify import exact
 
 
 def instance(seed: int) -> tuple[list[float], list[float], int]:
-    """Zeros, ties in p/q, p = q, disjoint supports and one-hot laws among them."""
+    """p, q and k; among them are zeros, ties in p/q, p = q, disjoint supports and one-hot
+    distributions."""
     rng = random.Random(seed)
     v, k = rng.randint(3, 5), rng.randint(2, 3)
     p, q = ([rng.choice([rng.random(), rng.randint(0, 3), 0]) for _ in range(v)] for _ in range(2))
@@ -48,11 +50,13 @@ def test_the_instances_are_the_awkward_ones():
 def test_program_and_subsets_agree_with_the_formula():
     worst = {"program": 0.0, "subsets": 0.0}
     for i, (p, q, k) in enumerate(INSTANCES):
-        law = PICKED[i % len(PICKED)]
-        alpha = analysis.optimum(p, q, k, law)
+        scheme = PICKED[i % len(PICKED)]
+        alpha = analysis.optimum(p, q, k, scheme)
         assert 0 <= alpha <= 1
-        worst["program"] = max(worst["program"], abs(analysis.optimum_lp(p, q, k, law) - alpha))
-        worst["subsets"] = max(worst["subsets"], abs(analysis.optimum_by_subsets(p, q, k, law) - alpha))
+        worst["program"] = max(worst["program"], abs(analysis.optimum_lp(p, q, k, scheme) - alpha))
+        worst["subsets"] = max(
+            worst["subsets"], abs(analysis.optimum_by_subsets(p, q, k, scheme) - alpha)
+        )
     assert max(worst.values()) <= 1e-12, worst
 
 
@@ -61,26 +65,26 @@ def test_no_rule_is_above_the_optimum():
     strict = dict.fromkeys(analysis.RATES, 0)
     for p, q, k in INSTANCES:
         for name, rate in analysis.RATES.items():
-            best, found = analysis.optimum(p, q, k, analysis.DRAWN[name]), rate(p, q, k)
-            assert found <= best + (1e-9 if name == "race" else 1e-12), (name, p, q, k)
-            strict[name] += found < best - 1e-6
+            best, attained = analysis.optimum(p, q, k, analysis.DRAWN[name]), rate(p, q, k)
+            assert attained <= best + (1e-9 if name == "race" else 1e-12), (name, p, q, k)
+            strict[name] += attained < best - 1e-6
             if name in ("rejection", "point", "top_and_sample"):
-                assert found == pytest.approx(best, abs=1e-12)
+                assert attained == pytest.approx(best, abs=1e-12)
             if name == "kseq":
-                assert found >= (1 - (1 - 1 / k) ** k) * best - 1e-12
+                assert attained >= (1 - (1 - 1 / k) ** k) * best - 1e-12
     assert all(strict[name] > 50 for name in ("naive", "rrs", "rrsw", "kseq", "coupling"))
     assert strict["race"] < strict["kseq"]
 
 
-def test_one_child_is_one_minus_tv_under_every_law():
+def test_one_child_is_one_minus_tv_under_every_scheme():
     for p, q, _ in INSTANCES[:60]:
         alpha = sum(map(min, p, q))
-        for law in ("single", "iid", "without", "top_and_sample"):
-            assert analysis.optimum(p, q, 1, law) == pytest.approx(alpha, abs=1e-14)
+        for scheme in ("single", "iid", "without", "top_and_sample"):
+            assert analysis.optimum(p, q, 1, scheme) == pytest.approx(alpha, abs=1e-14)
 
 
 def test_two_identical_drafts():
-    """Khisti et al.: 1 is reached iff p(S) >= q(S)^2 for every S."""
+    """By Khisti et al. 1 is attained iff p(S) >= q(S)^2 for every S."""
     half = [0.25, 0.75]
     assert analysis.optimum(half, [0.5, 0.5], 2) == 1
     assert analysis.optimum([0.2, 0.8], [0.5, 0.5], 2) == pytest.approx(0.95)
@@ -88,27 +92,42 @@ def test_two_identical_drafts():
 
 @pytest.mark.parametrize("k", [2, 3, 4, 5])
 def test_arrivals_are_the_draws(k):
-    """1 - P(all k draws lie in S), for every beginning S: quadrature against enumeration over fractions, q from even to overconfident."""
+    """``1 - P(all k draws lie in S)`` of every prefix S by quadrature is that of enumeration over
+    fractions, with q from even to overconfident."""
     rng = random.Random(k)
     for _ in range(25):
-        weights = [rng.choice([0, 1, rng.randint(1, 9), 10 ** rng.randint(0, 18)]) for _ in range(rng.randint(2, 6))]
+        weights = [
+            rng.choice([0, 1, rng.randint(1, 9), 10 ** rng.randint(0, 18)])
+            for _ in range(rng.randint(2, 6))
+        ]
         q = exact.norm([*weights, 1])
-        drawn = exact.without_replacement(q, k)
-        missed = [float(sum((c for xs, c in drawn if max(xs) >= n), F(0))) for n in range(len(q) + 1)]
+        tuples = exact.without_replacement(q, k)
+        missed = [
+            float(sum((c for xs, c in tuples if max(xs) >= n), F(0))) for n in range(len(q) + 1)
+        ]
         row = torch.tensor([float(b) for b in q], dtype=torch.float64)
         assert transport._first_arrivals(row, k).tolist() == pytest.approx(missed, abs=1e-13)
         if k == 2:
-            assert transport._two(row).tolist() == pytest.approx(missed, abs=1e-13)
+            assert transport._two_children(row).tolist() == pytest.approx(missed, abs=1e-13)
 
 
 def test_a_vocabulary_of_thousands():
-    """The two ways to k = 2 agree; more children, and children without replacement, are never worse."""
+    """The two ways to compute k = 2 agree. More children are never worse, and neither are children
+    without replacement."""
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(3, 4096, generator=generator, dtype=torch.float64) * 3
-    p, q = z.softmax(-1), (z + torch.randn(3, 4096, generator=generator, dtype=torch.float64)).softmax(-1)
+    p, q = (
+        z.softmax(-1),
+        (z + torch.randn(3, 4096, generator=generator, dtype=torch.float64)).softmax(-1),
+    )
     for row in q:
-        assert transport._first_arrivals(row, 2) == pytest.approx(transport._two(row), abs=1e-13)
-    curves = {law: [analysis.optimum(p, q, k, law) for k in (1, 2, 3, 4)] for law in ("iid", "without")}
+        assert transport._first_arrivals(row, 2) == pytest.approx(
+            transport._two_children(row), abs=1e-13
+        )
+    curves = {
+        scheme: [analysis.optimum(p, q, k, scheme) for k in (1, 2, 3, 4)]
+        for scheme in ("iid", "without")
+    }
     assert curves["iid"][0].shape == (3,)
     for a, b in zip(curves["iid"][1:], curves["without"][1:]):
         assert (a < b).all()
@@ -116,23 +135,27 @@ def test_a_vocabulary_of_thousands():
         assert all((a < b).all() for a, b in pairwise(curve))
 
 
-def test_drafts_are_laws():
+def test_drafts_are_distributions():
     for _, q, k in INSTANCES[:40]:
-        for law in transport.LAWS:
-            tuples = transport.drafts(q, k, law)
+        for scheme in transport.SCHEMES:
+            tuples = transport.drafts(q, k, scheme)
             assert math.fsum(c for _, c in tuples) == pytest.approx(1, abs=1e-12)
-            distinct = law not in ("iid", "single")
+            distinct = scheme not in ("iid", "single")
             assert all(len(set(xs)) == len(xs) for xs, _ in tuples) or not distinct
-            assert {len(xs) for xs, _ in tuples} == {{"single": 1, "iid": k}.get(law, min(k, sum(b > 0 for b in q)))}
+            assert {len(xs) for xs, _ in tuples} == {
+                {"single": 1, "iid": k}.get(scheme, min(k, sum(b > 0 for b in q)))
+            }
 
 
 def test_bad_input():
     for call in (analysis.optimum, analysis.optimum_lp, analysis.optimum_by_subsets):
-        with pytest.raises(ValueError, match="unknown draft law 'nope'; known: single, iid, without"):
+        with pytest.raises(
+            ValueError, match="unknown sampling scheme 'nope'; known: single, iid, without"
+        ):
             call([0.5, 0.5], [0.5, 0.5], 2, "nope")
         with pytest.raises(ValueError, match="p must be probabilities"):
             call([0.5, 0.6], [0.5, 0.5], 2)
     with pytest.raises(ValueError, match="integer >= 1"):
         analysis.optimum([0.5, 0.5], [0.5, 0.5], 0)
-    with pytest.raises(ValueError, match="one law"):
+    with pytest.raises(ValueError, match="one distribution"):
         transport.drafts(np.full((2, 2), 0.5), 2)

@@ -1,4 +1,5 @@
-"""theory/06_trees.md where test_trees.py does not check it already: fractions throughout."""
+"""What theory/06_trees.md proves and test_trees.py does not check already, in fractions
+throughout."""
 
 from __future__ import annotations
 
@@ -15,15 +16,20 @@ from specwb.verify import exact
 def model(seed: int, v: int = 2):
     rng = random.Random(seed)
     table: dict = {}
-    return lambda prefix: table.setdefault(prefix, exact.norm([rng.randint(1, 6) for _ in range(v)]))
+    return lambda prefix: table.setdefault(
+        prefix, exact.norm([rng.randint(1, 6) for _ in range(v)])
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- 6.2, expected length
+# ----------------------------------------------------------------------------- 6.2, expected length
 
 
-@pytest.mark.parametrize("parents", [[-1, 0, 1], [-1, 0, 0], [-1, 0, 0, 1, 1], [-1, 0, 0, 2, 3]], ids=str)
+@pytest.mark.parametrize(
+    "parents", [[-1, 0, 1], [-1, 0, 0], [-1, 0, 0, 1, 1], [-1, 0, 0, 2, 3]], ids=str
+)
 def test_expected_length_is_a_sum_over_nodes(parents):
-    """Every node's chance of being reached, from the acceptances at the nodes above it, adds up to what walks give."""
+    """The probabilities that each node is reached, from the acceptances at the nodes above it, add
+    up to what walks give."""
     for seed in range(4):
         target, draft = model(seed, 3), model(50 + seed, 3)
         total = F(0)
@@ -32,13 +38,17 @@ def test_expected_length_is_a_sum_over_nodes(parents):
             for node in range(1, len(parents)):
                 above = paths[parents[node]]
                 siblings = [i for i, parent in enumerate(parents) if parent == parents[node]]
-                accept, _ = exact.rrsw(target(above), draft(above), tuple(paths[i][-1] for i in siblings))
+                accept, _ = exact.rrsw(
+                    target(above), draft(above), tuple(paths[i][-1] for i in siblings)
+                )
                 reached[node] = reached[parents[node]] * accept[siblings.index(node)]
                 total += chance * reached[node]
-        assert total == exact.expected_accepted(exact.rrsw, exact.without_replacement, target, draft, parents)
+        assert total == exact.expected_accepted(
+            exact.rrsw, exact.without_replacement, target, draft, parents
+        )
 
 
-# ------------------------------------------------------------------------------------------------------- 6.5, how many nodes
+# ------------------------------------------------------------------------------ 6.5, how many nodes
 
 
 def test_nodes_are_added_while_they_are_worth_their_time():
@@ -57,38 +67,50 @@ def test_nodes_are_added_while_they_are_worth_their_time():
         assert worth == [b > a for a, b in pairwise(speed)]
         stop = [*worth, False].index(False)
         assert speed[stop] == max(speed)
-        for free in (1, 5, 17):  # a pass that takes as long as reading the weights, or as computing
+        for free in (
+            1,
+            5,
+            17,
+        ):  # a pass takes as long as the slower of reading the weights and computing
             flat = [f / max(free, n) for n, f in enumerate(tokens, 1)]
             assert flat[free - 1] == max(flat)
 
 
 def test_a_price_that_falls_may_hide_a_better_tree():
-    """Theorem 6.5.2 needs prices that never fall: behind an expensive node cheap ones may wait."""
+    """Theorem 6.5.2 needs prices that never fall: cheap nodes may come after an expensive one."""
     tokens = analysis.frontier([F(9, 10)], 12)
     seconds = [F(1)] + [F(2) + F(n, 100) for n in range(11)]
     speed = [f / t for f, t in zip(tokens, seconds)]
     assert speed[1] < speed[0] < max(speed)
 
 
-# ------------------------------------------------------------------------------------------------------- 6.6, dynamic trees
+# ------------------------------------------------------------------------------- 6.6, dynamic trees
 
 
-def joint(law, length: int) -> dict:
-    return exact.target_law(law, length)
+def joint(model, length: int) -> dict:
+    return exact.target_law(model, length)
 
 
 def test_what_a_dynamic_tree_can_lose():
     lost = []
     for seed, nodes in product(range(12), (2, 4, 7)):
         p_of, q_of, depth = model(seed, 3), model(200 + seed, 3), 3
-        grown, best = (analysis.dynamic_tree(law, nodes, depth, nodes) for law in (q_of, p_of))
+        grown, best = (analysis.dynamic_tree(model, nodes, depth, nodes) for model in (q_of, p_of))
         accepted = [analysis.expected_point(p_of, tree) for tree in (grown, best)]
         bound = 2 * sum(exact.tv(joint(p_of, d), joint(q_of, d)) for d in range(1, depth + 1))
         assert 0 <= accepted[1] - accepted[0] <= bound
         lost.append(accepted[1] - accepted[0])
-        every = [path for d in range(1, depth + 1) for path in product(range(3), repeat=d)]
-        values = sorted((analysis.expected_point(p_of, [path[: i + 1] for i in range(len(path))]) for path in every), reverse=True)
-        assert accepted[1] >= values[0] or nodes < depth  # at least as good as any one chain that fits
+        paths = [path for d in range(1, depth + 1) for path in product(range(3), repeat=d)]
+        values = sorted(
+            (
+                analysis.expected_point(p_of, [path[: i + 1] for i in range(len(path))])
+                for path in paths
+            ),
+            reverse=True,
+        )
+        assert (
+            accepted[1] >= values[0] or nodes < depth
+        )  # it is at least as good as any one chain that fits
     assert max(lost) > 0
 
 
@@ -100,13 +122,13 @@ def test_an_over_confident_draft_grows_a_chain():
     assert analysis.expected_point(lambda prefix: p, [(0,), (1,)]) == 1
 
 
-# ------------------------------------------------------------------------------------ 6.7, shapes that depend on drawn tokens
+# ---------------------------------------------------------- 6.7, shapes that depend on drawn tokens
 
 DEPTH, V = 2, 3
 
 
 def drawings(policy, draft, drawn=(), chance=F(1)):
-    """Every way the drawing may go: (parent's path, token) in drawing order, and its probability."""
+    """Every sequence of draws, (parent's path, token) in drawing order, with its probability."""
     node = policy(drawn)
     if node is None:
         yield drawn, chance
@@ -118,24 +140,25 @@ def drawings(policy, draft, drawn=(), chance=F(1)):
             yield from drawings(policy, draft, (*drawn, (node, x)), chance * b)
 
 
-def text_law(policy, target, draft, change=lambda drawn: drawn, rule=exact.rrsw):
-    """The law of the first DEPTH + 1 tokens, what was drawn being verified in drawing order, after ``change``."""
-    law: dict = {}
+def text_distribution(policy, target, draft, change=lambda drawn: drawn, rule=exact.rrsw):
+    """The distribution of the first DEPTH + 1 tokens where the tokens drawn are verified in drawing
+    order, after ``change``."""
+    output: dict = {}
 
     def add(text, chance):
         if len(text) == DEPTH + 1:
-            law[text] = law.get(text, 0) + chance
+            output[text] = output.get(text, 0) + chance
             return
         for y, b in enumerate(target(text)):
             if b:
                 add((*text, y), chance * b)
 
-    def walk(node, kept, chance):
-        tokens = tuple(x for at, x in kept if at == node)
+    def walk(node, candidates, chance):
+        tokens = tuple(x for at, x in candidates if at == node)
         accept, residual = rule(target(node), draft(node), tokens)
         for x, a in zip(tokens, accept):
             if a:
-                walk((*node, x), kept, chance * a)
+                walk((*node, x), candidates, chance * a)
         if none := 1 - sum(accept):
             for y, b in enumerate(residual):
                 if b:
@@ -143,20 +166,25 @@ def text_law(policy, target, draft, change=lambda drawn: drawn, rule=exact.rrsw)
 
     for drawn, chance in drawings(policy, draft):
         walk((), change(drawn), chance)
-    return law
+    return output
 
 
-def arbitrary(seed: int, most: int = 4):
-    """Draws anywhere below the root, or stops, as a function of everything drawn so far."""
-    known: dict = {}
+def arbitrary(seed: int, max_draws: int = 4):
+    """A policy that draws anywhere below the root, or stops, as a function of everything drawn so
+    far."""
+    decisions: dict = {}
 
     def policy(drawn):
-        if drawn not in known:
+        if drawn not in decisions:
             rng = random.Random(f"{seed} {drawn}")
             nodes = [(), *((*at, x) for at, x in drawn if len(at) + 1 < DEPTH)]
             free = [node for node in nodes if sum(at == node for at, _ in drawn) < V]
-            known[drawn] = None if len(drawn) == most or (drawn and rng.random() < 0.15) else rng.choice(free)
-        return known[drawn]
+            decisions[drawn] = (
+                None
+                if len(drawn) == max_draws or (drawn and rng.random() < 0.15)
+                else rng.choice(free)
+            )
+        return decisions[drawn]
 
     return policy
 
@@ -165,7 +193,10 @@ def test_shapes_that_look_back_are_lossless():
     shapes = set()
     for seed in range(12):
         target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
-        assert exact.tv(text_law(policy, target, draft), exact.target_law(target, DEPTH + 1)) == 0
+        assert (
+            exact.tv(text_distribution(policy, target, draft), exact.target_law(target, DEPTH + 1))
+            == 0
+        )
         shapes |= {tuple(at for at, _ in drawn) for drawn, _ in drawings(policy, draft)}
     assert len(shapes) > 30
 
@@ -174,12 +205,13 @@ def test_dropping_a_drawn_candidate_is_not():
     half, q = exact.norm([1, 1]), exact.norm([3, 1])
 
     def unlikely_dropped(p, q, tokens):
-        kept = tuple(x for x in tokens if q[x] >= F(1, 2))
-        accept, residual = exact.rrsw(p, q, kept)
-        return [accept[kept.index(x)] if x in kept else F(0) for x in tokens], residual
+        likely = tuple(x for x in tokens if q[x] >= F(1, 2))
+        accept, residual = exact.rrsw(p, q, likely)
+        return [accept[likely.index(x)] if x in likely else F(0) for x in tokens], residual
 
     assert exact.output_law(unlikely_dropped, exact.iid, half, q, 1) == [F(5, 8), F(3, 8)]
-    # whole trees: the two likeliest of the sampled nodes, and siblings put in order of q
+    # in whole trees: only the two most probable sampled nodes stay, or siblings are put in order of
+    # q
     off = []
     for seed in range(6):
         target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
@@ -197,20 +229,33 @@ def test_dropping_a_drawn_candidate_is_not():
         def ordered(drawn, value=value):
             return tuple(sorted(drawn, key=value, reverse=True))
 
-        off += [exact.tv(text_law(policy, target, draft, change), exact.target_law(target, DEPTH + 1)) for change in (likeliest, ordered)]
+        off += [
+            exact.tv(
+                text_distribution(policy, target, draft, change),
+                exact.target_law(target, DEPTH + 1),
+            )
+            for change in (likeliest, ordered)
+        ]
     assert min(off) >= 0
     assert min(max(off[0::2]), max(off[1::2])) > F(1, 50)
 
 
 def test_a_tree_cut_from_samples_needs_the_point_rule():
-    """It is lossless on whatever is left. What that costs: with p = q one sampled child is accepted half of the time instead of always."""
+    """The point-mass rule is lossless on whatever is left. What that costs: with p = q one sampled
+    child is accepted half of the time instead of always."""
     for seed in range(6):
         target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
 
         def likely(drawn, draft=draft):
             return tuple(entry for entry in drawn if draft(entry[0])[entry[1]] >= F(1, 3))
 
-        assert exact.tv(text_law(policy, target, draft, likely, exact.point), exact.target_law(target, DEPTH + 1)) == 0
+        assert (
+            exact.tv(
+                text_distribution(policy, target, draft, likely, exact.point),
+                exact.target_law(target, DEPTH + 1),
+            )
+            == 0
+        )
     half = exact.norm([1, 1])
     assert exact.acceptance(exact.rrsw, exact.without_replacement, half, half, 1) == 1
     assert exact.acceptance(exact.point, exact.without_replacement, half, half, 1) == F(1, 2)

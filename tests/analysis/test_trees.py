@@ -1,4 +1,5 @@
-"""Trees: values by hand, best trees against all trees, growth for a cost, and trees grown from what a draft says."""
+"""Trees: values are those by hand, best trees are the best of all trees, and trees are grown for a
+cost or from what a draft says."""
 
 from __future__ import annotations
 
@@ -16,10 +17,15 @@ from specwb.verify import exact
 
 @cache
 def forests(n: int) -> list[tuple]:
-    """Ordered forests of n nodes, a tree being the tuple of its children."""
+    """All ordered forests of n nodes; a tree is the tuple of its children."""
     if n == 0:
         return [()]
-    return [(first, *rest) for m in range(1, n + 1) for first in forests(m - 1) for rest in forests(n - m)]
+    return [
+        (first, *rest)
+        for m in range(1, n + 1)
+        for first in forests(m - 1)
+        for rest in forests(n - m)
+    ]
 
 
 def ordered_trees(n: int) -> list[list[int]]:
@@ -37,7 +43,7 @@ def test_there_are_catalan_many():
 
 
 def covered(rates, parents, depth=None) -> bool:
-    """Has every node a rate, and is none too deep?"""
+    """Whether every node has a rate and none is too deep."""
     deep = max(exact.depths(parents))
     try:
         analysis.path_values(rates, parents)
@@ -60,20 +66,26 @@ def rates(seed: int, falling: bool, by_depth: bool):
 @pytest.mark.parametrize("depth", [None, 0, 2, 3])
 def test_best_trees_are_the_best_of_all_trees(by_depth, depth):
     for seed in range(6):
-        chosen = rates(seed, False, by_depth)
+        some_rates = rates(seed, False, by_depth)
         best = F(1)
-        values = analysis.frontier(chosen, 8, depth)
+        values = analysis.frontier(some_rates, 8, depth)
         for n in range(1, 9):
-            fitting = [sum(analysis.path_values(chosen, t)) for t in ordered_trees(n) if covered(chosen, t, depth)]
+            fitting = [
+                sum(analysis.path_values(some_rates, t))
+                for t in ordered_trees(n)
+                if covered(some_rates, t, depth)
+            ]
             best = max([best, *fitting])
             assert values[n - 1] == best
-            tree = analysis.best_tree(chosen, n, depth)
+            tree = analysis.best_tree(some_rates, n, depth)
             assert len(tree) <= n
-            assert covered(chosen, tree, depth)
-            assert sum(analysis.path_values(chosen, tree)) == best
-            # no node that could go is worth nothing
-            gone = [i for i, parent in enumerate(tree) if i not in tree and parent not in tree[i + 1 :]]
-            assert all(analysis.path_values(chosen, tree)[i] for i in gone)
+            assert covered(some_rates, tree, depth)
+            assert sum(analysis.path_values(some_rates, tree)) == best
+            # no node that could be left out is worth nothing
+            leaves = [
+                i for i, parent in enumerate(tree) if i not in tree and parent not in tree[i + 1 :]
+            ]
+            assert all(analysis.path_values(some_rates, tree)[i] for i in leaves)
             assert Tree.parents(tree).in_level_order
 
 
@@ -90,10 +102,22 @@ def test_greedy_growth_reaches_the_same_values(by_depth, depth):
 
 def test_values_by_hand():
     parents = Tree.paths([(0, 0), (0, 1), (1,)]).host[0]
-    assert analysis.path_values([F(1, 2), F(1, 4)], parents) == [1, F(1, 2), F(1, 4), F(1, 4), F(1, 8)]
-    assert analysis.path_values([[F(1, 2), F(1, 4)], [F(1, 3), F(1, 5)]], parents) == [1, F(1, 2), F(1, 4), F(1, 6), F(1, 10)]
+    assert analysis.path_values([F(1, 2), F(1, 4)], parents) == [
+        1,
+        F(1, 2),
+        F(1, 4),
+        F(1, 4),
+        F(1, 8),
+    ]
+    assert analysis.path_values([[F(1, 2), F(1, 4)], [F(1, 3), F(1, 5)]], parents) == [
+        1,
+        F(1, 2),
+        F(1, 4),
+        F(1, 6),
+        F(1, 10),
+    ]
     assert analysis.tree_reach([F(1, 2), F(1, 4)], parents) == [1, F(3, 4), F(3, 8)]
-    # one rank only: a chain; two equal ranks: breadth first
+    # one rank only gives a chain, two equal ranks a tree breadth first
     assert analysis.best_tree([F(1, 2)], 4) == [-1, 0, 1, 2]
     assert sorted(analysis.grow_tree([F(1, 2), F(1, 2)], 7)) == [-1, 0, 0, 1, 1, 2, 2]
     assert analysis.frontier([F(1, 2)], 4) == [1, F(3, 2), F(7, 4), F(15, 8)]
@@ -103,42 +127,46 @@ def test_a_budget_of_128_nodes():
     falling = [0.6, 0.15, 0.08, 0.05]
     tree = analysis.best_tree(falling, 128, 10)
     assert len(tree) == 128
-    assert sum(analysis.path_values(falling, tree)) == pytest.approx(sum(analysis.path_values(falling, analysis.grow_tree(falling, 128, 10))))
+    assert sum(analysis.path_values(falling, tree)) == pytest.approx(
+        sum(analysis.path_values(falling, analysis.grow_tree(falling, 128, 10)))
+    )
 
 
 def test_the_tree_for_a_cost_is_the_best_of_all_trees():
-    chosen = [F(6, 10), F(3, 10), F(1, 10)]
-    every = [t for n in range(1, 9) for t in ordered_trees(n) if covered(chosen, t)]
+    some_rates = [F(6, 10), F(3, 10), F(1, 10)]
+    trees = [t for n in range(1, 9) for t in ordered_trees(n) if covered(some_rates, t)]
 
     def tau(t):
-        return float(sum(analysis.path_values(chosen, t)))
+        return float(sum(analysis.path_values(some_rates, t)))
 
     for per_node, per_level in product((0.0, 0.02, 0.1, 1.0), (0.0, 0.1, 0.4)):
 
         def seconds(t, per_node=per_node, per_level=per_level):
             return 1 + per_node * (len(t) - 1) + per_level * max(exact.depths(t))
 
-        tree, speed = analysis.choose_tree(chosen, seconds, 8)
-        assert speed == pytest.approx(max(tau(t) / seconds(t) for t in every))
+        tree, speed = analysis.choose_tree(some_rates, seconds, 8)
+        assert speed == pytest.approx(max(tau(t) / seconds(t) for t in trees))
         assert speed == pytest.approx(tau(tree) / seconds(tree))
         if per_node == 1.0:
             assert tree == [-1]
-    shallow, _ = analysis.choose_tree(chosen, lambda t: 1.0, 8, depth=1)
+    shallow, _ = analysis.choose_tree(some_rates, lambda t: 1.0, 8, depth=1)
     assert shallow == [-1, 0, 0, 0]
     with pytest.raises(ValueError, match="seconds of a round must be > 0"):
-        analysis.choose_tree(chosen, lambda t: 0.0, 3)
+        analysis.choose_tree(some_rates, lambda t: 0.0, 3)
 
 
 def model(seed: int, v: int = 3):
     rng = random.Random(seed)
     table: dict = {}
-    return lambda prefix: table.setdefault(prefix, exact.norm([rng.randint(0, 9) for _ in range(v - 1)] + [1]))
+    return lambda prefix: table.setdefault(
+        prefix, exact.norm([rng.randint(0, 9) for _ in range(v - 1)] + [1])
+    )
 
 
 def test_dynamic_trees_are_the_likeliest_paths():
     for seed in range(10):
         q_of = model(seed)
-        every = [path for d in (1, 2, 3) for path in product(range(3), repeat=d)]
+        paths = [path for d in (1, 2, 3) for path in product(range(3), repeat=d)]
 
         def value(path, q_of=q_of):
             out = 1.0
@@ -146,11 +174,14 @@ def test_dynamic_trees_are_the_likeliest_paths():
                 out *= q_of(path[:i])[x]
             return out
 
-        ranked = sorted(map(value, every), reverse=True)
+        ranked = sorted(map(value, paths), reverse=True)
         for nodes in (1, 4, 9):
             tree = analysis.dynamic_tree(q_of, nodes, 3, nodes)
-            assert sorted(map(value, tree), reverse=True) == pytest.approx([v for v in ranked[:nodes] if v > 0])
-            # if q were the target's law this is what it would accept, and a narrow beam accepts no more
+            assert sorted(map(value, tree), reverse=True) == pytest.approx(
+                [v for v in ranked[:nodes] if v > 0]
+            )
+            # if q were the target's distribution this is what would be accepted, and a narrow beam
+            # accepts no more
             assert float(analysis.expected_point(q_of, tree)) == pytest.approx(sum(ranked[:nodes]))
             narrow = analysis.dynamic_tree(q_of, nodes, 3, 1)
             assert float(analysis.expected_point(q_of, narrow)) <= sum(ranked[:nodes]) + 1e-12
@@ -160,14 +191,14 @@ def test_expected_point_is_what_enumeration_gives():
     for seed in range(10):
         p_of, q_of = model(seed), model(100 + seed)
         paths = analysis.dynamic_tree(q_of, 5, 3, 2)
-        found = analysis.expected_point(p_of, paths)
-        assert isinstance(found, F)
-        assert found == exact.point_expected_accepted(p_of, paths)
-        assert found == sum(len(path) * chance for path, chance in walks(p_of, set(paths)))
+        expected = analysis.expected_point(p_of, paths)
+        assert isinstance(expected, F)
+        assert expected == exact.point_expected_accepted(p_of, paths)
+        assert expected == sum(len(path) * chance for path, chance in walks(p_of, set(paths)))
 
 
 def walks(p_of, nodes, path=(), chance=F(1)):
-    """Where the walk "draw from p, go on while it is a node" ends, with its probability."""
+    """Where the walk "draw from p, go on while the token is a node" ends, with its probability."""
     stays = chance
     for x, a in enumerate(p_of(path)):
         if (*path, x) in nodes:
@@ -177,39 +208,41 @@ def walks(p_of, nodes, path=(), chance=F(1)):
 
 
 def test_a_draft_is_asked_no_more_than_its_beam():
-    asked = []
+    prefixes = []
 
     def q_of(prefix):
-        asked.append(prefix)
+        prefixes.append(prefix)
         return [0.5, 0.3, 0.2, 0.0]
 
     tree = analysis.dynamic_tree(q_of, 6, 3, 2)
-    assert len(asked) == len(set(asked)) == 1 + 2 + 2
+    assert len(prefixes) == len(set(prefixes)) == 1 + 2 + 2
     assert len(tree) == 6
     assert not any(3 in path for path in tree)
     assert all(path[:-1] in tree for path in tree if len(path) > 1)
 
 
 def test_the_beam_keeps_the_best_paths_of_a_level():
-    asked = []
+    prefixes = []
 
     def q_of(prefix):
-        asked.append(prefix)
+        prefixes.append(prefix)
         return {(): [0.5, 0.3, 0.2], (1,): [1.0, 0.0, 0.0]}.get(prefix, [0.4, 0.3, 0.3])
 
     tree = analysis.dynamic_tree(q_of, 6, 3, 2)
-    assert asked == [(), (0,), (1,), (1, 0), (0, 0)]
+    assert prefixes == [(), (0,), (1,), (1, 0), (0, 0)]
     assert tree == [(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 0, 0)]
     # a path whose children could not be among the best is not asked about
-    asked.clear()
+    prefixes.clear()
     assert analysis.dynamic_tree(q_of, 4, 3, 2) == [(0,), (1,), (0, 0), (1, 0)]
-    assert (0, 0) not in asked
+    assert (0, 0) not in prefixes
 
 
 def test_bad_input():
     for call in (analysis.best_tree, analysis.frontier, analysis.grow_tree):
         for nodes in (0, 1.5, True):
-            with pytest.raises(ValueError, match="nodes, the root included, must be an integer >= 1"):
+            with pytest.raises(
+                ValueError, match="nodes, the root included, must be an integer >= 1"
+            ):
                 call([0.5], nodes)
         with pytest.raises(ValueError, match="depth must be >= 0"):
             call([0.5], 3, -1)
