@@ -24,7 +24,7 @@ import torch
 import specwb
 from specwb import Tree, analysis
 from specwb.evaluation.cost import accepted_by_rank
-from specwb.evaluation.laws import laws_after
+from specwb.evaluation.distributions import distributions_after
 from specwb.evaluation.prompts import interleave, load_prompts
 
 ROOT = Path(__file__).parents[1]
@@ -107,7 +107,7 @@ def positions(target: specwb.Target, draft: specwb.Target, tune: list) -> list[d
     ahead: dict[float, dict[str, list[np.ndarray]]] = {t: {} for t in by_rank}
     sizes: dict[str, int] = {}  # a chain ends
     for at, text in enumerate(judged, 1):
-        warm, q_of = laws_after(target, text), laws_after(draft, text)
+        warm, q_of = distributions_after(target, text), distributions_after(draft, text)
 
         def greedy(prefix, warm=warm):
             law = warm(prefix)
@@ -123,7 +123,7 @@ def positions(target: specwb.Target, draft: specwb.Target, tune: list) -> list[d
                 "bound, by p": best if t else [greedy_path(greedy, DEPTH)[: d + 1] for d in range(DEPTH)],
             }
             if not t:
-                sharp = laws_after(draft, text, SHARP)
+                sharp = distributions_after(draft, text, SHARP)
                 order[f"dynamic, by q at T = {SHARP}"] = ranked(sharp, analysis.dynamic_tree(sharp, NODES, DEPTH, NODES))
             curves = {name: gained(p_of, paths) for name, paths in order.items()}
             depths = {name: np.maximum.accumulate(stretched([len(path) for path in paths])) for name, paths in order.items()}

@@ -1,4 +1,8 @@
-"""Acceptance of every rule on a real pair: along texts that the target samples, from the exact laws of both models."""
+"""Acceptance of every rule on a real pair of models.
+
+It is computed from both models' exact distributions, at positions along texts that the target
+samples.
+"""
 
 from __future__ import annotations
 
@@ -14,100 +18,181 @@ from specwb.evaluation.statistics import mean_and_error
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
-LAWS = tuple(dict.fromkeys(DRAWN.values()))
-COLUMNS = (*RATES, *(f"optimum {law}" for law in LAWS))
-BOUNDS = frozenset({"coupling"})  # lower bounds of a rate: shown, and never the winner
-TIE = 2.0  # standard errors of a paired difference
+SCHEMES = tuple(dict.fromkeys(DRAWN.values()))
+"""The ways to draw candidates, as ``analysis.optimum`` names them."""
+COLUMNS = (*RATES, *(f"optimum {scheme}" for scheme in SCHEMES))
+BOUNDS = frozenset({"coupling"})
+"""Rules whose rate is known only by a lower bound. They are shown and never win."""
+TIE = 2.0
+"""Two rules tie if their paired difference is within so many of its standard errors."""
 
 
-def laws_along(
-    target: Target, draft: Target, prompt: Sequence[int], text: Sequence[int], at: Sequence[int], temperature: float
+def distributions_along(
+    target: Target,
+    draft: Target,
+    prompt: Sequence[int],
+    text: Sequence[int],
+    at: Sequence[int],
+    temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """p and q ``[m,V]`` float64 after the first ``at[i]`` tokens of ``text``: one forward of each model over prompt and text.
+    """Compute both models' distributions of the next token at positions along a text.
 
+    Each model runs one forward over prompt and text.
+
+    Args:
+        target: the model that gives p.
+        draft: the model that gives q.
+        prompt: token ids before the text.
+        text: token ids of the text.
+        at: positions; i stands for the distribution after the first i tokens of ``text``.
+        temperature: of both models, > 0.
+    Returns:
+        p and q, each ``[m,V]`` in float64, for the m positions of ``at``.
     Raises:
-        ValueError: a place outside 0..len(text), no place, or a temperature that is not > 0.
+        ValueError: a position is outside 0..len(text), there is no position, or the temperature
+            is not > 0.
     """
     if not temperature > 0:
-        raise ValueError(f"temperature must be > 0, at 0 every law is a point; got {temperature}")
+        raise ValueError(
+            f"temperature must be > 0, since at 0 every distribution is one-hot; got {temperature}"
+        )
     if not at or min(at) < 0 or max(at) > len(text):
-        raise ValueError(f"places must be in 0..{len(text)}, at least one; got {list(at)}")
-    ids, rows = [*prompt, *text], [len(prompt) - 1 + i for i in at]
-    found = []
-    for model in (target, draft):
+        raise ValueError(f"positions must be in 0..{len(text)}, at least one; got {list(at)}")
+    ids = [*prompt, *text]
+    rows = [len(prompt) - 1 + i for i in at]
+    sampling = Sampling(temperature)
+
+    def distributions(model: Target) -> Tensor:
+        tokens = torch.tensor([ids], device=model.device)
         with torch.inference_mode():
-            logits = model.model(torch.tensor([ids], device=model.device), use_cache=False).logits[0, rows]
-        found.append(Sampling(temperature).probabilities(logits.double()))
-    return found[0], found[1]
+            logits = model.model(tokens, use_cache=False).logits[0, rows]
+        return sampling.probabilities(logits.double())
+
+    return distributions(target), distributions(draft)
 
 
 def rates(p: Tensor, q: Tensor, ks: Sequence[int], *, samples: int = 64, seed: int = 0) -> Tensor:
-    """``[len(ks), m, len(COLUMNS)]``: the acceptance of every rule of ``analysis.RATES`` and alpha* of every draft law, on each of m pairs.
+    """Compute the acceptance of every rule, and the optimum alpha* of every sampling scheme.
 
-    All are exact but ``rrsw`` for k >= 3, which is estimated without bias from ``samples`` tuples; its noise is independent from position to
+    The rules are those of ``analysis.RATES``. All rates are exact but ``rrsw`` for k >= 3, which
+    is estimated without bias from ``samples`` tuples. Its noise is independent from position to
     position and so contained in every standard error taken over positions or prompts.
+
+    Args:
+        p: target distributions ``[m,V]``.
+        q: draft distributions ``[m,V]``.
+        ks: numbers of candidates.
+        samples: tuples that the estimate of ``rrsw`` draws.
+        seed: of the estimate.
+    Returns:
+        ``[len(ks), m, len(COLUMNS)]``.
     """
 
     def column(name: str, k: int) -> Tensor:
         if name.startswith("optimum "):
             return optimum(p, q, k, name.removeprefix("optimum "))
-        return rrsw_estimate(p, q, k, samples=samples, seed=seed)[0] if name == "rrsw" else RATES[name](p, q, k)
+        if name == "rrsw":
+            return rrsw_estimate(p, q, k, samples=samples, seed=seed)[0]
+        return RATES[name](p, q, k)
 
     return torch.stack([torch.stack([column(name, k) for name in COLUMNS], -1) for k in ks])
 
 
-def places(length: int, count: int, seed: int) -> list[int]:
-    """``count`` different places of 0..length - 1 (all, if there are fewer), in order."""
+def random_positions(length: int, count: int, seed: int) -> list[int]:
+    """Draw ``count`` different positions of 0..length - 1 (all, if there are fewer), in order."""
     order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
     return sorted(order[:count].tolist())
 
 
 def table(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """One row for every domain ("all" too), temperature, k and rule.
+    """Compare the rules: one row for every domain ("all" too), temperature, k and rule.
 
     Args:
-        records: one for a prompt and temperature, with ``temperature``, ``domain``, ``ks`` and ``rates`` as :func:`rates` gives them (a list).
-    Columns: domain, temperature, k, rule, drawn (how the candidates are drawn, as ``analysis.optimum`` names it), mean (every prompt counts
-        the same), error (over prompts), error_positions (as if positions were independent), optimum (alpha* of that draft law), share =
-        mean / optimum, behind and behind_error (the paired difference from the rule with the largest mean), best (the largest, or within two
-        errors of it), verdict (the rules that are best, the largest first), prompts, positions.
+        records: one for each prompt and temperature, with ``temperature``, ``domain``, ``ks`` and
+            ``rates`` as :func:`rates` gives them (a list).
+    Returns:
+        A frame with the columns
+
+        - domain, temperature, k, rule.
+        - drawn: how the candidates are drawn, as ``analysis.optimum`` names it.
+        - mean: the mean rate; every prompt counts the same.
+        - error: its standard error over prompts.
+        - error_positions: the standard error if positions were independent.
+        - optimum: alpha* of that sampling scheme.
+        - share: mean / optimum.
+        - behind, behind_error: the paired difference from the rule with the largest mean, and the
+          standard error of that difference.
+        - best: whether the rule has the largest mean or is within two errors of it.
+        - verdict: the rules that are best, the largest first.
+        - prompts, positions: how many there are.
     Raises:
-        ValueError: no records, or ones of other columns.
+        ValueError: there are no records, or ones with other columns.
     """
-    if not records or any(len(place) != len(COLUMNS) for r in records for at_k in r["rates"] for place in at_k):
+    if not records or any(
+        len(values) != len(COLUMNS)
+        for record in records
+        for at_k in record["rates"]
+        for values in at_k
+    ):
         raise ValueError(f"records must have the columns {', '.join(COLUMNS)}; measure them again")
     long = pd.DataFrame(
         [
-            (r["temperature"], r["domain"], i, k, place, *values)
-            for i, r in enumerate(records)
-            for k, at_k in zip(r["ks"], r["rates"], strict=True)
-            for place, values in enumerate(at_k)
+            (record["temperature"], record["domain"], prompt, k, position, *values)
+            for prompt, record in enumerate(records)
+            for k, at_k in zip(record["ks"], record["rates"], strict=True)
+            for position, values in enumerate(at_k)
         ],
-        columns=["temperature", "domain", "prompt", "k", "place", *COLUMNS],
+        columns=["temperature", "domain", "prompt", "k", "position", *COLUMNS],
     )
     rows = []
     for domain in [*dict.fromkeys(long.domain), "all"]:
-        mine = long if domain == "all" else long[long.domain == domain]
-        for (temperature, k), cell in mine.groupby(["temperature", "k"]):
-            rows += _compared(cell, {"domain": domain, "temperature": temperature, "k": int(k)})  # type: ignore[arg-type]
+        in_domain = long if domain == "all" else long[long.domain == domain]
+        for group, cell in in_domain.groupby(["temperature", "k"]):
+            temperature, k = group  # type: ignore[misc]
+            labels = {"domain": domain, "temperature": temperature, "k": int(k)}
+            rows += _compared(cell, labels)
     return pd.DataFrame(rows)
 
 
-def _compared(cell: pd.DataFrame, where: dict[str, Any]) -> list[dict[str, Any]]:
+def _compared(cell: pd.DataFrame, labels: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of one domain, temperature and k; ``labels`` are their first columns."""
     prompts = cell.groupby("prompt")[list(COLUMNS)].mean()
     rules = [name for name in RATES if name not in BOUNDS]
     winner = max(rules, key=lambda name: prompts[name].mean())
-    behind = {name: mean_and_error(prompts[winner] - prompts[name]) for name in RATES}  # type: ignore[arg-type]
-    # rounding alone parts rules that are the same; a single prompt has no error and ties with none
-    best = [name for name in rules if behind[name][0] <= 1e-9 or behind[name][0] <= TIE * behind[name][1]]
+    behind = {
+        name: mean_and_error(prompts[winner] - prompts[name])  # type: ignore[arg-type]
+        for name in RATES
+    }
+
+    def ties(name: str) -> bool:
+        # Two rules that are the same differ by rounding alone: hence 1e-9. A single prompt has the
+        # error NaN, so that it ties with none.
+        difference, error = behind[name]
+        return difference <= 1e-9 or difference <= TIE * error
+
+    best = [name for name in rules if ties(name)]
     best.sort(key=lambda name: behind[name][0])
-    out = []
+    rows = []
     for name in RATES:
         mean, error = mean_and_error(prompts[name])  # type: ignore[arg-type]
-        most = float(prompts[f"optimum {DRAWN[name]}"].mean())
-        out.append({
-            **where, "rule": name, "drawn": DRAWN[name], "mean": mean, "error": error, "error_positions": mean_and_error(cell[name])[1],  # type: ignore[arg-type]
-            "optimum": most, "share": mean / most, "behind": behind[name][0], "behind_error": behind[name][1], "best": name in best,
-            "verdict": " = ".join(best), "prompts": len(prompts), "positions": len(cell),
-        })  # fmt: skip
-    return out
+        _, error_positions = mean_and_error(cell[name])  # type: ignore[arg-type]
+        alpha = float(prompts[f"optimum {DRAWN[name]}"].mean())
+        rows.append(
+            {
+                **labels,
+                "rule": name,
+                "drawn": DRAWN[name],
+                "mean": mean,
+                "error": error,
+                "error_positions": error_positions,
+                "optimum": alpha,
+                "share": mean / alpha,
+                "behind": behind[name][0],
+                "behind_error": behind[name][1],
+                "best": name in best,
+                "verdict": " = ".join(best),
+                "prompts": len(prompts),
+                "positions": len(cell),
+            }
+        )
+    return rows

@@ -1,7 +1,10 @@
-"""Methods side by side on the same prompts, models and machine: interleaved, paired, with the transformers library in the same run.
+"""Methods side by side on the same prompts, models and machine.
 
-A speedup is over the fastest plain decoding of the run, this engine's or the library's: which of the two is faster depends on
-the machine, and a method that only beats the slower one speeds nothing up.
+Their runs are interleaved and paired, and the transformers library decodes in the same run.
+
+A speedup is over the fastest plain decoding of the run, this engine's or the library's. Which of
+the two is faster depends on the machine, and a method that only beats the slower one speeds nothing
+up.
 """
 
 from __future__ import annotations
@@ -34,28 +37,43 @@ from specwb.models.target import Target
 from specwb.probability import Sampling
 
 PARTS = ("draft", "score", "verify", "commit")
-SPLIT = 4  # groups decoded again for the time split where the clock costs too much to run while measuring
-
-SCHEMA = 1  # of the JSON form; raised when a key changes its meaning or goes
+"""The parts of a decoding step whose seconds are measured."""
+SPLIT = 4
+"""Groups decoded again for the times by part, where a clock would disturb the measured runs."""
+SCHEMA = 1
+"""Version of the JSON form. It is raised when a key changes its meaning or goes."""
 
 Groups = list[tuple[str, list[list[int]]]]
+"""Category and rows of token ids of every group of prompts, in running order."""
 
 
 @dataclass
 class Run:
-    """One method on one group of prompts. ``accepted`` and ``tested`` are by row and round, empty for the library's rows.
+    """One method on one group of prompts.
 
-    ``step``: seconds of the calibration step beside the run, the slower of before and after. ``again``: it was measured again.
+    Attributes:
+        tokens: new token ids of every row.
+        forwards: target forwards, summed over rows. Those of a library row are counted by a hook.
+        seconds: of the whole run.
+        parts: seconds by part of the decoding steps; empty where no clock ran.
+        accepted: accepted draft tokens by row and step; empty for the library's rows.
+        tested: depths at which candidates were tested, by row and step; empty as above.
+        step: seconds of the machine's fixed step beside the run, the slower of before and after.
+        again: whether the run was measured again.
     """
 
     tokens: list[list[int]]
-    forwards: int  # summed over rows; a library row's are counted by a hook
+    forwards: int
     seconds: float
     parts: dict[str, float] = field(default_factory=dict)
     accepted: list[list[int]] = field(default_factory=list)
     tested: list[list[int]] = field(default_factory=list)
     step: float = 0.0
     again: bool = False
+
+
+Runs = dict[str, list[Run]]
+"""Method -> its runs, one a group. All methods' lists are of one length."""
 
 
 def compare(
@@ -74,71 +92,108 @@ def compare(
     library: bool = True,
     progress: Callable[[float, str], None] | None = None,
 ) -> pd.DataFrame:
-    """One row a method; ``frame.attrs`` has device, models, settings, versions, prompts used and what the report draws.
+    """Measure methods side by side; return a frame with one row a method.
 
-    Every group of ``batch`` prompts is decoded by every method before the next group, in rotating order, so that a machine whose
-    speed drifts favours none. Plain decoding is run twice: by this engine (``ar``) and by the transformers library
-    (``hf_greedy``, at T > 0 ``hf_sample``). The faster of the two, by the median over groups, is the reference:
-    ``speedup = (the method's tokens/s) / (the reference's tokens/s on the same group)``, of which the median and the quartiles
-    are reported. No speedup is over the slower of the two.
+    Every group of ``batch`` prompts is decoded by every method before the next group, in rotating
+    order, so that a machine whose speed drifts favours none. Plain decoding is run twice: by this
+    engine (``ar``) and by the transformers library (``hf_greedy``, at T > 0 ``hf_sample``). The
+    faster of the two, by the median over groups, is the reference:
+    ``speedup = (the method's tokens/s) / (the reference's tokens/s on the same group)``. The median
+    and the quartiles of it are reported. No speedup is over the slower of the two.
 
-    A small fixed step is timed between all runs. A run beside a slow one was disturbed and is measured again where there is
-    time for it; the attempt with the faster step beside it counts. See :mod:`specwb.evaluation.machine`.
+    A small fixed step is timed between all runs. A run beside a slow one was disturbed and is
+    measured again where there is time for it; the attempt with the faster step beside it counts.
+    See :mod:`specwb.evaluation.machine`.
 
     Args:
-        methods: specs or built methods, default every registered one; both plain decodings are always run. A spec that begins
-            with ``hf_`` is the transformers library's decoding, see :class:`specwb.evaluation.library.Library`.
+        target: the target model.
+        prompts: questions of a prompt set, or texts or lists of token ids.
+        methods: specs or built methods, default every registered one. Both plain decodings are
+            always run. A spec that begins with ``hf_`` is a decoding by the transformers library,
+            see :class:`specwb.evaluation.library.Library`.
         draft: the draft model of methods that take one, default the target's own.
-        seconds: stop starting new groups after about this long (at least one group a category is done). None is all prompts.
-        library: also run the library's speculative decoding on the same models, at batch 1: ``hf_assisted`` with the library's
-            default assistant settings and ``hf_prompt_lookup``.
+        temperature: 0 is greedy.
+        top_k: a filter; 0 switches it off.
+        top_p: a filter; 1 switches it off.
+        max_new_tokens: for every prompt.
+        batch: prompts that are decoded together.
+        seconds: stop starting new groups after about this long, once at least one group of every
+            category is done. None takes all prompts.
+        seed: of the sampling.
+        library: also run the library's speculative decoding on the same models, at batch 1:
+            ``hf_assisted`` with the library's default assistant settings and ``hf_prompt_lookup``.
         progress: called with (fraction done, text).
-    Columns: method, lossless, identical (greedy output equal to plain decoding's, None at T > 0), tau, accepted_per_round,
-        tokens_per_second, speedup, speedup_low, speedup_high, disturbed (runs beside a slow step), and seconds by part.
+    Returns:
+        A frame with the columns
+
+        - method, lossless.
+        - identical: whether the greedy output equals plain decoding's; None at T > 0.
+        - tau: tokens a target forward.
+        - accepted_per_round: accepted draft tokens a decoding step.
+        - tokens_per_second.
+        - speedup, speedup_low, speedup_high: the median and the quartiles.
+        - disturbed: how many runs were beside a slow step.
+        - draft, score, verify, commit: seconds by part of the decoding steps.
+
+        Its ``attrs`` have the settings and
+
+        - reference: ``method``, what speedup is over, and ``plain``: tokens/s of both plain
+          decodings.
+        - machine: whether the machine was quiet, see
+          :meth:`specwb.evaluation.machine.Watch.facts`.
+        - began: when, in UTC.
+        - threads: CPU threads that torch computes with.
+        - sha256: of the weights, by role; of a hub model its commit, None of a model in memory.
+        - outputs: for every prompt its category, its text and ``texts``: method -> what it wrote.
+          Without a tokenizer these are token ids, as text.
+        - accepted_lengths: method -> run -> row -> accepted draft tokens of every step.
+        - acceptance_by_depth: method -> [accepted, tested] for depth 1, 2, ...: of the steps whose
+          accepted path reached depth d - 1 and had candidates below it, how many went on to
+          depth d. A row's last step counts only what it accepted: the end of text or the limit may
+          have cut it.
+        - by_category: the figures and acceptance_by_depth again, by category (a question's
+          ``subtask``).
+        - non_looping: tau and speedup on the runs in which plain greedy decoding does not loop
+          (:func:`loops`); None at T > 0.
+        - time_split: where the seconds by part are from. On a CPU they are from the measured runs.
+          On CUDA a clock would wait for the device five times a step and keep steps from running
+          as graphs, so they are from a second, eager pass over the first few groups.
     Raises:
-        ValueError: batch, max_new_tokens or seconds out of range, or no prompts. MethodError: a method that cannot be
-            built or is named twice.
-    Attributes (of ``frame.attrs``), beside the settings:
-        reference: ``method``, what speedup is over, and ``plain``: tokens/s of both plain decodings.
-        machine: was it quiet? See :meth:`specwb.evaluation.machine.Watch.facts`.
-        began (UTC), threads, sha256 (of the weights by role; of a hub model its commit, None of a model in memory).
-        outputs: by prompt its category, its text and ``texts``: method -> what it wrote. Without a tokenizer token ids, as text.
-        accepted_lengths: method -> run -> row -> drafted tokens kept, by round.
-        acceptance_by_depth: method -> [accepted, tested] for depth 1, 2, ...: of the rounds whose accepted path reached depth d - 1 and
-            had candidates below it, how many went on to depth d. A row's last round counts only what it accepted: the end of text or
-            the limit may have cut it.
-        by_category: the figures and acceptance_by_depth again, by category (a question's ``subtask``).
-        non_looping: tau and speedup on the runs in which plain greedy decoding does not loop (:func:`loops`); None at T > 0.
-        time_split: where the seconds by part are from. On a CPU from the measured runs. On CUDA a clock would wait for the device five
-            times a round and keep rounds from running as graphs, so they are from a second, eager pass over the first few groups.
+        ValueError: batch, max_new_tokens or seconds is out of range, or there are no prompts.
+        MethodError: a method cannot be built or is named twice.
     """
     sampling = Sampling(temperature, top_k, top_p)
-    temperature, top_k, top_p = sampling.temperature, sampling.top_k, sampling.top_p
     batch, seed = integer("batch", batch, 1), integer("seed", seed)
     max_new_tokens = integer("max_new_tokens", max_new_tokens, 1)
     if seconds is not None and (isinstance(seconds, bool | str) or not 0 < seconds < math.inf):
         raise ValueError(f"seconds must be a number > 0, or None for all prompts, got {seconds!r}")
-    specs = usual(target) if methods is None else [methods] if isinstance(methods, str) else list(methods)
-    theirs = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
-    built = _methods([s for s in specs if s not in theirs], target, draft, sampling, methods is None)
-    rows = _library_rows(theirs, library, target, draft, built, sampling, batch)
+    specs, library_specs = _specs(target, methods)
+    built = _methods(specs, target, draft, sampling, methods is None)
+    library_rows = _library_rows(library_specs, library, target, draft, built, sampling, batch)
     groups, cut = _groups(target, prompts, batch, max_new_tokens)
     clocked = clock_is_cheap(target.device)
     runners: dict[str, Callable[[list[list[int]], int], Run]] = {}
-    for key, made in built.items():
-        runners[key] = partial(_ours, target, made, sampling, seed, clocked)
-    for row in rows:
-        runners[row.key] = partial(_library, row)
+    for key, chosen in built.items():
+        runners[key] = partial(_run_engine, target, chosen, sampling, seed, clocked)
+    for row in library_rows:
+        runners[row.key] = partial(_run_library, row)
 
-    for run in runners.values():  # warm-up: lazily made tables, thread pools, kernels
-        run(groups[0][1], min(8, max_new_tokens))
-    began, watch = datetime.now(UTC).isoformat(timespec="seconds"), Watch(one_step(target))
-    runs: dict[str, list[Run]] = {name: [] for name in runners}
-    split, interrupted = runs, False
+    for runner in runners.values():  # warm-up: lazily made tables, thread pools, kernels
+        runner(groups[0][1], min(8, max_new_tokens))
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    watch = Watch(one_step(target))
+    runs: Runs = {name: [] for name in runners}
+    timed, interrupted = runs, False
     try:
         _measure(runners, groups, runs, max_new_tokens, seconds, progress, watch)
         if not clocked:
-            split = {key: [_ours(target, built[key], sampling, seed, True, g, max_new_tokens) for _, g in groups[:SPLIT]] for key in built}
+            timed = {
+                key: [
+                    _run_engine(target, chosen, sampling, seed, True, rows, max_new_tokens)
+                    for _, rows in groups[:SPLIT]
+                ]
+                for key, chosen in built.items()
+            }
     except KeyboardInterrupt:
         interrupted = True
     used = len(runs["ar"])
@@ -146,37 +201,54 @@ def compare(
         raise KeyboardInterrupt
     if progress:
         progress(1.0, "done")
+
     plain = ("ar", plain_row(sampling))
     over = reference({name: runs[name] for name in plain})
-    every, helper = [run for own in runs.values() for run in own], _draft_of(built)
-    frame = pd.DataFrame([_row(name, runs, over, split.get(name, []), built.get(name), sampling, watch) for name in runners])
+    speeds = {name: _summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
+    frame = pd.DataFrame(
+        [
+            _row(name, runs, over, timed.get(name, []), built.get(name), sampling, watch)
+            for name in runners
+        ]
+    )
+    settings = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "max_new_tokens": max_new_tokens,
+        "batch": batch,
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "seed": seed,
+    }
+    every_run = [run for method_runs in runs.values() for run in method_runs]
     frame.attrs = {
-        "packed_bytes": packed_bytes(),
-        "device": describe_device(target.device),
-        "models": {"target": describe(target), **({"draft": describe(helper)} if helper is not None else {})},
-        "sha256": _hashes(target, helper, built),
-        "began": began, "threads": torch.get_num_threads(),
-        "reference": {"method": over, "plain": {name: _summary(runs[name], runs[over])["tokens_per_second"] for name in plain}},
-        "machine": watch.facts([run.step for run in every], sum(run.again for run in every)),
-        "settings": {
-            "temperature": temperature, "top_k": top_k, "top_p": top_p, "max_new_tokens": max_new_tokens, "batch": batch,
-            "dtype": str(target.dtype).removeprefix("torch."), "seed": seed,
-        },
+        **_conditions(target, built, began),
+        "reference": {"method": over, "plain": speeds},
+        "machine": watch.facts(
+            [run.step for run in every_run], sum(run.again for run in every_run)
+        ),
+        "settings": settings,
         "versions": versions(),
-        "prompts": sum(len(g) for _, g in groups[:used]), "all_prompts": sum(len(g) for _, g in groups), "runs": used,
-        "cut_prompts": cut, "interrupted": interrupted,
-        "accepted_lengths": {name: [r.accepted for r in runs[name]] for name in built},
+        "prompts": sum(len(rows) for _, rows in groups[:used]),
+        "all_prompts": sum(len(rows) for _, rows in groups),
+        "runs": used,
+        "cut_prompts": cut,
+        "interrupted": interrupted,
+        "accepted_lengths": {name: [run.accepted for run in runs[name]] for name in built},
         "acceptance_by_depth": {name: acceptance_by_depth(runs[name]) for name in built},
         "by_category": _by_category(runs, over, [category for category, _ in groups[:used]]),
         "non_looping": _non_looping(runs, over) if sampling.greedy else None,
-        "time_split": {"separate": not clocked, "tokens": {name: _tokens(split[name]) for name in built if name in split}},
+        "time_split": {
+            "separate": not clocked,
+            "tokens": {name: _tokens(timed[name]) for name in built if name in timed},
+        },
         "outputs": _outputs(target, groups[:used], runs),
-    }  # fmt: skip
+    }
     return frame
 
 
 def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
-    """The ``--json`` form: everything in ``frame.attrs`` and the rows with their seconds by part.
+    """Make the ``--json`` form: everything in ``frame.attrs``, and the rows with seconds by part.
 
     Args:
         frame: what :func:`compare` returned.
@@ -184,130 +256,251 @@ def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
     """
     from specwb.reproduce.store import commit  # which itself needs this module
 
+    def cleaned(cells: dict[str, Any]) -> dict[str, Any]:
+        """NaN is no JSON; None is."""
+        return {k: None if isinstance(v, float) and pd.isna(v) else v for k, v in cells.items()}
+
     rows = []
     for record in frame.to_dict("records"):
         parts = {part: record.pop(part) for part in PARTS}
-        clean = {k: None if isinstance(v, float) and pd.isna(v) else v for k, v in record.items()}
-        rows.append({**clean, "seconds": {k: None if v is None or pd.isna(v) else v for k, v in parts.items()}})
-    return {"schema_version": SCHEMA, "command": command, "commit": commit(), **frame.attrs, "rows": rows}
+        rows.append({**cleaned(record), "seconds": cleaned(parts)})
+    return {
+        "schema_version": SCHEMA,
+        "command": command,
+        "commit": commit(),
+        **frame.attrs,
+        "rows": rows,
+    }
 
 
-def reference(runs: dict[str, list[Run]]) -> str:
-    """What speedups are over: of the plain decodings, named ``ar`` first, the one that is faster in the median of paired runs."""
+def reference(runs: Runs) -> str:
+    """Choose what speedups are over: the plain decoding that is faster in the median of pairs.
+
+    Args:
+        runs: of the plain decodings, ``ar`` first.
+    """
     first, *others = runs
     best = max(others, key=lambda name: _summary(runs[name], runs[first])["speedup"])
     return best if _summary(runs[best], runs[first])["speedup"] > 1 else first
 
 
 def loops(tokens: Sequence[int], n: int = 8, times: int = 3) -> bool:
-    """Does some run of ``n`` tokens occur ``times`` times (overlapping ones count)?
+    """Tell whether some run of ``n`` tokens occurs ``times`` times (overlapping ones count).
 
     Greedy text of small models soon repeats itself, and repeated text is easy to draft.
     """
-    return max(Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)).values(), default=0) >= times
+    counts = Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+    return max(counts.values(), default=0) >= times
 
 
 def clock_is_cheap(device: torch.device) -> bool:
-    """A clock in a round waits for the device: for nothing on a CPU, five times a round on CUDA."""
+    """Tell whether a clock costs nothing.
+
+    It waits for the device: for nothing on a CPU, five times a decoding step on CUDA.
+    """
     return device.type == "cpu"
 
 
 def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """(accepted, tested) for depth 1, 2, ..., each with its own denominator."""
+    """Count (accepted, tested) for depth 1, 2, ..., each with its own denominator."""
     accepted = [a for run in runs for row in run.accepted for a in row]
     tested = [t for run in runs for row in run.tested for t in row]
-    return [(sum(a >= d for a in accepted), sum(t >= d for t in tested)) for d in range(1, max(tested, default=0) + 1)]
+    return [
+        (sum(a >= d for a in accepted), sum(t >= d for t in tested))
+        for d in range(1, max(tested, default=0) + 1)
+    ]
 
 
-def _methods(specs: list, target: Target, draft: Target | str | None, sampling: Sampling, unasked: bool) -> dict[str, Method]:
+def usual(target: Target) -> list[str]:
+    """List every registered method but those whose trained head the target does not have."""
+    return [key for key, entry in METHODS.items() if not entry.head or target.own_head(entry.head)]
+
+
+def _specs(
+    target: Target, methods: str | Sequence[str | Method] | None
+) -> tuple[list[str | Method], list[str]]:
+    """Part what is asked for into this engine's methods and the library's rows."""
+    specs: list[str | Method]
+    if methods is None:
+        specs = list(usual(target))
+    elif isinstance(methods, str):
+        specs = [methods]
+    else:
+        specs = list(methods)
+    library = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
+    return [s for s in specs if s not in library], library
+
+
+def _methods(
+    specs: list[str | Method],
+    target: Target,
+    draft: Target | str | None,
+    sampling: Sampling,
+    default: bool,
+) -> dict[str, Method]:
+    """Build the methods by key, with ``ar`` first where it is not named.
+
+    ``default``: nobody named the methods, they are the usual ones.
+    """
     if not any((s.key if isinstance(s, Method) else s) == "ar" for s in specs):
         specs.insert(0, "ar")
     built: dict[str, Method] = {}
     for spec in specs:
-        made = spec if isinstance(spec, Method) else _build(spec, target, draft, unasked)
-        made.rule_for(sampling)
-        if made.key in built:
-            raise MethodError(f"method {made.key!r} is named twice")
-        built[made.key] = made
+        method = spec if isinstance(spec, Method) else _build(spec, target, draft, default)
+        method.rule_for(sampling)  # raises where rule and sampling do not fit
+        if method.key in built:
+            raise MethodError(f"method {method.key!r} is named twice")
+        built[method.key] = method
     return built
 
 
-def usual(target: Target) -> list[str]:
-    """Every registered method but those whose trained head the target does not have."""
-    return [key for key, entry in METHODS.items() if not entry.head or target.own_head(entry.head)]
+def _build(spec: str, target: Target, draft: Target | str | None, default: bool) -> Method:
+    """Build a method with the draft model ``draft``, where it takes one and names none itself.
 
-
-def _build(spec: str, target: Target, draft: Target | str | None, unasked: bool) -> Method:
-    """``unasked``: the method was not named; then one whose draft model is trained for it (``deep``) takes that, whatever the others take."""
+    A method that nobody named (``default``) and whose draft model is trained for it (``deep``)
+    takes that one, whatever the others take.
+    """
     key = spec.partition(":")[0] if isinstance(spec, str) else ""
-    takes = key in METHODS and "draft" in METHODS[key].options and "draft=" not in spec and not (unasked and METHODS[key].head == "deep")
-    return make_method(spec, target, draft=draft) if takes and draft is not None else make_method(spec, target)
+    takes_draft = (
+        key in METHODS
+        and "draft" in METHODS[key].options
+        and "draft=" not in spec
+        and not (default and METHODS[key].head == "deep")
+    )
+    if takes_draft and draft is not None:
+        return make_method(spec, target, draft=draft)
+    return make_method(spec, target)
 
 
 def _draft_of(built: dict[str, Method]) -> Target | None:
-    return next((d for m in built.values() if isinstance(d := getattr(m.drafter, "draft", None), Target)), None)
+    """The draft model of the first method that has one."""
+    drafts = (getattr(method.drafter, "draft", None) for method in built.values())
+    return next((draft for draft in drafts if isinstance(draft, Target)), None)
 
 
 def _library_rows(specs, library, target, draft, built, sampling, batch) -> list[Library]:
-    """The rows asked for by name, then the usual ones that are not among them."""
+    """Build the rows asked for by name, then the usual ones that are not among them."""
     chosen = draft if draft is not None else target.draft
-    assists = any(s.startswith("hf_assisted") for s in specs) or (library and batch == 1)
-    helper = draft_model(target, chosen) if assists and chosen is not None else _draft_of(built)
+    assisted = any(s.startswith("hf_assisted") for s in specs) or (library and batch == 1)
+    draft = _draft_of(built)
+    if assisted and chosen is not None:
+        draft = draft_model(target, chosen)
     rows = {}
     for spec in specs:
-        row = Library(spec, target, helper, sampling, batch)
+        row = Library(spec, target, draft, sampling, batch)
         if row.key in rows:
             raise MethodError(f"method {row.key!r} is named twice")
         rows[row.key] = row
-    for key in default_rows(sampling, batch, helper is not None) if library else [plain_row(sampling)]:
-        rows.setdefault(key, Library(key, target, helper, sampling, batch))
+    names = [plain_row(sampling)]
+    if library:
+        names = default_rows(sampling, batch, draft is not None)
+    for name in names:
+        rows.setdefault(name, Library(name, target, draft, sampling, batch))
     return list(rows.values())
 
 
-def _hashes(target: Target, draft: Target | None, built: dict[str, Method]) -> dict[str, str | None]:
-    """By role: sha256 of the weight files, or a hub model's commit; of the target's own heads, where a method took one."""
+def _conditions(target: Target, built: dict[str, Method], began: str) -> dict[str, Any]:
+    """What was measured on, and when: the first entries of ``frame.attrs``."""
+    draft = _draft_of(built)
+    models = {"target": describe(target)}
+    if draft is not None:
+        models["draft"] = describe(draft)
+    return {
+        "packed_bytes": packed_bytes(),
+        "device": describe_device(target.device),
+        "models": models,
+        "sha256": _hashes(target, draft, built),
+        "began": began,
+        "threads": torch.get_num_threads(),
+    }
 
-    def of(model: Target) -> str | None:
+
+def _hashes(
+    target: Target, draft: Target | None, built: dict[str, Method]
+) -> dict[str, str | None]:
+    """The sha256 of the weight files by role, or a hub model's commit.
+
+    Of the target's own heads, those are included that a method took.
+    """
+
+    def digest(model: Target) -> str | None:
         return model.sha256 or getattr(model.model.config, "_commit_hash", None)
 
-    kinds = {entry.head for key in built if "head=" not in key and (entry := METHODS.get(key.partition(":")[0])) and entry.head}
-    heads = {kind: weights_hash(place) for kind in sorted(kinds) if (place := target.own_head(kind)) is not None}
-    return {"target": of(target), **({"draft": of(draft)} if draft is not None else {}), **heads}
+    hashes = {"target": digest(target)}
+    if draft is not None:
+        hashes["draft"] = digest(draft)
+    kinds = set()
+    for key in built:
+        entry = METHODS.get(key.partition(":")[0])
+        if entry and entry.head and "head=" not in key:
+            kinds.add(entry.head)
+    for kind in sorted(kinds):
+        folder = target.own_head(kind)
+        if folder is not None:
+            hashes[kind] = weights_hash(folder)
+    return hashes
 
 
-def _outputs(target: Target, groups: Groups, runs: dict[str, list[Run]]) -> list[dict[str, Any]]:
+def _outputs(target: Target, groups: Groups, runs: Runs) -> list[dict[str, Any]]:
+    """Every prompt with what every method wrote after it."""
+
     def text(ids: list[int]) -> str:
         return " ".join(map(str, ids)) if target.tokenizer is None else target.tokenizer.decode(ids)
 
     return [
-        {"category": category, "prompt": text(ids), "texts": {name: text(own[i].tokens[row]) for name, own in runs.items()}}
+        {
+            "category": category,
+            "prompt": text(ids),
+            "texts": {name: text(runs[name][i].tokens[row]) for name in runs},
+        }
         for i, (category, rows) in enumerate(groups)
         for row, ids in enumerate(rows)
     ]
 
 
-def _groups(target: Target, prompts: Sequence, batch: int, max_new_tokens: int) -> tuple[Groups, int]:
-    """(category, rows of token ids) in running order; prompts beyond the context are cut to it (counted)."""
+def _groups(
+    target: Target, prompts: Sequence, batch: int, max_new_tokens: int
+) -> tuple[Groups, int]:
+    """Put the prompts into groups of ``batch``, in running order.
+
+    Prompts that do not fit the context are cut to it; the second result counts them. A last group
+    that is not full is left out, unless it is the only one.
+    """
     room = target.context - max_new_tokens
     if room < 1:
-        raise ValueError(f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the context of {target.name!r} ({target.context})")
+        raise ValueError(
+            f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the context of "
+            f"{target.name!r} ({target.context})"
+        )
     if prompts and isinstance(prompts[0], Question):
         fitted = [(q.subtask, *q.fit(target.tokenizer, room)) for q in interleave(list(prompts))]
         rows = [(category, token_rows(target, [ids])[0]) for category, ids, _ in fitted]
-        cut = sum(was for *_, was in fitted)
+        cut = sum(was_cut for *_, was_cut in fitted)
     else:
-        whole = token_rows(target, prompts)
-        rows = [("all", ids[-room:]) for ids in whole]
-        cut = sum(len(ids) > room for ids in whole)
+        uncut = token_rows(target, prompts)
+        rows = [("all", ids[-room:]) for ids in uncut]
+        cut = sum(len(ids) > room for ids in uncut)
     if batch == 1:
-        return [(c, [ids]) for c, ids in rows], cut
+        return [(category, [ids]) for category, ids in rows], cut
     pieces = [rows[i : i + batch] for i in range(0, len(rows), batch)]
-    pieces = [p for p in pieces if len(p) == batch] or pieces
-    return [("mixed" if len({c for c, _ in p}) > 1 else p[0][0], [ids for _, ids in p]) for p in pieces], cut
+    pieces = [piece for piece in pieces if len(piece) == batch] or pieces
+    groups = []
+    for piece in pieces:
+        categories = {category for category, _ in piece}
+        name = "mixed" if len(categories) > 1 else piece[0][0]
+        groups.append((name, [ids for _, ids in piece]))
+    return groups, cut
 
 
-def _measure(runners, groups: Groups, runs, max_new_tokens, seconds, progress, watch: Watch) -> None:
-    """Fills ``runs`` group by group; a group that is not finished by every method is left out."""
+def _measure(
+    runners, groups: Groups, runs: Runs, max_new_tokens, seconds, progress, watch: Watch
+) -> None:
+    """Fill ``runs`` group by group.
+
+    A group that is not finished by every method is left out. With ``seconds``, a group is started
+    only where it is likely to end in time, but at least one of every category: the groups begin
+    with one of each.
+    """
     names = list(runners)
     categories = {category for category, _ in groups}
     began = time.monotonic()
@@ -316,119 +509,206 @@ def _measure(runners, groups: Groups, runs, max_new_tokens, seconds, progress, w
         spent = time.monotonic() - began
         if seconds is not None and index >= len(categories) and spent + spent / index > seconds:
             break
-        done: dict[str, Run] = {}
+        group_runs: dict[str, Run] = {}
         for turn in range(len(names)):
             name = names[(turn + index) % len(names)]
             if progress:
                 fraction = (index + turn / len(names)) / len(groups)
-                progress(max(fraction, (time.monotonic() - began) / seconds if seconds else 0), f"{name}: {category}")
-            done[name] = _watched(partial(runners[name], rows, max_new_tokens), watch, end)
+                spent_share = (time.monotonic() - began) / seconds if seconds else 0
+                progress(max(fraction, spent_share), f"{name}: {category}")
+            runner = partial(runners[name], rows, max_new_tokens)
+            group_runs[name] = _run_watched(runner, watch, end)
         for name in names:
-            runs[name].append(done[name])
+            runs[name].append(group_runs[name])
 
 
-def _watched(run: Callable[[], Run], watch: Watch, end: float) -> Run:
-    """One run between two looks at the machine; if it was disturbed, once more where that fits before ``end``.
+def _run_watched(runner: Callable[[], Run], watch: Watch, end: float) -> Run:
+    """Run once between two probes of the machine, and again if the run was disturbed.
 
-    Which of the two counts goes by the steps beside them, never by their own times: the faster of two would flatter whatever
+    It is run again only where that fits before ``end``. Which of the two runs counts is decided by
+    the probes beside them, never by their own times: the faster of the two would flatter whatever
     was disturbed.
     """
 
     def attempt() -> Run:
-        before, made = watch.last, run()
-        made.step = max(before, watch.look())
-        return made
+        before = watch.last
+        run = runner()
+        run.step = max(before, watch.probe())
+        return run
 
-    made = attempt()
-    if watch.slow(made.step) and time.monotonic() + made.seconds < end:
-        made = min(made, attempt(), key=lambda one: one.step)
-        made.again = True
-    return made
+    run = attempt()
+    if watch.slow(run.step) and time.monotonic() + run.seconds < end:
+        run = min(run, attempt(), key=lambda one: one.step)
+        run.again = True
+    return run
 
 
-def _ours(target: Target, made: Method, sampling: Sampling, seed: int, clocked: bool, rows: list[list[int]], max_new_tokens: int) -> Run:
+def _run_engine(
+    target: Target,
+    method: Method,
+    sampling: Sampling,
+    seed: int,
+    clocked: bool,
+    rows: list[list[int]],
+    max_new_tokens: int,
+) -> Run:
+    """Decode a group with a method of this engine; ``clocked``: time the parts of every step."""
     clock = Clock(target.device) if clocked else None
     began = time.perf_counter()
-    out = decode(
-        target, rows, made, max_new_tokens=max_new_tokens, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p,
-        seed=seed, clock=clock,
-    )  # fmt: skip
+    output = decode(
+        target,
+        rows,
+        method,
+        max_new_tokens=max_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=seed,
+        clock=clock,
+    )
     seconds = time.perf_counter() - began
-    return Run(out.tokens, sum(out.step_counts), seconds, dict(clock.seconds) if clock else {}, out.accepted_lengths, out.tested_lengths)
+    return Run(
+        output.tokens,
+        sum(output.step_counts),
+        seconds,
+        dict(clock.seconds) if clock else {},
+        output.accepted_lengths,
+        output.tested_lengths,
+    )
 
 
-def _library(row: Library, rows: list[list[int]], max_new_tokens: int) -> Run:
+def _run_library(row: Library, rows: list[list[int]], max_new_tokens: int) -> Run:
+    """Decode a group with the library."""
     return Run(*row.generate(rows, max_new_tokens))
 
 
 def _tokens(runs: list[Run]) -> int:
-    return sum(len(t) for r in runs for t in r.tokens)
+    """How many tokens the runs wrote."""
+    return sum(len(row) for run in runs for row in run.tokens)
 
 
-def _row(name: str, runs: dict[str, list[Run]], over: str, split: list[Run], made: Method | None, sampling: Sampling, watch: Watch) -> dict[str, Any]:
-    own = runs[name]
+def _row(
+    name: str,
+    runs: Runs,
+    over: str,
+    timed: list[Run],
+    method: Method | None,
+    sampling: Sampling,
+    watch: Watch,
+) -> dict[str, Any]:
+    """One row of the frame.
+
+    Args:
+        name: of the method.
+        runs: of all methods.
+        over: the method that speedups are over.
+        timed: the runs that the seconds by part are from.
+        method: None for a row of the library.
+        sampling: temperature and filters.
+        watch: tells which runs were disturbed.
+    """
+    seconds: dict[str, float | None] = dict.fromkeys(PARTS)
+    if timed and timed[0].parts:
+        seconds = {part: sum(run.parts[part] for run in timed) for part in PARTS}
     return {
         "method": name,
-        "lossless": made is None or made.exactness is Exactness.LOSSLESS,
-        "identical": _identical(own, runs["ar"]) if sampling.greedy else None,
-        **_summary(own, runs[over]),
-        "disturbed": sum(watch.slow(r.step) for r in own),
-        **{p: sum(r.parts[p] for r in split) if split and split[0].parts else None for p in PARTS},
+        "lossless": method is None or method.exactness is Exactness.LOSSLESS,
+        "identical": _identical(runs[name], runs["ar"]) if sampling.greedy else None,
+        **_summary(runs[name], runs[over]),
+        "disturbed": sum(watch.slow(run.step) for run in runs[name]),
+        **seconds,
     }
 
 
-def _identical(own: list[Run], plain: list[Run]) -> bool:
-    return all(a.tokens == b.tokens for a, b in zip(own, plain, strict=True))
+def _identical(runs: list[Run], plain: list[Run]) -> bool:
+    return all(a.tokens == b.tokens for a, b in zip(runs, plain, strict=True))
 
 
-def _summary(own: list[Run], plain: list[Run]) -> dict[str, float]:
-    tokens = _tokens(own)
-    tau = tokens / max(1, sum(r.forwards for r in own))
-    ratios = pd.Series([_tokens([a]) / a.seconds / (_tokens([b]) / b.seconds) for a, b in zip(own, plain, strict=True)])
+def _summary(runs: list[Run], plain: list[Run]) -> dict[str, float]:
+    """The figures of one method, with its speedups over ``plain``, the reference's runs."""
+    tokens = _tokens(runs)
+    tau = tokens / max(1, sum(run.forwards for run in runs))
+    speed = tokens / sum(run.seconds for run in runs)
+
+    def tokens_per_second(run: Run) -> float:
+        return _tokens([run]) / run.seconds
+
+    speedups = pd.Series(
+        [tokens_per_second(a) / tokens_per_second(b) for a, b in zip(runs, plain, strict=True)]
+    )
     return {
-        "tau": round(tau, 4), "accepted_per_round": round(tau - 1, 4), "tokens_per_second": round(tokens / sum(r.seconds for r in own), 2),
-        "speedup": round(float(ratios.median()), 4), "speedup_low": round(float(ratios.quantile(0.25)), 4),
-        "speedup_high": round(float(ratios.quantile(0.75)), 4),
-    }  # fmt: skip
+        "tau": round(tau, 4),
+        "accepted_per_round": round(tau - 1, 4),
+        "tokens_per_second": round(speed, 2),
+        "speedup": round(float(speedups.median()), 4),
+        "speedup_low": round(float(speedups.quantile(0.25)), 4),
+        "speedup_high": round(float(speedups.quantile(0.75)), 4),
+    }
 
 
-def _by_category(runs: dict[str, list[Run]], over: str, kinds: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    out = {}
-    for category in dict.fromkeys(kinds):
-        mine = {name: [r for r, kind in zip(all_runs, kinds, strict=True) if kind == category] for name, all_runs in runs.items()}
-        out[category] = {
-            name: {"runs": len(own), **_summary(own, mine[over]), "acceptance_by_depth": acceptance_by_depth(own)} for name, own in mine.items()
+def _by_category(
+    runs: Runs, over: str, categories: list[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The figures of every method by category; ``categories``: of every group."""
+    figures = {}
+    for category in dict.fromkeys(categories):
+        groups = [i for i, other in enumerate(categories) if other == category]
+        part = {name: [runs[name][i] for i in groups] for name in runs}
+        figures[category] = {
+            name: {
+                "runs": len(groups),
+                **_summary(part[name], part[over]),
+                "acceptance_by_depth": acceptance_by_depth(part[name]),
+            }
+            for name in part
         }
-    return out
+    return figures
 
 
-def _non_looping(runs: dict[str, list[Run]], over: str) -> dict[str, Any]:
+def _non_looping(runs: Runs, over: str) -> dict[str, Any]:
+    """The figures of every method on the groups in which no plain text loops."""
     plain = runs["ar"]
-    straight = [i for i, run in enumerate(plain) if not any(map(loops, run.tokens))]
-    base = [runs[over][i] for i in straight]
-    figures = {name: _summary([own[i] for i in straight], base) for name, own in runs.items()} if straight else {}
-    return {"runs": len(straight), "of": len(plain), "prompts": sum(len(r.tokens) for r in base), "methods": figures}
+    groups = [i for i, run in enumerate(plain) if not any(map(loops, run.tokens))]
+    base = [runs[over][i] for i in groups]
+    figures = {}
+    if groups:
+        figures = {name: _summary([runs[name][i] for i in groups], base) for name in runs}
+    return {
+        "runs": len(groups),
+        "of": len(plain),
+        "prompts": sum(len(run.tokens) for run in base),
+        "methods": figures,
+    }
 
 
 def versions() -> dict[str, str]:
-    """Of what decides a result. The library's assisted decoding behaves differently where scikit-learn is installed."""
-    out = {"python": platform.python_version()}
+    """List the versions of the packages that decide a result.
+
+    scikit-learn is among them: the library's assisted decoding behaves differently where it is
+    installed.
+    """
+    numbers = {"python": platform.python_version()}
     for name in ("specwb", "torch", "transformers", "scikit-learn"):
         try:
-            out[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
-            out[name] = "not installed"
-    return out
+            numbers[name] = "not installed"
+    return numbers
 
 
 def describe_device(device: torch.device) -> str:
+    """Name the GPU, or the processor and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    names = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return f"{names.get('cpu_name') or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    name = capabilities.get("cpu_name") or platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} threads"
 
 
 def describe(target: Target) -> str:
+    """Name a model with its type, layers x width, and number of parameters."""
     count = sum(p.numel() for p in target.model.parameters())
-    c = target.model.config
-    return f"{target.name} ({c.model_type}, {c.num_hidden_layers} x {c.hidden_size}, {count / 1e6:.1f} M parameters)"
+    config = target.model.config
+    size = f"{config.num_hidden_layers} x {config.hidden_size}"
+    parameters = f"{count / 1e6:.1f} M parameters"
+    return f"{target.name} ({config.model_type}, {size}, {parameters})"

@@ -110,42 +110,91 @@ def tune(
     calibrating, measuring = part(questions)
     result: dict[str, Any] = {
         "arguments": {
-            "target": describe(target), "draft": describe(helper), "device": describe_device(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."), "temperature": float(temperature), "nodes": nodes,
-            "heads": kinds, "max_new_tokens": max_new_tokens, "seed": seed, "questions": [q.question_id for q in questions], "versions": versions(),
+            "target": describe(target),
+            "draft": describe(helper),
+            "device": describe_device(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."),
+            "temperature": float(temperature),
+            "nodes": nodes,
+            "heads": kinds,
+            "max_new_tokens": max_new_tokens,
+            "seed": seed,
+            "questions": [q.question_id for q in questions],
+            "versions": versions(),
         },
-    }  # fmt: skip
+    }
     say = progress or (lambda done, text: None)
     saved = _read(path)
-    result["resumed"] = bool(saved) and saved["arguments"] == json.loads(json.dumps(result["arguments"]))
+    result["resumed"] = bool(saved) and saved["arguments"] == json.loads(
+        json.dumps(result["arguments"])
+    )
     heads: dict[str, HeadCost]
     if result["resumed"]:
         model = CostModel.from_json(saved["calibrated"])
-        heads = {kind: HeadCost.from_json(found) for kind, found in saved["calibrated_heads"].items()}
+        heads = {
+            kind: HeadCost.from_json(found) for kind, found in saved["calibrated_heads"].items()
+        }
     else:
         rows = [q.fit(target.tokenizer, room)[0] for q in calibrating]
         tops = tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3}))
         model = calibrate(
-            target, helper, rows, gamma=min(GAMMA, nodes - 1), tree=WIDE, top=tops, max_new_tokens=max_new_tokens, temperature=temperature,
-            rounds=24, seed=seed, seconds=seconds, progress=lambda done, text: say(done / 4, f"calibrating, {text}"),
-        )  # fmt: skip
-        shared: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "rounds": 24, "seed": seed}
+            target,
+            helper,
+            rows,
+            gamma=min(GAMMA, nodes - 1),
+            tree=WIDE,
+            top=tops,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            rounds=24,
+            seed=seed,
+            seconds=seconds,
+            progress=lambda done, text: say(done / 4, f"calibrating, {text}"),
+        )
+        shared: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "rounds": 24,
+            "seed": seed,
+        }
         heads = {
-            kind: calibrate_head(target, kind, rows[: model.prompts], model, progress=partial(_told, say, i, len(kinds)), **shared)
+            kind: calibrate_head(
+                target,
+                kind,
+                rows[: model.prompts],
+                model,
+                progress=partial(_told, say, i, len(kinds)),
+                **shared,
+            )
             for i, kind in enumerate(kinds)
         }
-    result["calibrated"], result["calibrated_heads"] = asdict(model), {kind: asdict(found) for kind, found in heads.items()}
+    result["calibrated"], result["calibrated_heads"] = (
+        asdict(model),
+        {kind: asdict(found) for kind, found in heads.items()},
+    )
     chosen = settings(model, nodes, max_new_tokens, temperature, heads)
     result["rows"] = [_predicted(model, s, max_new_tokens, heads) for s in chosen]
     _write(result, path)
 
-    built = {s.spec: make_method(s.spec, target, draft=helper) if s.tree and not s.head else make_method(s.spec, target) for s in chosen}
+    built = {
+        s.spec: make_method(s.spec, target, draft=helper)
+        if s.tree and not s.head
+        else make_method(s.spec, target)
+        for s in chosen
+    }
     used, result["interrupted"] = 0, False
     try:
         frame = compare(
-            target, measuring, ["ar", *built.values()], temperature=temperature, max_new_tokens=max_new_tokens, seconds=seconds, seed=seed,
-            library=False, progress=lambda done, text: say((1 + 2 * done) / 3, f"measuring, {text}"),
-        )  # fmt: skip
+            target,
+            measuring,
+            ["ar", *built.values()],
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            seconds=seconds,
+            seed=seed,
+            library=False,
+            progress=lambda done, text: say((1 + 2 * done) / 3, f"measuring, {text}"),
+        )
         used, result["interrupted"] = frame.attrs["prompts"], frame.attrs["interrupted"]
         result |= {name: frame.attrs[name] for name in ("reference", "machine")}
         _measured(result["rows"], frame.set_index("method"), built, result["reference"]["method"])
@@ -154,7 +203,9 @@ def tune(
     result["prompts"] = {"calibrated": model.prompts, "measured": used}
     errors = [abs(row["error"]) for row in result["rows"] if row.get("error") is not None]
     result["median_error"] = round(median(errors), 4) if errors else None
-    result["misses"] = [row["method"] for row in result["rows"] if abs(row.get("error") or 0) > MISS]
+    result["misses"] = [
+        row["method"] for row in result["rows"] if abs(row.get("error") or 0) > MISS
+    ]
     result["best"] = _best(result["rows"])
     _write(result, path)
     return result
@@ -172,7 +223,9 @@ def part(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]
         TuneError: fewer than two questions.
     """
     if len(questions) < 2:
-        raise TuneError(f"tune needs at least two prompts, one to calibrate and one to measure on; got {len(questions)}")
+        raise TuneError(
+            f"tune needs at least two prompts, one to calibrate and one to measure on; got {len(questions)}"
+        )
     place: dict[str, int] = {}
     ours: tuple[list[Question], list[Question]] = ([], [])
     for q in interleave(list(questions)):
@@ -189,10 +242,19 @@ def own_heads(target: Target) -> dict[str, str]:
     return {kind: weights_hash(place) for kind, place in found.items() if place is not None}
 
 
-def settings(model: CostModel, nodes: int, tokens: int, temperature: float, heads: dict[str, HeadCost] | None = None) -> list[Setting]:
+def settings(
+    model: CostModel,
+    nodes: int,
+    tokens: int,
+    temperature: float,
+    heads: dict[str, HeadCost] | None = None,
+) -> list[Setting]:
     """What is measured: chains, trees drawn without replacement, trees of top tokens and one draw (the same thing at T = 0), prompt lookup, and of
     every trained head a few fixed trees and the one with the largest predicted speedup; dynamic trees of as many nodes, not predicted."""
-    found = [Setting(f"sps:gamma={g}", "chain", Tree.chain(g)) for g in range(1, min(GAMMA, nodes - 1) + 1)]
+    found = [
+        Setting(f"sps:gamma={g}", "chain", Tree.chain(g))
+        for g in range(1, min(GAMMA, nodes - 1) + 1)
+    ]
 
     def add(tree: Tree, top: bool) -> None:
         shape = make_spec(tree, top)
@@ -201,17 +263,26 @@ def settings(model: CostModel, nodes: int, tokens: int, temperature: float, head
 
     for ks in TREES:
         add(Tree.branching(*ks), False)
-    best, _ = choose_tree(model.tree, lambda parents: model.round_seconds(Tree.parents(parents)), nodes)
+    best, _ = choose_tree(
+        model.tree, lambda parents: model.round_seconds(Tree.parents(parents)), nodes
+    )
     add(Tree.parents(best), False)
     if model.top:
         for ks in TOPS:
             add(Tree.branching(*ks), True)
-        wide = [Tree.branching(*ks) for d in range(1, len(WIDE) + 1) for ks in product(range(1, max(model.top) + 1), repeat=d) if max(ks) > 1]
+        wide = [
+            Tree.branching(*ks)
+            for d in range(1, len(WIDE) + 1)
+            for ks in product(range(1, max(model.top) + 1), repeat=d)
+            if max(ks) > 1
+        ]
         fitting = [tree for tree in wide if tree.n <= nodes]
         if fitting:
             add(max(fitting, key=lambda tree: model.speedup(tree, tokens, top=True)), True)
     for kind, cost in (heads or {}).items():
-        best, _ = choose_tree(cost.rates, lambda parents, cost=cost: cost.round_seconds(Tree.parents(parents)), nodes)  # type: ignore[misc]
+        best, _ = choose_tree(
+            cost.rates, lambda parents, cost=cost: cost.round_seconds(Tree.parents(parents)), nodes
+        )  # type: ignore[misc]
         trees = [Tree.chain(min(2, len(cost.rates))), Tree.branching(3, 2), Tree.parents(best)]
         if cost.k > 1:  # a chain of two whole passes
             trees.insert(1, Tree.chain(min(2 * cost.k, len(cost.rates))))
@@ -220,11 +291,21 @@ def settings(model: CostModel, nodes: int, tokens: int, temperature: float, head
             found.append(Setting(f"{kind}:tree={spell(shape)}", kind, shape, head=kind))
         depth = Tree.parents(best).D
         if kind == "eagle" and len(best) > depth + 1:  # a chain follows nothing
-            found.append(Setting(f"eagle2:nodes={min(len(best), 5 + 16 * (depth - 1))},depth={depth},top=4", "eagle2"))
+            found.append(
+                Setting(
+                    f"eagle2:nodes={min(len(best), 5 + 16 * (depth - 1))},depth={depth},top=4",
+                    "eagle2",
+                )
+            )
         passes = -(-depth // cost.k)
         if kind == "falcon" and len(best) > cost.k * passes + 1:
             made = sum(4**j for j in range(1, cost.k + 1)) * (1 + (passes - 1) * 4)
-            found.append(Setting(f"falcon_dynamic:nodes={min(len(best), made + 1)},passes={passes},top=4,beams=4", "falcon_dynamic"))
+            found.append(
+                Setting(
+                    f"falcon_dynamic:nodes={min(len(best), made + 1)},passes={passes},top=4,beams=4",
+                    "falcon_dynamic",
+                )
+            )
     return [*found, Setting("pld", "prompt lookup")]
 
 
@@ -233,12 +314,24 @@ def make_spec(tree: Tree, top: bool) -> str:
     return f"mcsd:tree={spell(tree)}" + (",draw=top" if top else "")
 
 
-def _predicted(model: CostModel, setting: Setting, tokens: int, heads: dict[str, HeadCost]) -> dict[str, Any]:
-    row: dict[str, Any] = {"method": setting.spec, "family": setting.family, "nodes": None, "tau_predicted": None, "predicted": None}
+def _predicted(
+    model: CostModel, setting: Setting, tokens: int, heads: dict[str, HeadCost]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "method": setting.spec,
+        "family": setting.family,
+        "nodes": None,
+        "tau_predicted": None,
+        "predicted": None,
+    }
     if setting.tree is not None and setting.head:
         cost = heads[setting.head]
         found = sum(cost.reach(setting.tree)), cost.speedup(setting.tree, tokens)
-        row |= {"nodes": setting.tree.n, "tau_predicted": round(found[0], 4), "predicted": round(found[1], 4)}
+        row |= {
+            "nodes": setting.tree.n,
+            "tau_predicted": round(found[0], 4),
+            "predicted": round(found[1], 4),
+        }
     elif setting.tree is not None:
         row["nodes"] = setting.tree.n
         row["tau_predicted"] = round(sum(model.reach(setting.tree, setting.top)), 4)
@@ -252,7 +345,9 @@ def _measured(rows: list[dict[str, Any]], frame: Any, built: dict[str, Method], 
         row["tau_measured"] = float(found.tau)
         row["measured"] = round(float(found.tokens_per_second / frame.tokens_per_second["ar"]), 4)
         row["speedup"] = round(float(found.tokens_per_second / frame.tokens_per_second[over]), 4)
-        row["error"] = None if row["predicted"] is None else round(row["predicted"] / row["measured"] - 1, 4)
+        row["error"] = (
+            None if row["predicted"] is None else round(row["predicted"] / row["measured"] - 1, 4)
+        )
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -264,12 +359,19 @@ def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
         known = [row for row in rows if row["family"] in families and row.get(by) is not None]
         return max(known, key=lambda row: row[by], default=None)
 
-    chain, tree, every = fastest("chain"), fastest("tree", "top tree"), fastest(*{row["family"] for row in rows})
+    chain, tree, every = (
+        fastest("chain"),
+        fastest("tree", "top tree"),
+        fastest(*{row["family"] for row in rows}),
+    )
     pays = every is not None and every[by] > 1
     return {
-        "by": "measured" if by == "speedup" else by, "gamma": chain and int(chain["method"].partition("=")[2]), "tree": tree and tree["method"],
-        "method": every["method"] if pays and every else "ar", "speedup": every[by] if pays and every else 1.0,
-    }  # fmt: skip
+        "by": "measured" if by == "speedup" else by,
+        "gamma": chain and int(chain["method"].partition("=")[2]),
+        "tree": tree and tree["method"],
+        "method": every["method"] if pays and every else "ar",
+        "speedup": every[by] if pays and every else 1.0,
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------------ files and words
@@ -290,16 +392,26 @@ def _read(path: Path | None) -> dict[str, Any]:
         heads = saved.get("calibrated_heads", {})
         for found in heads.values():
             HeadCost.from_json(found)
-        return {"arguments": saved["arguments"], "calibrated": saved["calibrated"], "calibrated_heads": heads}
+        return {
+            "arguments": saved["arguments"],
+            "calibrated": saved["calibrated"],
+            "calibrated_heads": heads,
+        }
     except CostError as error:
-        raise TuneError(f"the calibration in {path} cannot be used ({error}); delete it, or name another file") from error
+        raise TuneError(
+            f"the calibration in {path} cannot be used ({error}); delete it, or name another file"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TuneError(f"{path} is no result of specwb tune; delete it, or name another file") from error
+        raise TuneError(
+            f"{path} is no result of specwb tune; delete it, or name another file"
+        ) from error
 
 
 def _write(result: dict[str, Any], path: Path | None) -> None:
     if path is not None:
-        report.write(json.dumps({k: v for k, v in result.items() if k != "resumed"}, indent=1) + "\n", path)
+        report.write(
+            json.dumps({k: v for k, v in result.items() if k != "resumed"}, indent=1) + "\n", path
+        )
 
 
 def cells(result: dict[str, Any]) -> list[dict[str, str]]:
@@ -317,7 +429,11 @@ def cells(result: dict[str, Any]) -> list[dict[str, str]]:
             "over ar predicted": text(row["predicted"], ".2f"),
             "over ar measured": text(row.get("measured"), ".2f"),
             "error": text(row.get("error"), "+.1%"),
-            **({f"speedup over {over}": text(row.get("speedup"), ".2f") + "x" * ("speedup" in row)} if over else {}),
+            **(
+                {f"speedup over {over}": text(row.get("speedup"), ".2f") + "x" * ("speedup" in row)}
+                if over
+                else {}
+            ),
         }
         for row in result["rows"]
     ]
@@ -325,10 +441,15 @@ def cells(result: dict[str, Any]) -> list[dict[str, str]]:
 
 def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
     """What has to be known beside the table; ``options`` are added to the command that uses the result."""
-    a, model, best, prompts = result["arguments"], CostModel.from_json(result["calibrated"]), result["best"], result["prompts"]
+    a, model, best, prompts = (
+        result["arguments"],
+        CostModel.from_json(result["calibrated"]),
+        result["best"],
+        result["prompts"],
+    )
     reference = result.get("reference")
     out = [
-        *(machine.said(result["machine"]) if reference else []),
+        *(machine.notes(result["machine"]) if reference else []),
         *model.doubts,
         *([report.over(result)] if reference else []),
         f"{a['device']}; target {a['target']}; draft {a['draft']}; {a['dtype']}, temperature {a['temperature']:g}",
@@ -338,20 +459,40 @@ def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
     ]
     for side, table in model.contexts.items():
         for length, seconds in table.items():
-            shown = ", ".join(f"{n}: {1e3 * seconds[n]:.2f}" for n in (1, 2, 4, 9, 21) if n in seconds)
+            shown = ", ".join(
+                f"{n}: {1e3 * seconds[n]:.2f}" for n in (1, 2, 4, 9, 21) if n in seconds
+            )
             out.append(f"{side}, ms to score n tokens after {length}: {shown}")
-    out.append(f"c = {model.c:.3f}; acceptance by depth of a chain: " + " ".join(f"{row[0]:.2f}" for row in model.chain))
-    out.append("acceptance by rank and depth without replacement: " + "; ".join(" ".join(f"{x:.2f}" for x in row) for row in model.tree))
+    out.append(
+        f"c = {model.c:.3f}; acceptance by depth of a chain: "
+        + " ".join(f"{row[0]:.2f}" for row in model.chain)
+    )
+    out.append(
+        "acceptance by rank and depth without replacement: "
+        + "; ".join(" ".join(f"{x:.2f}" for x in row) for row in model.tree)
+    )
     for kind, found in result.get("calibrated_heads", {}).items():
         a, b, c = (1e3 * x for x in HeadCost.from_json(found).fit)
         rates = "; ".join(" ".join(f"{x:.2f}" for x in row) for row in found["rates"])
-        out.append(f"{kind}: drafting takes {a:.2f} ms + {b:.2f} a pass + {c:.2f} a pair; acceptance by rank and depth: {rates}")
+        out.append(
+            f"{kind}: drafting takes {a:.2f} ms + {b:.2f} a pass + {c:.2f} a pair; acceptance by rank and depth: {rates}"
+        )
     if result["median_error"] is not None:
         count = sum(row.get("error") is not None for row in result["rows"])
         missed = f"; off by more than {MISS:.0%}: {', '.join(result['misses']) or 'none'}"
         out.append(f"median error {result['median_error']:.1%} over {count} settings{missed}")
     over = reference["method"] if reference else "ar"
-    every = f"nothing is faster than {over}" if best["method"] == "ar" else f"of all {best['method']}, {best['speedup']:.2f}x over {over}"
+    every = (
+        f"nothing is faster than {over}"
+        if best["method"] == "ar"
+        else f"of all {best['method']}, {best['speedup']:.2f}x over {over}"
+    )
     out.append(f"best as {best['by']}: gamma {best['gamma']}; {best['tree'] or 'no tree'}; {every}")
-    command = ["specwb", "compare", "--methods", " ".join(dict.fromkeys(["ar", best["method"]])), *options]
+    command = [
+        "specwb",
+        "compare",
+        "--methods",
+        " ".join(dict.fromkeys(["ar", best["method"]])),
+        *options,
+    ]
     return [*out, shlex.join(command)]

@@ -1,4 +1,4 @@
-"""Acceptance on a real pair: from the right laws, at the right places, compared as stated."""
+"""Acceptance on a real pair: the distributions, the positions and the comparison are right."""
 
 from __future__ import annotations
 
@@ -17,44 +17,55 @@ KS = (1, 2, 4)
 
 
 @pytest.fixture(scope="module")
-def laws():
+def distributions():
     prompt, text = [1, 2, 3], list(tiny.plain("llama", (1, 2, 3), 12))
-    return acceptance.laws_along(tiny.target(), tiny.draft("llama", 0.05), prompt, text, [0, 4, 12], 0.7)
+    return acceptance.distributions_along(
+        tiny.target(), tiny.draft("llama", 0.05), prompt, text, [0, 4, 12], 0.7
+    )
 
 
-def test_laws_are_the_models_after_each_beginning(laws):
+def test_distributions_are_the_models_after_each_beginning(distributions):
     prompt, text = [1, 2, 3], list(tiny.plain("llama", (1, 2, 3), 12))
-    for law, model in zip(laws, (tiny.target(), tiny.draft("llama", 0.05))):
+    for computed, model in zip(distributions, (tiny.target(), tiny.draft("llama", 0.05))):
         for i, n in enumerate((0, 4, 12)):
-            alone = tiny.forward(model.model, [*prompt, *text[:n]])[-1]
-            torch.testing.assert_close(law[i], (alone.double() / 0.7).softmax(-1), atol=1e-5, rtol=1e-4)
-    assert (laws[0] - laws[1]).abs().sum(-1).min() > 0.05
+            logits = tiny.forward(model.model, [*prompt, *text[:n]])[-1]
+            expected = (logits.double() / 0.7).softmax(-1)
+            torch.testing.assert_close(computed[i], expected, atol=1e-5, rtol=1e-4)
+    p, q = distributions
+    assert (p - q).abs().sum(-1).min() > 0.05
 
 
-def test_no_rule_beats_the_optimum_of_its_draft_law(laws):
-    found = acceptance.rates(*laws, KS)
-    assert found.shape == (3, 3, len(acceptance.COLUMNS))
-    column = {name: found[..., i] for i, name in enumerate(acceptance.COLUMNS)}
-    for rule, law in analysis.DRAWN.items():
-        assert (column[rule] <= column[f"optimum {law}"] + (3e-2 if rule == "rrsw" else 1e-9)).all(), rule
-    # these two are the optimum of theirs
+def test_no_rule_beats_the_optimum_of_its_sampling_scheme(distributions):
+    rates = acceptance.rates(*distributions, KS)
+    assert rates.shape == (3, 3, len(acceptance.COLUMNS))
+    column = {name: rates[..., i] for i, name in enumerate(acceptance.COLUMNS)}
+    for rule, scheme in analysis.DRAWN.items():
+        margin = 3e-2 if rule == "rrsw" else 1e-9
+        assert (column[rule] <= column[f"optimum {scheme}"] + margin).all(), rule
+    # these two rules are the optimum of their schemes
     for rule in ("point", "top_and_sample"):
         torch.testing.assert_close(column[rule], column[f"optimum {rule}"], atol=1e-9, rtol=0)
-    torch.testing.assert_close(column["rrs"][1], analysis.rrs_rate(*laws, 2))
+    torch.testing.assert_close(column["rrs"][1], analysis.rrs_rate(*distributions, 2))
     torch.testing.assert_close(column["rrsw"][0], column["rejection"][0])
     assert (column["rrs"][2] > column["rejection"][2]).all()
 
 
-def test_places_are_different_and_within():
-    assert acceptance.places(5, 9, 0) == [0, 1, 2, 3, 4]
-    assert len(set(acceptance.places(100, 20, 1))) == 20
-    assert acceptance.places(100, 20, 1) != acceptance.places(100, 20, 2)
+def test_positions_are_different_and_within():
+    draw = acceptance.random_positions
+    assert draw(5, 9, 0) == [0, 1, 2, 3, 4]
+    assert len(set(draw(100, 20, 1))) == 20
+    assert draw(100, 20, 1) != draw(100, 20, 2)
 
 
-def record(domain: str, places: list[dict[str, float]], k: int = 2) -> dict:
-    """A record whose rules all have rate 0.5 where nothing else is said, and every optimum 0.8."""
+def record(domain: str, positions: list[dict[str, float]], k: int = 2) -> dict:
+    """A record in which every rule has rate 0.5 and every optimum 0.8, but for ``positions``."""
     usual = {name: 0.8 if name.startswith("optimum") else 0.5 for name in acceptance.COLUMNS}
-    return {"temperature": 1.0, "domain": domain, "ks": [k], "rates": [[list({**usual, **one}.values()) for one in places]]}
+    return {
+        "temperature": 1.0,
+        "domain": domain,
+        "ks": [k],
+        "rates": [[list({**usual, **one}.values()) for one in positions]],
+    }
 
 
 def test_table_by_hand():
@@ -68,22 +79,30 @@ def test_table_by_hand():
     rrs = frame.loc["code", "rrs"]
     assert rrs["mean"] == pytest.approx(0.6)
     assert rrs["error"] == pytest.approx(0.1 / math.sqrt(3))
-    assert rrs["error_positions"] == pytest.approx(torch.tensor([0.4, 0.6, 0.7, 0.6]).std().item() / 2)
+    assert rrs["error_positions"] == pytest.approx(
+        torch.tensor([0.4, 0.6, 0.7, 0.6]).std().item() / 2
+    )
     assert (rrs["optimum"], rrs["share"]) == (pytest.approx(0.8), pytest.approx(0.75))
     assert (rrs["prompts"], rrs["positions"]) == (3, 4)
     # kseq is 0, 0.01, -0.02 away: kseq leads by 0.01 / 3 with an error as large
     assert frame.loc["code", "kseq"]["behind"] == 0
     assert rrs["behind"] == pytest.approx(0.01 / 3)
-    assert rrs["behind_error"] == pytest.approx(torch.tensor([0.0, -0.01, 0.02]).std().item() / math.sqrt(3))
-    # naive is 0.1 behind with an error of 0.058: a tie too, by the stated rule; coupling is a bound and never best
+    assert rrs["behind_error"] == pytest.approx(
+        torch.tensor([0.0, -0.01, 0.02]).std().item() / math.sqrt(3)
+    )
+    # naive is 0.1 behind with an error of 0.058: a tie too, by the stated rule; coupling is a
+    # bound and never best
     assert rrs["verdict"].split(" = ")[:2] == ["kseq", "rrs"]
     assert not frame.loc["code", "coupling"]["best"]
-    assert frame.loc["prose", "point"]["verdict"] == "point"  # one prompt has no error: what is behind is behind
+    # one prompt has no error: what is behind is behind
+    assert frame.loc["prose", "point"]["verdict"] == "point"
     assert frame.loc["all", "rrs"]["prompts"] == 4
 
 
 def test_a_rule_clearly_behind_is_not_best():
-    frame = acceptance.table([record("code", [{"rrs": 0.7 + 0.01 * i, "naive": 0.6 + 0.012 * i}]) for i in range(4)]).set_index("rule")
+    frame = acceptance.table(
+        [record("code", [{"rrs": 0.7 + 0.01 * i, "naive": 0.6 + 0.012 * i}]) for i in range(4)]
+    ).set_index("rule")
     assert frame.loc["rrs"]["verdict"].tolist() == ["rrs"] * 2
     assert not frame.loc["naive"]["best"].any()
 
@@ -100,11 +119,15 @@ def test_errors_by_hand():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"temperature": 0.0}, "temperature must be > 0"), ({"at": []}, "places must be in"), ({"at": [13]}, "places must be in 0..12")],
+    [
+        ({"temperature": 0.0}, "temperature must be > 0"),
+        ({"at": []}, "positions must be in"),
+        ({"at": [13]}, "positions must be in 0..12"),
+    ],
 )
 def test_bad_arguments(change, message):
     settings = {"prompt": [1], "text": list(range(12)), "at": [1], "temperature": 1.0, **change}
     with pytest.raises(ValueError, match=message):
-        acceptance.laws_along(tiny.target(), tiny.draft(), **settings)
+        acceptance.distributions_along(tiny.target(), tiny.draft(), **settings)
     with pytest.raises(ValueError, match="measure them again"):
         acceptance.table([{"temperature": 1.0, "domain": "x", "ks": [1], "rates": [[[0.5]]]}])

@@ -1,4 +1,4 @@
-"""The comparison: same prompts, paired and interleaved, honest columns; and the prompt sets."""
+"""The comparison: same prompts, paired and interleaved runs, right columns; and the prompt sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
-    """The calibration step takes as long every time: no run is measured again because other tests run beside this one."""
+    """The fixed step takes as long every time.
+
+    So no run is measured again because other tests run beside this one.
+    """
     monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0)
 
 
@@ -32,7 +35,12 @@ def run(**changes):
 
 def test_every_registered_method_and_the_library():
     frame = run()
-    assert list(frame["method"]) == [*usual(tiny.target()), "hf_greedy", "hf_assisted", "hf_prompt_lookup"]
+    assert list(frame["method"]) == [
+        *usual(tiny.target()),
+        "hf_greedy",
+        "hf_assisted",
+        "hf_prompt_lookup",
+    ]
     assert frame["identical"].all()
     assert frame["lossless"].all()
     by = frame.set_index("method")
@@ -49,12 +57,35 @@ def test_every_registered_method_and_the_library():
 
 def test_json_form():
     document = json.loads(json.dumps(to_json(run(methods=["sps:gamma=2"]))))
-    named = {"schema_version", "command", "commit", "began", "threads", "device", "models", "sha256", "settings", "versions", "reference", "machine"}
+    named = {
+        "schema_version",
+        "command",
+        "commit",
+        "began",
+        "threads",
+        "device",
+        "models",
+        "sha256",
+        "settings",
+        "versions",
+        "reference",
+        "machine",
+    }
     assert named | {"outputs", "rows"} <= set(document)
     assert document["schema_version"] == module.SCHEMA
     assert list(document["reference"]["plain"]) == ["ar", "hf_greedy"]
     assert document["reference"]["method"] in document["reference"]["plain"]
-    keys = {"method", "lossless", "identical", "tau", "accepted_per_round", "tokens_per_second", "speedup", "speedup_low", "speedup_high"}
+    keys = {
+        "method",
+        "lossless",
+        "identical",
+        "tau",
+        "accepted_per_round",
+        "tokens_per_second",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+    }
     keys |= {"disturbed", "seconds"}
     rows = {row["method"]: row for row in document["rows"]}
     assert list(rows) == ["ar", "sps:gamma=2", "hf_greedy", "hf_assisted", "hf_prompt_lookup"]
@@ -67,32 +98,55 @@ def test_json_form():
 
 def test_batches_and_sampling():
     frame = run(batch=3)
-    assert list(frame["method"]) == [*usual(tiny.target()), "hf_greedy"]  # the library assists one row at a time
+    # the library assists one row at a time
+    assert list(frame["method"]) == [*usual(tiny.target()), "hf_greedy"]
     assert frame["identical"].all()
-    warm = run(temperature=1.0)
-    assert list(warm["method"]) == [*usual(tiny.target()), "hf_sample", "hf_assisted", "hf_prompt_lookup"]
-    assert warm["identical"].isna().all()
-    assert warm.attrs["non_looping"] is None
+    sampled = run(temperature=1.0)
+    assert list(sampled["method"]) == [
+        *usual(tiny.target()),
+        "hf_sample",
+        "hf_assisted",
+        "hf_prompt_lookup",
+    ]
+    assert sampled["identical"].isna().all()
+    assert sampled.attrs["non_looping"] is None
 
 
 def test_the_librarys_rows_are_spelled_like_methods():
     named = ["hf_assisted:gamma=2,schedule=constant,confidence=0", "hf_prompt_lookup:gamma=3"]
     draft = tiny.draft()
-    own = draft.model.generation_config.to_dict()
+    before = draft.model.generation_config.to_dict()
     frame = run(methods=["sps:gamma=2", *named], max_new_tokens=24)
-    assert list(frame["method"]) == ["ar", "sps:gamma=2", *named, "hf_greedy", "hf_assisted", "hf_prompt_lookup"]
+    assert list(frame["method"]) == [
+        "ar",
+        "sps:gamma=2",
+        *named,
+        "hf_greedy",
+        "hf_assisted",
+        "hf_prompt_lookup",
+    ]
     assert frame["identical"].all()
     by = frame.set_index("method")["tau"]
     assert by[named[0]] > 1
     assert by[named[0]] != by["hf_assisted"]  # whose defaults are gamma 20 and confidence 0.4
-    assert draft.model.generation_config.to_dict() == own
-    assert list(run(methods=["ar", named[0]], library=False)["method"]) == ["ar", named[0], "hf_greedy"]
+    assert draft.model.generation_config.to_dict() == before
+    assert list(run(methods=["ar", named[0]], library=False)["method"]) == [
+        "ar",
+        named[0],
+        "hf_greedy",
+    ]
 
 
 @pytest.mark.parametrize("gamma", [1, 3])
-def test_gamma_is_what_the_library_drafts(gamma):
+def test_the_library_drafts_gamma_tokens(gamma):
     draft, calls = tiny.draft(), []
-    row = Library(f"hf_assisted:gamma={gamma},schedule=constant,confidence=0", tiny.target(), draft, Sampling(0.0), 1)
+    row = Library(
+        f"hf_assisted:gamma={gamma},schedule=constant,confidence=0",
+        tiny.target(),
+        draft,
+        Sampling(0.0),
+        1,
+    )
     hook = draft.model.register_forward_pre_hook(lambda *_: calls.append(1))
     try:
         (tokens,), forwards, seconds = row.generate([PROMPTS[0]], 24)
@@ -100,14 +154,21 @@ def test_gamma_is_what_the_library_drafts(gamma):
         hook.remove()
     assert tokens == specwb.decode(tiny.target(), PROMPTS[0], max_new_tokens=24).tokens[0]
     assert 24 / (gamma + 1) <= forwards < 24
-    assert gamma * (forwards - 1) <= len(calls) <= gamma * forwards  # the limit may shorten the last draft
+    # the limit may shorten the last draft
+    assert gamma * (forwards - 1) <= len(calls) <= gamma * forwards
     assert seconds > 0
 
 
 def test_a_heuristic_schedule_goes_on_from_prompt_to_prompt_and_stays_in_its_row():
-    """The library writes the length it has come to into the draft model's settings."""
+    """The library writes the length that it has reached into the draft model's settings."""
     draft = tiny.draft()
-    row = Library("hf_assisted:gamma=5,schedule=heuristic,confidence=0", tiny.target(), draft, Sampling(0.0), 1)
+    row = Library(
+        "hf_assisted:gamma=5,schedule=heuristic,confidence=0",
+        tiny.target(),
+        draft,
+        Sampling(0.0),
+        1,
+    )
     row.generate([PROMPTS[2]], 12)
     assert row.assistant_config.num_assistant_tokens != 5
     assert draft.model.generation_config.num_assistant_tokens is None
@@ -115,7 +176,9 @@ def test_a_heuristic_schedule_goes_on_from_prompt_to_prompt_and_stays_in_its_row
 
 def test_prompt_lookup_is_the_librarys():
     prompt = [1, 2, 3, 4, 5, 1, 2, 3]
-    frame = compare(tiny.target(), [prompt, [9, 8, 7, 9, 8]], ["pld"], draft=tiny.draft(), max_new_tokens=40).set_index("method")
+    frame = compare(
+        tiny.target(), [prompt, [9, 8, 7, 9, 8]], ["pld"], draft=tiny.draft(), max_new_tokens=40
+    ).set_index("method")
     assert frame.loc["pld", "tau"] == frame.loc["hf_prompt_lookup", "tau"] > 1
 
 
@@ -123,15 +186,18 @@ def test_tests_are_counted_by_depth():
     frame = run(methods=["sps:gamma=3", "mcsd"], library=False, max_new_tokens=30)
     for name in ("sps:gamma=3", "mcsd"):
         lengths = frame.attrs["accepted_lengths"][name]
-        rounds = [a for runs in lengths for row in runs for a in row]
-        assert frame.set_index("method").loc[name, "tau"] == pytest.approx(1 + sum(rounds) / len(rounds), abs=1e-4)
+        steps = [a for runs in lengths for row in runs for a in row]
+        assert frame.set_index("method").loc[name, "tau"] == pytest.approx(
+            1 + sum(steps) / len(steps), abs=1e-4
+        )
         counts = frame.attrs["acceptance_by_depth"][name]
         assert len(counts) == 3
-        before = [len(rounds), *(a for a, _ in counts)]
+        before = [len(steps), *(a for a, _ in counts)]
         last = [row[-1] for runs in lengths for row in runs]
         for depth, (accepted, tested) in enumerate(counts, 1):
-            assert accepted == sum(a >= depth for a in rounds)
-            # tested: every round that came to the depth before, but for a row's last one where it stopped
+            assert accepted == sum(a >= depth for a in steps)
+            # tested: every step that reached the depth before, but for a row's last one where it
+            # stopped
             assert tested == before[depth - 1] - sum(a == depth - 1 for a in last)
         assert frame.attrs["by_category"]["all"][name]["acceptance_by_depth"] == counts
     assert frame.attrs["acceptance_by_depth"]["ar"] == []
@@ -139,23 +205,36 @@ def test_tests_are_counted_by_depth():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", ["mcsd:tree=2-1", "pld", "lookahead:window=3,level=3,guesses=3"])
-def test_what_was_tested_is_what_had_candidates_below_the_accepted_path(method, temperature):
-    """Against the words, node by node: drafts of different lengths, rows without a candidate, equal paths in one tree."""
+def test_a_depth_is_tested_where_the_accepted_path_had_candidates_below_it(method, temperature):
+    """The count is recomputed from the nodes' token sequences.
+
+    There are drafts of different lengths, rows without a candidate, equal paths in one tree.
+    """
     rows = [[1, 2, 1, 2, 1], [5], [7, 8, 9, 7, 8, 9, 7]]
-    made = specwb.method(method, tiny.target(), **({"draft": tiny.draft()} if method.startswith("mcsd") else {}))
-    out = specwb.decode(tiny.target(), rows, made, max_new_tokens=[30, 9, 21], temperature=temperature, trace=True)
+    options = {"draft": tiny.draft()} if method.startswith("mcsd") else {}
+    built = specwb.method(method, tiny.target(), **options)
+    out = specwb.decode(
+        tiny.target(), rows, built, max_new_tokens=[30, 9, 21], temperature=temperature, trace=True
+    )
     seen = set()
-    for row, (accepted, tested) in enumerate(zip(out.accepted_lengths, out.tested_lengths, strict=True)):
+    for row, (accepted, tested) in enumerate(
+        zip(out.accepted_lengths, out.tested_lengths, strict=True)
+    ):
         assert len(tested) == len(accepted)
         assert tested[-1] == accepted[-1]
         for step, a, t in zip(out.steps[: len(accepted) - 1], accepted, tested, strict=False):
-            tree, tokens, valid = step.draft.tree, step.draft.tokens[row].tolist(), step.draft.valid[row].tolist()
-            words = [[]]  # of every node's path
+            tree = step.draft.tree
+            tokens = step.draft.tokens[row].tolist()
+            valid = step.draft.valid[row].tolist()
+            paths = [[]]  # the tokens on the way to every node
             for node, parent in enumerate(tree.host[0][: tree.v]):
                 if node:
-                    words.append([*words[parent], tokens[node]])
-            taken = words[step.verdict.path[row, a]]
-            more = any(valid[i] and w[:-1] == taken and len(w) == a + 1 for i, w in enumerate(words))
+                    paths.append([*paths[parent], tokens[node]])
+            accepted_path = paths[step.verdict.path[row, a]]
+            more = any(
+                valid[i] and path[:-1] == accepted_path and len(path) == a + 1
+                for i, path in enumerate(paths)
+            )
             assert t == a + more
             seen.add(more)
     assert seen == {True, False}
@@ -163,7 +242,8 @@ def test_what_was_tested_is_what_had_candidates_below_the_accepted_path(method, 
 
 def test_acceptance_by_depth_by_hand():
     one = module.Run([[0] * 7], 3, 1.0, accepted=[[2, 0, 1]], tested=[[2, 1, 1]])
-    two = module.Run([[0] * 3], 2, 1.0, accepted=[[0, 1]], tested=[[0, 1]])  # its first round had no candidates
+    # the first step of the second run had no candidates
+    two = module.Run([[0] * 3], 2, 1.0, accepted=[[0, 1]], tested=[[0, 1]])
     assert module.acceptance_by_depth([one, two]) == [(3, 4), (1, 1)]
 
 
@@ -183,28 +263,32 @@ def test_a_loop_is_eight_tokens_three_times(tokens, answer):
 
 
 def test_figures_without_loops_leave_out_just_the_looping_prompts(monkeypatch):
-    texts = {tuple(p): specwb.decode(tiny.target(), [p], max_new_tokens=12).tokens[0] for p in PROMPTS}
+    texts = {
+        tuple(p): specwb.decode(tiny.target(), [p], max_new_tokens=12).tokens[0] for p in PROMPTS
+    }
     monkeypatch.setattr(module, "loops", lambda tokens: tokens == texts[tuple(PROMPTS[1])])
     frame = run(methods=["sps"], library=False)
-    straight = frame.attrs["non_looping"]
-    assert (straight["runs"], straight["of"], straight["prompts"]) == (2, 3, 2)
+    non_looping = frame.attrs["non_looping"]
+    counts = (non_looping["runs"], non_looping["of"], non_looping["prompts"])
+    assert counts == (2, 3, 2)
     lengths = [runs[0] for i, runs in enumerate(frame.attrs["accepted_lengths"]["sps"]) if i != 1]
-    assert straight["methods"]["sps"]["tau"] == pytest.approx(24 / sum(map(len, lengths)), abs=1e-4)
-    assert straight["methods"][frame.attrs["reference"]["method"]]["speedup"] == 1
+    tau = pytest.approx(24 / sum(map(len, lengths)), abs=1e-4)
+    assert non_looping["methods"]["sps"]["tau"] == tau
+    assert non_looping["methods"][frame.attrs["reference"]["method"]]["speedup"] == 1
     monkeypatch.setattr(module, "loops", lambda tokens: True)
     assert run(methods=["sps"], library=False).attrs["non_looping"]["methods"] == {}
 
 
-def test_where_a_clock_is_dear_the_measured_runs_have_none(monkeypatch):
-    """As on CUDA: the clock runs in a second pass only, whose time is not in the figures."""
+def test_where_a_clock_is_expensive_the_measured_runs_have_none(monkeypatch):
+    """As on CUDA, the clock runs only in a second pass, whose time is not in the figures."""
     calls = []
-    true = module._ours
+    original = module._run_engine
 
-    def ours(target, made, sampling, seed, clocked, rows, max_new_tokens):
-        calls.append((made.key, clocked, max_new_tokens))
-        return true(target, made, sampling, seed, clocked, rows, max_new_tokens)
+    def recorded(target, method, sampling, seed, clocked, rows, max_new_tokens):
+        calls.append((method.key, clocked, max_new_tokens))
+        return original(target, method, sampling, seed, clocked, rows, max_new_tokens)
 
-    monkeypatch.setattr(module, "_ours", ours)
+    monkeypatch.setattr(module, "_run_engine", recorded)
     monkeypatch.setattr(module, "clock_is_cheap", lambda device: False)
     monkeypatch.setattr(module, "SPLIT", 2)
     frame = run(methods=["sps"], library=False)
@@ -237,22 +321,24 @@ def test_a_wrong_method_is_not_called_identical():
 
 
 def test_interrupted_keeps_what_is_done(monkeypatch):
-    true, calls = module._ours, []
+    original, calls = module._run_engine, []
 
-    def ours(*arguments):
+    def interrupted(*arguments):
         calls.append(1)
-        if len(calls) == 6:  # two warm-ups, one whole group of two of ours, then in the second
+        if len(calls) == 6:  # after two warm-ups and one group of two methods, in the second group
             raise KeyboardInterrupt
-        return true(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(module, "_ours", ours)
+    monkeypatch.setattr(module, "_run_engine", interrupted)
     frame = run(methods=["sps"], library=False)
     assert frame.attrs["interrupted"]
     assert frame.attrs["prompts"] == 1
 
 
 def test_time_limit_still_covers_every_category():
-    questions = [Question(i, category, ("w1 w2 w3",), "text") for i, category in enumerate("aabbcc")]
+    questions = [
+        Question(i, category, ("w1 w2 w3",), "text") for i, category in enumerate("aabbcc")
+    ]
     words = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
     target = specwb.Target(tiny.target().model, words)
     frame = compare(target, questions, ["ar"], max_new_tokens=4, seconds=1e-9, library=False)
@@ -287,24 +373,31 @@ def test_bad_requests():
         compare(tiny.target(), PROMPTS, ["ar", "hf_assisted"])
 
 
-def timed(*seconds: float) -> list[module.Run]:
-    """Runs of ten tokens each."""
+def runs_of(*seconds: float) -> list[module.Run]:
+    """Runs of ten tokens each that take so many seconds."""
     return [module.Run([[0] * 10], 10, s) for s in seconds]
 
 
 def test_the_reference_is_the_faster_plain_decoding_in_the_median_of_pairs():
-    """Not the one with more tokens/s in all: one disturbed run decides that."""
-    ours = timed(1.0, 1.0, 1.0)
-    assert module.reference({"ar": ours, "hf_greedy": timed(0.5, 0.5, 9.0)}) == "hf_greedy"
-    assert module.reference({"ar": ours, "hf_greedy": timed(1.1, 1.1, 0.1)}) == "ar"
+    """One disturbed run decides which has more tokens/s in all, so that does not count."""
+    ours = runs_of(1.0, 1.0, 1.0)
+    assert module.reference({"ar": ours, "hf_greedy": runs_of(0.5, 0.5, 9.0)}) == "hf_greedy"
+    assert module.reference({"ar": ours, "hf_greedy": runs_of(1.1, 1.1, 0.1)}) == "ar"
     assert module.reference({"ar": ours, "hf_greedy": ours}) == "ar"
 
 
 def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
-    """The library's is made twice as fast as ours and as sps: what is faster than ar alone is no speedup."""
+    """The library's plain decoding is made twice as fast as sps, which is twice as fast as ar.
+
+    What is faster than ar alone is no speedup.
+    """
     tokens = specwb.decode(tiny.target(), PROMPTS, "ar", max_new_tokens=12).tokens
-    monkeypatch.setattr(module, "_ours", lambda target, made, *rest: module.Run(tokens, 36, 2.0 if made.key == "ar" else 1.0))
-    monkeypatch.setattr(module, "_library", lambda row, *rest: module.Run(tokens, 36, 0.5))
+    monkeypatch.setattr(
+        module,
+        "_run_engine",
+        lambda target, method, *rest: module.Run(tokens, 36, 2.0 if method.key == "ar" else 1.0),
+    )
+    monkeypatch.setattr(module, "_run_library", lambda row, *rest: module.Run(tokens, 36, 0.5))
     for temperature, name in ((0.0, "hf_greedy"), (1.0, "hf_sample")):
         frame = run(methods=["sps"], library=False, temperature=temperature)
         by = frame.set_index("method")
@@ -312,27 +405,30 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
         assert by["speedup"].to_dict() == {"ar": 0.25, "sps": 0.5, name: 1.0}
         assert frame.attrs["by_category"]["all"]["sps"]["speedup"] == 0.5
         assert to_json(frame)["reference"]["method"] == name
-    assert run(methods=["sps"], library=False).attrs["non_looping"]["methods"]["sps"]["speedup"] == 0.5
+    non_looping = run(methods=["sps"], library=False).attrs["non_looping"]
+    assert non_looping["methods"]["sps"]["speedup"] == 0.5
 
 
 def test_a_disturbed_run_is_measured_again_and_the_quieter_attempt_counts():
-    steps = iter([1, 1, 1, 1, 2, 2, 2, 1, 1, 1])  # a warm-up, then three steps a look: quiet, slow, quiet
+    # a warm-up, then three steps a probe: quiet, slow, quiet
+    steps = iter([1, 1, 1, 1, 2, 2, 2, 1, 1, 1])
     watch = Watch(lambda: float(next(steps)))
-    attempts = iter(timed(3.0, 4.0))
-    made = module._watched(lambda: next(attempts), watch, math.inf)
-    # the second attempt began in the slow moment as well: neither is better, and the first one stays
-    assert (made.seconds, made.step, made.again) == (3.0, 2.0, True)
-    assert watch.slow(made.step)
+    attempts = iter(runs_of(3.0, 4.0))
+    run = module._run_watched(lambda: next(attempts), watch, math.inf)
+    # the second attempt began in the slow moment as well: neither is better, the first one stays
+    assert (run.seconds, run.step, run.again) == (3.0, 2.0, True)
+    assert watch.slow(run.step)
     steps = iter([1, 1, 1, 1, 2, 2, 2, 1.5, 1.5, 1.5])
     watch = Watch(lambda: float(next(steps)))
-    watch.looks.append(3.0)
-    attempts = iter(timed(3.0, 4.0))
-    made = module._watched(lambda: next(attempts), watch, math.inf)
-    assert (made.seconds, made.step, made.again) == (4.0, 2.0, True)  # slower by the clock, less disturbed
+    watch.probes.append(3.0)
+    attempts = iter(runs_of(3.0, 4.0))
+    run = module._run_watched(lambda: next(attempts), watch, math.inf)
+    # the second attempt is slower by the clock and less disturbed
+    assert (run.seconds, run.step, run.again) == (4.0, 2.0, True)
 
 
 def test_a_disturbed_run_that_cannot_be_repeated_is_flagged(monkeypatch):
-    """No time is left after the first group: what was slow stays, and the frame says so."""
+    """No time is left after the first group, so a slow run stays, and the frame says so."""
     count = iter(range(1000))
     monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
     frame = run(methods=["sps"], library=False, seconds=1e-9)
@@ -347,7 +443,9 @@ def test_outputs_can_be_checked_afterwards():
     wanted = specwb.decode(tiny.target(), PROMPTS, "ar", max_new_tokens=12).tokens
     written = [" ".join(map(str, row)) for row in wanted]  # a target without a tokenizer writes ids
     assert [o["prompt"] for o in frame.attrs["outputs"]] == ["1 2 3", "5 6", "7 8 9 10 11"]
-    assert [o["texts"] for o in frame.attrs["outputs"]] == [dict.fromkeys(("ar", "sps", "hf_greedy"), text) for text in written]
+    assert [o["texts"] for o in frame.attrs["outputs"]] == [
+        dict.fromkeys(("ar", "sps", "hf_greedy"), text) for text in written
+    ]
 
 
 @pytest.mark.parametrize("name", ["lab", "tune"])
@@ -361,7 +459,9 @@ def test_shipped_prompts(name):
 
 
 def test_prompts_that_choose_settings_are_not_measured_on():
-    assert not {q.turns[0] for q in load_prompts("lab")} & {q.turns[0] for q in load_prompts("tune")}
+    assert not {q.turns[0] for q in load_prompts("lab")} & {
+        q.turns[0] for q in load_prompts("tune")
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""specwb compare as it is printed: narrow terminals, pipes, files. The comparison itself is made once, of tiny models."""
+"""specwb compare as it is printed: narrow terminals, pipes, files.
+
+The comparison itself is made once, with tiny models.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +24,38 @@ LONG = "hf_assisted:gamma=3,schedule=constant,confidence=0"
 
 @pytest.fixture(scope="module")
 def frame():
-    """A row for every method, with figures as long as they get."""
+    """A comparison with a row for every method and with the longest figures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "one_step", lambda target: lambda: 1.0)
         patch.setattr(machine, "load_average", lambda: 0.0)
-        made = module.compare(tiny.target(), [[1, 2, 3], [5, 6]], ["sps"], draft=tiny.draft(), max_new_tokens=4, library=False)
-    first, _, last = made.to_dict("records")
-    wide = {"tokens_per_second": 12345.6, "speedup": 10.23, "speedup_low": 10.11, "speedup_high": 11.25, "tau": 14.25}
+        compared = module.compare(
+            tiny.target(),
+            [[1, 2, 3], [5, 6]],
+            ["sps"],
+            draft=tiny.draft(),
+            max_new_tokens=4,
+            library=False,
+        )
+    first, _, last = compared.to_dict("records")
+    wide = {
+        "tokens_per_second": 12345.6,
+        "speedup": 10.23,
+        "speedup_low": 10.11,
+        "speedup_high": 11.25,
+        "tau": 14.25,
+    }
     names = [*METHODS, "hf_greedy", "hf_prompt_lookup", LONG]
-    rows = [{**(last if name.startswith("hf_") else first), **wide, "method": name} for name in names]
+    rows = [
+        {**(last if name.startswith("hf_") else first), **wide, "method": name} for name in names
+    ]
     full = pd.DataFrame(rows)
-    full.attrs = dict(made.attrs) | {"runs": 19}
+    full.attrs = dict(compared.attrs) | {"runs": 19}
     return full
 
 
 @pytest.fixture
 def command(frame, monkeypatch, capsys):
-    """``specwb compare`` with that result: exit code, output, errors."""
+    """A call of ``specwb compare`` with that result: exit code, output, errors."""
     monkeypatch.setattr(specwb, "load", lambda name, **options: tiny.target())
     monkeypatch.setattr(module, "compare", lambda *args, **kwargs: frame)
     return lambda *options, **settings: call(monkeypatch, capsys, "compare", *options, **settings)
@@ -49,14 +67,27 @@ def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monke
     monkeypatch.setenv("NO_COLOR", "1")
     code, out, err = command(terminal=True)
     assert code == 0, err
-    lines = [line.rstrip() for line in out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
+    lines = [
+        line.rstrip() for line in out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    ]
     assert max(map(len, lines)) <= columns
     for name in [*METHODS, "hf_prompt_lookup"]:
-        whole = [line.split() for line in lines if line.split()[:1] == [name]]
-        assert whole[0] == [name, "12345.6", "10.23x", "10.11-11.25", "14.25", "0.00", "yes"]
-        assert len(whole) == 1 + (not name.startswith("hf_"))  # the second is its shares of time
+        rows = [line.split() for line in lines if line.split()[:1] == [name]]
+        assert rows[0] == [name, "12345.6", "10.23x", "10.11-11.25", "14.25", "0.00", "yes"]
+        # the second row is its shares of time
+        assert len(rows) == 1 + (not name.startswith("hf_"))
     head = " ".join(" ".join(lines[:3]).split())
-    assert all(word in head for word in ("speedup", "over", frame.attrs["reference"]["method"], "(quartiles)", "tau", "tokens/s"))
+    assert all(
+        word in head
+        for word in (
+            "speedup",
+            "over",
+            frame.attrs["reference"]["method"],
+            "(quartiles)",
+            "tau",
+            "tokens/s",
+        )
+    )
 
 
 def test_piped_output_is_plain_and_no_wider_than_needed(command, frame):
@@ -71,7 +102,9 @@ def test_piped_output_is_plain_and_no_wider_than_needed(command, frame):
 
 def test_files(command, frame, tmp_path):
     paths = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "markdown")}
-    code, out, err = command(*(word for name, path in paths.items() for word in (f"--{name}", str(path))))
+    code, out, err = command(
+        *(word for name, path in paths.items() for word in (f"--{name}", str(path)))
+    )
     assert (code, err) == (0, "")
     assert out
     document = json.loads(paths["json"].read_text())
@@ -82,7 +115,9 @@ def test_files(command, frame, tmp_path):
     assert paths["markdown"].read_text().startswith("| method |")
 
 
-@pytest.mark.parametrize(("option", "start"), [("--json", "{"), ("--csv", "method,"), ("--markdown", "| method |")])
+@pytest.mark.parametrize(
+    ("option", "start"), [("--json", "{"), ("--csv", "method,"), ("--markdown", "| method |")]
+)
 def test_a_dash_is_standard_output_and_nothing_else_is_there(command, option, start):
     code, out, err = command(option, "-")
     assert code == 0
@@ -95,23 +130,26 @@ def test_a_dash_is_standard_output_and_nothing_else_is_there(command, option, st
 def test_only_one_file_can_be_standard_output(command):
     code, out, err = command("--json", "-", "--csv", "-")
     assert (code, out) == (2, "")
-    assert err.strip() == "error: --json and --csv: only one of them can go to standard output; name a file"
+    assert (
+        err.strip()
+        == "error: --json and --csv: only one of them can go to standard output; name a file"
+    )
 
 
 def test_threads(command, monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
     assert command("--threads", "3")[0] == 0
-    assert asked == [3]
+    assert threads == [3]
     assert command()[0] == 0
-    assert asked == [3]
+    assert threads == [3]
     code, _, err = command("--threads", "0")
     assert code == 2
     assert "--threads" in err
 
 
 def test_filters_reach_the_comparison(frame, command, monkeypatch):
-    given = {}
-    monkeypatch.setattr(module, "compare", lambda *args, **kwargs: given.update(kwargs) or frame)
+    settings = {}
+    monkeypatch.setattr(module, "compare", lambda *args, **kwargs: settings.update(kwargs) or frame)
     assert command("--temperature", "0.5", "--top-k", "7", "--top-p", "0.9")[0] == 0
-    assert (given["temperature"], given["top_k"], given["top_p"]) == (0.5, 7, 0.9)
+    assert (settings["temperature"], settings["top_k"], settings["top_p"]) == (0.5, 7, 0.9)

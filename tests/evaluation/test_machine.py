@@ -1,4 +1,4 @@
-"""Whether the machine was quiet: by a clock of the tests' own, never a real one."""
+"""Whether the machine was quiet. The tests have a clock of their own, never a real one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 import tiny
 
 from specwb.evaluation import machine
-from specwb.evaluation.machine import SHARE, SLOW, Watch, one_step, others_load, said
+from specwb.evaluation.machine import SHARE, SLOW, Watch, notes, one_step, others_load
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A minute passes between the first and the last look, in which this process computes on one of two CPUs."""
+    """A clock by which a minute passes between the first and the last probe.
+
+    In that minute this process computes on one of two CPUs.
+    """
     monkeypatch.setattr(machine.time, "monotonic", chain([0.0], repeat(60.0)).__next__)
     monkeypatch.setattr(machine.time, "process_time", chain([0.0], repeat(60.0)).__next__)
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
@@ -28,31 +31,32 @@ def clock(monkeypatch):
 
 
 def watch(*seconds: float) -> Watch:
-    """One that has seen these steps, three a look; the first one warms up."""
-    made = Watch(iter([99.0, *seconds]).__next__)
+    """A watch that has timed these steps, three a probe, after a first one that warms up."""
+    seen = Watch(iter([99.0, *seconds]).__next__)
     for _ in range(len(seconds) // machine.STEPS - 1):
-        made.look()
-    return made
+        seen.probe()
+    return seen
 
 
-def test_a_look_is_a_median_and_is_judged_by_the_fast_ones(clock):
-    made = watch(1.0, 0.5, 9.0, 1.3, 1.4, 1.1)
-    assert made.looks == [1.0, 1.3]
-    assert (made.fastest, made.last) == (1.0, 1.3)
-    assert [made.slow(s) for s in (1.0, SLOW, SLOW + 1e-9)] == [False, False, True]
+def test_a_probe_is_a_median_and_is_judged_by_the_fast_ones(clock):
+    seen = watch(1.0, 0.5, 9.0, 1.3, 1.4, 1.1)
+    assert seen.probes == [1.0, 1.3]
+    assert (seen.fastest, seen.last) == (1.0, 1.3)
+    assert [seen.slow(s) for s in (1.0, SLOW, SLOW + 1e-9)] == [False, False, True]
 
 
-def test_one_fast_look_does_not_make_all_others_slow(clock):
-    """The first look has the caches for itself."""
-    made = watch(*[1.0] * 3, *[1.6] * 27)
-    assert made.fastest == 1.6
-    assert not made.facts([1.6] * 9, again=0)["busy"]
+def test_one_fast_probe_does_not_make_all_others_slow(clock):
+    """The first probe has the caches for itself."""
+    seen = watch(*[1.0] * 3, *[1.6] * 27)
+    assert seen.fastest == 1.6
+    assert not seen.facts([1.6] * 9, again=0)["busy"]
 
 
 def test_facts_count_what_was_disturbed(clock):
-    made = watch(*[1.0] * 3, *[2.0] * 3, *[3.0] * 3)
-    facts = made.facts([1.0] * 8 + [2.0, 3.0], again=1)
-    assert (facts["runs"], facts["disturbed"], facts["measured_again"], facts["step_seconds"]) == (10, 2, 1, 1.0)
+    seen = watch(*[1.0] * 3, *[2.0] * 3, *[3.0] * 3)
+    facts = seen.facts([1.0] * 8 + [2.0, 3.0], again=1)
+    counts = {"runs": 10, "disturbed": 2, "measured_again": 1, "step_seconds": 1.0}
+    assert counts.items() <= facts.items()
     assert facts["spread"] == [1.5, 2.0, 2.5]
     assert facts["busy"]
     clock(0.1, 0.1)
@@ -61,10 +65,10 @@ def test_facts_count_what_was_disturbed(clock):
 
 
 def test_the_load_of_others_is_what_the_average_has_beyond_our_own():
-    """By the definition of the load average, from its own recursion."""
-    average, kept = 0.4, math.exp(-5 / 60)
+    """The load average is computed by its own recursion."""
+    average, decay = 0.4, math.exp(-5 / 60)
     for _ in range(30):  # every five seconds, with three threads running
-        average = average * kept + 3.0 * (1 - kept)
+        average = average * decay + 3.0 * (1 - decay)
     assert others_load(0.4, average, 150, own=2.0) == pytest.approx(1.0)
     assert others_load(0.4, average, 150, own=3.5) == 0
     assert others_load(0.7, 2.7, 10, own=2.0) == 0.7  # too short to tell: what was there before
@@ -84,7 +88,7 @@ def test_a_system_without_a_load_average(clock, monkeypatch):
     clock(None, None)
     facts = watch(1.0, 1.0, 1.0).facts([1.0], again=0)
     assert facts["load"] is None is facts["others"]
-    (line,) = said(facts)
+    (line,) = notes(facts)
     assert "load" not in line
     monkeypatch.undo()
     monkeypatch.delattr(machine.os, "getloadavg", raising=False)
@@ -94,15 +98,20 @@ def test_a_system_without_a_load_average(clock, monkeypatch):
 def test_the_warning_comes_first_and_says_what_to_do(clock):
     clock(4.0, 4.0)
     facts = watch(1.0, 1.0, 1.0).facts([1.0, 2.0], again=1)
-    warning, line = said(facts)
+    warning, line = notes(facts)
     assert warning == (
-        "BUSY MACHINE: 1 of 2 runs were disturbed, other programs kept 3 threads busy on 2 CPUs: these speeds are not to be "
-        "relied on. Close other programs, or compute with fewer threads (--threads 1) and measure again."
+        "BUSY MACHINE: 1 of 2 runs were disturbed, other programs kept 3 threads busy on 2 CPUs: "
+        "these speeds are not to be relied on. Close other programs, or compute with fewer threads "
+        "(--threads 1) and measure again."
     )
-    assert line.startswith("machine: 2 threads; a fixed step between runs took 1000.00 ms at its fastest, 1.00x that in the median")
-    assert "beside 1 of 2 runs it took over 1.5x, 1 runs were measured again; load average 4 before and 4 after" in line
-    assert "--threads" not in said(facts | {"threads": 1})[0]
-    assert len(said(facts | {"busy": False})) == 1
+    assert line.startswith(
+        "machine: 2 threads; a fixed step between runs took 1000.00 ms at its fastest, "
+        "1.00x that in the median"
+    )
+    assert "beside 1 of 2 runs it took over 1.5x, 1 runs were measured again; " in line
+    assert "load average 4 before and 4 after" in line
+    assert "--threads" not in notes(facts | {"threads": 1})[0]
+    assert len(notes(facts | {"busy": False})) == 1
 
 
 def test_the_step_is_the_targets_own_forward():

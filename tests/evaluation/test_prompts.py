@@ -1,4 +1,4 @@
-"""Prompt sets: the official files in their own formats, files by path, fair order, and the cut of what is too long."""
+"""Prompt sets: official files, files by path, a fair order, and the cut of long prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ FIVE = ["translation", "summarization", "qa", "math_reasoning", "rag"]
 OFFICIAL = list(OFFICIAL_FILES)
 
 needs_data = pytest.mark.skipif(
-    not all(files._local(files.FILES[key]) for key in OFFICIAL_FILES.values()), reason="SPECWB_DATA names no folder with the official files"
+    not all(files._local(files.FILES[key]) for key in OFFICIAL_FILES.values()),
+    reason="SPECWB_DATA names no folder with the official files",
 )
 
 
@@ -35,8 +36,16 @@ def write(path, rows) -> str:
 
 
 def spec_rows(of_each: int = 2) -> list[dict]:
-    rows = [{"question_id": 0, "category": c, "turns": [f"{c} {i}", "again"], "reference": ["a", "b"]} for c in EIGHT for i in range(of_each)]
-    rows += [{"question_id": 0, "category": c, "turns": [f"{c} {i}"]} for c in FIVE for i in range(8 * of_each)]
+    rows = [
+        {"question_id": 0, "category": c, "turns": [f"{c} {i}", "again"], "reference": ["a", "b"]}
+        for c in EIGHT
+        for i in range(of_each)
+    ]
+    rows += [
+        {"question_id": 0, "category": c, "turns": [f"{c} {i}"]}
+        for c in FIVE
+        for i in range(8 * of_each)
+    ]
     return [row | {"question_id": 81 + i} for i, row in enumerate(rows)]
 
 
@@ -45,7 +54,9 @@ def test_spec_bench():
     questions = load_prompts("spec_bench")
     assert [q.question_id for q in questions] == list(range(81, 561))
     assert Counter(q.subtask for q in questions) == dict.fromkeys(["mt_bench", *FIVE], 80)
-    assert Counter(q.category for q in questions) == dict.fromkeys(EIGHT, 10) | dict.fromkeys(FIVE, 80)
+    assert Counter(q.category for q in questions) == dict.fromkeys(EIGHT, 10) | dict.fromkeys(
+        FIVE, 80
+    )
     assert all(len(q.turns) == (2 if q.subtask == "mt_bench" else 1) for q in questions)
     assert sum(bool(q.reference) for q in questions) == 359
     assert load_prompts("spec_bench/mt_bench") == questions[:80]
@@ -69,8 +80,8 @@ def test_humaneval_and_gsm8k():
     sums = load_prompts("gsm8k")
     assert [q.question_id for q in sums] == list(range(1319))
     assert all(q.format == "chat" and "####" in q.reference[0] for q in sums)
-    held = {q.turns[0] for q in load_prompts("spec_bench/math_reasoning")}
-    assert held <= {q.turns[0] for q in sums}
+    in_spec_bench = {q.turns[0] for q in load_prompts("spec_bench/math_reasoning")}
+    assert in_spec_bench <= {q.turns[0] for q in sums}
 
 
 @needs_data
@@ -84,26 +95,44 @@ def test_no_official_turn_is_empty_and_each_is_there_once(name):
 def test_spec_bench_format_by_path(tmp_path):
     questions = load_prompts(write(tmp_path / "question.jsonl", spec_rows()))
     assert Counter(q.subtask for q in questions) == dict.fromkeys(["mt_bench", *FIVE], 16)
-    assert questions[0] == Question(81, "writing", ("writing 0", "again"), "chat", "mt_bench", ("a", "b"))
-    # a set of the eight alone (MT-Bench), or one with a "math" of its own, is reported by its own categories
-    part = load_prompts(write(tmp_path / "part.jsonl", [row for row in spec_rows() if row["category"] in [*EIGHT, "qa"]]))
+    assert questions[0] == Question(
+        81, "writing", ("writing 0", "again"), "chat", "mt_bench", ("a", "b")
+    )
+    # only the eight (MT-Bench), or a set with its own "math", is reported by its own categories
+    rows = [row for row in spec_rows() if row["category"] in [*EIGHT, "qa"]]
+    part = load_prompts(write(tmp_path / "part.jsonl", rows))
     assert all(q.subtask == q.category for q in part)
 
 
 @pytest.mark.parametrize("file", ["HumanEval.jsonl", "HumanEval.jsonl.gz"])
 def test_humaneval_format_by_path(tmp_path, file):
-    row = {"task_id": "HumanEval/7", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "    return 1\n", "test": "..."}
-    assert load_prompts(write(tmp_path / file, [row])) == [Question(7, "humaneval", ("def f():\n",), "text", reference=("    return 1\n",))]
+    row = {
+        "task_id": "HumanEval/7",
+        "prompt": "def f():\n",
+        "entry_point": "f",
+        "canonical_solution": "    return 1\n",
+        "test": "...",
+    }
+    assert load_prompts(write(tmp_path / file, [row])) == [
+        Question(7, "humaneval", ("def f():\n",), "text", reference=("    return 1\n",))
+    ]
 
 
 def test_gsm8k_format_by_path(tmp_path):
     rows = [{"question": f"{i}?", "answer": f"#### {i}"} for i in range(3)]
-    assert load_prompts(tmp_path / write(tmp_path / "test.jsonl", rows))[2] == Question(2, "gsm8k", ("2?",), reference=("#### 2",))
+    assert load_prompts(tmp_path / write(tmp_path / "test.jsonl", rows))[2] == Question(
+        2, "gsm8k", ("2?",), reference=("#### 2",)
+    )
 
 
 def test_line_separators_inside_a_text_do_not_split_its_row(tmp_path):
     path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps({"question_id": 1, "category": "x", "turns": ["a\u2028b"]}, ensure_ascii=False) + "\r\n\r\n", "utf-8", newline="")
+    path.write_text(
+        json.dumps({"question_id": 1, "category": "x", "turns": ["a\u2028b"]}, ensure_ascii=False)
+        + "\r\n\r\n",
+        "utf-8",
+        newline="",
+    )
     assert load_prompts(path)[0].turns == ("a\u2028b",)
 
 
@@ -152,9 +181,16 @@ def test_parts_and_names():
     assert sets() == ["lab", "tune", *OFFICIAL]
     assert {q.category for q in load_prompts("lab/math")} == {"math"}
     for part in ("nope", ""):
-        with pytest.raises(PromptSetError, match=rf"prompt set 'lab' has no part '{part}'; its parts: code, math, prose"):
+        with pytest.raises(
+            PromptSetError,
+            match=rf"prompt set 'lab' has no part '{part}'; its parts: code, math, prose",
+        ):
             load_prompts(f"lab/{part}")
-    with pytest.raises(PromptSetError, match="unknown prompt set 'nope/math'; shipped: lab, tune; official: gsm8k, humaneval, mt_bench, spec_bench"):
+    with pytest.raises(
+        PromptSetError,
+        match="unknown prompt set 'nope/math'; shipped: lab, tune; "
+        "official: gsm8k, humaneval, mt_bench, spec_bench",
+    ):
         load_prompts("nope/math")
 
 
@@ -167,15 +203,24 @@ def test_any_first_part_is_a_fair_mix_of_columns_and_within_them(tmp_path):
 def test_figures_come_by_the_columns_of_spec_benchs_table(tmp_path):
     words = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
     questions = load_prompts(write(tmp_path / "q.jsonl", spec_rows()))
-    frame = compare(specwb.Target(tiny.target().model, words), questions, ["ar"], max_new_tokens=2, seconds=1e-9, library=False)
+    frame = compare(
+        specwb.Target(tiny.target().model, words),
+        questions,
+        ["ar"],
+        max_new_tokens=2,
+        seconds=1e-9,
+        library=False,
+    )
     assert list(frame.attrs["by_category"]) == ["mt_bench", *FIVE]
 
 
 TEMPLATES = {
     "special": None,  # the shipped one: <|user|>...<|assistant|>
-    "vicuna": "{% if messages[0]['content'] %}A chat of a user and an assistant. USER: {{ messages[0]['content'] }}{% endif %} ASSISTANT:",
+    "vicuna": "{% if messages[0]['content'] %}A chat of a user and an assistant. "
+    "USER: {{ messages[0]['content'] }}{% endif %} ASSISTANT:",
     "trims": "[INST] {{ messages[0]['content'] | trim }} [/INST]",
-    "chatml": "{% for m in messages %}{{ '<|user|>\\n' + m['content'] + '\\n\\n' }}{% endfor %}{{ '<|assistant|>\\n' }}",
+    "chatml": "{% for m in messages %}{{ '<|user|>\\n' + m['content'] + '\\n\\n' }}{% endfor %}"
+    "{{ '<|assistant|>\\n' }}",
 }
 AROUND = {
     "special": ("<|user|>", "<|assistant|>"),
@@ -192,16 +237,21 @@ def tokenizer():
 
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize(
-    "text", ["Summarize: the first sentence. " + "word and number 17, " * 50 + "What is it?", "x y" * 90, " \n" + "é" * 80 + ".\n"]
+    "text",
+    [
+        "Summarize: the first sentence. " + "word and number 17, " * 50 + "What is it?",
+        "x y" * 90,
+        " \n" + "é" * 80 + ".\n",
+    ],
 )
 def test_a_cut_chat_prompt_keeps_its_template_and_both_ends(tokenizer, template, text):
     tokenizer.chat_template = TEMPLATES[template] or tokenizer.chat_template
     question = Question(1, "x", (text,))
-    whole = question.ids(tokenizer)
-    assert question.fit(tokenizer, len(whole)) == (whole, False)
+    uncut = question.ids(tokenizer)
+    assert question.fit(tokenizer, len(uncut)) == (uncut, False)
     before, after = AROUND[template]
     front, back = len(tokenizer(before)["input_ids"]), len(tokenizer(after)["input_ids"])
-    rooms = range(front + back + 4, len(whole))
+    rooms = range(front + back + 4, len(uncut))
     assert len(rooms) > 5
     for room in rooms:
         ids, cut = question.fit(tokenizer, room)
@@ -210,17 +260,23 @@ def test_a_cut_chat_prompt_keeps_its_template_and_both_ends(tokenizer, template,
         shown = tokenizer.decode(ids)
         assert shown.startswith(before)
         assert shown.endswith(after)
-        # one run of the whole prompt's tokens is gone, and the text's beginning and end have equal shares of what is left
+        # one run of the prompt's tokens is gone; of what is left, the text's beginning and end have
+        # equal parts
         middle = front + (room - front - back) // 2
-        assert any(ids == whole[:i] + whole[len(whole) - (room - i) :] for i in range(middle - 2, middle + 3))
+        assert any(
+            ids == uncut[:i] + uncut[len(uncut) - (room - i) :]
+            for i in range(middle - 2, middle + 3)
+        )
 
 
 def begin_with_end_of_text(tokenizer) -> None:
-    """Makes it put a special token first, as most published tokenizers do."""
+    """Make it put a special token first, as most published tokenizers do."""
     from tokenizers.processors import TemplateProcessing
 
     end = tokenizer.eos_token
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{end} $A", special_tokens=[(end, tokenizer.eos_token_id)])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{end} $A", special_tokens=[(end, tokenizer.eos_token_id)]
+    )
 
 
 @pytest.mark.parametrize("bos", [False, True])
@@ -228,24 +284,29 @@ def test_a_cut_text_keeps_its_end_and_the_first_special_token(tokenizer, bos):
     if bos:
         begin_with_end_of_text(tokenizer)
     question = Question(1, "x", ("x = 1\n" * 40 + "def f(x):\n    return",), "text")
-    whole = question.ids(tokenizer)
-    assert (whole[0] == tokenizer.eos_token_id) == bos
-    for room in (1 + bos, 12, len(whole) - 1):
-        assert question.fit(tokenizer, room) == (whole[:bos] + whole[len(whole) - room + bos :], True)
-    assert question.fit(tokenizer, len(whole)) == (whole, False)
+    uncut = question.ids(tokenizer)
+    assert (uncut[0] == tokenizer.eos_token_id) == bos
+    for room in (1 + bos, 12, len(uncut) - 1):
+        assert question.fit(tokenizer, room) == (
+            uncut[:bos] + uncut[len(uncut) - room + bos :],
+            True,
+        )
+    assert question.fit(tokenizer, len(uncut)) == (uncut, False)
 
 
 def test_chat_without_a_template_loses_its_middle(tokenizer):
     tokenizer.chat_template = None
     question = Question(1, "x", ("Summarize: " + "a long story " * 40 + "the end",))
-    whole = question.ids(tokenizer)
-    assert question.fit(tokenizer, 9) == (whole[:5] + whole[-4:], True)
+    uncut = question.ids(tokenizer)
+    assert question.fit(tokenizer, 9) == (uncut[:5] + uncut[-4:], True)
 
 
 def test_no_room_and_no_tokenizer(tokenizer):
     question = Question(5, "x", ("one two three four five six seven",))
     assert question.fit(tokenizer, 4)[1]
-    with pytest.raises(PromptSetError, match=r"question 5 does not fit: 2 tokens around it, \d+ in all, room for 3"):
+    with pytest.raises(
+        PromptSetError, match=r"question 5 does not fit: 2 tokens around it, \d+ in all, room for 3"
+    ):
         question.fit(tokenizer, 3)
     with pytest.raises(PromptSetError, match="without a tokenizer"):
         question.ids(None)
@@ -269,7 +330,9 @@ def test_a_long_prompt_draws_no_warning_from_the_library(tokenizer, caplog):
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(monkeypatch, capfd, tmp_path, name):
+def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(
+    monkeypatch, capfd, tmp_path, name
+):
     pooch = pytest.importorskip("pooch")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -277,7 +340,9 @@ def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(monkeypatch, 
     monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path)
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("SPECWB_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setitem(files.FILES, OFFICIAL_FILES[name], files.Remote(f"{name}/q.jsonl", address, "0" * 64, "x"))
+    monkeypatch.setitem(
+        files.FILES, OFFICIAL_FILES[name], files.Remote(f"{name}/q.jsonl", address, "0" * 64, "x")
+    )
     monkeypatch.setattr(sys, "argv", ["specwb", "compare", "--prompts", name])
     with pytest.raises(SystemExit) as stop:
         cli.main()

@@ -1,4 +1,7 @@
-"""The report: one file that asks for nothing from outside and says what was measured; figures are pure functions of plain numbers."""
+"""The report is one file that asks for nothing from outside and says what was measured.
+
+Its figures are pure functions of plain numbers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11], [4]]
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet():
-    """The calibration step takes as long every time."""
+    """The fixed step takes as long every time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "one_step", lambda target: lambda: 1.0)
         patch.setattr(machine, "load_average", lambda: 0.0)
@@ -32,11 +35,18 @@ def quiet():
 
 @pytest.fixture(scope="module")
 def frame():
-    made = compare(tiny.target(), PROMPTS, ["sps", "mcsd:tree=3-1", "hf_assisted:gamma=3"], draft=tiny.draft(), max_new_tokens=20)
+    compared = compare(
+        tiny.target(),
+        PROMPTS,
+        ["sps", "mcsd:tree=3-1", "hf_assisted:gamma=3"],
+        draft=tiny.draft(),
+        max_new_tokens=20,
+    )
     # one more category than the prompts have
-    made.attrs["by_category"]["other"] = made.attrs["by_category"]["all"]
-    made.attrs["non_looping"] |= {"runs": 3, "of": 4, "methods": made.attrs["by_category"]["all"]}
-    return made
+    figures_of = compared.attrs["by_category"]["all"]
+    compared.attrs["by_category"]["other"] = figures_of
+    compared.attrs["non_looping"] |= {"runs": 3, "of": 4, "methods": figures_of}
+    return compared
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +68,12 @@ def test_the_page_says_what_was_measured(frame, page):
         assert all(f"<td>{html.escape(value)}</td>" in text for value in row.values())
     assert "no loops" in text
     assert "specwb compare --methods &#x27;sps &lt;b&gt;&#x27;" in text
-    for wanted in (frame.attrs["device"], *frame.attrs["models"].values(), "temperature 0.0", f"torch {frame.attrs['versions']['torch']}"):
+    for wanted in (
+        frame.attrs["device"],
+        *frame.attrs["models"].values(),
+        "temperature 0.0",
+        f"torch {frame.attrs['versions']['torch']}",
+    ):
         assert html.escape(wanted) in text
 
 
@@ -66,9 +81,22 @@ def test_the_page_says_what_was_measured(frame, page):
 def test_a_browser_draws_all_figures(page, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page)
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    done = subprocess.run(["chromium", *options, f"file://{path}"], capture_output=True, text=True, timeout=120, check=True)
-    drawn = re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=10000",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+    ]
+    process = subprocess.run(
+        ["chromium", *options, f"file://{path}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    drawn = re.sub(r"<script.*?</script>", "", process.stdout, flags=re.DOTALL)
     assert len(re.findall(r'class="[^"]*svg-container', drawn)) == 5
     assert "Acceptance by depth</text>" in drawn
 
@@ -83,8 +111,19 @@ def test_cells_and_notes(frame):
     shares = {row["method"]: row for row in report.times(frame)}
     assert list(shares) == ["ar", "sps", "mcsd:tree=3-1"]  # nothing is known of the library's
     assert sum(int(shares["sps"][p].rstrip("%")) for p in PARTS) == pytest.approx(100, abs=2)
-    assert any(note.startswith(f"speedup is over {over} (") and "faster of the plain decodings" in note for note in report.notes(frame.attrs))
-    few = compare(tiny.target(), PROMPTS[:2], ["ar"], max_new_tokens=4, temperature=0.5, top_k=7, library=False)
+    assert any(
+        note.startswith(f"speedup is over {over} (") and "faster of the plain decodings" in note
+        for note in report.notes(frame.attrs)
+    )
+    few = compare(
+        tiny.target(),
+        PROMPTS[:2],
+        ["ar"],
+        max_new_tokens=4,
+        temperature=0.5,
+        top_k=7,
+        library=False,
+    )
     row, twin = report.cells(few)
     assert (row["same text"], row["(quartiles)"], twin["method"]) == ("-", "-", "hf_sample")
     assert "temperature 0.5, top_k 7, float32" in "\n".join(report.notes(few.attrs))
@@ -93,19 +132,27 @@ def test_cells_and_notes(frame):
 def test_a_lossy_method_says_so_beside_its_name(frame):
     changed = frame.assign(lossless=frame["method"] != "sps")
     changed.attrs = frame.attrs
-    assert [row["method"] for row in report.cells(changed)][:3] == ["ar", "sps (LOSSY)", "mcsd:tree=3-1"]
+    assert [row["method"] for row in report.cells(changed)][:3] == [
+        "ar",
+        "sps (LOSSY)",
+        "mcsd:tree=3-1",
+    ]
     assert "| sps (LOSSY) |" in report.markdown(changed)
 
 
 def test_csv_and_markdown(frame):
     over = frame.attrs["reference"]["method"]
     lines = report.csv(frame).splitlines()
-    assert lines[0].startswith("method,lossless,identical,tau,accepted_per_round,tokens_per_second,speedup")
+    assert lines[0].startswith(
+        "method,lossless,identical,tau,accepted_per_round,tokens_per_second,speedup"
+    )
     assert len(lines) == 1 + len(frame)
     assert all(line.endswith(f",{over}") for line in lines[1:])
     text = report.markdown(frame).splitlines()
     assert f"speedup over {over}" in text[0]
-    assert [line.split(" | ")[0] for line in text[2 : 2 + len(frame)]] == [f"| {name}" for name in frame["method"]]
+    assert [line.split(" | ")[0] for line in text[2 : 2 + len(frame)]] == [
+        f"| {name}" for name in frame["method"]
+    ]
     assert len({line.count("|") for line in text[: 2 + len(frame)]}) == 1
     assert text[-1] == report.notes(frame.attrs)[-1]
 
@@ -118,11 +165,16 @@ def test_a_busy_machine_is_warned_of_first(frame):
 
 def test_notes_tell_of_loops_cuts_and_a_second_pass(frame):
     facts = dict(frame.attrs) | {"cut_prompts": 2, "time_split": {"separate": True, "tokens": {}}}
-    figures_of = {facts["reference"]["method"]: {"speedup": 1, "tau": 1}, "sps": {"speedup": 1.234, "tau": 2.345}}
+    figures_of = {
+        facts["reference"]["method"]: {"speedup": 1, "tau": 1},
+        "sps": {"speedup": 1.234, "tau": 2.345},
+    }
     facts["non_looping"] = {"runs": 3, "of": 4, "prompts": 3, "methods": figures_of}
     text = "\n".join(report.notes(facts))
     assert "2 cut to the context" in text
-    assert "loops (8 tokens three times) in 1 of 4 runs; in the other 3: sps 1.23x (tau 2.35)" in text
+    assert (
+        "loops (8 tokens three times) in 1 of 4 runs; in the other 3: sps 1.23x (tau 2.35)" in text
+    )
     assert "second pass" in text
     assert "sps 1.23x" not in "\n".join(report.notes(facts, columns=True))
     facts["non_looping"] = {"runs": 4, "of": 4, "prompts": 4, "methods": figures_of}
@@ -130,7 +182,11 @@ def test_notes_tell_of_loops_cuts_and_a_second_pass(frame):
 
 
 def test_a_comparison_of_nothing_but_plain_decoding_is_drawn_too():
-    page = report.html(compare(tiny.target(), PROMPTS[:1], ["ar"], max_new_tokens=2, temperature=1.0, library=False))
+    page = report.html(
+        compare(
+            tiny.target(), PROMPTS[:1], ["ar"], max_new_tokens=2, temperature=1.0, library=False
+        )
+    )
     assert re.search(r"Speedup over (ar|hf_sample) \(dashed: 1\)", page)
     assert "Acceptance by depth" not in page
     assert "no loops" not in page
@@ -149,8 +205,15 @@ def test_round_lengths():
 
 
 def test_time_split():
-    drawn = figures.time_split({"a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5}}, {"a": 1000})
-    assert {t.name: t.x[0] for t in drawn.data} == {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5}
+    drawn = figures.time_split(
+        {"a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5}}, {"a": 1000}
+    )
+    assert {t.name: t.x[0] for t in drawn.data} == {
+        "draft": 1.0,
+        "score": 2.0,
+        "verify": 0.5,
+        "commit": 0.5,
+    }
     assert drawn.data[1].customdata[0] == 0.5
     assert drawn.layout.annotations[0].text == "4.00 ms"
     with pytest.raises(ValueError, match="at least one token"):
@@ -158,7 +221,9 @@ def test_time_split():
 
 
 def test_acceptance_by_depth():
-    drawn = figures.acceptance_by_depth({"none": [], "a": [(75, 100), (10, 20), (9, 9)], "rare": [(1, 2)]})
+    drawn = figures.acceptance_by_depth(
+        {"none": [], "a": [(75, 100), (10, 20), (9, 9)], "rare": [(1, 2)]}
+    )
     (line,) = drawn.data
     assert (line.name, list(line.x), list(line.y)) == ("a", [1, 2], [0.75, 0.5])
     assert line.error_y.array[0] == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
@@ -166,7 +231,10 @@ def test_acceptance_by_depth():
 
 
 def test_by_category():
-    rows = {"ar": {"speedup": 1.0}, "a": {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5, "tau": 3.0, "runs": 4}}
+    rows = {
+        "ar": {"speedup": 1.0},
+        "a": {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5, "tau": 3.0, "runs": 4},
+    }
     drawn = figures.by_category({"code": rows, "math": rows})
     assert [t.name for t in drawn.data] == ["code", "math"]
     assert list(drawn.data[0].x) == [2.0]

@@ -1,0 +1,58 @@
+"""A model's distribution after a text, one prefix at a time.
+
+Draft trees are judged by these distributions where nothing is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import torch
+
+from specwb.flow import Draft, Law
+from specwb.models.target import Target
+from specwb.probability import Sampling
+from specwb.tree import Tree
+
+
+def distributions_after(
+    model: Target, text: Sequence[int], temperature: float = 1.0, max_prefix: int = 32
+) -> Callable[[tuple[int, ...]], np.ndarray]:
+    """Make the function ``prefix -> P(next token | text, prefix)``, an array ``[V]``.
+
+    :func:`specwb.analysis.dynamic_tree` and ``expected_point`` take such a function. The text is
+    processed once; a prefix is scored as a chain behind it, and its result is remembered.
+
+    Args:
+        model: target or draft model. One loaded in float64 gives the same digits on every machine.
+        text: token ids, at least one.
+        temperature: 0 gives one-hot distributions.
+        max_prefix: length of the longest prefix that the function accepts.
+    Raises:
+        ValueError: the text is empty or leaves no room for ``max_prefix`` tokens in the model's
+            context, or the temperature is < 0. The function itself raises it for a longer prefix.
+    """
+    if not text or len(text) + max_prefix > model.context:
+        raise ValueError(
+            f"the text must have 1..{model.context - max_prefix} tokens, so that {max_prefix} more "
+            f"fit the context; got {len(text)}"
+        )
+    sampling = Sampling(temperature)
+    with torch.inference_mode():
+        state = model.open([list(text)], [max_prefix], 1, sampling, ())
+    trees = [Tree.chain(n, model.device) for n in range(max_prefix + 1)]
+
+    @cache
+    def distribution(prefix: tuple[int, ...]) -> np.ndarray:
+        if len(prefix) > max_prefix:
+            raise ValueError(f"a prefix may have {max_prefix} tokens here, got {len(prefix)}")
+        tokens = torch.tensor([[text[-1], *prefix]], device=model.device)
+        valid = torch.ones_like(tokens, dtype=torch.bool)
+        last = torch.tensor([len(prefix)], device=model.device)
+        with torch.inference_mode():
+            draft = Draft(trees[len(prefix)], tokens, valid, Law.POINT)
+            return model.score(state, draft).p(last)[0].cpu().numpy()
+
+    return distribution

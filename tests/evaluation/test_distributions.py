@@ -1,0 +1,56 @@
+"""Distributions after a text are the model's own, whatever was asked for before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from specwb import analysis
+from specwb.evaluation.distributions import distributions_after
+
+TEXT = [1, 2, 3, 4]
+
+
+def directly(model, tokens, temperature: float) -> np.ndarray:
+    with torch.inference_mode():
+        logits = model.model(torch.tensor([tokens])).logits[0, -1].double()
+    if temperature:
+        return (logits / temperature).softmax(-1).numpy()
+    return np.eye(len(logits))[int(logits.argmax())]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_distributions_are_the_models(temperature):
+    model = tiny.target()
+    distribution = distributions_after(model, TEXT, temperature, max_prefix=4)
+    for prefix in ((), (5, 6, 7), (5,), (9, 6), (5, 6, 7, 8), ()):
+        expected = directly(model, [*TEXT, *prefix], temperature)
+        assert distribution(prefix) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_prefix_is_scored_once(monkeypatch):
+    model, sizes = tiny.draft(), []
+    score = model.score
+    monkeypatch.setattr(
+        model, "score", lambda state, draft: sizes.append(draft.tree.n) or score(state, draft)
+    )
+    distribution = distributions_after(model, TEXT)
+    tree = analysis.dynamic_tree(distribution, 6, 3, 6)
+    analysis.expected_point(distribution, tree)
+    assert len(sizes) <= 1 + 2 * 6
+    before = len(sizes)
+    distribution(())
+    assert len(sizes) == before
+
+
+def test_bad_texts():
+    with pytest.raises(ValueError, match=r"the text must have 1\.\."):
+        distributions_after(tiny.target(), [])
+    with pytest.raises(ValueError, match="so that 9999999 more fit the context"):
+        distributions_after(tiny.target(), TEXT, max_prefix=9_999_999)
+    with pytest.raises(ValueError, match="temperature must be >= 0"):
+        distributions_after(tiny.target(), TEXT, -1.0)
+    with pytest.raises(ValueError, match="a prefix may have 2 tokens here, got 3"):
+        distributions_after(tiny.target(), TEXT, max_prefix=2)((1, 2, 3))
