@@ -25,7 +25,7 @@ from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
 from specwb.drafters.stopping import Confidence, Top
 from specwb.engine import decode, rounds
-from specwb.evaluation.cost import _timed
+from specwb.evaluation.cost import step_seconds
 from specwb.flow import Exactness
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -59,9 +59,15 @@ class Rounds:
         """
         gamma = self.depth if gamma is None else gamma
         if name not in self.sure or not 0 <= eta <= 1 or not 1 <= gamma <= self.depth:
-            raise ValueError(f"name must be one of {', '.join(self.sure)}, eta in [0, 1], gamma in 1..{self.depth}; got {name!r}, {eta}, {gamma}")
+            raise ValueError(
+                f"name must be one of {', '.join(self.sure)}, eta in [0, 1], gamma in 1..{self.depth}; got {name!r}, {eta}, {gamma}"
+            )
         unsure = self.sure[name][:, : gamma - 1] < eta
-        drafted = np.where(unsure.any(1), unsure.argmax(1) + 1, gamma) if gamma > 1 else np.full(len(self.kept), 1)
+        drafted = (
+            np.where(unsure.any(1), unsure.argmax(1) + 1, gamma)
+            if gamma > 1
+            else np.full(len(self.kept), 1)
+        )
         kept = np.minimum(self.kept, drafted)
         taken = []
         for one in dict.fromkeys(self.text.tolist()):
@@ -119,9 +125,14 @@ class _Listening(Confidence):
 
 
 def every_round(
-    target: Target, prompts: Sequence[Sequence[int]], method: Method, sures: Mapping[str, Confidence] | None = None, *, tokens: int = 48,
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    method: Method,
+    sures: Mapping[str, Confidence] | None = None,
+    *,
+    tokens: int = 48,
     progress: Callable[[float], None] | None = None,
-) -> Rounds:  # fmt: skip
+) -> Rounds:
     """The round that would begin at each of the first ``tokens`` places of the target's own greedy text after every prompt, drafted to the whole
     depth.
 
@@ -132,9 +143,15 @@ def every_round(
         ValueError: another kind of method, or prompts that leave no room in the context.
     """
     drafter = copy.copy(method.drafter)
-    fits = isinstance(drafter, Levels) and not isinstance(drafter, DynamicKangaroo) and drafter.exactness is Exactness.LOSSLESS
+    fits = (
+        isinstance(drafter, Levels)
+        and not isinstance(drafter, DynamicKangaroo)
+        and drafter.exactness is Exactness.LOSSLESS
+    )
     if not fits or not drafter.tree.in_level_order:
-        raise ValueError(f"{method.key} does not draft a static tree level by level, or changes the text")
+        raise ValueError(
+            f"{method.key} does not draft a static tree level by level, or changes the text"
+        )
     assert isinstance(drafter, Levels)
     tree = drafter.tree
     sure, kept, text = {name: [] for name in sures or ("top",)}, [], []  # type: dict[str, list[Tensor]], list[int], list[int]
@@ -144,19 +161,37 @@ def every_round(
         for first in range(0, tokens, ROWS):
             places = range(first, min(first + ROWS, tokens))
             ear = _Listening(sures or {"top": Top()})
-            drafter.length, drafter.sure, drafter.host_reads = Length(tree.D, confidence=1.0), ear, max(0, tree.D - 1)
+            drafter.length, drafter.sure, drafter.host_reads = (
+                Length(tree.D, confidence=1.0),
+                ear,
+                max(0, tree.D - 1),
+            )
             heard = Method(method.key, drafter, method.rule, Exactness.LOSSLESS)
             # the token before the place is pending, so its round writes the place
-            loop = rounds(target, [[*prompt, *new[:at]] for at in places], heard, max_new_tokens=tree.D + 1, eos=(), graphs=False)
+            loop = rounds(
+                target,
+                [[*prompt, *new[:at]] for at in places],
+                heard,
+                max_new_tokens=tree.D + 1,
+                eos=(),
+                graphs=False,
+            )
             kept += next(iter(loop)).verdict.accepted.tolist()
             loop.close()  # type: ignore[attr-defined]
             text += [i] * len(places)
             for name, values in ear.heard.items():
-                sure[name].append(torch.stack(values, 1).cpu() if values else torch.zeros(len(places), 0))
+                sure[name].append(
+                    torch.stack(values, 1).cpu() if values else torch.zeros(len(places), 0)
+                )
             if progress:
                 progress(len(kept) / asked)
     sizes = tuple(stop for _, stop in tree.levels)
-    return Rounds({name: torch.cat(values).numpy() for name, values in sure.items()}, np.array(kept), np.array(text), sizes)
+    return Rounds(
+        {name: torch.cat(values).numpy() for name, values in sure.items()},
+        np.array(kept),
+        np.array(text),
+        sizes,
+    )
 
 
 @dataclass(frozen=True)
@@ -187,7 +222,12 @@ class Costs:
     def predicted(self, simulated: Simulated) -> float:
         """Speedup over plain decoding: tokens of the rounds over their seconds, each by what it drafted."""
         rounds = Counter(simulated.drafted)
-        return simulated.cr * self.plain * rounds.total() / sum(n * self.seconds(d) for d, n in rounds.items())
+        return (
+            simulated.cr
+            * self.plain
+            * rounds.total()
+            / sum(n * self.seconds(d) for d, n in rounds.items())
+        )
 
     def simple(self, simulated: Simulated) -> float:
         """The same with ``1 + D (r + a)`` plain steps a round: scoring several tokens as cheap as scoring one."""
@@ -195,9 +235,14 @@ class Costs:
 
 
 def costs(
-    target: Target, head: object = None, prompt: Sequence[int] | None = None, *, depths: Sequence[int] = (1, 2, 3, 4, 6, 8), count: int = 16,
+    target: Target,
+    head: object = None,
+    prompt: Sequence[int] | None = None,
+    *,
+    depths: Sequence[int] = (1, 2, 3, 4, 6, 8),
+    count: int = 16,
     repeats: int = 3,
-) -> Costs:  # fmt: skip
+) -> Costs:
     """Measure :class:`Costs` of a Kangaroo chain; everything takes turns.
 
     Args:
@@ -211,28 +256,45 @@ def costs(
         raise ValueError(f"depths must be integers >= 1, got {list(depths)}")
     own: dict[str, Any] = {} if head is None else {"head": head}
     # a threshold that is never missed, so that the test for it is paid for
-    chains = {d: make_method("kangaroo", target, gamma=d, eta=1e-9, **own) for d in dict.fromkeys(depths)}
+    chains = {
+        d: make_method("kangaroo", target, gamma=d, eta=1e-9, **own) for d in dict.fromkeys(depths)
+    }
     drafter = chains[depths[0]].drafter
     assert isinstance(drafter, KangarooDrafter)
     plain = make_method("ar", target)
     found: dict[Any, list[float]] = {}
     for _ in range(repeats):
-        found.setdefault("plain", []).append(_timed(target, ids, plain, count, max_new_tokens=count + 1)[1])
+        found.setdefault("plain", []).append(
+            step_seconds(target, ids, plain, count, max_new_tokens=count + 1)[1]
+        )
         for d, chain in chains.items():
-            found.setdefault(d, []).append(_timed(target, ids, chain, count, max_new_tokens=(count + 1) * (d + 1))[1])
+            found.setdefault(d, []).append(
+                step_seconds(target, ids, chain, count, max_new_tokens=(count + 1) * (d + 1))[1]
+            )
         # parts are never recorded as graphs: their share of a plain step that is not either
-        eager = found["plain"][-1] if target.device.type == "cpu" else _timed(target, ids, plain, count, max_new_tokens=count + 1, graphs=False)[1]
-        for name, seconds in zip(("shallow", "adapter"), _parts(target, drafter, ids, count), strict=True):
+        eager = (
+            found["plain"][-1]
+            if target.device.type == "cpu"
+            else step_seconds(target, ids, plain, count, max_new_tokens=count + 1, graphs=False)[1]
+        )
+        for name, seconds in zip(
+            ("shallow", "adapter"), _parts(target, drafter, ids, count), strict=True
+        ):
             found.setdefault(name, []).append(seconds * found["plain"][-1] / eager)
     each = {name: median(values) for name, values in found.items()}
     return Costs(each["plain"], each["shallow"], each["adapter"], {d: each[d] for d in chains})
 
 
 @torch.inference_mode()
-def _parts(target: Target, described: KangarooDrafter, ids: list[int], count: int) -> tuple[float, float]:
+def _parts(
+    target: Target, described: KangarooDrafter, ids: list[int], count: int
+) -> tuple[float, float]:
     """Median seconds of one token through the first layers, and through adapter, head and the choice of a token."""
     drafter = copy.copy(described)
-    state = target.open([ids], [drafter.limits.depth + 1], drafter.limits.nodes + 2, Sampling(0.0), (), drafter.features)
+    limits = drafter.limits
+    state = target.open(
+        [ids], [limits.depth + 1], limits.nodes + 2, Sampling(0.0), (), drafter.features
+    )
     drafter.open(state, target)
     drafter.states = []
     at = (state.known - 1)[:, None]

@@ -1,8 +1,14 @@
 """The cost model of drafting with a trained head: measured on a few trees, predicted for any.
 
-A round over a tree of n nodes costs ``t_target(n) + a + b P + c m``, with P passes of the head and m pairs fed to it below the text: of EAGLE the
-levels, and all nodes but the last level's; of Falcon a pass for k levels, and k pairs a block; of Medusa none. a, b, c >= 0 are a least-squares
-fit to whole rounds; acceptance by depth and rank is counted on one wide tree.
+A decoding step over a tree of n nodes costs ``t_target(n) + a + b P + c m``, with P passes of the
+head and m pairs fed to it below the text:
+
+- EAGLE: P is the number of levels, and m all nodes but the last level's.
+- Falcon: a pass makes k levels, and m is k pairs a block.
+- Medusa: P is the number of levels, and m is 0.
+
+a, b, c >= 0 are a least-squares fit to whole decoding steps. Acceptance by depth and rank is
+counted on one wide tree.
 """
 
 from __future__ import annotations
@@ -17,21 +23,33 @@ from scipy.optimize import nnls
 
 from specwb.analysis import expected_rounds, tree_reach
 from specwb.blocks import BlockTree
-from specwb.evaluation.cost import CostModel, _at, _Tally, _timed
+from specwb.evaluation.cost import AcceptanceTally, CostModel, seconds_at, step_seconds
+from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.tree import Tree
 
-# the tree that acceptance is counted on, and those that times are fitted to
 WIDE = {"medusa": (6, 4, 3), "eagle": (4, 3, 2, 1, 1, 1), "falcon": (4, 3, 2, 1, 1, 1)}
-FITTED = [(1,), (1, 1, 1), (1, 1, 1, 1, 1), (4,), (4, 2), (2, 2, 2), (4, 2, 2)]
+"""The wide tree of every method, on which acceptance is counted."""
+FIT_TREES = [(1,), (1, 1, 1), (1, 1, 1, 1, 1), (4,), (4, 2), (2, 2, 2), (4, 2, 2)]
+"""The trees whose times a, b and c are fitted to."""
 TURNS = 3
+"""Turns in which everything is timed."""
 
 
 @dataclass(frozen=True)
 class HeadCost:
-    """One head on one machine. kind: the method. target: as in :class:`CostModel`. opening: (target, head) seconds of prompt processing.
-    fit: seconds (a, b, c). rates: acceptance by depth and rank. prompts: how many they were counted on. k: levels a pass makes."""
+    """The cost model of one head on one machine.
+
+    Attributes:
+        kind: the method.
+        target: width -> seconds, as in :class:`CostModel`.
+        opening: (target, head) seconds of prompt processing.
+        fit: seconds (a, b, c).
+        rates: acceptance by depth and rank.
+        prompts: how many prompts acceptance was counted on.
+        k: levels that a pass makes.
+    """
 
     kind: str
     target: dict[int, float]
@@ -43,24 +61,38 @@ class HeadCost:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> HeadCost:
-        target = {int(n): s for n, s in saved["target"].items()}
-        return cls(saved["kind"], target, tuple(saved["opening"]), tuple(saved["fit"]), saved["rates"], saved["prompts"], saved["k"])
+        """Read a model from JSON that ``dataclasses.asdict`` was written as."""
+        return cls(
+            saved["kind"],
+            {int(n): seconds for n, seconds in saved["target"].items()},
+            tuple(saved["opening"]),
+            tuple(saved["fit"]),
+            saved["rates"],
+            saved["prompts"],
+            saved["k"],
+        )
 
     def reach(self, tree: Tree) -> list[float]:
+        """Return the probability that a step accepts at least d draft tokens, for d = 0, 1, .."""
         return tree_reach(self.rates, tree.host[0])
 
     def round_seconds(self, tree: Tree) -> float:
-        drafting = sum(seconds * count for seconds, count in zip(self.fit, _work(self.kind, tree, self.k), strict=True)) if tree.D else 0.0
-        return _at(self.target, tree.n) + drafting
+        """Predict the seconds of one decoding step."""
+        drafting = 0.0
+        if tree.D:
+            work = _work(self.kind, tree, self.k)
+            drafting = sum(seconds * count for seconds, count in zip(self.fit, work, strict=True))
+        return seconds_at(self.target, tree.n) + drafting
 
     def speedup(self, tree: Tree, tokens: int) -> float:
-        """Plain decoding's seconds for ``tokens`` new tokens over the tree's."""
+        """Predict plain decoding's seconds for ``tokens`` new tokens over the tree's."""
         plain = self.opening[0] + tokens * self.target[1]
-        return plain / (sum(self.opening) + expected_rounds(self.reach(tree), tokens) * self.round_seconds(tree))
+        steps = expected_rounds(self.reach(tree), tokens)
+        return plain / (sum(self.opening) + steps * self.round_seconds(tree))
 
 
 def _work(kind: str, tree: Tree, k: int) -> tuple[int, int, int]:
-    """1, passes, pairs fed below the text."""
+    """What a, b and c are multiplied by: 1, the passes, and the pairs fed below the text."""
     if kind == "medusa":
         return 1, tree.D, 0
     if kind == "falcon":
@@ -82,33 +114,88 @@ def calibrate_head(
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
 ) -> HeadCost:
-    """Measure what :class:`HeadCost` needs, on the prompts that ``model`` was calibrated on; ``model`` gives the target's side."""
-    say = progress or (lambda done, text: None)
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-    own: dict[str, Any] = {"head": head} if head is not None else {}
-    drafter = make_method(kind, target, **own, tree=(1,)).drafter
-    deepest, k = getattr(drafter, "deepest", len(WIDE[kind])), getattr(drafter, "k", 1)
-    wide = make_method(kind, target, **own, tree=WIDE[kind][:deepest])
-    # of blocks also chains of two and three passes and several blocks in the second: otherwise a pass and a pair cannot be told apart
-    shapes = [*FITTED, *([(1,) * 2 * k, (1,) * 3 * k, (2,) * (k + 1)] if k > 1 else [])]
-    made = [make_method(kind, target, **own, tree=ks) for ks in dict.fromkeys(shapes) if len(ks) <= deepest or k > 1]
+    """Measure what :class:`HeadCost` needs.
+
+    Args:
+        target: the target model.
+        kind: the method: medusa, eagle or falcon.
+        prompts: token ids, of the prompts that ``model`` was calibrated on.
+        model: gives the target's side.
+        head: the head; default the target's own.
+        max_new_tokens: for every prompt.
+        temperature: 0 is greedy.
+        rounds: how many decoding steps each time is a median of.
+        seed: of the sampling.
+        progress: called with (fraction done, text).
+    """
+    report = progress or (lambda done, text: None)
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    options: dict[str, Any] = {"head": head} if head is not None else {}
+
+    def build(tree: tuple[int, ...]) -> Method:
+        return make_method(kind, target, **options, tree=tree)
+
+    drafter = build((1,)).drafter
+    max_depth, k = getattr(drafter, "deepest", len(WIDE[kind])), getattr(drafter, "k", 1)
+    wide = build(WIDE[kind][:max_depth])
+    shapes = list(FIT_TREES)
+    if k > 1:
+        # Of blocks there are also chains of two and three passes, and several blocks in the second
+        # pass. Otherwise a pass and a pair cannot be told apart.
+        shapes += [(1,) * 2 * k, (1,) * 3 * k, (2,) * (k + 1)]
+    methods = [build(ks) for ks in dict.fromkeys(shapes) if len(ks) <= max_depth or k > 1]
     plain = make_method("ar", target)
+
     typical = sorted(prompts, key=len)[len(prompts) // 2]
-    runs = []
+    times = []
     for turn in range(TURNS):
-        say(turn / TURNS / 2, f"{kind}: rounds")
-        runs.append([_timed(target, typical, m, rounds, **settings) for m in (plain, *made)])
-    first, later = (np.median([[run[i] for run in turn] for turn in runs], axis=0) for i in (0, 1))
-    trees = [m.drafter.tree for m in made]
-    # against the target's cost at this same length of text: what plain decoding takes here over what it takes at the typical one
-    scale = later[0] / model.target[1]
-    extra = [later[i + 1] - scale * _at(model.target, tree.n) for i, tree in enumerate(trees)]
-    columns = np.array([_work(kind, tree, k) for tree in trees], dtype=float)
-    found = nnls(columns, np.array(extra))[0].tolist()  # none of them can be negative; a column of zeros gets none
-    opening = max(0.0, median(float(first[i] - later[i]) for i in range(1, len(first))) - float(first[0] - later[0]))
-    tally = _Tally(wide)
+        report(turn / TURNS / 2, f"{kind}: rounds")
+        times.append(
+            [step_seconds(target, typical, m, rounds, **settings) for m in (plain, *methods)]
+        )
+    first, later = np.median(times, axis=0).T  # of every method, the plain one first
+    fit = _fit(kind, k, [m.drafter.tree for m in methods], later, model.target)
+    first_steps = median(float(first[i] - later[i]) for i in range(1, len(first)))
+    opening = max(0.0, first_steps - float(first[0] - later[0]))
+
+    tally = AcceptanceTally(wide)
     for i, row in enumerate(prompts):
-        say(0.5 + i / len(prompts) / 2, f"{kind}: acceptance")
+        report(0.5 + i / len(prompts) / 2, f"{kind}: acceptance")
         tally.add(target, row, **settings)
-    ranks = [row[:width] for row, width in zip(tally.rates, wide.drafter.tree.widths, strict=True)]
-    return HeadCost(kind, model.target, (model.opening[0], opening), tuple(found), ranks, len(prompts), k)
+    widths = wide.drafter.tree.widths
+    return HeadCost(
+        kind=kind,
+        target=model.target,
+        opening=(model.opening[0], opening),
+        fit=fit,
+        rates=[row[:width] for row, width in zip(tally.rates, widths, strict=True)],
+        prompts=len(prompts),
+        k=k,
+    )
+
+
+def _fit(
+    kind: str, k: int, trees: list[Tree], seconds: np.ndarray, target: dict[int, float]
+) -> tuple[float, float, float]:
+    """Fit (a, b, c) to the seconds of decoding steps by least squares; none of them is negative.
+
+    Args:
+        kind: the method.
+        k: levels that a pass makes.
+        trees: the trees that were timed.
+        seconds: of a step of plain decoding, then of a step over every tree.
+        target: width -> seconds of the target at the typical length of text.
+    """
+    # The target's cost is taken at the length of text of these times: ``scale`` is what plain
+    # decoding takes here over what it takes at the typical length.
+    scale = seconds[0] / target[1]
+    drafting = [
+        s - scale * seconds_at(target, t.n) for s, t in zip(seconds[1:], trees, strict=True)
+    ]
+    work = np.array([_work(kind, tree, k) for tree in trees], dtype=float)
+    a, b, c = nnls(work, np.array(drafting))[0].tolist()  # a column of zeros gets 0
+    return a, b, c

@@ -1,4 +1,4 @@
-"""``specwb.check`` passes what is right and sees what is wrong."""
+"""``specwb.check`` passes right methods and sees what is wrong with others."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ class Repeat(specwb.Drafter):
     tree = specwb.Tree.chain(3)
 
     def propose(self, state, noise):
-        return self.candidates(state, state.tokens.gather(1, (state.known - 1)[:, None]).expand(-1, 3))
+        return self.candidates(
+            state, state.tokens.gather(1, (state.known - 1)[:, None]).expand(-1, 3)
+        )
 
 
 class Liar(Repeat):
-    """Says that its fixed tokens were drawn from a uniform q."""
+    """Claims that its fixed tokens were drawn from a uniform q."""
 
     def law(self, sampling):
         return specwb.Law.IID
@@ -35,11 +37,13 @@ class Liar(Repeat):
     def propose(self, state, noise):
         draft = super().propose(state, noise)
         q = torch.full((state.rows, 3, tiny.VOCABULARY), 1 / tiny.VOCABULARY)
-        return specwb.Draft(draft.tree, draft.tokens, draft.valid, specwb.Law.IID, q, torch.tensor([[0, 1, 2, -1]]))
+        return specwb.Draft(
+            draft.tree, draft.tokens, draft.valid, specwb.Law.IID, q, torch.tensor([[0, 1, 2, -1]])
+        )
 
 
 class Forgets(Repeat):
-    """Reads one position of the other rows: right for a row alone."""
+    """Reads one position of the other rows too, which is right only for a row alone."""
 
     def propose(self, state, noise):
         token = state.tokens[:, 0].sum() % tiny.VOCABULARY
@@ -53,7 +57,15 @@ def fixed(drafter, rule=None) -> specwb.Method:
 @cache
 def small() -> tuple[specwb.Target, specwb.Target]:
     """A vocabulary that the joint test takes whole, and a draft that is often wrong."""
-    model = tiny.build("llama", seed=5, spread=0.35, vocab_size=5, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    model = tiny.build(
+        "llama",
+        seed=5,
+        spread=0.35,
+        vocab_size=5,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+    )
     return specwb.load(model), specwb.load(tiny.perturbed(model, 0.4, 7))
 
 
@@ -62,7 +74,8 @@ SMALL = [[1, 4, 2], [0], [3, 3, 1, 2]]
 
 @pytest.mark.parametrize("spec", ["ar", "sps:gamma=2", "mcsd:tree=3-2", "mcsd:draw=with"])
 def test_methods_pass(spec):
-    method = specwb.method(spec, tiny.target(), **({} if spec == "ar" else {"draft": tiny.draft()}))
+    options = {} if spec == "ar" else {"draft": tiny.draft()}
+    method = specwb.method(spec, tiny.target(), **options)
     report = specwb.check(tiny.target(), method, PROMPTS, rows=ROWS)
     assert report.passed, report
     assert report.tokens == ROWS
@@ -70,14 +83,15 @@ def test_methods_pass(spec):
     assert report.joint.freedom > 20
     assert 0.05 < report.joint.sees < 0.3
     assert "passed" in str(report)
-    assert report.mean_tokens_per_round == pytest.approx(
-        specwb.decode(tiny.target(), PROMPTS, method, max_new_tokens=8, eos=()).mean_tokens_per_round
-    )
+    greedy = specwb.decode(tiny.target(), PROMPTS, method, max_new_tokens=8, eos=())
+    assert report.mean_tokens_per_round == pytest.approx(greedy.mean_tokens_per_round)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
-def test_the_law_is_the_one_at_the_temperature(temperature):
-    assert specwb.check(tiny.target(), fixed(Repeat()), PROMPTS, rows=ROWS, temperature=temperature).passed
+def test_the_distribution_is_the_one_at_the_temperature(temperature):
+    assert specwb.check(
+        tiny.target(), fixed(Repeat()), PROMPTS, rows=ROWS, temperature=temperature
+    ).passed
 
 
 def test_a_false_q_is_seen():
@@ -91,9 +105,9 @@ def test_a_false_q_is_seen():
 def test_controls_are_seen_and_right_rules_pass():
     """2,048 texts; the draft has other favourites than the target."""
     target, draft = small()
-    found = controls(target, SMALL[:2], rows=2048, draft=draft)
-    assert {row["rule"] for row in found if row["wrong"]} == {control.name for control in CONTROLS}
-    for row in found:
+    table = controls(target, SMALL[:2], rows=2048, draft=draft)
+    assert {row["rule"] for row in table if row["wrong"]} == {control.name for control in CONTROLS}
+    for row in table:
         if row["wrong"]:
             assert row["joint"].pvalue < 1e-4, row
             assert row["joint"].power > 0.8, row
@@ -101,7 +115,7 @@ def test_controls_are_seen_and_right_rules_pass():
             assert row["joint"].pvalue > 1e-4, row
 
 
-def test_the_transform_alone_is_blind_to_what_the_joint_test_sees():
+def test_the_transform_is_blind_to_a_fault_that_the_joint_test_sees():
     target, draft = small()
     method = specwb.method("mcsd:tree=3-2-1", target, draft=draft, rule=ReplacementForgotten)
     report = specwb.check(target, method, SMALL[:2], rows=512)
@@ -110,8 +124,8 @@ def test_the_transform_alone_is_blind_to_what_the_joint_test_sees():
     assert not report.passed
 
 
-def test_the_smallest_distance_is_seen_as_often_as_said():
-    """The worst deviation of a given total variation, in proportion to p, at the bound: 8 times in 10."""
+def test_the_smallest_distance_is_seen_eight_times_in_ten():
+    """The deviation is the worst one of a given total variation: in proportion to p."""
     rng = np.random.default_rng(0)
     p = np.full(28, 1 / 28)
     sees = Joint(0.0, 27, 1024).sees
@@ -119,25 +133,26 @@ def test_the_smallest_distance_is_seen_as_often_as_said():
     caught = 0
     for _ in range(400):
         counts = rng.multinomial(1024, off)
-        caught += Joint(float(((counts - 1024 * p) ** 2 / (1024 * p)).sum()), 27, 1024).pvalue < 1e-4
+        statistic = float(((counts - 1024 * p) ** 2 / (1024 * p)).sum())
+        caught += Joint(statistic, 27, 1024).pvalue < 1e-4
     assert 0.7 < caught / 400 < 0.9
 
 
 def test_beginnings_are_the_texts_and_their_probabilities():
     target, _ = small()
-    found = beginnings(target, [1, 4, 2], specwb.Sampling(1.0), 3)
-    assert len(found) == 125
-    assert sum(found.values()) == pytest.approx(1)
+    texts = beginnings(target, [1, 4, 2], specwb.Sampling(1.0), 3)
+    assert len(texts) == 125
+    assert sum(texts.values()) == pytest.approx(1)
     text = (3, 0, 1)
     p = tiny.forward(target.model, [1, 4, 2, *text]).double().softmax(-1)
-    assert found[text] == pytest.approx(float(p[2, 3] * p[3, 0] * p[4, 1]), rel=1e-5)
+    assert texts[text] == pytest.approx(float(p[2, 3] * p[3, 0] * p[4, 1]), rel=1e-5)
     assert len(beginnings(target, [1, 4, 2], specwb.Sampling(1.0, 2), 3)) == 8
     with pytest.raises(ValueError, match="more than 4096 texts"):
         specwb.check(tiny.target(), "ar", PROMPTS, top_k=0, rows=3)
 
 
-def test_what_rounding_decides_is_not_told_apart(monkeypatch):
-    """Two equal logits at the place where top_k cuts: their texts are one cell, whichever is written."""
+def test_texts_that_rounding_decides_on_are_not_told_apart(monkeypatch):
+    """Where two logits are equal at the rank where top_k cuts, their texts are one cell."""
     target, _ = small()
     copied = copy.deepcopy(target.model)
     with torch.no_grad():
@@ -156,7 +171,9 @@ def test_a_text_that_the_target_cannot_write_is_named():
         def node(self, p, q, tokens, ok, u):
             return super().node(p, q, tokens, ok, u)[0], torch.ones_like(p)
 
-    report = specwb.check(target, "sps:gamma=2", SMALL, draft=draft, rule=Anything, rows=60, top_k=2)
+    report = specwb.check(
+        target, "sps:gamma=2", SMALL, draft=draft, rule=Anything, rows=60, top_k=2
+    )
     assert report.joint.pvalue == 0
     assert "cannot write" in str(report)
 
@@ -168,10 +185,10 @@ def mcsd() -> specwb.Drafter:
 
 def test_a_wrong_greedy_text_is_seen(monkeypatch):
     method = specwb.method("sps", tiny.target(), draft=tiny.draft())
-    real = specwb.models.target.Target.score
+    original = specwb.models.target.Target.score
 
     def score(self, state, draft, *rest):
-        scores = real(self, state, draft, *rest)
+        scores = original(self, state, draft, *rest)
         if draft.tree.n > 1:  # not plain decoding
             scores.logits[:, 0, 3] += 100
         return scores
@@ -183,8 +200,10 @@ def test_a_wrong_greedy_text_is_seen(monkeypatch):
 
 
 def test_rows_that_look_at_each_other_are_seen():
-    """Fixed candidates of any origin keep the law; what differs is which text a seed gives."""
-    report = specwb.check(tiny.target(), fixed(Forgets()), PROMPTS, rows=30, max_new_tokens=40, temperature=0.7)
+    """Fixed candidates of any origin keep the distribution; the text of a seed differs."""
+    report = specwb.check(
+        tiny.target(), fixed(Forgets()), PROMPTS, rows=30, max_new_tokens=40, temperature=0.7
+    )
     assert report.greedy
     assert not report.batch
     assert not report.passed

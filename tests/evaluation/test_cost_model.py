@@ -1,4 +1,4 @@
-"""What is measured and predicted of a pair: counts by hand, and times that are put together as stated."""
+"""The cost model: counts by hand, and times that are put together as its formula says."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ import torch
 import specwb
 from specwb import analysis
 from specwb.evaluation import cost
-from specwb.evaluation.cost import CostError, CostModel, accepted_by_rank, calibrate, disorder, forward_seconds, in_order
+from specwb.evaluation.cost import (
+    CostError,
+    CostModel,
+    accepted_by_rank,
+    calibrate,
+    disorder,
+    forward_seconds,
+    in_order,
+)
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 
 
 def model(**changes) -> CostModel:
     settings = {
-        "target": {1: 1.0, 2: 1.5, 5: 3.0}, "draft": {1: 0.1, 2: 0.2, 4: 0.4}, "opening": (2.0, 0.5), "rest": 0.25,
-        "chain": [[0.5], [0.5], [0.5]], "tree": [[0.5, 0.25], [0.5, 0.25]],
-    }  # fmt: skip
+        "target": {1: 1.0, 2: 1.5, 5: 3.0},
+        "draft": {1: 0.1, 2: 0.2, 4: 0.4},
+        "opening": (2.0, 0.5),
+        "rest": 0.25,
+        "chain": [[0.5], [0.5], [0.5]],
+        "tree": [[0.5, 0.25], [0.5, 0.25]],
+    }
     return CostModel(**{**settings, **changes})
 
 
@@ -33,7 +45,8 @@ def test_round_seconds_by_hand():
     assert m.round_seconds(specwb.Tree.chain(0)) == 1
     assert m.round_seconds(specwb.Tree.chain(1)) == pytest.approx(1.5 + 0.2 + 0.25)
     assert m.round_seconds(specwb.Tree.chain(3)) == pytest.approx(2.5 + 0.2 + 0.1 + 0.1 + 0.75)
-    assert m.round_seconds(specwb.Tree.branching(2, 1)) == pytest.approx(3.0 + 0.2 + 0.2 + 0.5)  # five nodes; two are fed for the last level
+    # five nodes; two are fed for the last level
+    assert m.round_seconds(specwb.Tree.branching(2, 1)) == pytest.approx(3.0 + 0.2 + 0.2 + 0.5)
 
 
 def test_speedup_counts_prompts_and_whole_rounds():
@@ -47,28 +60,31 @@ def test_speedup_counts_prompts_and_whole_rounds():
 
 
 class Known(specwb.Drafter):
-    """A tree of the plain continuation at a chosen rank by depth, and of a token that is not it elsewhere."""
+    """Drafts the plain continuation at a chosen rank by depth, and a wrong token elsewhere."""
 
-    def __init__(self, ks: tuple[int, ...], ranks: tuple[int, ...], texts: dict[int, list[int]]) -> None:
+    def __init__(
+        self, ks: tuple[int, ...], ranks: tuple[int, ...], texts: dict[int, list[int]]
+    ) -> None:
         self.tree, self.ranks, self.texts = specwb.Tree.branching(*ks), ranks, texts
 
     def propose(self, state, noise):
         (row,) = state.tokens.tolist()
-        known = int(state.known[0])
-        whole = self.texts[row[0]]
+        length = int(state.known[0])
+        text = self.texts[row[0]]
         tokens, (_, *nodes) = [], range(self.tree.n)
         depth, rank = self.tree.depth[0].tolist(), self.tree.rank[0].tolist()
         for node in nodes:
-            right = whole[min(known + depth[node] - 1, len(whole) - 1)]
-            tokens.append(right if rank[node] == self.ranks[depth[node] - 1] else (right + 1 + rank[node]) % tiny.VOCABULARY)
+            right = text[min(length + depth[node] - 1, len(text) - 1)]
+            wrong = (right + 1 + rank[node]) % tiny.VOCABULARY
+            tokens.append(right if rank[node] == self.ranks[depth[node] - 1] else wrong)
         return self.candidates(state, torch.tensor([tokens]))
 
 
-def test_accepted_by_rank_counts_what_the_walk_took():
-    whole = {p[0]: p + list(tiny.plain("llama", tuple(p), 40)) for p in PROMPTS}
+def test_accepted_by_rank_counts_the_children_that_the_walk_took():
+    texts = {p[0]: p + list(tiny.plain("llama", tuple(p), 40)) for p in PROMPTS}
 
     def rates(ks, ranks):
-        method = specwb.Method("known", Known(ks, ranks, whole), None, specwb.Exactness.LOSSLESS)
+        method = specwb.Method("known", Known(ks, ranks, texts), None, specwb.Exactness.LOSSLESS)
         return accepted_by_rank(tiny.target(), PROMPTS, method, max_new_tokens=20)
 
     assert rates((2, 3), (1, 2)) == [[0, 1, 0], [0, 0, 1]]
@@ -77,14 +93,22 @@ def test_accepted_by_rank_counts_what_the_walk_took():
 
 
 def test_rates_reproduce_tau():
-    """Over rounds that no limit cuts, the sum of reach is the measured tau."""
-    settings = {"draft": tiny.draft("llama", 0.05), "gamma": 3, "temperature": 1.0, "max_new_tokens": 60, "seed": 1}
+    """Over decoding steps that no limit cuts, the sum of reach is the measured tau."""
+    settings = {
+        "draft": tiny.draft("llama", 0.05),
+        "gamma": 3,
+        "temperature": 1.0,
+        "max_new_tokens": 60,
+        "seed": 1,
+    }
     rates = accepted_by_rank(tiny.target(), PROMPTS, "sps", **settings)
     lengths = []
     for prompt in PROMPTS:
         lengths += specwb.decode(tiny.target(), prompt, "sps", **settings).accepted_lengths[0][:-1]
     assert 0.1 < rates[0][0] < 1
-    assert sum(analysis.reach([r[0] for r in rates])) == pytest.approx(1 + sum(lengths) / len(lengths))
+    assert sum(analysis.reach([r[0] for r in rates])) == pytest.approx(
+        1 + sum(lengths) / len(lengths)
+    )
 
 
 def test_forwards_take_time_and_more_tokens_more():
@@ -98,14 +122,24 @@ def test_forwards_take_time_and_more_tokens_more():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_calibrate(temperature):
-    made = calibrate(tiny.target(), tiny.draft(), PROMPTS, gamma=3, tree=(2, 2), max_new_tokens=16, temperature=temperature, rounds=4)
-    assert (len(made.chain), len(made.tree), len(made.tree[0])) == (3, 2, 2)
-    assert made.c > 0
-    assert all(a > b for a, b in pairwise(made.reach(specwb.Tree.chain(3))))
-    # scoring four tokens and drafting three costs no less than one token, whatever the machine did meanwhile
-    assert made.round_seconds(specwb.Tree.chain(3)) >= made.target[1]
-    assert list(made.target.values()) == sorted(made.target.values())
-    assert 0 < made.speedup(specwb.Tree.branching(2, 1), 20) < 4
+    m = calibrate(
+        tiny.target(),
+        tiny.draft(),
+        PROMPTS,
+        gamma=3,
+        tree=(2, 2),
+        max_new_tokens=16,
+        temperature=temperature,
+        rounds=4,
+    )
+    assert (len(m.chain), len(m.tree), len(m.tree[0])) == (3, 2, 2)
+    assert m.c > 0
+    assert all(a > b for a, b in pairwise(m.reach(specwb.Tree.chain(3))))
+    # scoring four tokens and drafting three costs no less than one token, whatever the machine did
+    # meanwhile
+    assert m.round_seconds(specwb.Tree.chain(3)) >= m.target[1]
+    assert list(m.target.values()) == sorted(m.target.values())
+    assert 0 < m.speedup(specwb.Tree.branching(2, 1), 20) < 4
 
 
 def test_times_in_order_by_hand():
@@ -113,7 +147,9 @@ def test_times_in_order_by_hand():
     # the means of neighbours out of order, also where one mean falls below the pool before it
     assert in_order({1: 2.0, 2: 1.0, 3: 3.0}) == {1: 1.5, 2: 1.5, 3: 3.0}
     assert in_order({1: 1.0, 2: 4.0, 3: 3.0, 4: 2.0}) == {1: 1.0, 2: 3.0, 3: 3.0, 4: 3.0}
-    assert in_order({1: 3.0, 2: 4.0, 3: 1.0, 4: 8.0}) == pytest.approx({1: 8 / 3, 2: 8 / 3, 3: 8 / 3, 4: 8.0})
+    assert in_order({1: 3.0, 2: 4.0, 3: 1.0, 4: 8.0}) == pytest.approx(
+        {1: 8 / 3, 2: 8 / 3, 3: 8 / 3, 4: 8.0}
+    )
     assert disorder({1: 2.0, 2: 1.0, 3: 3.0}) == 0.5
     assert disorder({1: 1.0, 2: 1.0}) == 0
     for bad in (float("nan"), float("inf"), 0.0, -1.0):
@@ -124,20 +160,32 @@ def test_times_in_order_by_hand():
 def test_times_in_order_are_the_nearest_ones():
     """Least squares: no other never-falling times of a fine grid are nearer."""
     seconds = {1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5}
-    found = in_order(seconds)
+    ordered = in_order(seconds)
     grid = [x / 4 for x in range(4, 13)]
 
     def distance(times):
         return sum((a - b) ** 2 for a, b in zip(times, seconds.values(), strict=True))
 
-    every = [(a, b, c, d) for a in grid for b in grid if b >= a for c in grid if c >= b for d in grid if d >= c]
-    assert distance(found.values()) <= min(map(distance, every))
+    every = [
+        (a, b, c, d)
+        for a in grid
+        for b in grid
+        if b >= a
+        for c in grid
+        if c >= b
+        for d in grid
+        if d >= c
+    ]
+    assert distance(ordered.values()) <= min(map(distance, every))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"target": {1: 1.0, 2: 0.5}}, "target: a step of more tokens is cheaper than one of fewer"),
+        (
+            {"target": {1: 1.0, 2: 0.5}},
+            "target: a step of more tokens is cheaper than one of fewer",
+        ),
         ({"draft": {1: 0.1, 2: 0.2, 4: 0.1}}, "draft: a step of more tokens is cheaper"),
         ({"target": {1: float("nan")}}, "finite and > 0, got nan for 1 tokens"),
         ({"opening": (-1.0, 0.0)}, "seconds of prompt processing must be finite and >= 0"),
@@ -156,57 +204,77 @@ WIDE, FALLING = {n: 1.0 + n / 10 for n in cost.WIDTHS}, {n: 2.0 - n / 20 for n i
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Forwards take what is said, turn by turn; the last one goes on. A round takes a second, of the chain as long as said."""
-    turns, asked = [], []
+    """``calibrate`` with times from a script instead of a clock.
+
+    Forwards take the seconds of the tables, one table a turn; the last table goes on. A decoding
+    step takes a second, with the chain ``chain`` seconds. Returned are the model and the turns.
+    """
+    turns, lengths = [], []
 
     def forwards(model, widths, prompt, rounds, repeats, temperature):
-        asked.append(len(prompt))
-        table = turns[min((len(asked) - 1) // 4, len(turns) - 1)]  # four tables a turn
+        lengths.append(len(prompt))
+        # four tables a turn
+        table = turns[min((len(lengths) - 1) // 4, len(turns) - 1)]
         return {n: table[n] for n in widths}
 
-    def timed(target, prompt, method, count, **settings):
-        return 3.0, timed.chain if method.key.startswith("sps") else 1.0
+    def steps(target, prompt, method, count, **settings):
+        return 3.0, steps.chain if method.key.startswith("sps") else 1.0
 
-    timed.chain = 5.0
+    steps.chain = 5.0
     monkeypatch.setattr(cost, "_forward_seconds", forwards)
-    monkeypatch.setattr(cost, "_timed", timed)
+    monkeypatch.setattr(cost, "step_seconds", steps)
 
     def run(*tables, chain=5.0):
-        turns[:], asked[:], timed.chain = tables, [], chain
-        made = calibrate(tiny.target(), tiny.draft(), PROMPTS[:1], gamma=3, tree=(2, 2), max_new_tokens=6, rounds=4)
-        return made, len(asked) // 4
+        turns[:], lengths[:], steps.chain = tables, [], chain
+        model = calibrate(
+            tiny.target(),
+            tiny.draft(),
+            PROMPTS[:1],
+            gamma=3,
+            tree=(2, 2),
+            max_new_tokens=6,
+            rounds=4,
+        )
+        return model, len(lengths) // 4
 
     return run
 
 
 def test_times_out_of_order_are_measured_again(scripted):
-    """One falling turn of three is no matter, two are outvoted by two more; what falls for good is put in order and said."""
+    """The median of three turns outvotes one falling turn, two more turns outvote two.
+
+    Times that always fall are put in order, and the model says so.
+    """
     assert scripted(WIDE)[1] == cost.TURNS
-    made, turns = scripted(FALLING, WIDE, WIDE)
-    assert (turns, made.doubts) == (cost.TURNS, ())
-    assert made.target == pytest.approx(WIDE)
-    made, turns = scripted(FALLING, FALLING, WIDE)
-    assert (turns, made.doubts) == (cost.TURNS + cost.AGAIN, ())
-    assert made.target == pytest.approx(WIDE)
-    made, turns = scripted(FALLING)
+    m, turns = scripted(FALLING, WIDE, WIDE)
+    assert (turns, m.doubts) == (cost.TURNS, ())
+    assert m.target == pytest.approx(WIDE)
+    m, turns = scripted(FALLING, FALLING, WIDE)
+    assert (turns, m.doubts) == (cost.TURNS + cost.AGAIN, ())
+    assert m.target == pytest.approx(WIDE)
+    m, turns = scripted(FALLING)
     assert turns == cost.TURNS + cost.AGAIN
-    assert len(set(made.target.values())) == 1
-    assert made.v(6) == 1.0
-    assert len(made.doubts) == 4
-    assert made.doubts[0].startswith("target, after 3 tokens: steps of more tokens took less time than steps of fewer")
+    assert len(set(m.target.values())) == 1
+    assert m.v(6) == 1.0
+    assert len(m.doubts) == 4
+    assert m.doubts[0].startswith(
+        "target, after 3 tokens: steps of more tokens took less time than steps of fewer"
+    )
     with pytest.raises(CostError, match="finite and > 0"):
         scripted(WIDE | {4: float("nan")})
 
 
-def test_a_round_cheaper_than_its_parts_costs_nothing_less_than_no_drafting(scripted):
-    made, _ = scripted(WIDE, chain=0.1)
-    assert made.rest == -made.draft[1]
-    assert made.round_seconds(specwb.Tree.chain(3)) >= made.target[1]
-    assert "took less than its parts" in made.doubts[0]
+def test_a_step_cheaper_than_its_parts_costs_no_less_than_one_without_drafting(scripted):
+    m, _ = scripted(WIDE, chain=0.1)
+    assert m.rest == -m.draft[1]
+    assert m.round_seconds(specwb.Tree.chain(3)) >= m.target[1]
+    assert "took less than its parts" in m.doubts[0]
     assert scripted(WIDE, chain=5.5)[0].doubts == ()
     assert scripted(WIDE)[0].opening == (pytest.approx(3 - WIDE[1]), pytest.approx(3 - WIDE[1]))
 
 
 def test_openings_are_never_negative(scripted, monkeypatch):
-    monkeypatch.setattr(cost, "_timed", lambda target, prompt, method, count, **settings: (0.1, 5.0))
+    monkeypatch.setattr(
+        cost, "step_seconds", lambda target, prompt, method, count, **settings: (0.1, 5.0)
+    )
     assert scripted(WIDE)[0].opening == (0.0, 0.0)
