@@ -1,7 +1,9 @@
-"""Which method, gamma or tree is fastest for a pair of models on this machine: predicted from a calibration, then measured side by side.
+"""Which method, gamma or tree is fastest for a pair of models on this machine.
 
-Questions are parted: of every category one in three calibrates, the others measure. The result is a plain dictionary, kept as JSON. A
-finished calibration in it is used again by the next run with the same arguments.
+Speedups are predicted from a calibration and then measured side by side. For that the questions are
+split: of every category one in three calibrates, the others measure. The result is a plain
+dictionary, kept as JSON. The next run with the same arguments uses a finished calibration in it
+again.
 """
 
 from __future__ import annotations
@@ -32,12 +34,20 @@ from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.tree import Tree
 
-GAMMA = 8  # longest chain
-WIDE = (4, 4, 4)  # the calibration's tree: no tree predicted is deeper or has more children a node
+GAMMA = 8
+"""Length of the longest chain."""
+WIDE = (4, 4, 4)
+"""The calibration's tree: no tree predicted is deeper or has more children a node."""
 TREES = [(2, 1), (2, 2), (3, 1, 1), (2, 2, 2), (4, 2), (4, 2, 2)]
+"""Trees drawn without replacement that are always measured, as children a node by level."""
 TOPS = [(2, 1), (2, 2), (3, 1, 1), (4, 2)]
+"""Trees of top tokens and one draw that are always measured."""
+ROUNDS = 24
+"""Decoding steps that each time of the calibration is a median of."""
 MISS = 0.15
 """A prediction further off than this is listed by name."""
+
+Progress = Callable[[float, str], None]
 
 
 class TuneError(SpecwbError, ValueError):
@@ -46,13 +56,21 @@ class TuneError(SpecwbError, ValueError):
 
 @dataclass(frozen=True)
 class Setting:
-    """One row: its spec, and what is predicted of it (nothing, where there is no tree)."""
+    """One row of the result.
+
+    Attributes:
+        spec: of the method.
+        family: the kind of method or tree.
+        tree: the tree that a speedup is predicted for; None where none is predicted.
+        top: whether children are the draft model's top tokens and one draw.
+        head: the method of a trained head, or "".
+    """
 
     spec: str
     family: str
     tree: Tree | None = None
     top: bool = False
-    head: str = ""  # of a trained head: its method
+    head: str = ""
 
 
 def tune(
@@ -66,123 +84,102 @@ def tune(
     seconds: float | None = None,
     seed: int = 0,
     path: Path | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Calibrate, predict, measure: the cost model's forecast of chains and trees beside what :func:`specwb.compare` then finds.
+    """Calibrate, predict and measure chains, trees and heads.
 
-    What is predicted is tokens/s over this engine's plain decoding (``ar``), as a ratio of totals, and it is judged by the same ratio
-    measured on the same prompts in one interleaved run. A ``speedup`` is over the fastest plain decoding of that run, this engine's or the
-    library's, and so is what is called best.
+    The cost model's forecast stands beside what :func:`specwb.compare` measures.
 
-    Trees are a few of different shapes and, of each kind, the one with the largest predicted speedup: for draws without
-    replacement of all trees (:func:`specwb.analysis.choose_tree`), for top tokens and one draw of those with equal numbers of children on a level.
+    What is predicted is tokens/s over this engine's plain decoding (``ar``), as a ratio of totals,
+    and it is judged by the same ratio measured on the same prompts in one interleaved run. A
+    ``speedup`` is over the fastest plain decoding of that run, this engine's or the library's, and
+    so is what is called best.
+
+    The trees are a few of different shapes and, of each kind, the one with the largest predicted
+    speedup. For draws without replacement that is the best of all trees
+    (:func:`specwb.analysis.choose_tree`), for top tokens and one draw the best of those with equal
+    numbers of children on a level.
 
     Args:
+        target: the target model.
         questions: of every category one in three calibrates, the others measure.
+        draft: the draft model, default the target's own.
+        temperature: 0 is greedy.
         nodes: of the largest tree, its root included, >= 2.
-        seconds: about how long acceptance is counted at most, and how long to measure at most; None is all prompts.
-        path: where the result is kept: read first, for a calibration made with the same arguments, and written when the calibration and
-            when the measurement is done.
+        max_new_tokens: for every prompt.
+        seconds: about how long to count acceptance at most, and how long to measure at most; None
+            takes all prompts.
+        seed: of the sampling.
+        path: where the result is kept. It is read first, for a calibration made with the same
+            arguments, and written when the calibration and when the measurement is done.
         progress: called with (fraction done, text).
-    Returns: arguments, device, models, versions, calibrated, rows (of each predicted and measured, over ar, and speedup, over the
-        reference), reference and machine (as :func:`specwb.compare` has them), median_error, misses, best, prompts measured, interrupted
-        (the measurement was, by Ctrl-C: what was measured until then counts), resumed.
+    Returns:
+        A dict with the keys
+
+        - arguments: also the models, device and versions.
+        - resumed: whether the calibration is from the file.
+        - calibrated, calibrated_heads: the cost models.
+        - rows: one a setting; predicted and measured are over ar, speedup over the reference.
+        - interrupted: whether Ctrl-C interrupted the measurement; what was measured until then
+          counts.
+        - reference, machine: as :func:`specwb.compare` has them.
+        - prompts: how many were calibrated and measured on.
+        - median_error: of the predictions.
+        - misses: the methods whose prediction is further off than ``MISS``.
+        - best: the fastest chain, tree and method.
     Raises:
-        ValueError: nodes < 2, too few questions, a file that is no result or cannot be written, or as :func:`specwb.compare`.
+        ValueError: nodes < 2, there are too few questions, the file is no result or cannot be
+            written, or as :func:`specwb.compare`.
     """
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
-        raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
-    Sampling(temperature)
-    room = target.context - max_new_tokens
-    if max_new_tokens < 1 or room < 1:
-        raise TuneError(
-            f"max_new_tokens must be >= 1 and leave room for a prompt in the context of {target.name!r} ({target.context}), got {max_new_tokens}"
-        )
-    if path is not None:  # before the minutes whose result it is to hold
+    room = _prompt_room(target, temperature, nodes, max_new_tokens)
+    if path is not None:  # before the minutes of work whose result it is to hold
         path = path.expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         report.check_path(path, "--out")
-    helper = draft_model(target, draft)
-    if path is not None:  # before minutes of work
-        path.parent.mkdir(parents=True, exist_ok=True)
-        report.check_path(path, "--out")
-    kinds = own_heads(target)
-    calibrating, measuring = part(questions)
+    draft = draft_model(target, draft)
+    head_hashes = target_heads(target)
+    calibrating, measuring = split_questions(questions)
     result: dict[str, Any] = {
         "arguments": {
             "target": describe(target),
-            "draft": describe(helper),
+            "draft": describe(draft),
             "device": describe_device(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
             "temperature": float(temperature),
             "nodes": nodes,
-            "heads": kinds,
+            "heads": head_hashes,
             "max_new_tokens": max_new_tokens,
             "seed": seed,
             "questions": [q.question_id for q in questions],
             "versions": versions(),
         },
     }
-    say = progress or (lambda done, text: None)
+    tell = progress or (lambda done, text: None)
     saved = _read(path)
-    result["resumed"] = bool(saved) and saved["arguments"] == json.loads(
-        json.dumps(result["arguments"])
-    )
-    heads: dict[str, HeadCost]
+    arguments = json.loads(json.dumps(result["arguments"]))
+    result["resumed"] = bool(saved) and saved["arguments"] == arguments
     if result["resumed"]:
         model = CostModel.from_json(saved["calibrated"])
-        heads = {
-            kind: HeadCost.from_json(found) for kind, found in saved["calibrated_heads"].items()
-        }
+        heads = {kind: HeadCost.from_json(cost) for kind, cost in saved["calibrated_heads"].items()}
     else:
         rows = [q.fit(target.tokenizer, room)[0] for q in calibrating]
-        tops = tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3}))
-        model = calibrate(
-            target,
-            helper,
-            rows,
-            gamma=min(GAMMA, nodes - 1),
-            tree=WIDE,
-            top=tops,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            rounds=24,
-            seed=seed,
-            seconds=seconds,
-            progress=lambda done, text: say(done / 4, f"calibrating, {text}"),
-        )
-        shared: dict[str, Any] = {
+        run: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
             "temperature": temperature,
-            "rounds": 24,
+            "rounds": ROUNDS,
             "seed": seed,
         }
-        heads = {
-            kind: calibrate_head(
-                target,
-                kind,
-                rows[: model.prompts],
-                model,
-                progress=partial(_told, say, i, len(kinds)),
-                **shared,
-            )
-            for i, kind in enumerate(kinds)
-        }
-    result["calibrated"], result["calibrated_heads"] = (
-        asdict(model),
-        {kind: asdict(found) for kind, found in heads.items()},
-    )
+        gamma = min(GAMMA, nodes - 1)
+        model = _calibrate(target, draft, rows, gamma, seconds, tell, run)
+        heads = _calibrate_heads(target, list(head_hashes), rows, model, tell, run)
+    result["calibrated"] = asdict(model)
+    result["calibrated_heads"] = {kind: asdict(cost) for kind, cost in heads.items()}
     chosen = settings(model, nodes, max_new_tokens, temperature, heads)
-    result["rows"] = [_predicted(model, s, max_new_tokens, heads) for s in chosen]
+    result["rows"] = [_prediction(model, s, max_new_tokens, heads) for s in chosen]
     _write(result, path)
 
-    built = {
-        s.spec: make_method(s.spec, target, draft=helper)
-        if s.tree and not s.head
-        else make_method(s.spec, target)
-        for s in chosen
-    }
-    used, result["interrupted"] = 0, False
+    built = {s.spec: _build(s, target, draft) for s in chosen}
+    measured_prompts, result["interrupted"] = 0, False
     try:
         frame = compare(
             target,
@@ -193,53 +190,111 @@ def tune(
             seconds=seconds,
             seed=seed,
             library=False,
-            progress=lambda done, text: say((1 + 2 * done) / 3, f"measuring, {text}"),
+            progress=lambda done, text: tell((1 + 2 * done) / 3, f"measuring, {text}"),
         )
-        used, result["interrupted"] = frame.attrs["prompts"], frame.attrs["interrupted"]
+        measured_prompts = frame.attrs["prompts"]
+        result["interrupted"] = frame.attrs["interrupted"]
         result |= {name: frame.attrs[name] for name in ("reference", "machine")}
-        _measured(result["rows"], frame.set_index("method"), built, result["reference"]["method"])
+        over = result["reference"]["method"]
+        _add_measurements(result["rows"], frame.set_index("method"), built, over)
     except KeyboardInterrupt:
         result["interrupted"] = True
-    result["prompts"] = {"calibrated": model.prompts, "measured": used}
-    errors = [abs(row["error"]) for row in result["rows"] if row.get("error") is not None]
-    result["median_error"] = round(median(errors), 4) if errors else None
-    result["misses"] = [
-        row["method"] for row in result["rows"] if abs(row.get("error") or 0) > MISS
-    ]
+    result["prompts"] = {"calibrated": model.prompts, "measured": measured_prompts}
+    errors = {
+        row["method"]: abs(row["error"]) for row in result["rows"] if row.get("error") is not None
+    }
+    result["median_error"] = round(median(errors.values()), 4) if errors else None
+    result["misses"] = [method for method, error in errors.items() if error > MISS]
     result["best"] = _best(result["rows"])
     _write(result, path)
     return result
 
 
-def _told(say: Callable[[float, str], None], i: int, count: int, done: float, text: str) -> None:
-    """Heads take the second half of a calibration's share."""
-    say(0.25 + (i + done) / count / 12, f"calibrating, {text}")
+def _prompt_room(target: Target, temperature: float, nodes: int, max_new_tokens: int) -> int:
+    """Check the numbers among the arguments; return how many tokens a prompt may have."""
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
+        raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
+    Sampling(temperature)  # raises where it is no temperature
+    room = target.context - max_new_tokens
+    if max_new_tokens < 1 or room < 1:
+        raise TuneError(
+            "max_new_tokens must be >= 1 and leave room for a prompt in the context of "
+            f"{target.name!r} ({target.context}), got {max_new_tokens}"
+        )
+    return room
 
 
-def part(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
-    """Of every category one in three, and the others: what calibrates and what is measured on.
+def _calibrate(
+    target: Target,
+    draft: Target,
+    rows: list[list[int]],
+    gamma: int,
+    seconds: float | None,
+    tell: Progress,
+    run: dict[str, Any],
+) -> CostModel:
+    """Calibrate the pair, in the first quarter of the progress; ``run``: how it decodes."""
+    top = tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3}))
+    return calibrate(
+        target,
+        draft,
+        rows,
+        gamma=gamma,
+        tree=WIDE,
+        top=top,
+        seconds=seconds,
+        progress=lambda done, text: tell(done / 4, f"calibrating, {text}"),
+        **run,
+    )
+
+
+def _calibrate_heads(
+    target: Target,
+    kinds: list[str],
+    rows: list[list[int]],
+    model: CostModel,
+    tell: Progress,
+    run: dict[str, Any],
+) -> dict[str, HeadCost]:
+    """Calibrate the trained heads, between a quarter and a third of the progress."""
+
+    def progress(i: int, done: float, text: str) -> None:
+        tell(0.25 + (i + done) / len(kinds) / 12, f"calibrating, {text}")
+
+    prompts = rows[: model.prompts]
+    return {
+        kind: calibrate_head(target, kind, prompts, model, progress=partial(progress, i), **run)
+        for i, kind in enumerate(kinds)
+    }
+
+
+def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+    """Split into the questions that calibrate, one in three of every category, and the others.
 
     Raises:
-        TuneError: fewer than two questions.
+        TuneError: there are fewer than two questions.
     """
     if len(questions) < 2:
         raise TuneError(
-            f"tune needs at least two prompts, one to calibrate and one to measure on; got {len(questions)}"
+            "tune needs at least two prompts, one to calibrate and one to measure on; "
+            f"got {len(questions)}"
         )
-    place: dict[str, int] = {}
-    ours: tuple[list[Question], list[Question]] = ([], [])
-    for q in interleave(list(questions)):
-        place[q.subtask] = place.get(q.subtask, -1) + 1
-        ours[place[q.subtask] % 3 > 0].append(q)
-    if not ours[1]:  # one question a category
-        ours[1].append(ours[0].pop())
-    return ours
+    counts: dict[str, int] = {}
+    calibrating: list[Question] = []
+    measuring: list[Question] = []
+    for question in interleave(list(questions)):
+        index = counts.get(question.subtask, 0)
+        counts[question.subtask] = index + 1
+        (calibrating if index % 3 == 0 else measuring).append(question)
+    if not measuring:  # there is one question a category
+        measuring.append(calibrating.pop())
+    return calibrating, measuring
 
 
-def own_heads(target: Target) -> dict[str, str]:
-    """The trained heads that lie beside the target, and their sha256."""
-    found = {kind: target.own_head(kind) for kind in HEADS}
-    return {kind: weights_hash(place) for kind, place in found.items() if place is not None}
+def target_heads(target: Target) -> dict[str, str]:
+    """Find the trained heads that lie beside the target; return method -> sha256."""
+    folders = {kind: target.own_head(kind) for kind in HEADS}
+    return {kind: weights_hash(folder) for kind, folder in folders.items() if folder is not None}
 
 
 def settings(
@@ -249,74 +304,97 @@ def settings(
     temperature: float,
     heads: dict[str, HeadCost] | None = None,
 ) -> list[Setting]:
-    """What is measured: chains, trees drawn without replacement, trees of top tokens and one draw (the same thing at T = 0), prompt lookup, and of
-    every trained head a few fixed trees and the one with the largest predicted speedup; dynamic trees of as many nodes, not predicted."""
-    found = [
-        Setting(f"sps:gamma={g}", "chain", Tree.chain(g))
-        for g in range(1, min(GAMMA, nodes - 1) + 1)
+    """List what is measured.
+
+    There are chains; trees drawn without replacement; trees of top tokens and one draw (at T = 0
+    they are the same trees); prompt lookup; and of every trained head a few fixed trees and the one
+    with the largest predicted speedup, and dynamic trees of as many nodes, which are not predicted.
+
+    Args:
+        model: the pair's cost model.
+        nodes: of the largest tree, its root included.
+        tokens: new tokens that speedups are predicted for.
+        temperature: 0 is greedy.
+        heads: the cost model of every trained head.
+    """
+    chosen = [
+        Setting(f"sps:gamma={gamma}", "chain", Tree.chain(gamma))
+        for gamma in range(1, min(GAMMA, nodes - 1) + 1)
     ]
+    chosen += _tree_settings(model, nodes, tokens)
+    for kind, cost in (heads or {}).items():
+        chosen += _head_settings(kind, cost, nodes)
+    return [*chosen, Setting("pld", "prompt lookup")]
 
-    def add(tree: Tree, top: bool) -> None:
-        shape = make_spec(tree, top)
-        if tree.n <= nodes and not tree.is_chain and shape not in {s.spec for s in found}:
-            found.append(Setting(shape, "top tree" if top else "tree", tree, top))
 
-    for ks in TREES:
-        add(Tree.branching(*ks), False)
+def _tree_settings(model: CostModel, nodes: int, tokens: int) -> list[Setting]:
+    """Trees of the draft model."""
+    trees = [(Tree.branching(*ks), False) for ks in TREES]
     best, _ = choose_tree(
         model.tree, lambda parents: model.round_seconds(Tree.parents(parents)), nodes
     )
-    add(Tree.parents(best), False)
+    trees.append((Tree.parents(best), False))
     if model.top:
-        for ks in TOPS:
-            add(Tree.branching(*ks), True)
-        wide = [
+        trees += [(Tree.branching(*ks), True) for ks in TOPS]
+        every_shape = [
             Tree.branching(*ks)
-            for d in range(1, len(WIDE) + 1)
-            for ks in product(range(1, max(model.top) + 1), repeat=d)
+            for depth in range(1, len(WIDE) + 1)
+            for ks in product(range(1, max(model.top) + 1), repeat=depth)
             if max(ks) > 1
         ]
-        fitting = [tree for tree in wide if tree.n <= nodes]
+        fitting = [tree for tree in every_shape if tree.n <= nodes]
         if fitting:
-            add(max(fitting, key=lambda tree: model.speedup(tree, tokens, top=True)), True)
-    for kind, cost in (heads or {}).items():
-        best, _ = choose_tree(
-            cost.rates, lambda parents, cost=cost: cost.round_seconds(Tree.parents(parents)), nodes
-        )  # type: ignore[misc]
-        trees = [Tree.chain(min(2, len(cost.rates))), Tree.branching(3, 2), Tree.parents(best)]
-        if cost.k > 1:  # a chain of two whole passes
-            trees.insert(1, Tree.chain(min(2 * cost.k, len(cost.rates))))
-        for tree in dict.fromkeys(tree.host for tree in trees if 1 < tree.n <= nodes):
-            shape = Tree(tree)
-            found.append(Setting(f"{kind}:tree={spell(shape)}", kind, shape, head=kind))
-        depth = Tree.parents(best).D
-        if kind == "eagle" and len(best) > depth + 1:  # a chain follows nothing
-            found.append(
-                Setting(
-                    f"eagle2:nodes={min(len(best), 5 + 16 * (depth - 1))},depth={depth},top=4",
-                    "eagle2",
-                )
-            )
-        passes = -(-depth // cost.k)
-        if kind == "falcon" and len(best) > cost.k * passes + 1:
-            made = sum(4**j for j in range(1, cost.k + 1)) * (1 + (passes - 1) * 4)
-            found.append(
-                Setting(
-                    f"falcon_dynamic:nodes={min(len(best), made + 1)},passes={passes},top=4,beams=4",
-                    "falcon_dynamic",
-                )
-            )
-    return [*found, Setting("pld", "prompt lookup")]
+            fastest = max(fitting, key=lambda tree: model.speedup(tree, tokens, top=True))
+            trees.append((fastest, True))
+    chosen: dict[str, Setting] = {}
+    for tree, top in trees:
+        if tree.n <= nodes and not tree.is_chain:
+            spec = make_spec(tree, top)
+            chosen.setdefault(spec, Setting(spec, "top tree" if top else "tree", tree, top))
+    return list(chosen.values())
+
+
+def _head_settings(kind: str, cost: HeadCost, nodes: int) -> list[Setting]:
+    """Trees of one trained head."""
+    best, _ = choose_tree(
+        cost.rates, lambda parents: cost.round_seconds(Tree.parents(parents)), nodes
+    )
+    trees = [Tree.chain(min(2, len(cost.rates))), Tree.branching(3, 2), Tree.parents(best)]
+    if cost.k > 1:  # a chain of two full passes
+        trees.insert(1, Tree.chain(min(2 * cost.k, len(cost.rates))))
+    chosen = []
+    for host in dict.fromkeys(tree.host for tree in trees if 1 < tree.n <= nodes):
+        tree = Tree(host)
+        chosen.append(Setting(f"{kind}:tree={spell(tree)}", kind, tree, head=kind))
+    depth = Tree.parents(best).D
+    if kind == "eagle" and len(best) > depth + 1:  # where the best tree is a chain, none is grown
+        count = min(len(best), 5 + 16 * (depth - 1))
+        chosen.append(Setting(f"eagle2:nodes={count},depth={depth},top=4", "eagle2"))
+    passes = -(-depth // cost.k)
+    if kind == "falcon" and len(best) > cost.k * passes + 1:
+        drafted = sum(4**j for j in range(1, cost.k + 1)) * (1 + (passes - 1) * 4)
+        count = min(len(best), drafted + 1)
+        spec = f"falcon_dynamic:nodes={count},passes={passes},top=4,beams=4"
+        chosen.append(Setting(spec, "falcon_dynamic"))
+    return chosen
 
 
 def make_spec(tree: Tree, top: bool) -> str:
-    """How ``mcsd`` is asked for this tree."""
+    """Write the spec of ``mcsd`` with this tree."""
     return f"mcsd:tree={spell(tree)}" + (",draw=top" if top else "")
 
 
-def _predicted(
+def _build(setting: Setting, target: Target, draft: Target) -> Method:
+    """Build a setting's method; chains and trees without a head take the draft model."""
+    if setting.tree and not setting.head:
+        return make_method(setting.spec, target, draft=draft)
+    return make_method(setting.spec, target)
+
+
+def _prediction(
     model: CostModel, setting: Setting, tokens: int, heads: dict[str, HeadCost]
 ) -> dict[str, Any]:
+    """A row of the result, before anything is measured."""
     row: dict[str, Any] = {
         "method": setting.spec,
         "family": setting.family,
@@ -324,74 +402,81 @@ def _predicted(
         "tau_predicted": None,
         "predicted": None,
     }
-    if setting.tree is not None and setting.head:
+    tree = setting.tree
+    if tree is None:
+        return row
+    if setting.head:
         cost = heads[setting.head]
-        found = sum(cost.reach(setting.tree)), cost.speedup(setting.tree, tokens)
-        row |= {
-            "nodes": setting.tree.n,
-            "tau_predicted": round(found[0], 4),
-            "predicted": round(found[1], 4),
-        }
-    elif setting.tree is not None:
-        row["nodes"] = setting.tree.n
-        row["tau_predicted"] = round(sum(model.reach(setting.tree, setting.top)), 4)
-        row["predicted"] = round(model.speedup(setting.tree, tokens, setting.top), 4)
-    return row
+        tau, speedup = sum(cost.reach(tree)), cost.speedup(tree, tokens)
+    else:
+        tau = sum(model.reach(tree, setting.top))
+        speedup = model.speedup(tree, tokens, setting.top)
+    return row | {
+        "nodes": tree.n,
+        "tau_predicted": round(tau, 4),
+        "predicted": round(speedup, 4),
+    }
 
 
-def _measured(rows: list[dict[str, Any]], frame: Any, built: dict[str, Method], over: str) -> None:
+def _add_measurements(
+    rows: list[dict[str, Any]], frame: Any, built: dict[str, Method], over: str
+) -> None:
+    """Put what was measured into the rows of the result."""
+    speeds = frame.tokens_per_second
     for row in rows:
-        found = frame.loc[built[row["method"]].key]
-        row["tau_measured"] = float(found.tau)
-        row["measured"] = round(float(found.tokens_per_second / frame.tokens_per_second["ar"]), 4)
-        row["speedup"] = round(float(found.tokens_per_second / frame.tokens_per_second[over]), 4)
-        row["error"] = (
-            None if row["predicted"] is None else round(row["predicted"] / row["measured"] - 1, 4)
-        )
+        measured = frame.loc[built[row["method"]].key]
+        row["tau_measured"] = float(measured.tau)
+        row["measured"] = round(float(measured.tokens_per_second / speeds["ar"]), 4)
+        row["speedup"] = round(float(measured.tokens_per_second / speeds[over]), 4)
+        row["error"] = None
+        if row["predicted"] is not None:
+            row["error"] = round(row["predicted"] / row["measured"] - 1, 4)
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest chain, tree and method by the speedup measured, or as predicted (over ar) where nothing was; ``ar`` where nothing is
-    faster than plain decoding."""
+    """The fastest chain, tree and method, by the speedup measured.
+
+    Where nothing was measured it is by the prediction (over ar). The method is ``ar`` where nothing
+    is faster than plain decoding.
+    """
     by = "speedup" if any("speedup" in row for row in rows) else "predicted"
 
     def fastest(*families: str) -> dict[str, Any] | None:
-        known = [row for row in rows if row["family"] in families and row.get(by) is not None]
-        return max(known, key=lambda row: row[by], default=None)
+        comparable = [row for row in rows if row["family"] in families and row.get(by) is not None]
+        return max(comparable, key=lambda row: row[by], default=None)
 
-    chain, tree, every = (
-        fastest("chain"),
-        fastest("tree", "top tree"),
-        fastest(*{row["family"] for row in rows}),
-    )
-    pays = every is not None and every[by] > 1
+    chain, tree = fastest("chain"), fastest("tree", "top tree")
+    method = fastest(*{row["family"] for row in rows})
+    if method is not None and method[by] <= 1:
+        method = None
     return {
         "by": "measured" if by == "speedup" else by,
         "gamma": chain and int(chain["method"].partition("=")[2]),
         "tree": tree and tree["method"],
-        "method": every["method"] if pays and every else "ar",
-        "speedup": every[by] if pays and every else 1.0,
+        "method": method["method"] if method else "ar",
+        "speedup": method[by] if method else 1.0,
     }
 
 
-# ------------------------------------------------------------------------------------------------------------------ files and words
+# ------------------------------------------------------------------------------ files and printing
 
 
 def default_path(target: Target, temperature: float) -> Path:
-    """``build/tune/<target>-<device>-T<temperature>.json``."""
+    """Return ``build/tune/<target>-<device>-T<temperature>.json``."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", target.name).strip("-.")
     return Path("build/tune") / f"{name}-{target.device.type}-T{temperature:g}.json"
 
 
 def _read(path: Path | None) -> dict[str, Any]:
+    """The arguments and the calibration in a file of results; empty where there is no file."""
     if path is None or not path.exists():
         return {}
     try:
         saved = from_json(path.read_bytes())
         CostModel.from_json(saved["calibrated"])
         heads = saved.get("calibrated_heads", {})
-        for found in heads.values():
-            HeadCost.from_json(found)
+        for cost in heads.values():
+            HeadCost.from_json(cost)
         return {
             "arguments": saved["arguments"],
             "calibrated": saved["calibrated"],
@@ -408,91 +493,104 @@ def _read(path: Path | None) -> dict[str, Any]:
 
 
 def _write(result: dict[str, Any], path: Path | None) -> None:
+    """Write the result, but for whether it was resumed."""
     if path is not None:
-        report.write(
-            json.dumps({k: v for k, v in result.items() if k != "resumed"}, indent=1) + "\n", path
-        )
+        document = {key: value for key, value in result.items() if key != "resumed"}
+        report.write(json.dumps(document, indent=1) + "\n", path)
 
 
 def cells(result: dict[str, Any]) -> list[dict[str, str]]:
-    """The table as it is printed: one row a setting, column -> text."""
+    """Make the table as it is printed: one row a setting, column -> text."""
 
     def text(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
     over = result.get("reference", {}).get("method")
-    return [
-        {
+    table = []
+    for row in result["rows"]:
+        line = {
             "setting": row["method"],
             "tau predicted": text(row["tau_predicted"], ".2f"),
             "tau measured": text(row.get("tau_measured"), ".2f"),
             "over ar predicted": text(row["predicted"], ".2f"),
             "over ar measured": text(row.get("measured"), ".2f"),
             "error": text(row.get("error"), "+.1%"),
-            **(
-                {f"speedup over {over}": text(row.get("speedup"), ".2f") + "x" * ("speedup" in row)}
-                if over
-                else {}
-            ),
         }
-        for row in result["rows"]
-    ]
+        if over:
+            speedup = text(row.get("speedup"), ".2f")
+            line[f"speedup over {over}"] = speedup + "x" * ("speedup" in row)
+        table.append(line)
+    return table
 
 
 def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
-    """What has to be known beside the table; ``options`` are added to the command that uses the result."""
-    a, model, best, prompts = (
-        result["arguments"],
-        CostModel.from_json(result["calibrated"]),
-        result["best"],
-        result["prompts"],
-    )
+    """List what has to be known beside the table, and last the command that uses the result.
+
+    Args:
+        result: what :func:`tune` returned.
+        options: of the command, added to it.
+    """
+    model, best = CostModel.from_json(result["calibrated"]), result["best"]
     reference = result.get("reference")
-    out = [
+    lines = [
         *(machine.notes(result["machine"]) if reference else []),
         *model.doubts,
         *([report.over(result)] if reference else []),
-        f"{a['device']}; target {a['target']}; draft {a['draft']}; {a['dtype']}, temperature {a['temperature']:g}",
-        f"calibrated on {prompts['calibrated']} prompts{' (taken from the file)' if result['resumed'] else ''}, measured on "
-        f"{prompts['measured']} others{', interrupted' if result['interrupted'] else ''}, {a['max_new_tokens']} new tokens; predicted and "
-        f"measured over ar ({report.PLAIN['ar']}), all ratios of total tokens/s in one interleaved run",
+        *_setting_notes(result),
+        *_calibration_notes(model, result.get("calibrated_heads", {})),
     ]
-    for side, table in model.contexts.items():
-        for length, seconds in table.items():
-            shown = ", ".join(
-                f"{n}: {1e3 * seconds[n]:.2f}" for n in (1, 2, 4, 9, 21) if n in seconds
-            )
-            out.append(f"{side}, ms to score n tokens after {length}: {shown}")
-    out.append(
-        f"c = {model.c:.3f}; acceptance by depth of a chain: "
-        + " ".join(f"{row[0]:.2f}" for row in model.chain)
-    )
-    out.append(
-        "acceptance by rank and depth without replacement: "
-        + "; ".join(" ".join(f"{x:.2f}" for x in row) for row in model.tree)
-    )
-    for kind, found in result.get("calibrated_heads", {}).items():
-        a, b, c = (1e3 * x for x in HeadCost.from_json(found).fit)
-        rates = "; ".join(" ".join(f"{x:.2f}" for x in row) for row in found["rates"])
-        out.append(
-            f"{kind}: drafting takes {a:.2f} ms + {b:.2f} a pass + {c:.2f} a pair; acceptance by rank and depth: {rates}"
-        )
     if result["median_error"] is not None:
         count = sum(row.get("error") is not None for row in result["rows"])
-        missed = f"; off by more than {MISS:.0%}: {', '.join(result['misses']) or 'none'}"
-        out.append(f"median error {result['median_error']:.1%} over {count} settings{missed}")
+        misses = ", ".join(result["misses"]) or "none"
+        lines.append(
+            f"median error {result['median_error']:.1%} over {count} settings; "
+            f"off by more than {MISS:.0%}: {misses}"
+        )
     over = reference["method"] if reference else "ar"
-    every = (
-        f"nothing is faster than {over}"
-        if best["method"] == "ar"
-        else f"of all {best['method']}, {best['speedup']:.2f}x over {over}"
-    )
-    out.append(f"best as {best['by']}: gamma {best['gamma']}; {best['tree'] or 'no tree'}; {every}")
-    command = [
-        "specwb",
-        "compare",
-        "--methods",
-        " ".join(dict.fromkeys(["ar", best["method"]])),
-        *options,
+    fastest = f"nothing is faster than {over}"
+    if best["method"] != "ar":
+        fastest = f"of all {best['method']}, {best['speedup']:.2f}x over {over}"
+    tree = best["tree"] or "no tree"
+    lines.append(f"best as {best['by']}: gamma {best['gamma']}; {tree}; {fastest}")
+    methods = " ".join(dict.fromkeys(["ar", best["method"]]))
+    return [*lines, shlex.join(["specwb", "compare", "--methods", methods, *options])]
+
+
+def _setting_notes(result: dict[str, Any]) -> list[str]:
+    """The notes on models, settings and prompts."""
+    arguments, prompts = result["arguments"], result["prompts"]
+    resumed = " (taken from the file)" if result["resumed"] else ""
+    interrupted = ", interrupted" if result["interrupted"] else ""
+    return [
+        f"{arguments['device']}; target {arguments['target']}; draft {arguments['draft']}; "
+        f"{arguments['dtype']}, temperature {arguments['temperature']:g}",
+        f"calibrated on {prompts['calibrated']} prompts{resumed}, "
+        f"measured on {prompts['measured']} others{interrupted}, "
+        f"{arguments['max_new_tokens']} new tokens; predicted and measured over ar "
+        f"({report.PLAIN['ar']}), all ratios of total tokens/s in one interleaved run",
     ]
-    return [*out, shlex.join(command)]
+
+
+def _calibration_notes(model: CostModel, heads: dict[str, Any]) -> list[str]:
+    """The notes on the calibrated times and acceptance rates."""
+
+    def by_rank(rates: list[list[float]]) -> str:
+        return "; ".join(" ".join(f"{rate:.2f}" for rate in row) for row in rates)
+
+    lines = []
+    for side, tables in model.contexts.items():
+        for length, seconds in tables.items():
+            times = ", ".join(
+                f"{n}: {1e3 * seconds[n]:.2f}" for n in (1, 2, 4, 9, 21) if n in seconds
+            )
+            lines.append(f"{side}, ms to score n tokens after {length}: {times}")
+    chain = " ".join(f"{row[0]:.2f}" for row in model.chain)
+    lines.append(f"c = {model.c:.3f}; acceptance by depth of a chain: {chain}")
+    lines.append(f"acceptance by rank and depth without replacement: {by_rank(model.tree)}")
+    for kind, saved in heads.items():
+        a, b, c = (1e3 * seconds for seconds in HeadCost.from_json(saved).fit)
+        lines.append(
+            f"{kind}: drafting takes {a:.2f} ms + {b:.2f} a pass + {c:.2f} a pair; "
+            f"acceptance by rank and depth: {by_rank(saved['rates'])}"
+        )
+    return lines

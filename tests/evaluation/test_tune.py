@@ -1,4 +1,4 @@
-"""Tuning: what is chosen, predicted and measured is put together as stated, kept, and taken up again."""
+"""Tuning: settings, predictions and measurements are put together as stated, kept and resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from specwb.methods import spell
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
-    """The calibration step takes as long every time: nothing is measured again because other tests run beside these."""
+    """The fixed step takes as long every time.
+
+    So nothing is measured again because other tests run beside these.
+    """
     monkeypatch.setattr(comparing, "one_step", lambda target: lambda: 1.0)
 
 
@@ -29,28 +32,38 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "far", "off"]
 
 
 def questions(*counts: int) -> list[Question]:
-    return [Question(100 * c + i, f"c{c}", (" ".join(WORDS[(i + c) % 5 :]),), "text") for c, n in enumerate(counts) for i in range(n)]
+    return [
+        Question(100 * c + i, f"c{c}", (" ".join(WORDS[(i + c) % 5 :]),), "text")
+        for c, n in enumerate(counts)
+        for i in range(n)
+    ]
 
 
 def model(**changes) -> CostModel:
     top = [[0.5, 0.25], [0.5, 0.25], [0.5, 0.25]]
-    made = {
-        "target": {1: 1.0, 2: 1.01, 32: 1.3}, "draft": {1: 0.01, 2: 0.01, 21: 0.02}, "opening": (2.0, 0.5), "rest": 0.01,
-        "chain": [[0.6]] * 8, "tree": [[0.6, 0.2, 0.1, 0.05]] * 3, "top": {2: top, 3: [[*r, 0.1] for r in top], 4: [[*r, 0.1, 0.05] for r in top]},
-        "contexts": {"target": {5: {1: 1.0}}, "draft": {5: {1: 0.01}}}, "prompts": 2,
-    }  # fmt: skip
-    return CostModel(**{**made, **changes})
+    settings = {
+        "target": {1: 1.0, 2: 1.01, 32: 1.3},
+        "draft": {1: 0.01, 2: 0.01, 21: 0.02},
+        "opening": (2.0, 0.5),
+        "rest": 0.01,
+        "chain": [[0.6]] * 8,
+        "tree": [[0.6, 0.2, 0.1, 0.05]] * 3,
+        "top": {2: top, 3: [[*r, 0.1] for r in top], 4: [[*r, 0.1, 0.05] for r in top]},
+        "contexts": {"target": {5: {1: 1.0}}, "draft": {5: {1: 0.01}}},
+        "prompts": 2,
+    }
+    return CostModel(**{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
 def pair():
-    target, draft = specwb.load(tiny.build("llama", seed=2), tokenizer=tiny.tokenizer([*WORDS, *(f"w{i}" for i in range(54))])), tiny.draft()
-    return target, draft
+    tokenizer = tiny.tokenizer([*WORDS, *(f"w{i}" for i in range(54))])
+    return specwb.load(tiny.build("llama", seed=2), tokenizer=tokenizer), tiny.draft()
 
 
 @pytest.fixture
-def calibrated(monkeypatch):
-    """Counts the calibrations; each gives the same model."""
+def calibrations(monkeypatch):
+    """The calibrations that were made; each gives the same model."""
     calls = []
 
     def calibrate(target, draft, rows, **settings):
@@ -63,14 +76,14 @@ def calibrated(monkeypatch):
 
 
 def test_one_question_in_three_of_every_category_calibrates():
-    ours = questions(6, 3, 1)
-    calibrating, measuring = tuning.part(ours)
+    every = questions(6, 3, 1)
+    calibrating, measuring = tuning.split_questions(every)
     assert {q.question_id for q in calibrating} == {0, 3, 100, 200}
-    assert {q.question_id for q in calibrating} | {q.question_id for q in measuring} == {q.question_id for q in ours}
-    assert len(calibrating) + len(measuring) == len(ours)
-    assert [len(half) for half in tuning.part(questions(1, 1))] == [1, 1]
+    assert {q.question_id for q in [*calibrating, *measuring]} == {q.question_id for q in every}
+    assert len(calibrating) + len(measuring) == len(every)
+    assert [len(half) for half in tuning.split_questions(questions(1, 1))] == [1, 1]
     with pytest.raises(tuning.TuneError, match="at least two prompts"):
-        tuning.part(questions(1))
+        tuning.split_questions(questions(1))
 
 
 def test_settings_stay_in_the_budget_and_hold_the_best_trees():
@@ -82,12 +95,16 @@ def test_settings_stay_in_the_budget_and_hold_the_best_trees():
         assert chosen[-1].spec == "pld"
         assert {tree.D for tree in trees if tree.is_chain} == set(range(1, min(8, nodes - 1) + 1))
         # every tree is built back from its spec
-        assert [specwb.method(s.spec, tiny.target(), draft=tiny.draft()).drafter.tree.host for s in chosen if s.tree] == [t.host for t in trees]
-    # at a flat cost a tree drawn without replacement is better than the fixed ones, and the best one is there
+        specs = [s.spec for s in chosen if s.tree]
+        built = [specwb.method(spec, tiny.target(), draft=tiny.draft()) for spec in specs]
+        assert [method.drafter.tree.host for method in built] == [tree.host for tree in trees]
+    # at a flat cost a tree drawn without replacement is better than the fixed ones, and the best
+    # one is there
     m = model()
     best = max((s for s in chosen if s.family == "tree"), key=lambda s: m.speedup(s.tree, 64))
     assert tuple(map(int, spell(best.tree).replace("-", ".").split("."))) not in tuning.TREES
-    assert {s.family for s in tuning.settings(model(top={}), 32, 64, 0.0)} == {"chain", "tree", "prompt lookup"}
+    families = {s.family for s in tuning.settings(model(top={}), 32, 64, 0.0)}
+    assert families == {"chain", "tree", "prompt lookup"}
 
 
 def test_rates_of_top_trees_go_by_the_number_of_children():
@@ -101,30 +118,44 @@ def test_rates_of_top_trees_go_by_the_number_of_children():
 
 
 @pytest.mark.slow
-def test_a_run_is_kept_and_taken_up_again(pair, calibrated, tmp_path, monkeypatch):
+def test_a_run_is_kept_and_resumed(pair, calibrations, tmp_path, monkeypatch):
     target, draft = pair
     frames, compare = [], tuning.compare
-    monkeypatch.setattr(tuning, "compare", lambda *args, **kwargs: frames.append(compare(*args, **kwargs)) or frames[-1])
-    path, told = tmp_path / "deep" / "out.json", []
+    monkeypatch.setattr(
+        tuning,
+        "compare",
+        lambda *args, **kwargs: frames.append(compare(*args, **kwargs)) or frames[-1],
+    )
+    path, fractions = tmp_path / "deep" / "out.json", []
     settings = {"draft": draft, "temperature": 1.0, "nodes": 7, "max_new_tokens": 6, "path": path}
-    first = tuning.tune(target, questions(3, 3), **settings, progress=lambda done, text: told.append(done))
-    assert [n for n, _ in calibrated] == [2]
-    assert calibrated[0][1]["gamma"] == 6
-    assert told == sorted(told)
-    assert 0 < told[0] < 1 / 3 < told[-1] <= 1
+    first = tuning.tune(
+        target, questions(3, 3), **settings, progress=lambda done, text: fractions.append(done)
+    )
+    assert [n for n, _ in calibrations] == [2]
+    assert calibrations[0][1]["gamma"] == 6
+    assert fractions == sorted(fractions)
+    assert 0 < fractions[0] < 1 / 3 < fractions[-1] <= 1
     assert first["prompts"] == {"calibrated": 2, "measured": 4}
     assert not first["interrupted"]
     assert not first["resumed"]
     rows = {row["method"]: row for row in first["rows"]}
     predicted = {name: row["predicted"] for name, row in rows.items()}
-    assert predicted["sps:gamma=2"] == pytest.approx(model().speedup(specwb.Tree.chain(2), 6), abs=1e-4)
-    assert predicted["mcsd:tree=2-2,draw=top"] == pytest.approx(model().speedup(specwb.Tree.branching(2, 2), 6, top=True), abs=1e-4)
+    assert predicted["sps:gamma=2"] == pytest.approx(
+        model().speedup(specwb.Tree.chain(2), 6), abs=1e-4
+    )
+    assert predicted["mcsd:tree=2-2,draw=top"] == pytest.approx(
+        model().speedup(specwb.Tree.branching(2, 2), 6, top=True), abs=1e-4
+    )
     assert predicted["pld"] is None is rows["pld"]["error"]
     for row in first["rows"]:
         assert row["measured"] > 0
         assert row["tau_measured"] >= 1
-        assert row["error"] is None or row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1, abs=1e-3)
-    assert set(first["misses"]) == {name for name, row in rows.items() if abs(row["error"] or 0) > 0.15}
+        assert row["error"] is None or row["error"] == pytest.approx(
+            row["predicted"] / row["measured"] - 1, abs=1e-3
+        )
+    assert set(first["misses"]) == {
+        name for name, row in rows.items() if abs(row["error"] or 0) > 0.15
+    }
     speed = frames[0].set_index("method").tokens_per_second
     assert rows["pld"]["measured"] == pytest.approx(speed["pld"] / speed["ar"], abs=1e-3)
     over = first["reference"]["method"]
@@ -133,22 +164,29 @@ def test_a_run_is_kept_and_taken_up_again(pair, calibrated, tmp_path, monkeypatc
     assert any(f"speedup is over {over}" in line for line in tuning.notes(first))
     assert any(line.startswith("machine: ") for line in tuning.notes(first))
     assert tuning.cells(first)[0][f"speedup over {over}"].endswith("x")
-    assert rows["sps:gamma=4"]["measured"] == pytest.approx(speed["sps"] / speed["ar"], abs=1e-3)  # the default, under its own name
+    # gamma 4 is the default, under its own name
+    assert rows["sps:gamma=4"]["measured"] == pytest.approx(speed["sps"] / speed["ar"], abs=1e-3)
     saved = json.loads(path.read_text())
     assert saved["median_error"] == first["median_error"]
     assert "resumed" not in saved
 
     again = tuning.tune(target, questions(3, 3), **settings)
     assert again["resumed"]
-    assert len(calibrated) == 1
+    assert len(calibrations) == 1
     assert {row["method"]: row["predicted"] for row in again["rows"]} == predicted
     tuning.tune(target, questions(3, 3), **{**settings, "seed": 1})
-    assert len(calibrated) == 2  # other arguments, another calibration
+    assert len(calibrations) == 2  # other arguments, another calibration
 
 
-def test_an_interruption_keeps_what_there_is(pair, calibrated, tmp_path, monkeypatch):
+def test_an_interruption_keeps_the_predictions(pair, calibrations, tmp_path, monkeypatch):
     target, draft = pair
-    settings = {"draft": draft, "temperature": 1.0, "nodes": 4, "max_new_tokens": 4, "path": tmp_path / "out.json"}
+    settings = {
+        "draft": draft,
+        "temperature": 1.0,
+        "nodes": 4,
+        "max_new_tokens": 4,
+        "path": tmp_path / "out.json",
+    }
 
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
@@ -163,27 +201,70 @@ def test_an_interruption_keeps_what_there_is(pair, calibrated, tmp_path, monkeyp
     assert all("measured" not in row for row in result["rows"])
     assert any("best as predicted" in line for line in tuning.notes(result))
     assert {cell["over ar measured"] for cell in tuning.cells(result)} == {"-"}
-    assert not any(name.startswith("speedup") for name in tuning.cells(result)[0])  # nothing is known of the library's
+    # nothing is known of the library's plain decoding
+    assert not any(name.startswith("speedup") for name in tuning.cells(result)[0])
     assert tuning.tune(target, questions(3), **settings)["resumed"]
-    assert len(calibrated) == 1
+    assert len(calibrations) == 1
 
 
 def test_best():
     rows = [
-        {"method": "sps:gamma=2", "family": "chain", "predicted": 1.5, "measured": 1.3, "speedup": 1.1},
-        {"method": "sps:gamma=3", "family": "chain", "predicted": 1.2, "measured": 1.4, "speedup": 1.2},
-        {"method": "mcsd:tree=2", "family": "tree", "predicted": 2.0, "measured": 1.35, "speedup": 1.15},
-        {"method": "pld", "family": "prompt lookup", "predicted": None, "measured": 1.5, "speedup": 1.3},
+        {
+            "method": "sps:gamma=2",
+            "family": "chain",
+            "predicted": 1.5,
+            "measured": 1.3,
+            "speedup": 1.1,
+        },
+        {
+            "method": "sps:gamma=3",
+            "family": "chain",
+            "predicted": 1.2,
+            "measured": 1.4,
+            "speedup": 1.2,
+        },
+        {
+            "method": "mcsd:tree=2",
+            "family": "tree",
+            "predicted": 2.0,
+            "measured": 1.35,
+            "speedup": 1.15,
+        },
+        {
+            "method": "pld",
+            "family": "prompt lookup",
+            "predicted": None,
+            "measured": 1.5,
+            "speedup": 1.3,
+        },
     ]
-    assert tuning._best(rows) == {"by": "measured", "gamma": 3, "tree": "mcsd:tree=2", "method": "pld", "speedup": 1.3}
+    assert tuning._best(rows) == {
+        "by": "measured",
+        "gamma": 3,
+        "tree": "mcsd:tree=2",
+        "method": "pld",
+        "speedup": 1.3,
+    }
     for row in rows:
         del row["measured"], row["speedup"]
-    assert tuning._best(rows) == {"by": "predicted", "gamma": 2, "tree": "mcsd:tree=2", "method": "mcsd:tree=2", "speedup": 2.0}
+    assert tuning._best(rows) == {
+        "by": "predicted",
+        "gamma": 2,
+        "tree": "mcsd:tree=2",
+        "method": "mcsd:tree=2",
+        "speedup": 2.0,
+    }
     slow = [{**rows[0], "measured": 1.1, "speedup": 0.9}]  # faster than ar, not than the library
-    assert tuning._best(slow) == {"by": "measured", "gamma": 2, "tree": None, "method": "ar", "speedup": 1.0}
+    assert tuning._best(slow) == {
+        "by": "measured",
+        "gamma": 2,
+        "tree": None,
+        "method": "ar",
+        "speedup": 1.0,
+    }
 
 
-def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
+def test_bad_input_comes_before_work(pair, calibrations, tmp_path):
     target, draft = pair
     other = tmp_path / "other.json"
     for text in ("{", "[1]", '{"rows": []}', '{"arguments": {}, "calibrated": {"target": 3}}'):
@@ -192,7 +273,9 @@ def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
             tuning.tune(target, questions(3), draft=draft, path=other)
     falling = asdict(model()) | {"target": {1: 2.0, 2: 1.0}}
     other.write_text(json.dumps({"arguments": {}, "calibrated": falling}))
-    with pytest.raises(tuning.TuneError, match=r"cannot be used \(target: a step of more tokens is cheaper"):
+    with pytest.raises(
+        tuning.TuneError, match=r"cannot be used \(target: a step of more tokens is cheaper"
+    ):
         tuning.tune(target, questions(3), draft=draft, path=other)
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match="is a folder"):
@@ -207,31 +290,64 @@ def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
             tuning.tune(target, questions(3), draft=draft, **changes)
     with pytest.raises(specwb.MethodError, match="has no draft model of its own"):
         tuning.tune(target, questions(3))
-    assert not calibrated
+    assert not calibrations
 
 
 @pytest.mark.slow
 def test_command_line(pair, monkeypatch, capsys, tmp_path):
-    """The whole thing, calibration included, on tiny models."""
+    """The command with everything, calibration included, on tiny models."""
     target, draft = pair
     file, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
-    lines = [{"question_id": q.question_id, "category": q.category, "turns": list(q.turns), "format": "text"} for q in questions(3)]
+    lines = [
+        {
+            "question_id": q.question_id,
+            "category": q.category,
+            "turns": list(q.turns),
+            "format": "text",
+        }
+        for q in questions(3)
+    ]
     file.write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(specwb, "load", lambda name, **options: target)
     monkeypatch.setattr(target, "draft", draft)
-    options = ["--prompts", str(file), "--temperature", "1", "--nodes", "6", "--max-new-tokens", "8", "--out", str(out)]
+    options = [
+        "--prompts",
+        str(file),
+        "--temperature",
+        "1",
+        "--nodes",
+        "6",
+        "--max-new-tokens",
+        "8",
+        "--out",
+        str(out),
+    ]
     code, text, err = call(monkeypatch, capsys, "tune", *options)
     assert code == 0, err
     assert all(
-        word in text for word in ("predicted", "over ar", "sps:gamma=5", "mcsd:tree=2-1,draw=top", "pld", "median error", "calibrated on 1 prompts")
+        word in text
+        for word in (
+            "predicted",
+            "over ar",
+            "sps:gamma=5",
+            "mcsd:tree=2-1,draw=top",
+            "pld",
+            "median error",
+            "calibrated on 1 prompts",
+        )
     )
     assert "specwb compare --methods" in text.splitlines()[-2]
     assert f"--prompts {file} --temperature 1" in text.splitlines()[-2]
     saved = json.loads(out.read_text())
     assert len([row for row in saved["rows"] if row["predicted"]]) >= 8
-    assert set(saved["calibrated"]["contexts"]["target"]) == {str(len(questions(3)[0].ids(target.tokenizer))), str(512 - 24 - 1 - 32)}
+    assert set(saved["calibrated"]["contexts"]["target"]) == {
+        str(len(questions(3)[0].ids(target.tokenizer))),
+        str(512 - 24 - 1 - 32),
+    }
 
-    monkeypatch.setattr(tuning, "compare", lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        tuning, "compare", lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     code, text, _ = call(monkeypatch, capsys, "tune", *options)
     assert code == 130
     assert "taken from the file" in text
@@ -248,7 +364,13 @@ def test_command_line(pair, monkeypatch, capsys, tmp_path):
     ],
 )
 def test_command_line_refuses(monkeypatch, capsys, arguments, message):
-    monkeypatch.setattr(specwb, "load", lambda name, **options: SimpleNamespace(name="x", device=SimpleNamespace(type="cpu"), context=512))
+    monkeypatch.setattr(
+        specwb,
+        "load",
+        lambda name, **options: SimpleNamespace(
+            name="x", device=SimpleNamespace(type="cpu"), context=512
+        ),
+    )
     code, out, err = call(monkeypatch, capsys, "tune", *arguments)
     assert code == 2
     assert not out
@@ -256,25 +378,38 @@ def test_command_line_refuses(monkeypatch, capsys, arguments, message):
     assert len(err.strip().splitlines()) == 1
 
 
-def test_what_drafting_is_charged_for():
-    """Passes and pairs fed below the text, by hand; Falcon's as the drafter itself counts them."""
+def test_passes_and_pairs_of_drafting():
+    """They are counted by hand; Falcon's as the drafter itself counts them."""
     tree = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])  # 3 nodes, 3, 1
     assert head_cost._work("medusa", tree, 1) == (1, 3, 0)
     assert head_cost._work("eagle", tree, 1) == (1, 3, 6)  # all but the last level, children or not
-    assert head_cost._work("falcon", tree, 2) == (1, 2, 2)  # one block: the path to the only node of depth 3
+    # one block: the path to the only node of depth 3
+    assert head_cost._work("falcon", tree, 2) == (1, 2, 2)
     assert head_cost._work("falcon", tree, 3) == (1, 1, 0)
     assert head_cost._work("falcon", specwb.Tree.branching(2, 2, 1), 2) == (1, 2, 8)
-    cost = head_cost.HeadCost("falcon", {1: 1.0, 8: 1.0}, (0.0, 0.0), (0.5, 0.25, 0.125), [[0.5]], 1, 2)
+    cost = head_cost.HeadCost(
+        "falcon", {1: 1.0, 8: 1.0}, (0.0, 0.0), (0.5, 0.25, 0.125), [[0.5]], 1, 2
+    )
     assert cost.round_seconds(tree) == 1.0 + 0.5 + 2 * 0.25 + 2 * 0.125
     assert head_cost.HeadCost.from_json(json.loads(json.dumps(asdict(cost)))) == cost
 
 
-def test_a_place_that_cannot_be_written_comes_before_the_calibration(pair, calibrated, tmp_path):
-    """The default place too: it was looked at only where it was given."""
+def test_a_path_that_cannot_be_written_is_refused_before_the_calibration(
+    pair, calibrations, tmp_path
+):
+    """So is the default path; it once was checked only where it was named."""
     (tmp_path / "file").write_text("")
     with pytest.raises((ValueError, OSError), match="file"):
-        tuning.tune(pair[0], questions(6), draft=pair[1], max_new_tokens=4, path=tmp_path / "file" / "tune" / "x.json")
+        tuning.tune(
+            pair[0],
+            questions(6),
+            draft=pair[1],
+            max_new_tokens=4,
+            path=tmp_path / "file" / "tune" / "x.json",
+        )
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match=r"--out: .*folder is a folder"):
-        tuning.tune(pair[0], questions(6), draft=pair[1], max_new_tokens=4, path=tmp_path / "folder")
-    assert calibrated == []
+        tuning.tune(
+            pair[0], questions(6), draft=pair[1], max_new_tokens=4, path=tmp_path / "folder"
+        )
+    assert calibrations == []
