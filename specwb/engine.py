@@ -21,8 +21,8 @@ from specwb.inputs import (
     as_int,
     eos_ids,
     is_many,
-    plain,
     read_prompts,
+    to_python,
     token_rows,
 )
 from specwb.methods import Method
@@ -185,7 +185,6 @@ class Decoding:
         state, target, drafter = self.state, self.target, self.drafter
         if self.clock:
             self.clock.start()
-        self.noise.look(state.known)
         known = state.known.clone()
         draft = checked(drafter.propose(state, self.noise), drafter, state)
         self._lap("draft")
@@ -383,7 +382,7 @@ def _check_target(target: object) -> None:
 
 def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:
     """How many tokens each row may write."""
-    several = plain(max_new_tokens) if is_many(max_new_tokens) else [max_new_tokens] * rows
+    several = to_python(max_new_tokens) if is_many(max_new_tokens) else [max_new_tokens] * rows
     budgets = [as_int(one) for one in several]
     if len(budgets) != rows or any(one is None or one < 1 for one in budgets):
         wanted = "max_new_tokens must be an integer >= 1, one for all or one a prompt"

@@ -1,4 +1,4 @@
-"""What a caller hands over, checked in one place and made plain: numbers, ids and prompts."""
+"""What a caller passes in (numbers, token ids, prompts), checked and brought into plain Python."""
 
 from __future__ import annotations
 
@@ -33,23 +33,37 @@ def integer(
     high: int | None = None,
     kind: type[ValueError] = ValueError,
 ) -> int:
-    """A whole number in ``low..high``: an int, or one number of an integer type of numpy or torch.
+    """Returns ``value`` as an int and checks that it lies in ``low..high``.
+
+    Args:
+        name: what the value is, for the message.
+        value: an int, or one number of an integer type of numpy or torch.
+        low, high: the bounds, both included; None is no bound.
+        kind: the exception that is raised.
 
     Raises:
-        kind: anything else. A bool is no number here, and a float is none even where it is whole.
+        kind: anything else. A bool is no number here, and a float is none even where it is an
+            integer.
     """
     number = as_int(value)
-    if number is None or (low is not None and number < low) or (high is not None and number > high):
+    too_low = number is not None and low is not None and number < low
+    too_high = number is not None and high is not None and number > high
+    if number is None or too_low or too_high:
         bounds = f" >= {low}" if high is None else f" in {low}..{high}"
         raise kind(f"{name} must be an integer{'' if low is None else bounds}, got {value!r}")
     return number
 
 
 def real(name: str, value: object, kind: type[ValueError] = ValueError) -> float:
-    """A number that is not NaN, as a float; of numpy and torch too.
+    """Returns ``value``, a number of Python, numpy or torch that is not NaN, as a float.
+
+    Args:
+        name: what the value is, for the message.
+        value: the number.
+        kind: the exception that is raised.
 
     Raises:
-        kind: anything else; a bool or a text that looks like a number is none.
+        kind: anything else. A bool is no number, and neither is a text that looks like one.
     """
     number = value.item() if isinstance(value, Tensor | np.ndarray) and value.ndim == 0 else value
     if isinstance(number, bool | np.bool_) or not isinstance(number, numbers.Real):
@@ -60,7 +74,7 @@ def real(name: str, value: object, kind: type[ValueError] = ValueError) -> float
 
 
 def as_int(value: object) -> int | None:
-    """The int that a value is, None where it is no single whole number."""
+    """Returns the int that ``value`` is, or None where it is not one integer."""
     if type(value) is int:
         return value
     if isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) is torch.bool:
@@ -73,138 +87,160 @@ def as_int(value: object) -> int | None:
         return None
 
 
-def plain(values: Any) -> Any:
-    """Lists of a tensor or array, or of something inside one; everything else as it is."""
+def to_python(values: Any) -> Any:
+    """Returns a tensor or an array as Python lists or numbers, and everything else as it is."""
     return values.tolist() if isinstance(values, Tensor | np.ndarray) else values
 
 
 def is_many(value: object) -> bool:
-    """Is this a sequence of things: no text, no bytes, no mapping, no single number."""
+    """Says whether ``value`` is a sequence of things: no text, bytes, mapping or single number."""
     if isinstance(value, Tensor | np.ndarray):
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
 def eos_ids(eos: object, vocabulary: int, source: str = "eos") -> list[int]:
-    """Ids that end a row, from one id or several.
+    """Returns the ids that end a row as a list.
+
+    Args:
+        eos: one id, or several.
+        vocabulary: the number of tokens; ids are below it.
+        source: where the ids come from, for the message.
 
     Raises:
-        ValueError: something that is no id of the vocabulary, which would never end a row.
+        ValueError: something that is no id of the vocabulary, and so would never end a row.
     """
     if isinstance(eos, set | frozenset):
         eos = list(eos)
-    found = []
-    for one in plain(eos) if is_many(eos) else [eos]:
-        number = as_int(one)
+    ids = []
+    for value in to_python(eos) if is_many(eos) else [eos]:
+        number = as_int(value)
         if number is None or not 0 <= number < vocabulary:
-            raise ValueError(f"{source} must be token ids in 0..{vocabulary - 1}, got {one!r}")
-        found.append(number)
-    return found
+            raise ValueError(f"{source} must be token ids in 0..{vocabulary - 1}, got {value!r}")
+        ids.append(number)
+    return ids
 
 
 def token_rows(target: Target, prompts: Prompts) -> list[list[int]]:
-    """Token ids of every row, see :func:`read_prompts`."""
+    """Returns the token ids of every row; see :func:`read_prompts`."""
     return read_prompts(target, prompts)[0]
 
 
 def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], bool]:
-    """Token ids of every row, and whether it was one prompt and not a batch.
+    """Returns the token ids of every row, and whether ``prompts`` was one prompt and not a batch.
 
-    A prompt is a text, token ids (a list, tensor or array), or a chat: a list of messages
-    ``{"role": .., "content": ..}``, put through the target's chat template up to where the
-    assistant goes on. What a tokenizer returned is taken as its ``input_ids`` where its
-    ``attention_mask`` is 1, so that padding on either side is dropped.
+    Args:
+        target: the model they are for; its tokenizer is used for texts and chats.
+        prompts: one prompt or a batch of them. A prompt is a text, token ids (a list, tensor or
+            array), or a chat: a list of messages ``{"role": .., "content": ..}``, which the
+            target's chat template turns into text up to where the assistant goes on. What a
+            tokenizer returned is taken as its ``input_ids`` where its ``attention_mask`` is 1, so
+            that padding on either side is dropped.
 
     Raises:
         PromptError: no prompt or an empty one; ids that are no integers or outside the vocabulary;
             text or chat without a tokenizer or template; a mask with holes.
     """
     single = False
-    many: Any
+    batch: Any
     if isinstance(prompts, Mapping):
-        single = "input_ids" not in prompts or not _nested(prompts["input_ids"])
-        many = [prompts] if single else _masked("prompts", prompts)
+        single = "input_ids" not in prompts or not _is_nested(prompts["input_ids"])
+        batch = [prompts] if single else _without_padding("prompts", prompts)
     elif isinstance(prompts, str):
-        single, many = True, [prompts]
+        single, batch = True, [prompts]
     elif is_many(prompts):
-        many = plain(prompts)
-        if not len(many):
+        values = to_python(prompts)
+        if not len(values):
             raise PromptError("no prompt was given")
-        whole = isinstance(many[0], str | bytes | Mapping) or is_many(many[0])
-        single = _is_message(many[0]) or not whole
-        many = [many] if single else many
+        first = values[0]
+        is_id = not (isinstance(first, str | bytes | Mapping) or is_many(first))
+        single = is_id or _is_message(first)
+        batch = [values] if single else values
     else:
-        known = "a text, token ids, chat messages, a list of these, or what a tokenizer returned"
-        raise PromptError(f"prompts must be {known}; got {type(prompts).__name__}")
-    if not len(many):
+        forms = "a text, token ids, chat messages, a list of these, or what a tokenizer returned"
+        raise PromptError(f"prompts must be {forms}; got {type(prompts).__name__}")
+    if not len(batch):
         raise PromptError("no prompt was given")
-    rows = [_row(target, f"prompt {i}", prompt) for i, prompt in enumerate(many)]
+    rows = [_row_ids(target, f"prompt {i}", prompt) for i, prompt in enumerate(batch)]
     return rows, single
 
 
-def _row(target: Target, name: str, prompt: Any) -> list[int]:
-    """Token ids of one prompt."""
+def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
+    """Returns the token ids of one prompt; ``name`` is what messages call it."""
     if isinstance(prompt, str):
-        ids = encode(target.tokenizer, prompt, name)
+        values = encode(target.tokenizer, prompt, name)
     elif isinstance(prompt, Mapping):
         if "input_ids" not in prompt:
             keys = ", ".join(map(repr, prompt))
-            chat_hint = "; a chat is a list of messages" if _is_message(prompt) else ""
-            raise PromptError(f"{name} is a dict without 'input_ids', its keys: {keys}{chat_hint}")
-        ids = _masked(name, {key: [plain(x)] for key, x in prompt.items() if key in _READ})[0]
+            hint = "; a chat is a list of messages" if _is_message(prompt) else ""
+            raise PromptError(f"{name} is a dict without 'input_ids', its keys: {keys}{hint}")
+        one_row = {key: [to_python(x)] for key, x in prompt.items() if key in _ENCODING_KEYS}
+        values = _without_padding(name, one_row)[0]
     elif is_many(prompt) and len(prompt) and isinstance(prompt[0], Mapping):
-        ids = chat(target.tokenizer, prompt, name)
+        values = chat(target.tokenizer, prompt, name)
     elif is_many(prompt):
-        ids = plain(prompt)
+        values = to_python(prompt)
     else:
         raise PromptError(f"{name} must be text, token ids or messages, got {prompt!r}")
-    if not len(ids):
+    if not len(values):
         raise PromptError(f"{name} is empty; it needs at least one token")
-    found = [as_int(x) for x in ids]
-    if None in found:
-        wrong = ids[found.index(None)]
+    ids = [as_int(x) for x in values]
+    if None in ids:
+        wrong = values[ids.index(None)]
         raise PromptError(f"{name}: token ids are integers, got {type(wrong).__name__} {wrong!r}")
-    if min(found) < 0 or max(found) >= target.vocabulary:  # type: ignore[type-var,operator]
+    if min(ids) < 0 or max(ids) >= target.vocabulary:  # type: ignore[type-var,operator]
         raise PromptError(f"{name} has token ids outside 0..{target.vocabulary - 1}")
-    return found  # type: ignore[return-value]
+    return ids  # type: ignore[return-value]
 
 
-_READ = ("input_ids", "attention_mask")
+_ENCODING_KEYS = ("input_ids", "attention_mask")  # of what a tokenizer returns, what is read
 
 
 def _is_message(value: object) -> bool:
     return isinstance(value, Mapping) and "role" in value
 
 
-def _nested(ids: object) -> bool:
-    """Several rows of ids, not one."""
-    ids = plain(ids)
+def _is_nested(ids: object) -> bool:
+    """Says whether these are several rows of ids and not one."""
+    ids = to_python(ids)
     return is_many(ids) and bool(len(ids)) and is_many(ids[0])  # type: ignore[arg-type,index]
 
 
-def _masked(name: str, encoding: Mapping[str, Any]) -> list[list]:
-    """The rows of a tokenizer's answer without their padding."""
-    rows, mask = plain(encoding["input_ids"]), plain(encoding.get("attention_mask"))
-    if mask is None:
+def _without_padding(name: str, encoding: Mapping[str, Any]) -> list[list]:
+    """Returns the rows of what a tokenizer returned without their padding."""
+    rows = to_python(encoding["input_ids"])
+    masks = to_python(encoding.get("attention_mask"))
+    if masks is None:
         return list(rows)
-    if len(mask) != len(rows):
-        raise PromptError(f"{name}: attention_mask has {len(mask)} rows, input_ids {len(rows)}")
-    out = []
-    for i, (row, seen) in enumerate(zip(rows, mask, strict=True)):
-        row, seen = plain(row), plain(seen)
-        inside = [j for j, x in enumerate(seen) if x]
-        whole = len(row) == len(seen) and all(x in (0, 1) for x in seen)
-        if not whole or (inside and inside[-1] - inside[0] + 1 != len(inside)):
+    if len(masks) != len(rows):
+        raise PromptError(f"{name}: attention_mask has {len(masks)} rows, input_ids {len(rows)}")
+    texts = []
+    for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
+        row, mask = to_python(row), to_python(mask)
+        inside = [j for j, x in enumerate(mask) if x]
+        fits = len(row) == len(mask) and all(x in (0, 1) for x in mask)
+        has_holes = bool(inside) and inside[-1] - inside[0] + 1 != len(inside)
+        if not fits or has_holes:
             raise PromptError(
                 f"{name}: row {i} of attention_mask must be 1 at the tokens of a text and 0 at "
-                f"padding before or after it, as long as its ids; got {seen}"
+                f"padding before or after it, as long as its ids; got {mask}"
             )
-        out.append([row[j] for j in inside])
-    return out
+        texts.append([row[j] for j in inside])
+    return texts
 
 
 def encode(tokenizer: Any, text: str, name: str = "prompt", special: bool = True) -> list[int]:
-    """Token ids of a text. Raises PromptError where there is no tokenizer or it is not Unicode."""
+    """Returns the token ids of a text.
+
+    Args:
+        tokenizer: the target's, None where it has none.
+        text: the text.
+        name: what messages call it.
+        special: whether the tokenizer adds its special tokens.
+
+    Raises:
+        PromptError: there is no tokenizer, or the text is not Unicode.
+    """
     if tokenizer is None:
         missing = "prompts are text but the target was loaded without a tokenizer"
         raise PromptError(f"{missing}; pass token ids or a tokenizer")
@@ -218,26 +254,32 @@ def encode(tokenizer: Any, text: str, name: str = "prompt", special: bool = True
 
 
 def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
-    """Token ids of a chat up to where the assistant goes on; a last message of the assistant's own
-    is gone on with.
+    """Returns the token ids of a chat up to where the assistant goes on.
+
+    Where the last message is the assistant's, that message is continued.
+
+    Args:
+        tokenizer: the target's; it must have a chat template.
+        messages: dicts with ``role`` and ``content``.
+        name: what messages of errors call the chat.
 
     Raises:
         PromptError: no tokenizer, no chat template, or one that fails for these messages.
     """
     if not getattr(tokenizer, "chat_template", None):
-        what = "tokenizer was given" if tokenizer is None else "target has a chat template"
-        raise PromptError(f"{name} is a chat, but no {what}; give its text or token ids")
+        missing = "tokenizer was given" if tokenizer is None else "target has a chat template"
+        raise PromptError(f"{name} is a chat, but no {missing}; give its text or token ids")
     for message in messages:  # a template writes nothing at all for what is missing
         if not _is_message(message) or not ("content" in message or "tool_calls" in message):
-            says = "every message of a chat is a dict with 'role' and 'content'"
-            raise PromptError(f"{name}: {says}, got {message!r}")
-    begun = messages[-1]["role"] == "assistant"
+            expected = "every message of a chat is a dict with 'role' and 'content'"
+            raise PromptError(f"{name}: {expected}, got {message!r}")
+    continued = messages[-1]["role"] == "assistant"
     try:
         text = tokenizer.apply_chat_template(
             list(messages),
             tokenize=False,
-            add_generation_prompt=not begun,
-            continue_final_message=begun,
+            add_generation_prompt=not continued,
+            continue_final_message=continued,
         )
     except Exception as error:  # a template is a program of its own: it may raise anything
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]

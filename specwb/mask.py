@@ -1,4 +1,8 @@
-"""Who sees whom, as additive float masks. Every query sees at least itself."""
+"""Attention masks: floats that are added to the scores.
+
+They are 0 where a query sees a slot, and the lowest finite number where it does not. Every query
+sees at least itself.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +12,88 @@ from torch import Tensor
 from specwb.tree import Tree
 
 
-def tree_mask(tree: Tree, known: Tensor, horizon: int, dtype: torch.dtype) -> Tensor:
-    """``[B, n, horizon - 1 + n]``: each node sees the committed slots below known - 1 and its ancestors and itself."""
-    return table_mask(tree.table(dtype), known, horizon)
+def tree_mask(tree: Tree, length: Tensor, horizon: int, dtype: torch.dtype) -> Tensor:
+    """Lets each node of a draft tree see the committed slots, its ancestors and itself.
+
+    The committed slots are those below ``length - 1``, where the tree's root lies.
+
+    Args:
+        tree: the tree, of n nodes.
+        length: ``[B]``, the rows' sequence lengths.
+        horizon: the host's upper bound of ``length``.
+        dtype: the mask's type.
+
+    Returns:
+        ``[B, n, horizon - 1 + n]``.
+    """
+    return table_mask(tree.table(dtype), length, horizon)
 
 
-def table_mask(table: Tensor, known: Tensor, horizon: int) -> Tensor:
-    """``[B, n, horizon - 1 + n]`` from ``table [R, n, n + 2]``: what each of n nodes at slots known - 1, known, .. sees of the committed slots below
-    them, of the n, and of what lies beyond."""
+def table_mask(table: Tensor, length: Tensor, horizon: int) -> Tensor:
+    """Spreads a table of who sees whom over the slots that each row has.
+
+    Args:
+        table: ``[R, n, n + 2]``. For each of the n nodes, which lie at the slots ``length - 1``,
+            ``length`` and so on: what it sees of the committed slots below them (column 0), of the
+            n nodes, and of what lies beyond (the last column). R is 1, one table for all rows,
+            or B.
+        length: ``[B]``, the rows' sequence lengths.
+        horizon: the host's upper bound of ``length``.
+
+    Returns:
+        ``[B, n, horizon - 1 + n]``.
+    """
     n = table.shape[1]
     extent = horizon - 1 + n
-    relative = torch.arange(extent, device=known.device) - (known[:, None] - 1)
+    relative = torch.arange(extent, device=length.device) - (length[:, None] - 1)
     column = relative.clamp_(-1, n).add_(1)
     if len(table) == 1:
-        return table[0].index_select(1, column.flatten()).view(n, len(known), extent).transpose(0, 1)
+        columns = table[0].index_select(1, column.flatten())
+        return columns.view(n, len(length), extent).transpose(0, 1)
     return table.gather(2, column[:, None].expand(-1, n, -1))
 
 
 def sight_mask(ends: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
-    """``[B, m, extent]``: each of m queries sees the slots up to ``ends [B,m]``."""
+    """Lets each of m queries see the slots from 0 up to its own end.
+
+    Args:
+        ends: ``[B, m]``, the last slot that each query sees.
+        extent: how many slots there are.
+        dtype: the mask's type.
+
+    Returns:
+        ``[B, m, extent]``.
+    """
     hidden = torch.arange(extent, device=ends.device) > ends[:, :, None]
-    return torch.zeros(hidden.shape, dtype=dtype, device=ends.device).masked_fill_(hidden, torch.finfo(dtype).min)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=ends.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min)
 
 
 def block_ends(positions: Tensor, last: Tensor, k: int, align: str) -> Tensor:
-    """Where the block of k that each place is in ends, for ``last`` the last place there is: ``right``, counted backwards from it; ``left``, forwards
-    from place 0, the last block being cut."""
+    """Returns where the block of k positions ends that each position lies in.
+
+    Args:
+        positions: the positions, of any shape.
+        last: the last position there is.
+        k: the length of a block.
+        align: ``right`` counts blocks backwards from ``last``; ``left`` counts them forwards from
+            position 0, and the last block is cut short.
+    """
     if align == "left":
-        return torch.minimum((positions // k) * k + k - 1, last.expand_as(positions)).maximum(positions)
+        block_end = (positions // k) * k + k - 1
+        return torch.minimum(block_end, last.expand_as(positions)).maximum(positions)
     return last - (last - positions).div(k, rounding_mode="floor") * k
 
 
 def causal_mask(positions: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
-    """``[B, m, extent]``: a query at position i sees slots 0..i."""
+    """Lets a query at position i see the slots 0..i.
+
+    Args:
+        positions: ``[B, m]``.
+        extent: how many slots there are.
+        dtype: the mask's type.
+
+    Returns:
+        ``[B, m, extent]``.
+    """
     return sight_mask(positions, extent, dtype)

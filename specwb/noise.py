@@ -1,7 +1,9 @@
-"""Uniforms as a pure function of (row seed, stream, position, index): Philox-4x32-10 in torch integers.
+"""Uniform random numbers as a pure function of (row seed, stream, position, index).
 
-The same on every device, and for a row alone or in a batch. Streams keep drafting, acceptance and closing draws apart,
-because a verifier that reuses the drafter's noise is not lossless.
+They are the words of Philox-4x32-10, computed in torch integers, so that they are the same on
+every device, and the same for a row alone and for that row in a batch. Drafting, acceptance and the
+bonus token each draw from a stream of their own, because a verifier that reuses the drafter's noise
+is not lossless.
 
 A uniform is one 32-bit word. So each boundary of a CDF is off by up to 2^-33, a draw from V tokens
 by up to (V - 1) 2^-33 in total variation (1.8e-5 at V = 151,936), a test by up to 2^-33: theorem
@@ -15,117 +17,185 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specwb.inputs import as_int, is_many, plain
+from specwb.inputs import as_int, is_many, to_python
 
-DRAFT, ACCEPT, CLOSE, SEED = 0, 1, 2, 3
+DRAFT, ACCEPT, CLOSE, SEED = 0, 1, 2, 3  # the streams
 
-_M0, _M1, _W0, _W1, _LOW = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85, 0xFFFFFFFF
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57  # Philox' multipliers
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85  # what its key grows by in every turn
+_LOW = 0xFFFFFFFF
 
 
-def _low32(a: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of the 64-bit product of 32-bit values (int64 wraps, the bits are right)."""
-    product = a * m
+def _multiply(a: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of the 64-bit product of 32-bit values.
+
+    The product is int64, which wraps around; its bits are right all the same.
+    """
+    product = a * factor
     return (product >> 32) & _LOW, product & _LOW
 
 
 def philox(key: Tensor, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
-    """``[..., 4]`` 32-bit words (int64) of Philox-4x32-10 with counter (c0, c1, c2, 0) and a 64-bit ``key``.
+    """Computes Philox-4x32-10 for the counter (c0, c1, c2, 0) and a 64-bit key.
+
+    Args:
+        key: int64, of which all 64 bits are used.
+        c0, c1, c2: int64, of which the low 32 bits are used; all are broadcast together.
+
+    Returns:
+        ``[..., 4]`` 32-bit words, as int64.
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
     """
     k0, k1 = key & _LOW, (key >> 32) & _LOW
-    c0, c1, c2, c3 = torch.broadcast_tensors(c0 & _LOW, c1 & _LOW, c2 & _LOW, torch.zeros_like(c0 & _LOW))
+    c0, c1, c2 = c0 & _LOW, c1 & _LOW, c2 & _LOW
+    c0, c1, c2, c3 = torch.broadcast_tensors(c0, c1, c2, torch.zeros_like(c0))
     for _ in range(10):
-        hi0, lo0 = _low32(c0, _M0)
-        hi1, lo1 = _low32(c2, _M1)
-        c0, c1, c2, c3 = hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0
+        high0, low0 = _multiply(c0, _M0)
+        high1, low1 = _multiply(c2, _M1)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
     return torch.stack((c0, c1, c2, c3), -1)
 
 
-def row_seeds(seed: int | Sequence[int] | torch.Generator, rows: int, device: torch.device) -> Tensor:
-    """``[rows]`` int64 seeds: one integer gives every row its own stream, a list is used as it is.
+def row_seeds(
+    seed: int | Sequence[int] | torch.Generator, rows: int, device: torch.device
+) -> Tensor:
+    """Returns ``[rows]`` int64 seeds, one a row.
+
+    Args:
+        seed: one integer, from which every row gets a seed of its own; or one integer a row, which
+            are used as they are; or a generator, from which one integer is drawn.
+        rows: how many rows there are.
+        device: where the seeds are to lie.
 
     Raises:
-        ValueError: no integers of 64 bits, or a list whose length is not the number of rows.
+        ValueError: something that is no integer of 64 bits, or a list whose length is not ``rows``.
     """
     if isinstance(seed, torch.Generator):
         seed = int(torch.randint(0, 2**62, (1,), generator=seed, device=seed.device).item())
     if not is_many(seed):
-        key = torch.tensor(_seed(seed, "an integer"), dtype=torch.long)
+        key = torch.tensor(_checked_seed(seed, "an integer"), dtype=torch.long)
         index = torch.arange(rows)
         words = philox(key, index, torch.zeros_like(index), torch.full_like(index, SEED))
         return ((words[..., 0] << 31) ^ words[..., 1]).to(device)
-    seeds = [_seed(one, "integers") for one in plain(seed)]
+    seeds = [_checked_seed(value, "integers") for value in to_python(seed)]
     if len(seeds) != rows:
-        raise ValueError(f"seed has {len(seeds)} entries for {rows} prompts; give one integer or one a prompt")
+        raise ValueError(
+            f"seed has {len(seeds)} entries for {rows} prompts; give one integer or one a prompt"
+        )
     return torch.tensor(seeds, dtype=torch.long, device=device)
 
 
-def _seed(value: object, what: str) -> int:
+def _checked_seed(value: object, expected: str) -> int:
     number = as_int(value)
     if number is None or not -(2**63) <= number < 2**63:
-        raise ValueError(f"seed must be {what} of 64 bits, got {value!r}")
+        raise ValueError(f"seed must be {expected} of 64 bits, got {value!r}")
     return number
 
 
 class Noise:
-    """Uniforms in (0, 1), float64, 32 random bits each; made ahead for the next positions, so that a round only slices.
+    """The uniforms of one decoding: in (0, 1), float64, with 32 random bits each.
 
-    ``widths[stream]`` is how many uniforms a stream needs at one position. All rows' blocks start at their own ``known``;
-    a block holds ``ahead`` positions and is renewed by the host after as many positions could have passed (no device read).
+    A decoding step calls :meth:`renew` once, before anything else, and then :meth:`u` for every
+    stream it needs. The uniforms are computed for a block of positions at a time, so that most
+    steps only read from it. Every row's block begins at that row's own sequence length; a block is
+    computed anew after as many steps as could have used it up, which the host counts without
+    reading the device.
+
+    Args:
+        seeds: ``[B]``, one a row.
+        widths: how many uniforms each stream needs at one position.
+        max_step: by how many tokens a sequence can grow in one step.
+        ahead: how many positions a block holds, at least ``max_step``.
     """
 
-    def __init__(self, seeds: Tensor, widths: dict[int, int], max_step: int, ahead: int = 64) -> None:
-        self.seeds, self.widths = seeds, {s: w for s, w in widths.items() if w}
+    def __init__(
+        self, seeds: Tensor, widths: dict[int, int], max_step: int, ahead: int = 64
+    ) -> None:
+        self.seeds = seeds
+        self.widths = {stream: width for stream, width in widths.items() if width}
         self.ahead = max(ahead, max_step)
-        self._rounds = self.ahead // max_step  # rounds one block surely lasts
+        self._rounds = self.ahead // max_step  # steps that one block lasts in any case
         self._used = self._rounds
         self._start: Tensor | None = None
         self._block: Tensor | None = None
+        self._position: Tensor | None = None
         self._round: dict[int, Tensor] = {}
-        # every stream's uniforms from one call: which stream and counter block each group of four is
-        blocks = {stream: (width + 3) // 4 for stream, width in self.widths.items()}
-        self._streams = torch.tensor([s for s, n in blocks.items() for _ in range(n)], device=seeds.device)
-        self._blocks = torch.tensor([i for n in blocks.values() for i in range(n)], device=seeds.device)
+        # One call computes all streams. Philox gives groups of four words: these say of which
+        # stream each group is, and the how manieth of that stream.
+        groups = {stream: _groups(width) for stream, width in self.widths.items()}
+        streams = [stream for stream, count in groups.items() for _ in range(count)]
+        indices = [index for count in groups.values() for index in range(count)]
+        self._streams = torch.tensor(streams, device=seeds.device)
+        self._blocks = torch.tensor(indices, device=seeds.device)
 
-    def renew(self, known: Tensor) -> None:
-        """Make the next positions' uniforms when the block may be used up: once a round, on the host's count, outside any graph."""
+    def renew(self, length: Tensor) -> None:
+        """Begins a step in which the rows have the sequence lengths ``length [B]``.
+
+        It computes the next positions' uniforms where the block may be used up. It is called
+        outside any CUDA graph, because the host decides that by counting steps.
+
+        ``length`` must not change before the step's last call of :meth:`u`.
+        """
         if not self.widths:
             return
         if self._used == self._rounds:
-            positions = known[:, None] + torch.arange(self.ahead, device=known.device)
-            block = _uniform(philox(self.seeds[:, None, None], self._blocks, positions[:, :, None], self._streams).flatten(-2))
-            # in place: a graph has captured where the block lies
-            self._start = known.clone() if self._start is None else self._start.copy_(known)
-            self._block = block if self._block is None else self._block.copy_(block)
+            self._compute_block(length)
             self._used = 0
         self._used += 1
-
-    def look(self, known: Tensor) -> None:
-        """Fix the round's position ``known [B]`` after :meth:`renew`; later calls of :meth:`u` are for it."""
-        if not self.widths:
-            return
-        assert self._start is not None
-        assert self._block is not None
-        row = torch.arange(len(known), device=known.device)
-        values = self._block[row, known - self._start]
-        offset = 0
-        for stream, width in self.widths.items():
-            self._round[stream] = values[:, offset : offset + width]
-            offset += (width + 3) // 4 * 4
+        self._position = length
+        self._round = {}
 
     def u(self, stream: int) -> Tensor:
-        """``[B, widths[stream]]`` uniforms of this round."""
+        """Returns ``[B, widths[stream]]``, the uniforms of a stream in this step."""
+        if not self._round:  # not in renew: a graph must contain the reading
+            self._read_block()
         return self._round[stream]
 
     def make(self, stream: int, positions: Tensor, width: int) -> Tensor:
-        """``[B, P, width]`` uniforms for ``positions [B, P]``, computed afresh (what replay uses)."""
-        blocks = torch.arange((width + 3) // 4, device=positions.device)
-        words = philox(self.seeds[:, None, None], blocks, positions[:, :, None], torch.full((), stream, device=positions.device))
+        """Computes the uniforms of any positions, as explaining and testing a step need them.
+
+        Args:
+            stream: which stream.
+            positions: ``[B, P]``.
+            width: how many uniforms at each position.
+
+        Returns:
+            ``[B, P, width]``; a smaller width gives the first ones of a larger one.
+        """
+        groups = torch.arange(_groups(width), device=positions.device)
+        number = torch.full((), stream, device=positions.device)
+        words = philox(self.seeds[:, None, None], groups, positions[:, :, None], number)
         return _uniform(words.flatten(-2)[..., :width])
+
+    def _compute_block(self, length: Tensor) -> None:
+        positions = length[:, None] + torch.arange(self.ahead, device=length.device)
+        words = philox(
+            self.seeds[:, None, None], self._blocks, positions[:, :, None], self._streams
+        )
+        block = _uniform(words.flatten(-2))
+        # in place after the first time: a graph has recorded where the block lies
+        self._start = length.clone() if self._start is None else self._start.copy_(length)
+        self._block = block if self._block is None else self._block.copy_(block)
+
+    def _read_block(self) -> None:
+        assert self._start is not None
+        assert self._block is not None
+        assert self._position is not None
+        row = torch.arange(len(self._position), device=self._position.device)
+        values = self._block[row, self._position - self._start]
+        offset = 0
+        for stream, width in self.widths.items():
+            self._round[stream] = values[:, offset : offset + width]
+            offset += 4 * _groups(width)
+
+
+def _groups(width: int) -> int:
+    """How many groups of four words hold ``width`` uniforms."""
+    return (width + 3) // 4
 
 
 def _uniform(words: Tensor) -> Tensor:
-    """32-bit words -> float64 in (0, 1), never 0 or 1."""
+    """Turns 32-bit words into float64 in (0, 1), never 0 or 1."""
     return (words.double() + 0.5) * 2.0**-32

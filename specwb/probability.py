@@ -1,4 +1,4 @@
-"""From logits to the probabilities that are really sampled from, and sampling by inverse CDF."""
+"""From logits to the probabilities that tokens are sampled from, and sampling by inverse CDF."""
 
 from __future__ import annotations
 
@@ -8,21 +8,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from specwb.inputs import as_int, real
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Temperature, top-k and top-p, applied in this order by the transformers library's own warpers.
+    """Temperature, top-k and top-p, applied in this order by the transformers library's warpers.
 
-    ``temperature == 0`` is greedy. ``top_k == 0`` and ``top_p == 1`` switch the filters off (the library's own
-    generation default of top_k = 50 never applies here).
+    Numbers of numpy and torch are taken and turned into Python's.
+
+    Args:
+        temperature: 0 is greedy decoding.
+        top_k: 0 switches the filter off. The library's own generation default of 50 never applies
+            here.
+        top_p: 1 switches the filter off.
 
     Raises:
         ValueError: temperature < 0, top_k < 0, top_p outside (0, 1], or something that is no
-            number (a text, a bool, NaN). Numbers of numpy and torch are taken and made plain.
+            number (a text, a bool, NaN).
     """
 
     temperature: float = 0.0
@@ -40,7 +50,10 @@ class Sampling:
         if not (self.temperature >= 0 and self.temperature < float("inf")):
             raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
         if 0 < self.temperature < 1e-4:
-            raise ValueError(f"temperature {self.temperature} is too small to divide logits by; use 0 for greedy decoding")
+            raise ValueError(
+                f"temperature {self.temperature} is too small to divide logits by; "
+                "use 0 for greedy decoding"
+            )
         if type(self.top_k) is not int or self.top_k < 0:
             raise ValueError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k!r}")
         if not 0 < self.top_p <= 1:
@@ -51,8 +64,11 @@ class Sampling:
         return self.temperature == 0
 
     @property
-    def at_least_warm(self) -> Sampling:
-        """These settings, or plain sampling at T = 1 where they are greedy: what a model's confidence is read from."""
+    def for_confidence(self) -> Sampling:
+        """The settings that a model's confidence is read under.
+
+        They are these settings, or plain sampling at T = 1 where these are greedy.
+        """
         return Sampling(1.0) if self.greedy else self
 
     @cached_property
@@ -67,7 +83,16 @@ class Sampling:
         return warpers
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """``[..., V]`` logits to float32 probabilities (float64 stays float64). Greedy gives one-hot at the lowest argmax."""
+        """Turns logits into the probabilities that tokens are sampled from.
+
+        Greedy settings give a one-hot row, at the lowest of the tokens with the highest logit.
+
+        Args:
+            logits: ``[..., V]``.
+
+        Returns:
+            ``[..., V]``, float32; logits in float64 give float64.
+        """
         x = logits if logits.dtype == torch.float64 else logits.float()
         if self.greedy:
             return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
@@ -77,43 +102,67 @@ class Sampling:
         return x.softmax(-1)
 
 
-BLOCK, WIDE = 128, 16384  # tokens a block; vocabularies from which blocks pay
+BLOCK = 128  # tokens that are summed together
+WIDE = 16384  # the vocabulary from which summing by blocks pays
 
 
 def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
-    """One token a row: ``p [..., V]`` non-negative (need not sum to 1), ``u [...]`` in (0, 1) -> ``[...]``.
+    """Draws one token from each row: the first x with ``cumsum(p)[x] > u * sum(p)``.
 
-    Returns the first x with ``cumsum(p)[x] > u * sum(p)``, so a token of probability 0 is never drawn while sum(p) > 0. Wide rows are
-    summed by blocks first, and only the block that u falls into is cumulated.
+    So a token of probability 0 is never drawn while sum(p) > 0. Wide rows are summed by blocks
+    first, and only the block that u falls into is cumulated.
+
+    Args:
+        p: ``[..., V]``, not negative; a row need not sum to 1.
+        u: ``[...]``, in (0, 1).
+
+    Returns:
+        ``[...]`` tokens.
     """
     width = p.shape[-1]
     if width >= WIDE and width % BLOCK == 0:
-        blocks = p.unflatten(-1, (-1, BLOCK))
-        sums = blocks.sum(-1)
-        cdf = sums.cumsum(-1, dtype=torch.float64)
-        point = u * cdf[..., -1]
-        block = torch.searchsorted(cdf, point.unsqueeze(-1), right=True).clamp_(max=sums.shape[-1] - 1)
-        before = cdf.gather(-1, block) - sums.gather(-1, block)
-        inside = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, BLOCK)).squeeze(-2)
-        # sums and cumulations differ in the last bits; below 0 a token of probability 0 could be drawn
-        return block.squeeze(-1) * BLOCK + _at(inside.cumsum(-1, dtype=torch.float64), (point.unsqueeze(-1) - before).clamp_min_(0))
+        return _inverse_cdf_by_blocks(p, u)
     cdf = p.cumsum(-1, dtype=torch.float64)
-    return _at(cdf, u.unsqueeze(-1) * cdf[..., -1:])
+    return _first_above(cdf, u.unsqueeze(-1) * cdf[..., -1:])
 
 
-def _at(cdf: Tensor, point: Tensor) -> Tensor:
-    """``[...]``: the first x with ``cdf[x] > point``; where there is none the first that has all the mass."""
+def _inverse_cdf_by_blocks(p: Tensor, u: Tensor) -> Tensor:
+    """:func:`inverse_cdf` where the vocabulary is a multiple of ``BLOCK``."""
+    blocks = p.unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1)
+    cdf = sums.cumsum(-1, dtype=torch.float64)
+    point = (u * cdf[..., -1]).unsqueeze(-1)
+    block = torch.searchsorted(cdf, point, right=True).clamp_(max=sums.shape[-1] - 1)
+    mass_before = cdf.gather(-1, block) - sums.gather(-1, block)
+    chosen = block.unsqueeze(-1).expand(*block.shape, BLOCK)
+    inside = blocks.gather(-2, chosen).squeeze(-2)
+    # sums and cumulations differ in the last bits; below 0 a token of probability 0 could be drawn
+    rest = (point - mass_before).clamp_min_(0)
+    return block.squeeze(-1) * BLOCK + _first_above(inside.cumsum(-1, dtype=torch.float64), rest)
+
+
+def _first_above(cdf: Tensor, point: Tensor) -> Tensor:
+    """Returns ``[...]``, the first x with ``cdf[x] > point``.
+
+    Where there is none, it is the first x that has all the mass.
+    """
     total = cdf[..., -1:]
     point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_(max=cdf.shape[-1] - 1)
 
 
 def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """K successive draws without replacement from each row, in drawing order.
+    """Draws K tokens from each row, one after the other, without replacement.
 
-    Each draw renormalises by the sum of what remains. Where the support of q ends before K draws the rest is ``ok=False``.
+    Each draw renormalises by the sum of what remains.
 
-    Args: ``q [..., V]``, ``u [..., K]``. Returns: tokens ``[..., K]``, ok ``[..., K]``.
+    Args:
+        q: ``[..., V]``, the probabilities.
+        u: ``[..., K]``, in (0, 1), one for each draw.
+
+    Returns:
+        tokens: ``[..., K]``, in the order in which they were drawn.
+        ok: ``[..., K]``, False for draws after the support of q had ended.
     """
     left = q.clone()
     tokens, ok = [], []
@@ -126,5 +175,12 @@ def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entropy(logq: Tensor) -> Tensor:
-    """``[..,V]`` logarithms of probabilities -> ``[..]`` nats; a token without probability counts nothing."""
+    """Computes the entropy in nats; a token without probability counts nothing.
+
+    Args:
+        logq: ``[..., V]``, logarithms of probabilities.
+
+    Returns:
+        ``[...]``.
+    """
     return -(logq.exp() * logq.clamp_min(torch.finfo(logq.dtype).min)).sum(-1)

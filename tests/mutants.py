@@ -248,17 +248,17 @@ def window_of_the_first_row(patch):
 # --------------------------------------------------------------------------------------- randomness
 
 
-@killed_by("test_noise.py: made_ahead")
+@killed_by("test_noise.py: computed_ahead")
 def streams_share_noise(patch):
     """Drafting, acceptance and the bonus token are given the same uniforms."""
-    patch.edit(Noise.look, "values[:, offset : offset + width]", "values[:, :width]")
+    patch.edit(Noise._read_block, "values[:, offset : offset + width]", "values[:, :width]")
 
 
 @killed_by("test_protocol.py: row_alone sps", "test_noise.py: depend_on_seed")
 def noise_by_place_in_the_batch(patch):
     """A row's noise depends on which row of the batch it is, beside its seed."""
     place = "torch.arange(len(seeds), device=seeds.device)"
-    patch.edit(Noise.__init__, "self.widths = seeds, {", f"self.widths = seeds + {place}, {{")
+    patch.edit(Noise.__init__, "self.seeds = seeds", f"self.seeds = seeds + {place}")
 
 
 @killed_by("test_decoding_law.py: of_the_text_is mcsd-plain")
@@ -425,7 +425,7 @@ def causal_mask_one_slot_wide(patch):
 @killed_by("test_tree.py: every_node_sees")
 def tree_mask_one_slot_narrow(patch):
     """The nodes of a tree do not see the last committed slot."""
-    patch.edit(mask.table_mask, "(known[:, None] - 1)", "(known[:, None] - 2)")
+    patch.edit(mask.table_mask, "(length[:, None] - 1)", "(length[:, None] - 2)")
 
 
 @killed_by("test_flow.py: row_may_have_its_own_tree")

@@ -1,4 +1,4 @@
-"""Prompts in all their forms, numbers of other libraries, and what is neither."""
+"""Prompts in all their forms, numbers of other libraries, and input that is neither."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def test_what_a_tokenizer_returns_is_its_ids_and_not_the_names_of_its_parts(targ
     assert read_prompts(target, chat) == ([[1, 7, 8, 2]], True)
     assert read_prompts(target, dict(chat)) == ([[1, 7, 8, 2]], True)
     assert read_prompts(target, [one, words("w5")]) == ([[3, 4], [5]], False)
-    said = specwb.decode(target, chat, "ar", max_new_tokens=3)
-    assert said.tokens == specwb.decode(target, [1, 7, 8, 2], "ar", max_new_tokens=3).tokens
-    assert isinstance(said.text, str)
+    output = specwb.decode(target, chat, "ar", max_new_tokens=3)
+    wanted = specwb.decode(target, [1, 7, 8, 2], "ar", max_new_tokens=3)
+    assert output.tokens == wanted.tokens
+    assert isinstance(output.text, str)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -51,20 +52,24 @@ def test_padding_is_dropped_on_either_side(target, side, kind):
 
 
 def test_chats_go_through_the_template(target):
-    begun = [*CHAT, {"role": "assistant", "content": "w9"}]
+    unfinished = [*CHAT, {"role": "assistant", "content": "w9"}]
     assert read_prompts(target, CHAT) == ([[1, 7, 8, 2]], True)
     assert read_prompts(target, [CHAT, "w3"]) == ([[1, 7, 8, 2], [3]], False)
-    assert read_prompts(target, begun) == ([[1, 7, 8, 1, 9]], True)  # gone on with
+    assert read_prompts(target, unfinished) == ([[1, 7, 8, 1, 9]], True)  # continued
 
 
 @pytest.mark.parametrize(
     "prompts",
     [
-        np.array([3, 4]), torch.tensor([3, 4]), torch.tensor([3, 4], dtype=torch.uint8), (3, 4),
-        [np.int64(3), torch.tensor(4)], range(3, 5),
+        np.array([3, 4]),
+        torch.tensor([3, 4]),
+        torch.tensor([3, 4], dtype=torch.uint8),
+        (3, 4),
+        [np.int64(3), torch.tensor(4)],
+        range(3, 5),
     ],
     ids=["array", "tensor", "bytes of a tensor", "tuple", "numbers", "range"],
-)  # fmt: skip
+)
 def test_ids_of_other_libraries(target, prompts):
     assert read_prompts(target, prompts) == ([[3, 4]], True)
     assert read_prompts(target, [prompts, [5]]) == ([[3, 4], [5]], False)
@@ -73,7 +78,7 @@ def test_ids_of_other_libraries(target, prompts):
 
 
 @pytest.mark.parametrize(
-    ("prompts", "named"),
+    ("prompts", "message"),
     [
         ([1.7, 2.9], "prompt 0: token ids are integers, got float 1.7"),
         (torch.tensor([1.0]), "got float 1.0"),
@@ -98,8 +103,8 @@ def test_ids_of_other_libraries(target, prompts):
         ({"input_ids": []}, "prompt 0 is empty"),
     ],
 )
-def test_what_is_no_prompt(target, prompts, named):
-    with pytest.raises(PromptError, match=named):
+def test_what_is_no_prompt(target, prompts, message):
+    with pytest.raises(PromptError, match=message):
         specwb.decode(target, prompts)
 
 
@@ -118,22 +123,29 @@ def test_templates_that_are_missing_or_fail(target):
 
 
 def test_numbers_of_other_libraries():
-    plain = {"max_new_tokens": 4, "temperature": 0.5, "top_k": 9, "top_p": 0.5, "seed": 3, "eos": 5}
-    right = specwb.decode(tiny.target(), [1, 2], "ar", **plain).tokens
-    for make in (np.asarray, torch.tensor, lambda x: np.asarray(x)[()]):
-        given = {name: make(value) for name, value in plain.items()}
-        assert specwb.decode(tiny.target(), [1, 2], "ar", **given).tokens == right
-    several = {"max_new_tokens": [4, 2], "seed": [3, 4], "eos": [5, 6]}
-    right = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **several).tokens
-    for make in (np.asarray, torch.tensor, tuple):
-        given = {name: make(value) for name, value in several.items()}
-        out = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **given)
+    settings = {
+        "max_new_tokens": 4,
+        "temperature": 0.5,
+        "top_k": 9,
+        "top_p": 0.5,
+        "seed": 3,
+        "eos": 5,
+    }
+    right = specwb.decode(tiny.target(), [1, 2], "ar", **settings).tokens
+    for convert in (np.asarray, torch.tensor, lambda x: np.asarray(x)[()]):
+        converted = {name: convert(value) for name, value in settings.items()}
+        assert specwb.decode(tiny.target(), [1, 2], "ar", **converted).tokens == right
+    by_row = {"max_new_tokens": [4, 2], "seed": [3, 4], "eos": [5, 6]}
+    right = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **by_row).tokens
+    for convert in (np.asarray, torch.tensor, tuple):
+        converted = {name: convert(value) for name, value in by_row.items()}
+        out = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **converted)
         assert out.tokens == right
     assert specwb.method("pld", tiny.target(), gamma=np.int64(3)).key == "pld:gamma=3"
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("settings", "message"),
     [
         ({"temperature": "1"}, "temperature must be a number, got '1'"),
         ({"temperature": True}, "temperature must be a number, got True"),
@@ -154,16 +166,16 @@ def test_numbers_of_other_libraries():
     ],
 )
 @pytest.mark.parametrize("call", [specwb.rounds, specwb.decode], ids=["rounds", "decode"])
-def test_settings_that_are_none(call, settings, named):
-    with pytest.raises(ValueError, match=named):
+def test_settings_that_are_none(call, settings, message):
+    with pytest.raises(ValueError, match=message):
         call(tiny.target(), [1, 2], **settings)
 
 
-def test_an_end_outside_the_vocabulary_is_no_end(target):
+def test_an_eos_outside_the_vocabulary_is_refused(target):
     """A config may name one; nothing would ever stop there."""
     target.eos = [2, 64]
-    named = r"eos of 'LlamaForCausalLM' .* must be token ids in 0\.\.63, got 64"
-    with pytest.raises(ValueError, match=named):
+    message = r"eos of 'LlamaForCausalLM' .* must be token ids in 0\.\.63, got 64"
+    with pytest.raises(ValueError, match=message):
         specwb.rounds(target, [1])
     assert specwb.decode(target, [1], max_new_tokens=2, eos=()).tokens
 
@@ -174,15 +186,15 @@ def test_seconds_of_compare(seconds):
         specwb.compare(tiny.target(), [[1]], "ar", seconds=seconds)
 
 
-def test_decode_says_what_it_takes():
-    """The same settings as ``rounds``, by name and with the same defaults."""
+def test_decode_takes_what_rounds_takes():
+    """They have the same settings, by name and with the same defaults."""
     mine, theirs = (inspect.signature(f).parameters for f in (specwb.decode, specwb.rounds))
     assert set(theirs) <= set(mine)
-    assert all(mine[name].default == one.default for name, one in theirs.items())
+    assert all(mine[name].default == setting.default for name, setting in theirs.items())
 
 
 def test_a_target_is_pickled_with_its_weights_once(target):
-    """Fused weights share memory: each of them pickled by itself would bring all of it."""
+    """Fused weights share memory: each of them, pickled by itself, would bring all of it."""
     right = specwb.decode(target, [1, 2], "sps", draft=tiny.draft(), max_new_tokens=6).tokens
     specwb.method("sps", target, draft=tiny.draft())
     stored = pickle.dumps(target)

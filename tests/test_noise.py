@@ -1,4 +1,4 @@
-"""Philox is Philox, and a uniform depends on (row seed, stream, position, index) and on nothing else."""
+"""Philox is Philox, and a uniform depends on (row seed, stream, position, index) alone."""
 
 from __future__ import annotations
 
@@ -13,28 +13,42 @@ WIDTHS = {DRAFT: 5, ACCEPT: 7, CLOSE: 1}
 
 
 def reference(counter: list[int], key: list[int]) -> list[int]:
-    """Philox-4x32-10 with Python integers, written from the paper."""
+    """Computes Philox-4x32-10 with Python integers, written from the paper."""
     (a, b, c, d), (k, l) = counter, key
     for _ in range(10):
         first, second = a * 0xD2511F53, c * 0xCD9E8D57
-        a, b, c, d = (second >> 32) ^ b ^ k, second & 0xFFFFFFFF, (first >> 32) ^ d ^ l, first & 0xFFFFFFFF
+        a, b = (second >> 32) ^ b ^ k, second & 0xFFFFFFFF
+        c, d = (first >> 32) ^ d ^ l, first & 0xFFFFFFFF
         k, l = (k + 0x9E3779B9) % 2**32, (l + 0xBB67AE85) % 2**32
     return [a, b, c, d]
 
 
 def words(counter: list[int], key: list[int]) -> list[int]:
-    whole = key[0] | key[1] << 32
-    whole -= (whole >> 63) << 64  # as a signed 64-bit integer
-    return philox(torch.tensor(whole), *(torch.tensor(c) for c in counter[:3])).tolist()
+    """Computes the same by :func:`specwb.noise.philox`."""
+    both = key[0] | key[1] << 32
+    both -= (both >> 63) << 64  # as a signed 64-bit integer
+    return philox(torch.tensor(both), *(torch.tensor(c) for c in counter[:3])).tolist()
 
 
 # the known-answer vectors of Random123 (kat_vectors, philox4x32 10)
 @pytest.mark.parametrize(
     ("counter", "key", "answer"),
     [
-        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+        (
+            "00000000 00000000 00000000 00000000",
+            "00000000 00000000",
+            "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+        ),
+        (
+            "ffffffff ffffffff ffffffff ffffffff",
+            "ffffffff ffffffff",
+            "408f276d 41c83b0e a20bc7c6 6d5451fd",
+        ),
+        (
+            "243f6a88 85a308d3 13198a2e 03707344",
+            "a4093822 299f31d0",
+            "d16cfe09 94fdcceb 5001e420 24126ea1",
+        ),
     ],
 )
 def test_known_answers(counter, key, answer):
@@ -50,44 +64,47 @@ def test_any_counter_and_key_as_the_reference():
         a, b, c, k, l = torch.randint(0, 2**32, (5,), generator=generator).tolist()
         assert words([a, b, c, 0], [k, l]) == reference([a, b, c, 0], [k, l])
     for edge in (2**31 - 1, 2**31, 2**32 - 1):
-        assert words([edge, edge, edge, 0], [edge, edge]) == reference([edge, edge, edge, 0], [edge, edge])
+        assert words([edge, edge, edge, 0], [edge, edge]) == reference(
+            [edge, edge, edge, 0], [edge, edge]
+        )
 
 
 def test_the_uniforms_are_the_words():
     noise = Noise(torch.tensor([11, -5]), WIDTHS, 4)
-    found = noise.make(ACCEPT, torch.tensor([[3], [900]]), 7)
+    uniforms = noise.make(ACCEPT, torch.tensor([[3], [900]]), 7)
     for row, (seed, position) in enumerate([(11, 3), (-5, 900)]):
         key = [seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF]
-        wanted = [w for block in range(2) for w in reference([block, position, ACCEPT, 0], key)][:7]
-        assert found[row, 0].tolist() == [(w + 0.5) / 2**32 for w in wanted]
+        counters = [[block, position, ACCEPT, 0] for block in range(2)]
+        wanted = [word for counter in counters for word in reference(counter, key)][:7]
+        assert uniforms[row, 0].tolist() == [(word + 0.5) / 2**32 for word in wanted]
 
 
-@pytest.mark.parametrize(("ahead", "max_step"), [(32, 1), (32, 5), (32, 32), (8, 3), (4, 9), (1, 1)])
-def test_blocks_made_ahead_are_what_is_made_afresh(ahead, max_step):
-    """Rows advance by anything from 0 (done) to the most a round can."""
+@pytest.mark.parametrize(
+    ("ahead", "max_step"), [(32, 1), (32, 5), (32, 32), (8, 3), (4, 9), (1, 1)]
+)
+def test_blocks_computed_ahead_are_what_is_computed_afresh(ahead, max_step):
+    """Rows advance by anything from 0 (the row is done) to the most that a step can bring."""
     seeds = torch.tensor([1, 2**62, -9])
     noise = Noise(seeds, WIDTHS, max_step, ahead)
-    known = torch.tensor([1, 40, 7])
+    length = torch.tensor([1, 40, 7])
     generator = torch.Generator().manual_seed(ahead)
     for turn in range(60):
-        noise.renew(known)
-        noise.look(known)
+        noise.renew(length)
         for stream, width in WIDTHS.items():
-            assert torch.equal(noise.u(stream), noise.make(stream, known[:, None], width)[:, 0])
+            afresh = noise.make(stream, length[:, None], width)[:, 0]
+            assert torch.equal(noise.u(stream), afresh)
         step = torch.randint(0, max_step + 1, (3,), generator=generator)
-        known = known + (torch.full((3,), max_step) if turn % 3 == 0 else step)
+        length = length + (torch.full((3,), max_step) if turn % 3 == 0 else step)
 
 
-def test_a_block_is_not_moved_by_the_state_it_was_made_from():
+def test_a_block_does_not_move_when_the_length_changes_in_place():
     noise = Noise(torch.tensor([5]), {CLOSE: 1}, 2)
-    known = torch.tensor([4])
-    noise.renew(known)
-    noise.look(known)
+    length = torch.tensor([4])
+    noise.renew(length)
     first = noise.u(CLOSE).clone()
-    known += 2  # in place
-    noise.renew(known)
-    noise.look(known)
-    assert torch.equal(noise.u(CLOSE), noise.make(CLOSE, known[:, None], 1)[:, 0])
+    length += 2  # in place
+    noise.renew(length)
+    assert torch.equal(noise.u(CLOSE), noise.make(CLOSE, length[:, None], 1)[:, 0])
     assert not torch.equal(noise.u(CLOSE), first)
 
 
@@ -95,45 +112,51 @@ def test_uniforms_depend_on_seed_stream_position_and_index_only():
     noise = Noise(torch.tensor([1, 2]), {}, 1)
     positions = torch.arange(50).expand(2, 50)
     values = torch.stack([noise.make(stream, positions, 6) for stream in (DRAFT, ACCEPT, CLOSE)])
-    assert values.flatten().unique().numel() == values.numel(), "two places share a uniform"
-    assert torch.equal(noise.make(DRAFT, positions, 6)[..., :3], noise.make(DRAFT, positions, 3)), "the width changes the values"
+    assert values.flatten().unique().numel() == values.numel(), "a uniform occurs twice"
+    narrow = noise.make(DRAFT, positions, 3)
+    assert torch.equal(values[0][..., :3], narrow), "the width changes the values"
     assert torch.equal(noise.make(DRAFT, positions[:, 7:9], 6), values[0][:, 7:9])
-    alone = Noise(torch.tensor([2]), {}, 1)
-    assert torch.equal(alone.make(CLOSE, positions[:1], 6), values[2][1:])
+    second_row = Noise(torch.tensor([2]), {}, 1)
+    assert torch.equal(second_row.make(CLOSE, positions[:1], 6), values[2][1:])
 
 
 def test_uniforms_are_uniform_and_streams_independent():
     noise = Noise(torch.arange(100), {}, 1)
-    u = {stream: noise.make(stream, torch.arange(200).expand(100, 200), 2) for stream in (DRAFT, ACCEPT, CLOSE)}
+    positions = torch.arange(200).expand(100, 200)
+    u = {stream: noise.make(stream, positions, 2) for stream in (DRAFT, ACCEPT, CLOSE)}
     for stream, values in u.items():
         assert values.dtype == torch.float64
         assert float(values.min()) > 0
         assert float(values.max()) < 1
         assert stats.kstest(values.flatten().numpy(), "uniform").pvalue > 1e-3, stream
-    pairs = [
-        (u[DRAFT][..., 0], u[ACCEPT][..., 0]), (u[DRAFT][..., 0], u[CLOSE][..., 0]), (u[ACCEPT][..., 0], u[CLOSE][..., 0]),  # streams
-        (u[DRAFT][..., 0], u[DRAFT][..., 1]), (u[DRAFT][:, 1:, 0], u[DRAFT][:, :-1, 0]),
-        (u[DRAFT][1:, :, 0], u[DRAFT][:-1, :, 0]),  # index, position, seed
-    ]  # fmt: skip
-    for a, b in pairs:
-        table = torch.zeros(64, dtype=torch.long).scatter_add_(
-            0, ((a * 8).long() * 8 + (b * 8).long()).flatten(), torch.ones(a.numel(), dtype=torch.long)
-        )
-        assert stats.chisquare(table.numpy()).pvalue > 1e-3
+    draft, accept, close = (u[stream][..., 0] for stream in (DRAFT, ACCEPT, CLOSE))
+    pairs = {
+        "draft and accept": (draft, accept),
+        "draft and close": (draft, close),
+        "accept and close": (accept, close),
+        "indices": (draft, u[DRAFT][..., 1]),
+        "positions": (draft[:, 1:], draft[:, :-1]),
+        "seeds": (draft[1:], draft[:-1]),
+    }
+    for name, (a, b) in pairs.items():
+        cell = (a * 8).long() * 8 + (b * 8).long()
+        table = torch.bincount(cell.flatten(), minlength=64)
+        assert stats.chisquare(table.numpy()).pvalue > 1e-3, name
 
 
 def test_no_uniforms_need_no_block():
     noise = Noise(torch.tensor([1]), {DRAFT: 0, ACCEPT: 0}, 3)
     noise.renew(torch.tensor([5]))
-    noise.look(torch.tensor([5]))
     assert noise.widths == {}
 
 
 def test_one_seed_gives_every_row_its_own():
     seeds = row_seeds(7, 1000, torch.device("cpu"))
     assert seeds.unique().numel() == 1000
-    assert torch.equal(row_seeds(7, 3, torch.device("cpu")), seeds[:3]), "the number of rows changes a row's seed"
-    assert not set(row_seeds(8, 1000, torch.device("cpu")).tolist()) & set(seeds.tolist())
+    few = row_seeds(7, 3, torch.device("cpu"))
+    assert torch.equal(few, seeds[:3]), "the number of rows changes a row's seed"
+    others = row_seeds(8, 1000, torch.device("cpu"))
+    assert not set(others.tolist()) & set(seeds.tolist())
 
 
 def test_a_list_of_seeds_is_used_as_it_is():
@@ -143,7 +166,7 @@ def test_a_list_of_seeds_is_used_as_it_is():
 
 
 def test_a_generator_only_supplies_the_seed():
-    def made(seed):
+    def seeds(seed):
         return row_seeds(torch.Generator().manual_seed(seed), 2, torch.device("cpu")).tolist()
 
-    assert made(1) == made(1) != made(2)
+    assert seeds(1) == seeds(1) != seeds(2)

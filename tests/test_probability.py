@@ -1,4 +1,7 @@
-"""Probabilities are the library's warpers', nothing is ever drawn that has none, and draws follow their law exactly."""
+"""Probabilities are those of the library's warpers, and draws follow their distribution exactly.
+
+A token without probability is never drawn.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ from itertools import permutations
 
 import pytest
 import torch
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from specwb import Sampling
 from specwb.probability import draw_without_replacement, inverse_cdf
@@ -30,12 +38,12 @@ def test_probabilities_are_the_librarys(temperature, top_k, top_p):
         warpers.append(TopPLogitsWarper(top_p))
     wanted = warpers(torch.zeros(6, 1, dtype=torch.long), x.clone()).softmax(-1)
     before = x.clone()
-    found = Sampling(temperature, top_k, top_p).probabilities(x)
+    p = Sampling(temperature, top_k, top_p).probabilities(x)
     assert torch.equal(x, before)
-    torch.testing.assert_close(found, wanted, atol=1e-7, rtol=1e-6)
-    assert torch.equal(found == 0, wanted == 0)
+    torch.testing.assert_close(p, wanted, atol=1e-7, rtol=1e-6)
+    assert torch.equal(p == 0, wanted == 0)
     shaped = Sampling(temperature, top_k, top_p).probabilities(x.view(2, 3, 40))
-    assert torch.equal(shaped.view(6, 40), found)
+    assert torch.equal(shaped.view(6, 40), p)
 
 
 def test_the_librarys_default_of_fifty_does_not_leak():
@@ -53,36 +61,43 @@ def test_off_switches():
 def test_temperature_zero_is_one_hot_at_the_lowest_argmax(filters):
     x = torch.tensor([[0.0, 2.0, 2.0, 1.0], [5.0, 5.0, 5.0, 5.0], [-3.0, -2.0, -1.0, 0.0]])
     assert Sampling(0.0).greedy
-    assert Sampling(0.0, **filters).probabilities(x).tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+    p = Sampling(0.0, **filters).probabilities(x)
+    assert p.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
-    [(torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+    ("dtype", "wanted"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_probabilities_are_float32_or_better(given, wanted, temperature):
-    assert Sampling(temperature).probabilities(logits(2, 9).to(given)).dtype == wanted
+def test_probabilities_are_float32_or_better(dtype, wanted, temperature):
+    assert Sampling(temperature).probabilities(logits(2, 9).to(dtype)).dtype == wanted
 
 
-# ------------------------------------------------------------------------------------------------------------ inverse CDF
+# -------------------------------------------------------------------------------------- inverse CDF
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_inverse_cdf_returns_the_token_whose_stretch_u_lies_in(dtype):
+def test_inverse_cdf_returns_the_token_whose_interval_u_lies_in(dtype):
     p = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0], dtype=dtype)
     u = torch.tensor([TINY, 0.2499, 0.25, 0.7499, 0.75, LARGEST], dtype=torch.float64)
     assert inverse_cdf(p.expand(6, 6), u).tolist() == [1, 1, 3, 3, 4, 4]
-    assert inverse_cdf(p.expand(6, 6) * 7.5, u).tolist() == [1, 1, 3, 3, 4, 4], "the law need not sum to 1"
+    scaled = inverse_cdf(p.expand(6, 6) * 7.5, u)
+    assert scaled.tolist() == [1, 1, 3, 3, 4, 4], "the row need not sum to 1"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_inverse_cdf_law_by_stratified_uniforms(seed):
+def test_inverse_cdf_distribution_by_stratified_uniforms(seed):
     p = logits(9, seed=seed).softmax(-1)
     cells = 100_000
     u = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
-    share = torch.bincount(inverse_cdf(p.expand(cells, 9), u), minlength=9) / cells
-    torch.testing.assert_close(share.double(), p.double(), atol=2 / cells, rtol=0)
+    frequency = torch.bincount(inverse_cdf(p.expand(cells, 9), u), minlength=9) / cells
+    torch.testing.assert_close(frequency.double(), p.double(), atol=2 / cells, rtol=0)
 
 
 def test_a_token_without_probability_is_never_drawn():
@@ -109,39 +124,45 @@ def test_a_small_probability_far_out_is_not_lost():
     assert abs(int(inverse_cdf(p, torch.tensor([point], dtype=torch.float64))) - 40_000) <= 2
 
 
-# ---------------------------------------------------------------------------------------------------- without replacement
+# ------------------------------------------------------------------------------ without replacement
 
 
-def law(q: list[float], k: int) -> dict[tuple[int, ...], float]:
-    """Every ordered draw of k tokens with its probability, from the definition."""
-    found = {}
+def distribution(q: list[float], k: int) -> dict[tuple[int, ...], float]:
+    """Returns every ordered draw of k tokens with its probability, from the definition."""
+    chances = {}
     for tokens in permutations([x for x in range(len(q)) if q[x] > 0], k):
         left, chance = 1.0, 1.0
         for x in tokens:
             chance *= q[x] / left
             left -= q[x]
-        found[tokens] = chance
-    return found
+        chances[tokens] = chance
+    return chances
 
 
-@pytest.mark.parametrize("q", [[0.5, 0.3, 0.2], [0.1, 0.0, 0.6, 0.3], [0.97, 0.01, 0.01, 0.01], [0.25] * 4])
+@pytest.mark.parametrize(
+    "q", [[0.5, 0.3, 0.2], [0.1, 0.0, 0.6, 0.3], [0.97, 0.01, 0.01, 0.01], [0.25] * 4]
+)
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_draws_without_replacement_follow_their_law(q, k):
-    """All of [0, 1]^k in equal cells: the shares are the law up to the cells that a border crosses."""
+def test_draws_without_replacement_follow_their_distribution(q, k):
+    """Fills [0, 1]^k with equal cells.
+
+    The frequencies are the probabilities, up to the cells that a border crosses.
+    """
     cells = {1: 6000, 2: 600, 3: 90}[k]
     axis = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
     u = torch.cartesian_prod(*[axis] * k).view(-1, k)
-    tokens, ok = draw_without_replacement(torch.tensor(q, dtype=torch.float64).expand(len(u), -1), u)
+    rows = torch.tensor(q, dtype=torch.float64).expand(len(u), -1)
+    tokens, ok = draw_without_replacement(rows, u)
     assert bool(ok.all())
-    wanted = law(q, k)
+    wanted = distribution(q, k)
     assert sum(wanted.values()) == pytest.approx(1)
     code = (tokens * len(q) ** torch.arange(k)).sum(1)
-    share = torch.bincount(code, minlength=len(q) ** k).double() / len(u)
+    frequency = torch.bincount(code, minlength=len(q) ** k).double() / len(u)
     for drawn, chance in wanted.items():
         index = sum(x * len(q) ** j for j, x in enumerate(drawn))
-        assert float(share[index]) == pytest.approx(chance, abs=2.5 * k / cells), drawn
-        share[index] = 0
-    assert not share.any(), "something impossible was drawn"
+        assert float(frequency[index]) == pytest.approx(chance, abs=2.5 * k / cells), drawn
+        frequency[index] = 0
+    assert not frequency.any(), "something impossible was drawn"
 
 
 def test_where_the_support_ends_the_rest_is_not_ok():
@@ -156,27 +177,32 @@ def test_where_the_support_ends_the_rest_is_not_ok():
         assert sorted(tokens[2].tolist()) == [0, 1, 2, 3]
 
 
-def test_overconfident_laws_still_give_distinct_draws():
-    """Where nearly all mass is gone the rest is renormalised by what remains, not by one minus what is gone."""
+def test_overconfident_distributions_still_give_distinct_draws():
+    """The rest is renormalised by the sum of what remains, not by one minus what is gone."""
     q = torch.tensor([30.0, 3.0, 2.0, 1.0]).softmax(-1)
     cells = 1000
     u = torch.full((cells, 3), 0.5, dtype=torch.float64)
     u[:, 1] = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
     tokens, ok = draw_without_replacement(q.expand(cells, 4), u)
     assert bool(ok.all())
-    share = torch.bincount(tokens[:, 1], minlength=4) / cells
-    torch.testing.assert_close(share[1:], torch.tensor([3.0, 2.0, 1.0]).softmax(-1), atol=2e-3, rtol=0)
+    frequency = torch.bincount(tokens[:, 1], minlength=4) / cells
+    wanted = torch.tensor([3.0, 2.0, 1.0]).softmax(-1)
+    torch.testing.assert_close(frequency[1:], wanted, atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"temperature": -0.1}, "temperature .* -0.1"), ({"temperature": float("nan")}, "temperature .* nan"),
+        ({"temperature": -0.1}, "temperature .* -0.1"),
+        ({"temperature": float("nan")}, "temperature .* nan"),
         ({"temperature": float("inf")}, "temperature .* inf"),
-        ({"top_k": -1}, "top_k .* -1"), ({"top_k": 2.5}, "top_k .* 2.5"),
-        ({"top_p": 0.0}, "top_p .* 0.0"), ({"top_p": 1.1}, "top_p .* 1.1"), ({"top_p": float("nan")}, "top_p .* nan"),
+        ({"top_k": -1}, "top_k .* -1"),
+        ({"top_k": 2.5}, "top_k .* 2.5"),
+        ({"top_p": 0.0}, "top_p .* 0.0"),
+        ({"top_p": 1.1}, "top_p .* 1.1"),
+        ({"top_p": float("nan")}, "top_p .* nan"),
     ],
-)  # fmt: skip
+)
 def test_impossible_settings_are_refused_and_named(settings, named):
     with pytest.raises(ValueError, match=named):
         Sampling(**settings)

@@ -35,7 +35,7 @@ class Top(Confidence):
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
         if self.scaled:
-            return sampling.at_least_warm.probabilities(logits).amax((1, 2))
+            return sampling.for_confidence.probabilities(logits).amax((1, 2))
         logits = logits.float()
         return (logits.amax(-1) - logits.logsumexp(-1)).exp().amax(1)
 
@@ -44,7 +44,7 @@ class Drafted(Confidence):
     """Of a chain, q(x) of the drafted token x itself, at the decoding's temperature and filters: the transformers library's."""
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
-        q = sampling.at_least_warm.probabilities(logits[:, 0])
+        q = sampling.for_confidence.probabilities(logits[:, 0])
         return q.gather(1, tokens).squeeze(1)
 
 

@@ -274,7 +274,6 @@ def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> tuple[De
     ).open()
     state, drafter, noise = decoding.state, decoding.drafter, decoding.noise
     noise.renew(state.known)
-    noise.look(state.known)
 
     def draft() -> object:
         return drafter.propose(state, noise)

@@ -118,7 +118,6 @@ def root_laws(
     drafter.open(state, target)
     noise = Noise(row_seeds(seed, 1, target.device), {DRAFT: drafter.uniforms(sampling)}, max_step=1)
     noise.renew(state.known)
-    noise.look(state.known)
     proposed = drafter.propose(state, noise)
     p = target.score(state, proposed).laws(tree)[0]
     assert proposed.q is not None
@@ -239,5 +238,5 @@ def _judged(target: Target, prompt: list[int], text: list[int], sampling: Sampli
     whole_text = torch.tensor([prompt + text], device=target.device)
     logits = target.model(whole_text, use_cache=False).logits[0, len(prompt) - 1 : -1]
     tokens = whole_text[0, len(prompt) :]
-    p = sampling.at_least_warm.probabilities(logits).double()
+    p = sampling.for_confidence.probabilities(logits).double()
     return (logits.argmax(-1) == tokens).cpu(), p.gather(1, tokens[:, None])[:, 0].log().cpu()
