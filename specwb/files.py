@@ -1,9 +1,10 @@
-"""Files: tables of JSON, results that are written whole or not at all, and public texts that are read but not shipped.
+"""JSON files, results that are written completely or not at all, and public texts.
 
-The texts come from a folder of the user's, or are downloaded and checked. Every one is named once, with its place under
-``SPECWB_DATA``, its address and the sha256 of its plain content. A file that lies under ``SPECWB_DATA`` (plain or gzipped) is
-used; otherwise it is fetched into the user's cache. Either way its checksum must match, so that a model card's hashes and a
-table's prompts mean something.
+The public texts are read but not shipped. They come from a folder of the user's, or are downloaded
+and checked. Each is named once, with its place under ``SPECWB_DATA``, its address and the sha256 of
+its plain content. A file that lies under ``SPECWB_DATA`` (plain or gzipped) is used; otherwise it
+is fetched into the user's cache. Either way its checksum must match, so that a model card's hashes
+and a table's prompts mean something.
 """
 
 from __future__ import annotations
@@ -31,97 +32,154 @@ class DataError(SpecwbError, ValueError):
 
 @dataclass(frozen=True)
 class Remote:
-    """``path`` and ``sha256`` are the plain file's; ``packed`` is the sha256 of what lies at ``url`` where that is its gzip."""
+    """A public file.
+
+    Attributes:
+        path: its place under ``SPECWB_DATA``.
+        url: its address.
+        sha256: the checksum of its plain content.
+        licence: its licence.
+        gzip_sha256: the checksum of what lies at ``url``, where that is a gzip of the file.
+    """
 
     path: str
     url: str
     sha256: str
     licence: str
-    packed: str = ""
+    gzip_sha256: str = ""
 
 
-_GUTENBERG = "https://raw.githubusercontent.com/GITenberg/{}_{}/master/{}.txt"
+_GITHUB = "https://raw.githubusercontent.com/"
+_NLTK = _GITHUB + "nltk/nltk_data/5db857e6f7df11eabb5e5665836db9ec8df07e28/packages/corpora/"
 
 
 def _book(title: str, number: int, sha256: str) -> Remote:
-    return Remote(f"gutenberg_books/{number}.txt", _GUTENBERG.format(title, number, number), sha256, "public domain (USA)")
+    """A book of Project Gutenberg; ``number`` is its number there."""
+    url = f"{_GITHUB}GITenberg/{title}_{number}/master/{number}.txt"
+    return Remote(f"gutenberg_books/{number}.txt", url, sha256, "public domain (USA)")
 
-
-_NLTK = "https://raw.githubusercontent.com/nltk/nltk_data/5db857e6f7df11eabb5e5665836db9ec8df07e28/packages/corpora/"
 
 FILES: dict[str, Remote] = {
     "gsm8k_train": Remote(
         "gsm8k/train.jsonl",
-        "https://raw.githubusercontent.com/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/train.jsonl",
+        _GITHUB
+        + "openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/"
+        + "grade_school_math/data/train.jsonl",
         "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
         "MIT",
     ),
     "gsm8k_test": Remote(
         "gsm8k/test.jsonl",
-        "https://raw.githubusercontent.com/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/test.jsonl",
+        _GITHUB
+        + "openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/"
+        + "grade_school_math/data/test.jsonl",
         "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
         "MIT",
     ),
     "humaneval": Remote(
         "humaneval/HumanEval.jsonl",
-        "https://raw.githubusercontent.com/openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/data/HumanEval.jsonl.gz",
+        _GITHUB
+        + "openai/human-eval/6d43fb980f9fee3c892a914eda09951f772ad10d/"
+        + "data/HumanEval.jsonl.gz",
         "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2",
         "MIT",
-        packed="b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+        gzip_sha256="b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
     ),
     "mt_bench": Remote(
         "mt_bench/question.jsonl",
-        "https://raw.githubusercontent.com/lm-sys/FastChat/0e6d3e4beaab66f4d3f93db72541a4abab8af28d/fastchat/llm_judge/data/mt_bench/question.jsonl",
+        _GITHUB
+        + "lm-sys/FastChat/0e6d3e4beaab66f4d3f93db72541a4abab8af28d/"
+        + "fastchat/llm_judge/data/mt_bench/question.jsonl",
         "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
         "Apache-2.0",
     ),
     "spec_bench": Remote(
         "spec_bench/question.jsonl",
-        "https://raw.githubusercontent.com/hemingkx/Spec-Bench/fd2c1cd7d2201ef71db4c5f4e455008f017967bf/data/spec_bench/question.jsonl",
+        _GITHUB
+        + "hemingkx/Spec-Bench/fd2c1cd7d2201ef71db4c5f4e455008f017967bf/"
+        + "data/spec_bench/question.jsonl",
         "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
-        "Apache-2.0; parts of it under the terms of WMT14, CNN/Daily Mail, Natural Questions, DPR and GSM8K",
+        "Apache-2.0; parts of it under the terms of WMT14, CNN/Daily Mail, Natural Questions, "
+        "DPR and GSM8K",
     ),
     "tinyshakespeare": Remote(
         "tinyshakespeare/input.txt",
-        "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
+        _GITHUB
+        + "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/"
+        + "data/tinyshakespeare/input.txt",
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
         "public domain",
     ),
-    "pride_and_prejudice": _book("Pride-and-Prejudice", 1342, "441e778a4297bfc944dc254810e8ded3134cfb0e36d73eef6bb312b4ffd74d6a"),
-    "great_expectations": _book("Great-Expectations", 1400, "64cd8797f6439d21be03154b8e3e97c4fe8c0df6f032a98871a5554c0621c500"),
-    "middlemarch": _book("Middlemarch", 145, "f499b77eb0e4e34edc3bae6b968e3241c8327384631bd26e8eec76b726915a7d"),
+    "pride_and_prejudice": _book(
+        "Pride-and-Prejudice",
+        1342,
+        "441e778a4297bfc944dc254810e8ded3134cfb0e36d73eef6bb312b4ffd74d6a",
+    ),
+    "great_expectations": _book(
+        "Great-Expectations",
+        1400,
+        "64cd8797f6439d21be03154b8e3e97c4fe8c0df6f032a98871a5554c0621c500",
+    ),
+    "middlemarch": _book(
+        "Middlemarch", 145, "f499b77eb0e4e34edc3bae6b968e3241c8327384631bd26e8eec76b726915a7d"
+    ),
     "emma": _book("Emma", 158, "1db38633b6135805b4ca4b874ec5ced5be608ac3c3138cdae6019fc346d633a2"),
-    "sherlock_holmes": _book("The-Adventures-of-Sherlock-Holmes", 1661, "2a0ce5568625a304f54fbb6bfdeeadf527a1437254b5f0e06b5a9e233d4784a2"),
-    "war_and_peace": _book("War-and-Peace", 2600, "31b5d23be25fe9ad27eca1e78f9f449ae2e17adf07ce62238a79425c53a96646"),
-    "moby_dick": _book("Moby-Dick--Or-The-Whale", 2701, "f17ab08e0ad8c6e43d1e85e3cdae4e1b617ae35069cee7db8dcd457c87b1ec76"),
+    "sherlock_holmes": _book(
+        "The-Adventures-of-Sherlock-Holmes",
+        1661,
+        "2a0ce5568625a304f54fbb6bfdeeadf527a1437254b5f0e06b5a9e233d4784a2",
+    ),
+    "war_and_peace": _book(
+        "War-and-Peace", 2600, "31b5d23be25fe9ad27eca1e78f9f449ae2e17adf07ce62238a79425c53a96646"
+    ),
+    "moby_dick": _book(
+        "Moby-Dick--Or-The-Whale",
+        2701,
+        "f17ab08e0ad8c6e43d1e85e3cdae4e1b617ae35069cee7db8dcd457c87b1ec76",
+    ),
     "inaugural": Remote(
-        "us_speeches/inaugural.zip", _NLTK + "inaugural.zip", "7c5fb5793e31fbeae12bf1aa0ffda5336468f07cedb50654c6d31ca384e2046b", "public domain"
+        "us_speeches/inaugural.zip",
+        _NLTK + "inaugural.zip",
+        "7c5fb5793e31fbeae12bf1aa0ffda5336468f07cedb50654c6d31ca384e2046b",
+        "public domain",
     ),
     "state_union": Remote(
-        "us_speeches/state_union.zip", _NLTK + "state_union.zip", "366c1dc82b2abf896f42b2ec50ba802a0141a29f75d29ca48a7a243ce5bfbe8d", "public domain"
+        "us_speeches/state_union.zip",
+        _NLTK + "state_union.zip",
+        "366c1dc82b2abf896f42b2ec50ba802a0141a29f75d29ca48a7a243ce5bfbe8d",
+        "public domain",
     ),
 }
 
 
 def read(name: str) -> bytes:
-    """Plain content of a named public file, checked against its sha256.
+    """Returns the plain content of a public file, checked against its sha256.
+
+    Args:
+        name: a key of ``FILES``.
 
     Raises:
-        DataError: unknown name, file neither under ``SPECWB_DATA`` nor downloadable, damaged gzip, or wrong checksum.
+        DataError: unknown name, file neither under ``SPECWB_DATA`` nor downloadable, damaged gzip,
+            or wrong checksum.
     """
     if name not in FILES:
         raise DataError(f"unknown data file {name!r}; known: {', '.join(sorted(FILES))}")
     remote = FILES[name]
     path = _local(remote) or _download(name, remote)
     content = unpack(path)
-    found = hashlib.sha256(content).hexdigest()
-    if found != remote.sha256:
-        raise DataError(f"{path}: sha256 is {found[:12]}..., expected {remote.sha256[:12]}...; remove it or point SPECWB_DATA elsewhere")
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != remote.sha256:
+        difference = f"sha256 is {sha256[:12]}..., expected {remote.sha256[:12]}..."
+        raise DataError(f"{path}: {difference}; remove it or point SPECWB_DATA elsewhere")
     return content
 
 
 def weights_hash(folder: Path) -> str:
-    """sha256 over a folder's safetensors files, or else its ``.bin`` files, in the order of their names."""
+    """Computes the sha256 over a folder's weights.
+
+    These are its safetensors files or, where it has none, its ``.bin`` files, in the order of their
+    names.
+    """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
         with open(path, "rb") as handle:
@@ -131,7 +189,7 @@ def weights_hash(folder: Path) -> str:
 
 
 def from_json(content: str | bytes) -> Any:
-    """The value that a JSON text says.
+    """Returns the value that a JSON text stands for.
 
     Raises:
         ValueError: it is not JSON, not UTF-8, or nested deeper than the parser goes.
@@ -142,36 +200,47 @@ def from_json(content: str | bytes) -> Any:
         raise ValueError("brackets are nested too deep") from None
 
 
-def table(path: Path, refused: type[ValueError] = DataError) -> dict[str, Any]:
-    """The object in a JSON file, empty where there is no file.
+def table(path: Path, error_type: type[ValueError] = DataError) -> dict[str, Any]:
+    """Returns the object in a JSON file, and an empty one where there is no file.
+
+    Args:
+        path: the file.
+        error_type: the exception that is raised.
 
     Raises:
-        ValueError: of the kind ``refused``, for anything else.
+        error_type: the file is not JSON, or holds something else than an object.
     """
     if not path.is_file():
         return {}
     try:
-        found = from_json(path.read_bytes())
+        content = from_json(path.read_bytes())
     except ValueError as error:
-        raise refused(f"{path} is not JSON ({error}); fetch it again, or put it right") from error
-    if not isinstance(found, dict):
-        raise refused(f"{path} holds no settings: it must be a JSON object, not {type(found).__name__}")
-    return found
+        message = f"{path} is not JSON ({error}); fetch it again, or correct it"
+        raise error_type(message) from error
+    if not isinstance(content, dict):
+        kind = type(content).__name__
+        raise error_type(f"{path} holds no settings: it must be a JSON object, not {kind}")
+    return content
 
 
-def _beside(path: Path) -> Path:
-    """A name next to ``path`` that nothing else has: two runs that write one file must not meet, and in a folder that others
-    write to too a name that can be guessed may be a link by the time it is opened."""
+def _part_name(path: Path) -> Path:
+    """Returns a name next to ``path`` that nothing else has.
+
+    Two runs that write one file must not meet. And in a folder that others write to too, a name
+    that can be guessed may be a link by the time it is opened.
+    """
     return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to write, which takes ``path``'s place when the writing has come to its end: whoever opens ``path`` finds the old
-    content or all of the new.
+    """Yields a file to write, which takes ``path``'s place when the writing has ended.
 
-    A link is followed, and what it leads to is replaced. What is no regular file (a device, a pipe) cannot be replaced and is
-    written to as it is. The file gets the mode of the one before it, a new one what the umask leaves.
+    So whoever opens ``path`` sees the old content or all of the new.
+
+    A link is followed, and what it leads to is replaced. What is no regular file (a device, a pipe)
+    cannot be replaced and is written to as it is. The file gets the mode of the one before it, and
+    a new one what the umask leaves.
 
     Raises:
         OSError: it cannot be written; what was there is untouched.
@@ -180,7 +249,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    part = _beside(path)
+    part = _part_name(path)
     part.open("x").close()
     # some libraries put a file of their own in its place, which only its owner may read
     mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
@@ -194,17 +263,19 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes ``folder`` when the writing has come to its end. Where there is one already it must
-    be empty: what a run has made is never moved away for another's.
+    """Yields a folder to write into, which becomes ``folder`` when the writing has ended.
+
+    Where there is a folder of that name already it must be empty: what a run has made is never
+    moved away for another's.
 
     Raises:
-        FileExistsError: there is something of that name, at the beginning or by the time of the end.
+        FileExistsError: there is something of that name, at the beginning or at the end.
     """
     folder = folder.expanduser()
-    taken = FileExistsError(f"{folder} is there already and stays as it is; delete it or choose another")
+    exists = FileExistsError(f"{folder} exists and stays as it is; delete it or choose another")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise taken
-    part = _beside(folder)
+        raise exists
+    part = _part_name(folder)
     part.mkdir(parents=True)
     try:
         yield part
@@ -214,42 +285,54 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         try:
             part.rename(folder)
         except OSError as error:
-            raise taken if folder.exists() else error from error
+            raise exists if folder.exists() else error from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-UNPACKED = 2**28  # bytes of a gzip file's content, many times what the official files have
+UNPACKED_BYTES = 2**28  # of a gzip file's content at most; many times what the official files have
 
 
-def unpack(path: Path, most: int = UNPACKED) -> bytes:
-    """Content of a file, unpacked where its name ends in ``.gz``.
+def unpack(path: Path, limit: int = UNPACKED_BYTES) -> bytes:
+    """Returns the content of a file, unpacked where its name ends in ``.gz``.
+
+    Args:
+        path: the file.
+        limit: how many bytes the unpacked content may have.
 
     Raises:
-        DataError: the name says gzip, the content is not one, is cut off, or has more than ``most`` bytes.
+        DataError: the name says gzip, and the content is not one, is cut off, or has more than
+            ``limit`` bytes.
     """
     if path.suffix != ".gz":
         return path.read_bytes()
     with open(path, "rb") as packed:
         try:
-            content = gzip.GzipFile(fileobj=packed).read(most + 1)
+            content = gzip.GzipFile(fileobj=packed).read(limit + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path} is not a whole gzip file; remove it or give another") from error
-    if len(content) > most:
-        raise DataError(f"{path} unpacks to more than {most} bytes; unpack it and give the file that it holds")
+            message = f"{path} is not a whole gzip file; remove it or give another"
+            raise DataError(message) from error
+    if len(content) > limit:
+        advice = "unpack it and give the file that it holds"
+        raise DataError(f"{path} unpacks to more than {limit} bytes; {advice}")
     return content
 
 
 def _local(remote: Remote) -> Path | None:
+    """Returns where the file lies under ``SPECWB_DATA``, None where it does not."""
     root = os.environ.get("SPECWB_DATA")
     if not root:
         return None
     plain = Path(root).expanduser() / remote.path
-    return next((path for path in (plain, plain.with_name(plain.name + ".gz")) if path.is_file()), None)
+    packed = plain.with_name(plain.name + ".gz")
+    return next((path for path in (plain, packed) if path.is_file()), None)
 
 
 def _download(name: str, remote: Remote) -> Path:
-    """Where the file lies in the user's cache. pooch checks what comes before it gives it that name, so what is bad is never kept."""
+    """Returns where the file lies in the user's cache, and downloads it where it does not.
+
+    pooch checks what it receives before it gives it that name, so a bad download is never kept.
+    """
     where = f"not at {remote.path} under SPECWB_DATA ({os.environ.get('SPECWB_DATA') or 'not set'})"
     try:
         import pooch
@@ -260,22 +343,32 @@ def _download(name: str, remote: Remote) -> Path:
     level = log.level
     log.setLevel("WARNING")  # it announces every download; an error should stay one line
     try:
-        kept = f"{name}{''.join(Path(remote.url).suffixes)}"
-        return Path(pooch.retrieve(remote.url, f"sha256:{remote.packed or remote.sha256}", fname=kept, path=pooch.os_cache("specwb")))
+        path = pooch.retrieve(
+            remote.url,
+            f"sha256:{remote.gzip_sha256 or remote.sha256}",
+            fname=f"{name}{''.join(Path(remote.url).suffixes)}",
+            path=pooch.os_cache("specwb"),
+        )
     except (ValueError, OSError) as error:
-        raise DataError(f"{name}: {where}, and the download from {remote.url} failed: {_reason(error)}") from error
+        failure = f"the download from {remote.url} failed: {_reason(error)}"
+        raise DataError(f"{name}: {where}, and {failure}") from error
     finally:
         log.setLevel(level)
+    return Path(path)
 
 
 def _reason(error: Exception) -> str:
-    """In a few words; the libraries' own texts repeat the address and run over several lines."""
+    """Says in a few words why a download failed.
+
+    The libraries' own texts repeat the address and run over several lines.
+    """
     from requests import HTTPError, RequestException
     from requests.exceptions import ChunkedEncodingError
 
     match error:
         case HTTPError():
-            return f"HTTP {error.response.status_code}" if error.response is not None else "HTTP error"
+            has_answer = error.response is not None
+            return f"HTTP {error.response.status_code}" if has_answer else "HTTP error"
         case ChunkedEncodingError():
             return "the connection was cut"
         case RequestException():
@@ -283,4 +376,4 @@ def _reason(error: Exception) -> str:
         case OSError():
             return f"the cache cannot be written ({error.filename}: {error.strerror})"
         case _:
-            return "what came has another sha256"
+            return "the file received has another sha256"

@@ -1,4 +1,4 @@
-"""Public files: what lies under SPECWB_DATA, what a server sends, and everything that can be wrong with either."""
+"""Public files: under SPECWB_DATA, from a server, and everything that can be wrong with either."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN = b'{"question_id": 81, "category": "writing", "turns": ["one", "two"]}\n'
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         server = self.server
-        server.asked += 1
+        server.requests += 1
         self.send_response(server.status)
         self.send_header("Content-Length", str(len(server.body) + server.short))
         self.end_headers()
@@ -54,24 +54,30 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(cache, monkeypatch):
-    """A local server of ``body`` under every address; ``mt_bench`` (plain) and ``humaneval`` (gzip) point to it."""
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.asked, made.status, made.short, made.body = 0, 200, 0, PLAIN
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    """A local server that sends ``body`` under every address.
+
+    ``mt_bench`` (plain) and ``humaneval`` (gzip) are files of it.
+    """
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.requests, http.status, http.short, http.body = 0, 200, 0, PLAIN
+    polling = {"poll_interval": 0.01}
+    thread = threading.Thread(target=http.serve_forever, kwargs=polling, daemon=True)
     thread.start()
-    address = f"http://127.0.0.1:{made.server_port}/"
-    digest, packed = hashlib.sha256(PLAIN).hexdigest(), gzip.compress(PLAIN, mtime=0)
-    made.packed = packed
-    monkeypatch.setitem(files.FILES, "mt_bench", files.Remote("mt_bench/question.jsonl", address + "question.jsonl", digest, "x"))
-    fake = files.Remote("humaneval/H.jsonl", address + "H.jsonl.gz", digest, "x", packed=hashlib.sha256(packed).hexdigest())
-    monkeypatch.setitem(files.FILES, "humaneval", fake)
-    yield made
-    made.shutdown()
-    made.server_close()
+    address = f"http://127.0.0.1:{http.server_port}/"
+    sha256, http.packed = hashlib.sha256(PLAIN).hexdigest(), gzip.compress(PLAIN, mtime=0)
+    plain = files.Remote("mt_bench/question.jsonl", address + "question.jsonl", sha256, "x")
+    gzip_sha256 = hashlib.sha256(http.packed).hexdigest()
+    packed = files.Remote("humaneval/H.jsonl", address + "H.jsonl.gz", sha256, "x", gzip_sha256)
+    monkeypatch.setitem(files.FILES, "mt_bench", plain)
+    monkeypatch.setitem(files.FILES, "humaneval", packed)
+    yield http
+    http.shutdown()
+    http.server_close()
     thread.join()
 
 
-def refused(name: str, *words: str) -> None:
+def assert_refused(name: str, *words: str) -> None:
+    """Asserts that reading the file fails with one short line that has all of ``words``."""
     with pytest.raises(files.DataError) as caught:
         files.read(name)
     text = str(caught.value)
@@ -83,11 +89,11 @@ def refused(name: str, *words: str) -> None:
 def test_a_download_is_checked_and_kept(server, cache):
     assert files.read("mt_bench") == PLAIN
     assert files.read("mt_bench") == PLAIN
-    assert server.asked == 1
+    assert server.requests == 1
     assert [p.name for p in cache.iterdir()] == ["mt_bench.jsonl"]
 
 
-def test_an_official_gzip_is_checked_as_it_is_sent_and_read_unpacked(server, cache):
+def test_an_official_gzip_is_checked_as_it_is_sent_and_returned_unpacked(server, cache):
     server.body = server.packed
     assert files.read("humaneval") == PLAIN
     assert (cache / "humaneval.jsonl.gz").read_bytes() == server.packed
@@ -106,14 +112,22 @@ def spoil_length(server):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"), [(spoil_checksum, "another sha256"), (spoil_status, "HTTP 404"), (spoil_length, "the connection was cut")]
+    ("spoil", "words"),
+    [
+        (spoil_checksum, "another sha256"),
+        (spoil_status, "HTTP 404"),
+        (spoil_length, "the connection was cut"),
+    ],
 )
-def test_a_bad_download_is_one_line_is_not_kept_and_the_next_attempt_works(server, cache, caplog, spoil, words):
+def test_a_bad_download_is_one_line_is_not_kept_and_the_next_attempt_works(
+    server, cache, caplog, spoil, words
+):
     import pooch
 
     pooch.get_logger().addHandler(caplog.handler)
     spoil(server)
-    refused("mt_bench", "mt_bench/question.jsonl under SPECWB_DATA (not set)", f"127.0.0.1:{server.server_port}/question.jsonl", words)
+    where = "mt_bench/question.jsonl under SPECWB_DATA (not set)"
+    assert_refused("mt_bench", where, f"127.0.0.1:{server.server_port}/question.jsonl", words)
     assert not list(cache.iterdir())
     pooch.get_logger().removeHandler(caplog.handler)
     assert not caplog.records  # the library adds no lines of its own
@@ -122,65 +136,70 @@ def test_a_bad_download_is_one_line_is_not_kept_and_the_next_attempt_works(serve
 
 
 def test_no_server(cache, monkeypatch):
-    monkeypatch.setitem(files.FILES, "mt_bench", files.Remote("a", f"http://127.0.0.1:{closed_port()}/a", "0" * 64, "x"))
-    refused("mt_bench", "no connection (ConnectionError)")
+    nowhere = files.Remote("a", f"http://127.0.0.1:{closed_port()}/a", "0" * 64, "x")
+    monkeypatch.setitem(files.FILES, "mt_bench", nowhere)
+    assert_refused("mt_bench", "no connection (ConnectionError)")
 
 
-def test_a_damaged_cache_is_mended(server, cache):
+def test_a_damaged_cache_is_repaired(server, cache):
     files.read("mt_bench")
     (cache / "mt_bench.jsonl").write_bytes(b"rubbish")
     assert files.read("mt_bench") == PLAIN
-    assert server.asked == 2
+    assert server.requests == 2
 
 
 def test_a_cache_that_cannot_be_written(server, cache):
     cache.write_text("a file where the folder should be")
-    refused("mt_bench", "the cache cannot be written", str(cache))
+    assert_refused("mt_bench", "the cache cannot be written", str(cache))
 
 
 def test_without_pooch(server, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    refused("mt_bench", "pip install pooch")
-    assert server.asked == 0
+    assert_refused("mt_bench", "pip install pooch")
+    assert server.requests == 0
 
 
 @pytest.mark.parametrize("name", ["mt_bench", "humaneval"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_folder_of_the_users_comes_first_plain_or_gzipped(server, tmp_path, monkeypatch, name, packed):
+def test_a_folder_of_the_users_comes_first_plain_or_gzipped(
+    server, tmp_path, monkeypatch, name, packed
+):
     monkeypatch.setenv("SPECWB_DATA", str(tmp_path / "data"))
     path = tmp_path / "data" / (files.FILES[name].path + (".gz" if packed else ""))
     path.parent.mkdir(parents=True)
-    path.write_bytes(gzip.compress(PLAIN, 1) if packed else PLAIN)  # anybody's gzip: what counts is what is in it
+    # anybody's gzip will do: only its content is checked
+    path.write_bytes(gzip.compress(PLAIN, 1) if packed else PLAIN)
     assert files.read(name) == PLAIN
-    assert server.asked == 0
+    assert server.requests == 0
     path.write_bytes(gzip.compress(PLAIN + b"x") if packed else PLAIN + b"x")
-    refused(name, str(path), "sha256")
+    assert_refused(name, str(path), "sha256")
     if packed:
         path.write_bytes(gzip.compress(PLAIN)[:-20])
-        refused(name, str(path), "not a whole gzip file")
+        assert_refused(name, str(path), "not a whole gzip file")
         path.write_bytes(PLAIN)
-        refused(name, str(path), "not a whole gzip file")
+        assert_refused(name, str(path), "not a whole gzip file")
 
 
 def test_unknown_name():
-    refused("nonsense", "unknown data file 'nonsense'", "spec_bench")
+    assert_refused("nonsense", "unknown data file 'nonsense'", "spec_bench")
 
 
 def test_addresses_are_pinned():
     for name in ("gsm8k_train", "gsm8k_test", "humaneval", "mt_bench", "spec_bench"):
         remote = files.FILES[name]
-        owner, repository, commit, *_ = remote.url.removeprefix("https://raw.githubusercontent.com/").split("/")
+        path = remote.url.removeprefix("https://raw.githubusercontent.com/")
+        owner, repository, commit, *_ = path.split("/")
         assert owner
         assert repository
         assert len(commit) == 40
         assert int(commit, 16)
-        assert bool(remote.packed) == remote.url.endswith(".gz")
+        assert bool(remote.gzip_sha256) == remote.url.endswith(".gz")
 
 
-# ------------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
 
-def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path):
+def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path):
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("old")
     real.chmod(0o640)
@@ -197,12 +216,12 @@ def test_a_pipe_is_written_to_and_stays(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     report.check_path(pipe, "--json")
-    got = []
-    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    texts = []
+    reader = threading.Thread(target=lambda: texts.append(pipe.read_text()))
     reader.start()
     report.write("text", pipe)
     reader.join()
-    assert got == ["text"]
+    assert texts == ["text"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert list(tmp_path.iterdir()) == [pipe]
 
@@ -223,38 +242,40 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
 
 
 def test_modes_are_what_the_umask_leaves(tmp_path):
-    """safetensors makes its files readable by their owner alone; colleagues could not read a trained head."""
+    """safetensors writes files that their owner alone may read; colleagues could not use a head."""
     before = os.umask(0o027)
     try:
-        write(tmp_path / "alone", {}, {"a": torch.ones(2)}, "model", {})
-        with files.whole_folder(tmp_path / "whole") as part:
+        write(tmp_path / "head", {}, {"a": torch.ones(2)}, "model", {})
+        with files.whole_folder(tmp_path / "folder") as part:
             save_file({"a": torch.ones(2)}, part / "model.safetensors")
             (part / "sub").mkdir()
             (part / "sub" / "b").write_text("b")
     finally:
         os.umask(before)
-    for folder in (tmp_path / "alone", tmp_path / "whole"):
+    for folder in (tmp_path / "head", tmp_path / "folder"):
         for path in (folder, *folder.rglob("*")):
-            assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
+            mode = 0o750 if path.is_dir() else 0o640
+            assert path.stat().st_mode & 0o777 == mode, path
 
 
-def test_a_folder_that_is_there_is_never_replaced(tmp_path):
-    def put(name, text, meanwhile=lambda: None):
+def test_a_folder_that_exists_is_never_replaced(tmp_path):
+    def write_folder(name, text, meanwhile=lambda: None):
         with files.whole_folder(tmp_path / name) as part:
             (part / "x").write_text(text)
             meanwhile()
 
-    put("a", "1")
+    write_folder("a", "1")
     with pytest.raises(FileExistsError, match="stays as it is"):
-        put("a", "2", lambda: pytest.fail("this is said before the work"))
+        write_folder("a", "2", lambda: pytest.fail("the work began before the refusal"))
     with pytest.raises(FileExistsError, match="stays as it is"):
-        put("b", "slow", lambda: put("b", "fast"))
+        write_folder("b", "slow", lambda: write_folder("b", "fast"))
     (tmp_path / "empty").mkdir()
-    put("empty", "1")
-    assert {path.name: (path / "x").read_text() for path in tmp_path.iterdir()} == {"a": "1", "b": "fast", "empty": "1"}
+    write_folder("empty", "1")
+    contents = {path.name: (path / "x").read_text() for path in tmp_path.iterdir()}
+    assert contents == {"a": "1", "b": "fast", "empty": "1"}
 
 
-def test_a_gzip_that_unpacks_to_more_than_anybody_wants(tmp_path):
+def test_a_gzip_that_unpacks_to_more_than_the_limit(tmp_path):
     path = tmp_path / "bomb.jsonl.gz"
     path.write_bytes(gzip.compress(bytes(100_000)))
     assert len(files.unpack(path, 100_000)) == 100_000
@@ -262,15 +283,16 @@ def test_a_gzip_that_unpacks_to_more_than_anybody_wants(tmp_path):
         files.unpack(path, 99_999)
 
 
-# ---------------------------------------------------------------------------------------------------------------- extras
+# ------------------------------------------------------------------------------------------- extras
 
 
 @pytest.mark.parametrize(("part", "package"), [("figures", "plotly"), ("widgets", "ipywidgets")])
-def test_what_a_missing_extra_is_called(monkeypatch, part, package):
+def test_a_missing_extra_is_named(monkeypatch, part, package):
     for name in [name for name in sys.modules if name.startswith(f"specwb.{part}")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"specwb\.{part} needs {package}, which the extra 'notebooks' brings: pip install ") as caught:
+    message = rf"specwb\.{part} needs {package}, which the extra 'notebooks' brings: pip install "
+    with pytest.raises(ImportError, match=message) as caught:
         importlib.import_module(f"specwb.{part}")
     assert "'specwb[" not in str(caught.value)  # no index has that name
 
@@ -279,5 +301,6 @@ def test_away_from_a_checkout_the_packages_themselves_are_named(monkeypatch, tmp
     from specwb import extras
 
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "specwb" / "extras.py"))
-    monkeypatch.setattr(extras.importlib.metadata, "requires", lambda name: ["torch>=2", "pooch>=1.8; extra == 'train'", 'plotly; extra == "x"'])
+    requirements = ["torch>=2", "pooch>=1.8; extra == 'train'", 'plotly; extra == "x"']
+    monkeypatch.setattr(extras.importlib.metadata, "requires", lambda name: requirements)
     assert extras.how("train") == "pip install 'pooch>=1.8'"
