@@ -367,8 +367,8 @@ def _reason(error: Exception) -> str:
 
     match error:
         case HTTPError():
-            has_answer = error.response is not None
-            return f"HTTP {error.response.status_code}" if has_answer else "HTTP error"
+            answer = error.response
+            return "HTTP error" if answer is None else f"HTTP {answer.status_code}"
         case ChunkedEncodingError():
             return "the connection was cut"
         case RequestException():

@@ -58,9 +58,8 @@ def broken(path: Path) -> list[str]:
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
         named = anchor and target.is_file() and target.suffix in (".md", ".ipynb")
-        if not (target.is_relative_to(ROOT) and target.exists()):
-            found.append(link)
-        elif named and anchor not in anchors(target):
+        there = target.is_relative_to(ROOT) and target.exists()
+        if not there or (named and anchor not in anchors(target)):
             found.append(link)
     return found
 
