@@ -170,7 +170,7 @@ def test_interrupted_says_so_and_exits_130(monkeypatch, capsys):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_ours", stop)
+    monkeypatch.setattr(module, "_run_engine", stop)
     code, _, err = call(monkeypatch, capsys, "compare")
     assert code == 130
     assert "interrupted" in err

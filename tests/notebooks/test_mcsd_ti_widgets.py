@@ -60,9 +60,9 @@ def test_a_wrong_slice_is_told(monkeypatch):
 
     def wrong(self, d):
         cut = Tree.branching(*self.widths[:d]) if d else right(self, 0)
-        cut.mask = cut.mask.clone()
-        cut.mask[0, -1, 0] = False
-        return cut
+        mask = cut.mask.clone()
+        mask[0, -1, 0] = False
+        return cut._with(mask=mask)
 
     monkeypatch.setattr(Tree, "prefix", wrong)
     view.cut.value = 3
