@@ -121,13 +121,20 @@ def proxy_for(key: str, target: Target, ngram: object, order: int, smoothing: st
 
 def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) -> NGram:
     """Of a file's tables one a target, however many methods search with them; what it remembers of contexts is a method's own."""
-    kept = target.__dict__.setdefault("_ngrams", {})
-    file = str(place), place.stat().st_mtime_ns if place.is_file() else 0
-    name = *file, order, smoothing
-    if name not in kept:
-        model = kept.get(file) or NGram.load(place)
-        if model.vocabulary != target.vocabulary:
-            raise MethodError(f"{key}: {place} counts {model.vocabulary} tokens, {target.name!r} has {target.vocabulary}")
-        kept[file], kept[name] = model, model.shorter(order or model.order).smoothed(smoothing)
-        kept[name].scores((), [0])  # its tables are made now, once
-    return kept[name].smoothed(smoothing)
+
+    def read() -> NGram:
+        counts = NGram.load(place)
+        if counts.vocabulary != target.vocabulary:
+            raise MethodError(
+                f"{key}: {place} counts {counts.vocabulary} tokens, {target.name!r} has "
+                f"{target.vocabulary}"
+            )
+        return counts
+
+    def make() -> NGram:
+        counts = target.loaded("ngram", place, read)
+        model = counts.shorter(order or counts.order).smoothed(smoothing)
+        model.scores((), [0])  # its tables are made now, once
+        return model
+
+    return target.loaded(("ngram", order, smoothing), place, make).smoothed(smoothing)

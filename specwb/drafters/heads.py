@@ -185,13 +185,7 @@ def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any]
         place = own
     if not isinstance(place, str | Path):
         raise MethodError(f"{kind}: head must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
-    # one copy a target, however many methods use it; read again when it was trained anew
-    kept = target.__dict__.setdefault("_heads", {})
-    written = max((p.stat().st_mtime_ns for p in Path(place).expanduser().glob("*")), default=0)
-    key = (kind, str(place), *options.items())
-    if kept.get(key, (None,))[0] != written:
-        kept[key] = written, load(place, target, **options)
-    return kept[key][1]
+    return target.loaded((kind, *options.items()), place, lambda: load(place, target, **options))
 
 
 def _same_sizes(kind: str, target: Target, head: Any) -> None:

@@ -10,9 +10,10 @@ gained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -247,6 +248,9 @@ class Stack:
     """
 
     norm: Any = None
+    # copies that others make of these weights, for as long as one of them holds them; weights that
+    # change in place afterwards are not seen in them
+    copies: WeakValueDictionary[Hashable, Any] | None = None
 
     def __init__(self, config: Any, layers: Sequence[Any], rotary: Any) -> None:
         self.config, self.rotary = config, rotary
@@ -262,17 +266,29 @@ class Stack:
 
     @classmethod
     def of(cls, head: Any) -> Stack:
-        """The stack of a trained head (``config``, ``blocks``, ``rotary_emb``): one for all that
-        draft with it, made anew where its weights were moved."""
-        stack = head.__dict__.get("_stack")
-        shared = stack is not None and all(
-            layer.qkv.untyped_storage().data_ptr()
-            == block.self_attn.q_proj.weight.untyped_storage().data_ptr()
-            for layer, block in zip(stack.layers, head.blocks, strict=True)
+        """The stack of a trained head: one for all that draft with it, kept in ``head.stack``.
+
+        Args:
+            head: a module with ``config``, ``blocks``, ``rotary_emb`` and ``stack``.
+        """
+        if head.stack is None or not head.stack.holds(head.blocks):
+            head.stack = cls(head.config, head.blocks, head.rotary_emb)
+        return head.stack
+
+    def holds(self, layers: Sequence[Any]) -> bool:
+        """Whether the weights of these layers still lie in this stack's memory.
+
+        They do not after they were moved, cast or copied, nor after another stack was made of the
+        same layers. This one must then be made anew.
+        """
+
+        def memory(weight: Tensor) -> int:
+            return weight.untyped_storage().data_ptr()
+
+        return all(
+            memory(layer.qkv) == memory(module.self_attn.q_proj.weight)
+            for layer, module in zip(self.layers, layers, strict=True)
         )
-        if not shared:
-            head.__dict__["_stack"] = stack = cls(head.config, head.blocks, head.rotary_emb)
-        return stack
 
     @property
     def dtype(self) -> torch.dtype:

@@ -39,6 +39,7 @@ class DiffusionModel(nn.Module):
     """
 
     features: tuple[int, ...] = ()  # none of the target's states
+    _backbone: Backbone | None = None
 
     def __init__(self, model: Any, mask_id: int, ends: tuple[int, ...] = (), shift: bool = True, causal: bool = True, context: int = 2**31) -> None:
         super().__init__()
@@ -54,13 +55,13 @@ class DiffusionModel(nn.Module):
 
     @property
     def backbone(self) -> Backbone:
-        """One for all that draft with it, made anew where its weights were moved."""
-        kept = self.__dict__.get("_backbone")
-        weight = self.net.model.layers[0].self_attn.q_proj.weight
-        if kept is None or kept.layers[0].qkv.untyped_storage().data_ptr() != weight.untyped_storage().data_ptr():
-            with torch.inference_mode(False):  # weights become views of what is made here, and may be trained further
-                self.__dict__["_backbone"] = kept = Backbone(self.net)
-        return kept
+        """One for all that draft with this model; made anew where it does not hold the weights any
+        more (:meth:`specwb.models.backbone.Stack.holds`)."""
+        if self._backbone is None or not self._backbone.holds(self.net.model.layers):
+            # weights become views of what is made here, and may be trained further
+            with torch.inference_mode(False):
+                self._backbone = Backbone(self.net)
+        return self._backbone
 
     @property
     def spared(self) -> int:

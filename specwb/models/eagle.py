@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from specwb.models.backbone import check_supported
+from specwb.models.backbone import Stack, check_supported
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -40,6 +40,7 @@ class EagleHead(nn.Module):
     """
 
     version = 1
+    stack: Stack | None = None  # see Stack.of
 
     def __init__(self, config: Any, target_hidden: int, features: tuple[int, ...] = (-1,), bias: bool = True) -> None:
         super().__init__()

@@ -236,10 +236,11 @@ class FusedGroups(Groups):
         """A group's stacked weights: made when first asked for, one copy for all methods of a model
         that have this group, for as long as one of them exists."""
         if (stack, group) not in self._stacked:
-            shared = stack.__dict__.setdefault("_stacked", WeakValueDictionary())
-            weights = shared.get(group)
+            if stack.copies is None:
+                stack.copies = WeakValueDictionary()
+            weights = stack.copies.get(group)
             if weights is None:
-                shared[group] = weights = Stacked.of(stack, group)
+                stack.copies[group] = weights = Stacked.of(stack, group)
             self._stacked[stack, group] = weights
         return self._stacked[stack, group]
 

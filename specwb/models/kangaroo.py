@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from specwb.models.backbone import rms
+from specwb.models.backbone import Stack, rms
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.eagle import LLAMA, layer_config, with_sdpa
 from specwb.models.products import product
@@ -58,6 +58,8 @@ class KangarooAdapter(nn.Module):
     Attributes: exit: 0 the embedding, i the output of layer i. card: what was measured when it was trained, where that is known.
     Source: Liu et al., "Kangaroo: Lossless Self-Speculative Decoding via Double Early Exiting" (2024), arXiv 2404.18911, and its code.
     """
+
+    stack: Stack | None = None  # see Stack.of
 
     def __init__(self, config: Any, exit: int, adapter: str = "attention", own_head: bool = False) -> None:
         super().__init__()

@@ -200,13 +200,10 @@ def draft_model(target: Target, draft: object) -> Target:
     if chosen is None:
         way_out = "name one with draft= (--draft on the command line)"
         raise MethodError(f"{target.name!r} has no draft model of its own; {way_out}")
-    # one copy of a named draft a target, however many methods use it
-    if isinstance(chosen, str):
-        cache = target.__dict__.setdefault("_drafts", {})
-        if chosen not in cache:
-            cache[chosen] = load(chosen, dtype=target.dtype, device=target.device)
-        chosen = cache[chosen]
-    if not isinstance(chosen, Target):
-        chosen = load(cast(Any, chosen), dtype=target.dtype, device=target.device)
-    check_pair(target, chosen)
-    return chosen
+
+    def read() -> Target:
+        return load(cast(Any, chosen), dtype=target.dtype, device=target.device)
+
+    model = target.loaded("draft", chosen, read) if isinstance(chosen, str | Path) else read()
+    check_pair(target, model)
+    return model

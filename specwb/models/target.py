@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from specwb.models.cache import KVCache
 from specwb.models.folder import LoadError, card_of
 from specwb.models.layout import run_paths
 from specwb.probability import Sampling
+
+T = TypeVar("T")
 
 
 class Target:
@@ -41,6 +43,7 @@ class Target:
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
         self.eos: list[int] = [] if eos is None else list(eos) if is_many(eos) else [eos]
         self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
+        self._loaded: dict[tuple[Hashable, str], tuple[int, Any]] = {}
 
     def __repr__(self) -> str:
         layers, kind = len(self.backbone.layers), str(self.dtype).removeprefix("torch.")
@@ -57,22 +60,41 @@ class Target:
             raise TypeError(f"{self.name!r} is parted among processes and cannot be pickled")
         stored = io.BytesIO()
         torch.save(self.model, stored)
-        made = {"backbone", "_drafts", "_heads", "model"}
-        kept = {name: value for name, value in vars(self).items() if name not in made}
-        return {**kept, "_stored": stored.getvalue()}
+        anew = {"model", "backbone", "_loaded"}
+        state = {name: value for name, value in vars(self).items() if name not in anew}
+        return {**state, "_stored": stored.getvalue()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         stored = io.BytesIO(state.pop("_stored"))
         vars(self).update(state)
         # whoever unpickles this runs what the pickle says already
         self.model = torch.load(stored, weights_only=False)
-        self.backbone = Backbone(self.model)
+        self.backbone, self._loaded = Backbone(self.model), {}
 
     def __copy__(self) -> Target:
-        """Another name for the same weights."""
+        """Another target with the same weights, which loads for itself what is loaded beside it."""
         other = object.__new__(type(self))
-        vars(other).update(vars(self))
+        vars(other).update(vars(self), _loaded={})
         return other
+
+    def loaded(self, kind: Hashable, place: str | Path, make: Callable[[], T]) -> T:
+        """What was made for this target of the files at a place: heads, drafts, counted n-grams.
+
+        It is made once, however many methods use it, and made again when a file there was written
+        anew.
+
+        Args:
+            kind: what is made of the files; one place may have several kinds.
+            place: a file, a folder, or a hub id, whose files are never looked at again.
+            make: makes it. What it raises is raised here, and nothing is remembered then.
+        """
+        path = Path(place).expanduser()
+        files = [path] if path.is_file() else path.glob("*")
+        written = max((file.stat().st_mtime_ns for file in files), default=0)
+        key = kind, str(place)
+        if key not in self._loaded or self._loaded[key][0] != written:
+            self._loaded[key] = written, make()
+        return self._loaded[key][1]
 
     @cached_property
     def sha256(self) -> str | None:
