@@ -1,0 +1,107 @@
+"""README and the pages below docs/: their programs run, and what they list is what there is."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from specwb.cli import app
+from specwb.methods import METHODS
+from specwb.verify import RULES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def programs(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def keys(page: Path) -> list[str]:
+    """What stands in the first column of a page's tables, in back quotes."""
+    rows = re.findall(r"^\| (`.*?) \|", page.read_text(), re.MULTILINE)
+    return [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+
+
+def run(page: Path, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    before, names = dict(METHODS), {}
+    try:
+        for program in programs(page):
+            exec(compile(program, page.name, "exec"), names)
+    finally:
+        METHODS.clear()
+        METHODS.update(before)
+
+
+def test_the_program_in_readme_runs(monkeypatch, capsys):
+    (program,) = programs(ROOT / "README.md")
+    assert len(program.splitlines()) <= 15
+    run(ROOT / "README.md", monkeypatch)
+    out = capsys.readouterr().out
+    assert "rule rejection" in out
+    assert "hf_greedy" in out
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_python_page_run(monkeypatch, capsys):
+    run(DOCS / "python.md", monkeypatch)
+    out = capsys.readouterr().out
+    assert "hit: lossless" in out
+    assert "repeat" in out
+
+
+def test_readme_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 100
+
+
+def test_every_method_and_rule_is_in_its_table_once():
+    assert sorted(keys(ROOT / "README.md")) == sorted(METHODS)
+    assert sorted(keys(DOCS / "rules.md")) == sorted(RULES)
+
+
+def test_the_rows_in_readme_are_those_of_the_results():
+    """Readme shows some rows as they are printed; all of them stand in docs/results.md."""
+    results = (DOCS / "results.md").read_text()
+    measured = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in results.splitlines()
+        if line.startswith("| ")
+    ]
+    by_name = {cells[0]: cells for cells in measured}
+    shown = re.search(r"^method .*?\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    rows = [line.split() for line in shown[1].splitlines()]
+    assert len(rows) > 5
+    assert all(row == by_name[row[0]][: len(row)] for row in rows)
+
+
+def test_every_command_and_make_target_is_explained():
+    page = (DOCS / "cli.md").read_text()
+    command = get_command(app)
+    assert all(f"specwb {name}" in page for name in command.commands)
+    reproduce = command.commands["reproduce"]
+    assert all(f"specwb reproduce {name}`" in page for name in reproduce.commands)
+    train = (DOCS / "training.md").read_text()
+    assert all(f"train {name}" in train for name in command.commands["train"].commands)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    explained = {"clean", "test-slow", *re.findall(r"`make ([a-z-]+)`", page)}
+    assert set(targets) <= explained
+
+
+def test_variables_of_the_environment_exist():
+    named = set(re.findall(r"SPECWB_[A-Z_]+", (DOCS / "cli.md").read_text()))
+    sources = "".join(path.read_text() for path in (ROOT / "specwb").rglob("*.py"))
+    assert named == set(re.findall(r"\"(SPECWB_[A-Z_]+)\"", sources))
+
+
+def test_the_picture_is_what_its_program_draws():
+    spec = importlib.util.spec_from_file_location("picture", DOCS / "picture.py")
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    assert program.picture() == (DOCS / "step.svg").read_text(encoding="utf-8")
