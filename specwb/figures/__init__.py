@@ -1,4 +1,4 @@
-"""Plotly figures of plain results: a round, its tests, a decoding, a comparison, two laws, a curve. They compute nothing about models."""
+"""Plotly figures of plain results: a round, its tests, a decoding, a comparison, two distributions, a curve. They compute nothing about models."""
 
 from specwb.extras import require
 

@@ -9,17 +9,17 @@ import plotly.graph_objects as go
 
 from specwb.analysis import acceptance_rate, output_law
 from specwb.analysis.acceptance import Distribution
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, figure
+from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DARK, DRAFT, figure
 
 
 def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = None, labels: Sequence[str] | None = None) -> go.Figure:
-    """Two laws laid over each other: the mass both have is accepted, what p has beyond q is the residual, what q has beyond p is rejected.
+    """Two distributions laid over each other: the mass both have is accepted, what p has beyond q is the residual, what q has beyond p is rejected.
 
-    Accepted and residual together are as high as p, accepted and rejected as high as q. The short lines are the law of the output
-    (:func:`specwb.analysis.output_law`); they lie on p whatever q is. Five traces: accepted, residual, rejected, output, drawn.
+    Accepted and residual together are as high as p, accepted and rejected as high as q. The black diamonds are the distribution of the
+    output (:func:`specwb.analysis.output_law`); they lie on p whatever q is. Five traces: accepted, residual, rejected, output, drawn.
 
     Args:
-        p, q: laws ``[V]``. counts: how often each token came out in a simulation ``[V]``. labels: of the tokens, default their numbers.
+        p, q: distributions ``[V]``. counts: how often each token came out in a simulation ``[V]``. labels: of the tokens, default their numbers.
     Raises:
         ValueError: lengths differ.
     """
@@ -34,7 +34,7 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
 
     def bar(heights: np.ndarray, name: str, colour: str, shape: str) -> go.Bar:
         pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": "white" if shape == "/" else colour}
-        inside = "white" if shape == "." else colour
+        inside = CLEAR if shape == "." else colour
         return go.Bar(
             x=names, y=heights, name=name, marker={"color": inside, "pattern": pattern, "line": {"color": colour, "width": 1}}, hovertemplate=hover
         )
@@ -42,15 +42,15 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
     drawn = [c / n for c in counts] if counts is not None and n else [None] * len(p)
     return figure(
         bar(both, "accepted, min(p, q)", ACCEPTED, ""),
-        bar(target - both, "residual, (p − q)+", CLOSING, "/"),
+        bar(target - both, "residual, (p − q)+", BONUS, "/"),
         bar(draft - both, "rejected, (q − p)+", DRAFT, "."),
         go.Scatter(
-            x=names, y=output_law(target, draft), mode="markers", name="output law",
-            marker={"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}}, hovertemplate=hover,
+            x=names, y=output_law(target, draft), mode="markers", name="output",
+            marker={"symbol": "diamond-wide", "size": 13, "color": "black", "line": {"width": 1, "color": "white"}}, hovertemplate=hover,
         ),
         go.Scatter(
             x=names, y=drawn, mode="markers", name=f"{n} draws", showlegend=bool(n),
-            marker={"symbol": "diamond-open", "size": 9, "color": INK, "line": {"width": 2}}, hovertemplate=hover,
+            marker={"symbol": "circle", "size": 7, "color": "white", "line": {"width": 2, "color": DARK}}, hovertemplate=hover,
         ),
         title={"text": f"accepted {alpha:.3f} = 1 − TV(p, q)", "x": 0, "xref": "paper"},
         barmode="stack",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, figure
+from specwb.figures.style import ACCEPTED, BONUS, DRAFT, INK, figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
             }
             for r, name in zip(rows, names, strict=True)
         ],
-        shapes=[{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": CLOSING, "dash": "dash", "width": 2}}],
+        shapes=[{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": BONUS, "dash": "dash", "width": 2}}],
         xaxis={"title": {"text": f"tokens/s over {over}'s, same prompts"}, "range": [0, reach], "zeroline": True},
         yaxis={"autorange": "reversed", "type": "category", "automargin": True},
         height=140 + 44 * max(1, len(rows)),

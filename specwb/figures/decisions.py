@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, OTHER, figure, visible
+from specwb.figures.style import ACCEPTED, BONUS, DRAFT, OTHER, figure, visible
 from specwb.trace import Explanation
 
 _SIGNS = {"accepted": "✓ accepted", "rejected": "✗ rejected", "not tested": "not tested", "invalid": "invalid"}
@@ -27,7 +27,7 @@ def decisions(explanation: Explanation) -> go.Figure:
     top = [max(t.p, t.q or 0, m or 0) for (_, t), m in zip(tests, mark, strict=True)]
     hover = "%{x}<br>%{fullData.name} = %{y:.4f}<br>%{customdata[2]}<extra></extra>"
     height = max(top, default=1.0)
-    colours = {"accepted": ACCEPTED, "rejected": CLOSING}
+    colours = {"accepted": ACCEPTED, "rejected": BONUS}
     return figure(
         go.Bar(x=axis, y=[t.p for _, t in tests], name="p (target)", marker={"color": ACCEPTED}, customdata=data, hovertemplate=hover),
         go.Bar(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, MONOSPACE, figure, lines
+from specwb.figures.style import ACCEPTED, BONUS, DEPTHS, DRAFT, EDGE, INK, MONOSPACE, figure, lines
 from specwb.figures.tree import edges_of
 from specwb.verify.exact import depths
 
@@ -38,7 +38,7 @@ def value_tree(parents: Sequence[int], values: Sequence[float], labels: Sequence
 def tree_mask(parents: Sequence[int]) -> go.Figure:
     """Which nodes each node sees, coloured by position.
 
-    A row is a node that looks, a column what it looks at: the committed text before the pending token, then the nodes. White is hidden;
+    A row is a node that looks, a column what it looks at: the committed text before the pending token, then the nodes. Empty is hidden;
     a colour and, in small trees, a number say at which position after the pending token the seen node stands.
 
     Args:
@@ -94,7 +94,7 @@ def designer(parents: Sequence[int], values: Sequence[float], best: Mapping[int,
         ],
         rows=2, cols=1,
     )  # fmt: skip
-    drawn.add_shape(type="line", x0=0, x1=1, xref="x3 domain", y0=1, y1=1, yref="y3", line={"color": CLOSING, "dash": "dash", "width": 2})
+    drawn.add_shape(type="line", x0=0, x1=1, xref="x3 domain", y0=1, y1=1, yref="y3", line={"color": BONUS, "dash": "dash", "width": 2})
     drawn.update_xaxes(_columns(depth), row=1, col=1)
     drawn.update_yaxes({"visible": False, "range": [-leaves + 0.4, 0.6]}, row=1, col=1)
     drawn.update_xaxes(_keys(n), row=1, col=2)
@@ -129,14 +129,14 @@ def _tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str]
     place, xs, ys = edges_of(parents)
     words = list(labels) if labels is not None else [str(i) for i in range(len(parents))]
     written = [f"{word} <b>{float(v):.2f}</b>" for word, v in zip(words, values)]
-    edges = go.Scatter(x=xs, y=ys, mode="lines", line={"color": "#B0B0B0", "width": 1.5}, hoverinfo="skip", showlegend=False)
+    edges = go.Scatter(x=xs, y=ys, mode="lines", line={"color": EDGE, "width": 1.5}, hoverinfo="skip", showlegend=False)
     sizes = [round(5 + 15 * float(v) ** 0.5, 1) for v in values]
     nodes = go.Scatter(
         x=[place[i][0] for i in range(len(parents))], y=[place[i][1] for i in range(len(parents))],
         mode="markers+text" if len(parents) <= LABELLED else "markers", text=written, textposition="top right", showlegend=False,
         textfont={"family": MONOSPACE, "size": 11, "color": INK}, customdata=list(range(len(parents))),
         hovertemplate="node %{customdata}: %{text}<extra></extra>", cliponaxis=False,
-        marker={"color": ACCEPTED, "opacity": 1, "size": sizes, "line": {"width": 1, "color": "white"}},
+        marker={"color": ACCEPTED, "opacity": 1, "size": sizes, "line": {"width": 0}},
     )  # fmt: skip
     return [edges, nodes], len(set(range(len(parents))) - set(parents)), max(depth)
 
@@ -150,7 +150,7 @@ def _mask(parents: Sequence[int], x: float, y: float, length: float) -> go.Heatm
     words = [["text", *(f"+{depth[j]}" if j in seen[i] else "" for j in range(n))] for i in range(n)]
     most = max(1, max(depth))
     return go.Heatmap(
-        x=list(range(-1, n)), y=list(range(n)), z=z, zmin=-1, zmax=most, colorscale="Cividis", reversescale=True, xgap=1, ygap=1, text=words,
+        x=list(range(-1, n)), y=list(range(n)), z=z, zmin=-1, zmax=most, colorscale=DEPTHS, xgap=1, ygap=1, text=words,
         texttemplate="%{text}" if n <= WRITTEN else "", hovertemplate="node %{y} sees %{x}: %{text}<extra></extra>",
         colorbar={
             "title": {"text": "position"}, "x": x, "y": y, "len": length, "thickness": 12,

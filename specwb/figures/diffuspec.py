@@ -8,10 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, figure, lines
+from specwb.figures.style import ACCEPTED, BONUS, DARK, DRAFT, INK, OTHER, PALETTE, figure, lines
 
 SHADES = [[0, "#F1F7FB"], [0.1, "#CFE5F2"], [0.4, "#9CCDE8"], [1, "#56B4E9"]]  # light enough for dark words
-LOOKS = (("#D55E00", "solid", "circle-open"), ("#0072B2", "dash", "square-open"), ("#222222", "dot", "diamond-open"))
+LOOKS = (("#D55E00", "solid", "circle-open"), ("#0072B2", "dash", "square-open"), (PALETTE[6][0], "dot", "diamond-open"))
 
 
 def lattice(
@@ -22,7 +22,7 @@ def lattice(
 
     Args:
         words, chances: ``[k][M]`` tokens and their probabilities, best first. kept: how many of each column are left after pruning, default all; the
-            others are white. paths: name -> the row of its token in each column from the first on, None where it is not among them; at most three.
+            others are empty. paths: name -> the row of its token in each column from the first on, None where it is not among them; at most three.
             below: the words of the first path's tokens that are not among the candidates, by column ("" elsewhere). title: of the figure.
     Raises:
         ValueError: no column, columns of different lengths, more than three paths or one that is longer than the lattice or leaves its rows.
@@ -41,14 +41,14 @@ def lattice(
         text=text, hovertemplate="place %{x}, rank %{y}: %{text} %{customdata}<extra></extra>",
         colorbar={"title": {"text": "q", "side": "top"}, "thickness": 12, "len": 0.8},
     )  # fmt: skip
-    # of the cells that are white too, which a heatmap's own labels would leave out
-    names = [(i + 1, r + 1, text[r][i], INK if r < kept[i] else OTHER) for i in range(k) for r in range(m)]
+    # of the cells that are empty too, which a heatmap's own labels would leave out
+    names = [(i + 1, r + 1, text[r][i], DARK if r < kept[i] else OTHER) for i in range(k) for r in range(m)]
     labels = [
         go.Scatter(
             x=[x for x, _, _, c in names if c == colour], y=[y for _, y, _, c in names if c == colour], mode="text", hoverinfo="skip",
             text=[t for _, _, t, c in names if c == colour], textfont={"size": 12 if k <= 10 else 9, "color": colour}, showlegend=False,
         )
-        for colour in (INK, OTHER)
+        for colour in (DARK, OTHER)
     ]  # fmt: skip
     lines = []
     for at, (name, path) in enumerate(paths.items()):
@@ -63,7 +63,7 @@ def lattice(
     outside = [(i + 1, word) for i, word in enumerate(below) if word]
     none = go.Scatter(
         x=[x for x, _ in outside], y=[m + 1] * len(outside), mode="text", text=[w for _, w in outside], hoverinfo="skip", showlegend=False,
-        textfont={"size": 12 if k <= 10 else 9, "color": CLOSING},
+        textfont={"size": 12 if k <= 10 else 9, "color": BONUS},
     )  # fmt: skip
     every = list(range(1, m + 1))
     return figure(
@@ -107,7 +107,7 @@ def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:
     ):
         drawn.add_trace(go.Scatter(x=xs, y=lengths, mode="lines", name=name, line={**line, "shape": "hvh"}), row=1, col=1)
     for values, name, (colour, dash, symbol) in (
-        ([r.mean_generated for r in rounds], "a, of generated", ("#222222", "dash", "triangle-down")),
+        ([r.mean_generated for r in rounds], "a, of generated", PALETTE[6]),
         ([r.mean_accepted for r in rounds], "b, of accepted", (ACCEPTED, "solid", "circle")),
     ):
         drawn.add_trace(

@@ -8,17 +8,16 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.analysis.layer_parallel import Span
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, PALETTE, figure
+from specwb.figures.style import ACCEPTED, BONUS, DARK, DRAFT, FAINT, INK, OTHER, PALETTE, figure
 
 Groups = Sequence[Sequence[int]]
-BAND = "#EFEFEF"
 BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "traceorder": "normal"}
 # what a device does: name, colour, hatching
 KINDS = {
-    "attention": (ACCEPTED, ""), "mlp": (DRAFT, "/"), "exchange": (CLOSING, "x"), "head": ("#56B4E9", "."), "verify": ("#D8D8D8", "\\")
+    "attention": (ACCEPTED, ""), "mlp": (DRAFT, "/"), "exchange": (BONUS, "x"), "head": ("#56B4E9", "."), "verify": (OTHER, "\\")
 }  # fmt: skip
 
-HATCHING = {"fgcolor": INK, "fgopacity": 0.5, "size": 5, "fillmode": "overlay"}
+HATCHING = {"fgcolor": DARK, "fgopacity": 0.5, "size": 5, "fillmode": "overlay"}
 
 
 def _title(text: str) -> dict:
@@ -39,13 +38,13 @@ def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
     for name, groups in rows.items():
         for group in groups:
             boxes[len(group) > 1].append((name, group))
-    looks = {True: ("side by side", ACCEPTED, "", "white"), False: ("alone", BAND, "/", INK)}
+    looks = {True: ("side by side", ACCEPTED, "", "white"), False: ("alone", FAINT, "/", INK)}
     bars = [
         go.Bar(
             y=[name for name, _ in mine], x=[len(group) - 0.12 for _, group in mine], base=[group[0] - 0.44 for _, group in mine], orientation="h",
             name=looks[many][0], width=0.7, text=[" ".join(map(str, group)) for _, group in mine], textposition="inside", insidetextanchor="middle",
             textangle=0, textfont={"color": looks[many][3]}, hovertemplate="%{y}: layers %{text}<extra></extra>",
-            marker={"color": looks[many][1], "line": {"color": INK, "width": 1}, "pattern": {"shape": looks[many][2], "fgcolor": "#CFCFCF"}},
+            marker={"color": looks[many][1], "line": {"color": INK, "width": 1}, "pattern": {"shape": looks[many][2], "fgcolor": FAINT}},
         )
         for many, mine in boxes.items()
     ]  # fmt: skip
@@ -80,9 +79,10 @@ def by_layer(curves: Mapping[str, Sequence[float]], groups: Groups, title: str, 
     bands = [
         {
             "type": "rect", "xref": "x", "yref": "paper", "x0": group[0] - 0.4, "x1": group[-1] + 0.4, "y0": 0, "y1": 1,
-            "fillcolor": BAND if len(group) > 1 else "white", "line": {"width": 0}, "layer": "below",
+            "fillcolor": FAINT, "line": {"width": 0}, "layer": "below",
         }
         for group in groups
+        if len(group) > 1
     ]  # fmt: skip
     low = min(least, *(v for values in curves.values() for v in values if v is not None))
     return figure(
@@ -133,7 +133,7 @@ def cache_drift(errors: Mapping[str, Sequence[float]], layers: Mapping[str, Sequ
 
 
 def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = "ms") -> go.Figure:
-    """One round as a timeline, a bar for each device: what it does and when; white is waiting. Dotted lines part the draft's steps. Of a verification
+    """One round as a timeline, a bar for each device: what it does and when; a gap is waiting. Dotted lines part the draft's steps. Of a verification
     that takes long its beginning is shown.
 
     Args: spans: of :func:`specwb.analysis.layer_parallel.timeline`. depth: drafted tokens; the step after them verifies. unit: of the times.
@@ -151,7 +151,7 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
             go.Bar(
                 y=[names[s.device] for s in mine], x=[round(s.stop - s.start, 6) for s in mine], base=[round(s.start, 6) for s in mine],
                 orientation="h", name=kind, width=0.7, customdata=["" if s.layer is None else f", layer {s.layer}" for s in mine],
-                marker={"color": colour, "line": {"color": "white", "width": 0.5}, "pattern": {**HATCHING, "shape": shape}},
+                marker={"color": colour, "line": {"width": 0}, "pattern": {**HATCHING, "shape": shape}},
                 hovertemplate="%{y}: " + kind + "%{customdata}, from %{base:.3f} for %{x:.3f} " + unit + "<extra></extra>",
             )
         )  # fmt: skip
@@ -209,12 +209,12 @@ def stage_and_round(
         drawn.add_trace(go.Scatter(x=list(shares), y=[round(v, 4) for v in curve], mode="lines", name=name, line=line), row=1, col=1)
     symbols = ("circle", "diamond", "square", "star")
     for (name, (x, y)), symbol in zip(points.items(), symbols, strict=False):
-        marker = {"symbol": symbol, "size": 12, "color": CLOSING if symbol == "circle" else INK, "line": {"color": "white", "width": 1}}
+        marker = {"symbol": symbol, "size": 12, "color": BONUS if symbol == "circle" else INK, "line": {"color": "white", "width": 1}}
         drawn.add_trace(go.Scatter(x=[round(x, 4)], y=[round(y, 4)], mode="markers", name=name, marker=marker), row=1, col=1)
     for (name, curve), (colour, dash, _) in zip(tokens.items(), PALETTE[3:], strict=False):
         line = {"color": colour, "dash": dash, "width": 3}
         drawn.add_trace(go.Scatter(x=list(costs), y=[round(v, 4) for v in curve], mode="lines", name=name, line=line), row=1, col=2)
-    for col, y, colour in ((1, published, CLOSING), (2, most, OTHER)):
+    for col, y, colour in ((1, published, BONUS), (2, most, OTHER)):
         line = {"color": colour, "dash": "dash", "width": 1.5}
         drawn.add_shape(type="line", x0=0, x1=1, xref="x domain", y0=y, y1=y, line=line, row=1, col=col)
     above = {"x": 0.02, "xanchor": "left", "y": published, "yanchor": "bottom", "text": f"{published:g}x, the paper's best"}

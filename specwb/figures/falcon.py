@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.blocks import BlockTree
-from specwb.figures.style import DRAFT, INK, OTHER, PALETTE, figure
+from specwb.figures.style import DRAFT, EDGE, FAINT, INK, OTHER, PALETTE, figure
 from specwb.figures.tree import edges_of
 
 MARKED = 24  # pairs that can have numbers in their cells
@@ -19,7 +19,7 @@ STEPS = [[0, "#56B4E9"], [0.5, "#56B4E9"], [0.5, "#0072B2"], [1, "#0072B2"]]  # 
 def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure:
     """Which pairs each pair of a text sees, and what the last k of them say.
 
-    A row is a pair that looks, a column one that is looked at: dark its own block, light an earlier one, white hidden.
+    A row is a pair that looks, a column one that is looked at: dark its own block, light an earlier one, empty hidden.
 
     Args:
         ends, starts: of each pair, the numbers (from 1) of the last and the first pair of its block. k: size of a block.
@@ -77,7 +77,7 @@ def glancing(
     drawn.add_trace(
         go.Heatmap(
             x=list(range(1, width + 1)), y=list(range(1, len(rows) + 1)), z=[[int(v) for v in row] for row in rows], zmin=0, zmax=1,
-            colorscale=[[0, "#E8E8E8"], [1, "#0072B2"]], showscale=False, xgap=1, ygap=2, text=words, hovertemplate=hover,
+            colorscale=[[0, FAINT], [1, "#0072B2"]], showscale=False, xgap=1, ygap=2, text=words, hovertemplate=hover,
         ),
         row=1, col=1,
     )  # fmt: skip
@@ -255,7 +255,7 @@ def _by_pass(tree: BlockTree) -> tuple[list[go.Scatter], int]:
         raise ValueError(f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}")
     parents = tree.tree.host[0]
     place, xs, ys = edges_of(parents)
-    traces = [go.Scatter(x=xs, y=ys, mode="lines", line={"color": "#C4C4C4", "width": 1}, hoverinfo="skip", showlegend=False)]
+    traces = [go.Scatter(x=xs, y=ys, mode="lines", line={"color": EDGE, "width": 1}, hoverinfo="skip", showlegend=False)]
     size = 9 if len(parents) <= 40 else 6
     begins = [node for one in tree.passes for node in one.blocks]
     traces.append(

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.figures.designer import value_tree
-from specwb.figures.style import DRAFT, INK, PALETTE, figure
+from specwb.figures.style import DEPTHS, DRAFT, INK, PALETTE, figure
 
 Table = Sequence[Sequence[float]]
 
@@ -81,7 +81,7 @@ def _cells(rank: Table, x: float, y: float, length: float) -> go.Heatmap:
         raise ValueError("rank must have at least one position, and as many ranks at each")
     return go.Heatmap(
         x=list(range(1, len(rank[0]) + 1)), y=list(range(1, len(rank) + 1)), z=[[round(float(v), 4) for v in row] for row in rank],
-        zmin=0, zmax=max(0.01, round(max(float(v) for row in rank for v in row), 4)), colorscale="Cividis", xgap=1, ygap=1,
+        zmin=0, zmax=max(0.01, round(max(float(v) for row in rank for v in row), 4)), colorscale=DEPTHS, xgap=1, ygap=1,
         text=[[f"{100 * float(v):.0f}" for v in row] for row in rank], texttemplate="%{text}",
         hovertemplate="position %{y}, rank %{x}: %{z:.1%}<extra></extra>",
         colorbar={"x": x, "y": y, "len": length, "thickness": 12, "tickformat": ".0%"},

@@ -7,12 +7,32 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, MONOSPACE, OTHER, PALETTE, figure, visible
+from specwb.figures.style import (
+    ACCEPTED,
+    BONUS,
+    DRAFT,
+    EDGE,
+    FAINT,
+    INK,
+    MONOSPACE,
+    OTHER,
+    PALETTE,
+    chip,
+    figure,
+    visible,
+)
 from specwb.figures.tree import edges_of
 
 HELD = ("nothing", "of the text", "of another text, which is not kept")
 BELOW = {"orientation": "h", "y": -0.1, "yanchor": "top", "x": 0, "traceorder": "normal"}
-_STEPS = [[0, "#F4F4F4"], [1 / 3, "#F4F4F4"], [1 / 3, ACCEPTED], [2 / 3, ACCEPTED], [2 / 3, DRAFT], [1, DRAFT]]
+_STEPS = [
+    [0, FAINT],
+    [1 / 3, FAINT],
+    [1 / 3, ACCEPTED],
+    [2 / 3, ACCEPTED],
+    [2 / 3, DRAFT],
+    [1, DRAFT],
+]
 
 
 def cache_slots(moments: Mapping[str, Sequence[Sequence[int]]], rows: Sequence[str], slots: Sequence[int], words: Sequence[str] = ()) -> go.Figure:
@@ -65,7 +85,7 @@ def sureness(words: Sequence[str], sure: Sequence[float], accepted: int, eta: fl
     kinds = [
         ("kept", range(min(accepted, drafted)), ACCEPTED, ""),
         ("drafted, not kept", range(accepted, drafted), DRAFT, "/"),
-        ("not drafted", range(drafted, len(words)), "#D8D8D8", "."),
+        ("not drafted", range(drafted, len(words)), FAINT, "."),
     ]
     axis = [f"{i}: “{visible(word)}”" for i, word in enumerate(words, 1)]
     bars = [
@@ -76,7 +96,7 @@ def sureness(words: Sequence[str], sure: Sequence[float], accepted: int, eta: fl
         )
         for name, places, colour, shape in kinds
     ]  # fmt: skip
-    font = {"family": MONOSPACE, "size": 12, "color": CLOSING}
+    font = {"family": MONOSPACE, "size": 12, "color": BONUS}
     notes = [
         {"x": x, "y": s, "text": f"target: {visible(word)}", "showarrow": False, "yshift": 11, "font": font}
         for x, s, word in zip(axis, sure, instead, strict=False) if word
@@ -84,7 +104,7 @@ def sureness(words: Sequence[str], sure: Sequence[float], accepted: int, eta: fl
     return figure(
         *bars,
         title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        shapes=[{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": eta, "y1": eta, "line": {"color": CLOSING, "dash": "dash", "width": 2}}],
+        shapes=[{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": eta, "y1": eta, "line": {"color": BONUS, "dash": "dash", "width": 2}}],
         annotations=notes,
         xaxis={"type": "category", "categoryorder": "array", "categoryarray": axis},
         yaxis={"title": {"text": "largest probability"}, "range": [0, 1.12]},
@@ -161,7 +181,7 @@ def beams(parents: Sequence[int], words: Sequence[str], scores: Sequence[float],
     if not len(parents) == len(words) == len(scores) == len(kinds) or set(kinds) - set(looks):
         raise ValueError(f"a word, a score and a kind ({', '.join(looks)}) for every node, got {len(parents)} parents and {sorted(set(kinds))}")
     place, xs, ys = edges_of(parents)
-    lines = go.Scatter(x=xs, y=ys, mode="lines", line={"color": "#CCCCCC", "width": 1.5}, hoverinfo="skip", showlegend=False)
+    lines = go.Scatter(x=xs, y=ys, mode="lines", line={"color": EDGE, "width": 1.5}, hoverinfo="skip", showlegend=False)
     points, notes = [], []
     for kind, (name, colour, symbol, sign) in looks.items():
         nodes = [i for i, k in enumerate(kinds) if k == kind]
@@ -174,9 +194,9 @@ def beams(parents: Sequence[int], words: Sequence[str], scores: Sequence[float],
         )  # fmt: skip
         notes += [
             {
-                "x": place[i][0], "y": place[i][1], "text": f"{sign}{visible(words[i])} {scores[i]:.2f}", "showarrow": False,
-                "bgcolor": "white", "bordercolor": colour, "borderpad": 2, "borderwidth": 2 if kind == "accepted" else 1,
-                "font": {"family": MONOSPACE, "size": 12, "color": colour},
+                "x": place[i][0],
+                "y": place[i][1],
+                **chip(f"{sign}{visible(words[i])} {scores[i]:.2f}", colour if kind != "pruned" else None),
             }
             for i in nodes
         ]  # fmt: skip
@@ -226,7 +246,7 @@ def stopping(
     star = {"symbol": "circle-open", "size": 13, "color": INK, "line": {"width": 3}}
     add(1, 1, [etas[chosen]] * 2, [tau[chosen], drafts[chosen]], "chosen", mode="markers", marker=star)
     add(2, 1, [etas[chosen]], [speed[chosen]], "chosen", mode="markers", marker=star, showlegend=False)
-    diamond = {"symbol": "diamond", "size": 10, "color": CLOSING}
+    diamond = {"symbol": "diamond", "size": 10, "color": BONUS}
     for row in (1, 2):
         values = [pair[row - 1] for pair in measured.values()]
         add(row, 1, list(measured), values, "measured", mode="markers", marker=diamond, showlegend=row == 1)
@@ -235,7 +255,7 @@ def stopping(
             looks = {"line": {"color": colour, "dash": dash, "width": 2}, "marker": {"symbol": symbol, "size": 7}, "showlegend": row == 1}
             add(row, 2, list(curve), [pair[row - 1] for pair in curve.values()], f"paper, {name}", mode="lines+markers", **looks)
     for col in (1, 2):
-        drawn.add_shape(type="line", x0=0, x1=1, xref="x domain", y0=1, y1=1, line={"color": CLOSING, "dash": "dash", "width": 1.5}, row=2, col=col)
+        drawn.add_shape(type="line", x0=0, x1=1, xref="x domain", y0=1, y1=1, line={"color": BONUS, "dash": "dash", "width": 1.5}, row=2, col=col)
     drawn.update_xaxes(range=[-0.03, 1.03], zeroline=False)
     drawn.update_xaxes(title={"text": "threshold eta", "standoff": 4}, row=2)
     drawn.update_yaxes(rangemode="tozero")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, CLOSING, figure
+from specwb.figures.style import ACCEPTED, BONUS, figure
 
 COLUMNS = 3
 
@@ -17,7 +17,7 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
     """One histogram a method: the share of its rounds that added 1, 2, ... tokens; the dashed line is tau, their mean.
 
     Args:
-        accepted: drafted tokens kept by round, for each method; a round adds one more, its closing token.
+        accepted: draft tokens kept by round, for each method; a round adds one more, its bonus token.
     Raises:
         ValueError: a method without rounds, or no method.
     """
@@ -41,7 +41,7 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
             x=sizes, y=[count[n] / count.total() for n in sizes], name=name, marker={"color": ACCEPTED}, customdata=[count[n] for n in sizes],
             hovertemplate=name + ", %{x} tokens: %{y:.1%} of rounds (%{customdata})<extra></extra>",
         )  # fmt: skip
-        mean = go.Scatter(x=[tau[name]] * 2, y=[0, top], mode="lines", hoverinfo="skip", line={"color": CLOSING, "dash": "dash", "width": 2})
+        mean = go.Scatter(x=[tau[name]] * 2, y=[0, top], mode="lines", hoverinfo="skip", line={"color": BONUS, "dash": "dash", "width": 2})
         drawn.add_traces([bars, mean], rows=row, cols=column)
         lowest = i + COLUMNS >= len(counts)
         drawn.update_xaxes({"title": {"text": "tokens added in a round" if lowest else ""}}, row=row, col=column)

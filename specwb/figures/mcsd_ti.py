@@ -8,14 +8,14 @@ from statistics import fmean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, PALETTE, figure
+from specwb.figures.style import ACCEPTED, BONUS, DRAFT, INK, OTHER, PALETTE, figure
 from specwb.tree import Tree
 
 
 def mask_slices(tree: Tree, cut: int) -> go.Figure:
     """The mask of a tree in level order, a frame round the leading block that each depth prefix is, and the block of the tree cut at ``cut``.
 
-    A row is a node that looks, a column one that is looked at: dark in the chosen block, light in what the whole tree has beyond it, white hidden.
+    A row is a node that looks, a column one that is looked at: dark in the chosen block, light in what the whole tree has beyond it, empty hidden.
 
     Args:
         tree: one shape for all rows, in level order. cut: levels that are left, 0..D.
@@ -43,7 +43,7 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
         margin={"l": 60, "r": 20, "t": 50, "b": 50},
     )
     for d, stop in enumerate(stops):
-        line = {"color": CLOSING, "width": 3} if d == cut else {"color": OTHER, "width": 1, "dash": "dot"}
+        line = {"color": BONUS, "width": 3} if d == cut else {"color": OTHER, "width": 1, "dash": "dot"}
         drawn.add_shape(type="rect", x0=-0.5, y0=-0.5, x1=stop - 0.5, y1=stop - 0.5, line=line)
     return drawn
 
@@ -139,22 +139,22 @@ def calibration(said: Mapping[str, tuple[Sequence[float], Sequence[float]]], bin
     )  # fmt: skip
 
 
-def kept_roots(names: Sequence[str], laws: Mapping[str, Sequence[float]], title: str) -> go.Figure:
-    """Bars of several laws of the same tokens, side by side.
+def kept_roots(names: Sequence[str], shares: Mapping[str, Sequence[float]], title: str) -> go.Figure:
+    """Bars of several distributions of the same tokens, side by side.
 
     Args:
-        names: of the tokens. laws: name -> a probability for each token, at most eight. title: of the figure.
+        names: of the tokens. shares: name -> a probability for each token, at most eight. title: of the figure.
     Raises:
-        ValueError: no law or more than eight, or one of another length.
+        ValueError: no distribution or more than eight, or one of another length.
     """
-    if not 1 <= len(laws) <= len(PALETTE) or any(len(law) != len(names) for law in laws.values()):
-        raise ValueError(f"one to {len(PALETTE)} laws of {len(names)} tokens, got {[len(law) for law in laws.values()]}")
+    if not 1 <= len(shares) <= len(PALETTE) or any(len(row) != len(names) for row in shares.values()):
+        raise ValueError(f"one to {len(PALETTE)} distributions of {len(names)} tokens, got {[len(row) for row in shares.values()]}")
     bars = [
         go.Bar(
-            x=list(names), y=[round(float(v), 4) for v in law], name=name, marker={"color": colour, "pattern": {"shape": shape}},
+            x=list(names), y=[round(float(v), 4) for v in row], name=name, marker={"color": colour, "pattern": {"shape": shape}},
             hovertemplate="%{x}: %{y:.3f}<extra>" + name + "</extra>",
         )
-        for (name, law), (colour, _, _), shape in zip(laws.items(), PALETTE, ("", "/", "x", ".", "\\", "+", "-", "|"), strict=False)
+        for (name, row), (colour, _, _), shape in zip(shares.items(), PALETTE, ("", "/", "x", ".", "\\", "+", "-", "|"), strict=False)
     ]  # fmt: skip
     return figure(
         *bars,

@@ -7,11 +7,11 @@ from collections import Counter
 import plotly.graph_objects as go
 
 from specwb.engine import Output
-from specwb.figures.style import ACCEPTED, CLOSING, figure
+from specwb.figures.style import ACCEPTED, BONUS, figure
 
 
 def tokens_per_round(output: Output) -> go.Figure:
-    """Rounds counted by the tokens they added (accepted + 1 closing), all rows together; the dashed line is tau, their mean."""
+    """Rounds counted by the tokens they added (accepted + 1 bonus token), all rows together; the dashed line is tau, their mean."""
     counts = Counter(accepted + 1 for row in output.accepted_lengths for accepted in row)
     most = max(counts, default=1)
     sizes = list(range(1, most + 1))
@@ -20,10 +20,10 @@ def tokens_per_round(output: Output) -> go.Figure:
     return figure(
         go.Bar(x=sizes, y=heights, text=heights, textposition="outside", name="rounds", marker={"color": ACCEPTED}, cliponaxis=False),
         go.Scatter(
-            x=[tau, tau], y=[0, top], mode="lines", name=f"tau = {tau:.2f} tokens per round", line={"color": CLOSING, "dash": "dash", "width": 3}
+            x=[tau, tau], y=[0, top], mode="lines", name=f"tau = {tau:.2f} tokens per round", line={"color": BONUS, "dash": "dash", "width": 3}
         ),
         title={"text": "Tokens per round", "x": 0, "xref": "paper"},
-        xaxis={"title": {"text": "tokens added in a round, the closing token included"}, "tickvals": sizes, "range": [0.4, most + 0.6]},
+        xaxis={"title": {"text": "tokens added in a round, the bonus token included"}, "tickvals": sizes, "range": [0.4, most + 0.6]},
         yaxis={"title": {"text": "rounds"}, "range": [0, top]},
         height=320,
         showlegend=True,

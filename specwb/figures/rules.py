@@ -1,4 +1,4 @@
-"""Several candidates at one node: what rejections leave of p, how often each rule goes on, what law comes out."""
+"""Several candidates at one node: what rejections leave of p, how often each rule goes on, what distribution comes out."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy as np
 import plotly.graph_objects as go
 
 from specwb.analysis.acceptance import Distribution
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, figure
+from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DRAFT, FAINT, INK, OTHER, figure
 
 HATCHES = ("/", "x", "-", "|", "+", "\\")
 """Of the residuals, in order of rejections; no more are told apart."""
 DRAWN = {"single": "one", "iid": "independent", "without": "distinct", "top_and_sample": "top + one", "point": "top"}
-"""How draft laws are called below the bars, where there is little room."""
+"""How sampling schemes are called below the bars, where there is little room."""
 
 
 def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -> go.Figure:
-    """Bars of p, of q, and of what rejections leave of p: ``after[j - 1]`` is the law after j of them. ``2 + len(HATCHES)`` traces.
+    """Bars of p, of q, and of what rejections leave of p: ``after[j - 1]`` is the distribution after j of them. ``2 + len(HATCHES)`` traces.
 
     Args:
-        p, q: laws ``[V]``. after: at most ``len(HATCHES)`` laws ``[V]``.
+        p, q: distributions ``[V]``. after: at most ``len(HATCHES)`` of them ``[V]``.
     Raises:
         ValueError: too many of them, or lengths that differ.
     """
-    rows = [np.asarray(law, dtype=float) for law in (p, q, *after)]
+    rows = [np.asarray(one, dtype=float) for one in (p, q, *after)]
     if len(after) > len(HATCHES) or any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
-        raise ValueError(f"residuals takes laws over the same tokens, [V] each, and at most {len(HATCHES)} residuals; got {len(after)}")
+        raise ValueError(f"residuals takes distributions over the same tokens, [V] each, and at most {len(HATCHES)} residuals; got {len(after)}")
     tokens = [str(x) for x in range(len(rows[0]))]
     hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
 
@@ -35,10 +35,10 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
         marker = {"color": inside, "pattern": pattern, "line": {"color": colour, "width": 1}}
         return go.Bar(x=tokens, y=list(heights), name=name, marker=marker, hovertemplate=hover, visible=len(heights) > 0)
 
-    traces = [bar(rows[0], "p", ACCEPTED, ACCEPTED, ""), bar(rows[1], "q", DRAFT, "white", ".")]
+    traces = [bar(rows[0], "p", ACCEPTED, ACCEPTED, ""), bar(rows[1], "q", DRAFT, CLEAR, ".")]
     for j, shape in enumerate(HATCHES):
         left = rows[2 + j] if j < len(after) else ()
-        traces.append(bar(left, f"after {j + 1} rejection{'s' if j else ''}", CLOSING, "white", shape))
+        traces.append(bar(left, f"after {j + 1} rejection{'s' if j else ''}", BONUS, CLEAR, shape))
     return figure(
         *traces,
         title={"text": "p, q, and what rejections leave of p", "x": 0, "xref": "paper"},
@@ -55,14 +55,14 @@ def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: M
     one, independent, distinct (without replacement), the most probable ones and one drawn, the most probable ones.
 
     Args:
-        rates: rule -> acceptance. optima: draft law -> alpha*. drawn: rule -> draft law; the bars are put together by it.
+        rates: rule -> acceptance. optima: sampling scheme -> alpha*. drawn: rule -> sampling scheme; the bars are put together by it.
     Raises:
-        ValueError: no rule, or a rule without a draft law or optimum.
+        ValueError: no rule, or a rule without a sampling scheme or optimum.
     """
     if not rates or any(drawn.get(rule) not in optima for rule in rates):
-        raise ValueError(f"each rule needs a draft law with an optimum; got rules {', '.join(rates) or 'none'}, optima of {', '.join(optima)}")
-    laws = list(dict.fromkeys(drawn[rule] for rule in rates))
-    order = sorted(rates, key=lambda rule: laws.index(drawn[rule]))
+        raise ValueError(f"each rule needs a sampling scheme with an optimum; got rules {', '.join(rates) or 'none'}, optima of {', '.join(optima)}")
+    schemes = list(dict.fromkeys(drawn[rule] for rule in rates))
+    order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
     where = [[DRAWN.get(drawn[rule], drawn[rule]) for rule in order], [rule.replace(" (", "<br>(").replace("_and_", "<br>and ") for rule in order]]
     return figure(
         go.Bar(
@@ -72,7 +72,7 @@ def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: M
         ),
         go.Scatter(
             x=where, y=[optima[drawn[rule]] for rule in order], name="optimum of these candidates", mode="markers",
-            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": CLOSING}}, hovertemplate="%{y:.4f}<extra>optimum</extra>",
+            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": BONUS}}, hovertemplate="%{y:.4f}<extra>optimum</extra>",
         ),
         title={"text": "How often one of the candidates comes out", "x": 0, "xref": "paper"},
         xaxis={"title": {"text": "rule, by how its candidates are drawn"}, "tickangle": 0},
@@ -83,28 +83,28 @@ def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: M
 
 
 def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
-    """Bars of p and, over them, the law of the token that comes out; the title says how far apart they are.
+    """Bars of p and, over them, the distribution of the token that comes out; the title says how far apart they are.
 
     Args:
-        p, out: laws ``[V]``; fractions are compared as fractions. name: of the verifier.
+        p, out: distributions ``[V]``; fractions are compared as fractions. name: of the verifier.
     Raises:
         ValueError: lengths that differ.
     """
     if len(p) != len(out):
-        raise ValueError(f"p has {len(p)} tokens, the output's law {len(out)}")
+        raise ValueError(f"p has {len(p)} tokens, the output {len(out)}")
     tokens = [str(x) for x in range(len(p))]
     off = sum(abs(a - b) for a, b in zip(p, out, strict=True)) / 2
     right = off == 0
-    said = "equal to p" if right else f"TV(output, p) = {float(off):.4f}"
+    verdict = "equal to p" if right else f"TV(output, p) = {float(off):.4f}"
     hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
-    line, cross = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}}, {"symbol": "x", "size": 12, "color": CLOSING}
+    line, cross = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}}, {"symbol": "x", "size": 12, "color": BONUS}
     return figure(
-        go.Bar(x=tokens, y=[float(a) for a in p], name="p", marker={"color": "#DDDDDD", "line": {"color": OTHER, "width": 1}}, hovertemplate=hover),
+        go.Bar(x=tokens, y=[float(a) for a in p], name="p", marker={"color": FAINT, "line": {"color": OTHER, "width": 1}}, hovertemplate=hover),
         go.Scatter(
             x=tokens, y=[float(a) for a in out], name="output", mode="markers", hovertemplate=hover,
             cliponaxis=False, marker=line if right else cross,
         ),
-        title={"text": f"Output law of {name}: {said}", "x": 0, "xref": "paper"},
+        title={"text": f"Output of {name}: {verdict}", "x": 0, "xref": "paper"},
         xaxis={"title": {"text": "token"}, "type": "category", "dtick": 1},
         yaxis={"title": {"text": "probability"}, "range": [0, 1.1 * max(float(max(p)), float(max(out)))]},
         height=250,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, INK, OTHER, figure
+from specwb.figures.style import ACCEPTED, BONUS, DRAFT, INK, OTHER, figure
 
-_LOOKS = [(ACCEPTED, "solid", "circle"), (OTHER, "dot", "square"), (CLOSING, "dashdot", "triangle-up")]
+_LOOKS = [(ACCEPTED, "solid", "circle"), (OTHER, "dot", "square"), (BONUS, "dashdot", "triangle-up")]
 
 
 def speedup(curves: Mapping[str, Sequence[float]], measured: Mapping[int, float] | None = None, gamma: int | None = None) -> go.Figure:
@@ -48,8 +48,8 @@ def speedup(curves: Mapping[str, Sequence[float]], measured: Mapping[int, float]
     return figure(
         *lines, ring, points,
         title={"text": "Speedup over plain decoding (dashed: 1)", "x": 0, "xref": "paper"},
-        shapes=[{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": CLOSING, "dash": "dash", "width": 2}}],
-        xaxis={"title": {"text": "gamma, drafted tokens a round"}, "range": [-0.4, most + 0.4], "dtick": 1 if most <= 16 else 2},
+        shapes=[{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": BONUS, "dash": "dash", "width": 2}}],
+        xaxis={"title": {"text": "gamma, draft tokens a round"}, "range": [-0.4, most + 0.4], "dtick": 1 if most <= 16 else 2},
         yaxis={"title": {"text": "speedup"}, "range": [0, 1.15 * top]},
         height=380,
         margin={"l": 60, "r": 20, "t": 80, "b": 50},

@@ -1,6 +1,8 @@
-"""What all figures share: colours that are told apart without colour vision (Okabe and Ito), a bare layout, token labels.
+"""What all figures share: colours, a bare layout, token labels.
 
-Colour never carries a meaning alone: line dashes, hatching, marker shapes or signs say the same.
+Colours are told apart without colour vision (Okabe and Ito), and none carries a meaning alone: line
+dashes, hatching, marker shapes or signs say the same. They are seen on white and on black, since a
+figure has no background of its own and plotly cannot ask which theme the page has.
 """
 
 from __future__ import annotations
@@ -11,30 +13,49 @@ from html import escape
 import plotly.graph_objects as go
 
 ACCEPTED = "#0072B2"  # blue
-CLOSING = "#D55E00"  # vermilion
+BONUS = "#D55E00"  # vermilion
 DRAFT = "#E69F00"  # orange
 OTHER = "#8C8C8C"  # grey
-INK = "#222222"
+INK = "#767676"  # of words and axes: the grey whose contrast with white and with black is alike
+DARK = "#222222"  # words in a light cell, whatever the page has behind it
+FAINT = "rgba(128,128,128,0.3)"  # areas and grids that must not stand out
+EDGE = "#9A9A9A"  # of trees
+CLEAR = "rgba(0,0,0,0)"  # what is left of a hatched bar
 # for series that have no colour of their own: colour, dash and marker change together
 PALETTE = (
-    ("#0072B2", "solid", "circle"), ("#D55E00", "dash", "square"), ("#009E73", "dot", "diamond"), ("#CC79A7", "dashdot", "triangle-up"),
-    ("#E69F00", "longdash", "x"), ("#56B4E9", "solid", "star"), ("#222222", "dash", "triangle-down"), ("#8C8C8C", "dot", "cross"),
-)  # fmt: skip
+    ("#0072B2", "solid", "circle"),
+    ("#D55E00", "dash", "square"),
+    ("#009E73", "dot", "diamond"),
+    ("#CC79A7", "dashdot", "triangle-up"),
+    ("#E69F00", "longdash", "x"),
+    ("#56B4E9", "solid", "star"),
+    ("#997700", "dash", "triangle-down"),
+    ("#8C8C8C", "dot", "cross"),
+)
+DEPTHS = [[0, "#F0E442"], [0.5, "#56B4E9"], [1, "#0072B2"]]
+"""Of cells by position or share: no end of it is as dark or as light as a page."""
 MONOSPACE = "ui-monospace, Menlo, Consolas, monospace"
+# all of them would lie on the title of a narrow figure
+NO_BUTTONS = [
+    *("zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale"),
+    "sendDataToCloud",
+]
+CONFIG = {"displaylogo": False, "responsive": True}
+"""How the page shows a figure: as wide as its cell."""
 
 
 def figure(*traces: object, **layout: object) -> go.Figure:
     """A figure without the library's default template, which alone would be 7 kB in every notebook output."""
+    axis = {"gridcolor": FAINT, "zerolinecolor": EDGE, "linecolor": EDGE, "tickcolor": EDGE}
     base = {
-        "template": "none",
+        "template": {"layout": {"xaxis": axis, "yaxis": axis}},
         "autosize": True,
         "font": {"color": INK, "size": 13},
         "margin": {"l": 60, "r": 20, "t": 50, "b": 50},
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        # fewer buttons: all of them would lie on the title of a narrow figure
-        "modebar": {"remove": ["zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "sendDataToCloud"]},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
+        "modebar": {"remove": NO_BUTTONS, "bgcolor": CLEAR, "color": OTHER},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
     }
     return go.Figure(list(traces), {**base, **layout})
 
@@ -78,3 +99,15 @@ def lines(
         height=height,
         margin={"l": 60, "r": 20, "t": 100, "b": 50},
     )
+
+
+def chip(text: str, colour: str | None) -> dict:
+    """A word in a filled box, as an annotation without a place; pale where it has no colour."""
+    ink = "white" if colour else "#444444"
+    return {
+        "text": text,
+        "showarrow": False,
+        "bgcolor": colour or "#E4E4E4",
+        "borderpad": 3,
+        "font": {"family": MONOSPACE, "size": 12, "color": ink},
+    }

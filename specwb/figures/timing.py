@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, CLOSING, DRAFT, OTHER, figure
+from specwb.figures.style import ACCEPTED, BONUS, DRAFT, OTHER, figure
 
-_LOOKS = {"draft": (DRAFT, "/"), "score": (ACCEPTED, ""), "verify": (CLOSING, "x"), "commit": (OTHER, ".")}
+_LOOKS = {"draft": (DRAFT, "/"), "score": (ACCEPTED, ""), "verify": (BONUS, "x"), "commit": (OTHER, ".")}
 
 
 def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, int]) -> go.Figure:

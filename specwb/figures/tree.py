@@ -1,4 +1,4 @@
-"""The token tree of one round."""
+"""The token tree of one decoding step."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, CLOSING, INK, MONOSPACE, OTHER, figure, label
+from specwb.figures.style import ACCEPTED, BONUS, CLEAR, INK, OTHER, chip, figure, label
 from specwb.flow import Step
 
 # name in the legend, colour, dash, width, marker, sign in front of the token
 _LOOKS = {
     "pending": ("pending token (known already)", INK, "solid", 1.5, "square", ""),
-    "accepted": ("accepted", ACCEPTED, "solid", 3.5, "circle", "✓ "),
-    "closing": ("closing token (from the target)", CLOSING, "dash", 3.0, "diamond", "◆ "),
+    "accepted": ("accepted ✓", ACCEPTED, "solid", 3.5, "circle", "✓ "),
+    "bonus": ("bonus token ◆ (from the target)", BONUS, "dash", 3.0, "diamond", "◆ "),
     "other": ("drafted, not accepted", OTHER, "dot", 1.5, "x-thin", ""),
 }
 
 
 def draft_tree(step: Step, row: int = 0) -> go.Figure:
-    """The tree that was drafted in one round, the path that was accepted in it and the token that closed it.
+    """The tree that was drafted in one step, the path that was accepted and the bonus token behind it.
 
-    Read from left to right: the pending token, then one column a level; siblings from top to bottom in drawing order. The closing
-    token hangs below the last accepted node. One trace a kind of node (``customdata``: node index, -1 for the closing token; token
-    id) follows one trace a kind of edge, the same number for every round, so that a widget can update them in place.
+    Read from left to right: the pending token, then one column a level; siblings from top to bottom in drawing order. The bonus
+    token hangs below the last accepted node. One trace a kind of node (``customdata``: node index, -1 for the bonus token; token
+    id) follows one trace a kind of edge, the same number for every step, so that a widget can update them in place.
 
     Args:
-        step: a round; it need not be traced.
+        step: a decoding step; it need not be traced.
         row: which row of the batch.
     Raises:
-        ValueError: no such row, or the row had finished before this round.
+        ValueError: no such row, or the row had finished before this step.
     """
     rows = step.draft.tokens.shape[0]
     if not 0 <= row < rows:
         raise ValueError(f"row must be 0..{rows - 1}, got {row}")
     accepted = int(step.verdict.accepted[row])
     if accepted < 0:
-        raise ValueError(f"row {row} had finished before this round")
+        raise ValueError(f"row {row} had finished before this step")
     tree = step.draft.tree
     parents = tree.host[row if tree.R > 1 else 0]
     valid = step.draft.valid[row].tolist()
     tokens = dict(enumerate(step.draft.tokens[row].tolist()))
     path = step.verdict.path[row, : accepted + 1].tolist()
-    tokens[-1] = int(step.verdict.closing[row])  # node -1: the closing token
+    tokens[-1] = int(step.verdict.closing[row])  # node -1: the bonus token
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
         if parent >= 0 and valid[node]:
             children.setdefault(parent, []).append(node)
     children.setdefault(path[-1], []).append(-1)
     place = places(children)
-    kind = dict.fromkeys(place, "other") | dict.fromkeys(path, "accepted") | {0: "pending", -1: "closing"}
+    kind = dict.fromkeys(place, "other") | dict.fromkeys(path, "accepted") | {0: "pending", -1: "bonus"}
 
     edges: dict[str, tuple[list, list]] = {name: ([], []) for name in _LOOKS}
     for parent, below in children.items():
@@ -60,7 +60,7 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
             xs += [place[parent][0], place[node][0], None]
             ys += [place[parent][1], place[node][1], None]
     traces = []
-    for name in ("other", "closing", "accepted"):
+    for name in ("other", "bonus", "accepted"):
         _, colour, dash, width, _, _ = _LOOKS[name]
         line = {"color": colour, "dash": dash, "width": width}
         traces.append(go.Scatter(x=edges[name][0], y=edges[name][1], mode="lines", line=line, hoverinfo="skip", showlegend=False))
@@ -72,22 +72,18 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
             go.Scatter(
                 x=[place[n][0] for n in nodes], y=[place[n][1] for n in nodes], mode="markers+lines", name=text,
                 marker={"symbol": symbol, "size": 11, "color": colour, "line": {"color": colour, "width": 2}},
-                line={"color": "rgba(0,0,0,0)", "dash": dash, "width": width},
+                line={"color": CLEAR, "dash": dash, "width": width},
                 customdata=[[n, tokens[n]] for n in nodes], text=words, hovertemplate="%{text}<br>id %{customdata[1]}<extra>" + text + "</extra>",
             )
         )  # fmt: skip
-        strong = name != "other"
+        filling = None if name == "other" else colour
         labels += [
-            {
-                "x": place[n][0], "y": place[n][1], "text": f"{sign}{word}", "showarrow": False, "bgcolor": "white",
-                "bordercolor": colour, "borderwidth": 2 if strong else 1, "borderpad": 2,
-                "font": {"family": MONOSPACE, "size": 12, "color": colour if strong else "#5A5A5A"},
-            }
+            {"x": place[n][0], "y": place[n][1], **chip(f"{sign}{word}", filling)}
             for n, word in zip(nodes, words, strict=True)
-        ]  # fmt: skip
+        ]
     leaves = sum(node not in children for node in place)
     drafted = sum(valid[n] and parents[n] >= 0 for n in range(tree.n))
-    title = f"Round {step.index + 1}: {drafted} tokens drafted, {accepted} accepted, 1 closing"
+    title = f"Round {step.index + 1}: {drafted} draft tokens, {accepted} accepted, 1 bonus token"
     return figure(
         *traces,
         title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},

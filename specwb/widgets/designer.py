@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from html import escape
 from typing import Any
 
 import ipywidgets as w
@@ -12,17 +11,16 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis import best_tree, choose_tree, path_values, roofline
-from specwb.figures.style import CLOSING
 from specwb.tree import Tree
 from specwb.verify.exact import depths
-from specwb.widgets.live import redraw
+from specwb.widgets.live import ROW, Panel, canvas, redraw, status
 
 HAND, TOKENS, SPEED = "children by level", "most tokens a round", "most tokens a second"
 MEASURED, ROOFLINE = "as measured", "free up to n* nodes"
 LEVELS = 4
 
 
-class TreeDesigner(w.VBox):
+class TreeDesigner(Panel):
     """Choose a draft tree and see its nodes' values, its mask and positions, its tokens a round and its predicted speedup.
 
     The tree is made by hand, as so many children a node of each level (0 ends it), or it is the best one of at most ``nodes`` nodes and
@@ -72,8 +70,7 @@ class TreeDesigner(w.VBox):
         assert self._figure is not None, self.summary
         for control in (self.shape, *self.levels, self.nodes, self.depth, self.costs, self.balance, self.c):
             control.observe(lambda _: self._draw(), "value")
-        row = {"flex_flow": "row wrap"}
-        controls = [w.HBox([self.shape, *self.levels], layout=row), w.HBox([self.nodes, self.depth, self.costs, self.balance, self.c], layout=row)]
+        controls = [w.HBox([self.shape, *self.levels], layout=ROW), w.HBox([self.nodes, self.depth, self.costs, self.balance, self.c], layout=ROW)]
         super().__init__([*controls, self._line, self._figure])
 
     def cost(self, parents: Sequence[int]) -> float:
@@ -126,7 +123,7 @@ class TreeDesigner(w.VBox):
                 best[len(tree)] = max(best.get(len(tree), 0.0), self._speed(tree))
         new = figures.designer(parents, values, best, self.speed)
         if self._figure is None:
-            self._figure = go.FigureWidget(new)
+            self._figure = canvas(new)
         else:
             redraw(self._figure, new)
         top = max((n for n in best if n <= self.nodes.value), key=lambda n: (best[n], -n))
@@ -139,8 +136,7 @@ class TreeDesigner(w.VBox):
 
     def _say(self, line: str, wrong: bool = False) -> None:
         self.summary = line
-        look = f"color:{CLOSING};font-weight:bold" if wrong else ""
-        self._line.value = f'<div class="specwb-summary" role="status" style="{look}">{escape(line)}</div>'
+        self._line.value = status(line, wrong)
 
 
 def _nodes(n: int) -> str:

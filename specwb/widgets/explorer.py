@@ -11,13 +11,18 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.engine import Output, Prompt, decode, token_rows
-from specwb.figures.style import ACCEPTED, CLOSING
+from specwb.figures.style import ACCEPTED, BONUS, INK
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.trace import explain
 from specwb.tree import Tree
+from specwb.widgets.live import ROW, Panel, canvas, redraw, status
 
 MOST_NODES = 128  # more cannot be read in a figure
+_LOOKS = {  # of words; the page's own colours would be lost on one theme or the other
+    "accepted": f"color:{ACCEPTED};border-bottom:3px solid {ACCEPTED}",
+    "bonus": f"color:{BONUS};border:1px solid {BONUS}",
+}
 
 
 def branching(text: str) -> tuple[int, ...]:
@@ -38,7 +43,7 @@ def branching(text: str) -> tuple[int, ...]:
     return ks
 
 
-class RoundExplorer(w.VBox):
+class RoundExplorer(Panel):
     """Decode a prompt and look at any of its rounds: the draft tree, every test, the text so far.
 
     Changing the method, the tree, the temperature or the seed decodes again (the last settings are remembered); moving the round
@@ -95,7 +100,7 @@ class RoundExplorer(w.VBox):
         for control in (self.method, self.tree, self.temperature, self.seed):
             control.observe(self._decode_again, "value")
         self.round.observe(lambda _: None if self._busy else self._draw(), "value")
-        controls = w.HBox([self.method, self.tree, self.temperature, self.seed, self.round], layout={"flex_flow": "row wrap"})
+        controls = w.HBox([self.method, self.tree, self.temperature, self.seed, self.round], layout=ROW)
         super().__init__([controls, self._line, *self._figures, self._text])
 
     def _decode_again(self, _: object = None) -> None:
@@ -123,13 +128,10 @@ class RoundExplorer(w.VBox):
         step = self.output.steps[self.round.value - 1]
         drawn = (figures.draft_tree(step), figures.decisions(explain(step)))
         if not self._figures:
-            self._figures = tuple(go.FigureWidget(f) for f in drawn)
+            self._figures = tuple(canvas(f) for f in drawn)
         else:
             for widget, new in zip(self._figures, drawn, strict=True):
-                with widget.batch_update():
-                    for old, trace in zip(widget.data, new.data, strict=True):
-                        old.update(trace.to_plotly_json(), overwrite=True)
-                    widget.update_layout(new.layout, overwrite=True)
+                redraw(widget, new)
         self._text.value = self._written()
         accepted = int(step.verdict.accepted[0])
         self._say(
@@ -139,28 +141,27 @@ class RoundExplorer(w.VBox):
 
     def _say(self, line: str, wrong: bool = False) -> None:
         self.summary = line
-        look = f"color:{CLOSING};font-weight:bold" if wrong else ""
-        self._line.value = f'<div class="specwb-summary" role="status" style="{look}">{escape(line)}</div>'
+        self._line.value = status(line, wrong)
 
     def _written(self) -> str:
-        """Prompt and text up to this round as HTML: accepted tokens underlined, closing tokens in a box, this round's ones bold."""
+        """Prompt and text up to this round as HTML: accepted tokens underlined, bonus tokens in a box, this round's ones bold."""
         upto = self.round.value
         spans, at = [], 0
         for index, accepted in enumerate(self.output.accepted_lengths[0][:upto], 1):
             ids = self.output.tokens[0][at : at + accepted + 1]
             at += accepted + 1
-            bold = "font-weight:bold;background:#FFF6D6;" if index == upto else ""
+            bold = "font-weight:bold;background:rgba(230,159,0,0.25);" if index == upto else ""
             for place, token in enumerate(ids):
-                closing = place == accepted
-                look = f"color:{CLOSING};border:1px solid {CLOSING}" if closing else f"color:{ACCEPTED};border-bottom:3px solid {ACCEPTED}"
-                spans.append(f'<span class="{"closing" if closing else "accepted"}" style="{bold}{look}">{escape(self._word(token))}</span>')
+                kind = "bonus" if place == accepted else "accepted"
+                word = escape(self._word(token))
+                spans.append(f'<span class="{kind}" style="{bold}{_LOOKS[kind]}">{word}</span>')
         prompt = escape("".join(map(self._word, self._prompt_ids)))
         legend = (
-            f'<span style="color:{ACCEPTED};border-bottom:3px solid {ACCEPTED}">accepted from the draft</span> · '
-            f'<span style="color:{CLOSING};border:1px solid {CLOSING}">closing token of a round</span> · bold: this round'
+            f'<span style="{_LOOKS["accepted"]}">accepted from the draft</span> · '
+            f'<span style="{_LOOKS["bonus"]}">bonus token of a round</span> · bold: this round'
         )
-        body = f'<span style="color:#6B6B6B">{prompt}</span>' + "".join(spans)
-        return f'<div>{legend}</div><pre style="white-space:pre-wrap;background:white;padding:6px">{body}</pre>'
+        body = f'<span style="color:{INK}">{prompt}</span>' + "".join(spans)
+        return f'<div>{legend}</div><pre style="white-space:pre-wrap;padding:6px">{body}</pre>'
 
     def _word(self, token: int) -> str:
         return f"{token} " if self._tokenizer is None else self._tokenizer.decode([token])

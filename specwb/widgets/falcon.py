@@ -74,7 +74,7 @@ class GlancingExplorer(Explorer):
         k: int | None = None, ratio: float = 0.4, wrong: float = 0.5, seed: int = 0,
     ) -> None:  # fmt: skip
         if not tables or any(np.ndim(joint) - 1 != size for size, (joint, _) in tables.items()):
-            raise ValueError("tables must have for each k a joint law [contexts, V, .., V] of k tokens, at least one")
+            raise ValueError("tables must have for each k a joint distribution [contexts, V, .., V] of k tokens, at least one")
         self._tables, self._measured = tables, measured
         self._curves = cache(self._predicted)
         self.k = w.Dropdown(options=sorted(tables), value=k or min(tables), description="k", style=STYLE)
@@ -109,9 +109,12 @@ class GlancingExplorer(Explorer):
         count = int(round(self.ratio.value * self.wrong.value, 6) * pairs)
         mask = glanced(torch.full((self.TEXTS,), count), pairs, k, order, lengths)
         self.replaced = mask.tolist()
-        law = torch.bincount(mask.view(-1, k).sum(1), minlength=k).tolist()
-        self.share = sum(law[1:]) / sum(law)
-        reveal = [[n / (sum(law[:j]) or 1) for n in law[:j]] if sum(law[:j]) else [0.0] * (j - 1) + [1.0] for j in range(1, k + 1)]
+        counts = torch.bincount(mask.view(-1, k).sum(1), minlength=k).tolist()
+        self.share = sum(counts[1:]) / sum(counts)
+        reveal = [
+            [n / sum(counts[:j]) for n in counts[:j]] if sum(counts[:j]) else [0.0] * (j - 1) + [1.0]
+            for j in range(1, k + 1)
+        ]
         joint, weights = self._tables[k]
         self.excess = dependence.excess(joint, reveal, weights)
         floor = dependence.total_correlation(joint, weights)
@@ -124,7 +127,7 @@ class GlancingExplorer(Explorer):
 
 
 def _above(joint: Any, weights: Any, j: int, row: Sequence[float]) -> float:
-    """Place j's least loss above the autoregressive one, for this law of what is shown."""
+    """Place j's least loss above the autoregressive one, for this distribution of what is shown."""
     return sum(share * dependence.mutual_information(joint, (j,), range(r + 1, j), range(1, r + 1), weights) for r, share in enumerate(row))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from html import escape
 from typing import Any
 
 import ipywidgets as w
@@ -14,10 +13,10 @@ from specwb import figures
 from specwb.analysis import path_values
 from specwb.drafters.heads import ALL, accuracies, measured_tree
 from specwb.verify.exact import depths
-from specwb.widgets.live import redraw
+from specwb.widgets.live import Explorer
 
 
-class HeadsExplorer(w.VBox):
+class HeadsExplorer(Explorer):
     """Choose a head, a kind of text and a number of nodes, and see how often its guesses are right, the tree that these accuracies make best
     (:func:`specwb.drafters.heads.measured_tree`, what the methods take where no tree is named), and what each further node is expected to bring.
 
@@ -45,13 +44,8 @@ class HeadsExplorer(w.VBox):
             self.head.index = 0
         self.nodes = w.IntSlider(nodes, min=2, max=most, description="nodes", continuous_update=False, style=style)
         self.domain = w.Dropdown(options=domains, value=domain, description="text", style=style)
-        self._line, self.summary = w.HTML(), ""
         self.parents, self.tau = [-1], 1.0
-        self._figure: go.FigureWidget | None = None
-        self._draw()
-        for control in (self.head, self.nodes, self.domain):
-            control.observe(lambda _: self._draw(), "value")
-        super().__init__([w.HBox([self.head, self.nodes, self.domain], layout={"flex_flow": "row wrap"}), self._line, self._figure])
+        self._build([self.head, self.nodes, self.domain])
 
     def _best(self, head: str, domain: str, nodes: int) -> tuple[list[int], list[float]]:
         """Parents and values."""
@@ -59,21 +53,17 @@ class HeadsExplorer(w.VBox):
         parents = list(measured_tree({"held_out": {d: found[d] for d in found if domain in (ALL, d)}}, nodes).host[0])
         return parents, path_values(self._rates[head, domain], parents)
 
-    def _draw(self) -> None:
+    def _new(self) -> tuple[str, go.Figure]:
         head, domain = self.head.value, self.domain.value
         rates = self._rates[head, domain]
         self.parents, values = self._tree(head, domain, self.nodes.value)
         self.tau = float(sum(values))
         taus = {name: [1.0, *(sum(self._tree(name, domain, n)[1]) for n in range(2, self._most + 1))] for name in self._cards}
-        new = figures.heads(rates, self.parents, values, taus, head)
-        if self._figure is None:
-            self._figure = go.FigureWidget(new)
-        else:
-            redraw(self._figure, new)
         deep = max(depths(self.parents))
-        self.summary = (
-            f"{head}, {domain} text, {len(values)} nodes in {deep} level{'s' if deep > 1 else ''}: {self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} "
+        line = (
+            f"{head}, {domain} text, {len(values)} nodes in {deep} level{'s' if deep > 1 else ''}: "
+            f"{self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} "
             f"tokens a round expected at T = 0; first guess right at {', '.join(f'{row[0]:.0%}' for row in rates)} of places by position, "
             f"one of {len(rates[0])} at {', '.join(f'{sum(row):.0%}' for row in rates)}"
         )
-        self._line.value = f'<div class="specwb-summary" role="status">{escape(self.summary)}</div>'
+        return line, figures.heads(rates, self.parents, values, taus, head)

@@ -136,16 +136,20 @@ class StopRulesExplorer(Explorer):
 
 
 class RootsExplorer(Explorer):
-    """Choose how many roots the target draws, how deep is drafted below them and how likely each is to be gone on from, and see the exact law of the
-    root that stays beside the target's.
+    """Choose how many roots the target draws, how deep is drafted below them and how likely each is
+    to be gone on from, and see the exact distribution of the root that stays beside the target's.
 
     Args:
-        P: the target's law, fractions. rates: of every token, with which the drafted tokens below it are accepted one after another. roots, depth:
-            where the controls stand at first.
+        P: the target's distribution, fractions.
+        rates: of every token, with which the draft tokens below it are accepted one after another.
+        roots, depth: where the controls stand at first.
     Attributes:
-        roots, depth: controls; rates: a control a token, in twentieths; set ``.value``. law: of the root that stays. tv: its distance from P.
+        roots, depth: controls; set ``.value``.
+        rates: a control a token, in twentieths.
+        distribution: of the root that stays.
+        tv: its distance from P.
     Raises:
-        ValueError: not a law, or not one rate a token.
+        ValueError: not a distribution, or not one rate a token.
     """
 
     def __init__(
@@ -171,15 +175,17 @@ class RootsExplorer(Explorer):
         W, D = self.roots.value, self.depth.value
         rates = [Fraction(round(20 * control.value), 20) for control in self.rates]
         lengths = [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates]
-        self.law = list(kept_root(self._P, lengths, W))
-        self.tv = tv(self.law, self._P)
+        self.distribution = list(kept_root(self._P, lengths, W))
+        self.tv = tv(self.distribution, self._P)
         other = 1 - first_stays(self._P, lengths, W)
         exact = f"{self.tv} = " if self.tv.denominator < 10**6 else ""
         roots = f"{W} root{'s' if W > 1 else ''}"
         line = (
-            f"{roots}, {D} level{'s' if D > 1 else ''} below, rates {' '.join(f'{float(a):.2f}' for a in rates)}: the root that stays has law "
-            f"{' '.join(f'{float(x):.3f}' for x in self.law)}, TV = {exact}{float(self.tv):.3f} from the target's; another than the first root stays "
-            f"with {float(other):.3f}"
+            f"{roots}, {D} level{'s' if D > 1 else ''} below, "
+            f"rates {' '.join(f'{float(a):.2f}' for a in rates)}: the root that stays has "
+            f"distribution {' '.join(f'{float(x):.3f}' for x in self.distribution)}, "
+            f"TV = {exact}{float(self.tv):.3f} from the target's; "
+            f"another than the first root stays with {float(other):.3f}"
         )
-        laws = {"the target's law": list(map(float, self._P)), f"of {roots}, the one that stays": list(map(float, self.law))}
-        return line, figures.kept_roots(self._names, laws, f"TV = {float(self.tv):.3f}")
+        shares = {"the target's": list(map(float, self._P)), f"of {roots}, the one that stays": list(map(float, self.distribution))}
+        return line, figures.kept_roots(self._names, shares, f"TV = {float(self.tv):.3f}")

@@ -1,9 +1,8 @@
-"""Every rule for several candidates, and every wrong one, on two laws that sliders shape."""
+"""Every rule for several candidates, and every wrong one, on two distributions that sliders shape."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from html import escape
 
 import ipywidgets as w
 import numpy as np
@@ -15,7 +14,7 @@ from specwb.analysis import DRAWN, RATES, optimum, residual
 from specwb.verify import exact
 from specwb.verify.exact import Dist
 from specwb.verify.mutants import MUTANTS
-from specwb.widgets.live import redraw
+from specwb.widgets.live import ROW, Panel, canvas, redraw, status
 
 UNITS = 120
 """Probabilities are multiples of one over this, so that everything can be counted in fractions."""
@@ -24,8 +23,9 @@ WRONG = {mutant.name: mutant for mutant in MUTANTS}
 
 
 def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tuple[list, list]:
-    """Two laws in fractions: ``p = softmax(z / T)`` of normal logits z, ``q = softmax((z + mismatch e) / T)`` with normal errors e, each rounded to
-    multiples of ``1 / UNITS``, the largest token taking up the difference.
+    """Two distributions in fractions: ``p = softmax(z / T)`` of normal logits z, and
+    ``q = softmax((z + mismatch e) / T)`` with normal errors e, each rounded to multiples of
+    ``1 / UNITS``, the largest token taking up the difference.
 
     Raises:
         ValueError: temperature not > 0, mismatch < 0, or vocabulary < 2.
@@ -43,21 +43,22 @@ def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tup
 
 @lru_cache(maxsize=512)
 def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
-    """The law of the token that comes out, by enumeration: of a rule under the first draft law it is lossless for, or of a mutant."""
+    """The distribution of the token that comes out, by enumeration: of a rule under the first sampling
+    scheme that it is lossless for, or of a mutant."""
     if verifier in WRONG:
         wrong = WRONG[verifier]
         return exact.output_law(wrong.node, wrong.law, p, q, 1 if wrong.k == 1 else k)
     return exact.output_law(exact.RULES[verifier], exact.LAWS[exact.LOSSLESS[verifier][0]], p, q, 1 if verifier == "rejection" else k)
 
 
-class RulesExplorer(w.VBox):
+class RulesExplorer(Panel):
     """Shape p and q, choose how many candidates there are, and watch what every rule makes of them; then choose a wrong rule.
 
     Args:
         temperature, mismatch, vocabulary, k, seed, verifier: where the controls stand at first.
     Attributes:
-        temperature, mismatch, vocabulary, k, seed, verifier: the controls; set ``.value``. p, q: the laws, in fractions. out: the output's law.
-        rates, optima: rule -> acceptance, and draft law -> alpha*. summary: one line about what is shown.
+        temperature, mismatch, vocabulary, k, seed, verifier: the controls; set ``.value``. p, q: the distributions, in fractions. out: the output's.
+        rates, optima: rule -> acceptance, and sampling scheme -> alpha*. summary: one line about what is shown.
     """
 
     def __init__(
@@ -71,14 +72,20 @@ class RulesExplorer(w.VBox):
         self.seed = w.IntSlider(seed, min=0, max=30, description="seed", style=style)
         lossless = [(NAMES.get(name, name), name) for name in exact.RULES]
         wrong = [(f"WRONG: {mutant.wrong}", mutant.name) for mutant in MUTANTS]
-        self.verifier = w.Dropdown(options=lossless + wrong, value=verifier, description="verifier", style=style, layout={"width": "620px"})
+        self.verifier = w.Dropdown(
+            options=lossless + wrong,
+            value=verifier,
+            description="verifier",
+            style=style,
+            layout={"width": "auto", "max_width": "620px"},
+        )
         self._line, self.summary = w.HTML(), ""
         self._figures: list[go.FigureWidget] = []
         self._draw()
         controls = (self.temperature, self.mismatch, self.vocabulary, self.k, self.seed, self.verifier)
         for control in controls:
             control.observe(lambda _: self._draw(), "value")
-        sliders = w.HBox(list(controls[:-1]), layout={"flex_flow": "row wrap"})
+        sliders = w.HBox(list(controls[:-1]), layout=ROW)
         super().__init__([sliders, self.verifier, self._line, *self._figures])
 
     def _draw(self) -> None:
@@ -98,13 +105,13 @@ class RulesExplorer(w.VBox):
             for shown, figure in zip(self._figures, new, strict=True):
                 redraw(shown, figure)
         else:
-            self._figures = [go.FigureWidget(figure) for figure in new]
+            self._figures = [canvas(figure) for figure in new]
         off = exact.tv(self.out, self.p)
         most = max(self.rates, key=lambda rule: round(self.rates[rule], 9))  # the first of equal ones
-        law = "the output has law p, TV = 0 in fractions" if off == 0 else f"the output is off p, TV = {float(off):.4f}"
+        law = "the output has distribution p, TV = 0 in fractions" if off == 0 else f"the output is off p, TV = {float(off):.4f}"
         self.summary = (
             f"temperature {self.temperature.value:.1f}, mismatch {self.mismatch.value:.1f}, {len(p)} tokens, k = {k}, seed {self.seed.value}: "
             f"1 - TV(p, q) = {self.rates['rejection']:.3f}; most accepted by {most}, {self.rates[most]:.3f}. "
             f"{name}: {law}"
         )
-        self._line.value = f'<div class="specwb-summary" role="status">{escape(self.summary)}</div>'
+        self._line.value = status(self.summary)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from html import escape
 
 import ipywidgets as w
 import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis import best_gamma, expected_tokens, speedup
-from specwb.widgets.live import redraw
+from specwb.widgets.live import Explorer
 
 FREE, MEASURED = "as one token (v = 1)", "as measured"
 
 
-class SpeedExplorer(w.VBox):
+class SpeedExplorer(Explorer):
     """Move acceptance and costs and watch the predicted speedup over gamma, with measured points beside it.
 
     Args:
@@ -44,26 +43,16 @@ class SpeedExplorer(w.VBox):
         self.gamma = w.IntSlider(gamma, min=0, max=most, description="gamma", style=style)
         options = [FREE] if v is None else [MEASURED, FREE]
         self.scoring = w.Dropdown(options=options, description="scoring costs", style=style)
-        self._line, self.summary = w.HTML(), ""
-        self._figure: go.FigureWidget | None = None
-        self._draw()
-        controls = [self.alpha, self.c, self.gamma, self.scoring]
-        for control in controls:
-            control.observe(lambda _: self._draw(), "value")
-        super().__init__([w.HBox(controls, layout={"flex_flow": "row wrap"}), self._line, self._figure])
+        self._build([self.alpha, self.c, self.gamma, self.scoring])
 
-    def _draw(self) -> None:
+    def _new(self) -> tuple[str, go.Figure]:
         alpha, c, gamma = round(self.alpha.value, 2), round(self.c.value, 2), self.gamma.value
         v = self._v if self._v is not None and self.scoring.value == MEASURED else (lambda g: 1.0)
         curve = [speedup(alpha, g, c, v(g)) for g in range(self._most + 1)]
         best = best_gamma(alpha, c, v, self._most)
-        new = figures.speedup({"predicted": curve}, self._measured, gamma)
-        if self._figure is None:
-            self._figure = go.FigureWidget(new)
-        else:
-            redraw(self._figure, new)
-        self.summary = (
-            f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = {v(gamma):.2f}: gamma {gamma} adds {expected_tokens(alpha, gamma):.2f} tokens a round, "
+        line = (
+            f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = {v(gamma):.2f}: gamma {gamma} adds "
+            f"{expected_tokens(alpha, gamma):.2f} tokens a round, "
             f"speedup {curve[gamma]:.2f}x; best is gamma {best} with {curve[best]:.2f}x"
         )
-        self._line.value = f'<div class="specwb-summary" role="status">{escape(self.summary)}</div>'
+        return line, figures.speedup({"predicted": curve}, self._measured, gamma)

@@ -134,7 +134,7 @@ def test_controls_and_what_is_missing():
         controls = [c for box in widget.children if hasattr(box, "children") for c in box.children]
         assert len(controls) == 5
         assert all(c.description and c.continuous_update is False for c in controls)
-        assert widget.summary in widget.children[-2].value.replace("&#x27;", "'")
+        assert widget.summary in widget.children[-3].value.replace("&#x27;", "'")
     with pytest.raises(ValueError, match="no place"):
         LatticeExplorer(tiny.target(), [], proxy())
     with pytest.raises(ValueError, match="the context has no more room"):

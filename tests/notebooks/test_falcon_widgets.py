@@ -159,7 +159,7 @@ def test_controls_and_what_is_missing():
         assert controls
         assert all(c.description and getattr(c, "continuous_update", False) is False for c in controls)
     for call, message in (
-        (lambda: GlancingExplorer({}), "at least one"), (lambda: GlancingExplorer({3: TABLES[2]}), "a joint law"),
+        (lambda: GlancingExplorer({}), "at least one"), (lambda: GlancingExplorer({3: TABLES[2]}), "a joint distribution"),
         (lambda: BlockDesigner({}), "at least one head"), (lambda: BlockDesigner({"falcon": (2, {})}), "the card has none"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -154,7 +154,7 @@ def test_controls_and_what_is_missing():
     controls = [c for box in view.children if hasattr(box, "children") for c in box.children]
     assert [c.description for c in controls] == ["exit", "eta", "gamma"]
     assert all(c.continuous_update is False for c in controls)
-    assert view.summary in view.children[-2].value
+    assert view.summary in view.children[-3].value
     assert view.gamma.max == 5
     for wrong in ({}, {**traces(), "third": traces()["own"]}):
         with pytest.raises(ValueError, match="one adapter at least"):

@@ -125,7 +125,7 @@ def test_the_root_that_stays(W, D, rates):
     exactly = [Fraction(round(100 * rate), 100) for rate in rates]
     lengths = [[*(a**n - a ** (n + 1) for n in range(D)), a**D] for a in exactly]
     law = kept_root(P, lengths, W)
-    assert view.law == law
+    assert view.distribution == law
     assert view.tv == exact.tv(law, P)
     target, kept = shown(view)["data"]
     assert target["y"] == [0.4, 0.3, 0.2, 0.1]
@@ -166,7 +166,7 @@ def test_controls_and_what_is_missing(rounds):
         assert controls
         assert all(c.description for c in controls)
         assert all(not getattr(c, "continuous_update", False) for c in controls)
-        assert view.children[-2].value.count(view.summary[:40]) == 1
+        assert view.children[-3].value.count(view.summary[:40]) == 1
     for call, message in (
         (lambda: MaskExplorer([]), "one or more shapes"), (lambda: MaskExplorer(["0.1.0"]), "level order"), (lambda: MaskExplorer(["4-x"]), "4-x"),
         (lambda: StopRulesExplorer(rounds, {"top": [1.0] * 4}), "entropy"), (lambda: StopRulesExplorer(rounds, costs(3)), "4 numbers"),

@@ -87,7 +87,7 @@ def test_rules_give_p_and_wrong_ones_do_not(explorer, k):
                 assert f"the output is off p, TV = {float(off):.4f}" in explorer.summary
         else:
             assert explorer.out == explorer.p
-            assert "the output has law p, TV = 0 in fractions" in explorer.summary
+            assert "the output has distribution p, TV = 0 in fractions" in explorer.summary
 
 
 def test_no_bar_is_above_its_line(explorer):

@@ -18,8 +18,17 @@ import ipywidgets  # noqa: E402
 import plotly.graph_objects as go  # noqa: E402
 
 from specwb import analysis, figures, widgets  # noqa: E402
+from specwb.figures import style  # noqa: E402
 from specwb.figures.style import label, visible  # noqa: E402
-from specwb.widgets import AcceptanceExplorer, RoundExplorer, SpeedExplorer, show  # noqa: E402
+from specwb.widgets import (  # noqa: E402
+    AcceptanceExplorer,
+    RootsExplorer,
+    RoundExplorer,
+    RulesExplorer,
+    SpeedExplorer,
+    live,
+    show,
+)
 from specwb.widgets.acceptance import shaped  # noqa: E402
 from specwb.widgets.explorer import branching  # noqa: E402
 
@@ -61,7 +70,7 @@ def test_draft_tree_shows_the_round(method, options, temperature):
         path = step.verdict.path[0, 1 : accepted + 1].tolist()
         tokens = step.draft.tokens[0].tolist()
         assert sorted(n for n, _ in shown["accepted"]) == sorted(path)
-        assert shown["closing"] == [[-1, int(step.verdict.closing[0])]]
+        assert shown["bonus"] == [[-1, int(step.verdict.closing[0])]]
         assert shown["pending"] == [[0, tokens[0]]]
         valid = step.draft.valid[0].tolist()
         assert {n for n, _ in shown["drafted"]} == {n for n in range(1, step.draft.tree.n) if valid[n]} - set(path)
@@ -90,18 +99,18 @@ def test_draft_tree_of_a_row_in_a_batch():
         tiny.target(), tiny.PROMPTS, "mcsd", draft=tiny.draft(), max_new_tokens=[20, 1, 20], temperature=1.0, seed=[1, 2, 3], trace=True
     )
     for row in (0, 2):
-        assert nodes(figures.draft_tree(out.steps[0], row))["closing"] == [[-1, int(out.steps[0].verdict.closing[row])]]
+        assert nodes(figures.draft_tree(out.steps[0], row))["bonus"] == [[-1, int(out.steps[0].verdict.closing[row])]]
     with pytest.raises(ValueError, match="row 1 had finished"):
         figures.draft_tree(out.steps[1], 1)
     with pytest.raises(ValueError, match=r"row must be 0\.\.2, got 3"):
         figures.draft_tree(out.steps[0], 3)
 
 
-def test_draft_tree_of_plain_decoding_is_its_closing_token():
+def test_draft_tree_of_plain_decoding_is_its_bonus_token():
     out = specwb.decode(tiny.target(), PROMPT, "ar", max_new_tokens=3, trace=True)
     shown = nodes(figures.draft_tree(out.steps[0]))
     assert (shown["accepted"], shown["drafted"]) == ([], [])
-    assert shown["closing"] == [[-1, out.tokens[0][0]]]
+    assert shown["bonus"] == [[-1, out.tokens[0][0]]]
     assert figures.decisions(specwb.explain(out.steps[0])).layout.title.text == "Nothing was tested"
 
 
@@ -166,6 +175,70 @@ def test_labels_show_white_space_and_never_markup():
     assert visible(" a\n<b>") == "␣a⏎&lt;b&gt;"
     assert label(None, 17) == "17"
     assert label(tiny.tokenizer(["<i>", "x"]), 0) == "&lt;i&gt;"
+
+
+def contrast(colour: str, page: str) -> float:
+    """The WCAG's, 1 to 21."""
+
+    def light(hexes: str) -> float:
+        parts = [int(hexes[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    a, b = sorted((light(colour), light(page)))
+    return (b + 0.05) / (a + 0.05)
+
+
+def test_colours_are_seen_on_a_light_and_on_a_dark_page():
+    for page in ("#FFFFFF", "#111111"):  # JupyterLab's
+        assert contrast(style.INK, page) > 4
+        for colour in (style.ACCEPTED, style.BONUS, style.OTHER, style.EDGE):
+            assert contrast(colour, page) > 2.5
+        assert all(contrast(colour, page) > 2 for colour, _, _ in style.PALETTE)
+
+
+def test_no_figure_brings_a_background():
+    layout = figures.tokens_per_round(decoded()).layout
+    assert layout.paper_bgcolor == layout.plot_bgcolor == style.CLEAR
+    assert layout.font.color == style.INK
+    assert layout.template.layout.yaxis.gridcolor == style.FAINT
+
+
+# ----------------------------------------------------------------------------------------------------------- following the cell
+
+
+def test_explorers_follow_their_cell(explorer):
+    for name in set(widgets.__all__) - {"show"}:
+        assert issubclass(getattr(widgets, name), live.Panel), name
+    for one in (explorer, SpeedExplorer(), RulesExplorer()):
+        assert one.layout.width == "100%"
+        assert isinstance(one.children[-1], live.Follow)
+        drawn = [child for child in one.children if isinstance(child, go.FigureWidget)]
+        assert drawn
+        assert all(child._config["responsive"] for child in drawn)
+        assert all(child.layout.width is None for child in drawn)
+
+
+def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
+    one = SpeedExplorer(alpha=0.6, c=0.2, gamma=2)
+    first, drawn = one.summary, shown(one)
+    with one.at(alpha=0.8, gamma=5) as moved:
+        assert moved is one
+        assert one.summary.startswith("alpha 0.80, c 0.20, v(5)")
+        assert shown(one) != drawn
+    assert (one.summary, shown(one)) == (first, drawn)
+    with pytest.raises(RuntimeError, match="stop"), one.at(c=0.5):
+        raise RuntimeError("stop")
+    assert one.summary == first
+    with pytest.raises(AttributeError), one.at(beta=1):
+        pass
+    several = RootsExplorer()
+    first = several.summary
+    with several.at(roots=3, rates=[0.5] * 4):
+        assert "rates 0.50 0.50 0.50 0.50" in several.summary
+    assert several.summary == first
+    with pytest.raises(ValueError, match="shorter"), several.at(rates=[0.5]):
+        pass
 
 
 # --------------------------------------------------------------------------------------------------------------------- show
@@ -288,12 +361,12 @@ def test_what_the_library_refuses_is_answered_too(explorer):
     assert "vocabulary has 64" in explorer.summary
 
 
-def test_the_text_colours_accepted_and_closing_tokens(explorer):
+def test_the_text_colours_accepted_and_bonus_tokens(explorer):
     explorer.round.value = explorer.round.max
     html = explorer._text.value
     lengths = explorer.output.accepted_lengths[0]
     assert html.count('class="accepted"') == sum(lengths)
-    assert html.count('class="closing"') == len(lengths)
+    assert html.count('class="bonus"') == len(lengths)
     explorer.round.value = 1
     assert explorer._text.value.count("<span class=") == lengths[0] + 1
 
@@ -385,7 +458,7 @@ def test_acceptance_explorer_shows_the_librarys_numbers(control, value):
     counts, accepted = analysis.simulate(p, q, 500, 3)
     assert shown(explorer) == picture(figures.acceptance(p, q, counts.tolist())) != before
     assert f"acceptance 1 - TV = {analysis.acceptance_rate(p, q):.3f}; {accepted / 500:.3f} of 500 draws accepted" in explorer.summary
-    assert f"off p by at most {abs(counts / 500 - p).max():.3f}" in explorer.summary
+    assert f"of the output off p by at most {abs(counts / 500 - p).max():.3f}" in explorer.summary
     assert explorer.summary in explorer.children[1].value
 
 
