@@ -1,8 +1,11 @@
-"""When to stop drafting, asked of every place at once: the round that would begin there, drafted to its whole depth, and what it would have been
-with any threshold.
+"""When to stop drafting, measured at every position of a text at once.
 
-At T = 0 the text is the target's own whatever is drafted, so the rounds of a decoding with any threshold and any smaller depth are among these:
-simulating one is exact, and costs nothing.
+At each position the decoding step that would begin there is drafted to its full depth. What that
+step would have been with any threshold follows from it.
+
+At T = 0 the text is the target's own whatever is drafted, so the steps of a decoding with any
+threshold and any smaller depth are among these. Simulating such a decoding is exact and costs
+nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +35,20 @@ from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
-ROWS = 32  # places drafted together
+ROWS = 32
+"""Positions that are drafted together."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Of N places in texts, in order: ``sure[name] [N,D-1]``, how sure of each level but the last; ``kept [N]``, how many levels of the whole draft
-    are kept; ``text [N]``, which text the place is in; ``nodes``, of the tree cut at 0..D levels."""
+    """The decoding steps that would begin at N positions in texts, in order.
+
+    Attributes:
+        sure: name of a confidence -> ``[N,D-1]``, the confidence of each level but the last.
+        kept: ``[N]``, how many levels of the full draft are accepted.
+        text: ``[N]``, which text the position is in.
+        nodes: of the tree cut at 0..D levels.
+    """
 
     sure: Mapping[str, np.ndarray]
     kept: np.ndarray
@@ -50,44 +60,61 @@ class Rounds:
         return len(self.nodes) - 1
 
     def simulate(self, name: str, eta: float, gamma: int | None = None) -> Simulated:
-        """The rounds of decoding every text at T = 0 with threshold ``eta`` on sureness ``name`` and at most ``gamma`` levels.
+        """Select the steps of decoding every text at T = 0 with a threshold.
 
-        A round whose end lies beyond a text's last place is the last of that text and counts as it is.
+        A step whose end lies beyond a text's last position is the last of that text and counts as
+        it is.
 
+        Args:
+            name: of the confidence that is compared with the threshold.
+            eta: the threshold, in [0, 1].
+            gamma: at most so many levels are drafted, default all.
         Raises:
-            ValueError: an unknown name, eta outside [0, 1], or gamma outside 1..D.
+            ValueError: the name is unknown, eta is outside [0, 1], or gamma outside 1..D.
         """
         gamma = self.depth if gamma is None else gamma
         if name not in self.sure or not 0 <= eta <= 1 or not 1 <= gamma <= self.depth:
             raise ValueError(
-                f"name must be one of {', '.join(self.sure)}, eta in [0, 1], gamma in 1..{self.depth}; got {name!r}, {eta}, {gamma}"
+                f"name must be one of {', '.join(self.sure)}, eta in [0, 1], "
+                f"gamma in 1..{self.depth}; got {name!r}, {eta}, {gamma}"
             )
-        unsure = self.sure[name][:, : gamma - 1] < eta
-        drafted = (
-            np.where(unsure.any(1), unsure.argmax(1) + 1, gamma)
-            if gamma > 1
-            else np.full(len(self.kept), 1)
-        )
+        drafted = np.full(len(self.kept), gamma)
+        if gamma > 1:
+            unsure = self.sure[name][:, : gamma - 1] < eta
+            drafted = np.where(unsure.any(1), unsure.argmax(1) + 1, gamma)
         kept = np.minimum(self.kept, drafted)
-        taken = []
-        for one in dict.fromkeys(self.text.tolist()):
-            places = np.flatnonzero(self.text == one)
-            at = 0
-            while at < len(places):
-                taken.append(places[at])
-                at += kept[places[at]] + 1
-        return Simulated(kept[taken].tolist(), drafted[taken].tolist(), self.text[taken].tolist())
+        steps = []
+        for text in dict.fromkeys(self.text.tolist()):
+            positions = np.flatnonzero(self.text == text)
+            i = 0
+            while i < len(positions):
+                steps.append(positions[i])
+                i += kept[positions[i]] + 1
+        return Simulated(kept[steps].tolist(), drafted[steps].tolist(), self.text[steps].tolist())
 
     def tested(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Confidence of the drafted tokens that a chain's verification comes to, of those that are kept and of the first that is not."""
+        """Return the confidence of the draft tokens that a chain's verification tests.
+
+        Args:
+            name: of the confidence.
+        Returns:
+            The confidence of the accepted draft tokens, and of the first rejected one of every
+            step that has one.
+        """
         level = np.arange(self.depth - 1)
-        kept = self.kept[:, None] > level
-        return self.sure[name][kept], self.sure[name][self.kept[:, None] == level]
+        accepted = self.kept[:, None] > level
+        return self.sure[name][accepted], self.sure[name][self.kept[:, None] == level]
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A decoding's rounds: ``kept`` and ``drafted`` levels of each, and its ``text``."""
+    """The decoding steps of a simulated decoding.
+
+    Attributes:
+        kept: accepted levels of each step.
+        drafted: drafted levels of each step.
+        text: the text that each step is in.
+    """
 
     kept: list[int]
     drafted: list[int]
@@ -95,7 +122,7 @@ class Simulated:
 
     @property
     def cr(self) -> float:
-        """Compression rate: tokens a round, the closing one included (tau)."""
+        """Compression rate: tokens a step, the bonus token included (tau)."""
         return 1 + fmean(self.kept)
 
     @property
@@ -104,23 +131,28 @@ class Simulated:
 
     @property
     def wasted(self) -> float:
-        """Drafted levels a round that are not kept."""
+        """Drafted levels a step that are not accepted."""
         return fmean(self.drafted) - fmean(self.kept)
 
     def ctar(self, w: int) -> float:
-        """Consistent token acceptance rate: share of rounds that keep at least ``w`` levels. ``cr == 1 + sum over w >= 1 of ctar(w)``."""
+        """Return the consistent token acceptance rate.
+
+        It is the share of steps that accept at least ``w`` levels.
+        ``cr == 1 + sum over w >= 1 of ctar(w)``.
+        """
         return fmean(k >= w for k in self.kept)
 
 
-class _Listening(Confidence):
-    """Says that it is sure, and writes down how sure others are."""
+class _ConfidenceRecorder(Confidence):
+    """Is always fully confident, and records what other confidences are."""
 
     def __init__(self, others: Mapping[str, Confidence]) -> None:
-        self.others, self.heard = dict(others), {name: [] for name in others}  # type: dict[str, Confidence], dict[str, list[Tensor]]
+        self.others = dict(others)
+        self.records: dict[str, list[Tensor]] = {name: [] for name in others}
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
         for name, other in self.others.items():
-            self.heard[name].append(other.of(logits, hidden, tokens, sampling).float())
+            self.records[name].append(other.of(logits, hidden, tokens, sampling).float())
         return torch.ones_like(logits[:, 0, 0])
 
 
@@ -128,76 +160,85 @@ def every_round(
     target: Target,
     prompts: Sequence[Sequence[int]],
     method: Method,
-    sures: Mapping[str, Confidence] | None = None,
+    confidences: Mapping[str, Confidence] | None = None,
     *,
     tokens: int = 48,
     progress: Callable[[float], None] | None = None,
 ) -> Rounds:
-    """The round that would begin at each of the first ``tokens`` places of the target's own greedy text after every prompt, drafted to the whole
-    depth.
+    """Draft the decoding step at every position of the target's own greedy texts.
+
+    The positions are the first ``tokens`` ones of the text after every prompt. Each step is drafted
+    to its full depth.
 
     Args:
-        prompts: token ids. method: one that drafts level by level, a chain or a static tree; its own stopping is left out. sures: by name, what is
-        written down of every level but the last; default ``{"top": Top()}``. progress: called with the part that is done.
+        target: the target model.
+        prompts: token ids.
+        method: one that drafts a chain or a static tree level by level. Its own stopping is left
+            out.
+        confidences: by name, what is recorded of every level but the last; default
+            ``{"top": Top()}``.
+        tokens: positions a prompt.
+        progress: called with the fraction that is done.
     Raises:
-        ValueError: another kind of method, or prompts that leave no room in the context.
+        ValueError: the method is of another kind, or the prompts leave no room in the context.
     """
     drafter = copy.copy(method.drafter)
-    fits = (
+    static_levels = (
         isinstance(drafter, Levels)
         and not isinstance(drafter, DynamicKangaroo)
         and drafter.exactness is Exactness.LOSSLESS
     )
-    if not fits or not drafter.tree.in_level_order:
+    if not static_levels or not drafter.tree.in_level_order:
         raise ValueError(
             f"{method.key} does not draft a static tree level by level, or changes the text"
         )
     assert isinstance(drafter, Levels)
     tree = drafter.tree
-    sure, kept, text = {name: [] for name in sures or ("top",)}, [], []  # type: dict[str, list[Tensor]], list[int], list[int]
-    plain = decode(target, [list(p) for p in prompts], "ar", max_new_tokens=tokens + tree.D, eos=())
-    asked = len(prompts) * tokens
-    for i, (prompt, new) in enumerate(zip(prompts, plain.tokens, strict=True)):
+    confidences = confidences or {"top": Top()}
+    sure: dict[str, list[Tensor]] = {name: [] for name in confidences}
+    kept: list[int] = []
+    text: list[int] = []
+    rows = [list(prompt) for prompt in prompts]
+    plain = decode(target, rows, "ar", max_new_tokens=tokens + tree.D, eos=())
+    for i, (prompt, new) in enumerate(zip(rows, plain.tokens, strict=True)):
         for first in range(0, tokens, ROWS):
-            places = range(first, min(first + ROWS, tokens))
-            ear = _Listening(sures or {"top": Top()})
-            drafter.length, drafter.sure, drafter.host_reads = (
-                Length(tree.D, confidence=1.0),
-                ear,
-                max(0, tree.D - 1),
+            positions = range(first, min(first + ROWS, tokens))
+            recorder = _ConfidenceRecorder(confidences)
+            drafter.length = Length(tree.D, confidence=1.0)
+            drafter.sure = recorder
+            drafter.host_reads = max(0, tree.D - 1)
+            recorded = Method(method.key, drafter, method.rule, Exactness.LOSSLESS)
+            # the token before the position is pending, so its step writes the position
+            beginnings = [[*prompt, *new[:position]] for position in positions]
+            steps = rounds(
+                target, beginnings, recorded, max_new_tokens=tree.D + 1, eos=(), graphs=False
             )
-            heard = Method(method.key, drafter, method.rule, Exactness.LOSSLESS)
-            # the token before the place is pending, so its round writes the place
-            loop = rounds(
-                target,
-                [[*prompt, *new[:at]] for at in places],
-                heard,
-                max_new_tokens=tree.D + 1,
-                eos=(),
-                graphs=False,
-            )
-            kept += next(iter(loop)).verdict.accepted.tolist()
-            loop.close()  # type: ignore[attr-defined]
-            text += [i] * len(places)
-            for name, values in ear.heard.items():
-                sure[name].append(
-                    torch.stack(values, 1).cpu() if values else torch.zeros(len(places), 0)
-                )
+            kept += next(iter(steps)).verdict.accepted.tolist()
+            steps.close()  # type: ignore[attr-defined]
+            text += [i] * len(positions)
+            for name, values in recorder.records.items():
+                levels = torch.zeros(len(positions), 0)  # a tree of one level has none
+                sure[name].append(torch.stack(values, 1).cpu() if values else levels)
             if progress:
-                progress(len(kept) / asked)
-    sizes = tuple(stop for _, stop in tree.levels)
+                progress(len(kept) / (len(rows) * tokens))
     return Rounds(
-        {name: torch.cat(values).numpy() for name, values in sure.items()},
-        np.array(kept),
-        np.array(text),
-        sizes,
+        sure={name: torch.cat(values).numpy() for name, values in sure.items()},
+        kept=np.array(kept),
+        text=np.array(text),
+        nodes=tuple(stop for _, stop in tree.levels),
     )
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds on one machine at one length of text. plain: a round of plain decoding. shallow, adapter: one token through the first layers, and
-    through adapter and head. round: D -> a round that drafts a chain of D tokens."""
+    """Seconds on one machine at one length of text.
+
+    Attributes:
+        plain: a step of plain decoding.
+        shallow: one token through the first layers.
+        adapter: one token through adapter and head.
+        round: D -> a decoding step that drafts a chain of D tokens.
+    """
 
     plain: float
     shallow: float
@@ -211,26 +252,31 @@ class Costs:
 
     @property
     def a(self) -> float:
-        """Adapter and head once, over a plain step."""
+        """One token through adapter and head, over a plain step."""
         return self.adapter / self.plain
 
     def seconds(self, drafted: float) -> float:
-        """A round that drafts so many tokens, linear between those measured."""
-        xs = sorted(self.round)
-        return float(np.interp(drafted, xs, [self.round[x] for x in xs]))
+        """Return the seconds of a step that drafts so many tokens.
+
+        They are linear between the measured ones.
+        """
+        depths = sorted(self.round)
+        return float(np.interp(drafted, depths, [self.round[depth] for depth in depths]))
 
     def predicted(self, simulated: Simulated) -> float:
-        """Speedup over plain decoding: tokens of the rounds over their seconds, each by what it drafted."""
-        rounds = Counter(simulated.drafted)
-        return (
-            simulated.cr
-            * self.plain
-            * rounds.total()
-            / sum(n * self.seconds(d) for d, n in rounds.items())
-        )
+        """Predict the speedup over plain decoding.
+
+        It is the tokens of the steps over their seconds, each step by what it drafted.
+        """
+        steps = Counter(simulated.drafted)
+        seconds = sum(count * self.seconds(drafted) for drafted, count in steps.items())
+        return simulated.cr * self.plain * steps.total() / seconds
 
     def simple(self, simulated: Simulated) -> float:
-        """The same with ``1 + D (r + a)`` plain steps a round: scoring several tokens as cheap as scoring one."""
+        """Predict the speedup where a step costs ``1 + D (r + a)`` plain steps.
+
+        That takes scoring several tokens to be as cheap as scoring one.
+        """
         return simulated.cr / (1 + simulated.mean_drafted * (self.r + self.a))
 
 
@@ -246,81 +292,98 @@ def costs(
     """Measure :class:`Costs` of a Kangaroo chain; everything takes turns.
 
     Args:
-        head: an adapter or its folder, default the target's own. prompt: token ids, default 128 times token 1; the rounds are measured behind it.
-        depths: of the chains measured. count: rounds each time is a median of.
+        target: the target model.
+        head: an adapter or its folder, default the target's own.
+        prompt: token ids, default 128 times token 1; the steps are measured behind it.
+        depths: of the chains measured.
+        count: decoding steps that each time is a median of.
+        repeats: turns.
     Raises:
-        MethodError, HeadError: no such adapter. ValueError: no depth, or no room in the context.
+        MethodError, HeadError: there is no such adapter.
+        ValueError: there is no depth, or no room in the context.
     """
     ids = list(prompt) if prompt is not None else [1] * 128
     if not depths or min(depths) < 1:
         raise ValueError(f"depths must be integers >= 1, got {list(depths)}")
-    own: dict[str, Any] = {} if head is None else {"head": head}
+    options: dict[str, Any] = {} if head is None else {"head": head}
     # a threshold that is never missed, so that the test for it is paid for
     chains = {
-        d: make_method("kangaroo", target, gamma=d, eta=1e-9, **own) for d in dict.fromkeys(depths)
+        depth: make_method("kangaroo", target, gamma=depth, eta=1e-9, **options)
+        for depth in dict.fromkeys(depths)
     }
     drafter = chains[depths[0]].drafter
     assert isinstance(drafter, KangarooDrafter)
     plain = make_method("ar", target)
-    found: dict[Any, list[float]] = {}
+    times: dict[str, list[float]] = {"plain": [], "shallow": [], "adapter": []}
+    chain_times: dict[int, list[float]] = {depth: [] for depth in chains}
     for _ in range(repeats):
-        found.setdefault("plain", []).append(
-            step_seconds(target, ids, plain, count, max_new_tokens=count + 1)[1]
-        )
-        for d, chain in chains.items():
-            found.setdefault(d, []).append(
-                step_seconds(target, ids, chain, count, max_new_tokens=(count + 1) * (d + 1))[1]
+        _, plain_step = step_seconds(target, ids, plain, count, max_new_tokens=count + 1)
+        times["plain"].append(plain_step)
+        for depth, chain in chains.items():
+            limit = (count + 1) * (depth + 1)
+            _, step = step_seconds(target, ids, chain, count, max_new_tokens=limit)
+            chain_times[depth].append(step)
+        # The parts are never recorded as graphs, so they are compared with an eager plain step.
+        eager_step = plain_step
+        if target.device.type != "cpu":
+            _, eager_step = step_seconds(
+                target, ids, plain, count, max_new_tokens=count + 1, graphs=False
             )
-        # parts are never recorded as graphs: their share of a plain step that is not either
-        eager = (
-            found["plain"][-1]
-            if target.device.type == "cpu"
-            else step_seconds(target, ids, plain, count, max_new_tokens=count + 1, graphs=False)[1]
-        )
-        for name, seconds in zip(
-            ("shallow", "adapter"), _parts(target, drafter, ids, count), strict=True
-        ):
-            found.setdefault(name, []).append(seconds * found["plain"][-1] / eager)
-    each = {name: median(values) for name, values in found.items()}
-    return Costs(each["plain"], each["shallow"], each["adapter"], {d: each[d] for d in chains})
+        parts = _part_seconds(target, drafter, ids, count)
+        for name, seconds in zip(("shallow", "adapter"), parts, strict=True):
+            times[name].append(seconds * plain_step / eager_step)
+    return Costs(
+        plain=median(times["plain"]),
+        shallow=median(times["shallow"]),
+        adapter=median(times["adapter"]),
+        round={depth: median(seconds) for depth, seconds in chain_times.items()},
+    )
 
 
 @torch.inference_mode()
-def _parts(
-    target: Target, described: KangarooDrafter, ids: list[int], count: int
+def _part_seconds(
+    target: Target, description: KangarooDrafter, ids: list[int], count: int
 ) -> tuple[float, float]:
-    """Median seconds of one token through the first layers, and through adapter, head and the choice of a token."""
-    drafter = copy.copy(described)
+    """Median seconds of the two parts of drafting one token.
+
+    The first part is the first layers; the second is adapter, head and the choice of a token.
+    """
+    drafter = copy.copy(description)
     limits = drafter.limits
     state = target.open(
         [ids], [limits.depth + 1], limits.nodes + 2, Sampling(0.0), (), drafter.features
     )
     drafter.open(state, target)
     drafter.states = []
-    at = (state.known - 1)[:, None]
-    pending = state.tokens.gather(1, at)
+    position = (state.known - 1)[:, None]
+    pending = state.tokens.gather(1, position)
 
-    def first() -> Tensor:
+    def first_layers() -> Tensor:
         drafter.states.clear()
-        return drafter.shallow(state, pending, at, at, state.horizon, None)
+        return drafter.shallow(state, pending, position, position, state.horizon, None)
 
-    f = first()
+    features = first_layers()
 
-    def second() -> Tensor:
-        hidden = drafter.adapted(f, at, at, state.horizon, None)
+    def adapter_and_head() -> Tensor:
+        hidden = drafter.adapted(features, position, position, state.horizon, None)
         return drafter.logits(hidden).argmax(-1)
 
-    return _median(first, target, count), _median(second, target, count)
+    return (
+        _median_seconds(first_layers, target, count),
+        _median_seconds(adapter_and_head, target, count),
+    )
 
 
-def _median(run: Callable[[], Any], target: Target, count: int) -> float:
+def _median_seconds(run: Callable[[], Any], target: Target, count: int) -> float:
+    """Median seconds of ``count`` calls, after three that warm up."""
+
     def now() -> float:
         if target.device.type == "cuda":
             torch.cuda.synchronize(target.device)
         return time.perf_counter()
 
-    at = [now()]
+    times = [now()]
     for _ in range(count + 3):
         run()
-        at.append(now())
-    return median(b - a for a, b in pairwise(at[3:]))
+        times.append(now())
+    return median(after - before for before, after in pairwise(times[3:]))
