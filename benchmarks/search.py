@@ -72,7 +72,7 @@ def measured(found: list[tuple[list, list[int]]], mass: float, repeats: int) -> 
     proxy.scores((), [0])  # tables are made once
     few = lattices[:EXACT]
     gaps = [viterbi(lattice, proxy, known, LAM).mean - beam(lattice, proxy, known, LAM, WIDTH)[0].mean for lattice, known in few]
-    proxy = proxy.smoothed(proxy.smoothing)  # that was asked for nothing
+    proxy = proxy.with_smoothing(proxy.smoothing)  # that was asked for nothing
     proxy.scores((), [0])
     return {
         "mass": mass,

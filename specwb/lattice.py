@@ -1,18 +1,26 @@
-"""A block of candidates and the search for one path through it: what a drafter that fills all its places at once needs after its forward.
+"""A lattice of candidate tokens, and the search for one path through it.
 
-Such a drafter gives a law for every place of its block and none for a path: two likely neighbours need not follow one another. A
-:class:`Lattice` has the few likely tokens of every place; :func:`beam` looks for the path that both the drafter and a causal :class:`Proxy`
-(specwb.proxy) like, with the score of a path ``x_1 .. x_m`` after the known tokens ``c``
+A drafter that fills all positions of a block at once gives a distribution for every position and
+none for a path: two likely neighbours need not follow one another. A :class:`Lattice` has the few
+likely tokens of every position. :func:`beam` searches for the path that both the drafter and a
+causal :class:`Proxy` (specwb.proxy) give a high score. The score of a path ``x_1 .. x_m`` after the
+text ``c`` is
 
-    score(x) = sum_i  lam log q_i(x_i) + (1 - lam) log r(x_i | the last order - 1 tokens of c, x_1 .. x_{i-1}).
+    score(x) = sum_i  lam log q_i(x_i) + (1 - lam) log r(x_i | the last order - 1 tokens before x_i)
 
-Paths of different lengths, since some end early, are compared by ``score / m``. :func:`viterbi` finds the best path of all, :func:`exhaustive`
-lists them. All of it is plain Python over lists of a few hundred numbers: on the host, after one transfer.
+where the tokens before ``x_i`` are ``c, x_1 .. x_{i-1}``.
 
-Source: Li et al. 2025 (DiffuSpec, arXiv 2510.02358), sections on pruning and causal-consistency path search, equation 8.
-Differs from the paper in: the proxy's term is that of one token and not of the whole path so far, which would count early tokens many times; an
-end-of-text id is not forced into every place, and paths that end early do not compete by their sums, either of which favours the shortest path. By
-their means they can still win over the rest of a row that grows unsure: a beam of one at lam = 1 is the row, a wider one need not be.
+Some paths end the text early, so paths differ in length; they are compared by ``score / m``.
+:func:`viterbi` finds the best path of all, :func:`exhaustive` lists them. All of it is plain Python
+over lists of a few hundred numbers: it runs on the host, after one transfer.
+
+Source: Li et al. 2025 (DiffuSpec, arXiv 2510.02358), sections on pruning and causal-consistency
+path search, equation 8.
+Differs from the paper in: the proxy's term is that of one token and not of the whole path so far,
+which would count early tokens many times; an end-of-text id is not forced into every position, and
+paths that end early do not compete by their sums, either of which favours the shortest path. By
+their means they can still win over the rest of a row that grows unsure: a beam of one at lam = 1 is
+the row of best tokens, a wider one need not be.
 """
 
 from __future__ import annotations
@@ -24,36 +32,49 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specwb.proxy import Proxy, last
+from specwb.proxy import Context, Proxy, last
 
-PATHS = 1_000_000  # most that exhaustive lists
+PATHS = 1_000_000  # how many paths exhaustive lists at most
 
 
 def candidates(logits: Tensor, top: int, vocabulary: int, banned: Tensor) -> Tensor:
-    """The best tokens of every place, on the logits' device: what is to be read by the host, in one tensor.
+    """Returns the best tokens of every position, in one tensor that the host can read at once.
 
-    Args: ``logits [B,k,V]``; ``top``: M, how many; ``vocabulary``: ids from here on are not drafted; ``banned``: ids that are not drafted either
-    (the mask token), any number of them, each < V.
-    Returns: ``[2,B,k,min(M, vocabulary, V)]`` float64: ids, and log-probabilities under the law over the ids that may be drafted; best first, equal
-    ones by id. Where fewer than M may be drafted the rest has log-probability -inf, and :meth:`Lattice.prune` leaves it out.
+    Args:
+        logits: ``[B, k, V]``.
+        top: M, how many tokens of each position.
+        vocabulary: ids from here on are not drafted.
+        banned: further ids that are not drafted (the mask token); any number of them, each < V.
+
+    Returns:
+        ``[2, B, k, min(M, vocabulary, V)]`` in float64, on the logits' device: the ids, and their
+        log-probabilities under the distribution over the ids that may be drafted. The best come
+        first, and of equal ones the lower id. Where fewer than M ids may be drafted the rest has
+        log-probability -inf, and :meth:`Lattice.prune` leaves it out.
     """
     x = logits if logits.dtype == torch.float64 else logits.float()
     x = x.index_fill(-1, banned, -torch.inf)[..., :vocabulary]
     value, ids = x.topk(min(top, x.shape[-1]), -1)
     ids, order = ids.sort(-1)
     value, order = value.gather(-1, order).sort(stable=True, dim=-1, descending=True)
-    return torch.stack([ids.gather(-1, order).double(), value.double() - x.logsumexp(-1, keepdim=True).double()])
+    logq = value.double() - x.logsumexp(-1, keepdim=True).double()
+    return torch.stack([ids.gather(-1, order).double(), logq])
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Candidates of every place, best first.
+    """The candidates of every position of a block, best first.
 
-    ``ids``, ``logq``: by place, tokens and their log-probabilities; ``ends``: ids that end a path; ``k``: places of the block that was pruned, at
-    least as many as there are here (0: as many).
+    Args:
+        ids: by position, the candidates' tokens.
+        logq: by position, their log-probabilities.
+        ends: ids that end the text.
+        k: how many positions the block had before pruning, at least as many as there are here;
+            0 is as many.
 
     Raises:
-        ValueError: no place, a place without a candidate, ids and log-probabilities that do not fit each other.
+        ValueError: no position, a position without a candidate, or ids and log-probabilities that
+            do not fit each other.
     """
 
     ids: list[list[int]]
@@ -63,77 +84,108 @@ class Lattice:
 
     def __post_init__(self) -> None:
         if not self.ids:
-            raise ValueError("a lattice needs at least one place")
+            raise ValueError("a lattice needs at least one position")
         if [len(row) for row in self.ids] != [len(row) for row in self.logq]:
             raise ValueError("every candidate of a lattice needs one id and one log-probability")
         for i, row in enumerate(self.ids):
             if not row:
-                raise ValueError(f"place {i} of the lattice has no candidate; are its logits finite?")
+                cause = "are its logits finite?"
+                raise ValueError(f"position {i} of the lattice has no candidate; {cause}")
         object.__setattr__(self, "k", self.k or len(self.ids))
 
     @classmethod
-    def prune(cls, ids: Sequence[Sequence[float]], logq: Sequence[Sequence[float]], mass: float = 0.8, ends: Collection[int] = ()) -> Lattice:
-        """The fewest best candidates of every place whose probabilities sum to ``mass`` or more, all of them where they do not.
+    def prune(
+        cls,
+        ids: Sequence[Sequence[float]],
+        logq: Sequence[Sequence[float]],
+        mass: float = 0.8,
+        ends: Collection[int] = (),
+    ) -> Lattice:
+        """Keeps, at every position, the fewest best candidates whose probabilities sum to ``mass``.
 
-        Args: ``ids``, ``logq [k][M]``: one row of :func:`candidates`; ``mass`` in (0, 1], 1 keeps all; ``ends``: end-of-text ids.
-        The lattice stops at the first place whose best token ends the text, and that token is its only candidate there. Elsewhere an end stays if it
-        is among the fewest.
+        Where all of them sum to less, all stay. The lattice stops at the first position whose best
+        token ends the text, and that token is its only candidate there. At other positions an end
+        stays if it is among the fewest.
+
+        Args:
+            ids: ``[k][M]``, tokens of one row of :func:`candidates`.
+            logq: ``[k][M]``, their log-probabilities.
+            mass: in (0, 1]; 1 keeps all.
+            ends: ids that end the text.
 
         Raises:
-            ValueError: mass outside (0, 1], no place, or a place without a token that may be drafted.
+            ValueError: mass outside (0, 1], no position, or a position without a token that may be
+                drafted.
         """
         if not 0 < mass <= 1:
             raise ValueError(f"mass must be in (0, 1], got {mass}")
-        kept_ids, kept_logq, stop, least, exp = [], [], frozenset(ends), -math.inf, math.exp
+        end_ids = frozenset(ends)
+        pruned_ids, pruned_logq = [], []
         for row, logs in zip(ids, logq, strict=True):
-            total, many = 0.0, 0
-            for x in logs:
-                if not x > least:  # may not be drafted (or is no number)
-                    break
-                many += 1
-                total += exp(x)
-                if total >= mass and mass < 1:  # at 1 a sum that has been rounded up must not stop it
-                    break
-            found = [int(x) for x in row[:many]]
-            ended = many > 0 and found[0] in stop
-            kept_ids.append(found[:1] if ended else found)
-            kept_logq.append([float(x) for x in logs[: len(kept_ids[-1])]])
-            if ended:
+            best = [int(x) for x in row[: _fewest(logs, mass)]]
+            stops = bool(best) and best[0] in end_ids
+            pruned_ids.append(best[:1] if stops else best)
+            pruned_logq.append([float(x) for x in logs[: len(pruned_ids[-1])]])
+            if stops:
                 break
-        return cls(kept_ids, kept_logq, stop, len(ids))
+        return cls(pruned_ids, pruned_logq, end_ids, len(ids))
 
     @property
     def depth(self) -> int:
-        """Places that are left, the one where the text ends among them."""
+        """The number of positions that are left; one where the text ends is among them."""
         return len(self.ids)
 
     @property
     def row(self) -> list[int]:
-        """The best token of every place, up to and with the first that ends the text."""
-        out = []
+        """The best token of every position, up to and with the first that ends the text."""
+        tokens = []
         for row in self.ids:
-            out.append(row[0])
+            tokens.append(row[0])
             if row[0] in self.ends:
                 break
-        return out
+        return tokens
 
     @property
     def generated(self) -> int:
-        """``L_gen = min(s - 1, k)``, s the place (from 1) of the first end of text in the argmax row, infinite if there is none."""
+        """``L_gen = min(s - 1, k)``, the length of the argmax row without its end of text.
+
+        Here s is the position (from 1) of the first end of text in the argmax row, infinite if
+        there is none.
+        """
         row = self.row
         return len(row) - 1 if row[-1] in self.ends else self.k
 
 
+def _fewest(logq: Sequence[float], mass: float) -> int:
+    """Returns how many of the best log-probabilities it takes to reach ``mass``."""
+    total, count = 0.0, 0
+    for x in logq:
+        if not x > -math.inf:  # may not be drafted (or is not a number)
+            break
+        count += 1
+        total += math.exp(x)
+        if total >= mass and mass < 1:  # at 1 a sum that has been rounded up must not stop it
+            break
+    return count
+
+
 @dataclass(frozen=True)
 class Path:
-    """A way through a lattice: ``tokens``, their ``ranks`` among the candidates of their places (from 0), log-probabilities ``logq``; ``score`` as in
-    the module; ``ended``: the last token ends the text."""
+    """A path through a lattice.
+
+    Attributes:
+        tokens: its tokens.
+        ranks: their ranks among the candidates of their positions, from 0.
+        logq: their log-probabilities.
+        score: as the module defines it.
+        ends_text: whether the last token ends the text.
+    """
 
     tokens: tuple[int, ...]
     ranks: tuple[int, ...]
     logq: tuple[float, ...]
     score: float
-    ended: bool
+    ends_text: bool
 
     @property
     def mean(self) -> float:
@@ -141,105 +193,147 @@ class Path:
         return self.score / len(self.tokens)
 
 
-Scored = tuple[float, tuple[int, ...]]  # score and ranks
+Ranks = tuple[int, ...]
+Scored = tuple[float, Ranks]
+Prefix = tuple[float, Context, Ranks]  # score, last order - 1 tokens, ranks
 
 
-def beam(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5, width: int = 3) -> list[Path]:
-    """At most ``width`` paths, best first and all different: left to right, the best ``width`` at every place are gone on with.
+def beam(
+    lattice: Lattice,
+    proxy: Proxy,
+    context: Sequence[int] = (),
+    lam: float = 0.5,
+    width: int = 3,
+) -> list[Path]:
+    """Searches from left to right and extends the best ``width`` prefixes at every position.
 
-    A path that ends counts among them at its last place and is set aside. ``lam = 1, width = 1`` is the argmax row (:attr:`Lattice.row`); as wide as
-    there are paths it is :func:`exhaustive`. Of equal scores the earlier candidate of the better path comes first. Cost: ``width`` calls of the proxy
-    for a place.
+    A path that ends the text counts among them at its last position and is set aside.
+    ``lam = 1, width = 1`` gives the argmax row (:attr:`Lattice.row`); a beam as wide as there are
+    paths gives what :func:`exhaustive` does. Of equal scores the earlier candidate of the better
+    prefix comes first. Cost: ``width`` calls of the proxy for a position.
 
-    Args: ``context``: the last known tokens, of which the last ``proxy.order - 1`` matter; ``lam`` in [0, 1]; ``width >= 1``.
-    Raises: ValueError for these.
+    Args:
+        lattice: the candidates.
+        proxy: the causal score.
+        context: the text before the block, of which the last ``proxy.order - 1`` tokens matter.
+        lam: the drafter's weight against the proxy's, in [0, 1].
+        width: at least 1.
+
+    Returns:
+        At most ``width`` paths, best first and all different.
+
+    Raises:
+        ValueError: ``lam`` or ``width`` out of range.
     """
     _check(lam)
     if width < 1:
         raise ValueError(f"the beam's width must be >= 1, got {width}")
-    many, ends = proxy.order - 1, lattice.ends
-    live: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [(0.0, last(context, many), ())]
-    done: list[Scored] = []
+    reach = proxy.order - 1
+    prefixes: list[Prefix] = [(0.0, last(context, reach), ())]
+    finished: list[Scored] = []
     for ids, logq in zip(lattice.ids, lattice.logq):
-        own, totals, m = [lam * x for x in logq], [], len(ids)
-        for score, known, _ in live:
-            totals += [score + gain for gain in _gains(ids, own, proxy, known, lam)]
-        grown = []
-        for at in sorted(range(len(totals)), key=totals.__getitem__, reverse=True)[:width]:  # stable: equal ones stay in order
-            parent, rank = divmod(at, m)
-            _, known, ranks = live[parent]
-            x = ids[rank]
-            if x in ends:
-                done.append((totals[at], (*ranks, rank)))
+        draft_scores = [lam * x for x in logq]
+        totals: list[float] = []
+        for score, before, _ in prefixes:
+            gains = _gains(ids, draft_scores, proxy, before, lam)
+            totals += [score + gain for gain in gains]
+        # the sort is stable: equal ones stay in order
+        best = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)[:width]
+        extended: list[Prefix] = []
+        for index in best:
+            parent, rank = divmod(index, len(ids))
+            _, before, ranks = prefixes[parent]
+            token = ids[rank]
+            if token in lattice.ends:
+                finished.append((totals[index], (*ranks, rank)))
             else:
-                grown.append((totals[at], last((*known, x), many), (*ranks, rank)))
-        live = grown
-        if not live:
+                extended.append((totals[index], last((*before, token), reach), (*ranks, rank)))
+        prefixes = extended
+        if not prefixes:
             break
-    return _paths(lattice, done + [(score, ranks) for score, _, ranks in live])[:width]
+    complete = [(score, ranks) for score, _, ranks in prefixes]
+    return _paths(lattice, finished + complete)[:width]
 
 
 def viterbi(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5) -> Path:
-    """The best path of all: dynamic programme over the last ``order - 1`` tokens.
+    """Finds the best path of all by dynamic programming over the last ``order - 1`` tokens.
 
-    What comes after a place depends on those tokens alone, so of all paths that share them the best goes on; of the paths that end at a place the
-    best is the best of its length. With M candidates a place it takes ``k M^order`` steps and ``M^(order - 1)`` states.
+    What comes after a position depends on those tokens alone. So of all prefixes that share them
+    only the best is extended, and of the paths that end the text at a position only the best is
+    kept. With M candidates a position it takes ``k M^order`` steps and ``M^(order - 1)`` states.
 
-    Args and errors: as :func:`beam`.
+    Args and errors are those of :func:`beam`.
     """
     _check(lam)
-    many, ends = proxy.order - 1, lattice.ends
-    states: dict[tuple[int, ...], Scored] = {last(context, many): (0.0, ())}
-    done: list[Scored] = []
+    reach = proxy.order - 1
+    states: dict[Context, Scored] = {last(context, reach): (0.0, ())}
+    finished: list[Scored] = []
     for ids, logq in zip(lattice.ids, lattice.logq):
-        own = [lam * x for x in logq]
-        grown: dict[tuple[int, ...], Scored] = {}
-        ended: Scored | None = None
-        for known, (score, ranks) in states.items():
-            for rank, (x, gain) in enumerate(zip(ids, _gains(ids, own, proxy, known, lam))):
+        draft_scores = [lam * x for x in logq]
+        extended: dict[Context, Scored] = {}
+        best_end: Scored | None = None
+        for before, (score, ranks) in states.items():
+            gains = _gains(ids, draft_scores, proxy, before, lam)
+            for rank, (token, gain) in enumerate(zip(ids, gains)):
                 total = score + gain
-                if x in ends:
-                    if ended is None or total > ended[0]:
-                        ended = total, (*ranks, rank)
+                if token in lattice.ends:
+                    if best_end is None or total > best_end[0]:
+                        best_end = total, (*ranks, rank)
                     continue
-                state = last((*known, x), many)
-                if state not in grown or total > grown[state][0]:
-                    grown[state] = total, (*ranks, rank)
-        if ended is not None:
-            done.append(ended)
-        states = grown
-    return _paths(lattice, done + list(states.values()))[0]
+                state = last((*before, token), reach)
+                if state not in extended or total > extended[state][0]:
+                    extended[state] = total, (*ranks, rank)
+        if best_end is not None:
+            finished.append(best_end)
+        states = extended
+    return _paths(lattice, finished + list(states.values()))[0]
 
 
-def exhaustive(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5) -> list[Path]:
-    """Every path, best first.
+def exhaustive(
+    lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5
+) -> list[Path]:
+    """Lists every path, best first.
 
-    Args as :func:`beam`. Raises: ValueError for these, or where there may be more than a million.
+    Args are those of :func:`beam`.
+
+    Raises:
+        ValueError: ``lam`` out of range, or more than a million paths.
     """
     _check(lam)
-    if (bound := math.prod(map(len, lattice.ids))) > PATHS:
-        raise ValueError(f"this lattice may have {bound} paths, too many to list; take fewer candidates or places")
-    many = proxy.order - 1
-    live: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [(0.0, last(context, many), ())]
-    done: list[Scored] = []
+    bound = math.prod(map(len, lattice.ids))
+    if bound > PATHS:
+        advice = "too many to list; take fewer candidates or positions"
+        raise ValueError(f"this lattice may have {bound} paths, {advice}")
+    reach = proxy.order - 1
+    prefixes: list[Prefix] = [(0.0, last(context, reach), ())]
+    finished: list[Scored] = []
     for ids, logq in zip(lattice.ids, lattice.logq):
-        own, grown = [lam * x for x in logq], []
-        for score, known, ranks in live:
-            for rank, (x, gain) in enumerate(zip(ids, _gains(ids, own, proxy, known, lam))):
-                if x in lattice.ends:
-                    done.append((score + gain, (*ranks, rank)))
+        draft_scores = [lam * x for x in logq]
+        extended: list[Prefix] = []
+        for score, before, ranks in prefixes:
+            gains = _gains(ids, draft_scores, proxy, before, lam)
+            for rank, (token, gain) in enumerate(zip(ids, gains)):
+                if token in lattice.ends:
+                    finished.append((score + gain, (*ranks, rank)))
                 else:
-                    grown.append((score + gain, last((*known, x), many), (*ranks, rank)))
-        live = grown
-    return _paths(lattice, done + [(score, ranks) for score, _, ranks in live])
+                    extended.append((score + gain, last((*before, token), reach), (*ranks, rank)))
+        prefixes = extended
+    complete = [(score, ranks) for score, _, ranks in prefixes]
+    return _paths(lattice, finished + complete)
 
 
-def _gains(ids: list[int], own: list[float], proxy: Proxy, known: tuple[int, ...], lam: float) -> list[float]:
-    """What each candidate adds to a path's score; ``own`` is ``lam log q``. At lam = 1 the proxy is not asked."""
+def _gains(
+    ids: list[int], draft_scores: list[float], proxy: Proxy, before: Context, lam: float
+) -> list[float]:
+    """Returns what each candidate adds to a path's score.
+
+    ``draft_scores`` are the candidates' ``lam log q``. At lam = 1 the proxy is not asked.
+    """
     if lam == 1:
-        return own
-    rest = 1.0 - lam
-    return [a + rest * b for a, b in zip(own, proxy.scores(known, ids))]
+        return draft_scores
+    weight = 1.0 - lam
+    proxy_scores = proxy.scores(before, ids)
+    return [a + weight * b for a, b in zip(draft_scores, proxy_scores)]
 
 
 def _check(lam: float) -> None:
@@ -247,10 +341,11 @@ def _check(lam: float) -> None:
         raise ValueError(f"lambda must be in [0, 1], got {lam}")
 
 
-def _paths(lattice: Lattice, found: Iterable[Scored]) -> list[Path]:
-    out = []
-    for score, ranks in found:
+def _paths(lattice: Lattice, scored: Iterable[Scored]) -> list[Path]:
+    """Returns the paths of these scores and ranks, best first."""
+    paths = []
+    for score, ranks in scored:
         tokens = tuple(ids[r] for ids, r in zip(lattice.ids, ranks))
         logq = tuple(row[r] for row, r in zip(lattice.logq, ranks))
-        out.append(Path(tokens, ranks, logq, score, tokens[-1] in lattice.ends))
-    return sorted(out, key=lambda path: -path.mean)
+        paths.append(Path(tokens, ranks, logq, score, tokens[-1] in lattice.ends))
+    return sorted(paths, key=lambda path: -path.mean)

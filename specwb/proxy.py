@@ -1,9 +1,13 @@
-"""Causal proxies over token ids: cheap scores of a next token, for a search that a drafter's laws by place cannot guide alone.
+"""Causal proxies over token ids: cheap scores of a next token, which guide a path search.
 
-A :class:`Proxy` scores candidates after the last ``order - 1`` tokens, in natural logarithms; scores need not be those of a probability, but
-they are finite. One that goes with the text has ``add(ids)`` too. :class:`~specwb.ngram.NGram` counts text beforehand, :class:`OnlineNGram` the
-text at hand, :class:`Cached` is both, :class:`KenLM` asks a model file of the package of that name, :class:`Uniform` knows nothing. Tokens are the
-words: nothing is turned into text.
+A drafter that fills a block gives one distribution for each position. A search for a path needs a
+score of what follows what, too, and a :class:`Proxy` gives it: it scores candidates after the last
+``order - 1`` tokens, in natural logarithms. Scores need not be those of a probability, but they are
+finite. A proxy that goes along with the text has a method ``add(ids)`` too.
+
+:class:`~specwb.ngram.NGram` counts text beforehand, :class:`OnlineNGram` counts the text at hand,
+:class:`CacheProxy` mixes the two, :class:`KenLM` asks a model file of the package of that name,
+:class:`Uniform` knows nothing. Tokens are the words: nothing is turned into text.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import numpy as np
 from specwb.errors import SpecwbError
 
 BACKOFF = 0.4  # Brants et al. 2007, section 4
-ROWS = 10_000  # contexts that are kept for the next time; an early one may have thousands of continuations
+# How many contexts are remembered; one near the beginning may have thousands of continuations.
+ROWS = 10_000
 
 Context = tuple[int, ...]
 
@@ -28,108 +33,148 @@ class NGramError(SpecwbError, ValueError):
 
 
 class Proxy(Protocol):
-    """``order``: n, so that a score depends on n - 1 tokens before; ``scores(context, candidates)``: natural log scores of the candidates after the
-    last n - 1 tokens of ``context``, or all of them where it has fewer."""
+    """What a path search asks of a causal score."""
 
     @property
-    def order(self) -> int: ...
+    def order(self) -> int:
+        """n: a score depends on the n - 1 tokens before."""
 
-    def scores(self, context: Context, candidates: Sequence[int], /) -> list[float]: ...
+    def scores(self, context: Context, candidates: Sequence[int], /) -> list[float]:
+        """Returns the natural log scores of the candidates after a context.
+
+        Args:
+            context: the tokens before, of which the last n - 1 count, or all where it has fewer.
+            candidates: the tokens to be scored.
+        """
 
 
 def read_along(proxy: Proxy, ids: Sequence[int]) -> None:
-    """Tell a proxy that goes with the text (one that has ``add``) what is new of it."""
+    """Passes what is new of a text to a proxy that goes along with it (one that has ``add``)."""
     if (add := getattr(proxy, "add", None)) is not None:
         add(ids)
 
 
-def last(context: Sequence[int], many: int) -> Context:
-    """Its last ``many`` tokens, or all of them where it has fewer."""
-    return tuple(context[max(0, len(context) - many) :])
+def last(context: Sequence[int], count: int) -> Context:
+    """Returns the last ``count`` tokens, or all of them where there are fewer."""
+    return tuple(context[max(0, len(context) - count) :])
 
 
 def log_likelihood(proxy: Proxy, stream: Sequence[int] | np.ndarray) -> float:
-    """Mean score of a text's tokens in nats, each after what is before it; minus this is the cross-entropy where scores are a probability.
+    """Returns the mean score of a text's tokens in nats, each after what is before it.
 
-    Raises: NGramError for a text without tokens.
+    Where scores are a probability, minus this is the cross-entropy.
+
+    Raises:
+        NGramError: a text without tokens.
     """
-    text, many = np.asarray(stream).tolist(), proxy.order - 1
+    text, reach = np.asarray(stream).tolist(), proxy.order - 1
     if not text:
         raise NGramError("a text without tokens has no likelihood")
-    return math.fsum(proxy.scores(tuple(text[max(0, i - many) : i]), [x])[0] for i, x in enumerate(text)) / len(text)
+    scores = (proxy.scores(tuple(text[max(0, i - reach) : i]), [x])[0] for i, x in enumerate(text))
+    return math.fsum(scores) / len(text)
 
 
 class OnlineNGram:
-    """Stupid backoff over the text at hand, prompt and output: :class:`NGram` with ``least=1``, counted as the text comes.
+    """Stupid backoff over the text at hand, prompt and output.
 
-    ``OnlineNGram(3, V)``, then ``add(ids)`` for every new piece of one text.
+    It scores as :class:`~specwb.ngram.NGram` with ``least=1`` does, and is counted as the text
+    comes: ``OnlineNGram(3, V)``, then ``add(ids)`` for every new piece of one text.
+
+    Args:
+        order: n, the longest n-grams that are counted.
+        vocabulary: the number of tokens; ids are below it.
+
+    Raises:
+        NGramError: an order or vocabulary < 1.
     """
 
     def __init__(self, order: int, vocabulary: int):
-        """Raises: NGramError for an order or vocabulary < 1."""
         if order < 1 or vocabulary < 1:
             raise NGramError(f"order and vocabulary must be >= 1, got {order} and {vocabulary}")
         self.order, self.vocabulary = order, vocabulary
-        self._after: dict[Context, dict[int, int]] = {}  # context: continuation: how often
-        self._seen = 0
+        # by context: how often each token came after it
+        self._continuations: dict[Context, dict[int, int]] = {}
+        self._total = 0
         self._tail: Context = ()
 
     def add(self, ids: Iterable[int]) -> None:
-        """Go on with these tokens. Raises: NGramError for one outside the vocabulary; those before it stay counted."""
-        after, most, tail = self._after, self.order - 1, self._tail
+        """Counts these tokens as the text's next ones.
+
+        Raises:
+            NGramError: an id outside the vocabulary; the tokens before it stay counted.
+        """
+        reach, tail = self.order - 1, self._tail
         for x in ids:
             if not 0 <= x < self.vocabulary:
                 raise NGramError(f"token ids must be 0..{self.vocabulary - 1}, got {x}")
             for i in range(len(tail) + 1):
-                row = after.setdefault(tail[i:], {})
-                row[x] = row.get(x, 0) + 1
-            self._seen += 1
-            self._tail = tail = last((*tail, x), most)
+                counts = self._continuations.setdefault(tail[i:], {})
+                counts[x] = counts.get(x, 0) + 1
+            self._total += 1
+            self._tail = tail = last((*tail, x), reach)
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :class:`Proxy`."""
-        known, log = last(context, self.order - 1), math.log
-        rows, out = [], []
-        for i in range(len(known) + 1):
-            if row := self._after.get(known[i:]):
-                total = self._after[known[i:-1]][known[-1]] if i < len(known) else self._seen
-                rows.append((row, i * log(BACKOFF) - log(total)))
-        floor = (len(known) + 1) * log(BACKOFF) - log(max(self._seen, 1))
+        """See :meth:`Proxy.scores`."""
+        before = last(context, self.order - 1)
+        log_backoff = math.log(BACKOFF)
+        # from the longest context to the empty one: its counts, and what is added to their logs
+        levels: list[tuple[dict[int, int], float]] = []
+        for i in range(len(before) + 1):
+            if counts := self._continuations.get(before[i:]):
+                total = self._total
+                if i < len(before):
+                    total = self._continuations[before[i:-1]][before[-1]]
+                levels.append((counts, i * log_backoff - math.log(total)))
+        floor = (len(before) + 1) * log_backoff - math.log(max(self._total, 1))
+        scores = []
         for x in candidates:
-            for row, offset in rows:
-                if x in row:
-                    out.append(log(row[x]) + offset)
+            for counts, offset in levels:
+                if x in counts:
+                    scores.append(math.log(counts[x]) + offset)
                     break
             else:
-                out.append(floor)
-        return out
+                scores.append(floor)
+        return scores
 
 
-class Cached:
-    """Counted text and the text at hand: ``log ((1 - share) exp own(x) + share exp online(x))``, the cache of a language model.
+class CacheProxy:
+    """A mixture of a proxy counted beforehand and the text at hand, a language model's cache.
 
-    Source: Kuhn and De Mori 1990, "A Cache-Based Natural Language Model for Speech Recognition" (there of single words).
+    The score is ``log ((1 - w) exp counted(x) + w exp online(x))`` with w the ``online_weight``.
+
+    Source: Kuhn and De Mori 1990, "A Cache-Based Natural Language Model for Speech Recognition"
+    (there of single words).
+
+    Args:
+        counted: the proxy counted beforehand.
+        order: n of the :class:`OnlineNGram` that counts the text at hand.
+        vocabulary: the number of tokens.
+        online_weight: the weight of the text at hand, in (0, 1).
+
+    Raises:
+        NGramError: a weight outside (0, 1), or what :class:`OnlineNGram` raises.
     """
 
-    def __init__(self, own: Proxy, order: int, vocabulary: int, share: float = 0.5):
-        """``order``: of what reads along. Raises: NGramError for a share outside (0, 1), or as :class:`OnlineNGram`."""
-        if not 0 < share < 1:
-            raise NGramError(f"share must be in (0, 1), got {share}")
-        self.own, self.online, self.share, self.order = own, OnlineNGram(order, vocabulary), share, max(own.order, order)
+    def __init__(self, counted: Proxy, order: int, vocabulary: int, online_weight: float = 0.5):
+        if not 0 < online_weight < 1:
+            raise NGramError(f"online_weight must be in (0, 1), got {online_weight}")
+        self.counted, self.online = counted, OnlineNGram(order, vocabulary)
+        self.online_weight, self.order = online_weight, max(counted.order, order)
 
     def add(self, ids: Iterable[int]) -> None:
         """See :meth:`OnlineNGram.add`."""
         self.online.add(ids)
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :class:`Proxy`."""
-        a, b, exp, log = 1 - self.share, self.share, math.exp, math.log
-        own = self.own.scores(last(context, self.own.order - 1), candidates)
-        return [log(a * exp(x) + b * exp(y)) for x, y in zip(own, self.online.scores(context, candidates))]
+        """See :meth:`Proxy.scores`."""
+        counted = self.counted.scores(last(context, self.counted.order - 1), candidates)
+        online = self.online.scores(context, candidates)
+        a, b = 1 - self.online_weight, self.online_weight
+        return [math.log(a * math.exp(x) + b * math.exp(y)) for x, y in zip(counted, online)]
 
 
 class Uniform:
-    """No proxy: every token ``-log V``, after whatever."""
+    """The proxy that knows nothing: every token scores ``-log V`` after any context."""
 
     order = 1
 
@@ -137,52 +182,60 @@ class Uniform:
         self._score = -math.log(vocabulary)
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :class:`Proxy`."""
+        """See :meth:`Proxy.scores`."""
         return [self._score] * len(candidates)
 
 
-class _Asked(dict[int, float]):
-    """Scores of a KenLM model after one context, asked for when needed."""
+class _LazyRow(dict[int, float]):
+    """The scores of a KenLM model after one context, computed when they are first asked for."""
 
-    __slots__ = ("ask",)
-    ask: Callable[[int], float]
+    __slots__ = ("compute",)
+    compute: Callable[[int], float]
 
     def __missing__(self, x: int) -> float:
-        value = self[x] = self.ask(x)
+        value = self[x] = self.compute(x)
         return value
 
 
 class KenLM:
-    """A KenLM model file whose words are token ids in decimals; its log10 scores are turned into natural ones.
+    """A KenLM model file whose words are token ids in decimals.
 
-    It needs the package ``kenlm``. Such a file is made from lines of ids with spaces between them, ``lmplz -o 3 < ids.txt > ids.arpa``.
+    Its log10 scores are turned into natural ones. It needs the package ``kenlm``. Such a file is
+    made from lines of ids with spaces between them: ``lmplz -o 3 < ids.txt > ids.arpa``.
+
+    Args:
+        path: the file.
+
+    Raises:
+        NGramError: the package or the file is missing, or the file is no model.
     """
 
     def __init__(self, path: str | Path):
-        """Raises: NGramError where the package or the file is missing, or the file is no model."""
         path = Path(path).expanduser()
         if not path.is_file():
             raise NGramError(f"no KenLM file {path}")
         try:
             import kenlm
         except ImportError as error:
-            raise NGramError("KenLM models need the package of that name: pip install kenlm") from error
+            message = "KenLM models need the package of that name: pip install kenlm"
+            raise NGramError(message) from error
         try:
             self._model = kenlm.Model(str(path))
         except (OSError, RuntimeError) as error:
-            raise NGramError(f"{path} is no KenLM model ({str(error).splitlines()[0]})") from error
+            reason = str(error).splitlines()[0]
+            raise NGramError(f"{path} is no KenLM model ({reason})") from error
         self._state: Any = kenlm.State
         self.order: int = self._model.order
-        self._rows: dict[Context, _Asked] = {}
+        self._rows: dict[Context, _LazyRow] = {}
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :class:`Proxy`."""
+        """See :meth:`Proxy.scores`."""
         row = self._rows.get(context)
         if row is None:
             row = self._row(context)
         return [row[x] for x in candidates]
 
-    def _row(self, context: Context) -> _Asked:
+    def _row(self, context: Context) -> _LazyRow:
         model, state, spare, ln10 = self._model, self._state(), self._state(), math.log(10)
         model.NullContextWrite(state)  # the middle of a text, not the beginning of a sentence
         for x in last(context, self.order - 1):
@@ -190,6 +243,6 @@ class KenLM:
             state, spare = spare, state
         if len(self._rows) >= ROWS:
             self._rows.clear()
-        row = self._rows[context] = _Asked()
-        row.ask = lambda x: ln10 * model.BaseScore(state, str(x), spare)
+        row = self._rows[context] = _LazyRow()
+        row.compute = lambda x: ln10 * model.BaseScore(state, str(x), spare)
         return row

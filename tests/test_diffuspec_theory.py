@@ -217,7 +217,7 @@ def test_dynamic_programming_and_wide_beams_are_exact():
         best = exhaustive(where, proxy, (1, 0), lam)[0]
         assert viterbi(where, proxy, (1, 0), lam).mean == pytest.approx(best.mean, abs=1e-12)
         assert beam(where, proxy, (1, 0), lam, width=v ** (k - 1))[0].mean == pytest.approx(best.mean, abs=1e-12)
-        ended += best.ended and len(best.tokens) < k
+        ended += best.ends_text and len(best.tokens) < k
     assert ended > 3
 
 

@@ -1,4 +1,4 @@
-"""What ``explain`` says afterwards is what the engine decided, test by test."""
+"""``explain`` recomputes what the engine decided, test by test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import specwb
 from specwb.noise import ACCEPT, CLOSE, Noise
 from specwb.probability import inverse_cdf
+from specwb.trace import Level
 
 SPECS = {
     "ar": ("ar", {}),
@@ -25,84 +26,133 @@ every_spec = pytest.mark.parametrize(("spec", "options"), SPECS.values(), ids=SP
 
 def steps(spec: str, options: dict, temperature: float, **more) -> list[specwb.Step]:
     draft = {} if spec == "ar" else {"draft": tiny.draft()}
-    settings = {"max_new_tokens": [24, 17, 20], "temperature": temperature, "seed": SEEDS, "trace": True, **more}
+    settings = {
+        "max_new_tokens": [24, 17, 20],
+        "temperature": temperature,
+        "seed": SEEDS,
+        "trace": True,
+        **more,
+    }
     return list(specwb.rounds(tiny.target(), tiny.PROMPTS, spec, **draft, **options, **settings))
 
 
-@pytest.mark.parametrize("filters", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.8, "top_k": 3}], ids=["T0", "T1", "filtered"])
+FILTERS = {
+    "T0": {"temperature": 0.0},
+    "T1": {"temperature": 1.0},
+    "filtered": {"temperature": 0.8, "top_k": 3},
+}
+
+
+@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
 @every_spec
 def test_explain_reproduces_every_verdict(spec, options, filters):
-    seen = set()
+    decisions = set()
     for step in steps(spec, options, **filters):
-        verdict, tree = step.verdict, step.draft.tree
         for row in range(3):
-            accepted = int(verdict.accepted[row])
-            if accepted < 0:
-                continue
-            told = specwb.explain(step, row)
-            assert told.row == row
-            assert told.rule == step.rule.name
-            walk = [level.accepted.token for level in told.levels if level.accepted]
-            path = verdict.path[row, : accepted + 1].tolist()
-            assert walk[:accepted] == step.draft.tokens[row, path[1:]].tolist()
-            assert told.closing == int(verdict.closing[row])
-            whole = len(walk) == accepted
-            assert whole or bool(step.state.done[row]), "only a row's last block is cut"
-            assert [level.node for level in told.levels[: accepted + 1]] == path[: len(told.levels)]
-            for d, level in enumerate(told.levels):
-                node = level.node
-                assert level.depth == d + 1 == int(tree.depth[0, node]) + 1
-                decisions = [test.decision for test in level.tests]
-                seen.update(decisions)
-                kids = [i for i, parent in enumerate(tree.host[0]) if parent == node]
-                assert [t.token for t in level.tests][: len(kids)] == step.draft.tokens[row, kids].tolist()
-                assert all(t.decision == "invalid" for t in level.tests[len(kids) :])
-                assert decisions.count("accepted") == (d < len(walk))
-                assert float(level.residual.sum()) == pytest.approx(1, abs=1e-5)
-                at = torch.tensor([node] * 3)
-                p = step.scores.p(at)[row]
-                for test in level.tests:
-                    assert test.p == float(p[test.token])
-                    if filters["temperature"]:
-                        assert test.q == float(step.draft.q[row, step.draft.q_row[0, node], test.token])
-                    else:
-                        assert (test.q, test.u) == (None, None)
-                first = level.tests[0]
-                if filters["temperature"]:
-                    assert (first.decision == "accepted") == (first.u * (1 if told.rule == "point" else first.q) < first.p)
-                    if "accepted" in decisions:
-                        order = decisions[decisions.index("accepted") + 1 :]
-                        assert set(order) <= {"not tested", "invalid"}
-                        assert "not tested" not in decisions[: decisions.index("accepted")]
-                else:
-                    assert all((t.decision == "accepted") == (t.p == 1) for t in level.tests if t.decision != "invalid")
-            if whole and filters["temperature"]:
-                last = told.levels[-1] if told.levels and not told.levels[-1].accepted else None
-                law = last.residual if last else step.scores.p(verdict.path[:, -1])[row]
-                assert int(inverse_cdf(law[None], step.close[row : row + 1])) == told.closing
-            elif whole:
-                assert told.closing == int(step.scores.logits[row, path[-1]].argmax())
+            if int(step.verdict.accepted[row]) >= 0:
+                decisions |= check_row(step, row, sampled=filters["temperature"] > 0)
     if spec != "ar":
-        assert {"accepted", "rejected"} <= seen
+        assert {"accepted", "rejected"} <= decisions
+
+
+def check_row(step: specwb.Step, row: int, sampled: bool) -> set[str]:
+    """Compares one row's explanation with the verdict; returns the decisions that occurred."""
+    verdict = step.verdict
+    accepted = int(verdict.accepted[row])
+    explanation = specwb.explain(step, row)
+    assert explanation.row == row
+    assert explanation.rule == step.rule.name
+    walk = [level.accepted.token for level in explanation.levels if level.accepted]
+    path = verdict.path[row, : accepted + 1].tolist()
+    assert walk[:accepted] == step.draft.tokens[row, path[1:]].tolist()
+    assert explanation.bonus == int(verdict.closing[row])
+    untrimmed = len(walk) == accepted
+    assert untrimmed or bool(step.state.done[row]), "only a row's last block is cut"
+    nodes = [level.node for level in explanation.levels[: accepted + 1]]
+    assert nodes == path[: len(explanation.levels)]
+    decisions = set()
+    for depth, level in enumerate(explanation.levels):
+        assert level.depth == depth + 1 == int(step.draft.tree.depth[0, level.node]) + 1
+        check_level(step, row, level, is_accepted=depth < len(walk))
+        check_decisions(level, sampled, explanation.rule)
+        check_numbers(step, row, level, sampled)
+        decisions |= {test.decision for test in level.tests}
+    if untrimmed:
+        check_bonus(step, row, explanation, path[-1], sampled)
+    return decisions
+
+
+def check_level(step: specwb.Step, row: int, level: Level, is_accepted: bool) -> None:
+    """The tests of a level are those of its node's children, and at most one is accepted."""
+    kids = [i for i, parent in enumerate(step.draft.tree.host[0]) if parent == level.node]
+    tokens = [test.token for test in level.tests]
+    assert tokens[: len(kids)] == step.draft.tokens[row, kids].tolist()
+    assert all(test.decision == "invalid" for test in level.tests[len(kids) :])
+    assert [test.decision for test in level.tests].count("accepted") == is_accepted
+    assert float(level.residual.sum()) == pytest.approx(1, abs=1e-5)
+
+
+def check_numbers(step: specwb.Step, row: int, level: Level, sampled: bool) -> None:
+    """The p and q of each test are those at its node."""
+    p = step.scores.p(torch.tensor([level.node] * 3))[row]
+    for test in level.tests:
+        assert test.p == float(p[test.token])
+        if sampled:
+            q_row = step.draft.q_row[0, level.node]
+            assert test.q == float(step.draft.q[row, q_row, test.token])
+        else:
+            assert (test.q, test.u) == (None, None)
+
+
+def check_decisions(level: Level, sampled: bool, rule: str) -> None:
+    """The first candidate is accepted iff u q < p, and nothing is tested after an acceptance."""
+    decisions = [test.decision for test in level.tests]
+    if not sampled:
+        valid = [test for test in level.tests if test.decision != "invalid"]
+        assert all((test.decision == "accepted") == (test.p == 1) for test in valid)
+        return
+    first = level.tests[0]
+    q = 1 if rule == "point" else first.q
+    assert (first.decision == "accepted") == (first.u * q < first.p)
+    if "accepted" in decisions:
+        index = decisions.index("accepted")
+        assert set(decisions[index + 1 :]) <= {"not tested", "invalid"}
+        assert "not tested" not in decisions[:index]
+
+
+def check_bonus(step: specwb.Step, row: int, explanation, last_node: int, sampled: bool) -> None:
+    """The bonus token is drawn from the last residual distribution, or from p at the last node."""
+    if not sampled:
+        assert explanation.bonus == int(step.scores.logits[row, last_node].argmax())
+        return
+    levels = explanation.levels
+    if levels and not levels[-1].accepted:
+        distribution = levels[-1].residual
+    else:
+        distribution = step.scores.p(step.verdict.path[:, -1])[row]
+    drawn = inverse_cdf(distribution[None], step.close[row : row + 1])
+    assert int(drawn) == explanation.bonus
 
 
 @every_spec
 def test_replay_needs_nothing_but_the_seed(spec, options):
-    """The uniforms kept in a trace are those of (seed, stream, position)."""
+    """The uniforms in a trace are those of (seed, stream, position)."""
     for step in steps(spec, options, 1.0):
         tree = step.draft.tree
         noise = Noise(torch.tensor(SEEDS), {}, 1)
-        assert torch.equal(step.close, noise.make(CLOSE, step.known[:, None], 1)[:, 0, 0])
+        positions = step.known[:, None]
+        assert torch.equal(step.close, noise.make(CLOSE, positions, 1)[:, 0, 0])
         if tree.D:
-            assert torch.equal(step.uniforms, noise.make(ACCEPT, step.known[:, None], tree.D * tree.K)[:, 0])
+            wanted = noise.make(ACCEPT, positions, tree.D * tree.K)[:, 0]
+            assert torch.equal(step.uniforms, wanted)
 
 
 def test_tracing_changes_nothing():
     settings = {"draft": tiny.draft(), "max_new_tokens": 20, "temperature": 1.0, "seed": 4}
     traced = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd", trace=True, **settings)
-    bare = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd", **settings)
-    assert traced.tokens == bare.tokens
-    assert bare.steps == []
+    untraced = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd", **settings)
+    assert traced.tokens == untraced.tokens
+    assert untraced.steps == []
     assert len(traced.steps) == max(traced.step_counts)
     assert [step.index for step in traced.steps] == list(range(len(traced.steps)))
 
@@ -121,36 +171,43 @@ def test_a_finished_row_an_untraced_step_and_a_wrong_row_are_refused():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_at_gives_the_levels_of_the_walk(temperature):
     for step in steps("mcsd", {}, temperature)[:4]:
-        told = specwb.explain(step, 0)
-        for depth, level in enumerate(told.levels, 1):
-            assert told.at(depth) is level
-        for depth in (0, -1, len(told.levels) + 1):
-            with pytest.raises(ValueError, match=rf"depth must be 1\.\.{len(told.levels)} .* got {depth}"):
-                told.at(depth)
+        explanation = specwb.explain(step, 0)
+        count = len(explanation.levels)
+        for depth, level in enumerate(explanation.levels, 1):
+            assert explanation.at(depth) is level
+        for depth in (0, -1, count + 1):
+            with pytest.raises(ValueError, match=rf"depth must be 1\.\.{count} .* got {depth}"):
+                explanation.at(depth)
 
 
 def test_printed_with_the_tokenizers_words():
     words = [f"w{i}" for i in range(tiny.VOCABULARY)]
     target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(words))
-    step = next(specwb.rounds(target, "w1 w2 w3", "sps", draft=tiny.draft(), temperature=1.0, seed=2, trace=True, max_new_tokens=8))
+    settings = {"temperature": 1.0, "seed": 2, "trace": True, "max_new_tokens": 8}
+    step = next(specwb.rounds(target, "w1 w2 w3", "sps", draft=tiny.draft(), **settings))
     assert step.draft.tokens[0, 0] == 3
     text = str(specwb.explain(step))
     assert text.startswith("rule rejection\ndepth 1:")
     for level in specwb.explain(step).levels:
         for test in level.tests:
             assert test.text == f"w{test.token}"
-            assert f"'w{test.token}' p={test.p:.3g}  q={test.q:.3g}  u={test.u:.3g}  {test.decision}" in text
-    assert text.endswith(f"closing token 'w{int(step.verdict.closing[0])}'")
+            numbers = f"p={test.p:.3g}  q={test.q:.3g}  u={test.u:.3g}"
+            assert f"'w{test.token}' {numbers}  {test.decision}" in text
+    assert text.endswith(f"bonus token 'w{int(step.verdict.closing[0])}'")
 
 
-def test_a_trimmed_round_is_explained_as_it_was_kept():
-    """draft = target accepts everything; the limit keeps two tokens, the second of which becomes the closing token."""
+def test_a_trimmed_step_is_explained_as_trimmed():
+    """A draft model equal to the target: everything is accepted.
+
+    The limit leaves two tokens, the second of which becomes the bonus token.
+    """
     target = tiny.target()
-    step = next(specwb.rounds(target, [1, 2, 3], "sps", draft=target, gamma=4, temperature=1.0, max_new_tokens=2, trace=True))
-    told = specwb.explain(step)
+    settings = {"draft": target, "gamma": 4, "temperature": 1.0, "trace": True}
+    step = next(specwb.rounds(target, [1, 2, 3], "sps", max_new_tokens=2, **settings))
+    explanation = specwb.explain(step)
     assert int(step.verdict.accepted[0]) == 1
-    assert told.trimmed
-    assert len(told.levels) == 2
-    assert told.levels[-1].accepted.token == told.closing
-    whole = next(specwb.rounds(target, [1, 2, 3], "sps", draft=target, gamma=4, temperature=1.0, max_new_tokens=9, trace=True))
-    assert not specwb.explain(whole).trimmed
+    assert explanation.trimmed
+    assert len(explanation.levels) == 2
+    assert explanation.levels[-1].accepted.token == explanation.bonus
+    longer = next(specwb.rounds(target, [1, 2, 3], "sps", max_new_tokens=9, **settings))
+    assert not specwb.explain(longer).trimmed

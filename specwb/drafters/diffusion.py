@@ -167,7 +167,7 @@ class DiffusionDrafter(Drafter):
                 paths[row] += path.tokens
                 generated[row] += lattice.generated
                 sure[row] = min(path.logq)
-                left[row] = 0 if path.ended else left[row] - n
+                left[row] = 0 if path.ends_text else left[row] - n
             self.spent["search"] += time.perf_counter() - began
             drafted += most
             if not self.chunk:

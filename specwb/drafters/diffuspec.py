@@ -16,7 +16,7 @@ from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
 from specwb.options import MethodError, spell, whole
-from specwb.proxy import Cached, KenLM, NGramError, OnlineNGram, Proxy, Uniform
+from specwb.proxy import CacheProxy, KenLM, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.tree import MOST
 
 
@@ -116,7 +116,7 @@ def proxy_for(key: str, target: Target, ngram: object, order: int, smoothing: st
         model = _counted(key, target, place, order, smoothing) if place.suffix == ".npz" else KenLM(place)
     except NGramError as error:
         raise MethodError(f"{key}: {error}") from error
-    return partial(Cached, model, model.order, target.vocabulary) if ngram == "both" else lambda: model
+    return partial(CacheProxy, model, model.order, target.vocabulary) if ngram == "both" else lambda: model
 
 
 def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) -> NGram:
@@ -133,8 +133,8 @@ def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) 
 
     def make() -> NGram:
         counts = target.loaded("ngram", place, read)
-        model = counts.shorter(order or counts.order).smoothed(smoothing)
+        model = counts.with_order(order or counts.order).with_smoothing(smoothing)
         model.scores((), [0])  # its tables are made now, once
         return model
 
-    return target.loaded(("ngram", order, smoothing), place, make).smoothed(smoothing)
+    return target.loaded(("ngram", order, smoothing), place, make).with_smoothing(smoothing)

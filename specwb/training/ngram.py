@@ -82,7 +82,7 @@ def count_ngram(
         streams += list(own[held:, PROMPT:])
         held_out["own"] = own[:held, PROMPT:].reshape(-1)
     made = NGram.count(streams, model.vocabulary, order, least)
-    nats = {d: {s: round(-log_likelihood(made.smoothed(s), text), 4) for s in SMOOTHINGS} for d, text in held_out.items()}
+    nats = {d: {s: round(-log_likelihood(made.with_smoothing(s), text), 4) for s in SMOOTHINGS} for d, text in held_out.items()}
     card: dict[str, Any] = {
         "name": "ngram", "run": identity, "order": order, "least": least, "vocabulary": model.vocabulary, "sizes": made.sizes, "text": source,
         "tokens": {"read": read, "generated": sum(map(len, streams)) - read}, "seed": seed, "torch": torch.__version__,

@@ -27,7 +27,7 @@ from specwb.models.diffusion import DiffusionModel, build
 from specwb.models.masked import Blocks, block
 from specwb.ngram import NGram
 from specwb.options import MethodError
-from specwb.proxy import Cached, OnlineNGram, Uniform
+from specwb.proxy import CacheProxy, OnlineNGram, Uniform
 
 V, MASK, PROMPTS = tiny.VOCABULARY, tiny.MASK, tiny.PROMPTS
 UNIFORM = Uniform(V)
@@ -558,8 +558,8 @@ def test_what_reads_along_has_read_prompt_and_output(draw):
     """At its last round a row has read all that was known then, each token once; counted here from the final text."""
     read: list[OnlineNGram] = []
 
-    def proxy() -> OnlineNGram | Cached:
-        both = Cached(UNIFORM, 3, V)
+    def proxy() -> OnlineNGram | CacheProxy:
+        both = CacheProxy(UNIFORM, 3, V)
         read.append(both.online)
         return both if "cached" in draw else both.online
 
@@ -593,12 +593,12 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(specwb.Target, "own_head", lambda self, kind: tmp_path if self is beside and kind == "ngram" else None)
     own, both = (specwb.method("diffuspec", beside, head=tiny.head("diffusion"), ngram=name).drafter.proxy for name in ("own", "both"))
     assert own().scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
-    assert isinstance(both(), Cached)
+    assert isinstance(both(), CacheProxy)
     assert both() is not both()
-    assert both().own.scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
+    assert both().counted.scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
     assert isinstance(method(ngram="both").drafter.proxy(), OnlineNGram)
     smooth = method(ngram=tmp_path, smoothing="kn").drafter.proxy()
-    assert smooth.scores((7, 8), [9, 1]) == counted.smoothed("kn").scores((7, 8), [9, 1])
+    assert smooth.scores((7, 8), [9, 1]) == counted.with_smoothing("kn").scores((7, 8), [9, 1])
 
 
 # ----------------------------------------------------------------------------------------------------------------- bad options

@@ -63,7 +63,7 @@ def test_what_is_counted(place, count, source):
     read, written = (0 if source == "generated" else len(data.train["text"])), (0 if source == "read" else 60 * (LENGTH + 1 - PROMPT))
     assert card["tokens"] == {"read": read, "generated": written}
     assert card["held_out"] == {
-        d: {s: pytest.approx(-log_likelihood(made.smoothed(s), text), abs=1e-4) for s in ("backoff", "kn")} for d, text in held.items()
+        d: {s: pytest.approx(-log_likelihood(made.with_smoothing(s), text), abs=1e-4) for s in ("backoff", "kn")} for d, text in held.items()
     }
     assert (card["order"], card["least"], card["vocabulary"], card["seed"], card["text"]) == (2, 2, V, 3, source)
     assert (card["corpus"], card["target_sha256"]) == (data.sha256, target.sha256)
