@@ -1,4 +1,8 @@
-"""What flows through a round: State -> Draft -> Scores -> Verdict -> State. B rows, n nodes, D depth, K children, V vocabulary."""
+"""What flows through a decoding step: State -> Draft -> Scores -> Verdict -> State.
+
+B rows, n nodes with the root, D depth, K children, V vocabulary; R is 1 (one shape for all rows) or
+B.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ BUCKET = 256  # positions by which a captured decoding's extents grow
 
 
 class Law(Enum):
-    """How a drafter's candidates were drawn; a verification rule is lossless for some of these only."""
+    """The sampling scheme: how a drafter's candidates were drawn. A verification rule is lossless
+    for some of these only."""
 
     POINT = "deterministic, distinct siblings"
     IID = "siblings drawn from q independently, with replacement"
@@ -30,7 +35,10 @@ class Law(Enum):
     IID_PATHS = "whole paths drawn from the draft independently"
     TOP_AND_SAMPLE = "the most probable tokens and, last, one drawn from the rest"
     COUPLED = "paths drawn with the noise that the verification uses again"
-    ROOTS = "several tokens drawn from the target's own law, of which one stays, and candidates below them"
+    ROOTS = (
+        "several tokens drawn from the target's own distribution, of which one stays, and"
+        " candidates below them"
+    )
 
 
 class LawMismatch(SpecwbError, ValueError):
@@ -38,7 +46,7 @@ class LawMismatch(SpecwbError, ValueError):
 
 
 class BrokenLaw(SpecwbError, ValueError):
-    """There is no law to draw from: probabilities that are NaN or have no mass."""
+    """There is no distribution to draw from: probabilities that are NaN or have no mass."""
 
 
 class Exactness(Enum):
@@ -48,14 +56,26 @@ class Exactness(Enum):
 
 @dataclass
 class State:
-    """All rows' text. ``known`` is the one length there is: the last known token is pending (known, not yet processed).
+    """All rows' text. ``known`` holds the sequence lengths, the only ones there are. The last token
+    of a row is pending: it is known and not yet processed.
 
-    tokens [B,T], known [B], start [B] (prompt lengths), limit [B] (length at which a row stops), done [B];
-    features [B,T,F] or None: target hidden states by position, exact below known - 1;
-    horizon: host upper bound of known, which decides how many slots attention looks at. It is the longest row's own ``known``, or,
-    where ``static``, that rounded up to a multiple of ``BUCKET`` (at most ``ceiling``), so that shapes stay the same for many rounds.
-    static: this decoding is captured as graphs: tensors that live longer than a round are changed in place, and nothing reads a device
-    value between two rounds but :meth:`read`.
+    Attributes:
+        tokens: ``[B,T]``.
+        known: ``[B]`` sequence lengths.
+        start: ``[B]`` lengths of the prompts.
+        limit: ``[B]`` lengths at which rows stop.
+        done: ``[B]``.
+        eos: ids that end a row.
+        sampling: temperature and filters.
+        horizon: an upper bound of the lengths that the host knows; it decides how many slots
+            attention looks at. It is the longest row's own length, or, where ``static``, that
+            rounded up to a multiple of ``BUCKET`` (at most ``ceiling``), so that shapes stay the
+            same for many steps.
+        cache: the target's.
+        features: ``[B,T,F]`` or None: target hidden states by position, exact below known - 1.
+        finished: all rows are done, as of the last :meth:`read`.
+        static: this decoding is captured as graphs: tensors that live longer than a step are
+            changed in place, and nothing reads a device value between two steps but :meth:`read`.
     """
 
     tokens: Tensor
@@ -83,9 +103,11 @@ class State:
         return self.tokens.shape[1]
 
     def window(self, w: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The last w known positions: first position ``[B]``, positions ``[B,w]``, tokens ``[B,w]``.
+        """The last w positions of the text: first position ``[B]``, positions ``[B,w]``, tokens
+        ``[B,w]``.
 
-        A text shorter than w starts at 0 and runs past its end; what is computed there lies beyond every query's sight.
+        A text shorter than w starts at 0 and runs past its end; what is computed there lies beyond
+        every query's sight.
         """
         begin = (self.known - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
@@ -104,10 +126,13 @@ class State:
         return mask
 
     def advance(self, verdict: Verdict, done: Tensor, broken: Tensor | None = None) -> None:
-        """Append what the round emitted; device work only. ``broken [B]``: rows whose closing token has no probability."""
+        """Append what the step emitted; this is device work only. ``broken [B]``: rows whose
+        closing token has no probability."""
         assert verdict.emitted is not None
-        index = self.known[:, None] + torch.arange(verdict.emitted.shape[1], device=self.known.device)
-        self.tokens.scatter_(1, index, verdict.emitted)  # past accepted + 1 it writes beyond the new known
+        width = verdict.emitted.shape[1]
+        index = self.known[:, None] + torch.arange(width, device=self.known.device)
+        # past accepted + 1 it writes beyond the new known
+        self.tokens.scatter_(1, index, verdict.emitted)
         self.known.add_(verdict.count)
         self.done.copy_(done)
         fault = torch.zeros_like(self.known[0]) if broken is None else broken.any().long()
@@ -116,32 +141,44 @@ class State:
         self._masks.clear()
 
     def read(self) -> None:
-        """The one host read of a round: is everything done, how far is the longest row, and is everything sound.
+        """The one host read of a step: is everything done, how long is the longest row, and is
+        everything sound.
 
         Raises:
-            BrokenLaw: a closing token was drawn from a law with NaN in it, or without mass.
+            BrokenLaw: a closing token was drawn from probabilities that are NaN or have no mass.
         """
         assert self._summary is not None
         finished, longest, fault = self._summary.tolist()
         if fault:
-            raise BrokenLaw(f"the target's probabilities are NaN or sum to 0 within {longest} tokens; try dtype='float32', or look at the weights")
+            raise BrokenLaw(
+                f"the target's probabilities are NaN or sum to 0 within {longest} tokens; try"
+                " dtype='float32', or look at the weights"
+            )
         self.finished = bool(finished)
         self.horizon = self.rounded(longest) if self.static else longest
 
     def rounded(self, longest: int) -> int:
+        """The horizon of the bucket that a length falls into."""
         return min(-(-longest // BUCKET) * BUCKET, self.ceiling)
 
 
 @dataclass
 class Draft:
-    """A token tree for every row and the law its candidates were drawn from.
+    """A token tree for every row, and how its candidates were drawn.
 
-    tokens [B,n] (column 0 is the pending token), valid [B,n] (may be accepted);
-    q [B,r,V] and q_row [R,n]: for sampled laws the row a node's CHILDREN were drawn from (-1 for none). Under TOP_AND_SAMPLE it is the law of
-    the one that was drawn, which is 0 on the deterministic ones;
-    race [B,D+1,K,V]: under COUPLED the exponential variables of K paths at each of the next D + 1 places;
-    hidden [B,n,H]: states that entered layer ``start_layer`` at every node, where the drafter has run the target's layers before it already and
-    their keys and values lie in the target's cache: the target goes on from there.
+    Attributes:
+        tree: its shape.
+        tokens: ``[B,n]``; column 0 is the pending token.
+        valid: ``[B,n]``, which nodes may be accepted.
+        law: the sampling scheme.
+        q: ``[B,r,V]``, for sampled schemes, the distributions that candidates were drawn from.
+            Under TOP_AND_SAMPLE it is that of the one that was drawn, which is 0 on the fixed ones.
+        q_row: ``[R,n]``, which row of q a node's CHILDREN were drawn from (-1 for none).
+        race: ``[B,D+1,K,V]``, under COUPLED the exponential variables of K paths at each of the
+            next D + 1 places.
+        hidden: ``[B,n,H]``, states that entered layer ``start_layer`` at every node, where the
+            drafter has run the target's layers before it already and their keys and values lie in
+            the target's cache: the target goes on from there.
     """
 
     tree: Tree
@@ -159,7 +196,8 @@ class Draft:
         if self.q is None or self.q_row is None:
             return None
         row = torch.arange(len(node), device=node.device)
-        return self.q[row, self.q_row[row if len(self.q_row) > 1 else 0, node].clamp_min(0)]
+        shape = row if len(self.q_row) > 1 else 0
+        return self.q[row, self.q_row[shape, node].clamp_min(0)]
 
     def clone(self) -> Draft:
         """A copy that outlives the step where graphs write the next one into the same memory; it is
@@ -169,7 +207,8 @@ class Draft:
 
 @dataclass
 class Scores:
-    """The target's logits [B,n,V] at every node, features [B,n,F] if asked for, and the probabilities of visited nodes."""
+    """The target's logits ``[B,n,V]`` at every node, features ``[B,n,F]`` if asked for, and the
+    probabilities at nodes that a rule visits."""
 
     logits: Tensor
     sampling: Sampling
@@ -189,28 +228,36 @@ class Scores:
         return self.sampling.probabilities(self.logits[:, : tree.v])
 
     def best(self, tree: Tree) -> Tensor:
-        """``[B,v]``: the target's most probable token after every verified node, the lowest index on ties."""
+        """``[B,v]``: the target's most probable token after every verified node, the lowest index
+        on ties."""
         return self.logits[:, : tree.v].argmax(-1)
 
 
 @dataclass
 class Verdict:
-    """path [B,D+1] node indices (path[:,0] = 0; past ``accepted`` repeats the last), accepted [B] (-1: the row had finished), closing [B].
+    """What a rule decided.
 
-    law [B,V]: what the closing token was drawn from (None in greedy decoding); when ``trim`` cut a block short it is the law of
-    the untrimmed closing token. ahead [B,V]: where the closing token has been scored already, the law (at T = 0 the logits) of what comes after it.
+    Attributes:
+        path: ``[B,D+1]`` node indices; path[:,0] = 0, past ``accepted`` the last one is repeated.
+        accepted: ``[B]`` draft tokens that are kept; -1 where the row had finished.
+        closing: ``[B]`` the token that ends the step.
+        law: ``[B,V]``, the distribution that the closing token was drawn from (None in greedy
+            decoding); where ``trim`` cut a block short it is that of the untrimmed closing token.
+        emitted: ``[B,D+1]`` tokens that this step appends, valid up to accepted + 1.
+        ahead: ``[B,V]``, where the closing token has been scored already, the distribution (at
+            temperature 0 the logits) of what comes after it.
     """
 
     path: Tensor
     accepted: Tensor
     closing: Tensor
     law: Tensor | None = None
-    emitted: Tensor | None = None  # [B,D+1] tokens this round appends, valid up to accepted + 1
+    emitted: Tensor | None = None
     ahead: Tensor | None = None
 
     @property
     def count(self) -> Tensor:
-        """``[B]`` tokens emitted this round, the closing token included."""
+        """``[B]`` tokens emitted in this step, the closing token included."""
         return self.accepted + 1
 
     def clone(self) -> Verdict:
@@ -223,13 +270,14 @@ class Verdict:
 
 @dataclass
 class Step:
-    """One round as a notebook sees it: what was known, drafted, scored and decided. Kept whole only with ``trace=True``.
+    """One decoding step as a notebook sees it: what was known, drafted, scored and decided.
 
-    ``state`` is the decoding's own, so it shows where the decoding is now, not where it was in this round.
+    Scores and uniforms are kept with ``trace=True`` only. ``state`` is the decoding's own, so it
+    shows where the decoding is now, not where it was in this step.
     """
 
     index: int
-    known: Tensor  # [B], before the round
+    known: Tensor  # [B], before the step
     draft: Draft
     verdict: Verdict
     scores: Scores | None

@@ -1,4 +1,5 @@
-"""Verification: from a draft and the target's scores to the accepted path and the closing token, without changing the target's law."""
+"""Verification: from a draft and the target's scores to the accepted path and the closing token,
+without changing the target's distribution."""
 
 from importlib import import_module
 
@@ -20,7 +21,22 @@ from specwb.verify.typical import Typical
 
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
-    for rule in (Rejection, RRS, RRSw, KSeq, WeightedRace, TopAndSample, PointMass, Naive, Block, Traversal, GBV, Coupled, Typical, Longest)
+    for rule in (
+        Rejection,
+        RRS,
+        RRSw,
+        KSeq,
+        WeightedRace,
+        TopAndSample,
+        PointMass,
+        Naive,
+        Block,
+        Traversal,
+        GBV,
+        Coupled,
+        Typical,
+        Longest,
+    )
 }
 
 

@@ -1,4 +1,5 @@
-"""Block verification of a chain (Sun et al. 2403.10444): how many tokens to keep is decided for the whole block, not token by token."""
+"""Block verification of a chain (Sun et al. 2403.10444): how many tokens to keep is decided for the
+whole block, not token by token."""
 
 from __future__ import annotations
 
@@ -13,25 +14,31 @@ from specwb.verify.rule import Rule
 
 
 class Block(Rule):
-    """Keep the longest beginning ``x_1..x_i`` of the block with ``u_i < h_i``. Exact. No lossless rule
-    for a single path after whose closing token the target goes on keeps more (theorem 7.2).
+    """Keep the longest beginning ``x_1..x_i`` of the block with ``u_i < h_i``. Exact. No lossless
+    rule for a single path after whose closing token the target goes on keeps more (theorem 7.2).
 
-    ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``; ``Z_i = sum (w_i p - q)+`` over the laws after x_i;
-    ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and at the end of the block ``h = w``. The closing token is drawn from
-    ``(w_i p - q)+``, after a whole block from p. Then ``P(at least i are kept | x_1..x_i) = w_i``, so
-    ``E[accepted] = sum_i sum over x^i of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less
-    than token rejection, and it can be more from two tokens on.
+    ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``; ``Z_i = sum (w_i p - q)+`` over the
+    distributions after x_i; ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and at the end
+    of the block ``h = w``. The closing token is drawn from ``(w_i p - q)+``, after a whole block
+    from p. Then ``P(at least i are kept | x_1..x_i) = w_i``, so ``E[accepted] = sum_i sum over x^i
+    of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less than token rejection, and it can be
+    more from two tokens on.
 
-    A target's row that is NaN where w needs it makes the closing distribution NaN, wherever the block then ends.
+    A target's row that is NaN where w needs it makes the closing distribution NaN, wherever the
+    block then ends.
 
-    A row's chain may end early (invalid nodes), as long as whether it goes on was decided from the tokens before: the rule is then used with
-    the row's own length. A token with q = 0 ends the chain too.
+    A row's chain may end early (invalid nodes), as long as whether it goes on was decided from the
+    tokens before: the rule is then used with the row's own length. A token with q = 0 ends the
+    chain too.
 
-    One uniform a depth. All rows of p but the last are needed for w; Z is summed from the end of the block backwards and only down to where the
-    row stops, and not at all where ``u_i >= w_i``, since ``h_i <= w_i``: a block that is kept whole reads no row of q. Where nothing may be read
-    all rows are summed. w stays in float64, in which ``1 - w`` loses nothing that float32 probabilities had.
+    One uniform a depth. All rows of p but the last are needed for w; Z is summed from the end of
+    the block backwards and only down to where the row stops, and not at all where ``u_i >= w_i``,
+    since ``h_i <= w_i``: a block that is kept whole reads no row of q. Where nothing may be read
+    all rows are summed. w stays in float64, in which ``1 - w`` loses nothing that float32
+    probabilities had.
 
-    Source: Sun et al., "Block Verification Accelerates Speculative Decoding" (2024); optimality: Thomas and Pal 2602.16961.
+    Source: Sun et al., "Block Verification Accelerates Speculative Decoding" (2024); optimality:
+    Thomas and Pal 2602.16961.
     """
 
     name = "block"
@@ -46,7 +53,8 @@ class Block(Rule):
         deepest = tree.depth[:, : tree.v].argmax(1)
         shape = torch.arange(tree.R, device=deepest.device)
         nodes = tree.trail[shape, deepest].expand(rows, -1)
-        there = torch.arange(1, tree.D + 1, device=deepest.device) <= tree.depth[shape, deepest][:, None]
+        depths = torch.arange(1, tree.D + 1, device=deepest.device)
+        there = depths <= tree.depth[shape, deepest][:, None]
         ok = draft.valid.gather(1, nodes)[:, 1:] & there
         if draft.q is None or draft.q_row is None:
             qx = torch.zeros_like(ok, dtype=torch.float64)  # a draft of nothing
@@ -54,7 +62,14 @@ class Block(Rule):
             row = torch.arange(rows, device=nodes.device)[:, None]
             where = draft.q_row.expand(rows, -1).gather(1, nodes[:, :-1]).clamp_min(0)
             qx = draft.q[row, where, draft.tokens.gather(1, nodes[:, 1:])].double()
-        return self.along(draft, u, nodes, ok, qx, lambda d: self.p(scores, nodes[:, d]), lambda d: draft.q_of(nodes[:, d]))
+
+        def p(d: int) -> Tensor:
+            return self.p(scores, nodes[:, d])
+
+        def q(d: int) -> Tensor | None:
+            return draft.q_of(nodes[:, d])
+
+        return self.along(draft, u, nodes, ok, qx, p, q)
 
     def along(
         self,
@@ -66,27 +81,28 @@ class Block(Rule):
         p: Callable[[int], Tensor],
         q: Callable[[int], Tensor | None],
     ) -> Verdict:
-        """Verify the path ``nodes [B,D+1]``: its token at depth d + 1 was drawn from ``q(d) [B,V]``, where it had the probability
-        ``qx[:, d]``, and may be accepted where ``ok[:, d]``; ``p(d) [B,V]`` is the target's law in its place."""
+        """Verify the path ``nodes [B,D+1]``: its token at depth d + 1 was drawn from
+        ``q(d) [B,V]``, where it had the probability ``qx[:, d]``, and may be accepted where
+        ``ok[:, d]``; ``p(d) [B,V]`` is the target's distribution in its place."""
         depth = ok.shape[1]
         tokens = draft.tokens.gather(1, nodes)
         going = torch.ones_like(nodes[:, 0], dtype=torch.bool)
         length, broken = torch.zeros_like(nodes[:, 0]), ~going
-        laws: list[Tensor] = []
+        rows_of_p: list[Tensor] = []
         weights = [torch.ones_like(going, dtype=torch.float64)]
         for d in range(depth):
             going = going & ok[:, d] & (qx[:, d] > 0)
             if not self.some(going & (weights[d] > 0)):
                 break
-            laws.append(p(d))
-            px = laws[d].gather(1, tokens[:, d + 1 : d + 2]).squeeze(1).double()
+            rows_of_p.append(p(d))
+            px = rows_of_p[d].gather(1, tokens[:, d + 1 : d + 2]).squeeze(1).double()
             # a NaN row was met: the block may close above it, where nothing of it would show
             broken = broken | (going & (weights[d] > 0) & px.isnan())
             going = going & (px >= 0)
             weights.append(torch.where(going, (weights[d] * px / qx[:, d]).clamp_max(1), 0))
             length = length + going
         accepted = torch.full_like(length, -1)
-        law: Tensor | None = None
+        distribution: Tensor | None = None
         for d in range(len(weights) - 1, -1, -1):
             w = weights[d]
             turn = (accepted < 0) & (d <= length)
@@ -94,10 +110,10 @@ class Block(Rule):
                 turn = turn & (u[:, d - 1] < w)
             if not self.some(turn):
                 continue
-            here = laws[d] if d < len(laws) else p(d)
+            here = rows_of_p[d] if d < len(rows_of_p) else p(d)
             last = length == d
             after, hit = here, turn
-            if d < len(laws) and self.some(turn & ~last):
+            if d < len(rows_of_p) and self.some(turn & ~last):
                 rest = q(d)
                 assert rest is not None
                 left = torch.mul(here, w.to(here.dtype)[:, None]).sub_(rest).relu_()
@@ -105,12 +121,13 @@ class Block(Rule):
                 if d:
                     whole = z + (1 - w)
                     hit = turn & (last | (u[:, d - 1] * whole < z) | (whole <= 0))
-                after = self.put(here, left, ~last & (z > 0))  # no mass left: the law in force is p
+                after = self.put(here, left, ~last & (z > 0))  # no mass is left: p stays in force
             accepted = torch.where(hit, d, accepted)
-            law = after if law is None else self.put(law, after, hit)
-        assert law is not None
+            distribution = after if distribution is None else self.put(distribution, after, hit)
+        assert distribution is not None
         if self.some(broken):
-            law = torch.where(broken[:, None], torch.nan, law)
+            distribution = torch.where(broken[:, None], torch.nan, distribution)
         node = nodes.gather(1, accepted[:, None]).squeeze(1)
-        of = torch.arange(len(node), device=node.device) if draft.tree.R > 1 else torch.zeros_like(node)
-        return Verdict(draft.tree.trail[of, node], accepted, torch.empty(0), law)
+        row = torch.arange(len(node), device=node.device)
+        of = row if draft.tree.R > 1 else torch.zeros_like(row)
+        return Verdict(draft.tree.trail[of, node], accepted, torch.empty(0), distribution)

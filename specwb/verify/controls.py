@@ -1,7 +1,7 @@
 """Wrong rules that decode: what a check of verifiers must not let pass.
 
-Each is one slip away from a rule of ``RULES``; several have been shipped. They claim to be lossless,
-so nothing stops them before a check does. Over fractions the same and more: ``mutants``.
+Each is one slip away from a rule of ``RULES``; several have been shipped. They claim to be
+lossless, so nothing stops them before a check does. Over fractions the same and more: ``mutants``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class AcceptAlways(RRSw):
 
 
 class ResidualFromP(RRSw):
-    """Wrong: after a rejection the closing token is drawn from p and not from what is left of it."""
+    """Wrong: after a rejection the closing token is drawn from p and not from what is left of
+    it."""
 
     name = "residual_from_p"
 
@@ -54,7 +55,8 @@ class ReplacementForgotten(RRS):
 
 
 class DuplicatesDropped(RRS):
-    """Wrong: of equal independent candidates one is kept, and the rest is tested as if it were all."""
+    """Wrong: of equal independent candidates one is kept, and the rest is tested as if it were
+    all."""
 
     name = "duplicates_dropped"
     laws = frozenset({Law.IID})

@@ -1,4 +1,5 @@
-"""Gumbel coupling: draft and target race with the same exponential variables (Daliri et al.; Rowan, Phan and Khisti 2506.05632)."""
+"""Gumbel coupling: draft and target race with the same exponential variables (Daliri et al.; Rowan,
+Phan and Khisti 2506.05632)."""
 
 from __future__ import annotations
 
@@ -11,16 +12,21 @@ from specwb.verify.rule import Rule
 
 
 class Coupled(Rule):
-    """The next token is ``Y = argmin over x of min over k of E_x^(k) / p(x)``, over the paths k that still agree with the text; path k drafted
-    ``argmin E_x^(k) / q(x)`` with the same variables. Exact: a minimum of independent exponential variables is one again.
+    """The next token is ``Y = argmin over x of min over k of E_x^(k) / p(x)``, over the paths k
+    that still agree with the text; path k drafted ``argmin E_x^(k) / q(x)`` with the same
+    variables. Exact: a minimum of independent exponential variables is one again.
 
-    Nothing is tested, no residual is needed and q is not read: with given candidates the output does not depend on how the draft model is
-    built (drafter invariance), and with one path the whole text is a function of the noise and the target alone, the same for every draft model.
-    With one path ``P(match) = sum over y of 1 / sum over x of max(p_x / p_y, q_x / q_y)``, at least (1 - TV) / (1 + TV); with K paths at least
-    ``sum over y of K / (sum over x of max(p_x / p_y, q_x / q_y) + (K - 1) / p_y)`` (list matching lemma). Below what rejection rules reach.
+    Nothing is tested, no residual is needed and q is not read: with given candidates the output
+    does not depend on how the draft model is built (drafter invariance), and with one path the
+    whole text is a function of the noise and the target alone, the same for every draft model. With
+    one path ``P(match) = sum over y of 1 / sum over x of max(p_x / p_y, q_x / q_y)``, at least (1 -
+    TV) / (1 + TV); with K paths at least
+    ``sum over y of K / (sum over x of max(p_x / p_y, q_x / q_y) + (K - 1) / p_y)`` (list matching
+    lemma). Below what rejection rules reach.
 
-    ``draft.race [B,D+1,K,V]`` are the variables at the D + 1 next places; where the paths end the next one's decide the closing token. The
-    noise is shared on purpose, the opposite of what every rejection rule needs. The closing token's law is one-hot. No uniforms.
+    ``draft.race [B,D+1,K,V]`` are the variables at the D + 1 next places; where the paths end the
+    next one's decide the closing token. The noise is shared on purpose, the opposite of what every
+    rejection rule needs. The closing token's distribution is one-hot. It takes no uniforms.
     """
 
     name = "coupled"
@@ -29,7 +35,10 @@ class Coupled(Rule):
     def check(self, law: Law, limits: Limits, independent: bool = True) -> None:
         super().check(law, limits, independent)
         if limits.depth and not limits.paths:
-            raise LawMismatch("rule 'coupled' follows whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+            raise LawMismatch(
+                "rule 'coupled' follows whole paths; give a tree such as 4-1-1, which is four paths"
+                " of three tokens"
+            )
 
     def uniforms(self, limits: Limits) -> int:
         return 0
@@ -42,7 +51,8 @@ class Coupled(Rule):
         node = torch.zeros_like(draft.tokens[:, 0])
         accepted, closing = torch.zeros_like(node), torch.zeros_like(node)
         going = torch.ones_like(agree[:, 0])
-        held = torch.ones_like(agree[:, :1])  # has Y a probability: NaN must show in the closing law
+        # has Y a probability: NaN must show in the closing distribution
+        held = torch.ones_like(agree[:, :1])
         for d in range(tree.D + 1):
             if not self.some(going):
                 break
@@ -50,13 +60,16 @@ class Coupled(Rule):
             soonest = torch.where(agree[:, :, None], draft.race[:, d], torch.inf).amin(1)
             y = (soonest / p).argmin(1)
             py = p.gather(1, y[:, None])
-            closing, held = torch.where(going, y, closing), torch.where(going[:, None], py > 0, held)
+            closing = torch.where(going, y, closing)
+            held = torch.where(going[:, None], py > 0, held)
             if d == tree.D:
                 break
-            agree = agree & (py > 0) & (draft.tokens[:, paths[d]] == y[:, None]) & draft.valid[:, paths[d]]
+            same = (draft.tokens[:, paths[d]] == y[:, None]) & draft.valid[:, paths[d]]
+            agree = agree & (py > 0) & same
             going = going & agree.any(1)
-            agree = agree | ~going[:, None]  # rows that have stopped: anything but a row of infinities
+            # rows that have stopped: anything but a row of infinities
+            agree = agree | ~going[:, None]
             node = torch.where(going, paths[d][agree.int().argmax(1)], node)
             accepted = accepted + going
-        law = torch.zeros_like(p).scatter_(1, closing[:, None], held.to(p.dtype))
-        return Verdict(tree.trail[0, node], accepted, torch.empty(0), law)
+        one_hot = torch.zeros_like(p).scatter_(1, closing[:, None], held.to(p.dtype))
+        return Verdict(tree.trail[0, node], accepted, torch.empty(0), one_hot)

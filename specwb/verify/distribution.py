@@ -42,7 +42,8 @@ Outcome = tuple[E.Tokens, list[float], float]
 
 @dataclass
 class Cells:
-    """The uniforms' unit cubes of a batch's rows, cut into boxes in each of which one thing is decided.
+    """The uniforms' unit cubes of a batch's rows, cut into boxes in each of which one thing is
+    decided.
 
     Attributes:
         row: ``[C]`` the row that a box belongs to.
@@ -72,7 +73,8 @@ class _Asked:
         self.rule.lazy = lazy
 
     def __call__(self, row: Tensor, u: Tensor) -> Tensor:
-        """``[N]`` rows and ``[N,m]`` uniforms -> ``[N,2+V]``: node, accepted, closing distribution."""
+        """``[N]`` rows and ``[N,m]`` uniforms -> ``[N,2+V]``: node, accepted, closing
+        distribution."""
         parts = zip(row.split(CHUNK), u.split(CHUNK), strict=True)
         return torch.cat([self._some(rows, some) for rows, some in parts])
 
@@ -95,12 +97,13 @@ class _Asked:
 def cells_of(rule: Rule, draft: Draft, scores: Scores) -> Cells:
     """Cut each row's cube of uniforms into the boxes in which ``rule.verify`` decides one thing.
 
-    A box is probed along one coordinate after another, on lines through its corners and other places.
-    Where the outcome changes between two neighbouring points of a line, bisection finds the place to
-    2^-39 of their distance, and the box is cut there. A box without changes is kept. This is exact up
-    to rounding for a rule whose decision is a chain of comparisons ``u_i < threshold``, as those of
-    this package are; a threshold may depend on what was decided before it. What may be missed is a
-    stretch between two stretches of the same outcome, where it is narrower than the probes' distance.
+    A box is probed along one coordinate after another, on lines through its corners and other
+    places. Where the outcome changes between two neighbouring points of a line, bisection finds the
+    place to 2^-39 of their distance, and the box is cut there. A box without changes is kept. This
+    is exact up to rounding for a rule whose decision is a chain of comparisons ``u_i < threshold``,
+    as those of this package are; a threshold may depend on what was decided before it. What may be
+    missed is a stretch between two stretches of the same outcome, where it is narrower than the
+    probes' distance.
 
     Args:
         rule: asked with nothing left out (``lazy`` false).
@@ -147,7 +150,8 @@ def cells_of(rule: Rule, draft: Draft, scores: Scores) -> Cells:
             inner = points[:, 1:-1]
             asked = ask(row[cut].repeat_interleave(PARTS - 1), inner.flatten(0, 1)).view(len(n), PARTS - 1, -1)
             other = torch.cat([_differ(asked, left[:, None]), torch.ones_like(cut[cut])[:, None]], 1)
-            at = other.int().argmax(1)  # of the first point where something else comes out, less one
+            # of the first point where something else comes out, less one
+            at = other.int().argmax(1)
             a, b = points[n, at], points[n, at + 1]
         axis = turn[cut][:, None]
         edge = b.gather(1, axis)
@@ -166,8 +170,8 @@ def cells_of(rule: Rule, draft: Draft, scores: Scores) -> Cells:
 def _lines(low: Tensor, high: Tensor, turn: Tensor, random: torch.Generator) -> Tensor:
     """``[N,BASES,LEVELS,m]``: points on lines along coordinate ``turn [N]`` of the boxes ``[N,m]``.
 
-    A line's other coordinates are all at their lower ends, all at their upper ends, all in the middle,
-    or each at random at one of its ends or between them.
+    A line's other coordinates are all at their lower ends, all at their upper ends, all in the
+    middle, or each at random at one of its ends or between them.
     """
     boxes, m = low.shape
 
@@ -194,8 +198,9 @@ def _differ(one: Tensor, other: Tensor) -> Tensor:
 def host_differs(rule: Rule, draft: Draft, scores: Scores, cells: Cells, most: int = 100) -> int:
     """In how many boxes a rule decides otherwise where it may leave out work.
 
-    On a CPU the engine sets ``rule.lazy``: work that no row needs is left out. All rows together and
-    each row alone are asked so, at a random place inside of up to ``most`` boxes, evenly chosen.
+    On a CPU the engine sets ``rule.lazy``: work that no row needs is left out. All rows together
+    and each row alone are asked so, at a random place inside of up to ``most`` boxes, evenly
+    chosen.
     """
     random = torch.Generator().manual_seed(1)
     some = torch.arange(0, len(cells.row), max(1, -(-len(cells.row) // most)), device=cells.row.device)
@@ -209,7 +214,8 @@ def host_differs(rule: Rule, draft: Draft, scores: Scores, cells: Cells, most: i
     words = draft.tokens[cells.row]
 
     def text(found: Tensor) -> Tensor:
-        """Equal siblings are one token: which of them is meant makes no difference to the output."""
+        """Equal siblings are one token: which of them is meant makes no difference to the
+        output."""
         node = found[:, :1].long()
         return torch.cat([words.gather(1, node).double(), found[:, 1:]], 1)
 
@@ -276,7 +282,8 @@ def as_tensors(law: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]], d
     """Drafts, given as the path of tokens to every node, as a batch in float64.
 
     Args:
-        drafts: ``(case, paths)`` a row; a path is None where the support of q ended before the node.
+        drafts: ``(case, paths)`` a row; a path is None where the support of q ended before the
+            node.
     """
     parents = tree.host[0]
     inner = sorted(set(parents) - {-1})
@@ -293,7 +300,8 @@ def as_tensors(law: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]], d
         if path is None:
             return nothing
         q = cases[case][1](path)
-        if law is Law.TOP_AND_SAMPLE:  # what the last child is drawn from; no mass where it is not drawn
+        # what the last child is drawn from; no mass where it is not drawn
+        if law is Law.TOP_AND_SAMPLE:
             ((fixed, _),) = E.top(q, children - 1)
             q = E.without(q, fixed)
             q = E.norm(q) if any(q) else q
@@ -324,15 +332,16 @@ def distribution_of(
 ) -> dict[E.Tokens, float]:
     """The joint distribution of the D + 1 tokens that a round of a rule begins, D the tree's depth.
 
-    ``P(x) = sum over drafts of P(draft) sum over outcomes of P(outcome | draft) P(x | outcome)``: all
-    drafts are listed, the rule's own code is asked about each of them (:func:`cells_of`), and what a
-    round leaves open is continued with the target. A lossless rule gives the target's distribution,
-    ``exact.target_law(p, D + 1)``; ``exact.tv`` measures how far two are apart.
+    ``P(x) = sum over drafts of P(draft) sum over outcomes of P(outcome | draft) P(x | outcome)``:
+    all drafts are listed, the rule's own code is asked about each of them (:func:`cells_of`), and
+    what a round leaves open is continued with the target. A lossless rule gives the target's
+    distribution, ``exact.target_law(p, D + 1)``; ``exact.tv`` measures how far two are apart.
 
     Args:
         rule: a :class:`NodeRule` or :class:`Rule`, or its class, or a key of ``RULES``.
         p, q: target and draft. A distribution over V tokens (the same after every prefix), or a
-            function of the prefix, a tuple of tokens, that returns one. Floats, fractions or tensors.
+            function of the prefix, a tuple of tokens, that returns one. Floats, fractions or
+            tensors.
         tree: a :class:`Tree` of one shape, or its parents, -1 for the root.
         law: how the candidates are drawn; default the first of the rule's own whose drafts can be
             listed: IID, WITHOUT_REPLACEMENT, TOP_AND_SAMPLE, POINT, IID_PATHS.
@@ -340,9 +349,9 @@ def distribution_of(
         tuples of D + 1 tokens -> probability, up to rounding in float64.
     Raises:
         LawMismatch: the rule is not made for candidates drawn so, or for this tree.
-        ValueError: drafts that cannot be listed (COUPLED: exponential variables take the place of the
-            uniforms; ROOTS: roots drawn from the target), p or q that are no distributions, and what
-            :func:`cells_of` raises.
+        ValueError: drafts that cannot be listed (COUPLED: exponential variables take the place of
+            the uniforms; ROOTS: roots drawn from the target), p or q that are no distributions, and
+            what :func:`cells_of` raises.
     """
     made, shape = rule_of(rule), tree if isinstance(tree, Tree) else Tree.parents(list(tree))
     how = law or law_of(made, shape)

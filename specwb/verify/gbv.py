@@ -12,21 +12,26 @@ from specwb.verify.block import Block
 
 
 class GBV(Block):
-    """Of K independent paths take the largest, token by token in the order of p/q, and verify it as a block drawn from the law of the largest.
-    Exact; with K = 1 it is block verification.
+    """Of K independent paths take the largest, token by token in the order of p/q, and verify it as
+    a block drawn from the distribution of the largest. Exact; with K = 1 it is block verification.
 
-    At a node of draft probability J below which paths of mass A rank, a token x with the mass y = J q(tokens ranked below x) and z = J q(x) has
-    ``q_skew(x) = ((A + y + z)^K - (A + y)^K) / ((A + J)^K - A^K)``; at its child J' = z and A' = A + y. The differences of powers are written
-    as z and J times sums of positive terms, divided by ``(A + J)^(K-1)``, so nothing cancels or underflows.
+    At a node of draft probability J below which paths of mass A rank, a token x with the mass y = J
+    q(tokens ranked below x) and z = J q(x) has
+    ``q_skew(x) = ((A + y + z)^K - (A + y)^K) / ((A + J)^K - A^K)``; at its child J' = z and A' = A
+    + y. The differences of powers are written as z and J times sums of positive terms, divided by
+    ``(A + J)^(K-1)``, so nothing cancels or underflows.
 
-    Any total order gives a lossless rule, as long as selection and A, y use the same one: here the float ratio p/q, equal ones by token id.
-    A row of q_skew takes one sort of the vocabulary, and where reading is free it is made only where block verification needs the row; the
-    selection and A, y take two passes over p and q at each node of the path.
+    Any total order gives a lossless rule, as long as selection and A, y use the same one: here the
+    float ratio p/q, equal ones by token id. A row of q_skew takes one sort of the vocabulary, and
+    where reading is free it is made only where block verification needs the row; the selection and
+    A, y take two passes over p and q at each node of the path.
 
-    Not every draft is accepted where p = q: the largest of several draws is not distributed as one of them.
+    Not every draft is accepted where p = q: the largest of several draws is not distributed as one
+    of them.
 
-    One uniform a depth. Source: Thomas and Pal, "Greedy Multi-Path Block Verification" (2026); the formula from the authors' reference code.
-    Differs from it in: the order is total (theirs compares ratios, so ties disagree), sums instead of differences of powers.
+    One uniform a depth. Source: Thomas and Pal, "Greedy Multi-Path Block Verification" (2026); the
+    formula from the authors' reference code. Differs from it in: the order is total (theirs
+    compares ratios, so ties disagree), sums instead of differences of powers.
     """
 
     name = "gbv"
@@ -36,20 +41,25 @@ class GBV(Block):
     def check(self, law: Law, limits: Limits, independent: bool = True) -> None:
         super().check(law, limits, independent)
         if limits.children > 1 and not limits.paths:
-            raise LawMismatch("rule 'gbv' compares whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+            raise LawMismatch(
+                "rule 'gbv' compares whole paths; give a tree such as 4-1-1, which is four paths of"
+                " three tokens"
+            )
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         tree, K = draft.tree, draft.tree.K
         if K <= 1:
             return super().verify(draft, scores, u)
         rows, depth = len(draft.tokens), tree.D
-        paths = 1 + torch.arange(depth * K, device=draft.tokens.device).view(depth, K)  # node of every path at every depth
+        # node of every path at every depth
+        paths = 1 + torch.arange(depth * K, device=draft.tokens.device).view(depth, K)
         tokens = draft.tokens[:, 1:].view(rows, depth, K)
-        largest = torch.ones_like(tokens[:, 0], dtype=torch.bool)  # [B,K] paths that are the largest so far
+        # [B,K] paths that are the largest so far
+        largest = torch.ones_like(tokens[:, 0], dtype=torch.bool)
         below = torch.zeros_like(tokens[:, 0, 0], dtype=torch.float64)  # A
         mass = torch.ones_like(below)  # J
         node = torch.zeros_like(tokens[:, 0, 0])
-        laws, drafts, ratios, places, drawn = [], [], [], [], []
+        targets, drafts, ratios, places, drawn = [], [], [], [], []
         for d in range(depth):
             p, q = scores.p(node), draft.q_of(node)
             assert q is not None
@@ -57,16 +67,18 @@ class GBV(Block):
             r = torch.where(largest, ratio.gather(1, tokens[:, d]), -1)
             top = r.amax(1, keepdim=True)
             x = torch.where(r == top, tokens[:, d], 0).amax(1, keepdim=True)
-            lower = (ratio < top) | ((ratio == top) & (torch.arange(q.shape[1], device=q.device) < x))
+            ids = torch.arange(q.shape[1], device=q.device)
+            lower = (ratio < top) | ((ratio == top) & (ids < x))
             z = mass * q.gather(1, x).squeeze(1).double()
             y = mass * torch.where(lower, q, 0).sum(1, dtype=torch.float64)
-            laws.append(p)
+            targets.append(p)
             drafts.append(q)
             ratios.append(ratio)
             places.append((below, mass))
             drawn.append(skewed(z[:, None], (below + y)[:, None], below, mass, K).squeeze(1))
             still = largest & (tokens[:, d] == x)
-            # of a row that is NaN nothing is the largest: the path stays, and the block says what it met
+            # of a row that is NaN nothing is the largest: the path stays, and the block says what
+            # it met
             largest = torch.where(still.any(1, keepdim=True), still, largest)
             below, mass = below + y, z
             node = paths[d][largest.int().argmax(1)]
@@ -76,25 +88,34 @@ class GBV(Block):
             below, mass = places[d]
             each = mass[:, None] * drafts[d].gather(1, order).double()
             upto = below[:, None] + each.cumsum(1)
-            law = skewed(each, torch.cat([below[:, None], upto[:, :-1]], 1), below, mass, K)
-            return torch.empty_like(drafts[d]).scatter_(1, order, law.to(drafts[d].dtype))
+            under = torch.cat([below[:, None], upto[:, :-1]], 1)
+            skew = skewed(each, under, below, mass, K)
+            return torch.empty_like(drafts[d]).scatter_(1, order, skew.to(drafts[d].dtype))
 
-        best = torch.cat([torch.zeros_like(paths[:1]), paths])[:, largest.int().argmax(1)].T  # [B,D+1]
+        def p_of(d: int) -> Tensor:
+            return targets[d] if d < depth else scores.p(node)
+
+        # [B,D+1]
+        best = torch.cat([torch.zeros_like(paths[:1]), paths])[:, largest.int().argmax(1)].T
         ok = draft.valid.gather(1, best)[:, 1:]
-        return self.along(draft, u, best, ok, torch.stack(drawn, 1), lambda d: laws[d] if d < depth else scores.p(node), q_skew)
+        return self.along(draft, u, best, ok, torch.stack(drawn, 1), p_of, q_skew)
 
     def _ascending(self, ratio: Tensor) -> Tensor:
-        """``[B,V]`` tokens by their ratio, equal ones by id: one number for both, since floats >= 0 are ordered as their bits are."""
-        key = (ratio.view(torch.int32).long() << 32) + torch.arange(ratio.shape[1], device=ratio.device)
+        """``[B,V]`` tokens by their ratio, equal ones by id: one number for both, since floats >= 0
+        are ordered as their bits are."""
+        ids = torch.arange(ratio.shape[1], device=ratio.device)
+        key = (ratio.view(torch.int32).long() << 32) + ids
         # on the CPU numpy sorts 64-bit integers a hundred times faster than torch sorts floats
         ranked = torch.from_numpy(np.sort(key.numpy(), axis=1)) if self.lazy else key.sort(1).values
         return ranked & 0xFFFFFFFF
 
 
 def skewed(z: Tensor, under: Tensor, below: Tensor, mass: Tensor, k: int) -> Tensor:
-    """``((under + z)^k - under^k) / ((below + mass)^k - below^k)`` for z, under ``[B,m]`` and below, mass ``[B]``, without cancellation."""
+    """``((under + z)^k - under^k) / ((below + mass)^k - below^k)`` for z, under ``[B,m]`` and
+    below, mass ``[B]``, without cancellation."""
     total = (below + mass)[:, None]
-    top, bottom = (_sums((under + z) / total, under / total, k), _sums(torch.ones_like(total), below[:, None] / total, k))
+    top = _sums((under + z) / total, under / total, k)
+    bottom = _sums(torch.ones_like(total), below[:, None] / total, k)
     return z / mass[:, None] * top / bottom
 
 

@@ -11,10 +11,12 @@ from specwb.verify.rule import Rule
 
 
 class Greedy(Rule):
-    """Accept the longest path of nodes that each equal the target's argmax after their parent; close with the next argmax.
+    """Accept the longest path of nodes that each equal the target's argmax after their parent;
+    close with the next argmax.
 
-    The argmax is the lowest index on ties, the same as plain decoding's. Exact for any draft; needs no uniforms and no q.
-    Below a row whose largest logit is not finite nothing is accepted: the round closes there, and the engine says what it met.
+    The argmax is the lowest index on ties, the same as plain decoding's. Exact for any draft; needs
+    no uniforms and no q. Below a row whose largest logit is not finite nothing is accepted: the
+    round closes there, and the engine says what it met.
     """
 
     name = "greedy"
@@ -36,9 +38,11 @@ class Greedy(Rule):
             return Verdict(path, accepted, best.gather(1, accepted[:, None]).squeeze(1))
         parent, depth = tree.parent[:, : tree.v].expand(rows, -1), tree.depth[:, : tree.v]
         above = parent.clamp_min(0)
-        agree = (tokens == best.gather(1, above)) & valid & (parent >= 0) & sound(scores, best).gather(1, above)
+        agree = (tokens == best.gather(1, above)) & valid & (parent >= 0)
+        agree = agree & sound(scores, best).gather(1, above)
         agree[:, 0] = True
-        reached = ~(tree.mask[:, : tree.v, : tree.v] & ~agree[:, None, :]).any(-1)  # every ancestor agrees
+        # every ancestor agrees
+        reached = ~(tree.mask[:, : tree.v, : tree.v] & ~agree[:, None, :]).any(-1)
         node = (reached * (depth + 1)).argmax(1)  # deepest; of repeated siblings the first
         row = torch.arange(rows, device=node.device)
         of = row if tree.R > 1 else torch.zeros_like(row)
@@ -46,5 +50,6 @@ class Greedy(Rule):
 
 
 def sound(scores: Scores, best: Tensor) -> Tensor:
-    """``[B,v]``: is the largest logit ``best [B,v]`` a finite number; the argmax of a row with NaN is a NaN of it."""
+    """``[B,v]``: is the largest logit ``best [B,v]`` a finite number; the argmax of a row with NaN
+    is a NaN of it."""
     return scores.logits[:, : best.shape[1]].gather(2, best[:, :, None]).squeeze(2).isfinite()

@@ -1,4 +1,5 @@
-"""Difficult instances for exact checks: laws with zeros, ties and certainties, models whose laws change with every prefix, and all trees."""
+"""Difficult instances for exact checks: laws with zeros, ties and certainties, models whose laws
+change with every prefix, and all trees."""
 
 from __future__ import annotations
 
@@ -62,16 +63,19 @@ def pairs(count: int, sizes: tuple[int, ...] = (1, 2, 3, 4), seed: int = 0) -> I
 
 
 def dense_pairs(count: int, v: int = 4, seed: int = 6) -> list[tuple[list[Fraction], list[Fraction]]]:
-    """``count`` pairs of laws without zeros, weights 1 to 30: what the mutants' distances are measured on."""
+    """``count`` pairs of laws without zeros, weights 1 to 30: what the mutants' distances are
+    measured on."""
     rng = random.Random(seed)
     return [(_dense(rng, v), _dense(rng, v)) for _ in range(count)]
 
 
 def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
-    """A target and a draft model whose laws change with the whole prefix, so that a wrong place in the tree shows.
+    """A target and a draft model whose laws change with the whole prefix, so that a wrong place in
+    the tree shows.
 
     Args:
-        kind: ``any`` is :func:`pair`; ``dense`` has no zeros, every branch of every rule is open; ``tied`` is dense and p/q has few values.
+        kind: ``any`` is :func:`pair`; ``dense`` has no zeros, every branch of every rule is open;
+            ``tied`` is dense and p/q has few values.
     """
 
     @cache
@@ -90,7 +94,8 @@ def _dense(rng: random.Random, v: int) -> list[Fraction]:
 
 
 def all_trees(nodes: int) -> Iterator[tuple[int, ...]]:
-    """Every ordered tree with so many nodes besides the root, once (1, 2, 5, 14, 42, 132): each next node hangs from a node of the last path."""
+    """Every ordered tree with so many nodes besides the root, once (1, 2, 5, 14, 42, 132): each
+    next node hangs from a node of the last path."""
 
     def grow(parents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if len(parents) == nodes + 1:

@@ -13,23 +13,29 @@ STEPS = 32
 
 
 class KSeq(NodeRule):
-    """Accept the first x_j with ``u_j rho q(x_j) < p(x_j)``; if there is none close with a draw from ``(p - b a / beta)+``. ``b = min(p / rho, q)``,
-    ``beta = sum b``, and ``a = 1 - (1 - beta)^k`` is the chance that a test passes.
+    """Accept the first x_j with ``u_j rho q(x_j) < p(x_j)``; if there is none close with a draw
+    from ``(p - b a / beta)+``. ``b = min(p / rho, q)``, ``beta = sum b``, and
+    ``a = 1 - (1 - beta)^k`` is the chance that a test passes.
 
-    Exact for independent candidates if ``a <= rho beta``, which holds from one rho on; :func:`scale` finds it, rounded up, for every row's own
-    number of children. Acceptance a, never below ``1 - (1 - 1/k)^k`` of the optimum (theory/05_optimum.md, theorem 5.5).
+    Exact for independent candidates if ``a <= rho beta``, which holds from one rho on;
+    :func:`scale` finds it, rounded up, for every row's own number of children. Acceptance a, never
+    below ``1 - (1 - 1/k)^k`` of the optimum (theory/05_optimum.md, theorem 5.5).
 
-    One uniform a child; repeated children are tested each by itself. At the smallest rho ``a = rho beta``, so that the residual is 0 on every
-    token that a test can refuse and y is none of the children: the second draw among the children that a larger rho would call for
-    has nothing to do. Cost: 32 passes over a row of p and q, whether or not a child is rejected.
+    One uniform a child; repeated children are tested each by itself. At the smallest rho
+    ``a = rho beta``, so that the residual is 0 on every token that a test can refuse and y is none
+    of the children: the second draw among the children that a larger rho would call for has nothing
+    to do. Cost: 32 passes over a row of p and q, whether or not a child is rejected.
 
-    Source: Sun et al., SpecTr (2310.15141). Differs from the paper in: rho is rounded up, since a smaller one is not lossless.
+    Source: Sun et al., SpecTr (2310.15141). Differs from the paper in: rho is rounded up, since a
+    smaller one is not lossless.
     """
 
     name = "kseq"
     laws = frozenset({Law.IID, Law.IID_PATHS})
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         assert q is not None
         px, qx = p.gather(1, tokens), q.gather(1, tokens)
         tested = ok & (qx > 0)
@@ -49,11 +55,13 @@ class KSeq(NodeRule):
 
 
 def scale(p: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """The smallest valid scale of k-SEQ, rounded up: ``p, q [B,V]`` float64 and ``k [B]`` children -> ``rho [B]`` in [1, k] (1 where k = 0) with
-    ``1 - (1 - beta)^k <= rho beta``, ``beta = sum min(p / rho, q)``.
+    """The smallest valid scale of k-SEQ, rounded up: ``p, q [B,V]`` float64 and ``k [B]`` children
+    -> ``rho [B]`` in [1, k] (1 where k = 0) with ``1 - (1 - beta)^k <= rho beta``,
+    ``beta = sum min(p / rho, q)``.
 
-    The left side falls with rho and the right one rises, so the upper end of a bisection is always valid; it is the one that is returned. Both sides
-    are taken from 1, as ``(sum (q - p / rho)+)^k >= sum (p - rho q)+``: nothing cancels where p and q are nearly equal.
+    The left side falls with rho and the right one rises, so the upper end of a bisection is always
+    valid; it is the one that is returned. Both sides are taken from 1, as
+    ``(sum (q - p / rho)+)^k >= sum (p - rho q)+``: nothing cancels where p and q are nearly equal.
     """
     low, high = torch.ones_like(p[:, 0]), k.clamp_min(1).to(p.dtype)
     for _ in range(STEPS):

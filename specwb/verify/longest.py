@@ -13,14 +13,18 @@ from specwb.verify.rule import Rule
 
 
 class Longest(Rule):
-    """The root's children were drawn from the target's own law and need no test; below each of them candidates are verified losslessly, and the one
-    whose path becomes longest stays, of equals the first drawn. LOSSY from two on: which one stays depends on how well the draft went on below
-    it, so tokens that are easy to go on from are written too often (theorem 13.3). At T = 0 it may be the target's second choice.
+    """The root's children were drawn from the target's own distribution and need no test; below
+    each of them candidates are verified losslessly, and the one whose path becomes longest stays,
+    of equals the first drawn. LOSSY from two on: which one stays depends on how well the draft went
+    on below it, so tokens that are easy to go on from are written too often (theorem 13.3). At T =
+    0 it may be the target's second choice.
 
-    The last token that stays becomes the closing token: it has been scored already, and the law of what comes after it is ``Verdict.ahead``.
+    The last token that stays becomes the closing token: it has been scored already, and the law of
+    what comes after it is ``Verdict.ahead``.
 
-    Source: Lu et al. 2024, arXiv 2409.10644, and its code. Differs from it in: children are tested in turn (there all at once, with one q), and
-    a residual is taken wherever a walk ends (there p itself where no child of a root was accepted); both are biases of their own, with one root too.
+    Source: Lu et al. 2024, arXiv 2409.10644, and its code. Differs from it in: children are tested
+    in turn (there all at once, with one q), and a residual is taken wherever a walk ends (there p
+    itself where no child of a root was accepted); both are biases of their own, with one root too.
     """
 
     name = "longest"
@@ -39,36 +43,40 @@ class Longest(Rule):
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         tree, row = draft.tree, torch.arange(len(draft.tokens), device=draft.tokens.device)
         each = RRSw().uniforms(tree.uncut.limits)  # whatever level the tree was cut at
-        found: list[tuple[Tensor, Tensor | None, Tensor]] = []
+        ends: list[tuple[Tensor, Tensor | None, Tensor]] = []  # of each root's walk
         broken = torch.zeros_like(row, dtype=torch.bool)
         for w, root in enumerate(tree.below[0][0]):
             if self.greedy:
                 last, ahead = self._agreeing(draft, scores, root), None
             else:
-                below = RRSw().verify(draft, scores, u[:, w * each : (w + 1) * each], torch.full_like(row, root))
+                start = torch.full_like(row, root)
+                below = RRSw().verify(draft, scores, u[:, w * each : (w + 1) * each], start)
                 last, ahead = below.path[:, -1], below.law
-            found.append((last, ahead, draft.valid[:, root]))
+            ends.append((last, ahead, draft.valid[:, root]))
             after = scores.logits[row, last] if ahead is None else ahead
             broken = broken | (draft.valid[:, root] & ~after.amax(1).isfinite())
-        nodes = torch.stack([last for last, _, _ in found], 1)
+        nodes = torch.stack([last for last, _, _ in ends], 1)
         # of those that could be drawn; the first always could
-        lengths = tree.depth[0][nodes].masked_fill(~torch.stack([ok for _, _, ok in found], 1), -1)
+        lengths = tree.depth[0][nodes].masked_fill(~torch.stack([ok for _, _, ok in ends], 1), -1)
         best = lengths.argmax(1)
         node = nodes[row, best]
-        laws = [ahead for _, ahead, _ in found if ahead is not None]
-        law = torch.stack(laws, 1)[row, best] if laws else scores.logits[row, node]
+        aheads = [ahead for _, ahead, _ in ends if ahead is not None]
+        following = torch.stack(aheads, 1)[row, best] if aheads else scores.logits[row, node]
         # a NaN row that ended one root's path is behind the choice of another root too
-        law = torch.where(broken[:, None], torch.nan, law)
+        following = torch.where(broken[:, None], torch.nan, following)
         path, accepted = tree.trail[0][node], tree.depth[0][node] - 1
-        path = path.gather(1, torch.minimum(torch.arange(path.shape[1], device=row.device), accepted[:, None]))
-        return Verdict(path, accepted, draft.tokens[row, node], None, None, law)
+        place = torch.arange(path.shape[1], device=row.device)
+        path = path.gather(1, torch.minimum(place, accepted[:, None]))
+        return Verdict(path, accepted, draft.tokens[row, node], None, None, following)
 
     def _agreeing(self, draft: Draft, scores: Scores, root: int) -> Tensor:
-        """``[B]``: the deepest node below ``root``, or it, whose path down to the root is the target's own."""
+        """``[B]``: the deepest node below ``root``, or it, whose path down to the root is the
+        target's own."""
         tree = draft.tree
         best = scores.best(tree)
         above = tree.parent.clamp_min(0).expand_as(best)
-        agree = (draft.tokens == best.gather(1, above)) & draft.valid & sound(scores, best).gather(1, above)
+        agree = (draft.tokens == best.gather(1, above)) & draft.valid
+        agree = agree & sound(scores, best).gather(1, above)
         index = torch.arange(tree.n, device=best.device)
         agree = (agree | (index == root)) & tree.mask[0, :, root] | (index == 0)
         reached = ~(tree.mask & ~agree[:, None, :]).any(-1)

@@ -1,8 +1,9 @@
-"""Verifiers that are wrong on purpose: several of them have been shipped, and each must be rejected by the tests.
+"""Verifiers that are wrong on purpose: several of them have been shipped, and each must be rejected
+by the tests.
 
-Wrong rules for whole blocks and trees are in ``tree_mutants``.
-These are node rules of the kind in ``exact``, together with the draft law they are used with. A suite that cannot tell one of
-these from the target's law cannot vouch for a verifier either.
+Wrong rules for whole blocks and trees are in ``tree_mutants``. These are node rules of the kind in
+``exact``, together with the draft law they are used with. A suite that cannot tell one of these
+from the target's law cannot vouch for a verifier either.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _0, _1 = Fraction(0), Fraction(1)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong verifier: its node rule, the draft law and number of children it is used with, what is wrong in one line, and the rule it was to be."""
+    """A wrong verifier: its node rule, the draft law and number of children it is used with, what
+    is wrong in one line, and the rule it was to be."""
 
     name: str
     node: NodeRule
@@ -46,23 +48,27 @@ class Mutant:
 
 
 def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: the closing token is drawn from p and not from ``norm((p - q)+)``, so what was accepted is counted twice."""
+    """Wrong: the closing token is drawn from p and not from ``norm((p - q)+)``, so what was
+    accepted is counted twice."""
     accept, residual = rejection(p, q, tokens)
     return accept, residual and list(p)
 
 
 def squared_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: the test uses q at another temperature (``norm(q^2)``) than the one the child was drawn at."""
+    """Wrong: the test uses q at another temperature (``norm(q^2)``) than the one the child was
+    drawn at."""
     return rejection(p, norm([b * b for b in q]), tokens)
 
 
 def sorted_by_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: children drawn without replacement are tested in the order of q and not in the order they were drawn."""
+    """Wrong: children drawn without replacement are tested in the order of q and not in the order
+    they were drawn."""
     return _sorted(rrsw, p, q, tokens)
 
 
 def sorted_draws(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: independent drafts, here one token each, are sorted by their score and then tested as if they came in the order of drawing."""
+    """Wrong: independent drafts, here one token each, are sorted by their score and then tested as
+    if they came in the order of drawing."""
     return _sorted(rrs, p, q, tokens)
 
 
@@ -76,7 +82,8 @@ def _sorted(rule: NodeRule, p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: repeated independent drafts are dropped, but the rest is tested as if it had been drawn with replacement."""
+    """Wrong: repeated independent drafts are dropped, but the rest is tested as if it had been
+    drawn with replacement."""
     first = [i for i, x in enumerate(tokens) if x not in tokens[:i]]
     kept, residual = rrs(p, q, tuple(tokens[i] for i in first))
     accept = [_0] * len(tokens)
@@ -86,7 +93,8 @@ def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def no_residual_update(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: every sibling is tested against the first p, and ``(p - q)+`` is subtracted once, whatever was rejected before."""
+    """Wrong: every sibling is tested against the first p, and ``(p - q)+`` is subtracted once,
+    whatever was rejected before."""
     accept, left = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
         passes = min(_1, p[x] / q[x]) if q[x] else _0
@@ -98,14 +106,16 @@ def no_residual_update(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def keep_larger_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: of the tokens drawn only the one of largest q is kept, and tested as if it were a plain draw from q."""
+    """Wrong: of the tokens drawn only the one of largest q is kept, and tested as if it were a
+    plain draw from q."""
     best = max(range(len(tokens)), key=lambda i: (q[tokens[i]], -i))
     (kept,), residual = rejection(p, q, (tokens[best],))
     return [kept if i == best else _0 for i in range(len(tokens))], residual
 
 
 def low_rho(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: k-SEQ with ``rho - 1`` too small by a tenth, and what would be negative in the residual cut off."""
+    """Wrong: k-SEQ with ``rho - 1`` too small by a tenth, and what would be negative in the
+    residual cut off."""
     return kseq(p, q, tokens, 1 + (kseq_rho(tuple(p), tuple(q), len(tokens)) - 1) * Fraction(9, 10))
 
 
@@ -120,7 +130,8 @@ def race_against_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def whole_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: the last child, drawn from what the first ones leave of q, is tested against all of q."""
+    """Wrong: the last child, drawn from what the first ones leave of q, is tested against all of
+    q."""
     (passes,), residual = rejection(p, q, tokens[-1:])
     if residual is None:
         return [*[_0] * (len(tokens) - 1), passes], None
@@ -130,7 +141,8 @@ def whole_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: every child is compared with a draw of its own from p, and the last of the draws closes."""
+    """Wrong: every child is compared with a draw of its own from p, and the last of the draws
+    closes."""
     accept, left = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
         accept[i], left = left * p[x], left * (1 - p[x])
@@ -138,7 +150,8 @@ def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def keeps_children(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: a draw from p that is no child is thrown away, and the closing token is a second draw from p."""
+    """Wrong: a draw from p that is no child is thrown away, and the closing token is a second draw
+    from p."""
     accept = [_0 if x in tokens[:i] else p[x] for i, x in enumerate(tokens)]
     return accept, None if sum(accept, _0) == 1 else list(p)
 
@@ -221,4 +234,5 @@ COUNTEREXAMPLES: tuple[Counterexample, ...] = (
         sorted_draws, iid, (_THIRD, 2 * _THIRD), (_THIRD, 2 * _THIRD), 2,
     ),
 )  # fmt: skip
-"""Claims about several candidates that enumeration refutes. Of blocks and trees: ``specwb.verify.suite``."""
+"""Claims about several candidates that enumeration refutes. Of blocks and trees:
+``specwb.verify.suite``."""

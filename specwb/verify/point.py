@@ -10,11 +10,14 @@ from specwb.verify.rule import NodeRule, first, without
 
 
 class PointMass(NodeRule):
-    """Draw y from p; go on under the child that carries y, otherwise y closes the round. Exact for any tree whose tokens do not
-    depend on the verification's uniforms, and optimal for a deterministic one: E[accepted] = sum over nodes of p(path).
+    """Draw y from p; go on below the child that carries y, otherwise y closes the step. Exact for
+    any tree whose tokens do not depend on the verification's uniforms.
 
-    One uniform: child j is taken iff u falls in its stretch of the children's cumulative p. The residual is p without the
-    children. Equal to testing the children in turn with q = a point mass (why "q(x) = 1" is exact). A repeated sibling counts once.
+    For deterministic candidates it is optimal: E[accepted] = sum over nodes of p(path).
+
+    It takes one uniform: child j is accepted iff u falls in its stretch of the children's
+    cumulative p. The residual is p without the children. This equals testing the children in turn
+    with q = a point mass (why "q(x) = 1" is exact). A repeated sibling counts once.
     """
 
     name = "point"
@@ -24,7 +27,9 @@ class PointMass(NodeRule):
     def draws(self, children: int) -> int:
         return min(children, 1)
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         px = p.gather(1, tokens)
         same = (tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]
         counts = ok & ~torch.tril(same, -1).any(2)
@@ -37,8 +42,11 @@ class PointMass(NodeRule):
 
 
 class Naive(PointMass):
-    """The point-mass rule on candidates that were drawn: MCSD's naive sampling (MCNS). Exact, whatever they were drawn from, and wasteful:
-    q is not used. Acceptance of k independent draws ``sum p (1 - (1 - q)^k)``; of one ``sum p q``, where rejection reaches ``sum min(p, q)``.
+    """The point-mass rule on candidates that were drawn: MCSD's naive sampling (MCNS). Exact,
+    whatever they were drawn from, and wasteful, since q is not used.
+
+    Acceptance of k independent draws: ``sum p (1 - (1 - q)^k)``; of one ``sum p q``, where
+    rejection reaches ``sum min(p, q)``.
     """
 
     name = "naive"

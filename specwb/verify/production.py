@@ -1,4 +1,5 @@
-"""Does a rule, as it decodes, keep the target's distribution? Asked on every draft of small trees."""
+"""Does a rule, as it decodes, keep the target's distribution? Asked on every draft of small
+trees."""
 
 from __future__ import annotations
 
@@ -92,13 +93,14 @@ class RuleCheck:
 
 
 def check_rule(rule: str | Rule | type[Rule], progress: Callable[[str], None] | None = None) -> RuleCheck:
-    """Compare what a rule outputs with the target's distribution, on small trees and difficult models.
+    """Compare what a rule outputs with the target's distribution, on small trees and difficult
+    models.
 
-    For each way of drawing that the rule names in ``laws``: every draft of chains and trees with up to
-    five candidates, over two to four tokens, with models that change with the prefix, some with zeros,
-    ties, certainties and equal or disjoint supports. What is asked is the rule's own code, in the form
-    for batches (:func:`specwb.verify.distribution_of`) and in the forms for a CPU. Nothing is sampled,
-    but for COUPLED, whose candidates cannot be listed. ROOTS cannot be asked.
+    For each way of drawing that the rule names in ``laws``: every draft of chains and trees with up
+    to five candidates, over two to four tokens, with models that change with the prefix, some with
+    zeros, ties, certainties and equal or disjoint supports. What is asked is the rule's own code,
+    in the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a CPU.
+    Nothing is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be asked.
 
     Args:
         rule: a :class:`Rule` of your own or of ``RULES``, its class or its key.
@@ -159,7 +161,8 @@ def distance(one: dict, other: dict) -> float:
 
 
 def _sampled(rule: Rule, found: RuleCheck) -> float:
-    """Two coupled paths of two tokens over three: p-value of the three tokens that a round begins."""
+    """Two coupled paths of two tokens over three: p-value of the three tokens that a round
+    begins."""
     random = torch.Generator().manual_seed(0)
     target, draft = models(3, 3, "dense")
     p, q = (_table(model) for model in (target, draft))
@@ -175,7 +178,8 @@ def _sampled(rule: Rule, found: RuleCheck) -> float:
     u = torch.rand((DRAWS, 3), dtype=torch.float64, generator=random)
     closing = inverse_cdf(verdict.law, u[:, 0])
     text = tokens.gather(1, verdict.path)[:, 1:]
-    code, place = torch.zeros_like(closing), torch.zeros_like(closing)  # row of the table: 0, 1 + x, 4 + 3 x + y
+    # row of the table: 0, 1 + x, 4 + 3 x + y
+    code, place = torch.zeros_like(closing), torch.zeros_like(closing)
     for d in range(3):
         drawn = inverse_cdf(p[place], u[:, d])
         kept = text[:, d] if d < 2 else drawn

@@ -1,4 +1,5 @@
-"""The weighted race: independent candidates verified close to the optimum, at a cost that is linear in the vocabulary."""
+"""The weighted race: independent candidates verified close to the optimum, at a cost that is linear
+in the vocabulary."""
 
 from __future__ import annotations
 
@@ -11,24 +12,32 @@ from specwb.flow import Law
 from specwb.verify.rule import NodeRule, first
 
 CELLS, SPAN = 512, 8.0
-"""Tokens share a weight where log(p / q), cut to -SPAN .. SPAN, falls into the same of so many cells; without cells up to that vocabulary."""
+"""Tokens share a weight where log(p / q), cut to -SPAN .. SPAN, falls into the same of so many
+cells. A vocabulary up to that size has no cells."""
 LEAST = 1e-7
 """Weights stay within LEAST .. 1 / LEAST, where their mean under q is 1."""
 
 
 class WeightedRace(NodeRule):
-    """Select one of the children with probability proportional to ``w(x_j)``; accept it with ``min(1, p(x) / t(x))``, t the law of what is
-    selected; otherwise close with a draw from ``(p - t)+``.
+    """Select one of the children with probability proportional to ``w(x_j)``; accept it with
+    ``min(1, p(x) / t(x))``, t the distribution of what is selected; otherwise close with a draw
+    from ``(p - t)+``.
 
-    Exact for independent candidates and any w up to the error of t, which is an integral: below 1e-10 in total variation, see
-    :func:`race_weights`. It is the rule for a single draft, applied to the law that the selected child has (theory/01_single_draft.md, theorem 1.1).
-    Acceptance ``sum min(p, t)``: with the fitted w 97 to 100 percent of the optimum for independent candidates where measured.
+    Exact for independent candidates and any w, up to the error of t, which is an integral: below
+    1e-10 in total variation, see :func:`race_weights`. It is the rule for a single draft, applied
+    to the distribution that the selected child has (theorem 1.1, theory/01_single_draft.md). The
+    acceptance is ``sum min(p, t)``: with the fitted w 97 to 100 percent of the optimum for
+    independent candidates where it was measured.
 
-    Two uniforms a node: one selects, one accepts. A repeated child counts as often as it was drawn. A closing token that is a child which was not
-    selected closes the round all the same; going on below it would add 1e-4 to the acceptance.
-    Cost: a few passes over a row of p and q and the fit, some half a million exponentials a row at most, whatever the vocabulary.
+    A node takes two uniforms: one selects, one accepts. A repeated child counts as often as it was
+    drawn. A closing token that is a child which was not selected closes the step all the same;
+    going on below it would add 1e-4 to the acceptance.
 
-    Source: the decomposition into a selection and a single draft is that of Khisti et al. (2410.18234); weights and integral are our own.
+    Cost: a few passes over a row of p and q and the fit, some half a million exponentials a row at
+    most, whatever the vocabulary.
+
+    Source: the decomposition into a selection and a single draft is that of Khisti et al.
+    (2410.18234); weights and integral are our own.
     """
 
     name = "race"
@@ -38,7 +47,9 @@ class WeightedRace(NodeRule):
     def draws(self, children: int) -> int:
         return 2 * min(children, 1)
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         assert q is not None
         there = ok & (q.gather(1, tokens) > 0)
         w, t = race_weights(p, q, there.sum(1))
@@ -55,21 +66,30 @@ class WeightedRace(NodeRule):
 
 
 def race_weights(p: Tensor, q: Tensor, k: Tensor | int, steps: int = 12) -> tuple[Tensor, Tensor]:
-    """Weights for k independent draws from q, and the law of the one that is selected in proportion to them.
+    """Weights for k independent draws from q, and the distribution of the one that is selected in
+    proportion to them.
 
-    With ``phi(s) = sum_y q(y) e^(-s w(y))`` (let draw j ring at an Exp(w(x_j)) time: the first to ring is the one selected)
+    Let draw j ring at an Exp(w(x_j)) time: the first to ring is the one selected. With
+    ``phi(s) = sum_y q(y) e^(-s w(y))``
 
         t(x) = k q(x) w(x) integral over s > 0 of e^(-s w(x)) phi(s)^(k-1) ds.
 
-    w starts at p/q and follows ``w <- w p / t``; the w of largest ``sum min(p, t)`` is kept. Since t/q is a function of w, and the new w
-    one of w and p/q, all of this is about p/q alone: tokens are put into cells of log(p/q) and the iteration runs over cells.
+    w starts at p/q and follows ``w <- w p / t``; the w of largest ``sum min(p, t)`` is kept. Since
+    t/q is a function of w, and the new w one of w and p/q, all of this is about p/q alone: tokens
+    are put into cells of log(p/q) and the iteration runs over cells.
 
-    Args: ``p, q [B,V]`` (of any floating type), ``k [B]`` or one number, >= 1 (rows with 0 are done as with 1), steps of the iteration.
-    Returns: w and t ``[B,V]`` in float64. ``|sum t - 1|`` and the total variation between t and the true law of the selected token are below 1e-10:
-    the trapezoid rule in log s with step 0.375 is off by exp(-pi^2 / 0.375) = 4e-12, and below s = e^-30 there is less than k e^-30.
+    Args:
+        p, q: ``[B,V]``, of any floating type.
+        k: ``[B]`` or one number, >= 1 (rows with 0 are done as with 1).
+        steps: of the iteration.
+    Returns:
+        w and t ``[B,V]`` in float64. ``|sum t - 1|`` and the total variation between t and the true
+        distribution of the selected token are below 1e-10: the trapezoid rule in log s with step
+        0.375 is off by exp(-pi^2 / 0.375) = 4e-12, and below s = e^-30 there is less than k e^-30.
     """
     p, q = p.double(), q.double()
-    q = q / q.sum(1, keepdim=True)  # laws made in float32 are off by some 1e-7, and t is the law of what was drawn
+    # float32 probabilities sum to 1 up to some 1e-7, and t is about what was drawn
+    q = q / q.sum(1, keepdim=True)
     rows, v = p.shape
     count = torch.as_tensor(k, device=p.device).expand(rows).clamp_min(1).to(p.dtype)
     ratio = p / torch.where(q > 0, q, 1)
@@ -100,7 +120,8 @@ def _bounded(w: Tensor, q: Tensor) -> Tensor:
 
 
 def _lift(w: Tensor, q: Tensor, k: Tensor, step: float) -> Tensor:
-    """t / q: ``k w integral of e^(-s w) phi(s)^(k-1) ds``, by the trapezoid rule in log s, ``[B,n]``."""
+    """t / q: ``k w integral of e^(-s w) phi(s)^(k-1) ds``, by the trapezoid rule in log s,
+    ``[B,n]``."""
     highest = math.log(30 / LEAST)  # e^(-s w) is below 1e-13 beyond, for every w
     s = torch.arange(-30, highest, step, dtype=w.dtype, device=w.device).exp()
     held = torch.exp(-s[:, None] * w[:, None])  # [B,s,n]

@@ -10,16 +10,19 @@ from specwb.verify.rule import NodeRule
 
 
 class Rejection(NodeRule):
-    """Accept x ~ q iff ``u q(x) < p(x)``; otherwise draw from ``(p - q)+``. Exact; acceptance ``sum min(p, q) = 1 - TV(p, q)``.
+    """Accept x ~ q iff ``u q(x) < p(x)``; otherwise draw from ``(p - q)+``. Exact.
 
-    Proof: theory/01_single_draft.md, theorem 1.1. For chains: one child a node.
+    The acceptance is ``sum min(p, q) = 1 - TV(p, q)``; the proof is theorem 1.1
+    (theory/01_single_draft.md). The rule is for chains, which have one child a node.
     """
 
     name = "rejection"
     laws = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT})  # one draw: the two are the same
     chain_only = True
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         assert q is not None
         px, qx = p.gather(1, tokens), q.gather(1, tokens)
         test = ok[:, 0] & (qx[:, 0] > 0)
@@ -29,5 +32,5 @@ class Rejection(NodeRule):
         if not self.some(rejected):
             return choice, p
         residual = torch.sub(p, q).relu_()
-        # no mass left: p = q up to rounding; the law in force is p
+        # no mass is left where p = q up to rounding; then the distribution in force is p
         return choice, self.put(p, residual, rejected & (residual.sum(1) > 0))

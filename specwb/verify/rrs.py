@@ -1,4 +1,5 @@
-"""Recursive rejection sampling, candidates drawn with replacement (SpecInfer's multi-step sampling; MCSD "with replacement")."""
+"""Recursive rejection sampling, candidates drawn with replacement (SpecInfer's multi-step sampling;
+MCSD "with replacement")."""
 
 from __future__ import annotations
 
@@ -10,20 +11,27 @@ from specwb.verify.rule import NodeRule
 
 
 class RRS(NodeRule):
-    """Test the candidates in order against a shrinking residual. Exact; acceptance ``1 - prod_j (1 - beta_j)``.
+    """Test the candidates in order against a shrinking residual. Exact.
 
-    Scalar form: after j rejections the residual is ``r_j = (p - M_j q)+`` with one number ``M_j = m_1 + .. + m_j``, where
-    ``m_1 = 1`` and ``m_{j+1} = sum r_j``. Accept x_j iff ``u m_j q(x_j) < r_{j-1}(x_j)``. Nothing is normalised, and rows of p and q are
-    touched only after a rejection. Equal to normalising p <- (p - q)+ each time (theory/04_several_candidates.md, theorems 4.1 and 4.3).
+    Acceptance: ``1 - prod_j (1 - beta_j)``.
 
-    Differs from the MCSD code in: strict comparison, no division, inputs untouched, and a residual without mass keeps the
-    law in force instead of becoming NaN. A candidate with q = 0 is not tested.
+    Scalar form: after j rejections the residual is ``r_j = (p - M_j q)+`` with one number
+    ``M_j = m_1 + .. + m_j``, where ``m_1 = 1`` and ``m_{j+1} = sum r_j``. Accept x_j iff
+    ``u m_j q(x_j) < r_{j-1}(x_j)``. Nothing is normalised, and rows of p and q are touched only
+    after a rejection. This equals normalising ``p <- (p - q)+`` each time (theorems 4.1 and 4.3,
+    theory/04_several_candidates.md).
+
+    Differs from the MCSD code in: the comparison is strict, nothing is divided, the inputs stay as
+    they are, and a residual without mass keeps the distribution in force instead of becoming NaN. A
+    candidate with q = 0 is not tested.
     """
 
     name = "rrs"
     laws = frozenset({Law.IID, Law.IID_PATHS})
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         assert q is not None
         qx = q.gather(1, tokens)
         choice = torch.full_like(tokens[:, 0], -1)

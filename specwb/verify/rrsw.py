@@ -12,33 +12,44 @@ SCALE = 2.0**64
 
 
 class RRSw(NodeRule):
-    """As RRS, but after a rejection the token also leaves the draft's law, which is renormalised. Exact.
+    """As RRS, but after a rejection the token also leaves q, which is renormalised. Exact.
 
-    Scalar form: with ``s_j`` the mass of q on the tokens not rejected before stage j, ``r_0 = p``, ``m_1 = 1``: accept x_j iff
-    ``u m_j q(x_j) < r_{j-1}(x_j) s_j``; otherwise ``r_j = (r_{j-1} - (m_j / s_j) q)+`` and ``m_{j+1} = sum r_j``
-    (theory/04_several_candidates.md, theorems 4.2 and 4.3). Two numbers a stage, nothing is normalised, and rows of p and q are touched only
-    after a rejection. ``s_j`` is summed over the tokens that remain: written as ``1 - q(A)`` it loses everything for over-confident
-    drafts (TV .014 to .022 in float32). What remains can even be denormal in float32 (logit gaps beyond 89); so that ``m_j / s_j`` does not
-    overflow, q is multiplied by 2^64 there, which is exact.
+    Scalar form: let ``s_j`` be the mass of q on the tokens not rejected before stage j, ``r_0 = p``
+    and ``m_1 = 1``. Accept x_j iff ``u m_j q(x_j) < r_{j-1}(x_j) s_j``; otherwise
+    ``r_j = (r_{j-1} - (m_j / s_j) q)+`` and ``m_{j+1} = sum r_j`` (theorems 4.2 and 4.3,
+    theory/04_several_candidates.md). These are two numbers a stage; nothing is normalised, and rows
+    of p and q are touched only after a rejection.
 
-    Candidates must come in drawing order; sorting them breaks the law. With fewer tokens in q's support than candidates
-    the rest is not ok and the closing token comes from the residual in force. A repeated candidate is left out: its mass is gone when its turn
-    comes. So independent draws are verified as the distinct tokens among them, which is exact too.
+    ``s_j`` is summed over the tokens that remain: written as ``1 - q(A)`` it loses everything for
+    over-confident drafts (TV .014 to .022 in float32). What remains can even be denormal in float32
+    (logit gaps beyond 89); so that ``m_j / s_j`` does not overflow, q is multiplied by 2^64, which
+    is exact.
+
+    Candidates must come in drawing order: sorting them breaks the distribution. Where q's support
+    has fewer tokens than there are candidates, the rest is not ok and the closing token comes from
+    the residual in force. A repeated candidate is left out, since its mass is gone when its turn
+    comes; so independent draws are verified as the distinct tokens among them, which is exact
+    too.
     """
 
     name = "rrsw"
     laws = frozenset({Law.WITHOUT_REPLACEMENT, Law.IID, Law.IID_PATHS})
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         assert q is not None
         choice = torch.full_like(tokens[:, 0], -1)
         mass = torch.ones_like(choice, dtype=torch.float64)
-        remaining = SCALE * mass  # s_j and q come multiplied by the same number from the first rejection on
+        remaining = SCALE * mass  # s_j and q are multiplied by the same number
         residual, left_q = p, q * SCALE if not self.lazy else None
         for j in range(tokens.shape[1]):
             x = tokens[:, j : j + 1]
             px = residual.gather(1, x).squeeze(1).double()
-            qx = q.gather(1, x).squeeze(1).double() * SCALE if left_q is None else left_q.gather(1, x).squeeze(1).double()
+            if left_q is None:
+                qx = q.gather(1, x).squeeze(1).double() * SCALE
+            else:
+                qx = left_q.gather(1, x).squeeze(1).double()
             test = ok[:, j] & (choice < 0) & (qx > 0)
             hit = test & (u[:, j] * (mass * qx) < px * remaining)
             choice = torch.where(hit, j, choice)
@@ -47,7 +58,8 @@ class RRSw(NodeRule):
                 continue
             if left_q is None:
                 left_q = q * SCALE
-            after = torch.addcmul(residual, left_q, -(mass / remaining).to(p.dtype)[:, None]).relu_()
+            factor = -(mass / remaining).to(p.dtype)[:, None]
+            after = torch.addcmul(residual, left_q, factor).relu_()
             left = after.sum(1).double()
             moved = rejected & (left > 0)
             residual, mass = self.put(residual, after, moved), torch.where(moved, left, mass)

@@ -1,4 +1,5 @@
-"""What a verification rule is, and the shared top-down walk: a node rule says what happens among the children of one node, the walk does the rest."""
+"""What a verification rule is, and the shared top-down walk: a node rule says what happens among
+the children of one node, the walk does the rest."""
 
 from __future__ import annotations
 
@@ -201,18 +202,19 @@ class NodeRule(Rule):
         rows, device = draft.tokens.shape[0], draft.tokens.device
         node = torch.zeros(rows, dtype=torch.long, device=device) if start is None else start
         accepted = torch.full_like(node, 0 if start is None else 1)
-        law: Tensor | None = None
+        closing: Tensor | None = None
         alive = torch.ones_like(node, dtype=torch.bool)
         for visit in self.visits(draft, scores, u, start):
             if self.some(alive & ~visit.onward):
-                law = visit.residual if law is None else self.put(law, visit.residual, alive)
+                residual = visit.residual
+                closing = residual if closing is None else self.put(closing, residual, alive)
             alive, node = visit.onward, visit.reached
             accepted = accepted + alive
-        if self.some(alive) or law is None:
+        if self.some(alive) or closing is None:
             last = self.p(scores, node)
-            law = last if law is None else self.put(law, last, alive)
+            closing = last if closing is None else self.put(closing, last, alive)
         trail = draft.tree.trail
-        return Verdict(trail[_rows(trail, node), node], accepted, torch.empty(0), law)
+        return Verdict(trail[_rows(trail, node), node], accepted, torch.empty(0), closing)
 
 
 def _rows(table: Tensor, node: Tensor) -> Tensor:
@@ -221,7 +223,8 @@ def _rows(table: Tensor, node: Tensor) -> Tensor:
 
 def without(p: Tensor, tokens: Tensor, ok: Tensor) -> Tensor:
     """``p [B,V]`` with the probability of those ``tokens [B,K]`` that are ``ok`` set to 0."""
-    gone = ((tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]).any(2)  # equal tokens all write the same
+    # equal tokens all write the same
+    gone = ((tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]).any(2)
     return p.scatter(1, tokens, torch.where(gone, 0, p.gather(1, tokens)))
 
 

@@ -1,7 +1,9 @@
-"""The suite: every rule over every draft law it is lossless for, every wrong rule told apart, and published claims refuted.
+"""The suite: every rule over every draft law it is lossless for, every wrong rule told apart, and
+published claims refuted.
 
-Twice: over fractions, where a distance of 0 is equality (a rule enters by standing in ``exact.RULES`` or ``exact.TREE_RULES``), and
-the rules that decode, asked by :func:`specwb.verify.check_rule` (a rule enters by standing in ``RULES``, or by being named).
+Twice: over fractions, where a distance of 0 is equality (a rule enters by standing in
+``exact.RULES`` or ``exact.TREE_RULES``), and the rules that decode, asked by
+:func:`specwb.verify.check_rule` (a rule enters by standing in ``RULES``, or by being named).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from specwb.verify.tree_mutants import TREE_MUTANTS, TreeMutant, cumulative_prod
 Progress = Callable[[float, str], None]
 _0 = Fraction(0)
 _INSTANCES = 100
-"""Pairs of laws at a node: of every kind and size for the rules, dense ones over four tokens for the mutants."""
+"""Pairs of laws at a node: of every kind and size for the rules, dense ones over four tokens for
+the mutants."""
 _MODELS = 10
 """Pairs of models that a wrong rule for whole trees is measured on."""
 _TREES_OF = {
@@ -40,9 +43,12 @@ class Line:
 
     Attributes:
         laws: names of the draft laws it was checked with.
-        cases: how many laws of an output, of one token or of a round, were compared with the target's. worst: their largest distance.
-        lengths, unequal: how many expected lengths and acceptances were compared with their closed form, and how many differ.
-        of_optimum: its mean share of the acceptance that no lossless rule can exceed, at one node with two children; None for rules of whole trees.
+        cases: how many laws of an output, of one token or of a round, were compared with the
+            target's. worst: their largest distance.
+        lengths, unequal: how many expected lengths and acceptances were compared with their closed
+            form, and how many differ.
+        of_optimum: its mean share of the acceptance that no lossless rule can exceed, at one node
+            with two children; None for rules of whole trees.
         above: how often its acceptance was larger than that optimum.
         killed, mutants: how many of the wrong rules made from it are told apart.
         failure: what it raised, such as a round without a law for the closing token.
@@ -79,7 +85,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A wrong rule and how far its output is from the target's law: mean and largest total variation over fixed random instances."""
+    """A wrong rule and how far its output is from the target's law: mean and largest total
+    variation over fixed random instances."""
 
     name: str
     rule: str
@@ -121,8 +128,10 @@ def run(full: bool = False, progress: Progress | None = None, rules: Sequence[st
     """Check the rules and their mutants.
 
     Args:
-        full: rounds over all ordered trees with up to 6 nodes besides the root, not 5. progress: called with the share that is done and what is next.
-        rules: names, or rules of your own; default all names. With rules given, claims and lossy rules are left out.
+        full: rounds over all ordered trees with up to 6 nodes besides the root, not 5. progress:
+            called with the share that is done and what is next.
+        rules: names, or rules of your own; default all names. With rules given, claims and lossy
+            rules are left out.
     Raises:
         ValueError: an unknown name.
     """
@@ -254,7 +263,8 @@ def _node(line: Line, law: str) -> None:
                 line.above += found > most
                 if most and (k == 2 or line.rule == "rejection"):
                     shares.append(found / most)
-                if places is not None and line.rule != "kseq":  # its closing token may be a child, which places do not count
+                # its closing token may be a child, which places do not count
+                if places is not None and line.rule != "kseq":
                     line.equal(found, E.total(places(p, q, k)))
                 elif places is not None:
                     line.equal(found, E.kseq_acceptance(p, q, k))
@@ -330,7 +340,8 @@ def typical() -> Wrong:
 
 
 def longest() -> Wrong:
-    """The longest of two roots, each with a chain of two tokens below it, as it is: lossy by design."""
+    """The longest of two roots, each with a chain of two tokens below it, as it is: lossy by
+    design."""
     found = []
     for seed in range(_MODELS):
         target, draft = models(seed, 3, "dense")

@@ -10,15 +10,22 @@ from specwb.verify.rule import NodeRule, first, without
 
 
 class TopAndSample(NodeRule):
-    """Of k children k - 1 are fixed (the draft's most probable tokens A) and one, x, was drawn from q', which is q without A. Accept x iff
-    ``u q'(x) < p(x)``; otherwise draw y from ``(p - q')+`` and go on under the child that carries it, or close with it.
+    """Of k children k - 1 are fixed, the draft's most probable tokens A, and one, x, was drawn from
+    q', which is q without A. Exact.
 
-    Exact, O(V), at most one pass over the rows, and optimal for candidates drawn so: acceptance
-    ``p(A) + sum over the other tokens of min(p, q')`` (theory/05_optimum.md). On A this is the point-mass rule, off it a maximal coupling.
-    The rows of q it is given are q', normalised: a child with q' = 0 is a fixed one.
+    Accept x iff ``u q'(x) < p(x)``; otherwise draw y from ``(p - q')+`` and go on below the child
+    that carries it, or close with it.
 
-    Uniforms a node: one for x, one for y among A. Where the support of q ends before x the children are all fixed.
-    Source: Hu et al., "Towards Optimal Multi-draft Speculative Decoding" (2025), for the candidates; the rule is derived in theory/.
+    The cost is linear in V, at most one pass over the rows. It is optimal for candidates drawn so:
+    acceptance ``p(A) + sum over the other tokens of min(p, q')`` (theory/05_optimum.md). On A it is
+    the point-mass rule, off A a maximal coupling. The rows of q it is given are q', normalised: a
+    child with q' = 0 is a fixed one.
+
+    A node takes two uniforms, one for x and one for y among A. Where the support of q ends before x
+    the children are all fixed.
+
+    Source: Hu et al., "Towards Optimal Multi-draft Speculative Decoding" (2025), for the
+    candidates; the rule is derived in theory/.
     """
 
     name = "top"
@@ -28,7 +35,9 @@ class TopAndSample(NodeRule):
     def draws(self, children: int) -> int:
         return 2 * min(children, 1)
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         assert q is not None
         px, qx = p.gather(1, tokens), q.gather(1, tokens)
         drawn = ok & (qx > 0)

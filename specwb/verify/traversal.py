@@ -12,29 +12,38 @@ from specwb.verify.rule import Rule
 
 
 class Traversal(Rule):
-    """Go to the first leaf; accept it, with the whole path to it, or delete it and go on with its parent, until something is accepted.
-    Exact. On a chain it is block verification, at depth 1 RRSw. In between it usually keeps more than RRSw from the root down; less where the
-    larger subtrees hang below later children (theory/07_whole_paths.md, theorem 7.4).
+    """Go to the first leaf; accept it, with the whole path to it, or delete it and go on with its
+    parent, until something is accepted. Exact. On a chain it is block verification, at depth 1
+    RRSw. In between it usually keeps more than RRSw from the root down; less where the larger
+    subtrees hang below later children (theory/07_whole_paths.md, theorem 7.4).
 
-    A node has a weight w (the root 1) and two laws, at first p and q. A child has ``w(x) = min(1, w p(x) / q(x))``; a node without children left is
-    accepted with probability w and then closed with p. After a rejection of its child x: ``Z = sum (w p - q)+``, ``p <- (w p - q)+ / Z``,
-    ``w <- Z / (Z + 1 - w)``, and x leaves q, which is renormalised.
+    A node has a weight w (the root 1) and two distributions, at first p and q. A child has
+    ``w(x) = min(1, w p(x) / q(x))``; a node without children left is accepted with probability w
+    and then closed with p. After a rejection of its child x: ``Z = sum (w p - q)+``,
+    ``p <- (w p - q)+ / Z``, ``w <- Z / (Z + 1 - w)``, and x leaves q, which is renormalised.
 
-    Scalar form, with the first p and q throughout: the laws are ``(p - c q)+ / m``, and q off the deleted tokens over its mass s there. A rejection
-    is ``c <- c + m / (w s)``, ``m' = sum (p - c q)+``, ``Z = (w / m) m'``; and ``w(x) = min(1, w (p - c q)+(x) s / (m q(x)))``. A deleted token
-    had ``w(x) < 1``, so p - c q is negative on it for good. Three numbers a node; rows are passed over only after a rejection, at the parent.
-    As in RRSw, s is summed over what remains, and c q is computed as ``(c / 2^64) (2^64 q)``, so that it does not overflow.
+    Scalar form, with the first p and q throughout: the distributions are ``(p - c q)+ / m``, and q
+    off the deleted tokens over its mass s there. A rejection is ``c <- c + m / (w s)``,
+    ``m' = sum (p - c q)+``, ``Z = (w / m) m'``; and
+    ``w(x) = min(1, w (p - c q)+(x) s / (m q(x)))``. A deleted token had ``w(x) < 1``, so p - c q is
+    negative on it for good. Three numbers a node; rows are passed over only after a rejection, at
+    the parent. As in RRSw, s is summed over what remains, and c q is computed as
+    ``(c / 2^64) (2^64 q)``, so that it does not overflow.
 
-    Children must be in drawing order. Independent draws, paths too, are verified as the trie of their distinct paths, siblings in the order of
-    their first appearance. Sibling lists must be drawn independently: with one shared list the law is wrong.
+    Children must be in drawing order. Independent draws, paths too, are verified as the trie of
+    their distinct paths, siblings in the order of their first appearance. Sibling lists must be
+    drawn independently: with one shared list the output is wrong.
 
-    A target's row that is NaN on the way makes the closing distribution NaN, wherever the traversal then ends.
+    A target's row that is NaN on the way makes the closing distribution NaN, wherever the traversal
+    then ends.
 
-    One uniform a node. Rejections follow one another (at most n - 1 of them, each waits for the one before), so this costs a device more than rules
-    that go down once. Where nothing may be read all n tests are computed.
+    One uniform a node. Rejections follow one another (at most n - 1 of them, each waits for the one
+    before), so this costs a device more than rules that go down once. Where nothing may be read all
+    n tests are computed.
 
-    Source: Weng et al., "Traversal Verification for Speculative Tree Decoding" (2025). Differs from the paper in: the scalar form, and the
-    order is that of a trie, so that repeated candidates do no harm.
+    Source: Weng et al., "Traversal Verification for Speculative Tree Decoding" (2025). Differs from
+    the paper in: the scalar form, and the order is that of a trie, so that repeated candidates do
+    no harm.
     """
 
     name = "traversal"
@@ -49,16 +58,21 @@ class Traversal(Rule):
         row = torch.arange(rows, device=draft.tokens.device)
         at = torch.zeros_like(row)
         if tree.D == 0:
-            return Verdict(tree.trail.expand(rows, -1, -1)[row, at], at, torch.empty(0), scores.p(at))
+            path = tree.trail.expand(rows, -1, -1)[row, at]
+            return Verdict(path, at, torch.empty(0), scores.p(at))
         assert draft.q is not None
         assert draft.q_row is not None
-        target = Laws(scores, tree, self.lazy and rows == 1)
-        kids = torch.nn.functional.pad(tree.merged(draft.tokens, draft.valid).kids, (0, 1), value=-1)
-        # where equal nodes were made one the children may be another's, and so may the row of q they were drawn from
+        target = _Target(scores, tree, self.lazy and rows == 1)
+        trie = tree.merged(draft.tokens, draft.valid)
+        kids = torch.nn.functional.pad(trie.kids, (0, 1), value=-1)
+        # where equal nodes were made one the children may be another's, and so may the row of q
+        # they were drawn from
         above = tree.parent.expand(rows, -1).gather(1, kids[..., 0].clamp_min(0)).clamp_min(0)
         q_row = draft.q_row.expand(rows, -1).gather(1, above).clamp_min(0)
-        parent, gone = torch.zeros_like(kids[..., 0]), torch.zeros_like(kids[..., 0])  # gone: how many children of a node are
-        state = torch.ones((rows, tree.v, 4), dtype=torch.float64, device=row.device)  # c, m, s, w of every node
+        # gone: how many children of a node are
+        parent, gone = torch.zeros_like(kids[..., 0]), torch.zeros_like(kids[..., 0])
+        # c, m, s, w of every node
+        state = torch.ones((rows, tree.v, 4), dtype=torch.float64, device=row.device)
         state[..., 0] = 0
         going = torch.ones_like(at, dtype=torch.bool)
         broken = ~going
@@ -75,7 +89,8 @@ class Traversal(Rule):
                 px = target.at(at, x).double()
                 # a NaN row was met: the traversal may end elsewhere, where nothing of it would show
                 broken = broken | (down & px.isnan())
-                down = down & (px >= 0) & (qx > 0)  # no draft of q has q = 0; of NaN nothing follows
+                # no draft of q has q = 0; of NaN nothing follows
+                down = down & (px >= 0) & (qx > 0)
                 w = (w * (px - c * qx).clamp_min(0) * s / (m * qx)).clamp_max(1)
                 state[row, kid, 3] = torch.where(down, w, state[row, kid, 3])
                 parent[row, kid] = torch.where(down, at, parent[row, kid])
@@ -85,24 +100,41 @@ class Traversal(Rule):
                 break
             at = torch.where(going, parent[row, at], at)
             state[row, at], gone[row, at] = self._reject(
-                target.p(at), draft.q[row, q_row[row, at]], state[row, at], gone[row, at], kids[row, at], draft.tokens, going
+                target.p(at),
+                draft.q[row, q_row[row, at]],
+                state[row, at],
+                gone[row, at],
+                kids[row, at],
+                draft.tokens,
+                going,
             )
-        law, c = target.p(at), state[row, at, 0]
+        closing, c = target.p(at), state[row, at, 0]
         if self.some(c > 0):
-            law = self.put(law, _rest(law, draft.q[row, q_row[row, at]] * SCALE, c), c > 0)
+            rest = _rest(closing, draft.q[row, q_row[row, at]] * SCALE, c)
+            closing = self.put(closing, rest, c > 0)
         if self.some(broken):
-            law = torch.where(broken[:, None], torch.nan, law)
+            closing = torch.where(broken[:, None], torch.nan, closing)
         of = row if tree.R > 1 else torch.zeros_like(row)
-        return Verdict(tree.trail[of, at], tree.depth[of, at], torch.empty(0), law)
+        return Verdict(tree.trail[of, at], tree.depth[of, at], torch.empty(0), closing)
 
-    def _reject(self, p: Tensor, q: Tensor, state: Tensor, gone: Tensor, kids: Tensor, words: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
-        """A node's numbers ``[B,4]`` and count of deleted children ``[B]`` after its next child is deleted, in the rows ``going``:
-        its laws ``p, q [B,V]``, its children ``kids [B,K+1]``, the draft's tokens ``words [B,n]``."""
+    def _reject(
+        self,
+        p: Tensor,
+        q: Tensor,
+        state: Tensor,
+        gone: Tensor,
+        kids: Tensor,
+        words: Tensor,
+        going: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """A node's numbers ``[B,4]`` and count of deleted children ``[B]`` after its next child is
+        deleted, in the rows ``going``: its distributions ``p, q [B,V]``, its children
+        ``kids [B,K+1]``, the draft's tokens ``words [B,n]``."""
         c, m, s, w = state.unbind(1)
         q = q * SCALE
         further = torch.where(w > 0, c + m / (w * s), c)
         mass = _rest(p, q, further).sum(1).double()
-        moved = going & (w > 0) & (mass > 0)  # no mass left: the laws in force stay
+        moved = going & (w > 0) & (mass > 0)  # no mass is left: what is in force stays
         z = w / m * mass
         whole = z + (1 - w)
         w = torch.where(going, torch.where(whole > 0, z / whole, 1), w)
@@ -116,8 +148,9 @@ class Traversal(Rule):
         return torch.stack((c, m, s, w), 1), gone
 
 
-class Laws:
-    """The target's laws at the nodes of a tree: all of them at once, or (``lazy``, a batch of one) each when it is first asked for."""
+class _Target:
+    """The target's distributions at the nodes of a tree: all of them at once, or (``lazy``, a batch
+    of one) each when it is first asked for."""
 
     def __init__(self, scores: Scores, tree: Tree, lazy: bool) -> None:
         self.scores = scores

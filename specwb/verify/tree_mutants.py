@@ -1,4 +1,5 @@
-"""Wrong verifiers of whole blocks and trees: each published or shipped, or one slip away from a right one, and each refuted by enumeration."""
+"""Wrong verifiers of whole blocks and trees: each published or shipped, or one slip away from a
+right one, and each refuted by enumeration."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
 
 @dataclass(frozen=True)
 class TreeMutant:
-    """A wrong verifier: the outcomes of its rounds, ``(law, target, draft, parents)``, the law and a tree to use it with, and what is wrong."""
+    """A wrong verifier: the outcomes of its rounds, ``(law, target, draft, parents)``, the law and
+    a tree to use it with, and what is wrong."""
 
     name: str
     outcomes: Outcomes
@@ -50,11 +52,13 @@ class TreeMutant:
 
 
 def uncapped_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
-    """Wrong: block verification that keeps a whole block with ``min(1, prod p/q)`` and not with the capped weight ``w_L``.
+    """Wrong: block verification that keeps a whole block with ``min(1, prod p/q)`` and not with the
+    capped weight ``w_L``.
 
-    "Hierarchical speculative decoding" as published is this: its longer blocks are the probability it adds to drafts that begin badly and
-    end well. Source: 2601.05724 and its repository; run at its commit b8575e2,
-    ``_speculative_sampling`` was reported to do the same (theory/08_what_breaks.md, theorem 8.9).
+    "Hierarchical speculative decoding" as published is this: its longer blocks are the probability
+    it adds to drafts that begin badly and end well. Source: 2601.05724 and its repository; run at
+    its commit b8575e2, ``_speculative_sampling`` was reported to do the same
+    (theory/08_what_breaks.md, theorem 8.9).
     """
     tests = block_tests(target, draft, parents, paths)
     path, _, closing = tests[0]
@@ -63,7 +67,8 @@ def uncapped_tests(target: Model, draft: Model, parents: Sequence[int], paths: S
 
 
 def other_ties_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
-    """Wrong: greedy multi-path block verification that selects the largest path with ties in p/q broken the other way than in ``q_skew``."""
+    """Wrong: greedy multi-path block verification that selects the largest path with ties in p/q
+    broken the other way than in ``q_skew``."""
     if not is_paths(parents):
         raise ValueError(f"this is for paths that part at the root, got the tree {tuple(parents)}")
     k = list(parents).count(0)
@@ -75,10 +80,12 @@ def other_ties_tests(target: Model, draft: Model, parents: Sequence[int], paths:
 
 
 def shared_lists(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
-    """Wrong: traversal verification of a tree in which all nodes of a depth have the same drawn children.
+    """Wrong: traversal verification of a tree in which all nodes of a depth have the same drawn
+    children.
 
-    What one sibling's children are then says what the next one's are: by the time it is visited they are not draws from q any more. The draft's
-    laws depend on the depth only here, as those of heads that see no path do.
+    What one sibling's children are then says what the next one's are: by the time it is visited
+    they are not draws from q any more. The draft's laws depend on the depth only here, as those of
+    heads that see no path do.
     """
 
     def flat(prefix: Tokens) -> Sequence[Fraction]:
@@ -100,20 +107,24 @@ def shared_lists(law: str, target: Model, draft: Model, parents: Sequence[int]) 
 
 
 def _one_pass(draft: Model) -> Model:
-    """A draft that says all places at once: the law of a place does not know what stands before it in the block."""
+    """A draft that says all places at once: the law of a place does not know what stands before it
+    in the block."""
     return lambda prefix: draft((0,) * len(prefix))
 
 
 def _score(draft: Model, path: Tokens) -> Fraction:
-    """What a search ranks paths by, half of it the one-pass laws and half a causal proxy, as a product: ``prod_i q_i(x_i) r(x_i | x_<i)``."""
+    """What a search ranks paths by, half of it the one-pass laws and half a causal proxy, as a
+    product: ``prod_i q_i(x_i) r(x_i | x_<i)``."""
     q = _one_pass(draft)
     return math.prod((q(path[:i])[x] * draft(path[:i])[x] for i, x in enumerate(path)), start=_1)
 
 
 def searched_ratio(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
-    """Wrong, LOSSY: a path searched in the lattice of a one-pass draft is tested with ``min(1, p/q_i)``, as if it had been drawn from the q_i.
+    """Wrong, LOSSY: a path searched in the lattice of a one-pass draft is tested with
+    ``min(1, p/q_i)``, as if it had been drawn from the q_i.
 
-    The path is a function of the text, so its law is a point mass. Source: 2510.02358 (DiffuSpec), which calls it unbiased.
+    The path is a function of the text, so its law is a point mass. Source: 2510.02358 (DiffuSpec),
+    which calls it unbiased.
     """
     if not is_chain(parents):
         raise ValueError(f"this is for a chain, got the tree {tuple(parents)}")
@@ -124,7 +135,8 @@ def searched_ratio(law: str, target: Model, draft: Model, parents: Sequence[int]
 
 
 def sorted_paths(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
-    """Wrong, LOSSY: sequences drawn from a one-pass draft are sorted by a score before recursive rejection takes them for independent draws."""
+    """Wrong, LOSSY: sequences drawn from a one-pass draft are sorted by a score before recursive
+    rejection takes them for independent draws."""
     if not is_paths(parents):
         raise ValueError(f"this is for paths that part at the root, got the tree {tuple(parents)}")
     q, k = _one_pass(draft), list(parents).count(0)
@@ -135,9 +147,11 @@ def sorted_paths(law: str, target: Model, draft: Model, parents: Sequence[int]) 
 
 
 def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
-    """Wrong: a token x that was drawn is left out, with all below it, where ``out(p(x), q(x))``; what is left is tested as what was drawn.
+    """Wrong: a token x that was drawn is left out, with all below it, where ``out(p(x), q(x))``;
+    what is left is tested as what was drawn.
 
-    It is gone because of what it is, so what is left has another law than q. To leave out what comes *after* x is right (theorem 12.2).
+    It is gone because of what it is, so what is left has another law than q. To leave out what
+    comes *after* x is right (theorem 12.2).
     """
 
     def outcomes(law: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
@@ -153,11 +167,13 @@ def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
 
 
 def at_once(law: str, target: Model, draft: Model, parents: Sequence[int], plain: bool = True) -> Iterator[Outcome]:
-    """Wrong, LOSSY: every node is tested by itself with ``min(1, p/q)``, and of the paths that pass from the root on the longest stays, of equals the
-    first; the closing token is drawn from ``norm((p - q)+)`` where the path ends, and from p itself where nothing passed.
+    """Wrong, LOSSY: every node is tested by itself with ``min(1, p/q)``, and of the paths that pass
+    from the root on the longest stays, of equals the first; the closing token is drawn from
+    ``norm((p - q)+)`` where the path ends, and from p itself where nothing passed.
 
-    Which sibling stays depends on what came below it, and p is not updated after a sibling failed. Source: the code of improved MCSD (2409.10644),
-    transcribed, with one root. Args: plain: False has the residual at the root too, which is then right for a chain.
+    Which sibling stays depends on what came below it, and p is not updated after a sibling failed.
+    Source: the code of improved MCSD (2409.10644), transcribed, with one root. Args: plain: False
+    has the residual at the root too, which is then right for a chain.
     """
     for paths, chance in trees(LAWS[law], draft, parents):
         passes = [_1 if not path else min(_1, target(path[:-1])[path[-1]] / draft(path[:-1])[path[-1]]) if path is not None else _0 for path in paths]
@@ -188,11 +204,14 @@ TREE_MUTANTS: tuple[TreeMutant, ...] = (
 
 
 def cumulative_products_law(target: Model, draft: Model) -> dict[Tokens, float]:
-    """Wrong: a block of two tokens is kept up to the last i with ``prod_{j<=i} u_j < prod_{j<=i} min(1, p_j/q_j)``, and closed with ``(p - q)+``.
+    """Wrong: a block of two tokens is kept up to the last i with
+    ``prod_{j<=i} u_j < prod_{j<=i} min(1, p_j/q_j)``, and closed with ``(p - q)+``.
 
-    The law of three tokens, in floats, since logarithms come in: with a and b the two products, ``P(u_1 u_2 < b) = b (1 - log b)`` and
-    ``P(u_1 < a, u_1 u_2 >= b) = a - b - b log(a/b)``. Differs from block verification in all of it: the products of uniforms are not
-    uniform, the closing law does not know w. Source: vllm-ascend's ``rejection_random_sample_block_verify_pytorch``.
+    The law of three tokens, in floats, since logarithms come in: with a and b the two products,
+    ``P(u_1 u_2 < b) = b (1 - log b)`` and ``P(u_1 < a, u_1 u_2 >= b) = a - b - b log(a/b)``.
+    Differs from block verification in all of it: the products of uniforms are not uniform, the
+    closing law does not know w. Source: vllm-ascend's
+    ``rejection_random_sample_block_verify_pytorch``.
     """
     law: dict[Tokens, float] = {}
 

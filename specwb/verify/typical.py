@@ -10,15 +10,23 @@ from specwb.verify.rule import NodeRule
 
 
 class Typical(NodeRule):
-    """Go on under the most probable child with ``p(x) > min(epsilon, delta e^(-H(p)))``, H the entropy of p in nats; if there is none, close with
-    a draw from p. LOSSY: the output has not the law p. Takes candidates of any law and does not look at q.
+    """Go on below the most probable child with ``p(x) > min(epsilon, delta e^(-H(p)))``, H the
+    entropy of p in nats; if there is none, close with a draw from p. LOSSY: the output is not
+    distributed as p says.
 
-    Source: Cai et al., Medusa (2401.10774), whose code has ``posterior_threshold = 0.09`` (epsilon) and ``posterior_alpha = 0.3`` (delta, the
-    square root of epsilon). Differs from it in: Medusa takes the longest of all paths whose tokens pass and breaks ties by likelihood, here each
-    node decides for itself; Medusa closes with the argmax of p, here the closing token is drawn; Medusa has 1e-5 inside the logarithm of H.
+    It takes candidates of any sampling scheme and does not look at q.
 
+    Args:
+        epsilon: a probability that is always enough.
+        delta: the factor of ``e^(-H(p))``.
     Raises:
         ValueError: epsilon outside (0, 1] or delta not above 0.
+
+    Source: Cai et al., Medusa (2401.10774), whose code has ``posterior_threshold = 0.09`` (epsilon)
+    and ``posterior_alpha = 0.3`` (delta, the square root of epsilon). Differs from it in: Medusa
+    takes the longest of all paths whose tokens pass and breaks ties by likelihood, here each node
+    decides for itself; Medusa closes with the argmax of p, here the closing token is drawn; Medusa
+    has 1e-5 inside the logarithm of H.
     """
 
     name = "typical"
@@ -28,15 +36,21 @@ class Typical(NodeRule):
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:
         if not 0 < epsilon <= 1:
-            raise ValueError(f"epsilon, a probability that is always enough, must be in (0, 1], got {epsilon}")
+            raise ValueError(
+                f"epsilon, a probability that is always enough, must be in (0, 1], got {epsilon}"
+            )
         if not 0 < delta < float("inf"):
-            raise ValueError(f"delta, the factor of exp(-entropy), must be above 0 and finite, got {delta}")
+            raise ValueError(
+                f"delta, the factor of exp(-entropy), must be above 0 and finite, got {delta}"
+            )
         self.epsilon, self.delta = epsilon, delta
 
     def draws(self, children: int) -> int:
         return min(children, 1)  # the walk hands out one; it is not looked at
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         entropy = -torch.xlogy(p, p).sum(1, keepdim=True)
         least = (self.delta * torch.exp(-entropy)).clamp_max(self.epsilon)
         px = torch.where(ok, p.gather(1, tokens), -1)
