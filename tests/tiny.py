@@ -4,8 +4,8 @@ perturbed copies as drafts.
 
 Two computations of the same numbers (a row alone and in a batch, a tree and its paths) differ in their
 last bits, in which way depends on the processor, and a sampled text turns over where a uniform falls
-between the two: in float32 that is one draw in some ten million, which a suite meets; in ``EXACT`` one
-in some 10^15. So where a test asks for equal texts or decisions of two computations, its models are
+between the two. With V boundaries that differ by 1e-7 each, as in float32, that happens with
+probability V 1e-7 a draw, which a suite meets; in ``EXACT`` with V 1e-16. So where a test asks for equal texts or decisions of two computations, its models are
 ``EXACT``; in float32 a test states its margin.
 """
 
