@@ -8,24 +8,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from specwb.drafters import heads
-from specwb.drafters.ar import Autoregressive
-from specwb.drafters.base import Drafter
-from specwb.drafters.diffuspec import diffuspec
-from specwb.drafters.easyspec import easyspec
-from specwb.drafters.kangaroo import kangaroo
-from specwb.drafters.level import LevelDrafter, drawable
-from specwb.drafters.lookahead import Lookahead
-from specwb.drafters.mcsd_ti import mcsd_ti
-from specwb.drafters.pld import PromptLookup
-from specwb.drafters.sps import SCHEDULES, ScheduledChain
+from specwb.drafters import (
+    ar,
+    diffuspec,
+    eagle,
+    eagle2,
+    eagle3,
+    easyspec,
+    falcon,
+    falcon_dynamic,
+    kangaroo,
+    lookahead,
+    mcsd,
+    mcsd_ti,
+    medusa,
+    pld,
+    sps,
+)
+from specwb.drafters.base import Drafter, Entry
 from specwb.flow import Exactness, Law, LawMismatch
 from specwb.graphs import Arena
-from specwb.models.load import draft_model
+from specwb.models.load import draft_model as draft_model
 from specwb.models.target import Target
-from specwb.options import MethodError, parse_value, shape, spell, whole
+from specwb.options import REQUIRED, MethodError, parse_value, spell
 from specwb.probability import Sampling
-from specwb.tree import Limits, Tree
+from specwb.tree import Limits
 from specwb.verify import RULES, Greedy, Rule
 from specwb.verify.rule import ONE_A_NODE
 
@@ -70,40 +77,55 @@ class Method:
         return (rule.cold() or Greedy()) if sampling.greedy else rule
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A registered method: ``build(target, **options) -> Drafter``. ``head``: which trained head of the target's own it uses by default."""
-
-    key: str
-    build: Callable[..., Drafter]
-    paper: str
-    needs: str
-    exactness: Exactness = Exactness.LOSSLESS
-    bibtex: str = ""
-    head: str = ""
-
-    @property
-    def options(self) -> dict[str, inspect.Parameter]:
-        parameters = list(inspect.signature(self.build).parameters.values())
-        return {p.name: p for p in parameters[1:]}
-
-
-METHODS: dict[str, Entry] = {}
+# in the order in which they are listed
+METHODS: dict[str, Entry] = {
+    module.ENTRY.key: module.ENTRY
+    for module in (
+        ar,
+        sps,
+        mcsd,
+        pld,
+        lookahead,
+        medusa,
+        eagle,
+        eagle2,
+        eagle3,
+        falcon,
+        falcon_dynamic,
+        diffuspec,
+        kangaroo,
+        mcsd_ti,
+        easyspec,
+    )
+}
 
 
 def register(
     key: str,
     drafter: Callable[..., Drafter],
     *,
+    options: type | None = None,
     paper: str = "",
     needs: str = "nothing",
     exactness: Exactness = Exactness.LOSSLESS,
     bibtex: str = "",
     head: str = "",
 ) -> None:
-    """Make a drafter a method: decoded by key, compared, and run through the protocol tests like every other.
+    """Makes a drafter a method: it is decoded by its key, compared, and run through the protocol
+    tests like every other.
 
-    ``drafter`` is a :class:`Drafter` subclass (its constructor's keywords are the options) or ``build(target, **options) -> Drafter``.
+    Args:
+        key: its name in specs.
+        drafter: a :class:`Drafter` subclass, whose constructor's keywords are the options, or a
+            function ``build(target, **options) -> Drafter``.
+        options: a frozen dataclass of the options, which are then described and checked as
+            :class:`specwb.options.Option` says; ``drafter`` is then a function
+            ``build(target, options) -> Drafter``.
+        paper: its source.
+        needs: what it needs beside the target.
+        exactness: whether it keeps the target's distribution.
+        bibtex: its citation.
+        head: which trained head of the target's own it uses where none is named.
 
     Raises:
         MethodError: the key is taken or cannot be written on a command line.
@@ -111,14 +133,16 @@ def register(
     if not key.isidentifier():
         raise MethodError(f"method key {key!r} must be a plain name (letters, digits, _)")
     if isinstance(drafter, Drafter) or not callable(drafter):
-        raise MethodError(f"register the drafter's class or a function that builds it, not {drafter!r}")
+        wants = "register the drafter's class or a function that builds it"
+        raise MethodError(f"{wants}, not {drafter!r}")
     if key in METHODS:
-        raise MethodError(f"method {key!r} is registered already; specwb.unregister({key!r}) first to replace it")
+        way_out = f"specwb.unregister({key!r}) first to replace it"
+        raise MethodError(f"method {key!r} is registered already; {way_out}")
     build: Callable[..., Drafter] = drafter
     if isinstance(drafter, type) and issubclass(drafter, Drafter):
         build = _constructor(drafter)
         exactness = Exactness.LOSSY if drafter.exactness is Exactness.LOSSY else exactness
-    METHODS[key] = Entry(key, build, paper, needs, exactness, bibtex, head)
+    METHODS[key] = Entry(key, build, options, paper, needs, exactness, bibtex, head)
 
 
 def _constructor(drafter: type[Drafter]) -> Callable[..., Drafter]:
@@ -127,46 +151,70 @@ def _constructor(drafter: type[Drafter]) -> Callable[..., Drafter]:
     def build(target: Target, **options) -> Drafter:
         return drafter(**options)
 
-    own = [] if drafter.__init__ is object.__init__ else list(inspect.signature(drafter).parameters.values())
+    build.__doc__ = drafter.__doc__
+    bare = drafter.__init__ is object.__init__
+    parameters = [] if bare else list(inspect.signature(drafter).parameters.values())
     first = inspect.Parameter("target", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     build.__signature__ = inspect.Signature([first, *keywords])  # type: ignore[attr-defined]
     return build
 
 
 def unregister(key: str) -> None:
-    """Take a method out of the registry."""
+    """Takes a method out of the registry."""
     METHODS.pop(key, None)
 
 
-def method(spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = None, **options) -> Method:
-    """Build a method: ``method("mcsd:tree=4-2-2,draw=with", target)`` or ``method("mcsd", target, tree=(4, 2, 2))``.
+def method(
+    spec: str, target: Target, *, rule: str | Rule | type[Rule] | None = None, **options
+) -> Method:
+    """Builds a method: ``method("mcsd:tree=4-2-2,draw=with", target)`` or
+    ``method("mcsd", target, tree=(4, 2, 2))``.
 
     Args:
-        rule: a verification rule, its key, class or instance; default the usual one for how the drafter's candidates are drawn.
+        spec: the method's key, with or without options.
+        target: the model whose distribution is kept.
+        rule: a verification rule, its key, class or instance; default the usual one for how the
+            drafter's candidates are drawn.
+        options: those that are not in ``spec``.
+
     Raises:
-        MethodError: unknown method, rule or option. LawMismatch: rule and drafter do not fit. LoadError: target and draft do not fit.
+        MethodError: unknown method, rule or option, or options that cannot be used.
+        LawMismatch: rule and drafter do not fit.
+        LoadError: target and draft do not fit.
     """
     entry, chosen, options = read_spec(spec, rule, options)
-    key, _, text = spec.partition(":")
-    known = entry.options
-    drafter = entry.build(target, **options)
+    drafter = entry.drafter(target, options)
     if not isinstance(getattr(drafter, "limits", None), Limits):
+        what = "set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))"
         raise MethodError(
-            f"{key}: its drafter has no tree; set `tree`, the largest it proposes, to a specwb.Tree"
-            " (such as Tree.chain(3)), or `limits` where its trees differ"
+            f"{entry.key}: its drafter has no tree; {what}, or `limits` where its trees differ"
         )
-    lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, chosen.exactness if chosen else Exactness.LOSSLESS)
-    # a draft or head given as a model is not part of the spelling; one named in the text is
-    named = {
-        n: v
-        for n, v in {**options, "rule": chosen and chosen.name}.items()
-        if v is not None and v != _default(known.get(n)) and not (n in ("draft", "head") and n not in text)
+    rules = () if chosen is None else (chosen.exactness,)
+    lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, *rules)
+    exactness = Exactness.LOSSY if lossy else Exactness.LOSSLESS
+    built = Method(_spelled(entry, spec, options, chosen), drafter, chosen, exactness)
+    built.rule_for(Sampling(1.0))
+    return built
+
+
+def _spelled(entry: Entry, spec: str, options: dict[str, Any], rule: Rule | None) -> str:
+    """The full spec of a method: its key and all options that are not the defaults.
+
+    A draft or head that is given as a model has no spelling; one that is named in ``spec`` has.
+    """
+    text = spec.partition(":")[2]
+    changed = {
+        name: value
+        for name, value in options.items()
+        if value is not None
+        and value != entry.options[name].default
+        and not (name in ("draft", "head") and name not in text)
     }
-    written = ",".join(f"{name}={spell(value)}" for name, value in named.items())
-    made = Method(f"{key}:{written}" if written else key, drafter, chosen, Exactness.LOSSY if lossy else Exactness.LOSSLESS)
-    made.rule_for(Sampling(1.0))
-    return made
+    if rule is not None:
+        changed["rule"] = rule.name
+    written = ",".join(f"{name}={spell(value)}" for name, value in changed.items())
+    return f"{entry.key}:{written}" if written else entry.key
 
 
 def read_spec(
@@ -174,14 +222,17 @@ def read_spec(
     rule: str | Rule | type[Rule] | None,
     options: dict[str, Any],
 ) -> tuple[Entry, Rule | None, dict[str, Any]]:
-    """The registered method, its rule and its options, as far as they can be read without a target.
+    """The registered method, its rule and its options as given, as far as they can be read without
+    a target.
 
     Raises:
-        MethodError: unknown method, rule or option, one given twice, or one that is missing.
+        MethodError: unknown method, rule or option, one given twice, one that is missing, or a
+            value out of its range.
     """
     options = dict(options)
     if not isinstance(spec, str):
-        raise MethodError(f"a method is named by its key, such as 'sps'; got {spec!r} (a drafter of your own: specwb.register it first)")
+        own = "a drafter of your own: specwb.register it first"
+        raise MethodError(f"a method is named by its key, such as 'sps'; got {spec!r} ({own})")
     key, _, text = spec.partition(":")
     if key not in METHODS:
         raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
@@ -195,16 +246,20 @@ def read_spec(
         if name == "rule":
             rule = value
         else:
-            options[name] = value if name in ("draft", "head") else parse_value(value)
-    options = {name: parse_value(value) if isinstance(value, str) and name not in ("draft", "head") else value for name, value in options.items()}
+            options[name] = value
+    for name, value in options.items():
+        if isinstance(value, str) and name not in ("draft", "head"):
+            options[name] = parse_value(value)
     known = entry.options
     for name in options:
         if name not in known:
-            raise MethodError(f"{key} has no option {name!r}; its options: {', '.join([*known, 'rule'])}")
+            names = ", ".join([*known, "rule"])
+            raise MethodError(f"{key} has no option {name!r}; its options: {names}")
     chosen = _rule(rule)
-    missing = [name for name, p in known.items() if p.default is inspect.Parameter.empty and name not in options]
+    missing = [n for n, option in known.items() if option.default is REQUIRED and n not in options]
     if missing:
         raise MethodError(f"{key}: {', '.join(map(repr, missing))} must be given")
+    entry.check(options)
     return entry, chosen, options
 
 
@@ -226,111 +281,6 @@ def _fits(rule: Rule, law: Law, limits: Limits, independent: bool) -> bool:
     return True
 
 
-def _default(parameter: inspect.Parameter | None) -> object:
-    return None if parameter is None else parameter.default
-
-
-def ar(target: Target) -> Drafter:
-    return Autoregressive()
-
-
-def sps(target: Target, *, draft=None, gamma: int = 4, schedule: str = "constant", confidence: float = 0.0) -> Drafter:
-    """Speculative sampling: a chain of ``gamma`` tokens from a small draft model.
-
-    ``schedule=heuristic`` lets gamma follow the acceptance; drafting stops below a token whose draft probability is under ``confidence``.
-    """
-    if schedule not in SCHEDULES:
-        raise MethodError(f"sps: schedule must be {' or '.join(SCHEDULES)}, got {schedule!r}")
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence < 1:
-        raise MethodError(f"sps: confidence must be in [0, 1), got {confidence!r}")
-    gamma, model = whole("sps: gamma", gamma), draft_model(target, draft)
-    if schedule == "constant" and not confidence:
-        return LevelDrafter(model, Tree.chain(gamma))
-    return ScheduledChain(model, gamma, schedule, confidence, most=max(20, gamma))
-
-
-def mcsd(target: Target, *, draft=None, tree=(4, 2, 2), draw: str = "without") -> Drafter:
-    """Multi-candidate speculative decoding: ``tree`` children a node by level, or a :class:`Tree` in level order.
-
-    Any tree is written as the parents of its nodes 1, 2, ..: ``tree=0.0.1.1.2`` has two nodes below the root, two below node 1 and one below
-    node 2.
-
-    ``draw``: how a node's children come from q: ``without`` or ``with`` replacement, ``top`` (the most probable ones and one draw from the
-    rest), ``coupled`` (independent paths, such as tree=4-1-1, whose noise the verification shares), or ``greedy`` (the most probable ones,
-    whatever the temperature).
-    """
-    tree = drawable("mcsd", shape("mcsd", tree), draw, target.vocabulary)
-    return LevelDrafter(draft_model(target, draft), tree, draw)
-
-
-def pld(target: Target, *, gamma: int = 10, ngram: int = 3) -> Drafter:
-    """Prompt lookup: up to ``gamma`` tokens that followed the last ``ngram`` (or fewer) tokens earlier in the text."""
-    return PromptLookup(whole("pld: gamma", gamma), whole("pld: ngram", ngram))
-
-
-def lookahead(target: Target, *, window: int = 7, level: int = 5, guesses: int = 7, prompt: bool = False) -> Drafter:
-    """Lookahead decoding: n-grams of ``level`` tokens from ``window`` columns, at most ``guesses`` verified a round.
-
-    ``prompt``: the pool also takes the n-grams of the prompt and of the text written so far.
-    """
-    if not isinstance(prompt, bool):
-        raise MethodError(f"lookahead: prompt must be true or false, got {prompt!r}")
-    sizes = whole("lookahead: window", window), whole("lookahead: level", level, 3), whole("lookahead: guesses", guesses)
-    return Lookahead(*sizes, prompt)
-
-
-_CAI = """@inproceedings{cai2024medusa,
-  title={Medusa: Simple {LLM} Inference Acceleration Framework with Multiple Decoding Heads},
-  author={Cai, Tianle and Li, Yuhong and Geng, Zhengyang and Peng, Hongwu and Lee, Jason D. and Chen, Deming and Dao, Tri},
-  booktitle={ICML}, year={2024}}"""
-_LI1 = """@inproceedings{li2024eagle,
-  title={{EAGLE}: Speculative Sampling Requires Rethinking Feature Uncertainty},
-  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={ICML}, year={2024}}"""
-_LI2 = """@inproceedings{li2024eagle2,
-  title={{EAGLE-2}: Faster Inference of Language Models with Dynamic Draft Trees},
-  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={EMNLP}, year={2024}}"""
-_LI3 = """@article{li2025eagle3,
-  title={{EAGLE-3}: Scaling up Inference Acceleration of Large Language Models via Training-Time Test},
-  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, journal={arXiv:2503.01840}, year={2025}}"""
-_LEVIATHAN = """@inproceedings{leviathan2023fast,
-  title={Fast Inference from Transformers via Speculative Decoding},
-  author={Leviathan, Yaniv and Kalman, Matan and Matias, Yossi}, booktitle={ICML}, year={2023}}"""
-_YANG = """@article{yang2024multi,
-  title={Multi-Candidate Speculative Decoding},
-  author={Yang, Sen and Huang, Shujian and Dai, Xinyu and Chen, Jiajun}, journal={arXiv:2401.06706}, year={2024}}"""
-_SAXENA = """@misc{saxena2023prompt,
-  title={Prompt Lookup Decoding}, author={Saxena, Apoorv}, year={2023}, url={https://github.com/apoorvumang/prompt-lookup-decoding}}"""
-_FU = """@inproceedings{fu2024break,
-  title={Break the Sequential Dependency of {LLM} Inference Using Lookahead Decoding},
-  author={Fu, Yichao and Bailis, Peter and Stoica, Ion and Zhang, Hao}, booktitle={ICML}, year={2024}}"""
-_GAO = """@inproceedings{gao2025falcon,
-  title={Falcon: Faster and Parallel Inference of Large Language Models through Enhanced Semi-Autoregressive Drafting and Custom-Designed
-    Decoding Tree},
-  author={Gao, Xiangxiang and Xie, Weisheng and Xiang, Yiwei and Ji, Feng}, booktitle={AAAI}, year={2025}}"""
-_LI_DIFFU = """@article{li2025diffuspec,
-  title={{DiffuSpec}: Unlocking Diffusion Language Models for Speculative Decoding},
-  author={Li, Guanghao and Fu, Zhihui and Fang, Min and Zhao, Qibin and Tang, Ming and Yuan, Chun and Wang, Jun},
-  journal={arXiv:2510.02358}, year={2025}}"""
-_LIU = """@inproceedings{liu2024kangaroo,
-  title={Kangaroo: Lossless Self-Speculative Decoding for Accelerating {LLM}s via Double Early Exiting},
-  author={Liu, Fangcheng and Tang, Yehui and Liu, Zhenhua and Ni, Yunsheng and Tang, Duyu and Han, Kai and Wang, Yunhe},
-  booktitle={NeurIPS}, year={2024}}"""
-_LU = """@inproceedings{lu2024improving,
-  title={Improving Multi-candidate Speculative Decoding},
-  author={Lu, Xiaofan and Zeng, Yixiao and Ma, Feiyang and Yu, Zixu and Levorato, Marco},
-  booktitle={NeurIPS Efficient Natural Language and Speech Processing Workshop}, year={2024}}"""
-
-_WU = """@inproceedings{wu2025easyspec,
-  title={{EasySpec}: Layer-Parallel Speculative Decoding for Efficient Multi-{GPU} Utilization},
-  author={Wu, Yize and Gao, Ke and Li, Ling and Wu, Yanjun}, booktitle={NeurIPS}, year={2025}}"""
-
-register("ar", ar, paper="plain decoding, the reference")
-register("sps", sps, paper="Leviathan et al. 2023; Chen et al. 2023", needs="a draft model", bibtex=_LEVIATHAN)
-register("mcsd", mcsd, paper="Yang et al. 2024, arXiv 2401.06706", needs="a draft model", bibtex=_YANG)
-register("pld", pld, paper="Saxena 2023", bibtex=_SAXENA)
-register("lookahead", lookahead, paper="Fu et al. 2024, arXiv 2402.02057", bibtex=_FU)
-
-
 def citation(*keys: str) -> str:
     """BibTeX of the named methods, all that have one by default."""
     chosen = keys or tuple(METHODS)
@@ -338,15 +288,3 @@ def citation(*keys: str) -> str:
         if key not in METHODS:
             raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
     return "\n".join(METHODS[k].bibtex for k in chosen if METHODS[k].bibtex)
-
-
-register("medusa", heads.medusa, paper="Cai et al. 2024, arXiv 2401.10774", needs="trained heads", bibtex=_CAI, head="medusa")
-register("eagle", heads.eagle, paper="Li et al. 2024, arXiv 2401.15077", needs="a trained head", bibtex=_LI1, head="eagle")
-register("eagle2", heads.eagle2, paper="Li et al. 2024, arXiv 2406.16858", needs="a trained head", bibtex=_LI2, head="eagle")
-register("eagle3", heads.eagle3, paper="Li et al. 2025, arXiv 2503.01840", needs="a trained head", bibtex=_LI3, head="eagle3")
-register("falcon", heads.falcon, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", bibtex=_GAO, head="falcon")
-register("falcon_dynamic", heads.falcon_dynamic, paper="Gao et al. 2024, arXiv 2412.12639", needs="a trained head", head="falcon")
-register("diffuspec", diffuspec, paper="Li et al. 2025, arXiv 2510.02358", needs="a diffusion model", bibtex=_LI_DIFFU, head="diffusion")
-register("kangaroo", kangaroo, paper="Liu et al. 2024, arXiv 2404.18911", needs="a trained adapter", bibtex=_LIU, head="kangaroo")
-register("mcsd_ti", mcsd_ti, paper="Lu et al. 2024, arXiv 2409.10644", needs="a draft model and a decision model", bibtex=_LU, head="decision")
-register("easyspec", easyspec, paper="Wu et al. 2025, arXiv 2502.02493", needs="a deep draft model", bibtex=_WU, head="deep")

@@ -1,12 +1,13 @@
-"""Tiny random models that behave like models: larger initialisation (the default is near uniform and
-accepts nothing), random norms and biases (the default ones and zeros hide whatever forgets them), and
-perturbed copies as drafts.
+"""Tiny random models that behave like models: larger initialisation (the default is near uniform
+and accepts nothing), random norms and biases (the default ones and zeros hide whatever forgets
+them), and perturbed copies as drafts.
 
-Two computations of the same numbers (a row alone and in a batch, a tree and its paths) differ in their
-last bits, in which way depends on the processor, and a sampled text turns over where a uniform falls
-between the two. With V boundaries that differ by 1e-7 each, as in float32, that happens with
-probability V 1e-7 a draw, which a suite meets; in ``EXACT`` with V 1e-16. So where a test asks for equal texts or decisions of two computations, its models are
-``EXACT``; in float32 a test states its margin.
+Two computations of the same numbers (a row alone and in a batch, a tree and its paths) differ in
+their last bits, in which way depends on the processor, and a sampled text turns over where a
+uniform falls between the two. With V boundaries that differ by 1e-7 each, as in float32, that
+happens with probability V 1e-7 a draw, which a suite meets; in ``EXACT`` with V 1e-16. So where a
+test asks for equal texts or decisions of two computations, its models are ``EXACT``; in float32 a
+test states its margin.
 """
 
 from __future__ import annotations
@@ -56,21 +57,22 @@ FAMILIES: dict[str, tuple[type, type, dict]] = {
     "mistral": (MistralConfig, MistralForCausalLM, {"head_dim": 8, "sliding_window": None}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
-    # every feature the backbone knows: grouped keys, biases of all four projections, norms of q and k,
-    # heads wider than the hidden size has room for
+    # every feature the backbone knows: grouped keys, biases of all four projections, norms of q and
+    # k, heads wider than the hidden size has room for
     "everything": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16, "attention_bias": True}),
 }
 VOCABULARY = 64
 EXACT = torch.float64
-# seeds whose greedy texts wander (most random models soon repeat one token, and then any draft is right)
+# seeds whose greedy texts wander (most random models soon repeat one token, and then any draft is
+# right)
 SEEDS = {"llama": 2, "mistral": 1, "qwen2": 3, "qwen3": 3, "everything": 11}
 # rows of different lengths, a one-token prompt among them
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10, 11, 12, 13]]
 
 
 def build(kind: str, *, seed: int = 0, spread: float = 0.2, dtype: torch.dtype = torch.float32, **changes) -> nn.Module:
-    """A new random Hugging Face model; ``changes`` go to its config. Its weights are float32 numbers,
-    whatever ``dtype`` it computes in."""
+    """A new random Hugging Face model; ``changes`` go to its config. Its weights are float32
+    numbers, whatever ``dtype`` it computes in."""
     config_class, model_class, extra = FAMILIES[kind]
     settings = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -147,16 +149,18 @@ def trained(
     temperature: float = 0.25, draft: specwb.Target | None = None,
 ) -> Any:  # fmt: skip
     """A head that was trained for a moment on the target's own texts, those after ``PROMPTS`` among
-    them: right often, not always, which an untrained head never is. It is trained in float32, whatever
-    the processor is fast at, and computes in the target's number type.
+    them: right often, not always, which an untrained head never is. It is trained in float32,
+    whatever the processor is fast at, and computes in the target's number type.
 
     What is made is kept in ``build/tiny``, under a hash of all that it is made of: the sources of
     models, of training and of this file, the versions, the target and the texts.
 
     Args:
         kind: a recipe's name, with its numbers behind it.
-        vocabulary: how many of the target's tokens an EAGLE-3 head knows, those most frequent in texts.
-        temperature: of the target's distribution that is learnt; random targets are near uniform at 1.
+        vocabulary: how many of the target's tokens an EAGLE-3 head knows, those most frequent in
+            texts.
+        temperature: of the target's distribution that is learnt; random targets are near uniform at
+            1.
         draft: of a decision model.
     """
     with torch.random.fork_rng(devices=[]), patch("specwb.training.heads.autocast", _in_float32):
@@ -189,8 +193,8 @@ def _untrained(kind: str, target: specwb.Target, ids: Tensor, vocabulary: int) -
     own: dict[str, Any] = {"unroll": 2, "regression": 0.0}
     hidden, rate = target.backbone.config.hidden_size, 1e-2
     if kind == "diffusion":
-        # from an almost right model of text, as the shipped one starts from the draft; what it learns is
-        # to fill in masks
+        # from an almost right model of text, as the shipped one starts from the draft; what it
+        # learns is to fill in masks
         made: Any = DiffusionModel(perturbed(target.model, 0.01), mask_id=MASK)
         target, rate, own = with_mask(target), 3e-3, DIFFUSION
     elif kind == "medusa":
@@ -262,7 +266,8 @@ def _kept_under(what: list) -> Path:
 
 
 def _found(made: nn.Module, place: Path) -> bool:
-    """Whether the trained weights lay there and are in ``made`` now; what is damaged is made again."""
+    """Whether the trained weights lay there and are in ``made`` now; what is damaged is made
+    again."""
     try:
         made.load_state_dict(torch.load(place, weights_only=True))
     except FileNotFoundError:
@@ -322,7 +327,8 @@ def forward(model: nn.Module, tokens: Sequence[int]) -> Tensor:
 
 
 def states(target: specwb.Target, tokens: Tensor, numbers: Sequence[int]) -> Tensor:
-    """``[B,m,len(numbers) * H]`` hidden states of texts ``[B,m]`` from the library's own forward; 0 the embedding, -1 after the final norm."""
+    """``[B,m,len(numbers) * H]`` hidden states of texts ``[B,m]`` from the library's own forward; 0
+    the embedding, -1 after the final norm."""
     inner, kept = target.model.model, {}
     hooks = [layer.register_forward_hook(lambda module, args, out, i=i: kept.update({i: out})) for i, layer in enumerate(inner.layers, 1)]
     with torch.no_grad():
@@ -344,8 +350,9 @@ def recomputed(backbone: Backbone, tokens: Tensor) -> Tensor:
 
 
 def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tensor, ends: Tensor | None = None) -> Tensor:
-    """``[layers, m - 1, 2 * kv_heads, head_dim]``: keys and values of the pairs of a text ``[m]``, from nothing; pair i is token i + 1 with the
-    target's state of token i. ``ends [m - 1]``: how far each pair of a block head sees."""
+    """``[layers, m - 1, 2 * kv_heads, head_dim]``: keys and values of the pairs of a text ``[m]``,
+    from nothing; pair i is token i + 1 with the target's state of token i. ``ends [m - 1]``: how
+    far each pair of a block head sees."""
     m = len(tokens) - 1
     positions = torch.arange(m)[None]
     store = drafter.stack.cache(1, max(m, 1))
@@ -366,7 +373,8 @@ def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tenso
 
 
 def recomputed_adapter(drafter: KangarooDrafter, target: specwb.Target, tokens: Tensor) -> Tensor:
-    """``[layers, m, 2 * kv_heads, head_dim]``: keys and values of an adapter over the states of a text ``[m]``, from nothing."""
+    """``[layers, m, 2 * kv_heads, head_dim]``: keys and values of an adapter over the states of a
+    text ``[m]``, from nothing."""
     m = len(tokens)
     store, positions = drafter.stack.cache(1, m), torch.arange(m)[None]
     with torch.inference_mode():

@@ -1,8 +1,11 @@
-"""Plain autoregressive decoding, as a draft of nothing: every round is one target forward and its closing token."""
+"""Plain autoregressive decoding, as a draft of nothing: every step is one target forward, whose
+token is the bonus token."""
 
 from __future__ import annotations
 
-from specwb.drafters.base import Drafter
+from dataclasses import dataclass
+
+from specwb.drafters.base import Drafter, Entry
 from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -10,7 +13,7 @@ from specwb.tree import Tree
 
 
 class Autoregressive(Drafter):
-    """The reference all others are compared with; tau is exactly 1."""
+    """The reference that all others are compared with; its tau is exactly 1."""
 
     captured = True
 
@@ -22,3 +25,16 @@ class Autoregressive(Drafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         return self.candidates(state, state.tokens[:, :0])
+
+
+@dataclass(frozen=True)
+class Options:
+    """It has none."""
+
+
+def ar(target: Target, options: Options) -> Drafter:
+    """Plain decoding, one token a step."""
+    return Autoregressive()
+
+
+ENTRY = Entry("ar", ar, Options, paper="plain decoding, the reference")

@@ -1,15 +1,19 @@
-"""The drafter's side of a round."""
+"""The drafter's side of a decoding step, and how a method is described."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from specwb.flow import Draft, Exactness, Law, Scores, State, Verdict
 from specwb.noise import Noise
+from specwb.options import Option, options_of
 from specwb.probability import Sampling
 from specwb.tree import Limits, Tree
 
@@ -97,3 +101,66 @@ class Drafter:
         tokens = torch.cat([pending, tokens.long()], 1)
         ok = torch.ones_like(tokens, dtype=torch.bool) if valid is None else torch.cat([torch.ones_like(pending, dtype=torch.bool), valid], 1)
         return Draft(tree, tokens, ok, Law.POINT)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as it is registered: its options, what builds its drafter, and what is true of it.
+
+    Every method's file ends with its entry; :mod:`specwb.methods` collects them.
+
+    Attributes:
+        key: its name in specs.
+        build: ``build(target, options) -> Drafter``, with an instance of ``settings``; without
+            ``settings`` it is ``build(target, **options)``.
+        settings: the frozen dataclass of its options, see :class:`specwb.options.Option`; None
+            where they are the keywords that ``build`` takes.
+        paper: its source.
+        needs: what it needs beside the target.
+        exactness: whether it keeps the target's distribution.
+        bibtex: its citation.
+        head: which trained head of the target's own it uses where none is named, "" for none.
+    """
+
+    key: str
+    build: Callable[..., Drafter]
+    settings: type | None = None
+    paper: str = ""
+    needs: str = "nothing"
+    exactness: Exactness = Exactness.LOSSLESS
+    bibtex: str = ""
+    head: str = ""
+
+    @cached_property
+    def options(self) -> dict[str, Option]:
+        return options_of(self.build, self.settings)
+
+    @property
+    def about(self) -> str:
+        """What the method is: the docstring of what builds it."""
+        return inspect.getdoc(self.build) or ""
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of all options, defaults where none are given; without ``settings`` the given
+        values as they are.
+
+        Raises:
+            MethodError: a value is not what its option expects.
+        """
+        if self.settings is None:
+            return dict(values)
+        return {
+            name: option.check(self.key, values.get(name, option.default))
+            for name, option in self.options.items()
+        }
+
+    def drafter(self, target: Target, values: Mapping[str, Any]) -> Drafter:
+        """The drafter that these options describe.
+
+        Raises:
+            MethodError: options that do not go together or do not fit the target.
+        """
+        checked = self.check(values)
+        if self.settings is None:
+            return self.build(target, **checked)
+        return self.build(target, self.settings(**checked))

@@ -2,90 +2,161 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from specwb.drafters.base import Drafter
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
 from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
-from specwb.options import MethodError, spell, whole
+from specwb.options import MethodError, Option, spell
 from specwb.proxy import CacheProxy, KenLM, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.tree import MOST
 
 
-def diffuspec(
-    target: Target, *, head=None, k: int = 0, k_min: int = 4, k_max: int = 8, delta: float = 2, rho: float = 0.5, share: float = 0.8,
-    steps: int = 1, top: int = 15, mass: float = 0.8, beams: int = 3, lam: float = 0.5, ngram: str = "both", order: int = 0,
-    smoothing: str = "backoff", draw: str = "search", paths: int = 1, tree: bool = False, chunk: int = 0, confidence: float = 0.0, refresh: int = 1,
-) -> Drafter:  # fmt: skip
-    """DiffuSpec: all tokens in one forward of a diffusion model, a path through its lattice by beam search, an adaptive draft length.
+@dataclass(frozen=True)
+class Options:
+    head: Annotated[
+        Any,
+        Option("the diffusion model; default the target's own", kind="a folder, hub id or model"),
+    ] = None
+    k: Annotated[
+        int, Option("so many draft tokens in every step; 0: between k_min and k_max", low=0)
+    ] = 0
+    k_min: Annotated[int, Option("the least adaptive length (the paper: 20)", low=1)] = 4
+    k_max: Annotated[int, Option("the largest adaptive length (the paper: 30)", low=1)] = 8
+    delta: Annotated[
+        float,
+        Option(
+            "how much the length grows where enough was accepted (the paper: 10)",
+            within=f"[0, {MOST}]",
+        ),
+    ] = 2
+    rho: Annotated[
+        float, Option("weight of the last step in the averages of the length", within="(0, 1]")
+    ] = 0.5
+    share: Annotated[
+        float,
+        Option("share of what was generated that must be accepted (the paper: 1)", within="[0, 1]"),
+    ] = 0.8
+    steps: Annotated[int, Option("steps of denoising", low=1)] = 1
+    top: Annotated[int, Option("candidates of a place before they are pruned", low=1)] = 15
+    mass: Annotated[
+        float, Option("of these the fewest that hold so much probability stay", within="(0, 1]")
+    ] = 0.8
+    beams: Annotated[int, Option("width of the search", low=1)] = 3
+    lam: Annotated[float, Option("the drafter's weight against the proxy's", within="[0, 1]")] = 0.5
+    ngram: Annotated[
+        str | Path,
+        Option(
+            "the proxy: own, the target's n-grams, counted beforehand (the paper's); online, of "
+            "prompt and output; both, either with weight 1/2; none; or a file: .npz, or KenLM's. "
+            "Where the target has none of its own, own and both are online",
+            kind="both, own, online, none or a file",
+        ),
+    ] = "both"
+    order: Annotated[int, Option("n of the n-grams, less than the file's; 0: its own", low=0)] = 0
+    smoothing: Annotated[str, Option("of counted n-grams", choices=SMOOTHINGS)] = "backoff"
+    draw: Annotated[
+        str,
+        Option("a searched path, or tokens drawn from the model's distributions", choices=DRAWS),
+    ] = "search"
+    paths: Annotated[int, Option("sequences that are drawn, with draw=sample", low=1)] = 1
+    tree: Annotated[bool, Option("all the paths of the search are verified, as one tree")] = False
+    chunk: Annotated[
+        int, Option("so many tokens a forward, up to k or k_max; 0: all in one forward", low=0)
+    ] = 0
+    confidence: Annotated[
+        float,
+        Option("a chunk follows while every token's probability is this or more", within="[0, 1]"),
+    ] = 0.0
+    refresh: Annotated[
+        int, Option("of a model that sees both ways, whole forwards only every so many steps", low=1)
+    ] = 1
 
-    ``head``: a folder or hub id of a diffusion model, default the target's own. Length: ``k`` tokens always; or adaptive between ``k_min`` and
-    ``k_max`` (``delta``, ``rho``, ``share`` of what was generated that must be accepted); or, ``chunk`` tokens a forward, up to ``k`` or ``k_max``
-    while sure of each by ``confidence``. The paper's are k_min=20,k_max=30,delta=10,share=1, with ngram=own. ``steps``: of denoising.
 
-    Search: ``top`` candidates a place pruned to ``mass``, ``beams``, ``lam`` the drafter's weight against the proxy's. ``ngram``: own (the target's,
-    counted beforehand), online (prompt and output), both (either with weight 1/2), none, or a file: .npz, or KenLM's; where the target has none of
-    its own, own and both are online. ``order`` less than the file's, ``smoothing`` backoff or kn. ``tree``: the beam's paths verified as one tree.
+def diffuspec(target: Target, options: Options) -> Drafter:
+    """DiffuSpec: all tokens in one forward of a diffusion model, a path through its lattice by beam
+    search, an adaptive draft length.
 
-    ``draw=sample``: drawn from the model's laws, ``paths`` sequences, instead of searched. ``refresh``: of a model that sees both ways, whole
-    forwards only every so many rounds.
+    The length is ``k`` tokens always; or adaptive between ``k_min`` and ``k_max`` (``delta``,
+    ``rho``, ``share``); or, with ``chunk``, it goes on up to ``k`` or ``k_max`` while the model is
+    sure of each token. The paper's settings are k_min=20,k_max=30,delta=10,share=1,ngram=own.
     """
-    key = "diffuspec"
-    for name, number, least in (("top", top, 1), ("steps", steps, 1), ("beams", beams, 1), ("paths", paths, 1), ("k", k, 0), ("order", order, 0),
-                                ("chunk", chunk, 0), ("refresh", refresh, 1), ("k_min", k_min, 1), ("k_max", k_max, 1)):  # fmt: skip
-        whole(f"{key}: {name}", number, least)
-    for name, value, low, high in (("mass", mass, 0, 1), ("lam", lam, 0, 1), ("rho", rho, 0, 1), ("share", share, 0, 1),
-                                   ("confidence", confidence, 0, 1), ("delta", delta, 0, MOST)):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high or (name in ("mass", "rho") and not value):
-            raise MethodError(f"{key}: {name} must be a number in {'(' if name in ('mass', 'rho') else '['}{low}, {high}], got {value!r}")
-    if k_min > k_max:
-        raise MethodError(f"{key}: k_min={k_min} is more than k_max={k_max}")
-    if draw not in DRAWS:
-        raise MethodError(f"{key}: draw must be {' or '.join(DRAWS)}, got {draw!r}")
-    if not isinstance(tree, bool):
-        raise MethodError(f"{key}: tree must be true or false, got {tree!r}")
-    if paths > 1 and draw != "sample":
-        raise MethodError(f"{key}: paths are sampled ones, with draw=sample; of a search tree=true takes all {beams} of the beam")
-    sampled = draw == "sample" and (tree or chunk or steps > 1)
-    if sampled or (tree and chunk):
-        kind = "draw=sample" if sampled else "tree=true"
-        raise MethodError(f"{key}: {kind} is for one forward with steps=1{' and without tree' if sampled else ''}; leave out chunk, steps or tree")
-    if bool(chunk) != bool(confidence):
-        raise MethodError(
-            f"{key}: chunk and confidence belong together: k=12,chunk=4,confidence=0.5 goes on while every token's probability is at least .5"
-        )
-    model = _diffusion(key, target, head)
-    idle: dict[str, dict[str, Any]] = {  # options that these others leave without effect
-        "draw=sample": {"top": top, "mass": mass, "beams": beams, "lam": lam, "ngram": ngram} if draw == "sample" else {},
-        "k or chunk": {"delta": delta, "rho": rho, "share": share, "k_min": k_min} if k or chunk else {},
-        "k": {"k_max": k_max} if k else {},
-        f"ngram={ngram}": {"order": order, "smoothing": smoothing} if ngram == "none" or str(ngram).endswith((".arpa", ".bin")) else {},
-        "a model whose text only looks back": {"refresh": refresh} if model.causal else {},
-    }
-    usual = {name: p.default for name, p in inspect.signature(diffuspec).parameters.items()}
-    for why, given in idle.items():
-        if changed := [name for name, value in given.items() if value != usual[name]]:
-            raise MethodError(f"{key}: {changed[0]}={spell(given[changed[0]])} has no effect with {why}; leave it out")
-    length = Length(k or k_max, confidence=confidence) if k or chunk else Adaptive(k_min, k_max, delta, rho, share)
-    wide = paths if draw == "sample" else beams if tree else 1
+    key, o = "diffuspec", options
+    _check_together(key, options)
+    model = _diffusion(key, target, options.head)
+    _check_effects(key, options, model.causal)
+    length = Length(o.k or o.k_max, confidence=o.confidence)
+    if not (o.k or o.chunk):
+        length = Adaptive(o.k_min, o.k_max, o.delta, o.rho, o.share)
+    sampled = o.draw == "sample"
+    wide = o.paths if sampled else o.beams if o.tree else 1
     if length.most * wide + 1 > MOST:
-        raise MethodError(f"{key}: {wide} paths of {length.most} tokens have more than the {MOST} nodes a tree may have")
-    proxy = proxy_for(key, target, ngram, order, smoothing)
-    if draw == "sample":  # at T = 0 the argmax row
-        beams, lam = 1, 1.0
+        many = f"{wide} paths of {length.most} tokens have more than the {MOST} nodes"
+        raise MethodError(f"{key}: {many} a tree may have")
+    proxy = proxy_for(key, target, o.ngram, o.order, o.smoothing)
+    # at T = 0 a sampled draft is the argmax row
+    beams, lam = (1, 1.0) if sampled else (o.beams, o.lam)
     if lam == 1:  # nobody is asked
         proxy = proxy_for(key, target, "none", 0, "backoff")
-    ends = {*model.ends, *target.eos}
-    return DiffusionDrafter(model, length, proxy, ends, steps=steps, top=top, mass=mass, beams=beams, lam=lam, draw=draw, paths=paths, whole=tree,
-                            chunk=chunk, refresh=refresh)  # fmt: skip
+    return DiffusionDrafter(
+        model,
+        length,
+        proxy,
+        {*model.ends, *target.eos},
+        steps=o.steps,
+        top=o.top,
+        mass=o.mass,
+        beams=beams,
+        lam=lam,
+        draw=o.draw,
+        paths=o.paths,
+        whole=o.tree,
+        chunk=o.chunk,
+        refresh=o.refresh,
+    )
+
+
+def _check_together(key: str, o: Options) -> None:
+    """Raises MethodError where options do not go together."""
+    if o.k_min > o.k_max:
+        raise MethodError(f"{key}: k_min={o.k_min} is more than k_max={o.k_max}")
+    if o.paths > 1 and o.draw != "sample":
+        instead = f"of a search tree=true takes all {o.beams} of the beam"
+        raise MethodError(f"{key}: paths are sampled ones, with draw=sample; {instead}")
+    sampled = o.draw == "sample" and (o.tree or o.chunk or o.steps > 1)
+    if sampled or (o.tree and o.chunk):
+        kind = "draw=sample" if sampled else "tree=true"
+        how = f"one forward with steps=1{' and without tree' if sampled else ''}"
+        raise MethodError(f"{key}: {kind} is for {how}; leave out chunk, steps or tree")
+    if bool(o.chunk) != bool(o.confidence):
+        example = "k=12,chunk=4,confidence=0.5 goes on while every token's probability is at least"
+        raise MethodError(f"{key}: chunk and confidence belong together: {example} .5")
+
+
+def _check_effects(key: str, o: Options, causal: bool) -> None:
+    """Raises MethodError where an option was changed that others leave without effect."""
+    length = ("delta", "rho", "share", "k_min")
+    files = str(o.ngram).endswith((".arpa", ".bin"))
+    without_effect = [
+        ("draw=sample", o.draw == "sample", ("top", "mass", "beams", "lam", "ngram")),
+        ("k or chunk", o.k or o.chunk, length),
+        ("k", o.k, ("k_max",)),
+        (f"ngram={o.ngram}", o.ngram == "none" or files, ("order", "smoothing")),
+        ("a model whose text only looks back", causal, ("refresh",)),
+    ]
+    for why, holds, names in without_effect:
+        changed = [name for name in names if getattr(o, name) != getattr(Options, name)]
+        if holds and changed:
+            what = f"{changed[0]}={spell(getattr(o, changed[0]))}"
+            raise MethodError(f"{key}: {what} has no effect with {why}; leave it out")
 
 
 def _diffusion(key: str, target: Target, given: Any) -> DiffusionModel:
@@ -96,12 +167,8 @@ def _diffusion(key: str, target: Target, given: Any) -> DiffusionModel:
     return trained_head("diffusion", target, given, load_diffusion, DiffusionModel)
 
 
-def proxy_for(key: str, target: Target, ngram: object, order: int, smoothing: str) -> Callable[[], Proxy]:
+def proxy_for(key: str, target: Target, ngram: str | Path, order: int, smoothing: str) -> Callable[[], Proxy]:
     """What makes a row's proxy: one for all rows, or for every row its own where it reads along."""
-    if not isinstance(ngram, str | Path):
-        raise MethodError(f"{key}: ngram must be both, own, online, none or a file, got {ngram!r}")
-    if smoothing not in SMOOTHINGS:
-        raise MethodError(f"{key}: smoothing must be {' or '.join(SMOOTHINGS)}, got {smoothing!r}")
     if ngram == "none":
         uniform = Uniform(target.vocabulary)
         return lambda: uniform
@@ -138,3 +205,18 @@ def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) 
         return model
 
     return target.loaded(("ngram", order, smoothing), place, make).with_smoothing(smoothing)
+
+
+ENTRY = Entry(
+    "diffuspec",
+    diffuspec,
+    Options,
+    paper="Li et al. 2025, arXiv 2510.02358",
+    needs="a diffusion model",
+    head="diffusion",
+    bibtex="""@article{li2025diffuspec,
+  title={{DiffuSpec}: Unlocking Diffusion Language Models for Speculative Decoding},
+  author={Li, Guanghao and Fu, Zhihui and Fang, Min and Zhao, Qibin and Tang, Ming and Yuan, Chun \
+and Wang, Jun},
+  journal={arXiv:2510.02358}, year={2025}}""",
+)

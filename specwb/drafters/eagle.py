@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from specwb.drafters.level import Levels
+from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.heads import measured_tree, trained_head
+from specwb.drafters.level import DRAWS, Levels, drawable
 from specwb.flow import State
 from specwb.mask import causal_mask, tree_mask
 from specwb.models.backbone import Stack, rms
-from specwb.models.eagle import Eagle3Head, EagleHead
+from specwb.models.eagle import Eagle3Head, EagleHead, load_eagle
 from specwb.models.products import product
 from specwb.models.target import Target
+from specwb.options import NodeCount, Option, TrainedHead
 from specwb.tree import Tree
+
+_PUBLISHED = (
+    "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
+)
+EAGLE_TREE = Tree.paths([tuple(map(int, path)) for path in _PUBLISHED.split()])
+"""The published EAGLE-1's tree of 25 candidates (its ``mc_sim_7b_63``)."""
 
 
 class EagleDrafter(Levels):
@@ -104,3 +116,50 @@ class EagleDrafter(Levels):
     def _run(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, causal: bool = False) -> Tensor:
         attended, x = self.head.enter(self.embed(tokens).to(above.dtype), above)
         return self.stack.run(x, positions, slots, self.cache, extent, mask, causal=causal, attended=attended)[0]
+
+
+@dataclass(frozen=True)
+class Options:
+    head: TrainedHead = None
+    tree: Annotated[
+        Tree | str | None,
+        Option(
+            "the tree that is drafted: published is EAGLE-1's of 25 candidates; default the one "
+            "that the head's accuracies make best",
+            choices=("published",),
+        ),
+    ] = None
+    nodes: NodeCount = 10
+    draw: Annotated[
+        str,
+        Option(
+            "how a node's children come from q, as for mcsd: without is the paper's, greedy "
+            "EAGLE-2's",
+            choices=DRAWS,
+        ),
+    ] = "without"
+
+
+def eagle(target: Target, options: Options) -> Drafter:
+    """EAGLE-1: a static tree; by default the one of ``nodes`` nodes that the head's measured
+    accuracies make best."""
+    head: EagleHead = trained_head("eagle", target, options.head, load_eagle, EagleHead)
+    tree = EAGLE_TREE if isinstance(options.tree, str) else options.tree
+    tree = tree or measured_tree(head.card, options.nodes)
+    words = getattr(head, "draft_vocabulary", target.vocabulary)
+    tree = drawable("eagle", tree, words, options.draw, owner="the head's vocabulary")
+    return EagleDrafter(head, tree, options.draw)
+
+
+ENTRY = Entry(
+    "eagle",
+    eagle,
+    Options,
+    paper="Li et al. 2024, arXiv 2401.15077",
+    needs="a trained head",
+    head="eagle",
+    bibtex="""@inproceedings{li2024eagle,
+  title={{EAGLE}: Speculative Sampling Requires Rethinking Feature Uncertainty},
+  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={ICML}, \
+year={2024}}""",
+)

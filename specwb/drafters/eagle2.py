@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import torch
 
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import Beams, Level, Nodes, best, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
+from specwb.drafters.heads import trained_head
 from specwb.flow import Draft, State
-from specwb.models.eagle import EagleHead
+from specwb.models.eagle import EagleHead, load_eagle
+from specwb.models.target import Target
 from specwb.noise import Noise
+from specwb.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.tree import Tree
 
 
@@ -74,3 +81,46 @@ def _depth(parents: list[int], node: int) -> int:
     while parents[node] >= 0:
         node, d = parents[node], d + 1
     return d
+
+
+@dataclass(frozen=True)
+class Options:
+    head: TrainedHead = None
+    nodes: NodeCount = 10
+    depth: Annotated[int, Option("levels that are expanded", low=1)] = 4
+    top: Annotated[
+        int, Option("nodes of a level that are expanded, and children that each gets", low=1)
+    ] = 4
+
+
+def eagle2(target: Target, options: Options) -> Drafter:
+    """EAGLE-2: of ``depth`` levels of the ``top`` most probable nodes the best ``nodes`` (root
+    included) are drafted; the same head as eagle."""
+    return dynamic("eagle2", "eagle", target, options)
+
+
+def dynamic(key: str, kind: str, target: Target, options: Options) -> DynamicEagle:
+    """The drafter of the method ``key`` with a head of this kind."""
+    head: EagleHead = trained_head(kind, target, options.head, load_eagle, EagleHead)
+    words = getattr(head, "draft_vocabulary", target.vocabulary)
+    if options.top > words:
+        few = f"{options.top} children a node but the head's vocabulary has {words} tokens"
+        raise MethodError(f"{key}: {few}")
+    try:
+        return DynamicEagle(head, options.nodes, options.depth, options.top)
+    except ValueError as error:
+        raise MethodError(f"{key}: {error}") from error
+
+
+ENTRY = Entry(
+    "eagle2",
+    eagle2,
+    Options,
+    paper="Li et al. 2024, arXiv 2406.16858",
+    needs="a trained head",
+    head="eagle",
+    bibtex="""@inproceedings{li2024eagle2,
+  title={{EAGLE-2}: Faster Inference of Language Models with Dynamic Draft Trees},
+  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={EMNLP}, \
+year={2024}}""",
+)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Any
+
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import Beams, Level, Nodes, best, reranked
 from specwb.drafters.eagle2 import bounds
-from specwb.drafters.level import LevelDrafter, drawable
+from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
 from specwb.models.backbone import Run
@@ -18,7 +21,7 @@ from specwb.models.load import draft_model
 from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 from specwb.noise import Noise
-from specwb.options import MethodError, ranges, shape, whole
+from specwb.options import MethodError, Option, ranges
 from specwb.tree import Tree
 
 
@@ -120,45 +123,104 @@ def deep_draft(target: Target, draft: Target | str | None = None) -> Target:
     return draft_model(target, str(own) if draft is None and own is not None else draft)
 
 
-def easyspec(
-    target: Target, *, draft=None, n: int = 4, gamma: int = 5, width: int = 1, tree=None, draw: str = "without", calibrate: bool = True,
-    groups=None, mlp: str = "sequence", execution: str = "fused",
-) -> Drafter:  # fmt: skip
-    """EasySpec: a chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, from a draft model that runs ``n`` attentions side by side.
+KINDS = {**EXECUTIONS, RankGroups.name: RankGroups}
 
-    ``n=1`` is the draft model as it is. ``groups``: other groups than the paper's, such as 1-3.4-7 (layers from 0 on; those not named stand alone).
-    ``tree`` and ``draw``: a static tree, as for mcsd. ``calibrate=false``: the draft's cache is not made exact again. ``mlp=parallel``: the
-    groups' MLPs side by side too. ``execution``: ``fused``, ``simulation``, ``streams`` (CUDA), ``ranks`` (several processes); the drafts are the
-    same but for rounding, which is seen in half precision.
-    """
-    key = "easyspec"
-    model = deep_draft(target, draft)
-    layers = len(model.backbone.layers)
-    whole(f"{key}: gamma", gamma)
-    if whole(f"{key}: width", width) > 1 and (tree is not None or draw != "without"):
-        raise MethodError(f"{key}: width makes a tree of its own, of point masses; leave tree and draw out, or width")
-    if not isinstance(calibrate, bool):
-        raise MethodError(f"{key}: calibrate must be true or false, got {calibrate!r}")
-    if mlp not in ("sequence", "parallel"):
-        raise MethodError(f"{key}: mlp must be sequence or parallel, got {mlp!r}")
-    kinds = {**EXECUTIONS, "ranks": RankGroups}
-    if execution not in kinds:
-        raise MethodError(f"{key}: execution must be {', '.join(kinds)}, got {execution!r}")
+
+@dataclass(frozen=True)
+class Options:
+    draft: Annotated[
+        Any,
+        Option(
+            "the draft model; default the target's deep one, or else its usual one",
+            kind="a folder, hub id or model",
+        ),
+    ] = None
+    n: Annotated[int, Option("attentions that run side by side; 1: the draft as it is", low=1)] = 4
+    gamma: Annotated[int, Option("draft tokens a step, or levels of width > 1", low=1)] = 5
+    width: Annotated[int, Option("nodes of a level, the most probable ones", low=1)] = 1
+    tree: Annotated[Tree | None, Option("a static tree, as for mcsd, instead of a chain")] = None
+    draw: Annotated[
+        str, Option("how a node's children come from q, as for mcsd", choices=DRAWS)
+    ] = "without"
+    calibrate: Annotated[bool, Option("the draft's cache is made exact again in every step")] = True
+    groups: Annotated[
+        Any,
+        Option(
+            "other groups than the paper's: layers from 0 on; those not named stand alone",
+            kind="ranges such as 1-3.4-7",
+        ),
+    ] = None
+    mlp: Annotated[
+        str,
+        Option(
+            "whether the groups' MLPs follow in order, or run side by side too",
+            choices=("sequence", "parallel"),
+        ),
+    ] = "sequence"
+    execution: Annotated[
+        str,
+        Option(
+            "how a group is computed: streams needs CUDA, ranks several processes; the drafts are "
+            "the same but for rounding, which is seen in half precision",
+            choices=tuple(KINDS),
+        ),
+    ] = "fused"
+
+
+def easyspec(target: Target, options: Options) -> Drafter:
+    """EasySpec: a chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, from a draft
+    model that runs ``n`` attentions side by side."""
+    key, width, tree, draw = "easyspec", options.width, options.tree, options.draw
+    model = deep_draft(target, options.draft)
+    if width > 1 and (tree is not None or draw != "without"):
+        ways = "width makes a tree of its own, of point masses"
+        raise MethodError(f"{key}: {ways}; leave tree and draw out, or width")
     try:
-        if groups is not None and n != 4:
-            raise GroupError("groups says which layers run side by side; leave n out")
-        parts = grouping(layers, n) if groups is None else listed(layers, ranges(f"{key}: groups", groups))
-        if groups is None and n > 1 and max(map(len, parts)) < 2:
-            raise GroupError(f"n={n} puts no two of its {layers} layers into one group by the paper's rule; name groups, such as 1-2, or take n=1")
-        made = kinds[execution](parts, mlp == "parallel")
-        made.check(model.backbone, n if groups is None else max(map(len, parts)))
+        groups = _groups(model, options)
     except GroupError as error:
         raise MethodError(f"{key}: {model.name!r}: {error}") from error
     if width > 1:
         if width > target.vocabulary:
-            raise MethodError(f"{key}: {width} nodes a level but the vocabulary has {target.vocabulary} tokens")
-        return WideEasy(model, gamma, width, made, calibrate)
-    if tree is not None and gamma != 5:
+            few = f"the vocabulary has {target.vocabulary} tokens"
+            raise MethodError(f"{key}: {width} nodes a level but {few}")
+        return WideEasy(model, options.gamma, width, groups, options.calibrate)
+    if tree is not None and options.gamma != Options.gamma:
         raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
-    chosen = drawable(key, Tree.chain(gamma) if tree is None else shape(key, tree), draw, target.vocabulary)
-    return EasyDrafter(model, chosen, made, calibrate, draw)
+    tree = drawable(key, tree or Tree.chain(options.gamma), target.vocabulary, draw, empty=True)
+    return EasyDrafter(model, tree, groups, options.calibrate, draw)
+
+
+def _groups(model: Target, options: Options) -> Groups:
+    """Which layers of the draft model run side by side, and how.
+
+    Raises:
+        GroupError: groups that cannot be, or none of two layers.
+        MethodError: ``groups`` is not written as ranges.
+    """
+    layers, n = len(model.backbone.layers), options.n
+    if options.groups is None:
+        parts = grouping(layers, n)
+        if n > 1 and max(map(len, parts)) < 2:
+            none = f"n={n} puts no two of its {layers} layers into one group by the paper's rule"
+            raise GroupError(f"{none}; name groups, such as 1-2, or take n=1")
+    else:
+        if n != Options.n:
+            raise GroupError("groups says which layers run side by side; leave n out")
+        parts = listed(layers, ranges("easyspec: groups", options.groups))
+        n = max(map(len, parts))
+    groups = KINDS[options.execution](parts, options.mlp == "parallel")
+    groups.check(model.backbone, n)
+    return groups
+
+
+ENTRY = Entry(
+    "easyspec",
+    easyspec,
+    Options,
+    paper="Wu et al. 2025, arXiv 2502.02493",
+    needs="a deep draft model",
+    head="deep",
+    bibtex="""@inproceedings{wu2025easyspec,
+  title={{EasySpec}: Layer-Parallel Speculative Decoding for Efficient Multi-{GPU} Utilization},
+  author={Wu, Yize and Gao, Ke and Li, Ling and Wu, Yanjun}, booktitle={NeurIPS}, year={2025}}""",
+)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Any
+
 import torch
 from torch import Tensor
 
-from specwb.blocks import BlockTree, Pass
+from specwb.blocks import PUBLISHED, BlockTree, Pass
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.eagle import EagleDrafter
-from specwb.drafters.level import Levels
+from specwb.drafters.heads import measured_tree, trained_head
+from specwb.drafters.level import Levels, drawable
 from specwb.flow import Draft, Law, State
 from specwb.mask import block_ends, sight_mask, table_mask
 from specwb.models.backbone import Stack
-from specwb.models.falcon import FalconHead
+from specwb.models.falcon import ALIGNS, FalconHead, load_falcon
 from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise
+from specwb.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.probability import Sampling, draw_without_replacement
 from specwb.tree import Tree
-
-DRAWS = ("without", "greedy")
 
 
 class FalconDrafter(EagleDrafter):
@@ -189,3 +193,84 @@ class FalconDrafter(EagleDrafter):
         extent = horizon - 1 + stop
         drafted = tokens.index_select(1, self.nodes[b]).view(-1, n, k)
         return self.pass_over(drafted, above, before, positions, slots, extent, mask[:, stop - n * k : stop, :extent])
+
+
+BlockSize = Annotated[
+    int | None,
+    Option("tokens of a block, which must be the head's; default the head's", low=1),
+]
+Alignment = Annotated[
+    str | None, Option("where blocks end; default as the head was trained", choices=ALIGNS)
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    head: TrainedHead = None
+    k: BlockSize = None
+    passes: Annotated[
+        int | None, Option("how many passes the tree may take; default as many as it needs", low=1)
+    ] = None
+    tree: Annotated[
+        Tree | str | None,
+        Option(
+            "the tree that is drafted: vicuna and llama are the two published ones; default the "
+            "one that the head's accuracies make best",
+            choices=tuple(PUBLISHED),
+        ),
+    ] = None
+    nodes: NodeCount = 10
+    draw: Annotated[
+        str,
+        Option(
+            "how children come from q: without replacement, or greedy, point masses at every "
+            "temperature",
+            choices=("without", "greedy"),
+        ),
+    ] = "without"
+    align: Alignment = None
+
+
+def falcon(target: Target, options: Options) -> Drafter:
+    """Falcon: blocks of k tokens a pass; a static tree, by default the one of ``nodes`` nodes that
+    the head's measured accuracies make best in ``passes`` passes."""
+    head = falcon_head("falcon", target, options.head, options.k, options.align)
+    depth = None if options.passes is None else head.k * options.passes
+    tree = PUBLISHED[options.tree] if isinstance(options.tree, str) else options.tree
+    tree = tree or measured_tree(head.card, options.nodes, depth)
+    tree = drawable("falcon", tree, target.vocabulary, owner="the head's vocabulary")
+    if depth is not None and depth < tree.D:
+        room = f"{options.passes} passes of k={head.k} tokens make trees of depth {depth} at most"
+        raise MethodError(f"falcon: {room}, this one has {tree.D}")
+    return FalconDrafter(head, tree, options.draw, options.align)
+
+
+def falcon_head(
+    key: str, target: Target, head: Any, k: int | None, align: str | None
+) -> FalconHead:
+    """The head that the method ``key`` drafts with, checked against its options."""
+    model: FalconHead = trained_head("falcon", target, head, load_falcon, FalconHead)
+    if k is not None and k != model.k:
+        ours = f"the head was trained for blocks of k={model.k} tokens, not {k}"
+        raise MethodError(f"{key}: {ours}; specwb train falcon --set k={k} makes one")
+    layers = len(model.blocks)
+    if (align or model.align) == "right" and layers > 2 and model.k > 1:
+        needs = "blocks aligned to the right need a head of at most two layers"
+        raise MethodError(f"{key}: {needs}, this one has {layers}; use align=left")
+    return model
+
+
+ENTRY = Entry(
+    "falcon",
+    falcon,
+    Options,
+    paper="Gao et al. 2024, arXiv 2412.12639",
+    needs="a trained head",
+    head="falcon",
+    bibtex="""@inproceedings{gao2025falcon,
+  title={Falcon: Faster and Parallel Inference of Large Language Models through Enhanced \
+Semi-Autoregressive Drafting and Custom-Designed
+    Decoding Tree},
+  author={Gao, Xiangxiang and Xie, Weisheng and Xiang, Yiwei and Ji, Feng}, booktitle={AAAI}, \
+year={2025}}""",
+)

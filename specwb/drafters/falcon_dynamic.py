@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import torch
 
 from specwb.blocks import BlockTree
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import (
     Beams,
     Level,
@@ -16,11 +20,13 @@ from specwb.drafters.beam import (
     taken,
 )
 from specwb.drafters.eagle2 import bounds
-from specwb.drafters.falcon import FalconDrafter
+from specwb.drafters.falcon import Alignment, BlockSize, FalconDrafter, falcon_head
 from specwb.flow import Draft, State
 from specwb.models.falcon import FalconHead
+from specwb.models.target import Target
 from specwb.noise import Noise
-from specwb.tree import Tree
+from specwb.options import MethodError, NodeCount, Option, TrainedHead
+from specwb.tree import MOST, Tree
 
 
 class DynamicFalcon(FalconDrafter):
@@ -70,3 +76,46 @@ class DynamicFalcon(FalconDrafter):
         draft = reranked(self, state, nodes, top)
         draft.valid[:, 1:] &= (state.known > k)[:, None]
         return draft
+
+
+@dataclass(frozen=True)
+class Options:
+    head: TrainedHead = None
+    k: BlockSize = None
+    nodes: NodeCount = 10
+    passes: Annotated[int, Option("passes of the head in a step", low=1)] = 2
+    top: Annotated[int, Option("tokens of each list that are combined", low=1)] = 4
+    beams: Annotated[int, Option("blocks of a pass: the best combinations before it", low=1)] = 4
+    align: Alignment = None
+
+
+def falcon_dynamic(target: Target, options: Options) -> Drafter:
+    """Falcon's blocks on a tree that follows the head's confidence: ``top`` tokens of each list,
+    the ``beams`` best blocks a pass, the best ``nodes`` (root included) of all.
+
+    The candidates are point masses at every temperature.
+    """
+    key, top = "falcon_dynamic", options.top
+    head = falcon_head(key, target, options.head, options.k, options.align)
+    if top > target.vocabulary:
+        few = f"the head's vocabulary has {target.vocabulary} tokens"
+        raise MethodError(f"{key}: {top} children a node but {few}")
+    if top**head.k > MOST:
+        many = f"{top} tokens at {head.k} places have {top**head.k} combinations"
+        raise MethodError(f"{key}: {many}, a tree at most {MOST} nodes")
+    try:
+        return DynamicFalcon(
+            head, options.nodes, options.passes, top, options.beams, options.align
+        )
+    except ValueError as error:
+        raise MethodError(f"{key}: {error}") from error
+
+
+ENTRY = Entry(
+    "falcon_dynamic",
+    falcon_dynamic,
+    Options,
+    paper="Gao et al. 2024, arXiv 2412.12639",
+    needs="a trained head",
+    head="falcon",
+)

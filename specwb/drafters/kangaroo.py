@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, taken
 from specwb.drafters.eagle2 import bounds
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
-from specwb.drafters.level import Levels
+from specwb.drafters.level import Levels, drawable
 from specwb.drafters.stopping import Confidence, Entropy, Top
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
@@ -20,8 +22,8 @@ from specwb.models.backbone import Stack
 from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
 from specwb.models.target import Target
 from specwb.noise import Noise
-from specwb.options import MethodError, shape, share, whole
-from specwb.tree import Tree
+from specwb.options import MethodError, Option
+from specwb.tree import MOST, Tree
 
 
 class KangarooDrafter(Levels):
@@ -176,51 +178,110 @@ class DynamicKangaroo(KangarooDrafter):
         return draft
 
 
-STOPS = ("top", "scaled", "entropy")
+@dataclass(frozen=True)
+class Options:
+    head: Annotated[
+        Any,
+        Option("the trained adapter; default the target's own", kind="a folder, hub id or head"),
+    ] = None
+    exit: Annotated[
+        int | None,
+        Option(
+            "the exit layer of an adapter that does not say it; of one that does, it must be that",
+            low=0,
+        ),
+    ] = None
+    gamma: Annotated[int, Option("draft tokens a step, or levels of a tree, at most", low=1)] = 6
+    eta: Annotated[
+        float,
+        Option(
+            "how sure it must be to go on (the paper: .6, of a tree .4); 0: always gamma tokens",
+            within="[0, 1]",
+        ),
+    ] = 0.4
+    stop: Annotated[
+        str,
+        Option(
+            "what is compared with eta: top, the largest probability at temperature 1; scaled, "
+            "at the decoding's temperature; entropy, exp(-H)",
+            choices=("top", "scaled", "entropy"),
+        ),
+    ] = "top"
+    tree: Annotated[
+        Tree | bool, Option("true: the paper's tree of beams; a tree: a static one, as for mcsd")
+    ] = False
+    top: Annotated[int, Option("beams of a level, of tree=true", low=1)] = 4
+    nodes: Annotated[
+        int, Option("nodes at most, the root included, of tree=true", low=2, high=MOST)
+    ] = 16
 
 
-def kangaroo(
-    target: Target, *, head=None, exit: int | None = None, gamma: int = 6, eta: float = 0.4, stop: str = "top", tree=False, top: int = 4,
-    nodes: int = 16,
-) -> Drafter:  # fmt: skip
-    """Kangaroo: a chain of up to ``gamma`` tokens from the target's first layers and an adapter, which ends below a token it is unsure of.
+def kangaroo(target: Target, options: Options) -> Drafter:
+    """Kangaroo: a chain of up to ``gamma`` tokens from the target's first layers and an adapter,
+    which ends below a token it is unsure of.
 
-    ``eta``: how sure it must be to go on (the paper: .6, of a tree .4); 0: always ``gamma`` tokens. ``stop``: what is compared with it: ``top``, the
-    largest probability at temperature 1, ``scaled``, at the decoding's temperature, ``entropy``, exp(-H). ``tree=true``: the paper's tree of the
-    ``top`` best beams a level, at most ``gamma`` levels and ``nodes`` nodes; or a static one, as for mcsd. ``exit``: the exit layer of an adapter
-    that does not say it; of one that does, it must be that.
+    ``tree=true`` is the paper's tree of the ``top`` best beams a level, at most ``gamma`` levels
+    and ``nodes`` nodes.
     """
-    key = "kangaroo"
-    if exit is not None:
-        whole(f"{key}: exit", exit, 0)
-    eta = share(f"{key}: eta", eta)
-    if stop not in STOPS:
-        raise MethodError(f"{key}: stop must be {', '.join(STOPS)}, got {stop!r}")
+    key, tree, stop, eta = "kangaroo", options.tree, options.stop, options.eta
     if not eta and stop != "top":
         raise MethodError(f"{key}: stop has no effect with eta=0")
-    whole(f"{key}: gamma", gamma)
-    adapter: KangarooAdapter = trained_head(key, target, head, load_kangaroo, KangarooAdapter, exit=exit)
-    if exit not in (None, adapter.exit):
-        raise MethodError(f"{key}: the adapter reads the states of layer {adapter.exit}, not of layer {exit}; train one for that layer")
-    if not 0 <= adapter.exit < len(target.backbone.layers):
-        raise MethodError(f"{key}: exit layer {adapter.exit}, but {target.name!r} has {len(target.backbone.layers)} layers")
-    if tree is not True:
-        if (top, nodes) != (4, 16):
-            raise MethodError(f"{key}: top and nodes are of tree=true, a {'chain' if tree is False else 'static tree'} has none")
-        chosen = Tree.chain(gamma) if tree is False else shape(key, tree)
-        if not chosen.in_level_order or chosen.D < 1:
-            raise MethodError(f"{key} drafts level by level: give one tree for all rows, of at least one candidate, its nodes in level order")
-        if tree is not False and gamma != 6:
-            raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
-        if target.vocabulary < chosen.K:
-            raise MethodError(f"{key}: {chosen.K} children a node but the vocabulary has {target.vocabulary} tokens")
+    adapter = _adapter(key, target, options)
+    if isinstance(tree, Tree) or not tree:
+        static = _static_tree(key, target, options)
         sure = Entropy() if stop == "entropy" else Top(stop == "scaled")
-        return KangarooDrafter(adapter, chosen, "without", Length(chosen.D, confidence=eta) if eta else None, sure)
+        length = Length(static.D, confidence=eta) if eta else None
+        return KangarooDrafter(adapter, static, "without", length, sure)
     if stop != "top":
-        raise MethodError(f"{key}: a tree's beams stop by the product of unscaled probabilities; stop={stop} is for chains and static trees")
-    if whole(f"{key}: top", top) > target.vocabulary:
-        raise MethodError(f"{key}: {top} beams but the vocabulary has {target.vocabulary} tokens")
+        whose = "a tree's beams stop by the product of unscaled probabilities"
+        raise MethodError(f"{key}: {whose}; stop={stop} is for chains and static trees")
+    if options.top > target.vocabulary:
+        few = f"the vocabulary has {target.vocabulary} tokens"
+        raise MethodError(f"{key}: {options.top} beams but {few}")
     try:
-        return DynamicKangaroo(adapter, whole(f"{key}: nodes", nodes, 2), gamma, top, eta)
+        return DynamicKangaroo(adapter, options.nodes, options.gamma, options.top, eta)
     except ValueError as error:
         raise MethodError(f"{key}: {error}") from error
+
+
+def _adapter(key: str, target: Target, options: Options) -> KangarooAdapter:
+    exit, layers = options.exit, len(target.backbone.layers)
+    adapter: KangarooAdapter = trained_head(
+        key, target, options.head, load_kangaroo, KangarooAdapter, exit=exit
+    )
+    if exit not in (None, adapter.exit):
+        ours = f"the adapter reads the states of layer {adapter.exit}, not of layer {exit}"
+        raise MethodError(f"{key}: {ours}; train one for that layer")
+    if not 0 <= adapter.exit < layers:
+        raise MethodError(f"{key}: exit layer {adapter.exit}, but {target.name!r} has {layers} layers")
+    return adapter
+
+
+def _static_tree(key: str, target: Target, options: Options) -> Tree:
+    """A chain, or the tree that was asked for."""
+    tree = options.tree
+    if (options.top, options.nodes) != (Options.top, Options.nodes):
+        kind = "a static tree" if tree else "a chain"
+        raise MethodError(f"{key}: top and nodes are of tree=true, {kind} has none")
+    if not isinstance(tree, Tree):
+        return Tree.chain(options.gamma)
+    tree = drawable(key, tree, target.vocabulary)
+    if options.gamma != Options.gamma:
+        raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
+    return tree
+
+
+ENTRY = Entry(
+    "kangaroo",
+    kangaroo,
+    Options,
+    paper="Liu et al. 2024, arXiv 2404.18911",
+    needs="a trained adapter",
+    head="kangaroo",
+    bibtex="""@inproceedings{liu2024kangaroo,
+  title={Kangaroo: Lossless Self-Speculative Decoding for Accelerating {LLM}s via Double Early \
+Exiting},
+  author={Liu, Fangcheng and Tang, Yehui and Liu, Zhenhua and Ni, Yunsheng and Tang, Duyu and \
+Han, Kai and Wang, Yunhe},
+  booktitle={NeurIPS}, year={2024}}""",
+)

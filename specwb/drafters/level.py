@@ -197,20 +197,37 @@ class Levels(Drafter):
         return torch.where(rank == fixed, drawn, children), ok
 
 
-def drawable(key: str, tree: Tree, draw: str, vocabulary: int) -> Tree:
-    """The tree, if it can be drafted level by level with such draws.
+def drawable(
+    key: str,
+    tree: Tree,
+    vocabulary: int,
+    draw: str = "",
+    owner: str = "the vocabulary",
+    empty: bool = False,
+) -> Tree:
+    """The tree, if the method ``key`` can draft it level by level with such draws.
+
+    Args:
+        key: the method, for the message.
+        tree: the tree that is asked for.
+        vocabulary: how many tokens there are to choose children from.
+        draw: how children are drawn, where the method has a choice.
+        owner: what the vocabulary belongs to, for the message.
+        empty: whether a tree without candidates will do.
 
     Raises:
         MethodError: it cannot.
     """
-    if not tree.in_level_order:
-        raise MethodError(f"{key} drafts level by level: give one tree for all rows, its nodes in level order (Tree.branching, Tree.paths)")
+    if not tree.in_level_order or not (tree.D or empty):
+        size = "" if empty else ", of at least one candidate"
+        tree_needed = f"one tree for all rows{size}, its nodes in level order"
+        ways = "(Tree.branching, Tree.paths)"
+        raise MethodError(f"{key} drafts level by level: give {tree_needed} {ways}")
     if vocabulary < tree.K:
-        raise MethodError(f"{key}: {tree.K} children a node but the vocabulary has {vocabulary} tokens")
-    if draw not in DRAWS:
-        raise MethodError(f"{key}: draw must be one of {', '.join(DRAWS)}, got {draw!r}")
+        raise MethodError(f"{key}: {tree.K} children a node but {owner} has {vocabulary} tokens")
     if draw == "coupled" and not tree.is_paths:
-        raise MethodError(f"{key}: draw=coupled couples whole paths; give a tree such as 4-1-1, which is four paths of three tokens")
+        example = "give a tree such as 4-1-1, which is four paths of three tokens"
+        raise MethodError(f"{key}: draw=coupled couples whole paths; {example}")
     return tree
 
 

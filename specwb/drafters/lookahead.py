@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter
+from specwb.drafters.base import Drafter, Entry
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.models.target import Target
 from specwb.noise import Noise, philox
+from specwb.options import Option
 from specwb.tree import Tree
 
 
@@ -136,3 +139,33 @@ class Lookahead(Drafter):
         grams = torch.cat([before, verdict.emitted], 1).unfold(1, self.level, 1)
         place = torch.arange(grams.shape[1], device=first.device)
         return grams[:, :, 0], grams[:, :, 1:], (place < verdict.count[:, None]) & (first + place >= 0)
+
+
+@dataclass(frozen=True)
+class Options:
+    window: Annotated[int, Option("columns of guesses that make new n-grams", low=1)] = 7
+    level: Annotated[int, Option("tokens of an n-gram, the pending token among them", low=3)] = 5
+    guesses: Annotated[
+        int, Option("n-grams that are kept of a token, and verified in a step, at most", low=1)
+    ] = 7
+    prompt: Annotated[
+        bool, Option("the pool also takes the n-grams of the prompt and of the text so far")
+    ] = False
+
+
+def lookahead(target: Target, options: Options) -> Drafter:
+    """Lookahead decoding: n-grams of ``level`` tokens from ``window`` columns, at most ``guesses``
+    of them verified in a step."""
+    return Lookahead(options.window, options.level, options.guesses, options.prompt)
+
+
+ENTRY = Entry(
+    "lookahead",
+    lookahead,
+    Options,
+    paper="Fu et al. 2024, arXiv 2402.02057",
+    bibtex="""@inproceedings{fu2024break,
+  title={Break the Sequential Dependency of {LLM} Inference Using Lookahead Decoding},
+  author={Fu, Yichao and Bailis, Peter and Stoica, Ion and Zhang, Hao}, booktitle={ICML}, \
+year={2024}}""",
+)

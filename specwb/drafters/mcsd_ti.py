@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Any
+
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, chain
+from specwb.drafters.base import Drafter, Entry, chain
 from specwb.drafters.heads import check_place
 from specwb.drafters.length import Length
-from specwb.drafters.level import DRAWS, LevelDrafter
+from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.drafters.stopping import Confidence, Decision, Entropy, Top
 from specwb.flow import Draft, Exactness, Law, Scores, State, Verdict
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import MethodError, shape, share, spell, whole
+from specwb.options import DraftModel, MethodError, Option, spell
 from specwb.probability import Sampling, draw_without_replacement
 from specwb.tree import Tree
-
-STOPS = (*KINDS, "top", "entropy", "none")
-THRESHOLD = 0.4  # the paper's
 
 
 class SeveralRoots(LevelDrafter):
@@ -63,49 +63,84 @@ class SeveralRoots(LevelDrafter):
         self.ahead.copy_(verdict.ahead)
 
 
-def mcsd_ti(
-    target: Target, *, draft=None, tree=None, stop: str = "soft", threshold: float = THRESHOLD, head=None, roots: int = 1, lossy: bool = False,
-    draw: str = "without",
-) -> Drafter:  # fmt: skip
-    """Improved MCSD: a tree that is cut, at a depth of its own every round, where a trained model does not expect its tokens to be accepted.
+@dataclass(frozen=True)
+class Options:
+    draft: DraftModel = None
+    tree: Annotated[
+        Tree | None,
+        Option(
+            "the largest tree; default 4-1-1-1-1, four chains, or with several roots 1-1-1-1-1 "
+            "below each"
+        ),
+    ] = None
+    stop: Annotated[
+        str,
+        Option(
+            "what is compared with threshold: soft or hard, the two nets of the decision model; "
+            "top, the draft's largest probability; entropy, exp(-H); none, always the whole tree",
+            choices=(*KINDS, "top", "entropy", "none"),
+        ),
+    ] = "soft"
+    threshold: Annotated[
+        float,
+        Option("a level follows while any node's value is at least this", within="[0, 1]"),
+    ] = 0.4  # the paper's
+    head: Annotated[
+        Any,
+        Option("the decision model; default the target's own", kind="a folder, hub id or model"),
+    ] = None
+    roots: Annotated[
+        int,
+        Option(
+            "so many tokens drawn by the target begin the tree, each with tree below it, and the "
+            "one that is gone on from best stays; one is the bonus token, which is lossless",
+            low=1,
+        ),
+    ] = 1
+    lossy: Annotated[
+        bool, Option("several roots change the output: they are LOSSY, and need lossy=true")
+    ] = False
+    draw: Annotated[
+        str,
+        Option(
+            "how a node's children come from q, as for mcsd",
+            choices=tuple(draw for draw in DRAWS if draw != "coupled"),
+        ),
+    ] = "without"
 
-    ``tree``: the largest, as for mcsd; default 4-1-1-1-1, four chains. ``stop``: ``soft`` or ``hard``, the two nets of the decision model ``head`` (a
-    folder; default the target's own); ``top``, the draft's largest probability; ``entropy``, exp(-H); ``none``, always the whole tree. A level
-    follows while any node's value is at least ``threshold``. ``draw``: as for mcsd.
 
-    ``roots``: so many tokens drawn by the target begin the tree, each with ``tree`` below it (default 1-1-1-1-1), and the one that is gone on from
-    best stays. One is the closing token, which is lossless; several change the output: LOSSY, only with ``lossy=true``.
+def mcsd_ti(target: Target, options: Options) -> Drafter:
+    """Improved MCSD: a tree that is cut, at a depth of its own in every step, where a trained model
+    does not expect its tokens to be accepted.
+
+    With several roots the target draws the first level itself: LOSSY, only with ``lossy=true``.
     """
-    key = "mcsd_ti"
-    if stop not in STOPS:
-        raise MethodError(f"{key}: stop must be {', '.join(STOPS)}, got {stop!r}")
-    if not isinstance(lossy, bool):
-        raise MethodError(f"{key}: lossy must be true or false, got {lossy!r}")
-    if whole(f"{key}: roots", roots) > 1 and not lossy:
-        raise MethodError(
-            f"{key}: several roots change the output's law (the one that the draft goes on from best stays); say lossy=true to have them"
-        )
-    if draw not in DRAWS or draw == "coupled":
-        raise MethodError(f"{key}: draw must be one of {', '.join(d for d in DRAWS if d != 'coupled')}, got {draw!r}")
-    threshold = share(f"{key}: threshold", threshold)
-    if stop == "none" and threshold != THRESHOLD:
+    key, roots, draw = "mcsd_ti", options.roots, options.draw
+    if roots > 1 and not options.lossy:
+        why = "(the one that the draft goes on from best stays); say lossy=true to have them"
+        raise MethodError(f"{key}: several roots change the output's distribution {why}")
+    if options.stop == "none" and options.threshold != Options.threshold:
         raise MethodError(f"{key}: threshold has no effect with stop=none")
-    chosen = shape(key, tree if tree is not None else (4, 1, 1, 1, 1) if roots == 1 else (1, 1, 1, 1, 1))
-    if not chosen.in_level_order or chosen.D < 1:
-        raise MethodError(f"{key} drafts level by level: give one tree for all rows, of at least one candidate, its nodes in level order")
-    if max(chosen.K, roots) > target.vocabulary:
-        raise MethodError(f"{key}: {max(chosen.K, roots)} children a node but the vocabulary has {target.vocabulary} tokens")
-    model = draft_model(target, draft)
-    sure = sureness(key, stop, target, model, head)
-    if roots == 1:
-        length = Length(chosen.D, confidence=threshold) if sure else None
-        return LevelDrafter(model, chosen, draw, length, sure)
+    default = Tree.branching(*((4, 1, 1, 1, 1) if roots == 1 else (1, 1, 1, 1, 1)))
+    tree = drawable(key, options.tree or default, target.vocabulary)
+    if roots > 1:
+        tree = _below_roots(key, tree, roots, target.vocabulary, draw)
+    model = draft_model(target, options.draft)
+    sure = sureness(key, options.stop, target, model, options.head)
+    length = Length(tree.D, confidence=options.threshold) if sure else None
+    drafter = SeveralRoots if roots > 1 else LevelDrafter
+    return drafter(model, tree, draw, length, sure)
+
+
+def _below_roots(key: str, tree: Tree, roots: int, vocabulary: int, draw: str) -> Tree:
+    """The tree with so many roots, ``tree`` below each."""
     if draw not in ("without", "with"):
-        raise MethodError(f"{key}: below several roots children are drawn without or with replacement, got draw={draw!r}")
-    if Tree.branching(*chosen.widths).host != chosen.host:
-        raise MethodError(f"{key}: below several roots give children a node by level, such as 2-1-1, got {spell(chosen)}")
-    whole_tree = Tree.branching(roots, *chosen.widths)
-    return SeveralRoots(model, whole_tree, draw, Length(whole_tree.D, confidence=threshold) if sure else None, sure)
+        ways = "children are drawn without or with replacement"
+        raise MethodError(f"{key}: below several roots {ways}, got draw={draw!r}")
+    if Tree.branching(*tree.widths).host != tree.host:
+        ways = "give children a node by level, such as 2-1-1"
+        raise MethodError(f"{key}: below several roots {ways}, got {spell(tree)}")
+    return drawable(key, Tree.branching(roots, *tree.widths), vocabulary)
 
 
 def sureness(key: str, stop: str, target: Target, draft: Target, head: object = None) -> Confidence | None:
@@ -134,3 +169,17 @@ def decision_model(key: str, target: Target, draft: Target, given: object = None
     if place is None:
         raise MethodError(f"{target.name!r} has no decision model of its own; name one with head= (specwb train decision makes one), or stop=top")
     return load_decision(str(place), target, draft)
+
+
+ENTRY = Entry(
+    "mcsd_ti",
+    mcsd_ti,
+    Options,
+    paper="Lu et al. 2024, arXiv 2409.10644",
+    needs="a draft model and a decision model",
+    head="decision",
+    bibtex="""@inproceedings{lu2024improving,
+  title={Improving Multi-candidate Speculative Decoding},
+  author={Lu, Xiaofan and Zeng, Yixiao and Ma, Feiyang and Yu, Zixu and Levorato, Marco},
+  booktitle={NeurIPS Efficient Natural Language and Speech Processing Workshop}, year={2024}}""",
+)

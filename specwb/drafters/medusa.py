@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 
-from specwb.drafters.base import Drafter
+from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.heads import measured_tree, trained_head
+from specwb.drafters.level import drawable
 from specwb.flow import Draft, State
-from specwb.models.medusa import MedusaHeads
+from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.noise import Noise
+from specwb.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.tree import Tree
 
 
@@ -62,3 +68,44 @@ class MedusaDrafter(Drafter):
                 y = block(y)
             out.append(product(y, last.weight, None))
         return torch.stack(out, 1)
+
+
+@dataclass(frozen=True)
+class Options:
+    head: TrainedHead = None
+    tree: Annotated[
+        Tree | None,
+        Option("the tree that is drafted; default the one that the heads' accuracies make best"),
+    ] = None
+    nodes: NodeCount = 10
+
+
+def medusa(target: Target, options: Options) -> Drafter:
+    """Medusa: ``nodes`` candidates, the root included, of all heads' best tokens, in the tree that
+    the heads' measured accuracies make best.
+
+    At T > 0 it is exact by the point-mass rule; ``rule=typical`` is the paper's typical acceptance
+    (LOSSY).
+    """
+    heads: MedusaHeads = trained_head("medusa", target, options.head, load_medusa, MedusaHeads)
+    tree = options.tree or measured_tree(heads.card, options.nodes, heads.heads)
+    tree = drawable("medusa", tree, heads.vocabulary, owner="the head's vocabulary")
+    if heads.heads < tree.D:
+        needs = f"a tree of depth {tree.D} needs {tree.D} heads"
+        raise MethodError(f"medusa: {needs}, there are {heads.heads}")
+    return MedusaDrafter(heads, tree)
+
+
+ENTRY = Entry(
+    "medusa",
+    medusa,
+    Options,
+    paper="Cai et al. 2024, arXiv 2401.10774",
+    needs="trained heads",
+    head="medusa",
+    bibtex="""@inproceedings{cai2024medusa,
+  title={Medusa: Simple {LLM} Inference Acceleration Framework with Multiple Decoding Heads},
+  author={Cai, Tianle and Li, Yuhong and Geng, Zhengyang and Peng, Hongwu and Lee, Jason D. and \
+Chen, Deming and Dao, Tri},
+  booktitle={ICML}, year={2024}}""",
+)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.drafters.base import Drafter, chain
+from specwb.drafters.base import Drafter, Entry, chain
 from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
+from specwb.options import Option
 from specwb.tree import Tree
 
 
@@ -63,3 +67,28 @@ class PromptLookup(Drafter):
         tree = self.tree if length == self.gamma else chain(length, self.tree.device)
         tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))
         return self.candidates(state, tokens, valid[:, :length], tree)
+
+
+@dataclass(frozen=True)
+class Options:
+    gamma: Annotated[int, Option("draft tokens a step, at most", low=1)] = 10
+    ngram: Annotated[
+        int, Option("how many of the last tokens are looked up, or fewer without a match", low=1)
+    ] = 3
+
+
+def pld(target: Target, options: Options) -> Drafter:
+    """Prompt lookup: up to ``gamma`` tokens that followed the last ``ngram`` (or fewer) tokens
+    earlier in the text."""
+    return PromptLookup(options.gamma, options.ngram)
+
+
+ENTRY = Entry(
+    "pld",
+    pld,
+    Options,
+    paper="Saxena 2023",
+    bibtex="""@misc{saxena2023prompt,
+  title={Prompt Lookup Decoding}, author={Saxena, Apoorv}, year={2023}, \
+url={https://github.com/apoorvumang/prompt-lookup-decoding}}""",
+)

@@ -1,33 +1,96 @@
-"""Speculative sampling with a draft length that follows the text."""
+"""Speculative sampling: a chain of draft tokens, its length constant or following the text."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter
 from specwb.drafters.stopping import Drafted
+from specwb.models.load import draft_model
 from specwb.models.target import Target
+from specwb.options import DraftModel, Option
 from specwb.tree import Tree
 
-SCHEDULES = ("constant", "heuristic")
+LONGEST = 20  # draft tokens that schedule=heuristic goes up to, unless it begins with more
 
 
 class ScheduledChain(LevelDrafter):
-    """A chain whose length is chosen anew every round and for every row, from earlier rounds and the draft model alone.
+    """A chain whose length is chosen anew in every step and for every row, from earlier steps and
+    the draft model alone.
 
-    Schedule "heuristic": gamma grows by 2 after a round in which every drafted token was accepted and shrinks by 1 after any other,
-    within 1..``most``. Confidence: a row drafts on below a token x only while q(x) >= ``confidence``; x itself stays a candidate.
-    Leaving x out because its own probability is low would not be lossless: whether x is tested must not depend on x.
+    Schedule "heuristic": gamma grows by 2 after a step in which every draft token was accepted and
+    shrinks by 1 after any other, within 1..``most``. Confidence: a row drafts on below a token x
+    only while q(x) >= ``confidence``; x itself stays a candidate. Leaving x out because its own
+    probability is low would not be lossless: whether x is tested must not depend on x.
 
-    A row's length depends on that row only, so a row alone and in a batch decode alike; shorter rows have the rest of their chain invalid.
-    On the CPU drafting stops with the longest row (one host read a level), elsewhere all levels are computed.
+    A row's length depends on that row only, so a row alone and in a batch decode alike; shorter
+    rows have the rest of their chain invalid. On the CPU drafting stops with the longest row (one
+    host read a level), elsewhere all levels are computed.
 
-    Attributes: length: what decides, see :mod:`specwb.drafters.length`.
-    Source: assisted generation of the transformers library (num_assistant_tokens_schedule "heuristic", assistant_confidence_threshold).
-    Differs from it in: the heuristic's gamma has an upper bound, because a draft's memory is reserved; the threshold stays as it was given,
-    where the library moves it if scikit-learn is installed.
+    Attributes:
+        length: what decides, see :mod:`specwb.drafters.length`.
+
+    Source: assisted generation of the transformers library (num_assistant_tokens_schedule
+    "heuristic", assistant_confidence_threshold). Differs from it in: the heuristic's gamma has an
+    upper bound, because a draft's memory is reserved; the threshold stays as it was given, where
+    the library moves it if scikit-learn is installed.
     """
 
-    def __init__(self, draft: Target, gamma: int, schedule: str = "heuristic", confidence: float = 0.0, most: int = 20) -> None:
-        heuristic = schedule == "heuristic"
-        length = Heuristic(gamma, most, confidence) if heuristic else Length(gamma, confidence=confidence)
-        super().__init__(draft, Tree.chain(most if heuristic else gamma), length=length, sure=Drafted())
+    def __init__(
+        self,
+        draft: Target,
+        gamma: int,
+        schedule: str = "heuristic",
+        confidence: float = 0.0,
+        most: int = LONGEST,
+    ) -> None:
+        length = Length(gamma, confidence=confidence)
+        if schedule == "heuristic":
+            length = Heuristic(gamma, most, confidence)
+        super().__init__(draft, Tree.chain(length.most), length=length, sure=Drafted())
+
+
+@dataclass(frozen=True)
+class Options:
+    draft: DraftModel = None
+    gamma: Annotated[
+        int, Option("draft tokens a step; in the first step, with schedule=heuristic", low=1)
+    ] = 4
+    schedule: Annotated[
+        str,
+        Option(
+            "whether gamma stays, or follows the acceptance: 2 more after a step in which all "
+            "draft tokens were accepted, otherwise 1 less",
+            choices=("constant", "heuristic"),
+        ),
+    ] = "constant"
+    confidence: Annotated[
+        float,
+        Option(
+            "drafting stops below a token whose probability in the draft model is under it",
+            within="[0, 1)",
+        ),
+    ] = 0.0
+
+
+def sps(target: Target, options: Options) -> Drafter:
+    """Speculative sampling: a chain of ``gamma`` tokens from a small draft model."""
+    model, gamma, schedule = draft_model(target, options.draft), options.gamma, options.schedule
+    if schedule == "constant" and not options.confidence:
+        return LevelDrafter(model, Tree.chain(gamma))
+    return ScheduledChain(model, gamma, schedule, options.confidence, max(LONGEST, gamma))
+
+
+ENTRY = Entry(
+    "sps",
+    sps,
+    Options,
+    paper="Leviathan et al. 2023; Chen et al. 2023",
+    needs="a draft model",
+    bibtex="""@inproceedings{leviathan2023fast,
+  title={Fast Inference from Transformers via Speculative Decoding},
+  author={Leviathan, Yaniv and Kalman, Matan and Matias, Yossi}, booktitle={ICML}, year={2023}}""",
+)

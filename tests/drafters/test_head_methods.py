@@ -7,7 +7,8 @@ import tiny
 import torch
 
 import specwb
-from specwb.drafters.heads import EAGLE_TREE, measured_tree
+from specwb.drafters.eagle import EAGLE_TREE
+from specwb.drafters.heads import measured_tree
 from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.medusa import MedusaHeads
@@ -30,7 +31,7 @@ BAD = [
     ("medusa", {"tree": (65,)}, "medusa: 65 children a node but the head's vocabulary has 64 tokens"),
     ("medusa", {"tree": specwb.Tree.chain(0)}, "of at least one candidate"),
     ("medusa", {"tree": "x"}, "medusa: tree must be children a node by level"),
-    ("medusa", {"nodes": 1}, "medusa: nodes must be an integer >= 2, got 1"),
+    ("medusa", {"nodes": 1}, "medusa: nodes must be an integer in 2..4096, got 1"),
     ("medusa", {"head": "eagle"}, "head must be a folder, a hub id or a loaded MedusaHeads"),
     ("eagle", {"tree": specwb.Tree.parents([-1, 0, 1, 0])}, "its nodes in level order"),
     ("eagle", {"tree": specwb.Tree([[-1, 0], [-1, -1]])}, "one tree for all rows"),

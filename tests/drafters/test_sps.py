@@ -75,9 +75,9 @@ def test_a_round_of_one_row_does_not_depend_on_the_others(temperature):
 
 BAD = [
     ({"schedule": "linear"}, "schedule must be constant or heuristic, got 'linear'"),
-    ({"confidence": 1.0}, r"confidence must be in \[0, 1\)"),
-    ({"confidence": -0.1}, "confidence must be in"),
-    ({"confidence": True}, "confidence must be in"),
+    ({"confidence": 1.0}, r"confidence must be a number in \[0, 1\)"),
+    ({"confidence": -0.1}, "confidence must be a number in"),
+    ({"confidence": True}, "confidence must be a number in"),
     ({"gamma": 0}, "gamma must be an integer >= 1"),
 ]
 

@@ -1,0 +1,33 @@
+"""EAGLE-3: EAGLE-2's dynamic tree from a head with three layers' states and words of its own."""
+
+from __future__ import annotations
+
+from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.eagle2 import Options, dynamic
+from specwb.models.eagle import Eagle3Head
+from specwb.models.target import Target
+from specwb.options import MethodError
+
+
+def eagle3(target: Target, options: Options) -> Drafter:
+    """EAGLE-3: a head over three layers' states with a vocabulary of its own, drafting EAGLE-2's
+    dynamic tree."""
+    drafter = dynamic("eagle3", "eagle3", target, options)
+    if not isinstance(drafter.head, Eagle3Head):
+        raise MethodError("eagle3: this is an EAGLE-1 head, whose dynamic tree is eagle2")
+    return drafter
+
+
+ENTRY = Entry(
+    "eagle3",
+    eagle3,
+    Options,
+    paper="Li et al. 2025, arXiv 2503.01840",
+    needs="a trained head",
+    head="eagle3",
+    bibtex="""@article{li2025eagle3,
+  title={{EAGLE-3}: Scaling up Inference Acceleration of Large Language Models via Training-Time \
+Test},
+  author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, \
+journal={arXiv:2503.01840}, year={2025}}""",
+)

@@ -1,0 +1,48 @@
+"""Multi-candidate speculative decoding: a static tree of draft tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.level import DRAWS, LevelDrafter, drawable
+from specwb.models.load import draft_model
+from specwb.models.target import Target
+from specwb.options import DraftModel, Option
+from specwb.tree import Tree
+
+
+@dataclass(frozen=True)
+class Options:
+    draft: DraftModel = None
+    tree: Annotated[Tree, Option("the tree that is drafted")] = (4, 2, 2)  # type: ignore[assignment]
+    draw: Annotated[
+        str,
+        Option(
+            "how a node's children come from q: with or without replacement; top, the most "
+            "probable ones and one draw from the rest; coupled, independent paths (such as "
+            "tree=4-1-1) whose noise the verification shares; greedy, the most probable ones "
+            "whatever the temperature",
+            choices=DRAWS,
+        ),
+    ] = "without"
+
+
+def mcsd(target: Target, options: Options) -> Drafter:
+    """Multi-candidate speculative decoding: a tree of tokens from a small draft model."""
+    tree = drawable("mcsd", options.tree, target.vocabulary, options.draw, empty=True)
+    return LevelDrafter(draft_model(target, options.draft), tree, options.draw)
+
+
+ENTRY = Entry(
+    "mcsd",
+    mcsd,
+    Options,
+    paper="Yang et al. 2024, arXiv 2401.06706",
+    needs="a draft model",
+    bibtex="""@article{yang2024multi,
+  title={Multi-Candidate Speculative Decoding},
+  author={Yang, Sen and Huang, Shujian and Dai, Xinyu and Chen, Jiajun}, \
+journal={arXiv:2401.06706}, year={2024}}""",
+)
