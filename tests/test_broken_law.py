@@ -82,6 +82,10 @@ SWEEP = [
 ]  # fmt: skip
 
 
+def test_the_sweep_has_every_rule():
+    assert {name.partition(",")[0] for name, *_ in SWEEP} == {*RULES, "greedy"}
+
+
 def rounds_of(law: str, tree: specwb.Tree, count: int) -> tuple[Draft, Scores]:
     """Drafts of the tree, of two dense and two difficult pairs of models over two tokens."""
     drawn = {"COUPLED": Law.IID_PATHS, "ROOTS": Law.WITHOUT_REPLACEMENT}.get(law, Law[law])

@@ -46,6 +46,10 @@ __all__ = ["weights_once"]
 CASES = [("rejection", 1), *((name, k) for name in RULES for k in (1, 2, 3, 6) if name != "rejection" and (name, k) != ("race", 6))]
 
 
+def test_every_rule_of_nodes_is_driven() -> None:
+    assert set(RULES) == {*E.RULES, "repeats"}
+
+
 @every_device
 @pytest.mark.parametrize(("name", "k"), CASES)
 def test_kernel_is_the_exact_rule(name: str, k: int, device: str) -> None:

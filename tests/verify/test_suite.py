@@ -7,8 +7,9 @@ from fractions import Fraction as F
 import pytest
 from terminal import call
 
+from specwb.flow import Exactness
+from specwb.verify import RULES, suite
 from specwb.verify import exact as E
-from specwb.verify import suite
 from specwb.verify.mutants import MUTANTS, Counterexample, Mutant, residual_from_p
 
 
@@ -37,6 +38,8 @@ def test_more_trees_when_asked() -> None:
 def test_every_mutant_and_every_rule_has_its_place() -> None:
     assert {m.of for m in MUTANTS} == set(E.RULES)
     assert {m.name for m in suite.TREE_MUTANTS} == set(suite._TREES_OF)
+    lossless = {name for name, rule in RULES.items() if rule.exactness is Exactness.LOSSLESS}
+    assert lossless == {*E.RULES, *E.TREE_RULES}
     assert set(suite._TREES_OF.values()) <= {*E.RULES, *E.TREE_RULES}
 
 
