@@ -1,4 +1,7 @@
-"""What running layers side by side changes (:mod:`specwb.models.fuzzy`): states, queries, keys, values; a drafter's cache over rounds; time."""
+"""What running layers side by side changes (:mod:`specwb.models.fuzzy`).
+
+Compared are states, queries, keys and values, a drafter's cache over decoding steps, and time.
+"""
 
 from __future__ import annotations
 
@@ -29,165 +32,305 @@ from specwb.noise import row_seeds
 from specwb.probability import Sampling
 
 KINDS = ("hidden", "attention", "q", "k", "v")
+"""What is compared in every layer."""
 
 
-class _Watched(Groups):
-    """The simulation, which keeps what every layer's attention makes."""
+class _RecordingGroups(Groups):
+    """The simulation, which records what every layer's attention computes.
+
+    Attributes:
+        records: every one of :data:`KINDS` but ``hidden`` -> one tensor a layer, in order.
+        last_pass: the pass of the last run.
+    """
 
     def __init__(self, layers: Layers, whole: bool = False) -> None:
         super().__init__(layers, whole)
-        self.found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-        self.at: Pass | None = None
+        self.records: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
+        self.last_pass: Pass | None = None
 
     def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
-        self.at, outs = at, super().attend(stack, group, x, at)
-        h, kv, dim = stack.heads, stack.kv_heads, stack.head_dim
-        for i, out in zip(group, outs, strict=True):
-            layer = stack.layers[i]
-            heads = product(rms(x, layer.norm1), layer.qkv, layer.qkv_bias).unflatten(-1, (h + 2 * kv, dim))
-            if layer.qk_norm is not None:
-                heads = torch.cat([F.rms_norm(heads[..., : h + kv, :], (dim,), eps=layer.qk_eps) * layer.qk_norm, heads[..., h + kv :, :]], -2)
-            parts = (out, *(part.flatten(-2) for part in heads.split((h, kv, kv), -2)))
-            for kind, part in zip(KINDS[1:], parts, strict=True):
-                self.found[kind].append(part)
-        return outs
+        self.last_pass = at
+        outputs = super().attend(stack, group, x, at)
+        for i, output in zip(group, outputs, strict=True):
+            tensors = (output, *_query_key_value(stack, i, x))
+            for kind, tensor in zip(KINDS[1:], tensors, strict=True):
+                self.records[kind].append(tensor)
+        return outputs
 
 
-def _alone(draft: Target) -> Layers:
+def _query_key_value(stack: Stack, i: int, x: Tensor) -> list[Tensor]:
+    """q, k and v of layer i from its attention's input ``[B,m,H]``, before rotation.
+
+    All heads of a position are one vector.
+    """
+    layer, query_heads, kv_heads = stack.layers[i], stack.heads, stack.kv_heads
+    dim = stack.head_dim
+    fused = product(rms(x, layer.norm1), layer.qkv, layer.qkv_bias)
+    heads = fused.unflatten(-1, (query_heads + 2 * kv_heads, dim))
+    if layer.qk_norm is not None:
+        queries_keys, values = heads.split((query_heads + kv_heads, kv_heads), -2)
+        norms = F.rms_norm(queries_keys, (dim,), eps=layer.qk_eps) * layer.qk_norm
+        heads = torch.cat([norms, values], -2)
+    return [part.flatten(-2) for part in heads.split((query_heads, kv_heads, kv_heads), -2)]
+
+
+def _single_layers(draft: Target) -> Layers:
+    """Every layer as a group of its own, which is exact execution."""
     return tuple((i,) for i in range(len(draft.backbone.layers)))
 
 
 @torch.inference_mode()
-def _pass(draft: Target, windows: Tensor, groups: Layers, whole: bool = False) -> dict[str, list[Tensor]]:
-    """One causal forward of texts ``[B,m]`` over a fresh cache: of every layer ``[B,m,..]`` of each of :data:`KINDS`, ``hidden`` has the last layer's
-    output too."""
+def _pass(
+    draft: Target, windows: Tensor, groups: Layers, whole: bool = False
+) -> dict[str, list[Tensor]]:
+    """One causal forward of texts ``[B,m]`` over a fresh cache.
+
+    Returns:
+        Each of :data:`KINDS` -> one tensor ``[B,m,..]`` a layer; ``hidden`` has the last layer's
+        output too.
+    """
     stack, (rows, m) = draft.backbone, windows.shape
-    windows, watched = windows.to(draft.device), _Watched(groups, whole)
-    at = torch.arange(m, device=draft.device).expand(rows, m)
+    windows, recording = windows.to(draft.device), _RecordingGroups(groups, whole)
+    positions = torch.arange(m, device=draft.device).expand(rows, m)
     numbers = range(len(stack.layers) + 1)
-    cache = stack.cache(rows, m)
-    x = stack.embed(windows)
-    _, states = watched.run(stack, x, at, at, cache, m, None, causal=True, features=numbers)
+    _, states = recording.run(
+        stack,
+        stack.embed(windows),
+        positions,
+        positions,
+        stack.cache(rows, m),
+        m,
+        None,
+        causal=True,
+        features=numbers,
+    )
     assert states is not None
-    return {**watched.found, "hidden": list(states.chunk(len(numbers), -1))}
+    return {**recording.records, "hidden": list(states.chunk(len(numbers), -1))}
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
     return F.cosine_similarity(a.double(), b.double(), dim=-1).mean().item()
 
 
-def similarity(draft: Target, windows: Tensor, groups: Layers, whole: bool = False) -> dict[str, list[float]]:
-    """By layer, the mean cosine over places between what exact execution makes and what one pass of fuzzy execution makes of the same texts.
+def similarity(
+    draft: Target, windows: Tensor, groups: Layers, whole: bool = False
+) -> dict[str, list[float]]:
+    """Compare exact with fuzzy execution: the mean cosine over positions, by layer.
 
-    ``hidden``: the residual stream that enters the layer (not what its attention reads: that is the group's input). ``attention``: its attention's
-    output. ``q``, ``k``, ``v``: all heads of a place as one vector, before rotation; both sides are turned by the same angle, so after it the cosine
-    is the same.
+    Both execute one pass over the same texts.
 
     Args:
-        windows: ``[B,m]`` token ids, each a text of its own. groups: as :func:`specwb.models.fuzzy.grouping` makes them.
-        whole: MLPs side by side too; inside a group ``hidden`` is then a partial sum.
+        draft: the draft model.
+        windows: ``[B,m]`` token ids, each row a text of its own.
+        groups: as :func:`specwb.models.fuzzy.grouping` makes them.
+        whole: MLPs run side by side too; inside a group ``hidden`` is then a partial sum.
+    Returns:
+        One cosine a layer for each of
+
+        - hidden: the residual stream that enters the layer. It is not what its attention reads:
+          that is the group's input.
+        - attention: its attention's output.
+        - q, k, v: all heads of a position as one vector, before rotation. Both sides are turned by
+          the same angle, so after it the cosine is the same.
+
     Source: Wu et al. 2025, table 4.
     """
-    exact, fuzzy = _pass(draft, windows, _alone(draft)), _pass(draft, windows, groups, whole)
-    return {kind: [_cosine(exact[kind][i], fuzzy[kind][i]) for i in range(len(draft.backbone.layers))] for kind in KINDS}
+    exact = _pass(draft, windows, _single_layers(draft))
+    fuzzy = _pass(draft, windows, groups, whole)
+    return {
+        kind: [_cosine(exact[kind][i], fuzzy[kind][i]) for i in range(len(draft.backbone.layers))]
+        for kind in KINDS
+    }
 
 
 def consecutive(draft: Target, windows: Tensor) -> list[float]:
-    """Mean cosine between what enters layer i and what leaves it, exact execution: what fuzzy execution relies on. ``windows [B,m]`` token ids."""
-    states = _pass(draft, windows, _alone(draft))["hidden"]
+    """Compare what enters layer i with what leaves it: the mean cosine in exact execution.
+
+    Fuzzy execution relies on it.
+
+    Args:
+        draft: the draft model.
+        windows: ``[B,m]`` token ids.
+    """
+    states = _pass(draft, windows, _single_layers(draft))["hidden"]
     return [_cosine(a, b) for a, b in pairwise(states)]
 
 
 def drift(
-    target: Target, prompts: Sequence[Sequence[int]], method: str | Method, rounds: int = 12, *, temperature: float = 0.0, seed: int = 0
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    method: str | Method,
+    rounds: int = 12,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """By round, how far the cache that a draft model drafts with is from a fresh exact forward over the same text; means over prompts.
+    """Measure how far a draft model's cache is from a fresh exact forward, by decoding step.
 
-    Compared are the places from the prompt's last token, the first that the prompt's exact forward leaves out, to the round's pending one; all heads
-    of a place are one vector.
+    The cache is the one that the model drafts with; the forward is over the same text. Compared are
+    the positions from the prompt's last token, the first that the prompt's exact forward leaves
+    out, to the step's pending one. All heads of a position are one vector.
 
-    Args: method: of one draft model with a cache, such as ``easyspec:calibrate=false``. prompts: token ids.
-    Returns: one a round, with ``round`` (from 1), ``accepted`` (drafted tokens kept), ``places`` (compared, a prompt), and by layer ``key_error``,
-        ``value_error`` (mean of ``|a - b| / |b|``), ``key_cosine`` and ``value_cosine``.
+    Args:
+        target: the target model.
+        prompts: token ids.
+        method: of one draft model with a cache, such as ``easyspec:calibrate=false``.
+        rounds: how many decoding steps, >= 1.
+        temperature: 0 is greedy.
+        seed: of the sampling; prompt i has ``seed + i``.
+    Returns:
+        One dict a step, means over prompts, with
+
+        - round: its number, from 1.
+        - accepted: accepted draft tokens.
+        - places: positions compared, a prompt.
+        - key_error, value_error: by layer the mean of ``|a - b| / |b|``.
+        - key_cosine, value_cosine: by layer.
     Raises:
-        ValueError: another kind of method, or rounds < 1.
+        ValueError: the method is of another kind, or rounds < 1.
     """
-    made = make_method(method, target) if isinstance(method, str) else method
-    if not isinstance(made.drafter, LevelDrafter) or rounds < 1:
-        raise ValueError(f"drift is of methods with one draft model, in rounds >= 1; got {made.key}, {rounds}")
-    opened: list[LevelDrafter] = []
-    watched = _opening(made, opened)
-    found: list[list[dict[str, Any]]] = [[] for _ in range(rounds)]
+    method = make_method(method, target) if isinstance(method, str) else method
+    if not isinstance(method.drafter, LevelDrafter) or rounds < 1:
+        raise ValueError(
+            f"drift is of methods with one draft model, in rounds >= 1; got {method.key}, {rounds}"
+        )
+    steps: list[list[dict[str, Any]]] = [[] for _ in range(rounds)]
     for i, prompt in enumerate(prompts):
-        room = rounds * (made.drafter.limits.depth + 1)
-        loop = decoding(target, [list(prompt)], watched, max_new_tokens=room, temperature=temperature, seed=[seed + i], eos=(), graphs=False)
-        kept = []
-        for step in islice(loop, rounds):
-            known = int(step.known)
-            assert step.state is not None
-            kept.append((opened[-1].cache.data[:, 0, len(prompt) - 1 : known].clone(), int(step.verdict.accepted)))
-            text = step.state.tokens[0, :known].clone()
-        loop.close()  # type: ignore[attr-defined]
-        fresh = _entries(made.drafter.draft, text)[:, len(prompt) - 1 :]
-        for into, (cache, accepted) in zip(found, kept, strict=True):
-            into.append({"accepted": accepted, "places": cache.shape[1], **_apart(cache, fresh[:, : cache.shape[1]])})
-    return [{"round": r, **_means(each)} for r, each in enumerate(found, 1)]
+        caches, accepted, text = _step_caches(
+            target, method, list(prompt), rounds, temperature, seed + i
+        )
+        first = len(prompt) - 1
+        fresh = _exact_cache(method.drafter.draft, text)[:, first:]
+        for records, cache, count in zip(steps, caches, accepted, strict=True):
+            compared = cache[:, first:]
+            positions = compared.shape[1]
+            differences = _differences(compared, fresh[:, :positions])
+            records.append({"accepted": count, "places": positions, **differences})
+    return [{"round": number, **_means(records)} for number, records in enumerate(steps, 1)]
 
 
-def _opening(method: Method, opened: list[LevelDrafter]) -> Method:
-    """The same method; every decoding's own drafter is put into ``opened``."""
+def _step_caches(
+    target: Target,
+    method: Method,
+    prompt: list[int],
+    count: int,
+    temperature: float,
+    seed: int,
+) -> tuple[list[Tensor], list[int], Tensor]:
+    """Decode ``count`` steps of a prompt.
+
+    Returns:
+        The draft model's cache at the beginning of every step, cut to the sequence length; how many
+        draft tokens each step accepted; and the text at the beginning of the last one.
+    """
+    drafters: list[LevelDrafter] = []
+    steps = decoding(
+        target,
+        [prompt],
+        _collecting(method, drafters),
+        max_new_tokens=count * (method.drafter.limits.depth + 1),
+        temperature=temperature,
+        seed=[seed],
+        eos=(),
+        graphs=False,
+    )
+    caches, accepted, text = [], [], torch.empty(0)
+    for step in islice(steps, count):
+        length = int(step.known)
+        assert step.state is not None
+        caches.append(drafters[-1].cache.data[:, 0, :length].clone())
+        accepted.append(int(step.verdict.accepted))
+        text = step.state.tokens[0, :length].clone()
+    steps.close()  # type: ignore[attr-defined]
+    return caches, accepted, text
+
+
+def _collecting(method: Method, drafters: list[LevelDrafter]) -> Method:
+    """The same method, which adds the drafter of every decoding to ``drafters``.
+
+    The engine copies a method's drafter for every decoding, so its class gets an ``open`` that adds
+    the copy.
+    """
     drafter = copy.copy(method.drafter)
     kind: Any = type(drafter)
 
     def open(self, state, target):
         kind.open(self, state, target)
-        opened.append(self)
+        drafters.append(self)
 
     drafter.__class__ = type(kind.__name__, (kind,), {"open": open})
     return replace(method, drafter=drafter)
 
 
 @torch.inference_mode()
-def _entries(draft: Target, text: Tensor) -> Tensor:
+def _exact_cache(draft: Target, text: Tensor) -> Tensor:
     """``[layers, m, 2 * kv_heads, head_dim]`` keys and values of a text ``[m]``, exact."""
     stack, m = draft.backbone, len(text)
-    at, cache = torch.arange(m, device=draft.device)[None], stack.cache(1, m)
-    stack.run(stack.embed(text[None].to(draft.device)), at, at, cache, m, None, causal=True)
+    positions, cache = torch.arange(m, device=draft.device)[None], stack.cache(1, m)
+    x = stack.embed(text[None].to(draft.device))
+    stack.run(x, positions, positions, cache, m, None, causal=True)
     return cache.data[:, 0]
 
 
-def _apart(cache: Tensor, fresh: Tensor) -> dict[str, list[float]]:
-    """By layer, of entries ``[layers, m, 2 * kv_heads, head_dim]``."""
-    out = {}
-    for name, a, b in zip(("key", "value"), cache.double().chunk(2, 2), fresh.double().chunk(2, 2), strict=True):
+def _differences(cache: Tensor, fresh: Tensor) -> dict[str, list[float]]:
+    """Errors and cosines by layer, of cache entries ``[layers, m, 2 * kv_heads, head_dim]``."""
+    results = {}
+    halves = zip(cache.double().chunk(2, 2), fresh.double().chunk(2, 2), strict=True)
+    for name, (a, b) in zip(("key", "value"), halves, strict=True):
         a, b = a.flatten(2), b.flatten(2)
-        out[f"{name}_error"] = ((a - b).norm(dim=-1) / b.norm(dim=-1)).mean(1).tolist()
-        out[f"{name}_cosine"] = F.cosine_similarity(a, b, dim=-1).mean(1).tolist()
-    return out
+        error = (a - b).norm(dim=-1) / b.norm(dim=-1)
+        results[f"{name}_error"] = error.mean(1).tolist()
+        results[f"{name}_cosine"] = F.cosine_similarity(a, b, dim=-1).mean(1).tolist()
+    return results
 
 
-def _means(each: list[dict[str, Any]]) -> dict[str, Any]:
-    one = each[0]
-    return {
-        name: [fmean(xs) for xs in zip(*(e[name] for e in each), strict=True)] if isinstance(one[name], list) else fmean(e[name] for e in each)
-        for name in one
-    }
+def _means(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of every entry over the records; of a list, the mean of each of its items."""
+    means: dict[str, Any] = {}
+    for name, example in records[0].items():
+        values = [record[name] for record in records]
+        if isinstance(example, list):
+            means[name] = [fmean(items) for items in zip(*values, strict=True)]
+        else:
+            means[name] = fmean(values)
+    return means
 
 
 @torch.inference_mode()
-def layer_times(draft: Target, tokens: int = 1, extent: int = 256, groups: Layers | None = None, repeats: int = 50) -> dict[str, float]:
-    """Median milliseconds on this device, nothing recorded as a graph, all taking turns: of one layer's ``attention`` and ``mlp`` with their norms
-    (each time the next layer's), of the ``head``, and of all layers without the head: ``plain``, with the groups ``fused``, as ``simulation``, and
-    on CUDA as ``streams``.
+def layer_times(
+    draft: Target,
+    tokens: int = 1,
+    extent: int = 256,
+    groups: Layers | None = None,
+    repeats: int = 50,
+) -> dict[str, float]:
+    """Time the parts of a draft model on this device, in median milliseconds.
 
-    Args: tokens: fed at once, a chain. extent: of the text, these included. groups: default the paper's of 4, or as many as there may be.
+    Nothing is recorded as a graph, and all parts take turns.
+
+    Args:
+        draft: the draft model.
+        tokens: fed at once, as a chain.
+        extent: length of the text, these tokens included.
+        groups: of layers; default the paper's of 4, or as many as there may be.
+        repeats: turns.
+    Returns:
+        Milliseconds of
+
+        - attention, mlp: of one layer with their norms, each time the next layer's.
+        - head.
+        - plain: all layers without the head, one after the other.
+        - fused, simulation, on CUDA streams: the same with the groups.
     Raises:
-        ValueError: tokens outside 1..extent, or repeats < 1.
+        ValueError: tokens is outside 1..extent, or repeats < 1.
     """
     stack = draft.backbone
     count = len(stack.layers)
     if not 1 <= tokens <= extent or repeats < 1:
-        raise ValueError(f"tokens must be in 1..extent, repeats >= 1; got tokens={tokens}, extent={extent}, repeats={repeats}")
+        raise ValueError(
+            "tokens must be in 1..extent, repeats >= 1; "
+            f"got tokens={tokens}, extent={extent}, repeats={repeats}"
+        )
     parts = grouping(count, max(1, min(4, count - 2))) if groups is None else groups
     x = stack.embed(torch.arange(tokens, device=draft.device)[None] % draft.vocabulary)
     positions = torch.arange(extent - tokens, extent, device=draft.device)[None]
@@ -198,71 +341,96 @@ def layer_times(draft: Target, tokens: int = 1, extent: int = 256, groups: Layer
         forward = stack.run if groups is None else groups.on(stack)
         return forward(x, positions, positions, cache, extent, mask)
 
-    watched = _Watched(_alone(draft))
-    run(watched)
-    at, turn = watched.at, 0
+    recording = _RecordingGroups(_single_layers(draft))
+    run(recording)
+    at, turn = recording.last_pass, 0
     assert at is not None
-    asked: dict[str, Callable[[], object]] = {
-        "attention": lambda: stack.attention(turn % count, rms(x, stack.layers[turn % count].norm1), at),
+    calls: dict[str, Callable[[], object]] = {
+        "attention": lambda: stack.attention(
+            turn % count, rms(x, stack.layers[turn % count].norm1), at
+        ),
         "mlp": lambda: stack.mlp(turn % count, x),
         "head": lambda: stack.head(x),
         "plain": lambda: run(None),
     }
     kinds = (FusedGroups, Groups, *((StreamGroups,) if draft.device.type == "cuda" else ()))
-    for made in [kind(parts) for kind in kinds]:
-        asked[made.name] = lambda made=made: run(made)  # type: ignore[misc]
-    spent: dict[str, list[float]] = {name: [] for name in asked}
+    for execution in [kind(parts) for kind in kinds]:
+        calls[execution.name] = lambda execution=execution: run(execution)  # type: ignore[misc]
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(-3, repeats):
-        for name, one in asked.items():
+        for name, call in calls.items():
             began = _now(draft)
-            one()
+            call()
             if turn >= 0:
-                spent[name].append(1000 * (_now(draft) - began))
-    return {name: median(each) for name, each in spent.items()}
+                times[name].append(1000 * (_now(draft) - began))
+    return {name: median(values) for name, values in times.items()}
 
 
-def draft_times(target: Target, methods: Mapping[str, Method], prompt: Sequence[int], repeats: int = 30) -> dict[str, dict[str, float]]:
-    """By name, median milliseconds of drafting alone in a round at T = 0, all methods taking turns: ``eager``, in rounds of a decoding, and where
-    the device records graphs and the drafter may be recorded, ``graph``, one replay of a round's drafting.
+def draft_times(
+    target: Target, methods: Mapping[str, Method], prompt: Sequence[int], repeats: int = 30
+) -> dict[str, dict[str, float]]:
+    """Time only the drafting of a decoding step at T = 0, in median milliseconds.
 
-    Args: prompt: token ids. repeats: rounds each time is a median of.
+    All methods take turns.
+
+    Args:
+        target: the target model.
+        methods: by name.
+        prompt: token ids.
+        repeats: decoding steps that each time is a median of.
+    Returns:
+        For every method ``eager``, in the steps of a decoding; and where the device records graphs
+        and the drafter may be recorded ``graph``, one replay of a step's drafting.
     Raises:
         ValueError: repeats < 1.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
-    spent: dict[str, dict[str, list[float]]] = {name: {"eager": []} for name in methods}
+    times: dict[str, dict[str, list[float]]] = {name: {"eager": []} for name in methods}
     clocks = {name: Clock(target.device) for name in methods}
-    loops = {
-        name: decoding(target, [list(prompt)], made, max_new_tokens=(repeats + 3) * (made.drafter.limits.depth + 1), eos=(), clock=clocks[name])
-        for name, made in methods.items()
+    decodings = {
+        name: decoding(
+            target,
+            [list(prompt)],
+            method,
+            max_new_tokens=(repeats + 3) * (method.drafter.limits.depth + 1),
+            eos=(),
+            clock=clocks[name],
+        )
+        for name, method in methods.items()
     }
-    recorded = {name: _recorded(target, made, prompt) for name, made in methods.items() if made.drafter.captured} if _records(target) else {}
+    recordings = {}
+    if target.device.type in RECORDERS:
+        for name, method in methods.items():
+            if method.drafter.captured:
+                recordings[name] = _recording(target, method, prompt)
     for turn in range(-2, repeats):
-        for name, loop in loops.items():
+        for name, steps in decodings.items():
             before = clocks[name].seconds["draft"]
-            next(iter(loop))
+            next(iter(steps))
             if turn >= 0:
-                spent[name]["eager"].append(1000 * (clocks[name].seconds["draft"] - before))
-        for name, (_, graph) in recorded.items():
+                times[name]["eager"].append(1000 * (clocks[name].seconds["draft"] - before))
+        for name, (_, graph) in recordings.items():
             began = _now(target)
             with torch.inference_mode():
                 graph.replay()
             if turn >= 0:
-                spent[name].setdefault("graph", []).append(1000 * (_now(target) - began))
-    for loop in loops.values():
-        loop.close()  # type: ignore[attr-defined]
-    return {name: {how: median(each) for how, each in mine.items()} for name, mine in spent.items()}
-
-
-def _records(target: Target) -> bool:
-    return target.device.type in RECORDERS
+                times[name].setdefault("graph", []).append(1000 * (_now(target) - began))
+    for steps in decodings.values():
+        steps.close()  # type: ignore[attr-defined]
+    return {
+        name: {how: median(values) for how, values in kinds.items()}
+        for name, kinds in times.items()
+    }
 
 
 @torch.inference_mode()
-def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> tuple[Decoding, Any]:
-    """The drafting of the round behind the prompt, as a graph that may be replayed as often as one likes, and the tensors that it reads and writes:
-    they must live as long."""
+def _recording(target: Target, method: Method, prompt: Sequence[int]) -> tuple[Decoding, Any]:
+    """The drafting of the step behind the prompt as a graph, which can be replayed at will.
+
+    It is returned with the decoding that owns the tensors it reads and writes: they must live as
+    long as the graph.
+    """
     decoding = Decoding(
         target,
         method,
@@ -283,6 +451,7 @@ def _recorded(target: Target, method: Method, prompt: Sequence[int]) -> tuple[De
 
 
 def _now(draft: Target) -> float:
+    """Seconds of a clock, after all work of the device."""
     if draft.device.type == "cuda":
         torch.cuda.synchronize(draft.device)
     return time.perf_counter()

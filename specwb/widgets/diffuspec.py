@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis.diffusion import AdlRound
-from specwb.evaluation.lattices import Place, Replay, expected
+from specwb.evaluation.lattices import Place, Replay, expected_length
 from specwb.figures.style import label
 from specwb.lattice import Path, beam, viterbi
 from specwb.models.target import Target
@@ -58,7 +58,7 @@ class LatticeExplorer(Explorer):
         """What the point-mass rule keeps of a path at the place shown, on average."""
         key = self.place.value, tuple(path)
         if key not in self._kept:
-            self._kept[key] = expected(self._target, self._found[key[0] - 1].text, [path], self._temperature)[0]
+            self._kept[key] = expected_length(self._target, self._found[key[0] - 1].text, [path], self._temperature)[0]
         return self._kept[key]
 
     def _new(self) -> tuple[str, go.Figure]:

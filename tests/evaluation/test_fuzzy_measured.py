@@ -1,4 +1,4 @@
-"""What fuzzy execution changes, measured: cosines, the drift of a cache, times."""
+"""Measurements of what fuzzy execution changes: cosines, the drift of a cache, times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LAYERS = 6
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
 def pair(request) -> tuple[specwb.Target, specwb.Target]:
-    target = specwb.load(tiny.build(request.param, seed=tiny.SEEDS[request.param], num_hidden_layers=LAYERS))
+    target = specwb.load(
+        tiny.build(request.param, seed=tiny.SEEDS[request.param], num_hidden_layers=LAYERS)
+    )
     return target, specwb.load(tiny.perturbed(target.model, 0.02))
 
 
@@ -33,34 +35,37 @@ def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def test_layers_alone_change_nothing_and_groups_do(pair, windows):
-    alone = fuzzy.similarity(pair[1], windows, grouping(LAYERS, 1))
-    assert set(alone) == set(fuzzy.KINDS)
-    assert all(x == pytest.approx(1, abs=1e-9) for found in alone.values() for x in found)
-    found = fuzzy.similarity(pair[1], windows, grouping(LAYERS, 3))  # 0; 1, 2; 3, 4; 5
-    assert all(len(x) == LAYERS for x in found.values())
-    for kind, x in found.items():
-        # a group's first layer reads what it would, as long as nothing above it was fuzzy
+    single = fuzzy.similarity(pair[1], windows, grouping(LAYERS, 1))
+    assert set(single) == set(fuzzy.KINDS)
+    assert all(x == pytest.approx(1, abs=1e-9) for cosines in single.values() for x in cosines)
+    groups = fuzzy.similarity(pair[1], windows, grouping(LAYERS, 3))  # 0; 1, 2; 3, 4; 5
+    assert all(len(cosines) == LAYERS for cosines in groups.values())
+    for kind, cosines in groups.items():
+        # a group's first layer reads its exact input, as long as nothing above it was fuzzy
         exact = 3 if kind == "hidden" else 2
-        assert x[:exact] == pytest.approx([1] * exact, abs=1e-9)
-        assert max(x[exact:]) < 0.9999
-    whole = fuzzy.similarity(pair[1], windows, grouping(LAYERS, 3), whole=True)
-    assert whole["hidden"][3] < found["hidden"][3], "MLPs side by side are further from exact"
+        assert cosines[:exact] == pytest.approx([1] * exact, abs=1e-9)
+        assert max(cosines[exact:]) < 0.9999
+    mlps = fuzzy.similarity(pair[1], windows, grouping(LAYERS, 3), whole=True)
+    assert mlps["hidden"][3] < groups["hidden"][3], "MLPs side by side are further from exact"
 
 
 def test_cosines_are_those_of_the_librarys_states(pair, windows):
     draft, groups = pair[1], ((0,), (1, 2), (3,), (4,), (5,))
     states = [tiny.states(draft, windows, [i]) for i in range(LAYERS + 1)]
-    assert fuzzy.consecutive(draft, windows) == pytest.approx([cosine(a, b) for a, b in pairwise(states)], abs=1e-6)
-    found = fuzzy.similarity(draft, windows, groups)
-    layer = draft.model.model.layers[2]
+    assert fuzzy.consecutive(draft, windows) == pytest.approx(
+        [cosine(a, b) for a, b in pairwise(states)], abs=1e-6
+    )
+    cosines = fuzzy.similarity(draft, windows, groups)
+    layer, dim = draft.model.model.layers[2], draft.backbone.head_dim
     with torch.no_grad():
-        exact, read = (layer.input_layernorm(states[i]) for i in (2, 1))
+        exact, group_input = (layer.input_layernorm(states[i]) for i in (2, 1))
         for kind in "qkv":
-            project, norm = getattr(layer.self_attn, f"{kind}_proj"), getattr(layer.self_attn, f"{kind}_norm", None)
-            made = [project(x) for x in (exact, read)]
+            project = getattr(layer.self_attn, f"{kind}_proj")
+            norm = getattr(layer.self_attn, f"{kind}_norm", None)
+            both = [project(x) for x in (exact, group_input)]
             if norm is not None:
-                made = [norm(x.unflatten(-1, (-1, draft.backbone.head_dim))).flatten(-2) for x in made]
-            assert found[kind][2] == pytest.approx(cosine(*made), abs=1e-6)
+                both = [norm(x.unflatten(-1, (-1, dim))).flatten(-2) for x in both]
+            assert cosines[kind][2] == pytest.approx(cosine(*both), abs=1e-6)
 
 
 def test_keys_and_values_are_as_similar_as_in_the_caches(pair, windows):
@@ -70,34 +75,40 @@ def test_keys_and_values_are_as_similar_as_in_the_caches(pair, windows):
     with torch.inference_mode():
         for cache, run in zip(caches, (stack.run, Groups(groups).on(stack)), strict=True):
             run(stack.embed(windows), at, at, cache, m, None, causal=True)
-    found = fuzzy.similarity(pair[1], windows, groups)
+    cosines = fuzzy.similarity(pair[1], windows, groups)
     for kind, half in (("k", 0), ("v", 1)):  # keys lie there rotated
-        exact, made = (cache.data.chunk(2, 3)[half].flatten(3) for cache in caches)
-        assert found[kind] == pytest.approx([cosine(a, b) for a, b in zip(exact, made, strict=True)], abs=1e-6)
+        exact, changed = (cache.data.chunk(2, 3)[half].flatten(3) for cache in caches)
+        expected = [cosine(a, b) for a, b in zip(exact, changed, strict=True)]
+        assert cosines[kind] == pytest.approx(expected, abs=1e-6)
 
 
 def test_calibration_removes_the_drift(pair):
     target, draft = pair
     for spec in ("easyspec:gamma=3", "easyspec:gamma=2,width=3"):
-        found = fuzzy.drift(target, tiny.PROMPTS, specwb.method(spec, target, draft=draft), rounds=4)
-        assert [one["round"] for one in found] == [1, 2, 3, 4]
-        assert max(x for one in found for kind in ("key", "value") for x in one[f"{kind}_error"]) < 1e-5
-        assert min(x for one in found for kind in ("key", "value") for x in one[f"{kind}_cosine"]) > 1 - 1e-9
-        drifted = fuzzy.drift(target, tiny.PROMPTS, specwb.method(f"{spec},calibrate=false", target, draft=draft), rounds=4)
-        for one in drifted:
-            assert max(*one["key_error"][:2], *one["value_error"][:2]) < 1e-5, "what lies before the first fuzzy input"
-            assert min(*one["key_error"][2:], *one["value_error"][2:]) > 1e-2
-    assert max(x for one in fuzzy.drift(target, [[5]], specwb.method("sps", target, draft=draft), 3) for x in one["key_error"]) < 1e-5
+        method = specwb.method(spec, target, draft=draft)
+        steps = fuzzy.drift(target, tiny.PROMPTS, method, rounds=4)
+        assert [step["round"] for step in steps] == [1, 2, 3, 4]
+        for step in steps:
+            assert max(*step["key_error"], *step["value_error"]) < 1e-5
+            assert min(*step["key_cosine"], *step["value_cosine"]) > 1 - 1e-9
+        uncalibrated = specwb.method(f"{spec},calibrate=false", target, draft=draft)
+        for step in fuzzy.drift(target, tiny.PROMPTS, uncalibrated, rounds=4):
+            before_fuzzy = max(*step["key_error"][:2], *step["value_error"][:2])
+            assert before_fuzzy < 1e-5, "layers before the first fuzzy input are exact"
+            assert min(*step["key_error"][2:], *step["value_error"][2:]) > 1e-2
+    plain = fuzzy.drift(target, [[5]], specwb.method("sps", target, draft=draft), 3)
+    assert max(x for step in plain for x in step["key_error"]) < 1e-5
 
 
-def test_drift_is_of_the_rounds_that_the_engine_decodes(pair):
+def test_drift_is_of_the_steps_that_the_engine_decodes(pair):
     target, draft = pair
     method = specwb.method("easyspec:gamma=3,calibrate=false", target, draft=draft)
-    found = fuzzy.drift(target, tiny.PROMPTS[:1], method, rounds=4)
+    steps = fuzzy.drift(target, tiny.PROMPTS[:1], method, rounds=4)
     out = specwb.decode(target, tiny.PROMPTS[:1], method, max_new_tokens=17)
-    kept = out.accepted_lengths[0][:4]
-    assert [one["accepted"] for one in found] == kept
-    assert [one["places"] for one in found] == [1 + sum(k + 1 for k in kept[:i]) for i in range(4)]
+    accepted = out.accepted_lengths[0][:4]
+    assert [step["accepted"] for step in steps] == accepted
+    positions = [1 + sum(a + 1 for a in accepted[:i]) for i in range(4)]
+    assert [step["places"] for step in steps] == positions
 
 
 def test_drift_is_refused_without_a_draft_model(pair):
@@ -111,10 +122,10 @@ def test_drift_is_refused_without_a_draft_model(pair):
 def test_times_of_all_parts():
     draft = specwb.load(tiny.build("llama", num_hidden_layers=LAYERS))
     for tokens in (1, 3):
-        found = fuzzy.layer_times(draft, tokens, extent=32, repeats=3)
-        assert set(found) == {"attention", "mlp", "head", "plain", "fused", "simulation"}
-        assert min(found.values()) > 0
-        assert found["plain"] > found["mlp"]
+        times = fuzzy.layer_times(draft, tokens, extent=32, repeats=3)
+        assert set(times) == {"attention", "mlp", "head", "plain", "fused", "simulation"}
+        assert min(times.values()) > 0
+        assert times["plain"] > times["mlp"]
     for bad in ({"tokens": 0}, {"tokens": 33, "extent": 32}, {"repeats": 0}):
         with pytest.raises(ValueError, match="tokens must be in"):
             fuzzy.layer_times(draft, **bad)
@@ -123,12 +134,15 @@ def test_times_of_all_parts():
 def test_times_of_drafting(monkeypatch):
     target = specwb.load(tiny.build("llama", seed=2, num_hidden_layers=LAYERS))
     draft = specwb.load(tiny.perturbed(target.model, 0.02))
-    methods = {spec: specwb.method(spec, target, draft=draft) for spec in ("easyspec:n=1,calibrate=false", "easyspec", "easyspec:width=3")}
-    found = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
-    assert set(found) == set(methods)
-    assert all(set(ms) == {"eager"} and ms["eager"] > 0 for ms in found.values())
+    methods = {
+        spec: specwb.method(spec, target, draft=draft)
+        for spec in ("easyspec:n=1,calibrate=false", "easyspec", "easyspec:width=3")
+    }
+    times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
+    assert set(times) == set(methods)
+    assert all(set(ms) == {"eager"} and ms["eager"] > 0 for ms in times.values())
     monkeypatch.setitem(fuzzy.RECORDERS, "cpu", tape.Tape)
-    found = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
-    assert all(set(ms) == {"eager", "graph"} and ms["graph"] > 0 for ms in found.values())
+    times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
+    assert all(set(ms) == {"eager", "graph"} and ms["graph"] > 0 for ms in times.values())
     with pytest.raises(ValueError, match="repeats must be >= 1"):
         fuzzy.draft_times(target, methods, [1], 0)

@@ -1,4 +1,7 @@
-"""Lattices measured against what the target writes: by hand on small numbers, and against plain forwards and whole decodings."""
+"""Lattices measured against the target's text.
+
+They are compared with small numbers by hand, with plain forwards and with whole decodings.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,22 @@ def proxy() -> NGram:
     return NGram.count([text], tiny.VOCABULARY)
 
 
-def found(**options) -> list[lattices.Place]:
+def sample(**options) -> list[lattices.Place]:
     return lattices.places(tiny.target(), head(), TEXTS, K, **options)
 
 
 def place(greedy: list[int], ids: list[list[int]], q: list[list[float]], ends=()) -> lattices.Place:
     ranks = [row.index(x) if x in row else 99 for x, row in zip(greedy, ids)]
     chances = [row[r] if r < 99 else 0.0 for row, r in zip(q, ranks)]
-    return lattices.Place([1], np.array(ids), np.log(q), np.array(greedy), np.array(ranks), np.array(chances), frozenset(ends))
+    return lattices.Place(
+        [1],
+        np.array(ids),
+        np.log(q),
+        np.array(greedy),
+        np.array(ranks),
+        np.array(chances),
+        frozenset(ends),
+    )
 
 
 HAND = (
@@ -49,14 +60,16 @@ def test_by_hand():
     one, two = HAND
     narrow, wide = one.lattice(0.8), one.lattice(1.0)
     assert (narrow.ids, wide.ids) == ([[4], [6, 7], [1, 2]], [[4, 5], [6, 7], [1, 2]])
-    assert one.held(narrow).tolist() == [True, True, True]
-    assert [one.kept(narrow.row), one.reach(narrow), one.kept([4, 7, 2]), one.kept([5, 7, 1])] == [1, 3, 2, 0]
-    assert [two.reach(two.lattice(0.5)), two.reach(two.lattice(0.9)), two.kept([5, 6, 1])] == [0, 2, 2]
+    assert one.in_lattice(narrow).tolist() == [True, True, True]
+    assert (one.kept(narrow.row), one.reach(narrow)) == (1, 3)
+    assert (one.kept([4, 7, 2]), one.kept([5, 7, 1])) == (2, 0)
+    assert (two.reach(two.lattice(0.5)), two.reach(two.lattice(0.9))) == (0, 2)
+    assert two.kept([5, 6, 1]) == 2
     assert one.reach(one.lattice(1.0, top=1)) == 1
-    # an end of text ends the lattice: what is below it is not held
-    ended = place([4, 7, 1], *(getattr(one, name).tolist() for name in ("ids",)), np.exp(one.logq).tolist(), ends=[6])
+    # an end of text ends the lattice: it has no tokens below
+    ended = place([4, 7, 1], one.ids.tolist(), np.exp(one.logq).tolist(), ends=[6])
     assert ended.lattice(1.0).ids == [[4, 5], [6]]
-    assert ended.held(ended.lattice(1.0)).tolist() == [True, False, False]
+    assert ended.in_lattice(ended.lattice(1.0)).tolist() == [True, False, False]
 
     table = lattices.coverage(HAND, tops=(1, 2))
     assert table["top 1"].tolist() == [0.5, 0.5, 1.0]  # ranks 0 and 1; 1 and 0; 0
@@ -72,84 +85,113 @@ def test_by_hand():
     assert "viterbi" not in lattices.lengths(HAND, Uniform(9), exact=False)
 
 
-def test_places_are_what_the_models_say():
+def test_places_are_from_the_models_own_forwards():
     model = head()
     spread = []
-    for text, at in zip(TEXTS, found(top=6)):
+    for text, at in zip(TEXTS, sample(top=6)):
         assert at.text == text
         assert at.greedy.tolist() == list(tiny.plain("llama", tuple(text), K))
-        law = block(model, text, K).double()
-        law[:, model.mask_id] = -torch.inf
-        law = law.softmax(-1)
-        order = law.argsort(dim=-1, descending=True, stable=True)
+        logits = block(model, text, K).double()
+        logits[:, model.mask_id] = -torch.inf
+        q = logits.softmax(-1)
+        order = q.argsort(dim=-1, descending=True, stable=True)
         assert at.ids.tolist() == order[:, :6].tolist()
-        assert np.exp(at.logq) == pytest.approx(law.gather(1, order[:, :6]).numpy(), rel=1e-5)
+        assert np.exp(at.logq) == pytest.approx(q.gather(1, order[:, :6]).numpy(), rel=1e-5)
         for i, x in enumerate(at.greedy.tolist()):
             assert order[i, at.ranks[i]] == x
-            assert at.q[i] == pytest.approx(float(law[i, x]), rel=1e-6)
+            assert at.q[i] == pytest.approx(float(q[i, x]), rel=1e-6)
         spread += at.ranks.tolist()
     assert min(spread) == 0 < max(spread)
-    assert model.mask_id not in np.concatenate([at.ids.flatten() for at in found(top=tiny.VOCABULARY - 1)])
+    for at in sample(top=tiny.VOCABULARY - 1):
+        assert model.mask_id not in at.ids
 
 
 def test_lengths_are_those_of_the_paths():
     ngram = proxy()
-    table = lattices.lengths(found(), ngram, lam=0.6, mass=0.9, beams=2)
-    for at, row in zip(found(), table.itertuples()):
-        where = Lattice.prune(at.ids.tolist(), at.logq.tolist(), 0.9)
-        paths = {"row": where.row, "beam": beam(where, ngram, at.text, 0.6, 2)[0].tokens, "viterbi": viterbi(where, ngram, at.text, 0.6).tokens}
+    table = lattices.lengths(sample(), ngram, lam=0.6, mass=0.9, beams=2)
+    for at, row in zip(sample(), table.itertuples()):
+        lattice = Lattice.prune(at.ids.tolist(), at.logq.tolist(), 0.9)
+        paths = {
+            "row": lattice.row,
+            "beam": beam(lattice, ngram, at.text, 0.6, 2)[0].tokens,
+            "viterbi": viterbi(lattice, ngram, at.text, 0.6).tokens,
+        }
         for name, path in paths.items():
             agreed = [a == b for a, b in zip(path, at.greedy)]
             assert getattr(row, name) == [*agreed, False].index(False)
             assert getattr(row, name) <= row.lattice <= row.top
 
 
-def test_expected_is_the_probability_of_beginnings():
+def test_the_expected_length_sums_probabilities_of_beginnings():
     target, paths = tiny.target(), [[3, 4, 5], [3, 4, 6], [9], [3, 7, 7, 7]]
     for temperature in (1.0, 0.4):
         for text in TEXTS:
             by_hand = []
             for path in paths:
-                laws = (tiny.forward(target.model, [*text, *path]).double() / temperature).softmax(-1)
-                chances = [float(laws[len(text) - 1 + i, x]) for i, x in enumerate(path)]
+                logits = tiny.forward(target.model, [*text, *path]).double()
+                p = (logits / temperature).softmax(-1)
+                chances = [float(p[len(text) - 1 + i, x]) for i, x in enumerate(path)]
                 by_hand.append(sum(math.prod(chances[: j + 1]) for j in range(len(path))))
-            assert lattices.expected(target, text, paths, temperature) == pytest.approx(by_hand, rel=1e-5)
+            lengths = lattices.expected_length(target, text, paths, temperature)
+            assert lengths == pytest.approx(by_hand, rel=1e-5)
     greedy = list(tiny.plain("llama", tuple(TEXTS[0]), 3))
-    assert lattices.expected(target, TEXTS[0], [greedy, [*greedy[:2], greedy[2] ^ 1]], 0.0) == [3, 2]
+    paths = [greedy, [*greedy[:2], greedy[2] ^ 1]]
+    assert lattices.expected_length(target, TEXTS[0], paths, 0.0) == [3, 2]
 
 
 CONSTANTS = [
-    {"least": 2, "most": 6, "delta": 2}, {"least": 1, "most": 8, "delta": 3, "share": 0.4}, {"least": 1, "most": 7, "delta": 1, "rho": 0.25},
+    {"least": 2, "most": 6, "delta": 2},
+    {"least": 1, "most": 8, "delta": 3, "share": 0.4},
+    {"least": 1, "most": 7, "delta": 1, "rho": 0.25},
     {"least": 4, "most": 4, "delta": 0},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("constants", CONSTANTS)
 @pytest.mark.parametrize("reads", [False, True])
-def test_a_replay_goes_through_the_rounds_of_a_decoding(constants, reads, tmp_path):
-    """Also with a proxy that learns from the text as it is written."""
+def test_a_replay_goes_through_the_steps_of_a_decoding(constants, reads, tmp_path):
+    """It does so with a proxy that learns from the text as it is written, too."""
     target, model, ngram = tiny.target(), head(), proxy()
     ngram.save(tmp_path / "ngram.npz")
     search = {"lam": 0.7, "mass": 0.9, "top": 10, "beams": 2}
-    replay = lattices.Replay(target, model, TEXTS[0], 40, (lambda: OnlineNGram(3, tiny.VOCABULARY)) if reads else lambda: ngram, **search)
+    replay = lattices.Replay(
+        target,
+        model,
+        TEXTS[0],
+        40,
+        (lambda: OnlineNGram(3, tiny.VOCABULARY)) if reads else lambda: ngram,
+        **search,
+    )
     rounds = replay.rounds(**constants)
     rest = {name: value for name, value in constants.items() if name not in ("least", "most")}
-    own = {"k_min": constants["least"], "k_max": constants["most"], "share": 1.0, **rest}
-    method = specwb.method("diffuspec", target, head=model, ngram="online" if reads else str(tmp_path / "ngram.npz"), **search, **own)
+    adaptive = {"k_min": constants["least"], "k_max": constants["most"], "share": 1.0, **rest}
+    method = specwb.method(
+        "diffuspec",
+        target,
+        head=model,
+        ngram="online" if reads else str(tmp_path / "ngram.npz"),
+        **search,
+        **adaptive,
+    )
     out = specwb.decode(target, TEXTS[0], method, max_new_tokens=40)
     assert replay.text == out.tokens[0]
     assert [r.accepted for r in rounds] == out.accepted_lengths[0]
     assert len(set(out.accepted_lengths[0])) > 1
-    drafted = [int(s.draft.valid[:, 1:].sum()) for s in specwb.rounds(target, TEXTS[0], method, max_new_tokens=40)]
+    drafted = [
+        int(s.draft.valid[:, 1:].sum())
+        for s in specwb.rounds(target, TEXTS[0], method, max_new_tokens=40)
+    ]
     assert [r.k for r in rounds] == drafted
     assert all(replay.at(n, 3)[1] <= 3 for n in range(len(replay.text)))
 
 
-def test_the_last_token_closes_its_round():
-    """Even where the draft has it right."""
+def test_the_last_token_is_the_bonus_token_of_its_step():
+    """It is so even where the draft has it right."""
     target, model, right = tiny.target(), head(), 0
     for tokens in range(4, 16):
-        replay = lattices.Replay(target, model, TEXTS[0], tokens, lambda: Uniform(tiny.VOCABULARY), lam=1.0, beams=1)
+        replay = lattices.Replay(
+            target, model, TEXTS[0], tokens, lambda: Uniform(tiny.VOCABULARY), lam=1.0, beams=1
+        )
         (at,) = lattices.places(target, model, [[*TEXTS[0], *replay.text[:-1]]], 1)
         right += at.kept(at.lattice().row)
         assert replay.at(tokens - 1, 3)[1] == 0
@@ -162,25 +204,57 @@ def test_the_last_token_closes_its_round():
         (lambda: lattices.places(tiny.target(), head(), [], 2), "no prompt"),
         (lambda: lattices.places(tiny.target(), head(), [[1], []], 2), "prompt 1 is empty"),
         (lambda: lattices.places(tiny.target(), head(), [[1]], 0), "k must be an integer >= 1"),
-        (lambda: lattices.places(tiny.target(), head(), [[1] * 510], 3), "text 0 has 510 tokens; with 3 more it exceeds"),
-        (lambda: lattices.places(tiny.target(), head(), [[1]], 2, top=0), "top must be an integer >= 1"),
-        (lambda: lattices.places(tiny.target(), head(), [[1]], 2, steps=0), "steps must be an integer >= 1"),
+        (
+            lambda: lattices.places(tiny.target(), head(), [[1] * 510], 3),
+            "text 0 has 510 tokens; with 3 more it exceeds",
+        ),
+        (
+            lambda: lattices.places(tiny.target(), head(), [[1]], 2, top=0),
+            "top must be an integer >= 1",
+        ),
+        (
+            lambda: lattices.places(tiny.target(), head(), [[1]], 2, steps=0),
+            "steps must be an integer >= 1",
+        ),
         (lambda: HAND[0].lattice(1.0, top=3), "top can be at most 2"),
         (lambda: HAND[0].lattice(0.0), "mass must be in"),
         (lambda: lattices.coverage([]), "no place"),
         (lambda: lattices.coverage(HAND, tops=(0,)), "tops must be an integer >= 1"),
         (lambda: lattices.lengths([], Uniform(9)), "no place"),
         (lambda: lattices.lengths(HAND, Uniform(9), lam=2), "lambda must be in"),
-        (lambda: lattices.expected(tiny.target(), [1], []), "at least one token each"),
-        (lambda: lattices.expected(tiny.target(), [1], [[2], []]), "at least one token each"),
-        (lambda: lattices.expected(tiny.target(), [1], [[64]]), "from 0 to 63"),
-        (lambda: lattices.expected(tiny.target(), [1] * 510, [[1, 2, 3]]), "with 3 more it exceeds"),
-        (lambda: lattices.expected(tiny.target(), [1], [[2]], -1.0), "temperature"),
-        (lambda: lattices.Replay(tiny.target(), head(), [1], 0, lambda: Uniform(9)), "tokens must be an integer >= 1"),
-        (lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9), mass=0), "mass in"),
-        (lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9)).at(3, 1), "place must be 0..2"),
-        (lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9)).at(0, 600), "k can be at most"),
-        (lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9)).rounds(least=3, most=2), "least <= most"),
+        (lambda: lattices.expected_length(tiny.target(), [1], []), "at least one token each"),
+        (
+            lambda: lattices.expected_length(tiny.target(), [1], [[2], []]),
+            "at least one token each",
+        ),
+        (lambda: lattices.expected_length(tiny.target(), [1], [[64]]), "from 0 to 63"),
+        (
+            lambda: lattices.expected_length(tiny.target(), [1] * 510, [[1, 2, 3]]),
+            "with 3 more it exceeds",
+        ),
+        (lambda: lattices.expected_length(tiny.target(), [1], [[2]], -1.0), "temperature"),
+        (
+            lambda: lattices.Replay(tiny.target(), head(), [1], 0, lambda: Uniform(9)),
+            "tokens must be an integer >= 1",
+        ),
+        (
+            lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9), mass=0),
+            "mass in",
+        ),
+        (
+            lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9)).at(3, 1),
+            "place must be 0..2",
+        ),
+        (
+            lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9)).at(0, 600),
+            "k can be at most",
+        ),
+        (
+            lambda: lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9)).rounds(
+                least=3, most=2
+            ),
+            "least <= most",
+        ),
     ],
 )
 def test_bad_input(call, message):
@@ -193,6 +267,13 @@ def test_a_model_of_fewer_tokens():
 
     from specwb.models.diffusion import build
 
-    config = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
+    config = LlamaConfig(
+        vocab_size=20,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+    )
     with pytest.raises(ValueError, match="has 20 tokens"):
         lattices.places(tiny.target(), build(config, mask_id=0), [[1]], 2)

@@ -108,7 +108,7 @@ def test_bias_is_as_stated(n):
 
 
 def test_others_are_summed_without_cancelling():
-    """For a token that only one path allows, the others' mean is theirs, not a rounded difference."""
+    """For a token that only one path allows, the others' mean is no rounded difference."""
     p = torch.tensor([[1 - 1e-30, 1e-30], [0.1, 0.9], [1 - 1e-40, 1e-40]], dtype=torch.float64)
     divergences = []
     for i in range(3):

@@ -1,4 +1,7 @@
-"""specwb parallel: what it says of one process and of several (those that are really several: tests/models/test_ranks.py)."""
+"""specwb parallel: its report on one process and on several.
+
+The several processes are made up here; tests/models/test_ranks.py starts real ones.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import tiny
 
 import specwb
 from specwb import cli
-from specwb.evaluation.ranked import cells, measured, notes
+from specwb.evaluation.ranked import cells, measure, notes
 
 pytestmark = pytest.mark.slow
 
@@ -25,51 +28,86 @@ def call(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict:
+def one_process() -> dict:
     options = {"draft": ranked.deep("llama"), "n": 4, "gamma": 3, "width": 1}
-    return measured(tiny.target(), tiny.PROMPTS[0], None, options, {"max_new_tokens": 16, "eos": ()})
+    return measure(tiny.target(), tiny.PROMPTS[0], None, options, {"max_new_tokens": 16, "eos": ()})
 
 
-def test_one_process(alone):
+def test_one_process(one_process):
     wanted = list(tiny.plain("llama", tuple(tiny.PROMPTS[0]), 16))
-    said = []
-    for one in alone["rounds"]:
-        assert len(one["drafted"]) == 3
-        said += [*one["drafted"][: one["accepted"]], one["closing"]]
-    assert said == wanted
-    assert alone["same"] is True
-    (own,) = alone["by_rank"]
-    assert own["draft"] > 0 < own["target"]
-    assert own["round"] == pytest.approx(own["draft"] + own["target"] + own["rest"])
-    assert own["attention"] == own["exchange"] == 0
-    assert [list(row) for row in cells(alone)] == [["rank", "drafting", "target", "verify, commit", "round"]]
-    tau = 16 / len(alone["rounds"])
-    assert notes(alone)[0] == f"{len(alone['rounds'])} rounds, {tau:.2f} tokens a round; times are milliseconds a round, the first left out"
-    assert "one process" in notes(alone)[1]
+    text = []
+    for step in one_process["rounds"]:
+        assert len(step["draft"]) == 3
+        text += [*step["draft"][: step["accepted"]], step["bonus"]]
+    assert text == wanted
+    assert one_process["same"] is True
+    (times,) = one_process["by_rank"]
+    assert times["draft"] > 0 < times["target"]
+    assert times["round"] == pytest.approx(times["draft"] + times["target"] + times["rest"])
+    assert times["attention"] == times["exchange"] == 0
+    assert [list(row) for row in cells(one_process)] == [
+        ["rank", "drafting", "target", "verify, commit", "round"]
+    ]
+    count = len(one_process["rounds"])
+    assert notes(one_process)[0] == (
+        f"{count} rounds, {16 / count:.2f} tokens a round; "
+        "times are milliseconds a round, the first left out"
+    )
+    assert "one process" in notes(one_process)[1]
 
 
-@pytest.mark.parametrize(("took", "limit", "verdict"), [(0.5, 0.6, "less than that: drafting gains"), (0.7, 0.6, "more than that: drafting loses")])
-def test_several_processes(alone, took, limit, verdict):
+@pytest.mark.parametrize(
+    ("exchange", "limit", "verdict"),
+    [(0.5, 0.6, "less than that: drafting gains"), (0.7, 0.6, "more than that: drafting loses")],
+)
+def test_several_processes(one_process, exchange, limit, verdict):
     """The slowest rank's exchanges are what counts."""
-    own = alone["by_rank"][0] | {"attention": 0.25, "draft": 2.0}
-    several = {**alone, "by_rank": [own | {"exchange": 0.1}, own | {"rank": 1, "exchange": took}], "attention": 0.2, "limit": limit, "same": False}
+    times = one_process["by_rank"][0] | {"attention": 0.25, "draft": 2.0}
+    several = {
+        **one_process,
+        "by_rank": [times | {"exchange": 0.1}, times | {"rank": 1, "exchange": exchange}],
+        "attention": 0.2,
+        "limit": limit,
+        "same": False,
+    }
     rows = cells(several)
     assert [row["rank"] for row in rows] == ["0", "1"]
-    assert rows[1]["exchange"] == f"{took:.2f}"
-    assert rows[1]["rest of drafting"] == f"{2.0 - 0.25 - took:.2f}"
-    said = notes(several)
-    assert said[1] == "drafts equal those of one process: NO"
-    assert f"exchanges may take {limit:.2f} ms a round at most" in said[2]
-    assert said[2].endswith(f"they took {took:.2f} ms, waiting for the slowest rank included, {verdict}")
+    assert rows[1]["exchange"] == f"{exchange:.2f}"
+    assert rows[1]["rest of drafting"] == f"{2.0 - 0.25 - exchange:.2f}"
+    lines = notes(several)
+    assert lines[1] == "drafts equal those of one process: NO"
+    assert f"exchanges may take {limit:.2f} ms a round at most" in lines[2]
+    assert lines[2].endswith(
+        f"they took {exchange:.2f} ms, waiting for the slowest rank included, {verdict}"
+    )
 
 
-def test_a_single_round_is_not_timed(alone):
-    one = {**alone, "rounds": alone["rounds"][:1], "by_rank": alone["by_rank"] * 2, "limit": 1.0, "attention": 1.0}
-    assert notes(one) == ["one round alone, which has the prompt in it, is not timed; ask for more tokens"]
+def test_a_single_step_is_not_timed(one_process):
+    single = {
+        **one_process,
+        "rounds": one_process["rounds"][:1],
+        "by_rank": one_process["by_rank"] * 2,
+        "limit": 1.0,
+        "attention": 1.0,
+    }
+    assert notes(single) == [
+        "one round alone, which has the prompt in it, is not timed; ask for more tokens"
+    ]
 
 
 def test_the_command(monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "parallel", "It was", "-n", "3", "--gamma", "2", "--max-new-tokens", "6")
+    code, out, _ = call(
+        monkeypatch,
+        capsys,
+        "parallel",
+        "It was",
+        "-n",
+        "3",
+        "--gamma",
+        "2",
+        "--max-new-tokens",
+        "6",
+    )
     assert code == 0
     lab = specwb.load("lab")
     text = specwb.decode(lab, "It was", "easyspec:n=3,gamma=2", max_new_tokens=6)

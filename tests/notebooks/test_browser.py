@@ -492,7 +492,7 @@ def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
             beam(lattice, proxy, at.text, now["lambda"], now["B paths"])[0].tokens,
             viterbi(lattice, proxy, at.text, now["lambda"]).tokens,
         ]
-        kept, hot = [at.kept(path) for path in paths], lattices.expected(target, at.text, paths)
+        kept, hot = [at.kept(path) for path in paths], lattices.expected_length(target, at.text, paths)
         assert text.startswith("place {place}, lambda {lambda:.2f}, mass {mass:.2f}, M = {M tokens}, B = {B paths}: ".format(**now))
         assert f"for {at.reach(lattice)} of {len(at.greedy)} tokens; T = 0 keeps {kept[0]} of the first choices, {kept[1]} of the beam's path" in text
         assert "T = 1 is expected to keep {:.2f}, {:.2f}, {:.2f}".format(*hot) in text

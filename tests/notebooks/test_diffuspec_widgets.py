@@ -69,7 +69,7 @@ def test_the_lattice_shown_is_the_one_searched(place, lam, mass, top, beams):
     assert drawn["best score"]["y"] == [r + 1 for r in best.ranks]
     assert drawn["target"]["y"] == [r + 1 if r < top else top + 1 for r in at.ranks.tolist()]
     kept = [at.kept(path) for path in (lattice.row, chosen.tokens, best.tokens)]
-    hot = lattices.expected(tiny.target(), at.text, [lattice.row, chosen.tokens, best.tokens])
+    hot = lattices.expected_length(tiny.target(), at.text, [lattice.row, chosen.tokens, best.tokens])
     assert f"stays in the lattice for {at.reach(lattice)} of 5 tokens" in view.summary
     assert f"keeps {kept[0]} of the first choices, {kept[1]} of the beam's path, {kept[2]} of the best score's" in view.summary
     assert "expected to keep {:.2f}, {:.2f}, {:.2f}".format(*hot) in view.summary

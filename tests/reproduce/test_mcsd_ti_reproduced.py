@@ -23,8 +23,18 @@ from specwb.tree import Tree
 pytestmark = pytest.mark.slow
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
-CELLS = [Cell("ar"), cut(3, "soft", 0.72), cut(3, "top", 0.15), cut(3, "none"), mcsd((2, 1), 0.0), rooted(2, (2, 1), 0.0)]
+QUESTIONS = [
+    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
+    for i in range(3)
+]
+CELLS = [
+    Cell("ar"),
+    cut(3, "soft", 0.72),
+    cut(3, "top", 0.15),
+    cut(3, "none"),
+    mcsd((2, 1), 0.0),
+    rooted(2, (2, 1), 0.0),
+]
 CELLS += [Cell("ar", temperature=0.7), rooted(2, (1,) * 5, 0.7, "soft"), static((2, 2, 1))]
 
 
@@ -61,18 +71,35 @@ def measured(target, small, tmp_path_factory) -> Store:
 def test_the_papers_numbers_keep_what_identities_they_have():
     published = mcsd_ti.paper()
     tables, figures = published["tables"], published["figures"]
-    assert {name: len(table["rows"]) for name, table in tables.items()} == {"width": 84, "static": 36, "v1": 72, "shapes": 16, "judged": 6}
+    assert {name: len(table["rows"]) for name, table in tables.items()} == {
+        "width": 84,
+        "static": 36,
+        "v1": 72,
+        "shapes": 16,
+        "judged": 6,
+    }
     # the bars are the table's means over data sets over plain decoding, which is 57 to 58.6
     low, high = published["constants"]["plain"]
     for r in figures["static"]["rows"]:
         for method in ("SD", "MCSD", "TI"):
-            rate = fmean(x["rate"] for x in tables["static"]["rows"] if (x["pair"], x["method"]) == (r["pair"], method))
+            rate = fmean(
+                x["rate"]
+                for x in tables["static"]["rows"]
+                if (x["pair"], x["method"]) == (r["pair"], method)
+            )
             assert low < rate / r[method] < high
     for r in figures["v1"]["rows"]:
         for method in ("SD", "MCSD", "DynaSD"):
-            rows = [x for x in tables["v1"]["rows"] if (x["pair"], x["method"], x["temperature"], x["data"]) == (r["pair"], method, 0, "MT-bench")]
+            rows = [
+                x
+                for x in tables["v1"]["rows"]
+                if (x["pair"], x["method"], x["temperature"], x["data"])
+                == (r["pair"], method, 0, "MT-bench")
+            ]
             assert low < rows[0]["rate"] / r[method] < high
-    assert sorted(map(tuple, (r["shape"] for r in tables["shapes"]["rows"]))) == [(2, a, b, 1, 1) for a in range(1, 5) for b in range(1, 5)]
+    assert sorted(map(tuple, (r["shape"] for r in tables["shapes"]["rows"]))) == [
+        (2, a, b, 1, 1) for a in range(1, 5) for b in range(1, 5)
+    ]
     for r in tables["judged"]["rows"]:
         assert fmean(r["turns"]) == pytest.approx(r["mean"], abs=0.011)
     assert [r["acceptance"] is None for r in tables["v1"]["rows"]].count(True) == 1  # damaged there
@@ -115,13 +142,26 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
         assert ("LOSSY" in claim.text) == any(map(lossy, sides)), "what changes the output says so"
         assert claim.paper is None or claim.even or claim.paper > 1
     found = {c.text: c.paper for c in claims}
-    assert found["decision model over none, 4 chains: depth_fraction"] == pytest.approx(0.534 / 0.409)
+    assert found["decision model over none, 4 chains: depth_fraction"] == pytest.approx(
+        0.534 / 0.409
+    )
     assert found["decision model over none, 8 chains: speedup"] == pytest.approx(141.1 / 146.3)
-    assert found["LOSSY: 2 roots with 4-4-1-1 over MCSD 4-2-2-1, T = 0.7: speedup"] == pytest.approx(1.087, abs=1e-3)
-    assert found["LOSSY: the paper's best shape 2-4-3-1-1 over its worst 2-1-1-1-1, 2 roots: speedup"] == pytest.approx(103.2 / 69.5)
-    assert mcsd_ti.ratio("static", "TI", "MCSD", "rate", pair="Llama-2 + 68M") == pytest.approx((1.19 * 1.521 * 1.165) ** (1 / 3), abs=2e-3)
+    assert found[
+        "LOSSY: 2 roots with 4-4-1-1 over MCSD 4-2-2-1, T = 0.7: speedup"
+    ] == pytest.approx(1.087, abs=1e-3)
+    assert found[
+        "LOSSY: the paper's best shape 2-4-3-1-1 over its worst 2-1-1-1-1, 2 roots: speedup"
+    ] == pytest.approx(103.2 / 69.5)
+    assert mcsd_ti.ratio("static", "TI", "MCSD", "rate", pair="Llama-2 + 68M") == pytest.approx(
+        (1.19 * 1.521 * 1.165) ** (1 / 3), abs=2e-3
+    )
     # only where no root is chosen by how it goes on is the decision model compared with none
-    assert not any(lossy(c) for width in mcsd_ti.WIDTHS for stop in ("soft", "none") for c in [cut(width, stop)])
+    assert not any(
+        lossy(c)
+        for width in mcsd_ti.WIDTHS
+        for stop in ("soft", "none")
+        for c in [cut(width, stop)]
+    )
 
 
 def test_every_cell_is_a_method_and_equal_trees_are_equal(target):
@@ -129,11 +169,18 @@ def test_every_cell_is_a_method_and_equal_trees_are_equal(target):
     made = {}
     for cell in mcsd_ti.cells():
         if cell.kind in ("mcsd_ti", "mcsd"):
-            head = tiny.head("decision") if "stop=soft" in cell.spec or "stop=hard" in cell.spec else None
+            head = (
+                tiny.head("decision")
+                if "stop=soft" in cell.spec or "stop=hard" in cell.spec
+                else None
+            )
             made[cell] = cell.method(target, head, draft=draft)
             assert (made[cell].exactness is specwb.flow.Exactness.LOSSY) == lossy(cell)
     for r in mcsd_ti.paper()["tables"]["shapes"]["rows"]:
-        one, two = made[static(r["shape"])].drafter.tree, made[rooted(2, r["shape"][1:])].drafter.tree
+        one, two = (
+            made[static(r["shape"])].drafter.tree,
+            made[rooted(2, r["shape"][1:])].drafter.tree,
+        )
         assert one.host == two.host == Tree.branching(*r["shape"]).host
 
 
@@ -145,11 +192,17 @@ def test_what_is_kept_is_what_the_engine_decodes(target, measured):
         have = measured.cells[cell.key]
         assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean")] == [3] * 4
         assert ("levels" in have) == (cell.kind != "ar")
-    stopped, whole = (measured.cells[cut(3, stop, x).key] for stop, x in (("soft", 0.72), ("none", 0)))
+    stopped, whole = (
+        measured.cells[cut(3, stop, x).key] for stop, x in (("soft", 0.72), ("none", 0))
+    )
     assert {n for one in whole["levels"] for n in one} == {5}
     assert {n for one in whole["drafted"] for n in one} == {15}
     assert len({n for one in stopped["levels"] for n in one}) > 1
-    assert all(3 * d == n for ds, ns in zip(stopped["levels"], stopped["drafted"], strict=True) for d, n in zip(ds, ns, strict=True))
+    assert all(
+        3 * d == n
+        for ds, ns in zip(stopped["levels"], stopped["drafted"], strict=True)
+        for d, n in zip(ds, ns, strict=True)
+    )
     ids = target.tokenizer(QUESTIONS[0].turns[0])["input_ids"]
     method = CELLS[1].method(target, HOW["head"], draft=tiny.draft("llama", 0.05))
     steps = list(specwb.rounds(target, [ids], method, max_new_tokens=60, seed=[0], eos=()))[:5]
@@ -158,7 +211,14 @@ def test_what_is_kept_is_what_the_engine_decodes(target, measured):
 
 def test_acceptance_is_over_drafted_levels_without_the_roots():
     one, two = static((2, 1)), rooted(2, (1,))
-    cells = {c.key: {"accepted": [[2, 0], [1, 1]], "levels": [[2, 1], [2, 2]], "drafted": [[4, 2], [4, 4]]} for c in (one, two)}
+    cells = {
+        c.key: {
+            "accepted": [[2, 0], [1, 1]],
+            "levels": [[2, 1], [2, 2]],
+            "drafted": [[4, 2], [4, 4]],
+        }
+        for c in (one, two)
+    }
     assert mcsd_ti.values(cells, one, "depth_fraction") == pytest.approx([2 / 3, 0.5])
     assert mcsd_ti.values(cells, two, "depth_fraction") == pytest.approx([2.0, 1.0])
     assert mcsd_ti.values(cells, two, "levels") == [0.5, 1]
@@ -203,17 +263,30 @@ def test_rows_tables_and_notes(measured, monkeypatch):
     assert [r["lossy"] for r in found["rows"]] == [lossy(c) for c in CELLS]
     shown = mcsd_ti.tables(found)
     for title, lines in shown:
-        assert len({tuple(line) for line in lines}) == 1, f"the columns of a table are the same in every line: {title}"
+        assert len({tuple(line) for line in lines}) == 1, (
+            f"the columns of a table are the same in every line: {title}"
+        )
     notes = "\n".join(mcsd_ti.notes(found))
     assert "Masks of 2-2-1 (11 nodes): slicing takes" in notes
-    assert all(text in notes for text in (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE, mcsd_ti.OURS, *mcsd_ti.contradictions()))
+    assert all(
+        text in notes
+        for text in (
+            verdicts.RULE,
+            verdicts.EVEN_RULE,
+            verdicts.TUNED_RULE,
+            mcsd_ti.OURS,
+            *mcsd_ti.contradictions(),
+        )
+    )
 
 
 def test_continued_where_it_stopped(target, measured, monkeypatch, tmp_path):
     store = Store(tmp_path / "part.json", {"system": "test"})
-    store.document = json.loads(json.dumps({name: value for name, value in measured.document.items() if name != "moved"}))
+    store.document = json.loads(
+        json.dumps({name: value for name, value in measured.document.items() if name != "moved"})
+    )
     monkeypatch.setattr(grid, "measure", None)
-    real, asked = mcsd_ti.moving.moved, []
+    real, asked = mcsd_ti.moving.output_shifts, []
 
     def breaks(target, draft, texts, roots, *args, **more):
         asked.append(list(roots))
@@ -222,7 +295,7 @@ def test_continued_where_it_stopped(target, measured, monkeypatch, tmp_path):
             if len(asked) == 1:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(mcsd_ti.moving, "moved", breaks)
+    monkeypatch.setattr(mcsd_ti.moving, "output_shifts", breaks)
     assert mcsd_ti.run(target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **HOW)
     assert not mcsd_ti.run(target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **HOW)
     assert asked == [[1, 3], [3], [1, 3]]
@@ -243,17 +316,44 @@ def folder(tmp_path_factory):
 
 
 def test_command_line(monkeypatch, capsys, tmp_path, folder):
-    few = [Cell("ar"), cut(), cut(stop="none"), Cell("ar", temperature=0.7), mcsd(mcsd_ti.MCSD), static(mcsd_ti.TI), rooted(2, mcsd_ti.TI)]
+    few = [
+        Cell("ar"),
+        cut(),
+        cut(stop="none"),
+        Cell("ar", temperature=0.7),
+        mcsd(mcsd_ti.MCSD),
+        static(mcsd_ti.TI),
+        rooted(2, mcsd_ti.TI),
+    ]
     monkeypatch.setattr(mcsd_ti, "cells", lambda: few)
     monkeypatch.setattr(mcsd_ti, "TEMPERATURES", ())
     path = tmp_path / "found.json"
-    options = ["reproduce", "mcsd_ti", "--out", str(path), "--head", str(folder), "--seconds", "0", "--rounds", "2"]
+    options = [
+        "reproduce",
+        "mcsd_ti",
+        "--out",
+        str(path),
+        "--head",
+        str(folder),
+        "--seconds",
+        "0",
+        "--rounds",
+        "2",
+    ]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
     found = json.loads(path.read_text())
     assert set(found["cells"]) == {c.key for c in few}
     assert set(found["arguments"]["heads"]) == {"decision"}
-    assert all(title in out for title in ("Width: chains of 5", "LOSSY: shapes at two roots", "Masks, milliseconds", "In the paper: "))
+    assert all(
+        title in out
+        for title in (
+            "Width: chains of 5",
+            "LOSSY: shapes at two roots",
+            "Masks, milliseconds",
+            "In the paper: ",
+        )
+    )
     assert all(v["claim"] in out for v in found["verdicts"])
     # the decision model twice, each static tree over MCSD twice; the LOSSY one over its nodes has no cell
     assert len(found["verdicts"]) == 6
@@ -265,7 +365,10 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
     with pytest.raises(ValueError, match="has no decision of its own"):
         trained.checksums(target, mcsd_ti.HEADS)
     monkeypatch.chdir(tmp_path)
-    for options in (("--rounds", "1", "--head", str(folder)), ("--head", str(tmp_path / "nothing"))):
+    for options in (
+        ("--rounds", "1", "--head", str(folder)),
+        ("--head", str(tmp_path / "nothing")),
+    ):
         code, out, err = call(monkeypatch, capsys, "reproduce", "mcsd_ti", *options)
         assert (code, out) == (2, ""), options
         assert len(err.strip().splitlines()) <= 3
@@ -274,13 +377,21 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
 def test_the_shipped_results_are_those_of_the_shipped_family(monkeypatch):
     for name, value in AS_SHIPPED.items():
         monkeypatch.setattr(mcsd_ti, name, value)
-    found, lab = json.loads((data_dir() / "results/mcsd_ti-lab-cpu.json").read_text()), specwb.load("lab", device="cpu")
+    found, lab = (
+        json.loads((data_dir() / "results/mcsd_ti-lab-cpu.json").read_text()),
+        specwb.load("lab", device="cpu"),
+    )
     assert found["arguments"]["sha256"] == lab.sha256
     assert found["arguments"]["heads"] == trained.checksums(lab, mcsd_ti.HEADS)
     assert {c.key for c in mcsd_ti.cells()} == set(found["cells"])
-    assert all(len(cell["ms"]) == len(load_prompts("lab")) >= verdicts.ENOUGH for cell in found["cells"].values())
+    assert all(
+        len(cell["ms"]) == len(load_prompts("lab")) >= verdicts.ENOUGH
+        for cell in found["cells"].values()
+    )
     # what is printed follows from what was measured
     again = [v for claim in mcsd_ti.claims() if (v := verdicts.judge(found, claim, mcsd_ti.values))]
-    assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [(v["claim"], v["of"], v["verdict"]) for v in found["verdicts"]]
+    assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [
+        (v["claim"], v["of"], v["verdict"]) for v in found["verdicts"]
+    ]
     assert found["moved"]["T=0 roots=1"]["other"] == 0
     assert len(found["masks"]) == len(mcsd_ti.MASKS)
