@@ -1,4 +1,7 @@
-"""The command line: thin, every command a few library calls. Bad input is one line on standard error and exit code 2."""
+"""The command line: every command is a few library calls.
+
+Bad input is one line on standard error and exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Speculative decoding workbench.",
 )
-DRAFTED: dict[str, Any] = {"fg": 32}  # blue; the numbers are of the 256-colour palette, near those of the figures
-CLOSING: dict[str, Any] = {"fg": 166, "underline": True}  # vermilion, and underlined: colour alone says nothing to some
+# The numbers are of the 256-colour palette, near the colours of the figures.
+DRAFT_STYLE: dict[str, Any] = {"fg": 32}
+"""Draft tokens are blue."""
+BONUS_STYLE: dict[str, Any] = {"fg": 166, "underline": True}
+"""Bonus tokens are vermilion and underlined: some people do not see the colour."""
 
 
-def show_version(asked: bool) -> None:
-    if asked:
+def show_version(wanted: bool) -> None:
+    """Print the version and exit, where it is wanted."""
+    if wanted:
         typer.echo(f"specwb {__version__}")
         raise typer.Exit
 
@@ -63,8 +70,12 @@ def options(version: Annotated[bool, VERSION] = False) -> None:
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")],
-    method: Annotated[str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")] = "sps",
+    prompt: Annotated[
+        str, typer.Argument(help="Text to continue; - reads it from standard input.")
+    ],
+    method: Annotated[
+        str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")
+    ] = "sps",
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
@@ -74,64 +85,105 @@ def generate(
     draft: DRAFT = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
-    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")] = False,
-    baseline: Annotated[bool, typer.Option("--baseline", help="Then measure against plain decoding.")] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")
+    ] = False,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Then measure against plain decoding.")
+    ] = False,
 ) -> None:
-    """Stream a text as it is decoded, drafted tokens apart from closing tokens; standard output gets the text and nothing else."""
+    """Stream a text as it is decoded, draft tokens apart from bonus tokens.
+
+    Standard output gets the text and nothing else.
+    """
     import specwb
     from specwb.engine import token_rows
     from specwb.streaming import Stream
 
-    text = standard_input() if prompt == "-" else prompt  # before anything else may read it
+    # standard input is read before anything else may read it
+    text = standard_input() if prompt == "-" else prompt
     model = specwb.load(target, device=device, dtype=dtype)
-    made = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
+    chosen = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
     if chat and not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(f"--chat: {model.name!r} has no chat template; leave --chat out")
     (ids,) = token_rows(model, [{"role": "user", "content": text}] if chat else text)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    ends = [""]
+    last_piece = ""
 
-    def show(piece: str, drafted: bool) -> None:
-        ends[0] = piece
-        typer.echo(typer.style(piece, **(DRAFTED if drafted else CLOSING)) if colour else piece, nl=False, color=colour)
+    def show(piece: str, is_draft: bool) -> None:
+        nonlocal last_piece
+        last_piece = piece
+        style = DRAFT_STYLE if is_draft else BONUS_STYLE
+        typer.echo(typer.style(piece, **style) if colour else piece, nl=False, color=colour)
 
     if colour:
-        legend = typer.style("accepted drafted tokens", **DRAFTED), typer.style("closing tokens, from the target", **CLOSING)
-        typer.echo(f"{legend[0]}   {legend[1]}", err=True)
-    settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    stream, stopped = Stream(model.tokenizer, ids, show), False
+        drafts = typer.style("accepted draft tokens", **DRAFT_STYLE)
+        bonus = typer.style("bonus tokens, from the target", **BONUS_STYLE)
+        typer.echo(f"{drafts}   {bonus}", err=True)
+    settings: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+    }
+    stream, interrupted = Stream(model.tokenizer, ids, show), False
     began = time.perf_counter()
     try:
-        specwb.decode(model, ids, made, max_new_tokens=max_new_tokens, on_tokens=stream, **settings)
+        specwb.decode(
+            model, ids, chosen, max_new_tokens=max_new_tokens, on_tokens=stream, **settings
+        )
     except KeyboardInterrupt:
-        stopped = True
+        interrupted = True
     seconds = time.perf_counter() - began
     stream.close()
-    if not ends[0].endswith("\n"):
+    if not last_piece.endswith("\n"):
         typer.echo()
-    say = partial(errors.print, highlight=False, markup=False, soft_wrap=True)
-    tau, lossy = stream.mean_tokens_per_round, " (LOSSY)" if made.exactness is specwb.Exactness.LOSSY else ""
-    say(
-        f"{made.key}{lossy}: {len(stream.ids)} tokens in {stream.rounds} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round), "
-        f"{len(stream.ids) / seconds:.1f} tokens/s from a cold start"
-        if stream.rounds
-        else f"{made.key}{lossy}: no tokens"
-    )
-    if stopped:
+    note = partial(errors.print, highlight=False, markup=False, soft_wrap=True)
+    lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""
+    summary = "no tokens"
+    if stream.rounds:
+        count, tau = len(stream.ids), stream.mean_tokens_per_round
+        summary = (
+            f"{count} tokens in {stream.rounds} rounds, tau {tau:.2f} "
+            f"({tau - 1:.2f} accepted/round), {count / seconds:.1f} tokens/s from a cold start"
+        )
+    note(f"{chosen.key}{lossy}: {summary}")
+    if interrupted:
         raise typer.Exit(130)
     if baseline:
-        # once more without printing, both warm and measured alike; seeds are the same, so the text is too
-        specwb.decode(model, ids, "ar", max_new_tokens=min(8, max_new_tokens), **settings)
-        plain, ours = (specwb.decode(model, ids, m, max_new_tokens=max_new_tokens, **settings) for m in ("ar", made))
-        same = f"; greedy text {'identical' if plain.tokens == ours.tokens else 'NOT identical'}" if temperature == 0 else ""
-        say(
-            f"warm, one run each: {ours.tokens_per_second:.1f} tokens/s, plain decoding {plain.tokens_per_second:.1f}: "
-            f"speedup {ours.tokens_per_second / plain.tokens_per_second:.2f}x over ar, specwb's own{same}"
-        )
+        note(_speedup(model, ids, chosen, max_new_tokens, settings))
+
+
+def _speedup(
+    model: Any, ids: list[int], method: Any, max_new_tokens: int, settings: dict[str, Any]
+) -> str:
+    """Measure the method and plain decoding, once each and without printing; say what came out.
+
+    Both are measured alike, after a warm-up. Seeds are those of the text printed before, so the
+    text is too.
+    """
+    import specwb
+
+    specwb.decode(model, ids, "ar", max_new_tokens=min(8, max_new_tokens), **settings)
+    plain = specwb.decode(model, ids, "ar", max_new_tokens=max_new_tokens, **settings)
+    output = specwb.decode(model, ids, method, max_new_tokens=max_new_tokens, **settings)
+    speed, plain_speed = output.tokens_per_second, plain.tokens_per_second
+    same = ""
+    if settings["temperature"] == 0:
+        identical = "identical" if plain.tokens == output.tokens else "NOT identical"
+        same = f"; greedy text {identical}"
+    return (
+        f"after a warm-up, one run each: {speed:.1f} tokens/s, plain decoding {plain_speed:.1f}: "
+        f"speedup {speed / plain_speed:.2f}x over ar, specwb's own{same}"
+    )
 
 
 def standard_input() -> str:
-    """The prompt that is piped or typed. Raises ValueError where it is closed or no UTF-8 text."""
+    """Read the prompt that is piped or typed.
+
+    Raises:
+        ValueError: standard input is closed, or is no UTF-8 text.
+    """
     if sys.stdin is None:
         raise ValueError("PROMPT is -, but standard input is closed")
     if sys.stdin.isatty():
@@ -145,10 +197,17 @@ def standard_input() -> str:
 def compare(
     methods: Annotated[
         str | None,
-        typer.Option(help="Specs such as 'sps:gamma=3 mcsd hf_assisted:gamma=3' or medusa,eagle; default: every method this target can run."),
+        typer.Option(
+            help="Specs such as 'sps:gamma=3 mcsd hf_assisted:gamma=3' or medusa,eagle; "
+            "default: every method this target can run."
+        ),
     ] = None,
     prompts: Annotated[
-        str, typer.Option(help="lab, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one (spec_bench/rag) or a .jsonl file in their formats.")
+        str,
+        typer.Option(
+            help="lab, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one "
+            "(spec_bench/rag) or a .jsonl file in their formats."
+        ),
     ] = "lab",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
@@ -160,17 +219,29 @@ def compare(
     target: TARGET = "lab",
     draft: DRAFT = None,
     seed: SEED = 0,
-    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")] = 150.0,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")
+    ] = 150.0,
     threads: THREADS = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all results and texts here; - is standard output.")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Also write the rows here; - is standard output.")] = None,
-    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Also write the table here; - is standard output.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Also write a report with figures here.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Also write all results and texts here; - is standard output."),
+    ] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Also write the rows here; - is standard output.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None,
+        typer.Option("--markdown", help="Also write the table here; - is standard output."),
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Also write a report with figures here.")
+    ] = None,
 ) -> None:
     """Decode the same prompts with every method and with the transformers library; print a table.
 
-    Speedups are over the faster of the two plain decodings, specwb's own and the library's. Where a file goes to standard
-    output, the table goes to standard error.
+    Speedups are over the faster of the two plain decodings, specwb's own and the library's. Where a
+    file goes to standard output, the table goes to standard error.
     """
     from specwb import load
     from specwb.evaluation import report
@@ -179,10 +250,17 @@ def compare(
     from specwb.evaluation.prompts import load_prompts
     from specwb.options import specs
 
-    files = {"--json": json_file, "--csv": csv_file, "--markdown": markdown_file, "--html": html_file}
+    files = {
+        "--json": json_file,
+        "--csv": csv_file,
+        "--markdown": markdown_file,
+        "--html": html_file,
+    }
     piped = [option for option, path in files.items() if path == Path("-")]
     if len(piped) > 1:
-        raise ValueError(f"{' and '.join(piped)}: only one of them can go to standard output; name a file")
+        raise ValueError(
+            f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
+        )
     for option, path in files.items():
         if path is not None and option not in piped:
             report.check_path(path, option)
@@ -194,10 +272,21 @@ def compare(
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=1.0)
         frame = run(
-            model, questions, specs(methods) if methods else None, draft=draft, temperature=temperature, top_k=top_k, top_p=top_p,
-            max_new_tokens=max_new_tokens, batch=batch, seconds=seconds or None, seed=seed,
-            progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
-        )  # fmt: skip
+            model,
+            questions,
+            specs(methods) if methods else None,
+            draft=draft,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            max_new_tokens=max_new_tokens,
+            batch=batch,
+            seconds=seconds or None,
+            seed=seed,
+            progress=lambda done, text: bar.update(
+                task, completed=min(done, 1.0), description=text
+            ),
+        )
     out = errors if piped else wide()
     out.print(compact(report.cells(frame), ("method", "same text")))
     out.print()
@@ -228,14 +317,30 @@ def tune(
     dtype: DTYPE = "auto",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     nodes: Annotated[int, typer.Option(min=2, help="Of the largest tree, its root included.")] = 32,
-    prompts: Annotated[str, typer.Option(help="As for compare; one in three calibrates, the others measure.")] = "lab",
+    prompts: Annotated[
+        str, typer.Option(help="As for compare; one in three calibrates, the others measure.")
+    ] = "lab",
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
-    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure, after a minute of calibration; 0 = all prompts.")] = 150.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0, help="About how long to measure, after a minute of calibration; 0 = all prompts."
+        ),
+    ] = 150.0,
     seed: SEED = 0,
     threads: THREADS = None,
-    out: Annotated[Path | None, typer.Option(help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; its calibration is used again.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; "
+            "its calibration is used again."
+        ),
+    ] = None,
 ) -> None:
-    """Predict the speedup of chains and trees from measured costs and acceptance, measure it, and name the best."""
+    """Predict the speedup of chains and trees, measure it, and name the best.
+
+    Predictions are made from measured costs and acceptance.
+    """
     from specwb import load
     from specwb.evaluation import report
     from specwb.evaluation import tune as tuning
@@ -250,44 +355,87 @@ def tune(
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("tuning", total=1.0)
         result = tuning.tune(
-            model, questions, draft=draft, temperature=temperature, nodes=nodes, max_new_tokens=max_new_tokens, seconds=seconds or None, seed=seed,
-            path=path, progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text),
-        )  # fmt: skip
+            model,
+            questions,
+            draft=draft,
+            temperature=temperature,
+            nodes=nodes,
+            max_new_tokens=max_new_tokens,
+            seconds=seconds or None,
+            seed=seed,
+            path=path,
+            progress=lambda done, text: bar.update(
+                task, completed=min(done, 1.0), description=text
+            ),
+        )
     screen = wide()
     screen.print(compact(tuning.cells(result), ("setting",)))
     screen.print()
-    given = {"--target": target, "--draft": draft, "--device": device, "--dtype": dtype, "--prompts": prompts, "--temperature": f"{temperature:g}"}
-    given["--threads"] = None if threads is None else str(threads)
-    usual = {"--target": "lab", "--draft": None, "--device": "auto", "--dtype": "auto", "--prompts": "lab", "--temperature": "0", "--threads": None}
-    options = [word for name, value in given.items() if value is not None and value != usual[name] for word in (name, value)]
-    *told, command = tuning.notes(result, options)
-    for note in told:
+    values = {
+        "--target": target,
+        "--draft": draft,
+        "--device": device,
+        "--dtype": dtype,
+        "--prompts": prompts,
+        "--temperature": f"{temperature:g}",
+        "--threads": None if threads is None else str(threads),
+    }
+    defaults = {
+        "--target": "lab",
+        "--draft": None,
+        "--device": "auto",
+        "--dtype": "auto",
+        "--prompts": "lab",
+        "--temperature": "0",
+        "--threads": None,
+    }
+    options = [
+        word
+        for name, value in values.items()
+        if value is not None and value != defaults[name]
+        for word in (name, value)
+    ]
+    *notes, command = tuning.notes(result, options)
+    for note in notes:
         tell(screen, note)
-    for line in (command, f"kept in {path}"):  # to be copied, so never broken
+    for line in (command, f"kept in {path}"):  # these are copied, so they are never broken
         screen.print(line, highlight=False, markup=False, soft_wrap=True)
     if result["interrupted"]:
         raise typer.Exit(130)
 
 
 def verify(
-    full: Annotated[bool, typer.Option("--full", help="Rounds over all ordered trees of up to 6 nodes besides the root, not 5; minutes.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Steps over all ordered trees of up to 6 nodes besides the root, not 5; minutes.",
+        ),
+    ] = False,
     rule: Annotated[
-        list[str] | None, typer.Option(help="Only this rule, or one of your own, package.module:Rule; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Only this rule, or one of your own, package.module:Rule; repeatable."),
     ] = None,
-    exact: Annotated[bool, typer.Option("--exact", hidden=True, help="What is always done.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", hidden=True, help="It is always done.")] = False,
 ) -> None:
-    """Check that every rule keeps the target's distribution, over fractions and as it decodes, and that every wrong rule is found out."""
+    """Check that every rule keeps the target's distribution, and that wrong rules are found.
+
+    Rules are checked over fractions and as they decode.
+    """
     from specwb.commands.shared import own_rule
     from specwb.verify import suite
 
     rules = [own_rule(name) if ":" in name else name for name in rule] if rule else None
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("verifying", total=1.0)
-        report = suite.run(full, lambda done, text: bar.update(task, completed=done, description=text), rules)
+        report = suite.run(
+            full, lambda done, text: bar.update(task, completed=done, description=text), rules
+        )
     screen = wide()
-    for rows, words in ((suite.cells(report), ("rule", "draft laws", "verdict")), (suite.wrong_cells(report), ("wrong rule", "of", "what is wrong"))):
-        if rows:
-            screen.print(table(rows, words))
+    if rows := suite.cells(report):
+        screen.print(table(rows, ("rule", "draft laws", "verdict")))
+    if rows := suite.wrong_cells(report):
+        screen.print(table(rows, ("wrong rule", "of", "what is wrong")))
     for note in suite.notes(report):
         screen.print(note, highlight=False, markup=False, soft_wrap=True)
     if report.interrupted:
@@ -331,17 +479,19 @@ app.add_typer(reproduce, name="reproduce")
 
 
 def main() -> None:
-    """Entry point: known errors become one line and exit code 2."""
+    """Run the command line; known errors become one line and exit code 2."""
     if sys.stderr is None:  # closed, as by 2>&-
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         fail("standard output is closed")
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry; our one line says what failed
+    # the hub's client reports every retry; one line of ours says what failed
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         code = app(standalone_mode=False)  # typer answers Ctrl-C by returning 130
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # the reader has seen enough; Python would complain once more when it closes standard output
+    except BrokenPipeError:
+        # The reader has seen enough. Python would complain once more at closing standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except typer.Exit as stop:
@@ -358,16 +508,18 @@ def main() -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """One line on standard error, and exit code 2."""
-    # what cannot be written, such as half of a pair, is shown by its number
+    """Print one line on standard error and exit with code 2."""
+    # what cannot be written, such as half of a surrogate pair, is shown by its number
     line = message.encode("utf-8", "backslashreplace").decode()
     errors.print(f"error: {line}", highlight=False, markup=False, soft_wrap=True)
     sys.exit(2)
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Did a device run out of memory? torch is imported here alone: it takes seconds, and a wrong
-    option needs none of it."""
+    """Return whether a device ran out of memory.
+
+    torch is imported here and not before: it takes seconds, and a wrong option needs none of it.
+    """
     import torch
 
     return isinstance(error, torch.OutOfMemoryError)

@@ -1,4 +1,7 @@
-"""The command line: results on standard output; bad input is one line on standard error and exit code 2, before any work."""
+"""The command line: results are on standard output.
+
+Bad input is one line on standard error and exit code 2, before any work.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,18 @@ except SystemExit as stop:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "pattern"),
     [
         (["--help"], 0, "generate .*compare .*methods .*tune .*verify .*parallel .*train "),
         (["--version"], 0, f"specwb {specwb.__version__}"),
         (["generate", "--nonsense"], 2, ""),
     ],
 )
-def test_help_and_wrong_options_take_no_torch(arguments, code, said):
+def test_help_and_wrong_options_take_no_torch(arguments, code, pattern):
     script = WITHOUT_TORCH.format(arguments=arguments)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.stdout.splitlines()[-1] == f"{code} []"
-    assert re.search(said, run.stdout, re.DOTALL)
+    assert re.search(pattern, run.stdout, re.DOTALL)
 
 
 def test_completion_knows_the_commands(monkeypatch, capsys):
@@ -78,14 +81,16 @@ def test_methods_is_readable_at_any_width(monkeypatch, capsys, columns):
     lines = plain.splitlines()
     assert max(map(len, lines)) <= columns
     assert "…" not in plain  # nothing is cut off
-    assert {line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "} == set(METHODS)
+    names = {line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "}
+    assert names == set(METHODS)
 
 
 @pytest.mark.slow
 def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     path, page = tmp_path / "out.json", tmp_path / "out.html"
-    options = ["--seconds", "0.1", "--max-new-tokens", "24", "--json", str(path), "--html", str(page)]
-    code, out, err = call(monkeypatch, capsys, "compare", *options)
+    options = ["--seconds", "0.1", "--max-new-tokens", "24"]
+    files = ["--json", str(path), "--html", str(page)]
+    code, out, err = call(monkeypatch, capsys, "compare", *options, *files)
     assert code == 0, err
     assert "specwb compare --seconds 0.1" in page.read_text()
     assert {p.name for p in tmp_path.iterdir()} == {"out.json", "out.html"}
@@ -106,7 +111,10 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--methods", "mcsd:rule=rrs"], "are WITHOUT_REPLACEMENT"),
         (["compare", "--methods", "mcsd:tree=4-0"], "branching needs integers >= 1"),
         (["compare", "--methods", "sps:gamma=0"], "gamma must be an integer >= 1"),
-        (["compare", "--methods", "sps:tree=3"], "its options: draft, gamma, schedule, confidence, rule"),
+        (
+            ["compare", "--methods", "sps:tree=3"],
+            "its options: draft, gamma, schedule, confidence, rule",
+        ),
         (["compare", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["compare", "--temperature", "-1"], "temperature must be >= 0"),
         (["compare", "--temperature", "1", "--top-p", "2"], "top_p must be in (0, 1]"),
@@ -122,7 +130,10 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--html", "."], "--html: . is a folder"),
         (["compare", "--methods", "pld:tree=4-2"], "pld has no option 'tree'"),
         (["compare", "--methods", "hf_nope"], "unknown library row 'hf_nope'; known: hf_greedy"),
-        (["compare", "--methods", "hf_greedy:gamma=3"], "hf_greedy has no option 'gamma'; its options: none"),
+        (
+            ["compare", "--methods", "hf_greedy:gamma=3"],
+            "hf_greedy has no option 'gamma'; its options: none",
+        ),
         (["compare", "--methods", "hf_assisted:gamma"], "must be written name=value"),
         (["compare", "--methods", "hf_assisted:gamma=0"], "gamma must be an integer >= 1"),
         (["compare", "--methods", "hf_assisted:schedule=fast"], "schedule must be one of constant"),
@@ -130,7 +141,10 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--methods", "hf_assisted", "--batch", "2"], "one row at a time"),
         (["train", "lab", "--budget", "huge"], "unknown budget 'huge'"),
         (["train", "eagle", "--budget", "huge"], "unknown budget 'huge'"),
-        (["train", "medusa", "--set", "unroll=2"], "medusa: settings are heads, blocks, written name=value; got 'unroll=2'"),
+        (
+            ["train", "medusa", "--set", "unroll=2"],
+            "medusa: settings are heads, blocks, written name=value; got 'unroll=2'",
+        ),
         (["train", "nope"], "nope"),
         (["nonsense"], "nonsense"),
     ],
@@ -164,7 +178,7 @@ def test_a_reader_that_goes_away_is_no_error():
     assert run.returncode == 1
 
 
-def test_interrupted_says_so_and_exits_130(monkeypatch, capsys):
+def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
     from specwb.evaluation import compare as module
 
     def stop(*_):

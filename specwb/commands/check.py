@@ -8,24 +8,51 @@ import typer
 
 from specwb.commands.shared import DEVICE, DRAFT, SEED, TARGET, own_rule, table, wide
 
-SETS = 4  # prompts of the set
+PROMPTS = 4
+"""How many prompts of the set are used."""
 
 
 def check(
-    method: Annotated[str, typer.Argument(help="A method with its options, such as mcsd:tree=4-2-2.")] = "sps",
-    rule: Annotated[str | None, typer.Option(help="A rule, or one of your own: package.module:Rule.")] = None,
-    controls: Annotated[bool, typer.Option("--controls", help="Instead: wrong rules, which the test must find, and its power against each.")] = False,
-    rows: Annotated[int, typer.Option(min=1, help="Texts of three tokens; four times as many see deviations half as large.")] = 1024,
+    method: Annotated[
+        str, typer.Argument(help="A method with its options, such as mcsd:tree=4-2-2.")
+    ] = "sps",
+    rule: Annotated[
+        str | None, typer.Option(help="A rule, or one of your own: package.module:Rule.")
+    ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option(
+            "--controls",
+            help="Check wrong rules instead: the test must find them; its power is printed.",
+        ),
+    ] = False,
+    rows: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Texts of three tokens; four times as many see deviations half as large."
+        ),
+    ] = 1024,
     temperature: Annotated[float, typer.Option(help="Of the sampled parts, above 0.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Tokens that can follow each other; 0 all of a tiny vocabulary.")] = 3,
-    prompts: Annotated[str, typer.Option(help=f"As for compare; its {SETS} shortest are used.")] = "lab",
+    top_k: Annotated[
+        int,
+        typer.Option(min=0, help="Tokens that can follow each other; 0 all of a tiny vocabulary."),
+    ] = 3,
+    prompts: Annotated[
+        str, typer.Option(help=f"As for compare; its {PROMPTS} shortest are used.")
+    ] = "lab",
     seed: SEED = 0,
     target: TARGET = "lab",
     draft: DRAFT = None,
     device: DEVICE = "auto",
-    dtype: Annotated[str, typer.Option(help="float32 unless you want to see what rounding does.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32 unless you want to see what rounding does.")
+    ] = "float32",
 ) -> None:
-    """Compare what a method writes with the target's own distribution: exactly listed texts, by chi-square, with the power printed."""
+    """Compare a method's texts with the target's own distribution.
+
+    Short texts are counted and compared with their exact probabilities by chi-square; the power of
+    the test is printed too.
+    """
     from specwb import load
     from specwb import method as make_method
     from specwb.evaluation import check as checking
@@ -34,26 +61,47 @@ def check(
     questions = load_prompts(prompts)
     chosen = own_rule(rule) if rule is not None and ":" in rule else rule
     model = load(target, device=device, dtype=dtype)
-    ids = sorted((question.ids(model.tokenizer) for question in questions), key=len)[:SETS]
-    settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "rows": rows, "seed": seed}
+    ids = sorted((question.ids(model.tokenizer) for question in questions), key=len)[:PROMPTS]
+    settings: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "rows": rows,
+        "seed": seed,
+    }
     screen = wide()
     if controls:
-        found = checking.controls(model, ids, draft=draft, **settings)
-        screen.print(table([_cells(row) for row in found], ("rule", "method", "what is wrong")))
-        sees = max(row["joint"].sees for row in found)
-        screen.print(f"{found[0]['joint'].texts} texts a rule; a total variation of {sees:.2g} is seen 8 times in 10", highlight=False)
-        if any((row["joint"].pvalue > checking.FALSE_ALARM) == bool(row["wrong"]) for row in found):
+        results = checking.controls(model, ids, draft=draft, **settings)
+        screen.print(table([_cells(row) for row in results], ("rule", "method", "what is wrong")))
+        sees = max(row["joint"].sees for row in results)
+        texts = results[0]["joint"].texts
+        screen.print(
+            f"{texts} texts a rule; a total variation of {sees:.2g} is seen 8 times in 10",
+            highlight=False,
+        )
+        if not all(_as_expected(row, checking.FALSE_ALARM) for row in results):
             raise typer.Exit(1)
         return
-    own = {} if draft is None else {"draft": draft}
-    report = checking.check(model, make_method(method, model, rule=chosen, **own), ids, **settings)
+    options = {} if draft is None else {"draft": draft}
+    built = make_method(method, model, rule=chosen, **options)
+    report = checking.check(model, built, ids, **settings)
     screen.print(str(report), highlight=False, markup=False, soft_wrap=True)
     if not report.passed:
         raise typer.Exit(1)
 
 
+def _as_expected(row: dict[str, Any], false_alarm: float) -> bool:
+    """Whether a right rule passes, or a wrong one is found."""
+    passes = row["joint"].pvalue > false_alarm
+    return passes != bool(row["wrong"])
+
+
 def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """A row of the table of controls."""
     joint = row["joint"]
-    power = f"{joint.power:.2f}" if row["wrong"] else "-"
-    what = row["wrong"] or "nothing"
-    return {"rule": row["rule"], "method": row["method"], "p-value": f"{joint.pvalue:.1g}", "power": power, "what is wrong": what}
+    return {
+        "rule": row["rule"],
+        "method": row["method"],
+        "p-value": f"{joint.pvalue:.1g}",
+        "power": f"{joint.power:.2f}" if row["wrong"] else "-",
+        "what is wrong": row["wrong"] or "nothing",
+    }

@@ -1,4 +1,4 @@
-"""specwb reproduce: what papers claim, measured."""
+"""specwb reproduce: measure what papers claim."""
 
 from __future__ import annotations
 
@@ -11,23 +11,49 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from specwb.commands.shared import DEVICE, DRAFT, DTYPE, LIKE_COMPARE, RESTART, RESULTS, SEED, TARGET, errors, table, wide
+from specwb.commands.shared import (
+    DEVICE,
+    DRAFT,
+    DTYPE,
+    LIKE_COMPARE,
+    RESTART,
+    RESULTS,
+    SEED,
+    TARGET,
+    errors,
+    table,
+    wide,
+)
 
-reproduce = typer.Typer(no_args_is_help=True, help="Measure what papers claim; an interrupted run goes on where it stopped.")
+reproduce = typer.Typer(
+    no_args_is_help=True,
+    help="Measure what papers claim; an interrupted run goes on where it stopped.",
+)
 
 
 OVER = (
-    "Speedups measured here are over ar, plain decoding by specwb itself, round by round without prompt processing. The library's "
-    "may be faster on this machine: specwb compare measures both and says which."
+    "Speedups measured here are over ar, plain decoding by specwb itself, round by round without "
+    "prompt processing. The library's may be faster on this machine: specwb compare measures both "
+    "and says which."
 )
+"""The note below tables with speedups."""
 
 
 @reproduce.command("mcsd")
 def reproduce_mcsd(
     out: RESULTS = Path("build/reproduce/mcsd.json"),
-    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure in all, but two prompts a cell at least.")] = 300.0,
-    temperatures: Annotated[str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")] = "0,0.3,0.7,1",
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each prompt and cell.")] = 10,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0, help="About how long to measure in all, but two prompts a cell at least."
+        ),
+    ] = 300.0,
+    temperatures: Annotated[
+        str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")
+    ] = "0,0.3,0.7,1",
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
+    ] = 10,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
     draft: DRAFT = None,
@@ -36,24 +62,42 @@ def reproduce_mcsd(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts on what is claimed of them."""
+    """Multi-candidate decoding: trees, draws and temperatures on one pair.
+
+    Verdicts say what is claimed of them and whether it holds here.
+    """
     from specwb.reproduce import mcsd
     from specwb.reproduce.store import Store, identity
 
-    ts = numbers(temperatures, "--temperatures")
-    cells = mcsd.grid(ts)
-    questions, model, helper = _pair(prompts, target, draft, device, dtype)
-    store = Store(out, identity("mcsd", model, helper, prompts=prompts, temperatures=ts, rounds=rounds, seed=seed), restart)
-    run = partial(mcsd.run, model, questions, store, cells, draft=helper, rounds_each=rounds, seconds=seconds, seed=seed)
-    _reproduced(store, run, partial(mcsd.report, store, cells), mcsd)
+    sampled_at = numbers(temperatures, "--temperatures")
+    cells = mcsd.grid(sampled_at)
+    questions, model, draft_model = _pair(prompts, target, draft, device, dtype)
+    settings = {"prompts": prompts, "temperatures": sampled_at, "rounds": rounds, "seed": seed}
+    store = Store(out, identity("mcsd", model, draft_model, **settings), restart)
+    run = partial(
+        mcsd.run,
+        model,
+        questions,
+        store,
+        cells,
+        draft=draft_model,
+        rounds_each=rounds,
+        seconds=seconds,
+        seed=seed,
+    )
+    _run_and_print(store, run, partial(mcsd.report, store, cells), mcsd)
 
 
 @reproduce.command("acceptance")
 def reproduce_acceptance(
     out: RESULTS = Path("build/reproduce/acceptance.json"),
-    positions: Annotated[int, typer.Option(min=1, help="A prompt and temperature.")] = 4,
+    positions: Annotated[
+        int, typer.Option(min=1, help="How many, of each prompt and temperature.")
+    ] = 4,
     temperatures: Annotated[str, typer.Option(help="Comma-separated, > 0.")] = "0.3,0.7,1",
-    tokens: Annotated[int, typer.Option(min=1, help="Length of the texts that positions are taken from.")] = 48,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Length of the texts that positions are taken from.")
+    ] = 48,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
     draft: DRAFT = None,
@@ -62,25 +106,60 @@ def reproduce_acceptance(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Acceptance of every rule beside the optimum, from both models' exact laws along the target's own texts: which rule wins where."""
+    """Acceptance of every rule beside the optimum: which rule wins where.
+
+    It is computed from both models' exact distributions along the target's own texts.
+    """
     from specwb.reproduce import acceptance
     from specwb.reproduce.store import Store, identity
 
-    ts = numbers(temperatures, "--temperatures")
-    questions, model, helper = _pair(prompts, target, draft, device, dtype)
-    own = {"prompts": prompts, "temperatures": ts, "ks": list(acceptance.KS), "tokens": tokens, "positions": positions, "seed": seed}
-    store = Store(out, identity("acceptance", model, helper, **own), restart, acceptance.CELL)
-    run = partial(acceptance.run, model, questions, store, draft=helper, temperatures=ts, tokens=tokens, positions=positions, seed=seed)
-    _reproduced(store, run, partial(acceptance.report, store), acceptance)
+    sampled_at = numbers(temperatures, "--temperatures")
+    questions, model, draft_model = _pair(prompts, target, draft, device, dtype)
+    settings = {
+        "prompts": prompts,
+        "temperatures": sampled_at,
+        "ks": list(acceptance.KS),
+        "tokens": tokens,
+        "positions": positions,
+        "seed": seed,
+    }
+    store = Store(
+        out, identity("acceptance", model, draft_model, **settings), restart, acceptance.CELL
+    )
+    run = partial(
+        acceptance.run,
+        model,
+        questions,
+        store,
+        draft=draft_model,
+        temperatures=sampled_at,
+        tokens=tokens,
+        positions=positions,
+        seed=seed,
+    )
+    _run_and_print(store, run, partial(acceptance.report, store), acceptance)
 
 
 @reproduce.command("falcon")
 def reproduce_falcon(
     out: RESULTS = Path("build/reproduce/falcon.json"),
-    train: Annotated[bool, typer.Option("--train", help="Train and measure the ablation's heads instead of showing the shipped results.")] = False,
-    heads: Annotated[Path, typer.Option(help="Where --train keeps its heads; those that are finished stay.")] = Path("build/heads/falcon-ablation"),
-    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each prompt and cell.")] = 10,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Train and measure the ablation's heads instead of showing the shipped results.",
+        ),
+    ] = False,
+    heads: Annotated[
+        Path, typer.Option(help="Where --train keeps its heads; those that are finished stay.")
+    ] = Path("build/heads/falcon-ablation"),
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
+    ] = 10,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
     device: DEVICE = "auto",
@@ -88,33 +167,58 @@ def reproduce_falcon(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Falcon: its tables 1, 4 and 5 beside the same comparisons here, and those that the paper lacks, with verdicts.
+    """Falcon: its tables 1, 4 and 5 beside the same comparisons here, with verdicts.
 
+    Comparisons that the paper lacks are measured too.
     --seed is of decoding; the ablation's heads are always trained with the same one.
     """
     from specwb.reproduce import falcon, trained
     from specwb.reproduce.store import Store, identity
 
-    questions, model, helper = _pair(prompts, target, None, device, dtype)
-    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "heads": trained.checksums(model, falcon.HEADS), "prompts": prompts}
-    arguments = identity("falcon", model, helper, **own, rounds=rounds, seed=seed)
+    questions, model, draft_model = _pair(prompts, target, None, device, dtype)
+    settings = {
+        "sha256": model.sha256,
+        "draft_sha256": draft_model.sha256,
+        "heads": trained.checksums(model, falcon.HEADS),
+        "prompts": prompts,
+    }
+    arguments = identity("falcon", model, draft_model, **settings, rounds=rounds, seed=seed)
     store = Store(out, arguments, restart)
-    measuring: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
+    measurement: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
     ablation = trained.shipped(falcon.SHIPPED, model)
     if train:
         cards = trained.train("falcon", falcon.VARIANTS, target, heads, device=device)
-        second = _ablation(out, arguments, cards, restart)
-        ablation = _trained(second, partial(falcon.run, model, questions, second, falcon.ablation_cells(), heads=heads, **measuring))
-    run = partial(falcon.run, model, questions, store, falcon.own_cells(), **measuring)
-    _reproduced(store, run, partial(falcon.report, store, ablation), falcon)
+        ablation_store = _ablation(out, arguments, cards, restart)
+        ablation = _measure_ablation(
+            ablation_store,
+            partial(
+                falcon.run,
+                model,
+                questions,
+                ablation_store,
+                falcon.ablation_cells(),
+                heads=heads,
+                **measurement,
+            ),
+        )
+    run = partial(falcon.run, model, questions, store, falcon.own_cells(), **measurement)
+    _run_and_print(store, run, partial(falcon.report, store, ablation), falcon)
 
 
 @reproduce.command("diffuspec")
 def reproduce_diffuspec(
     out: RESULTS = Path("build/reproduce/diffuspec.json"),
-    diffusion: Annotated[str | None, typer.Option(help="Folder or hub id of a diffusion model; default the target's own.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each prompt and cell.")] = 16,
+    diffusion: Annotated[
+        str | None,
+        typer.Option(help="Folder or hub id of a diffusion model; default the target's own."),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
+    ] = 16,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
     device: DEVICE = "auto",
@@ -122,29 +226,57 @@ def reproduce_diffuspec(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """DiffuSpec: its tables 1, 2, 4 and 5 and figures 5 to 7 beside the same comparisons here, and those that the paper lacks, with verdicts."""
+    """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 beside the same comparisons here.
+
+    Comparisons that the paper lacks are measured too, and verdicts given.
+    """
     from specwb.reproduce import diffuspec, trained
     from specwb.reproduce.store import Store, identity
 
-    questions, model, helper = _pair(prompts, target, None, device, dtype)
+    questions, model, draft_model = _pair(prompts, target, None, device, dtype)
     heads = trained.checksums(model, diffuspec.HEADS, {"diffusion": diffusion})
-    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "heads": heads, "prompts": prompts, "rounds": rounds, "seed": seed}
-    store = Store(out, identity("diffuspec", model, helper, **own), restart)
-    measuring: dict[str, Any] = {"draft": diffusion, "rounds_each": rounds, "seconds": seconds, "seed": seed}
-    run = partial(diffuspec.run, model, questions, store, diffuspec.cells(), **measuring)
-    _reproduced(store, run, partial(diffuspec.report, store), diffuspec)
+    settings = {
+        "sha256": model.sha256,
+        "draft_sha256": draft_model.sha256,
+        "heads": heads,
+        "prompts": prompts,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    store = Store(out, identity("diffuspec", model, draft_model, **settings), restart)
+    measurement: dict[str, Any] = {
+        "draft": diffusion,
+        "rounds_each": rounds,
+        "seconds": seconds,
+        "seed": seed,
+    }
+    run = partial(diffuspec.run, model, questions, store, diffuspec.cells(), **measurement)
+    _run_and_print(store, run, partial(diffuspec.report, store), diffuspec)
 
 
 @reproduce.command("kangaroo")
 def reproduce_kangaroo(
     out: RESULTS = Path("build/reproduce/kangaroo.json"),
-    train: Annotated[bool, typer.Option("--train", help="Train and measure the ablation's adapters instead of showing the shipped results.")] = False,
-    heads: Annotated[Path, typer.Option(help="Where --train keeps its adapters; those that are finished stay.")] = Path(
-        "build/heads/kangaroo-ablation"
-    ),
-    head: Annotated[str | None, typer.Option(help="Folder of an adapter; default the target's own.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each prompt and cell.")] = 10,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Train and measure the ablation's adapters, in place of the shipped results.",
+        ),
+    ] = False,
+    heads: Annotated[
+        Path, typer.Option(help="Where --train keeps its adapters; those that are finished stay.")
+    ] = Path("build/heads/kangaroo-ablation"),
+    head: Annotated[
+        str | None, typer.Option(help="Folder of an adapter; default the target's own.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
+    ] = 10,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
     device: DEVICE = "auto",
@@ -152,36 +284,71 @@ def reproduce_kangaroo(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures beside the paper's, predicted speedups, with verdicts.
+    """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures, with verdicts.
 
+    They stand beside the paper's, and measured speedups beside predicted ones.
     --seed is of decoding; the ablation's adapters are always trained with the same one.
     """
     from specwb.reproduce import kangaroo, trained
     from specwb.reproduce.store import Store, identity
 
-    questions, model, helper = _pair(prompts, target, None, device, dtype)
-    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "prompts": prompts, "rounds": rounds, "seed": seed}
-    arguments = identity("kangaroo", model, helper, heads=trained.checksums(model, kangaroo.HEADS, {"kangaroo": head}), **own)
+    questions, model, draft_model = _pair(prompts, target, None, device, dtype)
+    settings = {
+        "sha256": model.sha256,
+        "draft_sha256": draft_model.sha256,
+        "prompts": prompts,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    arguments = identity(
+        "kangaroo",
+        model,
+        draft_model,
+        heads=trained.checksums(model, kangaroo.HEADS, {"kangaroo": head}),
+        **settings,
+    )
     store = Store(out, arguments, restart)
-    measuring: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
-    ablation, second = trained.shipped(kangaroo.SHIPPED, model), None
-    kangaroo.built(model, kangaroo.own_cells(), {cell: head for cell in kangaroo.own_cells() if cell.kind == "kangaroo"})  # before it takes long
+    measurement: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
+    ablation, ablation_store = trained.shipped(kangaroo.SHIPPED, model), None
+    # a head that cannot be used is refused before the work that takes long
+    cells = kangaroo.own_cells()
+    kangaroo.built(model, cells, {cell: head for cell in cells if cell.kind == "kangaroo"})
     if train:
         cards = trained.train("kangaroo", kangaroo.VARIANTS, target, heads, device=device)
-        second = _ablation(out, arguments, cards, restart)
-        ablation = _trained(second, partial(kangaroo.run, model, questions, second, kangaroo.ablation_cells(), heads=heads, **measuring))
-    run = partial(kangaroo.run, model, questions, store, kangaroo.own_cells(), head=head, **measuring)
-    _reproduced(store, run, partial(kangaroo.report, store, ablation), kangaroo)
-    if second is not None:
-        second.save(final=True)  # with what the report has made of it
+        ablation_store = _ablation(out, arguments, cards, restart)
+        ablation = _measure_ablation(
+            ablation_store,
+            partial(
+                kangaroo.run,
+                model,
+                questions,
+                ablation_store,
+                kangaroo.ablation_cells(),
+                heads=heads,
+                **measurement,
+            ),
+        )
+    run = partial(
+        kangaroo.run, model, questions, store, kangaroo.own_cells(), head=head, **measurement
+    )
+    _run_and_print(store, run, partial(kangaroo.report, store, ablation), kangaroo)
+    if ablation_store is not None:
+        ablation_store.save(final=True)  # the report has added to it
 
 
 @reproduce.command("mcsd_ti")
 def reproduce_mcsd_ti(
     out: RESULTS = Path("build/reproduce/mcsd_ti.json"),
-    head: Annotated[str | None, typer.Option(help="Folder of a decision model; default the target's own.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each prompt and cell.")] = 10,
+    head: Annotated[
+        str | None, typer.Option(help="Folder of a decision model; default the target's own.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
+    ] = 10,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
     draft: DRAFT = None,
@@ -190,49 +357,94 @@ def reproduce_mcsd_ti(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Improved MCSD: the decision model against none on one pair, shapes, several roots (LOSSY) and how far they move the output, cost of masks."""
+    """Improved MCSD: the decision model against none on one pair, shapes, and several roots.
+
+    Several roots are LOSSY; how far they move the output is measured, and the cost of masks.
+    """
     from specwb.reproduce import mcsd_ti, trained
     from specwb.reproduce.store import Store, identity
 
-    questions, model, helper = _pair(prompts, target, draft, device, dtype)
+    questions, model, draft_model = _pair(prompts, target, draft, device, dtype)
     heads = trained.checksums(model, mcsd_ti.HEADS, {"decision": head})
-    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "heads": heads, "prompts": prompts, "rounds": rounds, "seed": seed}
-    store = Store(out, identity("mcsd_ti", model, helper, **own), restart)
-    measuring: dict[str, Any] = {"draft": helper, "head": head, "rounds_each": rounds, "seconds": seconds, "seed": seed}
-    run = partial(mcsd_ti.run, model, questions, store, mcsd_ti.cells(), **measuring)
-    _reproduced(store, run, partial(mcsd_ti.report, store), mcsd_ti)
+    settings = {
+        "sha256": model.sha256,
+        "draft_sha256": draft_model.sha256,
+        "heads": heads,
+        "prompts": prompts,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    store = Store(out, identity("mcsd_ti", model, draft_model, **settings), restart)
+    measurement: dict[str, Any] = {
+        "draft": draft_model,
+        "head": head,
+        "rounds_each": rounds,
+        "seconds": seconds,
+        "seed": seed,
+    }
+    run = partial(mcsd_ti.run, model, questions, store, mcsd_ti.cells(), **measurement)
+    _run_and_print(store, run, partial(mcsd_ti.report, store), mcsd_ti)
 
 
 @reproduce.command("easyspec")
 def reproduce_easyspec(
     out: RESULTS = Path("build/reproduce/easyspec.json"),
-    seconds: Annotated[float | None, typer.Option(min=0, help="About how long to measure in all; default every prompt.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each prompt and cell.")] = 10,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
+    ] = 10,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
-    draft: Annotated[str | None, typer.Option(help="Draft model of several layers; default the target's own deep one.")] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(help="Draft model of several layers; default the target's own deep one."),
+    ] = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts on what is stated of them; cosines, drift, cost model."""
+    """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts.
+
+    Cosines, the drift of the cache and the cost model are measured too.
+    """
     from specwb import load
     from specwb.evaluation.prompts import load_prompts
     from specwb.reproduce import easyspec
     from specwb.reproduce.store import Store, identity
 
     questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
-    helper = easyspec.draft_of(model, draft)
-    cells = easyspec.cells(len(helper.backbone.layers), model.device.type)
-    own = {"sha256": model.sha256, "draft_sha256": helper.sha256, "prompts": prompts, "rounds": rounds, "seed": seed}
-    store = Store(out, identity("easyspec", model, helper, **own), restart)
-    run = partial(easyspec.run, model, questions, store, cells, draft=helper, rounds_each=rounds, seconds=seconds, seed=seed)
-    _reproduced(store, run, partial(easyspec.report, store), easyspec)
+    draft_model = easyspec.draft_of(model, draft)
+    cells = easyspec.cells(len(draft_model.backbone.layers), model.device.type)
+    settings = {
+        "sha256": model.sha256,
+        "draft_sha256": draft_model.sha256,
+        "prompts": prompts,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    store = Store(out, identity("easyspec", model, draft_model, **settings), restart)
+    run = partial(
+        easyspec.run,
+        model,
+        questions,
+        store,
+        cells,
+        draft=draft_model,
+        rounds_each=rounds,
+        seconds=seconds,
+        seed=seed,
+    )
+    _run_and_print(store, run, partial(easyspec.report, store), easyspec)
 
 
-def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
-    """Questions, target and draft."""
+def _pair(
+    prompts: str, target: str, draft: str | None, device: str, dtype: str
+) -> tuple[Any, Any, Any]:
+    """Load questions, target and draft model."""
     from specwb import load
     from specwb.evaluation.prompts import load_prompts
     from specwb.methods import draft_model
@@ -243,61 +455,82 @@ def _pair(prompts: str, target: str, draft: str | None, device: str, dtype: str)
 
 
 def _ablation(out: Path, arguments: dict[str, Any], cards: dict[str, Any], restart: bool) -> Any:
-    """Where the results of an ablation's heads go, beside those of ``out``."""
+    """Make the store for the results of an ablation's heads, beside those of ``out``."""
     from specwb.reproduce.store import Store, with_commit
 
     heads = {name: card["sha256"] for name, card in cards.items()}
-    given = {**arguments, "system": f"{arguments['system']}-ablation", "heads": heads}
-    store = Store(out.with_name(f"{out.stem}-ablation.json"), given, restart)
-    store.document |= {"heads": cards, "command": command_line(), "commit": with_commit(store.document)}
+    settings = {**arguments, "system": f"{arguments['system']}-ablation", "heads": heads}
+    store = Store(out.with_name(f"{out.stem}-ablation.json"), settings, restart)
+    store.document |= {
+        "heads": cards,
+        "command": command_line(),
+        "commit": with_commit(store.document),
+    }
     return store
 
 
-def _trained(store: Any, run: Any) -> dict[str, Any]:
-    """An ablation's results, measured and kept."""
-    stopped = _measured(run)
+def _measure_ablation(store: Any, run: Any) -> dict[str, Any]:
+    """Measure an ablation and save its results; return them."""
+    interrupted = _run(run)
     store.save(final=True)
-    if stopped:
+    if interrupted:
         raise typer.Exit(130)
     return store.document
 
 
-def _reproduced(store: Any, run: Any, report: Any, system: Any) -> None:
-    """Run with a bar, keep what was found whatever happens, print it."""
-    interrupted = _measured(run)
+def _run_and_print(store: Any, run: Any, report: Any, system: Any) -> None:
+    """Run with a progress bar, save the results whatever happens, and print them.
+
+    Args:
+        store: of the results.
+        run: measures into the store, called with ``progress``.
+        report: returns the document that is printed.
+        system: the module of the paper, with ``tables`` and ``notes`` of a document.
+    """
+    interrupted = _run(run)
     if not store.cells:
         raise typer.Exit(130)
     store.document["command"] = command_line()
     document = report()
     store.save(final=True)
     screen = wide()
-    shown = system.tables(document)
-    for title, rows in shown:
+    tables = system.tables(document)
+    for title, rows in tables:
         screen.print(title, highlight=False, markup=False)
         screen.print(table(rows, ("tree", "text", "best", "setting", "method", "by depth")))
-    over = [OVER] if any(name.startswith("speedup") for _, rows in shown for name in rows[0]) else []
+    columns = [name for _, rows in tables for name in rows[0]]
+    over = [OVER] if any(name.startswith("speedup") for name in columns) else []
     for note in [*system.notes(document), *over, f"kept in {store.path}"]:
         screen.print(note, highlight=False, markup=False, soft_wrap=True)
     if interrupted:
         raise typer.Exit(130)
 
 
-def _measured(run: Any) -> bool:
-    """Run with a bar; whether it was interrupted."""
+def _run(run: Any) -> bool:
+    """Run with a progress bar; return whether it was interrupted."""
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("reproducing", total=1.0)
-        return run(progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text))
+        return run(
+            progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text)
+        )
 
 
 def command_line() -> str:
+    """Return the command as it was typed."""
     return shlex.join(["specwb", *sys.argv[1:]])
 
 
 def numbers(text: str, option: str) -> list[float]:
-    """``"0,0.7,1"`` -> numbers, each once. Raises ValueError where one is none or no temperature."""
+    """Read temperatures such as ``"0,0.7,1"``; each is returned once.
+
+    Raises:
+        ValueError: one is no number, or no temperature.
+    """
     from specwb.probability import Sampling
 
     try:
         return list(dict.fromkeys(Sampling(float(part)).temperature for part in text.split(",")))
     except ValueError as error:
-        raise ValueError(f"{option} must be temperatures such as 0,0.7,1, got {text!r}: {error}") from error
+        raise ValueError(
+            f"{option} must be temperatures such as 0,0.7,1, got {text!r}: {error}"
+        ) from error

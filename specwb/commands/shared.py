@@ -1,4 +1,4 @@
-"""What the commands share: where they print, tables, options named once."""
+"""What the commands share: their consoles and tables, and options that several of them have."""
 
 from __future__ import annotations
 
@@ -20,16 +20,27 @@ TARGET = Annotated[str, typer.Option(help="lab, a folder or a hub id.")]
 DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
 DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
 DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
-BUDGET = Annotated[str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")]
+BUDGET = Annotated[
+    str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")
+]
 LIKE_COMPARE = Annotated[str, typer.Option(help="As for compare.")]
 SEED = Annotated[int, typer.Option(min=0, max=2**62)]
-THREADS = Annotated[int | None, typer.Option(min=1, help="CPU threads to compute with; default what torch takes.")]
-RESULTS = Annotated[Path, typer.Option(help="Results; a run with the same arguments goes on from them.")]
+THREADS = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads to compute with; default what torch takes.")
+]
+RESULTS = Annotated[
+    Path, typer.Option(help="Results; a run with the same arguments goes on from them.")
+]
 RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
 
 
 def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
-    """Columns named in ``words`` are text, the others numbers."""
+    """Make a table.
+
+    Args:
+        rows: column -> text, every row with the same columns.
+        words: the columns that are text, aligned left; the others are numbers.
+    """
     table = Table(header_style="bold")
     for name in rows[0]:
         table.add_column(name, justify="left" if name in words else "right", overflow="fold")
@@ -39,15 +50,16 @@ def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
 
 
 def compact(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
-    """A table that is no wider than it must be: no lines, headers of several words one below the other.
+    """Make a table that is no wider than it must be.
 
-    Only the first column folds where the terminal is narrow. ``words`` as in :func:`table`.
+    It has no lines, and the words of a header are one below the other. Only the first column folds
+    where the terminal is narrow. Arguments are those of :func:`table`.
     """
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
-    heads = {name: name.split() for name in rows[0]}
-    most = max(map(len, heads.values()))
-    for i, (name, head) in enumerate(heads.items()):
-        lines = "\n".join([""] * (most - len(head)) + [escape(word) for word in head])
+    headers = {name: name.split() for name in rows[0]}
+    height = max(map(len, headers.values()))
+    for i, (name, header) in enumerate(headers.items()):
+        lines = "\n".join([""] * (height - len(header)) + [escape(word) for word in header])
         justify: Literal["left", "right"] = "left" if name in words else "right"
         table.add_column(lines, justify=justify, overflow="fold", no_wrap=i > 0)
     for row in rows:
@@ -56,12 +68,12 @@ def compact(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
 
 
 def tell(console: Console, note: str) -> None:
-    """A line below a table: broken between words on a terminal, whole where it is piped."""
+    """Print a note below a table; a terminal breaks it between words, a pipe gets one line."""
     console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def use_threads(threads: int | None) -> None:
-    """Compute with so many CPU threads; None leaves what there is."""
+    """Compute with so many CPU threads; None leaves their number as it is."""
     if threads is not None:
         import torch
 
@@ -69,15 +81,18 @@ def use_threads(threads: int | None) -> None:
 
 
 def wide() -> Console:
-    """Standard output; where it is no terminal, wide enough for the tables."""
+    """Return standard output as a console; where it is no terminal, wide enough for the tables."""
     return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def own_rule(name: str):
-    """The rule class that ``package.module:Rule`` names; modules are also looked for where the command was given.
+    """Import the rule class that ``package.module:Rule`` names.
+
+    Modules are also looked for in the folder where the command was given.
 
     Raises:
-        ValueError: there is no such module or class, the module cannot be imported, or the class is no rule.
+        ValueError: there is no such module or class, the module cannot be imported, or the class is
+            no rule.
     """
     from specwb.verify.rule import Rule
 
@@ -86,9 +101,13 @@ def own_rule(name: str):
     if here not in sys.path:
         sys.path.insert(0, here)  # an installed command has its own folder there instead
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        rule = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:  # whatever a user's module does
-        raise ValueError(f"--rule {name}: cannot import {module!r}: {type(error).__name__}: {error}") from None
-    if not (isinstance(found, Rule) or (isinstance(found, type) and issubclass(found, Rule))):
-        raise ValueError(f"--rule {name}: {attribute!r} in {module!r} must be a Rule or a NodeRule, got {found!r}")
-    return found
+        raise ValueError(
+            f"--rule {name}: cannot import {module!r}: {type(error).__name__}: {error}"
+        ) from None
+    if not (isinstance(rule, Rule) or (isinstance(rule, type) and issubclass(rule, Rule))):
+        raise ValueError(
+            f"--rule {name}: {attribute!r} in {module!r} must be a Rule or a NodeRule, got {rule!r}"
+        )
+    return rule

@@ -10,55 +10,86 @@ import typer
 
 from specwb.commands.shared import BUDGET, DEVICE, TARGET, errors
 
-train = typer.Typer(no_args_is_help=True, help="Train the models that ship with the project, or a head on a target of yours.")
+train = typer.Typer(
+    no_args_is_help=True,
+    help="Train the models that ship with the project, or a head on a target of yours.",
+)
 
 
 @train.command("lab")
 def train_lab(
     budget: BUDGET = "cpu",
-    out: Annotated[Path, typer.Option(help="Family folder; an interrupted run in it goes on.")] = Path("build/lab"),
+    out: Annotated[
+        Path, typer.Option(help="Family folder; an interrupted run in it goes on.")
+    ] = Path("build/lab"),
     device: DEVICE = "auto",
-    continue_: Annotated[bool, typer.Option("--continue", help="Start from the shipped weights.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**31, help="Default: the recipe's.")] = None,
+    continue_: Annotated[
+        bool, typer.Option("--continue", help="Start from the shipped weights.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**31, help="Default: the recipe's.")
+    ] = None,
 ) -> None:
     """Rebuild the lab family from text; stop and restart it at any moment."""
     from specwb.models.load import data_dir
     from specwb.training.lab import build
 
-    # a polite kill saves, like Ctrl-C; after a hard one the last checkpoint (at most a minute old) is resumed
+    # SIGTERM saves, as Ctrl-C does; after SIGKILL the last checkpoint, at most a minute old, is
+    # resumed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
-    errors.print(f"the family is in {out}; use it with --target {out}/target --draft {out}/draft", highlight=False)
+    errors.print(
+        f"the family is in {out}; use it with --target {out}/target --draft {out}/draft",
+        highlight=False,
+    )
 
 
-# what a kind is called and the method that takes it, where that is not its name
-SAID = {
+KINDS = {
     "diffusion": ("diffusion model", "diffuspec"),
     "decision": ("decision model", "mcsd_ti"),
     "kangaroo": ("adapter", "kangaroo"),
     "deep": ("draft model", "easyspec"),
 }
+"""Heads that are called something else, and the method that takes them."""
 
 
-def _train_head(kind: str) -> None:
+def _add_command(kind: str) -> None:
+    """Add the command that trains this kind of head."""
+
     def command(
         target: TARGET = "lab",
-        out: Annotated[Path | None, typer.Option(help="Head folder; an interrupted run in it goes on. Default build/heads/KIND.")] = None,
+        out: Annotated[
+            Path | None,
+            typer.Option(
+                help="Head folder; an interrupted run in it goes on. Default build/heads/KIND."
+            ),
+        ] = None,
         budget: BUDGET = "cpu",
         steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
-        rows: Annotated[int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")] = None,
-        length: Annotated[int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")] = None,
+        rows: Annotated[
+            int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")
+        ] = None,
+        length: Annotated[
+            int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")
+        ] = None,
         options: Annotated[
             str,
             typer.Option(
                 "--set",
-                help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), k=3 (falcon), layers=3 (diffusion), exit=3 (kangaroo), "
-                "layers=6 (deep).",
+                help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), "
+                "k=3 (falcon), layers=3 (diffusion), exit=3 (kangaroo), layers=6 (deep).",
             ),
         ] = "",
-        text: Annotated[str, typer.Option(help="generated: mostly text the target writes; read: training text.")] = "generated",
-        generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
-        corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
+        text: Annotated[
+            str, typer.Option(help="generated: mostly text the target writes; read: training text.")
+        ] = "generated",
+        generated: Annotated[
+            Path, typer.Option(help="Where the target's own text is kept, for all heads.")
+        ] = Path("build/generated"),
+        corpus: Annotated[
+            Path | None,
+            typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text."),
+        ] = None,
         device: DEVICE = "auto",
         seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
     ) -> None:
@@ -66,37 +97,82 @@ def _train_head(kind: str) -> None:
         from specwb.training.heads import train_for
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        place = out or Path("build/heads") / kind
+        folder = out or Path("build/heads") / kind
         changes = {"steps": steps, "rows": rows, "length": length}
-        train_for(kind, target, place, budget, changes, options, source=text, generated=generated, corpus=corpus, device=device, seed=seed)
-        what, key = SAID.get(kind, ("head", kind))
-        say(f"the {what} is in {place}; use it with {key}:{'draft' if kind == 'deep' else 'head'}={place}")
+        train_for(
+            kind,
+            target,
+            folder,
+            budget,
+            changes,
+            options,
+            source=text,
+            generated=generated,
+            corpus=corpus,
+            device=device,
+            seed=seed,
+        )
+        name, key = KINDS.get(kind, ("head", kind))
+        option = "draft" if kind == "deep" else "head"
+        say(f"the {name} is in {folder}; use it with {key}:{option}={folder}")
 
-    beside = f"a {SAID[kind][0]} beside" if kind in ("diffusion", "decision", "deep") else f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
-    command.__doc__ = f"Train {beside} a frozen target; stop and restart it at any moment. Scales with accelerate launch -m specwb."
+    model = f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
+    if kind in ("diffusion", "decision", "deep"):
+        model = f"a {KINDS[kind][0]} beside"
+    command.__doc__ = (
+        f"Train {model} a frozen target; stop and restart it at any moment. "
+        "Scales with accelerate launch -m specwb."
+    )
     train.command(kind)(command)
 
 
 for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision", "deep"):
-    _train_head(_kind)
+    _add_command(_kind)
 
 
 @train.command("ngram")
 def train_ngram(
     target: TARGET = "lab",
-    out: Annotated[Path, typer.Option(help="Folder for ngram.npz and card.json.")] = Path("build/ngram"),
+    out: Annotated[Path, typer.Option(help="Folder for ngram.npz and card.json.")] = Path(
+        "build/ngram"
+    ),
     order: Annotated[int, typer.Option(min=1, help="Tokens of the longest n-grams.")] = 3,
-    least: Annotated[int, typer.Option(min=1, help="N-grams of two tokens and more that were seen fewer times are left out.")] = 2,
-    text: Annotated[str, typer.Option(help="read: training text; generated: text the target writes; or both.")] = "both",
+    least: Annotated[
+        int,
+        typer.Option(
+            min=1, help="N-grams of two tokens and more that were seen fewer times are left out."
+        ),
+    ] = 2,
+    text: Annotated[
+        str, typer.Option(help="read: training text; generated: text the target writes; or both.")
+    ] = "both",
     tokens: Annotated[int, typer.Option(min=1, help="How much text the target writes.")] = 900_000,
-    generated: Annotated[Path, typer.Option(help="Where the target's own text is kept, for all heads.")] = Path("build/generated"),
-    corpus: Annotated[Path | None, typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text.")] = None,
+    generated: Annotated[
+        Path, typer.Option(help="Where the target's own text is kept, for all heads.")
+    ] = Path("build/generated"),
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text."),
+    ] = None,
     device: DEVICE = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="That of a trained head shares its text.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31, help="That of a trained head shares its text.")
+    ] = 0,
 ) -> None:
     """Count n-grams of a target's tokens, for path search."""
     from specwb.training.fit import say
     from specwb.training.ngram import count_for
 
-    place = count_for(target, out, order, least, source=text, tokens=tokens, corpus=corpus, generated=generated, device=device, seed=seed)
-    say(f"the n-grams are in {place}")
+    folder = count_for(
+        target,
+        out,
+        order,
+        least,
+        source=text,
+        tokens=tokens,
+        corpus=corpus,
+        generated=generated,
+        device=device,
+        seed=seed,
+    )
+    say(f"the n-grams are in {folder}")
