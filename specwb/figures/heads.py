@@ -16,6 +16,8 @@ Table = Sequence[Sequence[float]]
 def head_accuracy(rank: Table, title: str) -> go.Figure:
     """How often the right token is a head's first, second, .. guess: a row a position, a column a rank.
 
+    Up to 0.6 a colour means the same share for every head, so that figures can be compared.
+
     Args:
         rank: by position and rank, shares of places ``[positions][ranks]``. title: of the figure.
     Raises:
@@ -81,7 +83,7 @@ def _cells(rank: Table, x: float, y: float, length: float) -> go.Heatmap:
         raise ValueError("rank must have at least one position, and as many ranks at each")
     return go.Heatmap(
         x=list(range(1, len(rank[0]) + 1)), y=list(range(1, len(rank) + 1)), z=[[round(float(v), 4) for v in row] for row in rank],
-        zmin=0, zmax=max(0.01, round(max(float(v) for row in rank for v in row), 4)), colorscale=DEPTHS, xgap=1, ygap=1,
+        zmin=0, zmax=max(0.6, round(max(float(v) for row in rank for v in row), 4)), colorscale=DEPTHS, xgap=1, ygap=1,
         text=[[f"{100 * float(v):.0f}" for v in row] for row in rank], texttemplate="%{text}",
         hovertemplate="position %{y}, rank %{x}: %{z:.1%}<extra></extra>",
         colorbar={"x": x, "y": y, "len": length, "thickness": 12, "tickformat": ".0%"},

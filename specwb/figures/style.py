@@ -18,7 +18,8 @@ DRAFT = "#E69F00"  # orange
 OTHER = "#8C8C8C"  # grey
 INK = "#767676"  # of words and axes: the grey whose contrast with white and with black is alike
 DARK = "#222222"  # words in a light cell, whatever the page has behind it
-FAINT = "rgba(128,128,128,0.3)"  # areas and grids that must not stand out
+FAINT = "rgba(128,128,128,0.3)"  # areas that must not stand out
+GRID = "rgba(128,128,128,0.2)"
 EDGE = "#9A9A9A"  # of trees
 CLEAR = "rgba(0,0,0,0)"  # what is left of a hatched bar
 # for series that have no colour of their own: colour, dash and marker change together
@@ -46,9 +47,9 @@ CONFIG = {"displaylogo": False, "responsive": True}
 
 def figure(*traces: object, **layout: object) -> go.Figure:
     """A figure without the library's default template, which alone would be 7 kB in every notebook output."""
-    axis = {"gridcolor": FAINT, "zerolinecolor": EDGE, "linecolor": EDGE, "tickcolor": EDGE}
+    axis = {"gridcolor": GRID, "zerolinecolor": EDGE, "linecolor": EDGE, "tickcolor": EDGE}
     base = {
-        "template": {"layout": {"xaxis": axis, "yaxis": axis}},
+        "template": {"layout": {"xaxis": {**axis, "dividercolor": EDGE}, "yaxis": axis}},
         "autosize": True,
         "font": {"color": INK, "size": 13},
         "margin": {"l": 60, "r": 20, "t": 50, "b": 50},

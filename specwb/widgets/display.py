@@ -3,31 +3,83 @@
 from __future__ import annotations
 
 import json
+import os
+from typing import Any
 
-import ipywidgets
+import ipywidgets as w
 import plotly.graph_objects as go
 from IPython.display import display
 from plotly.basedatatypes import BaseFigure
 
+from specwb.figures.style import CONFIG
 
-def show(thing: BaseFigure | ipywidgets.DOMWidget, summary: str) -> None:
+FIGURE = "application/vnd.plotly.v1+json"
+STILL = "application/vnd.specwb.still+json"
+"""What a PNG is drawn from; ``notebooks/execute.py`` asks for it, draws it and throws it away."""
+
+
+def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
     """Display a figure or a widget together with one line of text that says what is to be read off it.
 
-    The line is what is shown where neither can be drawn (GitHub, a terminal, a screen reader), and what notebook tests compare;
-    so it must be the same in every run: no object addresses, no timings.
+    The line is what is shown where nothing can be drawn (a terminal, a screen reader), and what
+    notebook tests compare; so it must be the same in every run: no object addresses, no timings.
+    Where the variable SPECWB_STILLS is set, as it is when notebooks are executed for committing,
+    what a PNG beside it is drawn from goes along: GitHub and PDFs show the PNG.
 
     Args:
         thing: a plotly figure or an ipywidgets widget.
         summary: one line, not empty.
     Raises:
-        TypeError: neither a figure nor a widget. ValueError: the summary is empty or longer than a line.
+        TypeError: neither a figure nor a widget.
+        ValueError: the summary is empty or longer than a line.
     """
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary:
         raise ValueError(f"summary must be one line of text, got {summary!r}")
-    if isinstance(thing, ipywidgets.DOMWidget):
+    if isinstance(thing, w.DOMWidget):
         bundle = dict(thing._repr_mimebundle_())
     elif isinstance(thing, go.Figure):
-        bundle = {"application/vnd.plotly.v1+json": {**json.loads(thing.to_json()), "config": {"displaylogo": False, "responsive": True}}}
+        bundle = {FIGURE: {**_plain(thing), "config": CONFIG}}
     else:
-        raise TypeError(f"show takes a plotly figure or an ipywidgets widget, got {type(thing).__name__}")
+        raise TypeError(
+            f"show takes a plotly figure or an ipywidgets widget, got {type(thing).__name__}"
+        )
+    if os.environ.get("SPECWB_STILLS"):
+        bundle[STILL] = still(thing)
     display({**bundle, "text/plain": summary}, raw=True)
+
+
+def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
+    """What is seen of a figure or a widget as long as nobody moves anything, from top to bottom.
+
+    Returns:
+        parts, each with one key: ``figure`` (plotly's JSON), ``html``, or ``controls``, pairs of a
+        control's description and what it is set to.
+    """
+    if isinstance(thing, BaseFigure):
+        return [{"figure": _plain(thing)}]
+    if isinstance(thing, w.HTML):
+        return [{"html": thing.value}] if thing.value else []
+    if isinstance(thing, w.Box):
+        parts: list[dict[str, Any]] = []
+        for part in (part for child in thing.children for part in still(child)):
+            if parts and "controls" in part and "controls" in parts[-1]:
+                parts[-1]["controls"] += part["controls"]
+            else:
+                parts.append(part)
+        return parts
+    if isinstance(thing, w.ValueWidget) and hasattr(thing, "description"):
+        return [{"controls": [[thing.description, _setting(thing)]]}]
+    return []
+
+
+def _plain(figure: BaseFigure) -> dict[str, Any]:
+    return json.loads(figure.to_json())
+
+
+def _setting(control: w.ValueWidget) -> str:
+    if isinstance(control, w.Checkbox):
+        return "yes" if control.value else "no"
+    if hasattr(control, "options"):  # a choice: its words, not its value
+        chosen = control.options[control.index]
+        return str(chosen[0] if isinstance(chosen, tuple) else chosen)
+    return format(control.value, str(getattr(control, "readout_format", "")))

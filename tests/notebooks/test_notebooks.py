@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import struct
+import zlib
 from pathlib import Path
 from statistics import median
 
 import nbformat
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +77,50 @@ def test_links_and_answers(path):
     assert text.count("<details>") == text.count("</details>") > 0
     assert "Reading time" in text
     assert "specwb.citation(" in path.read_text("utf-8")
+
+
+@pytest.fixture
+def execute(monkeypatch):
+    """notebooks/execute.py"""
+    pytest.importorskip("plotly")
+    pytest.importorskip("nbclient")
+    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
+    return importlib.import_module("execute")
+
+
+def test_a_png_of_few_colours(execute):
+    """Decoded by hand: as large as it was, the frequent colours exact, the others near."""
+    rng = np.random.default_rng(0)
+    pixels = np.full((30, 40, 3), 255, np.uint8)
+    pixels[5:20, 5:20] = (0, 114, 178)
+    noise = rng.integers(200, 256, (5, 30, 3), np.uint8)
+    pixels[22:27, 5:35] = noise
+    png = execute.palette_png(pixels)
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, at = {}, 8
+    while at < len(png):
+        (length,), kind = struct.unpack(">I", png[at : at + 4]), png[at + 4 : at + 8]
+        chunks[kind] = png[at + 8 : at + 8 + length]
+        (check,) = struct.unpack(">I", png[at + 8 + length : at + 12 + length])
+        assert check == zlib.crc32(kind + chunks[kind])
+        at += 12 + length
+    assert struct.unpack(">IIBBBBB", chunks[b"IHDR"]) == (40, 30, 8, 3, 0, 0, 0)
+    palette = np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)
+    assert len(palette) == execute.COLOURS
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(30, 41)
+    assert not rows[:, 0].any()
+    again = palette[rows[:, 1:]]
+    assert (again[:20] == pixels[:20]).all()
+    assert np.abs(again.astype(int) - pixels).max() < 40
+    assert execute.palette_png(np.zeros((1, 1, 3), np.uint8)).count(b"PLTE") == 1
+
+
+def test_words_are_dark_on_a_pngs_white_page(execute):
+    figure = {"figure": {"data": [], "layout": {"font": {"color": execute.INK}}}}
+    assert execute._html(figure)["figure"]["layout"]["font"]["color"] == execute.DARK
+    (html,) = execute._html({"controls": [["<a>", "1"], ["b", "2"]]}).values()
+    assert html.count('class="control"') == 2
+    assert "&lt;a&gt; <b>1</b>" in html
 
 
 def test_there_are_notebooks():

@@ -26,6 +26,7 @@ from specwb.widgets import (  # noqa: E402
     RoundExplorer,
     RulesExplorer,
     SpeedExplorer,
+    display,
     live,
     show,
 )
@@ -201,7 +202,7 @@ def test_no_figure_brings_a_background():
     layout = figures.tokens_per_round(decoded()).layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == style.CLEAR
     assert layout.font.color == style.INK
-    assert layout.template.layout.yaxis.gridcolor == style.FAINT
+    assert layout.template.layout.yaxis.gridcolor == style.GRID
 
 
 # ----------------------------------------------------------------------------------------------------------- following the cell
@@ -263,6 +264,34 @@ def test_show_publishes_picture_and_line(monkeypatch):
         data = published(monkeypatch, widget, "a slider")
         assert data["text/plain"] == "a slider"
         assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
+
+
+def test_what_a_png_is_drawn_from_goes_along_where_it_is_asked_for(monkeypatch):
+    one = SpeedExplorer(v=lambda gamma: 1.0)
+    assert display.STILL not in published(monkeypatch, one, "a line")
+    monkeypatch.setenv("SPECWB_STILLS", "1")
+    data = published(monkeypatch, one, "a line")
+    controls, line, drawn = json.loads(json.dumps(data[display.STILL]))
+    settings = [["alpha", "0.70"], ["c", "0.10"], ["gamma", "4"], ["scoring costs", "as measured"]]
+    assert controls == {"controls": settings}
+    assert line == {"html": one.children[1].value}
+    assert drawn == {"figure": shown(one)}
+    figure = figures.tokens_per_round(decoded())
+    (part,) = published(monkeypatch, figure, "a figure")[display.STILL]
+    assert part == {"figure": json.loads(figure.to_json())}
+
+
+def test_settings_are_written_as_the_controls_show_them():
+    written = [
+        (ipywidgets.Checkbox(True, description="a"), "yes"),
+        (ipywidgets.Dropdown(options=[("one", 1), ("two", 2)], value=2, description="a"), "two"),
+        (ipywidgets.SelectionSlider(options=[1, 4], value=4, description="a"), "4"),
+        (ipywidgets.IntSlider(7, description="a"), "7"),
+        (ipywidgets.FloatSlider(0.5, readout_format=".3f", description="a"), "0.500"),
+    ]
+    for control, words in written:
+        assert display.still(control) == [{"controls": [["a", words]]}]
+    assert display.still(ipywidgets.VBox([live.Follow(), ipywidgets.HTML()])) == []
 
 
 def test_show_refuses_what_it_cannot_show():
