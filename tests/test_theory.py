@@ -42,3 +42,56 @@ def test_a_missing_reference_is_seen():
     assert not exists("specwb.verify.rrs.Nothing")
     assert not exists("tests/test_theory.py::test_nothing")
     assert not exists("notebooks/00_welcome.ipynb#nothing")
+
+
+# ---------------------------------------------------------------------------------------- formulas
+
+
+def formulas(page: str) -> list[str]:
+    """What stands between dollars, code spans left out."""
+    text = re.sub(r"^ {4,}(?!\$).*$|`[^`]*`", "", page, flags=re.MULTILINE)
+    found = re.findall(r"^\$\$\n(.+?)\n\$\$$|\$([^$]*)\$", text, re.MULTILINE | re.DOTALL)
+    return [display or inline for display, inline in found]
+
+
+def trouble(formula: str) -> str:
+    """What keeps a formula from being shown in every place that shows a page, or nothing.
+
+    JupyterLab takes formulas out of a page before it reads the rest as Markdown; GitHub reads them
+    as Markdown first. So nothing in a formula may mean something there: an underscore that can begin
+    emphasis, a backslash before punctuation, a link, HTML, a line break where it is inline.
+    """
+    if formula.count("{") != formula.count("}"):
+        return "braces do not match"
+    if formula != formula.strip() or not formula:
+        return "blanks at the ends"
+    patterns = {
+        r"(?<![A-Za-z0-9])_": "an underscore that is not behind a letter or digit",
+        r"\\[^A-Za-z]": "a backslash before what is no letter",
+        r"\]\(": "a link",
+        r"[<>`*#%|]|[^\x00-\x7f]": "a character that has a command of its own",
+        r"\\operatorname": "a command that GitHub refuses",
+    }
+    return next((why for pattern, why in patterns.items() if re.search(pattern, formula)), "")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "theory").glob("*.md")), ids=lambda p: p.stem)
+def test_formulas_are_shown_everywhere(page):
+    text = page.read_text()
+    assert {formula: why for formula in formulas(text) if (why := trouble(formula))} == {}
+    without = re.sub(r"^\$\$\n.+?\n\$\$$", "", text, flags=re.MULTILINE | re.DOTALL)
+    without = re.sub(r"^ {4,}(?!\$).*$|`[^`\n]*`", "code", without, flags=re.MULTILINE)
+    for line in without.splitlines():
+        assert line.count("$") % 2 == 0, f"an inline formula must end on its line: {line}"
+        for inline in re.finditer(r"(.?)\$[^$]+\$(.?)", line):
+            before, after = inline.groups()
+            assert before in ' ("[', f"GitHub shows no formula right behind {before!r}: {line}"
+            assert after in " .,;:)]?!\"", f"GitHub may show no formula before {after!r}: {line}"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    ["(p - q)_+", "x_{i}_{j}", r"\{x\}", r"a\,b", "a<b", "[a](b)", "p(x | y)", " a", "{a", "α"],
+)
+def test_a_formula_that_is_not_shown_everywhere_is_seen(formula):
+    assert trouble(formula)
