@@ -57,9 +57,9 @@ def formulas(page: str) -> list[str]:
 def trouble(formula: str) -> str:
     """What keeps a formula from being shown in every place that shows a page, or nothing.
 
-    JupyterLab takes formulas out of a page before it reads the rest as Markdown; GitHub reads them
-    as Markdown first. So nothing in a formula may mean something there: an underscore that can begin
-    emphasis, a backslash before punctuation, a link, HTML, a line break where it is inline.
+    JupyterLab takes formulas out of a page before it reads the rest as Markdown; GitHub reads
+    them as Markdown first. So nothing in a formula may mean something there: an underscore that
+    can begin emphasis, a backslash before punctuation, a link, HTML, a line that begins a list.
     """
     if formula.count("{") != formula.count("}"):
         return "braces do not match"
@@ -70,6 +70,7 @@ def trouble(formula: str) -> str:
         r"\\[^A-Za-z]": "a backslash before what is no letter",
         r"\]\(": "a link",
         r"[<>`*#%|]|[^\x00-\x7f]": "a character that has a command of its own",
+        r"\n *[-+]+ ": "a line that begins a list",
         r"\\operatorname": "a command that GitHub refuses",
     }
     return next((why for pattern, why in patterns.items() if re.search(pattern, formula)), "")
@@ -91,7 +92,7 @@ def test_formulas_are_shown_everywhere(page):
 
 @pytest.mark.parametrize(
     "formula",
-    ["(p - q)_+", "x_{i}_{j}", r"\{x\}", r"a\,b", "a<b", "[a](b)", "p(x | y)", " a", "{a", "α"],
+    ["(p - q)_+", "x_{i}_{j}", r"\{x\}", r"a\,b", "a<b", "[a](b)", "p(x | y)", "a\n+ b", "{a", "α"],
 )
 def test_a_formula_that_is_not_shown_everywhere_is_seen(formula):
     assert trouble(formula)
