@@ -217,7 +217,7 @@ def test_draft_equal_to_target_is_always_accepted(key, options, temperature):
     if options.get("rule") == "gbv":
         temperature = 0.0  # the largest of several draws from p is not distributed like p
     method = made(key, options, pair, draft=pair.target)
-    full, whole = method.drafter.tree.D + 1, []
+    full, whole = method.drafter.limits.depth + 1, []
     for step in specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=5 * full, temperature=temperature, seed=[3, 4, 5]):
         drafted = (step.draft.valid * step.draft.tree.depth).amax(1)
         cut = step.state.done  # the limit may fall inside what was accepted
@@ -234,7 +234,7 @@ def test_draft_pairs_accept_something_and_not_everything(key, options):
     """Acceptance 0 or D everywhere would make the rest of this file prove nothing."""
     pair, taus = EVERYTHING, []
     method = made(key, options, pair)
-    depth = method.drafter.tree.D
+    depth = method.drafter.limits.depth
     for temperature in (0.0, 1.0):
         settings = {"max_new_tokens": 30, "temperature": temperature, "seed": 1}
         taus.append(specwb.decode(pair.target, PROMPTS, method, **settings).mean_tokens_per_round)
@@ -251,7 +251,7 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypa
     whole = [pair.plain(prompt, 24) for prompt in PROMPTS]
     truth = torch.tensor([prompt + tokens + [0] * (7 - len(prompt)) for prompt, tokens in zip(PROMPTS, whole)])
     method = made(key, options, pair)
-    depth = method.drafter.tree.D
+    depth = method.drafter.limits.depth
     real = type(method.drafter).propose
     reached, drafted = set(), {0}
     kept: list[Kept] = []
@@ -365,7 +365,7 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
     assert_recomputed(targets, lambda text: tiny.recomputed(pair.target.backbone, text))
     assert_recomputed(own, fresh)
     if temperature and key not in FROM_THE_TEXT:
-        assert len(lengths - {-1}) >= min(2, method.drafter.tree.D + 1), "one acceptance length alone proves little"
+        assert len(lengths - {-1}) >= min(2, method.drafter.limits.depth + 1), "one acceptance length alone proves little"
     has_cache = isinstance(method.drafter, EagleDrafter) or getattr(method.drafter, "stack", None) is not None
     if ("draft" in specwb.METHODS[key].options or has_cache) and options.get("calibrate", True):
         assert checked > 10, "no drafter cache was compared"
@@ -414,7 +414,7 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
                 kids = [i for i, parent in enumerate(parents) if parent == node]
                 if draft.race is not None:  # no q is kept: its race is run again
                     law, d = logits.softmax(-1).double(), len(path)
-                    runners = draft.race[row, d, :] if d == 0 else draft.race[row, d, [(kids[0] - 1) % method.drafter.tree.K]]
+                    runners = draft.race[row, d, :] if d == 0 else draft.race[row, d, [(kids[0] - 1) % method.drafter.limits.children]]
                     assert draft.tokens[row, kids].tolist() == (runners / law).argmin(-1).tolist()
                 elif temperature:
                     q = draft.q[row, draft.q_row[0, node]]

@@ -56,7 +56,7 @@ class Drafter:
     exactness = Exactness.LOSSLESS
     rule: str | None = None
 
-    @property
+    @cached_property  # which a subclass may set instead
     def limits(self) -> Limits:
         return self.tree.limits
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specwb.drafters.base import Drafter
 from specwb.flow import Draft, State
-from specwb.tree import GrownTree
+from specwb.tree import GrownTree, Limits
 
 
 def best(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
@@ -196,13 +196,13 @@ class Nodes:
 
 
 def reranked(drafter: Drafter, state: State, nodes: Nodes, top: int) -> Draft:
-    """The best of all nodes as a draft of ``drafter.tree.n`` nodes, at most ``top`` children each.
+    """The best of all nodes as a draft of ``drafter.limits.nodes`` nodes, at most ``top`` children each.
 
     A node's score is never above its parent's, and of equals the one made first is chosen, which
     the parent is: what is chosen is a tree.
     """
     scores = nodes.scores
-    return nodes.draft(drafter, state, best_nodes(scores, drafter.tree.n), top, scores)
+    return nodes.draft(drafter, state, best_nodes(scores, drafter.limits.nodes), top, scores)
 
 
 def best_nodes(scores: Tensor, n: int) -> Tensor:
@@ -222,3 +222,20 @@ def renumbered(chosen: Tensor, parents: Tensor, depths: Tensor) -> tuple[Tensor,
         torch.cat([root - 1, numbers.gather(1, parents.gather(1, chosen))], 1),
         torch.cat([root, depths.gather(1, chosen)], 1),
     )
+
+
+def grown_limits(nodes: int, depth: int, top: int, most: int) -> Limits:
+    """The limits of trees of up to ``depth`` levels in which a node has up to ``top`` children.
+
+    Args:
+        nodes: how many nodes a tree has, the root included.
+        most: how many nodes are made at all, the root left out.
+    Raises:
+        ValueError: fewer nodes than levels, or more than are made.
+    """
+    if not depth < nodes <= most + 1:
+        raise ValueError(
+            f"{depth} levels of {top} tokens each make trees of {depth + 1} to {most + 1} nodes,"
+            f" got nodes={nodes}"
+        )
+    return Limits(nodes, depth, top)

@@ -18,7 +18,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, load_eagle
 from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.options import NodeCount, Option, TrainedHead
-from specwb.tree import Tree
+from specwb.tree import Limits, Tree
 
 _PUBLISHED = (
     "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
@@ -45,11 +45,11 @@ class EagleDrafter(Levels):
 
     beams = 0  # slots that drafting takes beyond the tree's
 
-    def __init__(self, head: EagleHead, tree: Tree, draw: str = "without") -> None:
-        super().__init__(tree, draw)
+    def __init__(self, head: EagleHead, shape: Tree | Limits, draw: str = "without") -> None:
+        super().__init__(shape, draw)
         self.head, self.features = head, head.features
         self.stack = Stack.of(head)
-        self.window = tree.D + 1
+        self.window = self.limits.depth + 1
 
     def open(self, state: State, target: Target) -> None:
         self.vocabulary = target.vocabulary

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 
 from specwb.drafters.base import Drafter, Entry
-from specwb.drafters.beam import Beams, Level, Nodes, best, reranked, taken
+from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import trained_head
 from specwb.flow import Draft, State
@@ -16,7 +16,6 @@ from specwb.models.eagle import EagleHead, load_eagle
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, NodeCount, Option, TrainedHead
-from specwb.tree import Tree
 
 
 class DynamicEagle(EagleDrafter):
@@ -36,51 +35,25 @@ class DynamicEagle(EagleDrafter):
     """
 
     def __init__(self, head: EagleHead, nodes: int = 60, depth: int = 6, top: int = 10) -> None:
-        super().__init__(head, bounds(nodes, depth, top, top + (depth - 1) * top * top), "greedy")
+        limits = grown_limits(nodes, depth, top, top + (depth - 1) * top * top)
+        super().__init__(head, limits, "greedy")
         self.top, self.beams = top, (depth - 1) * top
 
     def lay_out(self, device: torch.device) -> None:
-        self.tree = self.tree.to(device)
+        """A tree of every step's own has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
         known, horizon = self.text(state)
         level = Level.root(state.rows, known.device)
         beams, nodes = Beams(known - 1, horizon, self.stack.dtype), Nodes()
         hidden = self.begin(state)
-        for depth in range(1, self.tree.D + 1):
+        for depth in range(1, self.limits.depth + 1):
             level = nodes.add(level.expand(*best(self.logits(hidden), self.top)))
-            if depth < self.tree.D:
+            if depth < self.limits.depth:
                 level = level.best(self.top)
                 above = taken(hidden, level.above)
                 hidden = self.feed(state, level.token, above, *beams.below(level.above))
         return reranked(self, state, nodes, self.top)
-
-
-def bounds(nodes: int, depth: int, top: int, most: int) -> Tree:
-    """Stands for all that can be drafted: a tree of so many nodes and levels, with the bounds of children a node that :class:`GrownTree` has.
-
-    Raises:
-        ValueError: fewer nodes than levels, or more than the ``most`` that are made.
-    """
-    if not depth < nodes <= most + 1:
-        raise ValueError(f"{depth} levels of {top} tokens each make trees of {depth + 1} to {most + 1} nodes, got nodes={nodes}")
-    parents, room = [-1, *range(depth)], [top - 1] * depth + [0]
-    while len(parents) < nodes:
-        at = next((i for i, left in enumerate(room) if left), None)
-        if at is None:
-            raise ValueError(f"{nodes} nodes do not fit")
-        parents.append(at)
-        room[at] -= 1
-        room.append(top if _depth(parents, len(parents) - 1) < depth else 0)
-    tree = Tree.parents(parents)
-    return tree._with(K=top, widths=(top,) * depth)  # what a rule counts its uniforms by
-
-
-def _depth(parents: list[int], node: int) -> int:
-    d = 0
-    while parents[node] >= 0:
-        node, d = parents[node], d + 1
-    return d
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter, Entry
-from specwb.drafters.beam import Beams, Level, Nodes, best, reranked
-from specwb.drafters.eagle2 import bounds
+from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
@@ -22,7 +21,7 @@ from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, Option, ranges
-from specwb.tree import Tree
+from specwb.tree import Limits, Tree
 
 
 class EasyDrafter(LevelDrafter):
@@ -42,12 +41,19 @@ class EasyDrafter(LevelDrafter):
     lengths; a window of fixed length where rounds are recorded, so that shapes do not depend on what was accepted.
     """
 
-    def __init__(self, draft: Target, tree: Tree, groups: Groups, calibrate: bool = True, draw: str = "without") -> None:
-        super().__init__(draft, tree, draw)
+    def __init__(
+        self,
+        draft: Target,
+        shape: Tree | Limits,
+        groups: Groups,
+        calibrate: bool = True,
+        draw: str = "without",
+    ) -> None:
+        super().__init__(draft, shape, draw)
         self.groups, self.calibrate = groups, calibrate
         # how the same devices run the layers side by side, and all of them in order
         self.fuzzy, self.exact = groups.on(self.backbone), groups.exact(self.backbone)
-        self.window = tree.D + 1 if calibrate else 2
+        self.window = self.limits.depth + 1 if calibrate else 2
         self.captured = groups.captured
 
     def open(self, state: State, target: Target) -> None:
@@ -98,20 +104,21 @@ class WideEasy(EasyDrafter):
     """
 
     def __init__(self, draft: Target, depth: int, width: int, groups: Groups, calibrate: bool = True) -> None:
-        super().__init__(draft, bounds(1 + depth * width, depth, width, depth * width), groups, calibrate, "greedy")
+        limits = grown_limits(1 + depth * width, depth, width, depth * width)
+        super().__init__(draft, limits, groups, calibrate, "greedy")
         self.width = width
 
     def lay_out(self, device: torch.device) -> None:
-        self.tree = self.tree.to(device)
+        """A tree of every step's own has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
         level = Level.root(state.rows, state.known.device)
         beams = Beams(state.known - 1, state.horizon, self.backbone.dtype)
         nodes, hidden = Nodes(), self.begin(state)
-        for depth in range(1, self.tree.D + 1):
+        for depth in range(1, self.limits.depth + 1):
             level = level.expand(*best(self.logits(hidden), self.width)).best(self.width)
             level = nodes.add(level)
-            if depth < self.tree.D:
+            if depth < self.limits.depth:
                 place = beams.below(level.above)
                 hidden = self.feed(state, level.token, level.token, *place)
         return reranked(self, state, nodes, self.width)  # which are all of them

@@ -21,7 +21,7 @@ from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.probability import Sampling, draw_without_replacement
-from specwb.tree import Tree
+from specwb.tree import Limits, Tree
 
 
 class FalconDrafter(EagleDrafter):
@@ -48,16 +48,24 @@ class FalconDrafter(EagleDrafter):
     independent = False
     head: FalconHead
 
-    def __init__(self, head: FalconHead, tree: Tree, draw: str = "without", align: str | None = None) -> None:
-        Levels.__init__(self, tree, draw)
+    def __init__(
+        self,
+        head: FalconHead,
+        shape: Tree | Limits,
+        draw: str = "without",
+        align: str | None = None,
+    ) -> None:
+        Levels.__init__(self, shape, draw)
         self.head, self.features, self.k = head, head.features, head.k
         self.stack = Stack.of(head)
         self.align = align or head.align
-        self.plan(tree)
+        self.window = self.limits.depth + self.k
+        self.plan()
 
-    def plan(self, tree: Tree) -> None:
-        self.blocks = BlockTree(tree, self.k)
-        self.beams, self.window = self.blocks.slots, tree.D + self.k
+    def plan(self) -> None:
+        """Which nodes each pass makes, and how many slots behind the text that takes."""
+        self.blocks = BlockTree(self.tree, self.k)
+        self.beams = self.blocks.slots
 
     def law(self, sampling: Sampling) -> Law:
         return Law.POINT if sampling.greedy or self.draw == "greedy" else Law.WITHOUT_REPLACEMENT

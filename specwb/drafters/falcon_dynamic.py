@@ -7,7 +7,6 @@ from typing import Annotated
 
 import torch
 
-from specwb.blocks import BlockTree
 from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import (
     Beams,
@@ -15,18 +14,18 @@ from specwb.drafters.beam import (
     Nodes,
     best,
     best_first,
+    grown_limits,
     repeated,
     reranked,
     taken,
 )
-from specwb.drafters.eagle2 import bounds
 from specwb.drafters.falcon import Alignment, BlockSize, FalconDrafter, falcon_head
 from specwb.flow import Draft, State
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, NodeCount, Option, TrainedHead
-from specwb.tree import MOST, Tree
+from specwb.tree import MOST
 
 
 class DynamicFalcon(FalconDrafter):
@@ -41,15 +40,15 @@ class DynamicFalcon(FalconDrafter):
         self.passes, self.top, self.wide = passes, top, beams
         made = sum(top**j for j in range(1, head.k + 1))
         most = made * (1 + (passes - 1) * min(beams, top**head.k))
-        super().__init__(head, bounds(nodes, head.k * passes, top, most), "greedy", align)
+        limits = grown_limits(nodes, head.k * passes, top, most)
+        super().__init__(head, limits, "greedy", align)
 
-    def plan(self, tree: Tree) -> None:
+    def plan(self) -> None:
         self.count = min(self.wide, self.top**self.k)  # blocks of a pass
-        self.beams, self.window = (self.passes - 1) * self.count * self.k, tree.D + self.k
-        self.blocks = BlockTree(Tree.chain(tree.D), self.k)
+        self.beams = (self.passes - 1) * self.count * self.k
 
     def lay_out(self, device: torch.device) -> None:
-        self.tree = self.tree.to(device)
+        """A tree of every step's own has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
         k, top = self.k, self.top

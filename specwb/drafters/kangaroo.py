@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter, Entry
-from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, taken
-from specwb.drafters.eagle2 import bounds
+from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, grown_limits, taken
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
 from specwb.drafters.level import Levels, drawable
@@ -23,7 +22,7 @@ from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, Option
-from specwb.tree import MOST, Tree
+from specwb.tree import MOST, Limits, Tree
 
 
 class KangarooDrafter(Levels):
@@ -42,9 +41,14 @@ class KangarooDrafter(Levels):
     """
 
     def __init__(
-        self, head: KangarooAdapter, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None
+        self,
+        head: KangarooAdapter,
+        shape: Tree | Limits,
+        draw: str = "without",
+        length: Length | None = None,
+        sure: Confidence | None = None,
     ) -> None:
-        super().__init__(tree, draw, length, sure)
+        super().__init__(shape, draw, length, sure)
         self.head, self.features, self.exit = head, head.features, head.exit
         self.stack = Stack.of(head) if head.blocks else None
         self.window = 2
@@ -130,19 +134,20 @@ class DynamicKangaroo(KangarooDrafter):
     """
 
     def __init__(self, head: KangarooAdapter, nodes: int, depth: int, top: int, eta: float) -> None:
-        super().__init__(head, bounds(min(nodes, 1 + depth * top), depth, top, depth * top), "greedy")
+        limits = grown_limits(min(nodes, 1 + depth * top), depth, top, depth * top)
+        super().__init__(head, limits, "greedy")
         self.top, self.slots, self.least = top, 1 + depth * top, math.log(eta) if eta else -math.inf
         self.host_reads = depth
 
     def lay_out(self, device: torch.device) -> None:
-        self.tree = self.tree.to(device)
+        """A tree of every step's own has nothing to lay out."""
 
     def whole(self, state: State) -> Tensor | None:
         alone = state.rows == 1 and not state.static
         return None if alone else causal_mask((state.known - 1)[:, None], state.horizon, self.target.dtype)  # of the root
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        k, n, base = self.top, self.tree.n, state.known - 1
+        k, n, base = self.top, self.limits.nodes, state.known - 1
         beams, nodes = Beams(base, state.horizon, self.target.dtype), Nodes()
         self.states = []
         root = Level.root(state.rows, base.device)
@@ -153,7 +158,7 @@ class DynamicKangaroo(KangarooDrafter):
             place = beams.below(level.above)
             size = 1 + torch.stack([x.sum(1) for x in kept]).sum(0)
             going = going & (level.score[:, 0] >= self.least) & (size < n)
-            if level.depth == self.tree.D or not self.largest(state, going & ~state.done, 1):
+            if level.depth == self.limits.depth or not self.largest(state, going & ~state.done, 1):
                 self.shallow(state, level.token, *place)
                 break
             hidden = self.feed(state, level.token, level.token, *place)

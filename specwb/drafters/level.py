@@ -19,7 +19,7 @@ from specwb.models.target import Target, prefill
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError
 from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
-from specwb.tree import Tree
+from specwb.tree import Limits, Tree
 
 DRAWS = ("without", "with", "top", "coupled", "greedy")
 
@@ -43,9 +43,20 @@ class Levels(Drafter):
     vocabulary: int
     unasked = 0  # levels that are followed by another whatever they are
 
-    def __init__(self, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None) -> None:
-        self.tree, self.draw, self.length, self.sure = tree, draw, length, sure
-        self.host_reads = 0 if length is None else max(0, tree.D - 1)
+    def __init__(
+        self,
+        shape: Tree | Limits,
+        draw: str = "without",
+        length: Length | None = None,
+        sure: Confidence | None = None,
+    ) -> None:
+        """``shape``: a static tree, or the limits of trees that a subclass grows in every step."""
+        if isinstance(shape, Tree):
+            self.tree = shape
+        else:
+            self.limits = shape
+        self.draw, self.length, self.sure = draw, length, sure
+        self.host_reads = 0 if length is None else max(0, self.limits.depth - 1)
 
     def open(self, state: State, target: Target) -> None:
         if self.length is not None:
@@ -241,8 +252,15 @@ class LevelDrafter(Levels):
     window = 2
     exact: Run | None = None  # how its layers run in order, where they lie on several devices
 
-    def __init__(self, draft: Target, tree: Tree, draw: str = "without", length: Length | None = None, sure: Confidence | None = None) -> None:
-        super().__init__(tree, draw, length, sure)
+    def __init__(
+        self,
+        draft: Target,
+        shape: Tree | Limits,
+        draw: str = "without",
+        length: Length | None = None,
+        sure: Confidence | None = None,
+    ) -> None:
+        super().__init__(shape, draw, length, sure)
         self.draft, self.backbone, self.vocabulary = draft, draft.backbone, draft.vocabulary
 
     def open(self, state: State, target: Target) -> None:
@@ -277,5 +295,5 @@ class LevelDrafter(Levels):
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)
-        if not self.tree.is_chain:
+        if not draft.tree.is_chain:
             self.cache.keep(state.known - 1, verdict.path)

@@ -94,7 +94,11 @@ def run(
 def _shape(method: Method) -> dict[str, int | None]:
     """passes: of a head or draft model for one draft, None where there is no such thing."""
     drafter, limits = method.drafter, method.drafter.limits
-    passes = len(drafter.blocks.passes) if isinstance(drafter, FalconDrafter) else limits.depth if isinstance(drafter, Levels) else None
+    passes = None
+    if isinstance(drafter, FalconDrafter):
+        passes = -(-limits.depth // drafter.k)
+    elif isinstance(drafter, Levels):
+        passes = limits.depth
     return {"nodes": limits.nodes, "depth": limits.depth, "passes": passes}
 
 

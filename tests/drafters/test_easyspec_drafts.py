@@ -129,7 +129,7 @@ def test_every_nodes_law_is_that_of_a_cache_made_anew(shape, n, prompts):
 
 def beams(laws, drafter: EasyDrafter, text: list[int], parents: tuple[int, ...], tokens: list[int]) -> None:
     """Of one row, level by level: the tree has the ``width`` most probable of all continuations of the level above, best first."""
-    width, depth = drafter.width, drafter.tree.D
+    width, depth = drafter.width, drafter.limits.depth
     level: list[tuple[list[int], float]] = [([], 0.0)]
     for d in range(depth):
         every = []
@@ -212,7 +212,7 @@ def test_the_calibrated_cache_is_a_fresh_exact_one_whatever_was_accepted(options
     with watched(monkeypatch, after=watch):
         out = specwb.decode(tiny.target(), prompts, method, max_new_tokens=20)
     assert out.tokens == [text[len(prompt) : len(prompt) + 20] for prompt, text in zip(prompts, truth)]
-    assert watch.accepted >= set(range(method.drafter.tree.D + 1)), "after nothing was accepted, and after everything"
+    assert watch.accepted >= set(range(method.drafter.limits.depth + 1)), "after nothing was accepted, and after everything"
     assert max(watch.off) < 1e-5
 
 
@@ -380,7 +380,7 @@ def test_usual_settings():
     assert chain.captured
     assert made(calibrate=False).drafter.window == 2
     wide = made(width=8).drafter
-    assert (type(wide), wide.tree.n, wide.tree.D, wide.tree.widths) == (WideEasy, 41, 5, (8,) * 5)
+    assert (type(wide), wide.limits) == (WideEasy, Limits(41, 5, 8))
     assert made(tree=(2, 2)).drafter.tree.host == specwb.Tree.branching(2, 2).host
 
 
@@ -397,7 +397,7 @@ def test_a_spec_says_all_of_it():
     ):
         method = specwb.method(f"easyspec:{spec},calibrate=false,gamma=3", tiny.target(), draft=ranked.deep())
         assert method.drafter.groups.layers == layers
-        assert (method.drafter.calibrate, method.drafter.tree.D) == (False, 3)
+        assert (method.drafter.calibrate, method.drafter.limits.depth) == (False, 3)
 
 
 LLAMA = "'LlamaForCausalLM': "

@@ -411,7 +411,7 @@ def test_a_dynamic_tree_does_not_depend_on_the_batch(align):
 def test_what_stands_for_the_tree_has_its_bounds(k, settings):
     drafter = DynamicFalcon(head(k), *settings)
     step = next(specwb.rounds(tiny.target(), [[1, 2, 3, 4, 5]], built(drafter), max_new_tokens=8))
-    assert (drafter.tree.n, drafter.tree.K, drafter.tree.widths) == (step.draft.tree.n, step.draft.tree.K, step.draft.tree.widths)
+    assert drafter.limits == step.draft.tree.limits
 
 
 # -------------------------------------------------------------------------------------------------------------- bad input

@@ -96,7 +96,7 @@ class Told:
 
     def propose(self, state, noise):
         before, own = state.cache.data.clone(), self.cache.data.clone() if self.stack is not None else None
-        depths = range(self.tree.D + 1)
+        depths = range(self.limits.depth + 1)
         self.wanted = [depths[(self.round + 2 * row) % len(depths)] for row in range(state.rows)]
         self.at, self.round = 0, self.round + 1
         self.base = (state.known - 1).tolist()
@@ -216,7 +216,7 @@ def test_all_caches_after_every_part_of_a_round(drafter, rows, monkeypatch):
     monkeypatch.setattr(Target, "score", score)
     out = specwb.decode(target, rows, built(made), max_new_tokens=12)
     assert out.tokens == [tokens[:12] for tokens in Told.truth]
-    assert set(type(made).lengths) == set(range(made.tree.D + 1))
+    assert set(type(made).lengths) == set(range(made.limits.depth + 1))
     assert type(made).seen == {True, False}
 
 
@@ -391,9 +391,9 @@ def test_a_dynamic_tree_does_not_depend_on_the_batch(temperature):
 def test_what_stands_for_the_tree_has_its_bounds(settings):
     drafter = DynamicKangaroo(head(), *settings)
     step = next(specwb.rounds(tiny.target(), PROMPTS, built(drafter), max_new_tokens=12))
-    assert step.draft.tree.n <= drafter.tree.n <= settings[0]
-    assert step.draft.tree.D <= drafter.tree.D == settings[1]
-    assert drafter.tree.widths[: step.draft.tree.D] == step.draft.tree.widths
+    assert step.draft.tree.n <= drafter.limits.nodes <= settings[0]
+    assert step.draft.tree.D <= drafter.limits.depth == settings[1]
+    assert drafter.limits.children == step.draft.tree.K
 
 
 # ------------------------------------------------------------------------------------------------------------- the builder
@@ -404,7 +404,7 @@ def test_usual_settings():
     made = {spec: specwb.method(spec, tiny.target(), head=head()).drafter for spec in ("kangaroo", "kangaroo:tree=true", "kangaroo:tree=2-2-1")}
     chain, grown, static = made.values()
     assert (chain.tree.D, chain.tree.is_chain, chain.length.confidence, chain.sure.scaled) == (6, True, 0.4, False)
-    assert (grown.tree.D, grown.tree.n, grown.top, grown.least) == (6, 16, 4, math.log(0.4))
+    assert (grown.limits.depth, grown.limits.nodes, grown.top, grown.least) == (6, 16, 4, math.log(0.4))
     assert (static.tree.host, static.length.confidence) == (BUSHY.host, 0.4)
     assert specwb.method("kangaroo:eta=0", tiny.target(), head=head()).drafter.length is None
     assert specwb.method("kangaroo:eta=0", tiny.target(), head=head()).drafter.host_reads == 0
