@@ -16,8 +16,9 @@ FLOORS = (
     "verify models analysis graphs trace",
     "drafters",
     "methods engine",
-    "training evaluation custom_generate",
-    "reproduce figures",
+    "training custom_generate figures",
+    "evaluation",
+    "reproduce",
     "widgets",
     "commands cli __main__",
 )

@@ -25,7 +25,7 @@ import torch
 
 from specwb.engine import Clock, Prompt, decode, token_rows
 from specwb.evaluation.library import Library, default_rows, plain_row
-from specwb.evaluation.machine import Watch, one_step
+from specwb.evaluation.machine import Watch, commit, one_step
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash
 from specwb.flow import Exactness
@@ -254,8 +254,6 @@ def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
         frame: what :func:`compare` returned.
         command: the command line it came from.
     """
-    from specwb.reproduce.store import commit  # which itself needs this module
-
     def cleaned(cells: dict[str, Any]) -> dict[str, Any]:
         """NaN is no JSON; None is."""
         return {k: None if isinstance(v, float) and pd.isna(v) else v for k, v in cells.items()}

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -167,6 +169,28 @@ class Watch:
             "threads": threads,
             "busy": disturbed > SHARE * len(steps) or crowded,
         }
+
+
+def commit() -> str:
+    """Return the version of this code: its commit, with + where files were changed since.
+
+    It is "unknown" where the code is in no git checkout of its own. In an environment inside some
+    other project git would name that project's version.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / ".git").exists():
+        return "unknown"
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(checkout), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    try:
+        head = git("rev-parse", "HEAD")
+        changed = bool(head) and bool(git("status", "--porcelain", "--untracked-files=no"))
+    except OSError:  # no git here
+        return "unknown"
+    return head + "+" * changed if head else "unknown"
 
 
 def notes(facts: dict[str, Any]) -> list[str]:

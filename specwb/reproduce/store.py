@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 
 from specwb.errors import SpecwbError
 from specwb.evaluation.compare import describe, describe_device, versions
+from specwb.evaluation.machine import commit
 from specwb.evaluation.report import check_path, write
 from specwb.files import from_json
 from specwb.models.target import Target
@@ -25,25 +25,6 @@ def identity(system: str, target: Target, draft: Target | None, **others: Any) -
     """The arguments a run's results depend on: models, device and number type, and the system's own."""
     models = {"target": describe(target), **({"draft": describe(draft)} if draft is not None else {})}
     return {"system": system, **models, "device": describe_device(target.device), "dtype": str(target.dtype).removeprefix("torch."), **others}
-
-
-def commit() -> str:
-    """The version of this code where it is in its own git checkout, with + where files were changed since; otherwise "unknown".
-
-    In an environment inside some other project git would name that project's version.
-    """
-    checkout = Path(__file__).resolve().parents[2]
-    if not (checkout / ".git").exists():
-        return "unknown"
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(checkout), *words], capture_output=True, text=True, check=False).stdout.strip()
-
-    try:
-        found = git("rev-parse", "HEAD")
-        return found + "+" * bool(git("status", "--porcelain", "--untracked-files=no")) if found else "unknown"
-    except OSError:  # no git here
-        return "unknown"
 
 
 def with_commit(document: dict[str, Any]) -> str:

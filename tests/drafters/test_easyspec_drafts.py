@@ -21,6 +21,7 @@ from specwb.drafters.easyspec import EasyDrafter, WideEasy
 from specwb.models.backbone import Stack
 from specwb.models.fuzzy import FusedGroups, Groups, grouping
 from specwb.options import MethodError
+from specwb.tree import Limits
 
 PROMPTS, V = tiny.PROMPTS, tiny.VOCABULARY
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
@@ -269,8 +270,11 @@ def test_one_exact_forward_a_round_and_the_others_side_by_side(shape, calibrate,
     monkeypatch.setattr(Stack, "run", run)
     monkeypatch.setattr(Groups, "run", run_groups)
     method = made(n=4, calibrate=calibrate, **shape)
-    tree, before = method.drafter.tree, None
-    D, levels = tree.D, [shape["width"]] * (tree.D - 1) if "width" in shape else [stop - start for start, stop in tree.levels[1:-1]]
+    D, before = method.drafter.limits.depth, None
+    if "width" in shape:
+        levels = [shape["width"]] * (D - 1)
+    else:
+        levels = [stop - start for start, stop in method.drafter.tree.levels[1:-1]]
     for index, step in enumerate(specwb.rounds(tiny.target(), prompts, method, max_new_tokens=24, temperature=1.0, seed=4)):
         if not index:
             assert calls.pop(0) == (max(map(len, prompts)) - 1, True), "prompts are read exactly"

@@ -11,9 +11,9 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.evaluation import machine
 from specwb.evaluation.prompts import Question
 from specwb.reproduce import acceptance, grid, mcsd
-from specwb.reproduce import store as store_module
 from specwb.reproduce.mcsd import Cell, Statement
 from specwb.reproduce.store import Store, StoreError
 
@@ -224,12 +224,12 @@ def test_the_commit_of_a_project_around_the_package_is_not_ours(tmp_path, monkey
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
     theirs = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    place = tmp_path / "venv" / "specwb" / "reproduce" / "store.py"
+    place = tmp_path / "venv" / "specwb" / "evaluation" / "machine.py"
     place.parent.mkdir(parents=True)
-    monkeypatch.setattr(store_module, "__file__", str(place))
-    assert store_module.commit() == "unknown"
-    monkeypatch.setattr(store_module, "__file__", str(tmp_path / "specwb" / "reproduce" / "store.py"))
-    assert store_module.commit() == theirs
+    monkeypatch.setattr(machine, "__file__", str(place))
+    assert machine.commit() == "unknown"
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "specwb" / "evaluation" / "machine.py"))
+    assert machine.commit() == theirs
 
 
 def test_bad_settings_before_any_work(target, tmp_path):
