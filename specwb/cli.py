@@ -17,10 +17,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.progress import Progress
-from rich.table import Table
 
 from specwb import __version__
 from specwb.commands.check import check
+from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import (
@@ -442,28 +442,6 @@ def verify(
         raise typer.Exit(130)
     if not report.right:
         raise typer.Exit(1)
-
-
-def list_methods() -> None:
-    """List the registered methods with their options, paper and exactness."""
-    from specwb.drafters.level import DRAWS
-    from specwb.flow import Exactness
-    from specwb.methods import METHODS, spell
-    from specwb.verify import RULES
-
-    table = Table(header_style="bold")
-    for name in ("method", "exact", "needs", "options", "paper"):
-        table.add_column(name, overflow="fold", no_wrap=name == "method")
-    for entry in METHODS.values():
-        options = ", ".join(n if p.default is None else f"{n}={spell(p.default)}" for n, p in entry.options.items() if n not in ("draft", "head"))
-        table.add_row(entry.key, entry.exactness.value, entry.needs, options, entry.paper)
-    screen = wide()
-    screen.print(table)
-    names = ", ".join(name + (" (LOSSY)" if rule.exactness is Exactness.LOSSY else "") for name, rule in RULES.items())
-    screen.print(
-        f"every method takes rule=, one of {names}; mcsd and eagle take draw=, one of {', '.join(DRAWS)}; methods with heads take head=",
-        highlight=False,
-    )
 
 
 # in the order of the help text

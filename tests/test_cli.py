@@ -85,6 +85,16 @@ def test_methods_is_readable_at_any_width(monkeypatch, capsys, columns):
     assert names == set(METHODS)
 
 
+def test_methods_says_all_about_one(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "methods", "mcsd")
+    assert code == 0
+    assert "needs: a draft model; exactness: lossless; source: Yang et al. 2024" in out
+    rows = [line.split("│") for line in out.splitlines() if line.startswith("│ ")]
+    options = {row[1].strip(): row[2].strip() for row in rows if row[1].strip()}
+    assert options == {"draft": "", "tree": "4-2-2", "draw": "without", "rule": ""}
+    assert out.rstrip().endswith("year={2024}}")
+
+
 @pytest.mark.slow
 def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     path, page = tmp_path / "out.json", tmp_path / "out.html"
@@ -107,6 +117,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     ("arguments", "message"),
     [
         (["compare", "--methods", "nope"], "unknown method 'nope'"),
+        (["methods", "nope"], "unknown method 'nope'; known: ar, sps"),
         (["compare", "--methods", "sps:rule=nope"], "unknown rule 'nope'"),
         (["compare", "--methods", "mcsd:rule=rrs"], "are WITHOUT_REPLACEMENT"),
         (["compare", "--methods", "mcsd:tree=4-0"], "branching needs integers >= 1"),
