@@ -99,7 +99,7 @@ def test_the_same_option_as_text_and_as_keyword_are_the_same_method(target, draf
     ("spec", "named"),
     [
         ("mcsd:draw=top,rule=rrsw", "rule 'rrsw' is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE"),
-        ("mcsd:rule=rrs", "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT .*; what fits them: rrsw, point, naive, traversal$"),
+        ("mcsd:rule=rrs", "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT .*; what fits them: rrsw, point, naive, traversal"),
         ("mcsd:rule=rejection", "rule 'rejection' decides about one candidate a node, this tree has up to 4; what fits them: rrsw, "),
         ("ar:rule=rrs", "rule 'rrs' is lossless for IID .* are POINT"),
     ],

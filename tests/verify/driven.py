@@ -50,6 +50,7 @@ RULES: dict[str, tuple[type[NodeRule], E.NodeRule, E.DraftLaw]] = {
     "race": (WeightedRace, with_the_kernels_weights, E.iid),
     "top": (TopAndSample, E.top_rule, E.top_and_sample),
 }
+WITHOUT_Q = ("point", "naive")  # these do not read it
 every_rule = pytest.mark.parametrize("name", RULES)
 ratio_rules = pytest.mark.parametrize("name", ["rejection", "rrs", "rrsw"])
 every_device = pytest.mark.parametrize("device", DEVICES)

@@ -16,6 +16,7 @@ from driven import (
     NEARLY_1,
     RULES,
     TINY,
+    WITHOUT_Q,
     Batch,
     acceptance,
     check_against_exact,
@@ -298,7 +299,7 @@ def test_nan_never_makes_a_law(name: str) -> None:
         choice, residual = rule.node(torch.full_like(batch.p, torch.nan), batch.q, batch.tokens, batch.ok, batch.u(value))
         assert bool((choice == -1).all())
         assert bool(residual.isnan().all())
-        if name not in ("point", "naive"):
+        if name not in WITHOUT_Q:
             choice, residual = rule.node(batch.p, torch.full_like(batch.q, torch.nan), batch.tokens, batch.ok, batch.u(value))
             law = E.point if name == "top" else None  # its children are then all fixed ones
             assert name == "top" or bool((choice == -1).all())
@@ -312,7 +313,7 @@ def test_a_child_that_q_excludes_is_not_tested(name: str) -> None:
     tokens, ok = torch.tensor([[2]]), torch.tensor([[True]])
     choice, residual = RULES[name][0]().node(p, q, tokens, ok, torch.full((1, 2), 0.6, dtype=torch.float64))
     assert choice.tolist() == [-1]
-    if name not in ("point", "naive", "top"):
+    if name not in (*WITHOUT_Q, "top"):
         assert torch.equal(residual, p)
 
 

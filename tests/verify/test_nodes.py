@@ -6,13 +6,14 @@ import random
 from fractions import Fraction as F
 
 import pytest
+from driven import WITHOUT_Q
 
 from specwb.verify import exact as E
 from specwb.verify.instances import TREES, dense_pairs, models, pairs
 from specwb.verify.mutants import COUNTEREXAMPLES, MUTANTS, no_residual_update, noise_reused
 
 PAIRS = [(rule, law) for rule, laws in E.LOSSLESS.items() for law in laws]
-READS_Q = [(rule, E.LOSSLESS[rule][0]) for rule in E.RULES if rule not in ("point", "naive")]
+READS_Q = [(rule, E.LOSSLESS[rule][0]) for rule in E.RULES if rule not in WITHOUT_Q]
 PATHS = [(-1, 0, 1), (-1, 0, 0), (-1, 0, 0, 1, 2), (-1, 0, 0, 0, 1, 2, 3)]
 
 
