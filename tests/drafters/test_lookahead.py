@@ -211,7 +211,7 @@ def test_explain_finds_what_was_accepted(temperature):
             walk = [level.accepted.token for level in told.levels if level.accepted]
             assert walk[:accepted] == step.draft.tokens[row, step.verdict.path[row, 1 : accepted + 1]].tolist()
             assert len(walk) == accepted or bool(step.state.done[row])
-            assert told.closing == int(step.verdict.closing[row])
+            assert told.bonus == int(step.verdict.closing[row])
             longest = max(longest, accepted)
             v = step.draft.tree.v
             firsts = step.draft.tokens[row, 1:v:4][step.draft.valid[row, 1:v:4]].tolist()
