@@ -15,7 +15,7 @@ FLOORS = (
     "verify.exact",
     "verify models analysis graphs trace",
     "drafters",
-    "methods engine",
+    "methods describe engine",
     "training custom_generate figures",
     "evaluation",
     "reproduce",
