@@ -433,7 +433,7 @@ def verify(
         )
     screen = wide()
     if rows := suite.cells(report):
-        screen.print(table(rows, ("rule", "draft laws", "verdict")))
+        screen.print(table(rows, ("rule", "sampling schemes", "verdict")))
     if rows := suite.wrong_cells(report):
         screen.print(table(rows, ("wrong rule", "of", "what is wrong")))
     for note in suite.notes(report):

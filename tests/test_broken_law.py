@@ -12,7 +12,7 @@ import specwb
 from specwb.flow import BrokenLaw, Draft, Law, Scores
 from specwb.probability import Sampling
 from specwb.verify import RULES, Greedy, Longest
-from specwb.verify.distribution import every_draft
+from specwb.verify.distribution import all_drafts
 from specwb.verify.instances import models
 
 PATHS = ["mcsd:tree=2-1,draw=coupled", *[f"mcsd:tree=2-1,draw=with,rule={rule}" for rule in ("gbv", "race", "kseq", "traversal")]]
@@ -89,7 +89,7 @@ def test_the_sweep_has_every_rule():
 def rounds_of(law: str, tree: specwb.Tree, count: int) -> tuple[Draft, Scores]:
     """Drafts of the tree, of two dense and two difficult pairs of models over two tokens."""
     drawn = {"COUPLED": Law.IID_PATHS, "ROOTS": Law.WITHOUT_REPLACEMENT}.get(law, Law[law])
-    every = every_draft(drawn, tree, [models(seed, 2, kind) for seed in (0, 1) for kind in ("dense", "any")])
+    every = all_drafts(drawn, tree, [models(seed, 2, kind) for seed in (0, 1) for kind in ("dense", "any")])
     rows = torch.linspace(0, len(every.case) - 1, count).long()
     draft, scores = every.draft, every.scores
     race = torch.rand(count, tree.D + 1, tree.K, 2, generator=torch.Generator().manual_seed(0)).log().neg()

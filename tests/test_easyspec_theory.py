@@ -80,7 +80,7 @@ def looked(calibrate: bool = True, depth: int = 3, groups=GROUPS) -> Looked:
 # ------------------------------------------------------------------------------------------------------- 14.1, lossless
 
 
-def written(target: E.Model, draft, rule: E.NodeRule, law: E.DraftLaw, parents: tuple[int, ...], length: int) -> dict[E.Tokens, F]:
+def written(target: E.Model, draft, rule: E.NodeRule, law: E.SamplingScheme, parents: tuple[int, ...], length: int) -> dict[E.Tokens, F]:
     """The law of ``length`` tokens written in rounds by a drafter that is a function of all that was ever drafted, kept or not."""
     done: dict[E.Tokens, F] = defaultdict(F)
     todo: list[tuple[E.Tokens, tuple, F]] = [((), (), F(1))]

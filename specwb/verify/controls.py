@@ -1,7 +1,8 @@
 """Wrong rules that decode: what a check of verifiers must not let pass.
 
 Each is one slip away from a rule of ``RULES``; several have been shipped. They claim to be
-lossless, so nothing stops them before a check does. Over fractions the same and more: ``mutants``.
+lossless, so nothing stops them before a check does. More of them, over fractions, are in
+``mutants``.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ class AcceptAlways(RRSw):
 
     name = "accept_always"
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         return torch.where(ok.any(1), ok.int().argmax(1), -1), p
 
 
 class ResidualFromP(RRSw):
-    """Wrong: after a rejection the closing token is drawn from p and not from what is left of
-    it."""
+    """Wrong: after a rejection the bonus token is drawn from p and not from what is left of it."""
 
     name = "residual_from_p"
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         return super().node(p, q, tokens, ok, u)[0], p
 
 
@@ -41,10 +45,12 @@ class OtherTemperature(RRSw):
 
     name = "other_temperature"
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         assert q is not None
-        sharp = q * q
-        return super().node(p, sharp / sharp.sum(1, keepdim=True), tokens, ok, u)
+        squared = q * q
+        return super().node(p, squared / squared.sum(1, keepdim=True), tokens, ok, u)
 
 
 class ReplacementForgotten(RRS):
@@ -55,24 +61,33 @@ class ReplacementForgotten(RRS):
 
 
 class DuplicatesDropped(RRS):
-    """Wrong: of equal independent candidates one is kept, and the rest is tested as if it were
-    all."""
+    """Wrong: of equal independent candidates one is kept, and what remains is tested as if it
+    were all."""
 
     name = "duplicates_dropped"
     laws = frozenset({Law.IID})
 
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def node(
+        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
         same = (tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]
-        return super().node(p, q, tokens, ok & ~torch.tril(same, -1).any(2), u)
+        repeats = torch.tril(same, -1).any(2)
+        return super().node(p, q, tokens, ok & ~repeats, u)
 
 
 @dataclass(frozen=True)
 class Control:
-    """A wrong rule, the method that it is put into, the right rule that it is made from."""
+    """A wrong rule to be told apart.
+
+    Attributes:
+        rule: Its class.
+        spec: The method that it is put into.
+        original: The name of the right rule that it is made from.
+    """
 
     rule: type[Rule]
     spec: str
-    of: str
+    original: str
 
     @property
     def name(self) -> str:
@@ -80,7 +95,9 @@ class Control:
 
     @property
     def wrong(self) -> str:
-        return (self.rule.__doc__ or "").removeprefix("Wrong: ").rstrip(".")
+        """What is wrong: the rule's docstring."""
+        summary = " ".join((self.rule.__doc__ or "").split())
+        return summary.removeprefix("Wrong: ").rstrip(".")
 
 
 CONTROLS: tuple[Control, ...] = (

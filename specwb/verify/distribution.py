@@ -1,5 +1,8 @@
-"""What a rule outputs, as a distribution: the rule that decodes is asked, and its decisions are
-recovered by bisection over the uniforms. Nothing is sampled."""
+"""What a rule outputs, as a distribution.
+
+The rule that decodes is asked, and its decisions are recovered by bisection over the uniforms.
+Nothing is sampled.
+"""
 
 from __future__ import annotations
 
@@ -18,38 +21,41 @@ from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.rule import Rule
 
-DRAFTS: dict[Law, E.DraftLaw] = {
-    **{Law[name]: of for name, of in E.LAWS.items()},
+DRAFTS: dict[Law, E.SamplingScheme] = {
+    **{Law[name]: scheme for name, scheme in E.SCHEMES.items()},
     Law.IID_PATHS: E.iid,
 }
 """How candidates are drawn, where all drafts of a tree can be listed."""
-CANNOT = {
+UNLISTED = {
     Law.COUPLED: "its candidates come with exponential variables and are not tested by uniforms",
-    Law.ROOTS: "its roots are drawn from the target and one of them stays, which is LOSSY by design",
+    Law.ROOTS: "its roots are drawn from the target and one of them is kept, "
+    "which is LOSSY by design",
 }
-"""Draft laws whose rounds no list of drafts and no cube of uniforms describes, and why."""
-EQUAL = 1e-9  # closing distributions that differ by less are the same
+"""Sampling schemes whose rounds no list of drafts and no cube of uniforms describes, and why."""
+EQUAL = 1e-9  # distributions of the bonus token that differ by less are the same
 EDGE = 1e-9  # how far inside of a box its corners are looked at, in parts of its sides
 THIN = 1e-12  # sides that are not cut
-BASES, LEVELS = 6, 4
+LINES, POINTS = 6, 4  # a box is probed at these points of these many lines
 PARTS, STEPS = 8, 13  # a cut is found to PARTS ** -STEPS = 2 ** -39 of the distance of two probes
-MOST = 256  # boxes a draft
+MAX_BOXES = 256  # boxes a draft
 CHUNK = 1 << 15  # decisions a call
 
 Outcome = tuple[E.Tokens, list[float], float]
-"""Accepted tokens, the distribution of the closing token, and the probability of both."""
+"""Accepted tokens, the distribution of the bonus token, and the probability of both."""
 
 
 @dataclass
-class Cells:
+class Boxes:
     """The uniforms' unit cubes of a batch's rows, cut into boxes in each of which one thing is
     decided.
 
     Attributes:
         row: ``[C]`` the row that a box belongs to.
-        low, high: ``[C,m]`` its corners.
-        node, accepted: ``[C]`` the node reached and how many tokens are accepted.
-        closing: ``[C,V]`` the distribution of the closing token.
+        low: ``[C,m]`` its lower corner.
+        high: ``[C,m]`` its upper corner.
+        node: ``[C]`` the node reached.
+        accepted: ``[C]`` how many tokens are accepted.
+        bonus: ``[C,V]`` the distribution of the bonus token.
     """
 
     row: Tensor
@@ -57,15 +63,26 @@ class Cells:
     high: Tensor
     node: Tensor
     accepted: Tensor
-    closing: Tensor
+    bonus: Tensor
 
     @property
     def measure(self) -> Tensor:
         """``[C]``: the probability of each box, given its row's draft."""
         return (self.high - self.low).prod(1)
 
+    def select(self, index: Tensor) -> Boxes:
+        """Some of the boxes."""
+        return Boxes(
+            self.row[index],
+            self.low[index],
+            self.high[index],
+            self.node[index],
+            self.accepted[index],
+            self.bonus[index],
+        )
 
-class _Asked:
+
+class _Oracle:
     """A rule and a batch: what comes out for rows and uniforms chosen at will."""
 
     def __init__(self, rule: Rule, draft: Draft, scores: Scores, lazy: bool = False) -> None:
@@ -73,174 +90,235 @@ class _Asked:
         self.rule.lazy = lazy
 
     def __call__(self, row: Tensor, u: Tensor) -> Tensor:
-        """``[N]`` rows and ``[N,m]`` uniforms -> ``[N,2+V]``: node, accepted, closing
-        distribution."""
-        parts = zip(row.split(CHUNK), u.split(CHUNK), strict=True)
-        return torch.cat([self._some(rows, some) for rows, some in parts])
+        """The outcomes of rows ``[N]`` under the uniforms ``[N,m]``.
 
-    def _some(self, row: Tensor, u: Tensor) -> Tensor:
-        of, draft = self.scores, self.draft
-        q = None if draft.q is None else draft.q[row]
-        tokens, valid = draft.tokens[row], draft.valid[row]
-        part = Draft(draft.tree, tokens, valid, draft.law, q, draft.q_row)
-        verdict = self.rule.verify(part, Scores(of.logits[row], of.sampling), u)
+        Returns:
+            ``[N,2+V]``: the node reached, the number of accepted tokens, and the distribution of
+            the bonus token.
+        """
+        chunks = zip(row.split(CHUNK), u.split(CHUNK), strict=True)
+        return torch.cat([self._chunk(rows, uniforms) for rows, uniforms in chunks])
+
+    def _chunk(self, row: Tensor, u: Tensor) -> Tensor:
+        draft, scores = self.draft, self.scores
+        drafts = Draft(
+            draft.tree,
+            draft.tokens[row],
+            draft.valid[row],
+            draft.law,
+            None if draft.q is None else draft.q[row],
+            draft.q_row,
+        )
+        verdict = self.rule.verify(drafts, Scores(scores.logits[row], scores.sampling), u)
         if verdict.law is None:
-            raise ValueError(f"rule {self.rule.name!r} gives no distribution for the closing token")
-        law = verdict.law.double()
-        mass = law.sum(1, keepdim=True)
-        if not bool(((law >= 0).all(1) & (mass[:, 0] > 0) & mass[:, 0].isfinite()).all()):
-            raise ValueError(f"rule {self.rule.name!r} closes with something that is no distribution: values that are NaN, negative or without mass")
-        last = verdict.path.gather(1, verdict.accepted[:, None])
-        return torch.cat([last.double(), verdict.accepted[:, None].double(), law / mass], 1)
+            raise ValueError(f"rule {self.rule.name!r} gives no distribution for the bonus token")
+        bonus = verdict.law.double()
+        mass = bonus.sum(1, keepdim=True)
+        sound = (bonus >= 0).all(1) & (mass[:, 0] > 0) & mass[:, 0].isfinite()
+        if not bool(sound.all()):
+            raise ValueError(
+                f"rule {self.rule.name!r} draws the bonus token from something that is "
+                "no distribution: values that are NaN, negative or without mass"
+            )
+        accepted = verdict.accepted[:, None]
+        node = verdict.path.gather(1, accepted)
+        return torch.cat([node.double(), accepted.double(), bonus / mass], 1)
 
 
-def cells_of(rule: Rule, draft: Draft, scores: Scores) -> Cells:
+def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
     """Cut each row's cube of uniforms into the boxes in which ``rule.verify`` decides one thing.
 
     A box is probed along one coordinate after another, on lines through its corners and other
-    places. Where the outcome changes between two neighbouring points of a line, bisection finds the
-    place to 2^-39 of their distance, and the box is cut there. A box without changes is kept. This
-    is exact up to rounding for a rule whose decision is a chain of comparisons ``u_i < threshold``,
-    as those of this package are; a threshold may depend on what was decided before it. What may be
-    missed is a stretch between two stretches of the same outcome, where it is narrower than the
-    probes' distance.
+    points. Where the outcome changes between two neighbouring points of a line, bisection finds the
+    change to 2^-39 of their distance, and the box is cut there. A box without changes is final.
+
+    This is exact up to rounding for a rule whose decision is a chain of comparisons
+    ``u_i < threshold``, as those of this package are; a threshold may depend on what was decided
+    before it. What may be missed is a stretch between two stretches of the same outcome, where it
+    is narrower than the distance of the probes.
 
     Args:
-        rule: asked with nothing left out (``lazy`` false).
-        draft, scores: B rows as a round hands them to the rule; q and logits in float64.
+        rule: The rule, asked with nothing left out (``lazy`` false).
+        draft: B rows as a round hands them to the rule, q in float64.
+        scores: Their scores, logits in float64.
     Raises:
-        ValueError: the rule closes with what is no distribution, or its decisions do not fall into
-            boxes (it multiplies uniforms, say).
+        ValueError: The rule draws the bonus token from what is no distribution, or its decisions
+            do not fall into boxes (it multiplies uniforms, say).
     """
-    ask, random = _Asked(rule, draft, scores), torch.Generator().manual_seed(0)
+    ask, random = _Oracle(rule, draft, scores), torch.Generator().manual_seed(0)
     m, device = rule.uniforms(draft.tree.limits), draft.tokens.device
     row = torch.arange(len(draft.tokens), device=device)
     low = torch.zeros(len(row), m, dtype=torch.float64, device=device)
-    high, turn = torch.ones_like(low), torch.zeros_like(row)  # turn: the coordinate that is probed
-    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    high = torch.ones_like(low)
+    axis = torch.zeros_like(row)  # the coordinate along which a box is probed next
+    final: list[tuple[Tensor, Tensor, Tensor]] = []
     count = 0
     while len(row):
-        whole = turn == m
-        kept.append((row[whole], low[whole], high[whole]))
-        count += int(whole.sum())
-        row, low, high, turn = (x[~whole] for x in (row, low, high, turn))
-        if count + len(row) > MOST * len(draft.tokens):
+        done = axis == m
+        final.append((row[done], low[done], high[done]))
+        count += int(done.sum())
+        row, low, high, axis = (x[~done] for x in (row, low, high, axis))
+        if count + len(row) > MAX_BOXES * len(draft.tokens):
             raise ValueError(
-                f"rule {rule.name!r}: its decisions fall into more than {MOST} boxes a draft; what can "
-                "be recovered are rules that compare single uniforms with thresholds"
+                f"rule {rule.name!r}: its decisions fall into more than {MAX_BOXES} boxes a draft; "
+                "what can be recovered are rules that compare single uniforms with thresholds"
             )
-        if not len(row):
-            break
-        lines = _lines(low, high, turn, random)
-        found = ask(row.repeat_interleave(BASES * LEVELS), lines.flatten(0, 2))
-        found = found.view(*lines.shape[:3], -1)
-        change = _differ(found[:, :, 1:], found[:, :, :-1]).flatten(1)  # [N,BASES*(LEVELS-1)]
-        wide = (high - low).gather(1, turn[:, None]) > THIN
-        change = change & wide
-        cut = change.any(1)
-        turn = torch.where(cut, turn, turn + 1)
-        if not bool(cut.any()):
-            continue
-        which = change[cut].int().argmax(1)
-        n, base, level = torch.arange(len(which)), which // (LEVELS - 1), which % (LEVELS - 1)
-        a, b = lines[cut][n, base, level], lines[cut][n, base, level + 1]
-        left = found[cut][n, base, level]
-        for _ in range(STEPS):
-            points = a[:, None] + (b - a)[:, None] * torch.linspace(0, 1, PARTS + 1, device=device, dtype=a.dtype)[:, None]
-            inner = points[:, 1:-1]
-            asked = ask(row[cut].repeat_interleave(PARTS - 1), inner.flatten(0, 1)).view(len(n), PARTS - 1, -1)
-            other = torch.cat([_differ(asked, left[:, None]), torch.ones_like(cut[cut])[:, None]], 1)
-            # of the first point where something else comes out, less one
-            at = other.int().argmax(1)
-            a, b = points[n, at], points[n, at + 1]
-        axis = turn[cut][:, None]
-        edge = b.gather(1, axis)
-        below, above = high[cut].scatter(1, axis, edge), low[cut].scatter(1, axis, edge)
-        row = torch.cat([row[~cut], row[cut], row[cut]])
-        low, high = (
-            torch.cat([low[~cut], low[cut], above]),
-            torch.cat([high[~cut], below, high[cut]]),
-        )
-        turn = torch.cat([turn[~cut], torch.zeros_like(row[: 2 * len(which)])])
-    row, low, high = (torch.cat(x) for x in zip(*kept, strict=True))
-    found = ask(row, (low + high) / 2)
-    return Cells(row, low, high, found[:, 0].long(), found[:, 1].long(), found[:, 2:])
+        if len(row):
+            row, low, high, axis = _probe(ask, row, low, high, axis, random)
+    row, low, high = (torch.cat(x) for x in zip(*final, strict=True))
+    middle = ask(row, (low + high) / 2)
+    return Boxes(row, low, high, middle[:, 0].long(), middle[:, 1].long(), middle[:, 2:])
 
 
-def _lines(low: Tensor, high: Tensor, turn: Tensor, random: torch.Generator) -> Tensor:
-    """``[N,BASES,LEVELS,m]``: points on lines along coordinate ``turn [N]`` of the boxes ``[N,m]``.
+def _probe(
+    ask: _Oracle, row: Tensor, low: Tensor, high: Tensor, axis: Tensor, random: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Probe each box along its axis and cut it where the outcome changes.
+
+    A box that is cut begins again with the first axis, one that is not goes on to the next.
+
+    Returns:
+        Rows, lower and upper corners and axes of the boxes, after the cuts.
+    """
+    lines = _lines(low, high, axis, random)
+    outcomes = ask(row.repeat_interleave(LINES * POINTS), lines.flatten(0, 2))
+    outcomes = outcomes.view(*lines.shape[:3], -1)
+    changes = _differ(outcomes[:, :, 1:], outcomes[:, :, :-1]).flatten(1)  # [N,LINES*(POINTS-1)]
+    thick = (high - low).gather(1, axis[:, None]) > THIN
+    changes = changes & thick
+    cut = changes.any(1)
+    if not bool(cut.any()):
+        return row, low, high, axis + 1
+    first = changes[cut].int().argmax(1)
+    n, line, point = torch.arange(len(first)), first // (POINTS - 1), first % (POINTS - 1)
+    start, end = lines[cut][n, line, point], lines[cut][n, line, point + 1]
+    changed = _change(ask, row[cut], start, end, outcomes[cut][n, line, point])
+    along = axis[cut][:, None]
+    edge = changed.gather(1, along)
+    high_below, low_above = high[cut].scatter(1, along, edge), low[cut].scatter(1, along, edge)
+    first_axis = torch.zeros_like(axis[cut])
+    return (
+        torch.cat([row[~cut], row[cut], row[cut]]),
+        torch.cat([low[~cut], low[cut], low_above]),
+        torch.cat([high[~cut], high_below, high[cut]]),
+        torch.cat([axis[~cut] + 1, first_axis, first_axis]),
+    )
+
+
+def _lines(low: Tensor, high: Tensor, axis: Tensor, random: torch.Generator) -> Tensor:
+    """Points on lines along coordinate ``axis [N]`` of the boxes ``[N,m]``.
 
     A line's other coordinates are all at their lower ends, all at their upper ends, all in the
     middle, or each at random at one of its ends or between them.
+
+    Returns:
+        ``[N,LINES,POINTS,m]``.
     """
     boxes, m = low.shape
 
-    def of(*shape: int) -> Tensor:
+    def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, dtype=torch.float64, generator=random).to(low.device)
 
-    place, end = of(boxes, BASES, m), of(boxes, BASES, m)
-    place = torch.where(end < 1 / 3, 0.0, torch.where(end > 2 / 3, 1.0, place))
-    place[:, 0], place[:, 1], place[:, 2] = 0, 1, 0.5
-    inner = (torch.arange(LEVELS - 2, device=low.device) + of(boxes, BASES, LEVELS - 2)) / (LEVELS - 2)
-    ends = torch.zeros(boxes, BASES, 1, dtype=torch.float64, device=low.device)
-    levels = torch.cat([ends, inner, ends + 1], 2)
-    along = torch.arange(m, device=low.device) == turn[:, None]
-    points = torch.where(along[:, None, None], levels[..., None], place[:, :, None])
+    # all points in parts of the box's sides, first as if a box were the unit cube
+    base, end = uniform(boxes, LINES, m), uniform(boxes, LINES, m)
+    base = torch.where(end < 1 / 3, 0.0, torch.where(end > 2 / 3, 1.0, base))
+    base[:, 0], base[:, 1], base[:, 2] = 0, 1, 0.5
+    steps = torch.arange(POINTS - 2, device=low.device)
+    inner = (steps + uniform(boxes, LINES, POINTS - 2)) / (POINTS - 2)
+    zero = torch.zeros(boxes, LINES, 1, dtype=torch.float64, device=low.device)
+    along_line = torch.cat([zero, inner, zero + 1], 2)
+    on_axis = torch.arange(m, device=low.device) == axis[:, None]
+    points = torch.where(on_axis[:, None, None], along_line[..., None], base[:, :, None])
     points = EDGE + (1 - 2 * EDGE) * points
     return low[:, None, None] + (high - low)[:, None, None] * points
 
 
+def _change(ask: _Oracle, row: Tensor, start: Tensor, end: Tensor, outcome: Tensor) -> Tensor:
+    """``[n,m]``: the first point on the way from ``start`` to ``end`` with another outcome.
+
+    Args:
+        ask: The rule and the batch.
+        row: ``[n]`` the row of each way.
+        start: ``[n,m]`` where it begins; ``outcome [n,2+V]`` is what comes out there.
+        end: ``[n,m]`` where it ends; something else comes out there.
+        outcome: See ``start``.
+    """
+    n = torch.arange(len(row))
+    parts = torch.linspace(0, 1, PARTS + 1, device=start.device, dtype=start.dtype)[:, None]
+    at_end = torch.ones(len(row), 1, dtype=torch.bool, device=start.device)
+    for _ in range(STEPS):
+        points = start[:, None] + (end - start)[:, None] * parts
+        inner = ask(row.repeat_interleave(PARTS - 1), points[:, 1:-1].flatten(0, 1))
+        inner = inner.view(len(n), PARTS - 1, -1)
+        other = torch.cat([_differ(inner, outcome[:, None]), at_end], 1)
+        part = other.int().argmax(1)  # at the end of this part something else comes out
+        start, end = points[n, part], points[n, part + 1]
+    return end
+
+
 def _differ(one: Tensor, other: Tensor) -> Tensor:
-    """``[..., 2+V]`` -> ``[...]``: another node or length, or another closing distribution."""
+    """``[..., 2+V]`` -> ``[...]``: another node or length, or another distribution of the bonus
+    token."""
     return (one - other).abs().amax(-1) > EQUAL
 
 
-def host_differs(rule: Rule, draft: Draft, scores: Scores, cells: Cells, most: int = 100) -> int:
+def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: int = 100) -> int:
     """In how many boxes a rule decides otherwise where it may leave out work.
 
     On a CPU the engine sets ``rule.lazy``: work that no row needs is left out. All rows together
-    and each row alone are asked so, at a random place inside of up to ``most`` boxes, evenly
+    and each row alone are asked so, at a random point inside of up to ``most`` boxes, evenly
     chosen.
+
+    Args:
+        rule: The rule.
+        draft: What the boxes are of.
+        scores: Its scores.
+        boxes: The boxes of the rule with nothing left out.
+        most: How many boxes are looked at.
     """
     random = torch.Generator().manual_seed(1)
-    some = torch.arange(0, len(cells.row), max(1, -(-len(cells.row) // most)), device=cells.row.device)
-    cells = Cells(*(getattr(cells, name)[some] for name in ("row", "low", "high", "node", "accepted", "closing")))
-    inside = torch.rand(cells.low.shape, dtype=torch.float64, generator=random).to(cells.low.device)
-    u = cells.low + (cells.high - cells.low) * (0.001 + 0.998 * inside)
-    wanted = torch.cat([cells.node[:, None], cells.accepted[:, None], cells.closing], 1)
-    ask = _Asked(rule, draft, scores, lazy=True)
-    together = ask(cells.row, u)
-    alone = torch.cat([ask(cells.row[i : i + 1], u[i : i + 1]) for i in range(len(u))])
-    words = draft.tokens[cells.row]
+    stride = max(1, -(-len(boxes.row) // most))
+    boxes = boxes.select(torch.arange(0, len(boxes.row), stride, device=boxes.row.device))
+    inside = torch.rand(boxes.low.shape, dtype=torch.float64, generator=random)
+    inside = 0.001 + 0.998 * inside.to(boxes.low.device)
+    u = boxes.low + (boxes.high - boxes.low) * inside
+    expected = torch.cat([boxes.node[:, None], boxes.accepted[:, None], boxes.bonus], 1)
+    ask = _Oracle(rule, draft, scores, lazy=True)
+    together = ask(boxes.row, u)
+    one_by_one = torch.cat([ask(boxes.row[i : i + 1], u[i : i + 1]) for i in range(len(u))])
+    tokens = draft.tokens[boxes.row]
 
-    def text(found: Tensor) -> Tensor:
+    def by_token(outcome: Tensor) -> Tensor:
         """Equal siblings are one token: which of them is meant makes no difference to the
         output."""
-        node = found[:, :1].long()
-        return torch.cat([words.gather(1, node).double(), found[:, 1:]], 1)
+        node = outcome[:, :1].long()
+        return torch.cat([tokens.gather(1, node).double(), outcome[:, 1:]], 1)
 
-    return int((_differ(text(together), text(wanted)) | _differ(text(alone), text(wanted))).sum())
+    expected = by_token(expected)
+    wrong = _differ(by_token(together), expected) | _differ(by_token(one_by_one), expected)
+    return int(wrong.sum())
 
 
 def outcomes_of(rule: Rule, draft: Draft, scores: Scores) -> list[list[Outcome]]:
-    """What a rule does with each row's draft: accepted tokens, closing distribution, probability.
+    """What a rule does with each row's draft: accepted tokens, distribution of the bonus token,
+    probability.
 
-    The probabilities of a row are the measures of its boxes (:func:`cells_of`) and add up to 1.
-
-    Args: as of :func:`cells_of`. Raises: as :func:`cells_of`.
+    The probabilities of a row are the measures of its boxes (:func:`boxes_of`) and add up to 1.
+    Arguments and errors are those of :func:`boxes_of`.
     """
-    return listed(draft, cells_of(rule, draft, scores))
+    return outcomes_in(draft, boxes_of(rule, draft, scores))
 
 
-def listed(draft: Draft, cells: Cells) -> list[list[Outcome]]:
-    """:func:`outcomes_of`, of boxes that have been found."""
-    of = cells.row if draft.tree.R > 1 else torch.zeros_like(cells.row)
-    words = draft.tokens[cells.row].gather(1, draft.tree.trail[of, cells.node])[:, 1:].tolist()
-    found: list[list[Outcome]] = [[] for _ in range(len(draft.tokens))]
-    rows = zip(cells.row.tolist(), words, cells.accepted.tolist(), cells.closing.tolist(), cells.measure.tolist(), strict=True)
-    for row, text, accepted, closing, measure in rows:
-        found[row].append((tuple(text[:accepted]), closing, measure))
-    return found
+def outcomes_in(draft: Draft, boxes: Boxes) -> list[list[Outcome]]:
+    """:func:`outcomes_of` from boxes that are known already."""
+    shape = boxes.row if draft.tree.R > 1 else torch.zeros_like(boxes.row)
+    paths = draft.tree.trail[shape, boxes.node]
+    texts = draft.tokens[boxes.row].gather(1, paths)[:, 1:]
+    outcomes: list[list[Outcome]] = [[] for _ in range(len(draft.tokens))]
+    columns = (boxes.row, texts, boxes.accepted, boxes.bonus, boxes.measure)
+    for row, text, accepted, bonus, measure in zip(*(x.tolist() for x in columns), strict=True):
+        outcomes[row].append((tuple(text[:accepted]), bonus, measure))
+    return outcomes
 
 
 @dataclass
@@ -248,8 +326,10 @@ class Drafts:
     """Every draft of a tree, for one or several pairs of models, as one batch.
 
     Attributes:
-        draft, scores: what a rule is handed.
-        chance: the probability of each row's draft. case: which pair of models it is of.
+        draft: What a rule is handed.
+        scores: Likewise.
+        chance: The probability of each row's draft.
+        case: Which pair of models it is of.
     """
 
     draft: Draft
@@ -258,69 +338,80 @@ class Drafts:
     case: list[int]
 
 
-def every_draft(law: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]) -> Drafts:
+def all_drafts(scheme: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]) -> Drafts:
     """List every draft of a tree with its probability, as tensors in float64.
 
     Args:
-        law: how candidates are drawn. tree: one shape for all rows.
-        cases: pairs of (target, draft), each prefix -> distribution; equal vocabularies.
+        scheme: How candidates are drawn.
+        tree: One shape for all rows.
+        cases: Pairs of (target, draft), each prefix -> distribution, over equal vocabularies.
     Raises:
-        ValueError: a law whose drafts cannot be listed, or a tree with several shapes.
+        ValueError: The drafts of the scheme cannot be listed, or the tree has several shapes.
     """
-    if law not in DRAFTS:
-        raise ValueError(f"the drafts of {law.name} cannot be listed: {CANNOT[law]}")
+    if scheme not in DRAFTS:
+        raise ValueError(f"the drafts of {scheme.name} cannot be listed: {UNLISTED[scheme]}")
     if tree.R > 1 or tree.padded or tree.v != tree.n:
         raise ValueError("the tree must be one shape without padding and without unverified nodes")
     parents = tree.host[0]
-    every = [(i, *found) for i, (_, q) in enumerate(cases) for found in E.trees(DRAFTS[law], q, parents)]
-    drafts = [(i, paths) for i, paths, _ in every]
-    made = as_tensors(law, tree, cases, drafts)
-    return Drafts(*made, [float(chance) for *_, chance in every], [i for i, *_ in every])
+    drafts, chances = [], []
+    for case, (_, q) in enumerate(cases):
+        for paths, chance in E.trees(DRAFTS[scheme], q, parents):
+            drafts.append((case, paths))
+            chances.append(float(chance))
+    draft, scores = as_tensors(scheme, tree, cases, drafts)
+    return Drafts(draft, scores, chances, [case for case, _ in drafts])
 
 
-def as_tensors(law: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]], drafts: Sequence[tuple[int, E.Paths]]) -> tuple[Draft, Scores]:
+def as_tensors(
+    scheme: Law,
+    tree: Tree,
+    cases: Sequence[tuple[E.Model, E.Model]],
+    drafts: Sequence[tuple[int, E.Paths]],
+) -> tuple[Draft, Scores]:
     """Drafts, given as the path of tokens to every node, as a batch in float64.
 
     Args:
-        drafts: ``(case, paths)`` a row; a path is None where the support of q ended before the
+        scheme: As for :func:`all_drafts`.
+        tree: As there.
+        cases: As there.
+        drafts: ``(case, paths)`` per row; a path is None where the support of q ended before the
             node.
     """
     parents = tree.host[0]
-    inner = sorted(set(parents) - {-1})
-    below = [[i for i, parent in enumerate(parents) if parent == node] for node in inner]
+    children = E.children_of(parents)
+    inner = [node for node, below in enumerate(children) if below]
     vocabulary = len(cases[0][0](()))
-    nothing = tuple([1.0 / vocabulary] * vocabulary)
+    uniform = tuple([1.0 / vocabulary] * vocabulary)  # at nodes that do not exist
 
     @cache
-    def target(case: int, path: E.Tokens | None) -> tuple[float, ...]:
-        return nothing if path is None else tuple(map(float, cases[case][0](path)))
+    def p_at(case: int, path: E.Tokens | None) -> tuple[float, ...]:
+        return uniform if path is None else tuple(map(float, cases[case][0](path)))
 
     @cache
-    def helper(case: int, path: E.Tokens | None, children: int) -> tuple[float, ...]:
+    def q_at(case: int, path: E.Tokens | None, width: int) -> tuple[float, ...]:
         if path is None:
-            return nothing
+            return uniform
         q = cases[case][1](path)
-        # what the last child is drawn from; no mass where it is not drawn
-        if law is Law.TOP_AND_SAMPLE:
-            ((fixed, _),) = E.top(q, children - 1)
+        if scheme is Law.TOP_AND_SAMPLE:
+            # what the last child is drawn from; no mass where it is not drawn
+            ((fixed, _),) = E.top(q, width - 1)
             q = E.without(q, fixed)
             q = E.norm(q) if any(q) else q
         return tuple(map(float, q))
 
-    p = torch.tensor([[target(i, path) for path in paths] for i, paths in drafts], dtype=torch.float64)
-    widths = [len(kids) for kids in below]
-    q = [[helper(i, paths[node], k) for node, k in zip(inner, widths)] for i, paths in drafts]
-    sampled = law is not Law.POINT and bool(inner)
-    rows = torch.tensor([[inner.index(i) if i in inner else -1 for i in range(len(parents))]])
+    p = [[p_at(case, path) for path in paths] for case, paths in drafts]
+    q = [[q_at(case, paths[n], len(children[n])) for n in inner] for case, paths in drafts]
+    sampled = scheme is not Law.POINT and bool(inner)
+    q_row = [[inner.index(n) if n in inner else -1 for n in range(len(parents))]]
     draft = Draft(
         tree.to("cpu"),
         torch.tensor([[path[-1] if path else 0 for path in paths] for _, paths in drafts]),
         torch.tensor([[path is not None for path in paths] for _, paths in drafts]),
-        law,
+        scheme,
         torch.tensor(q, dtype=torch.float64) if sampled else None,
-        rows if sampled else None,
+        torch.tensor(q_row) if sampled else None,
     )
-    return draft, Scores(p.log(), Sampling(1.0))
+    return draft, Scores(torch.tensor(p, dtype=torch.float64).log(), Sampling(1.0))
 
 
 def distribution_of(
@@ -328,50 +419,59 @@ def distribution_of(
     p: Sequence | E.Model,
     q: Sequence | E.Model,
     tree: Tree | Sequence[int],
-    law: Law | None = None,
+    scheme: Law | None = None,
 ) -> dict[E.Tokens, float]:
     """The joint distribution of the D + 1 tokens that a round of a rule begins, D the tree's depth.
 
     ``P(x) = sum over drafts of P(draft) sum over outcomes of P(outcome | draft) P(x | outcome)``:
-    all drafts are listed, the rule's own code is asked about each of them (:func:`cells_of`), and
+    all drafts are listed, the rule's own code is asked about each of them (:func:`boxes_of`), and
     what a round leaves open is continued with the target. A lossless rule gives the target's
     distribution, ``exact.target_law(p, D + 1)``; ``exact.tv`` measures how far two are apart.
 
     Args:
-        rule: a :class:`NodeRule` or :class:`Rule`, or its class, or a key of ``RULES``.
-        p, q: target and draft. A distribution over V tokens (the same after every prefix), or a
-            function of the prefix, a tuple of tokens, that returns one. Floats, fractions or
-            tensors.
-        tree: a :class:`Tree` of one shape, or its parents, -1 for the root.
-        law: how the candidates are drawn; default the first of the rule's own whose drafts can be
-            listed: IID, WITHOUT_REPLACEMENT, TOP_AND_SAMPLE, POINT, IID_PATHS.
+        rule: A :class:`NodeRule` or :class:`Rule`, or its class, or a key of ``RULES``.
+        p: The target: a distribution over V tokens (the same after every prefix), or a function of
+            the prefix, a tuple of tokens, that returns one. Floats, fractions or tensors.
+        q: The draft, likewise.
+        tree: A :class:`Tree` of one shape, or its parents, -1 for the root.
+        scheme: How the candidates are drawn; default the first of the rule's own whose drafts can
+            be listed: IID, WITHOUT_REPLACEMENT, TOP_AND_SAMPLE, POINT, IID_PATHS.
     Returns:
-        tuples of D + 1 tokens -> probability, up to rounding in float64.
+        Tuples of D + 1 tokens -> probability, up to rounding in float64.
     Raises:
-        LawMismatch: the rule is not made for candidates drawn so, or for this tree.
-        ValueError: drafts that cannot be listed (COUPLED: exponential variables take the place of
-            the uniforms; ROOTS: roots drawn from the target), p or q that are no distributions, and
-            what :func:`cells_of` raises.
+        LawMismatch: The rule is not made for candidates drawn so, or for this tree.
+        ValueError: The drafts cannot be listed (COUPLED: exponential variables take the place of
+            the uniforms; ROOTS: roots drawn from the target), p or q is no distribution, and what
+            :func:`boxes_of` raises.
     """
-    made, shape = rule_of(rule), tree if isinstance(tree, Tree) else Tree.parents(list(tree))
-    how = law or law_of(made, shape)
-    made.check(how, shape.limits)
+    rule = rule_of(rule)
+    shape = tree if isinstance(tree, Tree) else Tree.parents(list(tree))
+    scheme = scheme or scheme_of(rule, shape)
+    rule.check(scheme, shape.limits)
     target, draft = _model("p", p), _model("q", q)
     if len(target(())) != len(draft(())):
         raise ValueError(f"p is over {len(target(()))} tokens and q over {len(draft(()))}")
-    every = every_draft(how, shape, [(target, draft)])
-    (found,) = joint(made, every, [(target, draft)], cells_of(made, every.draft, every.scores))
-    return found
+    cases = [(target, draft)]
+    drafts = all_drafts(scheme, shape, cases)
+    boxes = boxes_of(rule, drafts.draft, drafts.scores)
+    (distribution,) = joint_distributions(drafts, cases, boxes)
+    return distribution
 
 
-def joint(rule: Rule, every: Drafts, cases: Sequence[tuple[E.Model, E.Model]], cells: Cells) -> list[dict[E.Tokens, float]]:
-    """:func:`distribution_of` of every pair of models, of boxes that have been found."""
+def joint_distributions(
+    drafts: Drafts, cases: Sequence[tuple[E.Model, E.Model]], boxes: Boxes
+) -> list[dict[E.Tokens, float]]:
+    """:func:`distribution_of` of every pair of models, from boxes that are known already."""
     outcomes: list[list] = [[] for _ in cases]
-    for case, chance, row in zip(every.case, every.chance, listed(every.draft, cells), strict=True):
-        outcomes[case] += [(path, closing, chance * measure) for path, closing, measure in row]
-    length = every.draft.tree.D + 1
-    laws = [E.completed(some, target, length) for some, (target, _) in zip(outcomes, cases, strict=True)]
-    return [{text: float(chance) for text, chance in law.items()} for law in laws]
+    by_draft = outcomes_in(drafts.draft, boxes)
+    for case, chance, of_draft in zip(drafts.case, drafts.chance, by_draft, strict=True):
+        outcomes[case] += [(path, bonus, chance * measure) for path, bonus, measure in of_draft]
+    length = drafts.draft.tree.D + 1
+    distributions = []
+    for of_case, (target, _) in zip(outcomes, cases, strict=True):
+        texts = E.completed(of_case, target, length)
+        distributions.append({text: float(probability) for text, probability in texts.items()})
+    return distributions
 
 
 def rule_of(rule: str | Rule | type[Rule]) -> Rule:
@@ -387,23 +487,35 @@ def rule_of(rule: str | Rule | type[Rule]) -> Rule:
     raise ValueError(f"rule must be a Rule, its class or one of {', '.join(RULES)}; got {rule!r}")
 
 
-def law_of(rule: Rule, tree: Tree) -> Law:
-    """The first law that a rule is made for, that fits the tree and whose drafts can be listed."""
+def scheme_of(rule: Rule, tree: Tree) -> Law:
+    """The first sampling scheme that a rule is made for, that fits the tree and whose drafts can be
+    listed.
+
+    Raises:
+        ValueError: There is none.
+    """
     order = (Law.IID, Law.WITHOUT_REPLACEMENT, Law.TOP_AND_SAMPLE, Law.POINT, Law.IID_PATHS)
-    for law in order:
-        if law in rule.laws and (law is not Law.IID_PATHS or tree.is_paths or tree.D == 0):
-            return law
-    names = ", ".join(f"{law.name} ({CANNOT[law]})" for law in sorted(rule.laws, key=lambda x: x.name) if law in CANNOT)
-    raise ValueError(
-        f"rule {rule.name!r}: " + (f"{names}: its distribution cannot be computed so" if names else "set `laws`, how its candidates are drawn")
-    )
+    for scheme in order:
+        fits = scheme is not Law.IID_PATHS or tree.is_paths or tree.D == 0
+        if scheme in rule.laws and fits:
+            return scheme
+    unlisted = sorted((x for x in rule.laws if x in UNLISTED), key=lambda x: x.name)
+    if not unlisted:
+        raise ValueError(f"rule {rule.name!r}: set `laws`, how its candidates are drawn")
+    reasons = ", ".join(f"{scheme.name} ({UNLISTED[scheme]})" for scheme in unlisted)
+    raise ValueError(f"rule {rule.name!r}: {reasons}: its distribution cannot be computed so")
 
 
 def _model(name: str, given: Sequence | E.Model) -> E.Model:
-    """Prefix -> fractions that add up to 1; every number is taken for the very float that it is."""
+    """Prefix -> fractions that add up to 1; every number is taken for the very float that it is.
+
+    Args:
+        name: What errors call the argument.
+        given: A distribution, or a function of the prefix that returns one.
+    """
 
     @cache
-    def of(prefix: E.Tokens) -> list[Fraction]:
+    def distribution(prefix: E.Tokens) -> list[Fraction]:
         row = given(prefix) if callable(given) else given
         row = row.tolist() if hasattr(row, "tolist") else list(row)
         try:
@@ -413,6 +525,8 @@ def _model(name: str, given: Sequence | E.Model) -> E.Model:
                 raise ValueError(f"it sums to {total:.6g}")
             return E.norm(weights)
         except (ValueError, TypeError, OverflowError) as error:
-            raise ValueError(f"{name} must be a distribution over tokens, got {row} after {prefix}: {error}") from None
+            raise ValueError(
+                f"{name} must be a distribution over tokens, got {row} after {prefix}: {error}"
+            ) from None
 
-    return of
+    return distribution

@@ -1,5 +1,8 @@
-"""Difficult instances for exact checks: laws with zeros, ties and certainties, models whose laws
-change with every prefix, and all trees."""
+"""Difficult instances for exact checks.
+
+They are distributions with zeros, ties and certainties, models whose distributions change with
+every prefix, and all trees.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 
-from specwb.verify.exact import Dist, Model, Tokens, norm
+from specwb.verify.exact import Dist, Model, Tokens, children_of, norm
 
 TREES: dict[str, tuple[int, ...]] = {
     "leaf": (-1,),
@@ -22,10 +25,11 @@ TREES: dict[str, tuple[int, ...]] = {
     "branching2-2": (-1, 0, 0, 1, 1, 2, 2),
     "chain5": (-1, 0, 1, 2, 3, 4),
 }
+"""Trees by name, each as the parents of its nodes."""
 
 
 def weights(rng: random.Random, v: int) -> list[Fraction]:
-    """A law over v tokens of one of several difficult kinds."""
+    """A distribution over v tokens of one of several difficult kinds."""
     kind = rng.choice(["any", "any", "zeros", "ties", "one-hot", "peaked"])
     if kind == "one-hot":
         hot = rng.randrange(v)
@@ -41,9 +45,11 @@ def weights(rng: random.Random, v: int) -> list[Fraction]:
 
 
 def pair(rng: random.Random, v: int) -> tuple[list[Fraction], list[Fraction]]:
-    """A target and a draft law: unrelated, equal, reversed, disjoint, or tied in p/q."""
+    """p and q: unrelated, equal, reversed, disjoint, or tied in p/q."""
     p = weights(rng, v)
-    kind = rng.choice(["unrelated", "unrelated", "unrelated", "equal", "reversed", "disjoint", "half"])
+    kind = rng.choice(
+        ["unrelated", "unrelated", "unrelated", "equal", "reversed", "disjoint", "half"]
+    )
     if kind == "equal":
         return p, list(p)
     if kind == "reversed":
@@ -55,27 +61,46 @@ def pair(rng: random.Random, v: int) -> tuple[list[Fraction], list[Fraction]]:
     return p, weights(rng, v)
 
 
-def pairs(count: int, sizes: tuple[int, ...] = (1, 2, 3, 4), seed: int = 0) -> Iterator[tuple[list[Fraction], list[Fraction]]]:
-    """``count`` pairs of laws, the sizes of the vocabulary in turn."""
+def pairs(
+    count: int, sizes: tuple[int, ...] = (1, 2, 3, 4), seed: int = 0
+) -> Iterator[tuple[list[Fraction], list[Fraction]]]:
+    """Pairs of distributions as :func:`pair` makes them.
+
+    Args:
+        count: How many pairs.
+        sizes: Sizes of the vocabulary, taken in turn.
+        seed: Seed of the random numbers.
+    """
     rng = random.Random(seed)
     for i in range(count):
         yield pair(rng, sizes[i % len(sizes)])
 
 
-def dense_pairs(count: int, v: int = 4, seed: int = 6) -> list[tuple[list[Fraction], list[Fraction]]]:
-    """``count`` pairs of laws without zeros, weights 1 to 30: what the mutants' distances are
-    measured on."""
+def dense_pairs(
+    count: int, v: int = 4, seed: int = 6
+) -> list[tuple[list[Fraction], list[Fraction]]]:
+    """Pairs of distributions without zeros, from weights 1 to 30.
+
+    The mutants' distances are measured on these.
+
+    Args:
+        count: How many pairs.
+        v: Size of the vocabulary.
+        seed: Seed of the random numbers.
+    """
     rng = random.Random(seed)
     return [(_dense(rng, v), _dense(rng, v)) for _ in range(count)]
 
 
 def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
-    """A target and a draft model whose laws change with the whole prefix, so that a wrong place in
-    the tree shows.
+    """A target and a draft model whose distributions change with the whole prefix, so that a wrong
+    position in the tree shows.
 
     Args:
-        kind: ``any`` is :func:`pair`; ``dense`` has no zeros, every branch of every rule is open;
-            ``tied`` is dense and p/q has few values.
+        seed: Seed of the random numbers.
+        v: Size of the vocabulary.
+        kind: ``any`` is :func:`pair`; ``dense`` has no zeros, so that every branch of every rule is
+            open; ``tied`` is dense and p/q has few values.
     """
 
     @cache
@@ -84,7 +109,9 @@ def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
         if kind == "any":
             return pair(rng, v)
         p = _dense(rng, v)
-        return p, norm([a * rng.choice([1, 2]) for a in p]) if kind == "tied" else _dense(rng, v)
+        if kind == "tied":
+            return p, norm([a * rng.choice([1, 2]) for a in p])
+        return p, _dense(rng, v)
 
     return (lambda prefix: both(prefix)[0]), (lambda prefix: both(prefix)[1])
 
@@ -94,26 +121,28 @@ def _dense(rng: random.Random, v: int) -> list[Fraction]:
 
 
 def all_trees(nodes: int) -> Iterator[tuple[int, ...]]:
-    """Every ordered tree with so many nodes besides the root, once (1, 2, 5, 14, 42, 132): each
-    next node hangs from a node of the last path."""
+    """Every ordered tree with so many nodes besides the root, once (1, 2, 5, 14, 42, 132).
+
+    Each next node is a child of a node on the path from the root to the last node.
+    """
 
     def grow(parents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if len(parents) == nodes + 1:
             yield parents
             return
-        at = len(parents) - 1
-        while at >= 0:
-            yield from grow((*parents, at))
-            at = parents[at]
+        node = len(parents) - 1
+        while node >= 0:
+            yield from grow((*parents, node))
+            node = parents[node]
 
     yield from grow((-1,))
 
 
 def level_order(parents: tuple[int, ...]) -> tuple[int, ...]:
     """The same ordered tree with its nodes level by level, as rules for paths take it."""
-    order, seen = [0], 0
-    while seen < len(order):
-        order += [i for i, parent in enumerate(parents) if parent == order[seen]]
-        seen += 1
-    place = {node: i for i, node in enumerate(order)}
-    return (-1, *(place[parents[node]] for node in order[1:]))
+    children = children_of(parents)
+    order = [0]
+    for node in order:  # the list grows while it is walked through
+        order += children[node]
+    index = {node: i for i, node in enumerate(order)}
+    return (-1, *(index[parents[node]] for node in order[1:]))

@@ -1,9 +1,9 @@
-"""Verifiers that are wrong on purpose: several of them have been shipped, and each must be rejected
-by the tests.
+"""Verifiers that are wrong on purpose: several of them have been shipped, and the tests must reject
+each.
 
-Wrong rules for whole blocks and trees are in ``tree_mutants``. These are node rules of the kind in
-``exact``, together with the draft law they are used with. A suite that cannot tell one of these
-from the target's law cannot vouch for a verifier either.
+These are node rules of the kind in ``exact``, together with the sampling scheme they are used with.
+A suite that cannot tell what one of them outputs from the target's distribution cannot vouch for a
+verifier either. Wrong rules for whole blocks and trees are in ``tree_mutants``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fractions import Fraction
 from specwb.verify.exact import (
     Decision,
     Dist,
-    DraftLaw,
     NodeRule,
+    SamplingScheme,
     Tokens,
     iid,
     kseq,
@@ -36,20 +36,30 @@ _0, _1 = Fraction(0), Fraction(1)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong verifier: its node rule, the draft law and number of children it is used with, what
-    is wrong in one line, and the rule it was to be."""
+    """A wrong verifier.
+
+    Attributes:
+        name: Its name in reports.
+        node: Its node rule.
+        scheme: How the children are drawn that it is used with.
+        k: How many children it is used with.
+        wrong: What is wrong, in one line.
+        original: The name of the right rule that it is made from.
+    """
 
     name: str
     node: NodeRule
-    law: DraftLaw
+    scheme: SamplingScheme
     k: int
     wrong: str
-    of: str
+    original: str
 
 
 def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: the closing token is drawn from p and not from ``norm((p - q)+)``, so what was
-    accepted is counted twice."""
+    """Wrong: the bonus token is drawn from p and not from ``norm((p - q)+)``.
+
+    What was accepted is thus counted twice.
+    """
     accept, residual = rejection(p, q, tokens)
     return accept, residual and list(p)
 
@@ -62,7 +72,7 @@ def squared_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 def sorted_by_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """Wrong: children drawn without replacement are tested in the order of q and not in the order
-    they were drawn."""
+    in which they were drawn."""
     return _sorted(rrsw, p, q, tokens)
 
 
@@ -73,6 +83,7 @@ def sorted_draws(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def _sorted(rule: NodeRule, p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    """The rule on the children in the order of q; its decision is about them in their own order."""
     order = sorted(range(len(tokens)), key=lambda i: (-q[tokens[i]], i))
     sorted_accept, residual = rule(p, q, tuple(tokens[i] for i in order))
     accept = [_0] * len(tokens)
@@ -85,9 +96,9 @@ def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """Wrong: repeated independent drafts are dropped, but the rest is tested as if it had been
     drawn with replacement."""
     first = [i for i, x in enumerate(tokens) if x not in tokens[:i]]
-    kept, residual = rrs(p, q, tuple(tokens[i] for i in first))
+    accept_first, residual = rrs(p, q, tuple(tokens[i] for i in first))
     accept = [_0] * len(tokens)
-    for i, a in zip(first, kept, strict=True):
+    for i, a in zip(first, accept_first, strict=True):
         accept[i] = a
     return accept, residual
 
@@ -95,11 +106,12 @@ def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 def no_residual_update(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """Wrong: every sibling is tested against the first p, and ``(p - q)+`` is subtracted once,
     whatever was rejected before."""
-    accept, left = [_0] * len(tokens), _1
+    accept, not_accepted = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
         passes = min(_1, p[x] / q[x]) if q[x] else _0
-        accept[i], left = left * passes, left * (1 - passes)
-    if left == 0:
+        accept[i] = not_accepted * passes
+        not_accepted *= 1 - passes
+    if not_accepted == 0:
         return accept, None
     residual = [max(a - b, _0) for a, b in zip(p, q, strict=True)]
     return accept, norm(residual)
@@ -109,14 +121,15 @@ def keep_larger_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """Wrong: of the tokens drawn only the one of largest q is kept, and tested as if it were a
     plain draw from q."""
     best = max(range(len(tokens)), key=lambda i: (q[tokens[i]], -i))
-    (kept,), residual = rejection(p, q, (tokens[best],))
-    return [kept if i == best else _0 for i in range(len(tokens))], residual
+    (passes,), residual = rejection(p, q, (tokens[best],))
+    return [passes if i == best else _0 for i in range(len(tokens))], residual
 
 
 def low_rho(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: k-SEQ with ``rho - 1`` too small by a tenth, and what would be negative in the
-    residual cut off."""
-    return kseq(p, q, tokens, 1 + (kseq_rho(tuple(p), tuple(q), len(tokens)) - 1) * Fraction(9, 10))
+    """Wrong: k-SEQ has a ``rho - 1`` that is too small by a tenth, and what would be negative in
+    the residual is cut off."""
+    least = kseq_rho(tuple(p), tuple(q), len(tokens))
+    return kseq(p, q, tokens, 1 + (least - 1) * Fraction(9, 10))
 
 
 def race_against_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
@@ -136,103 +149,239 @@ def whole_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     if residual is None:
         return [*[_0] * (len(tokens) - 1), passes], None
     accept = [*((1 - passes) * residual[x] for x in tokens[:-1]), passes]
-    left = without(residual, tokens[:-1])
-    return accept, norm(left) if any(left) else None
+    bonus = without(residual, tokens[:-1])
+    return accept, norm(bonus) if any(bonus) else None
 
 
 def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: every child is compared with a draw of its own from p, and the last of the draws
-    closes."""
-    accept, left = [_0] * len(tokens), _1
+    """Wrong: every child is compared with a draw of its own from p, and the last of these draws is
+    the bonus token."""
+    accept, not_accepted = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
-        accept[i], left = left * p[x], left * (1 - p[x])
-    return accept, None if left == 0 else norm(without(p, tokens[-1:]))
+        accept[i] = not_accepted * p[x]
+        not_accepted *= 1 - p[x]
+    return accept, None if not_accepted == 0 else norm(without(p, tokens[-1:]))
 
 
 def keeps_children(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: a draw from p that is no child is thrown away, and the closing token is a second draw
+    """Wrong: a draw from p that is no child is thrown away, and the bonus token is a second draw
     from p."""
     accept = [_0 if x in tokens[:i] else p[x] for i, x in enumerate(tokens)]
     return accept, None if sum(accept, _0) == 1 else list(p)
 
 
 def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: the uniform that drew the child by inverse CDF draws the closing token as well."""
+    """Wrong: the uniform that drew the child by inverse CDF draws the bonus token as well."""
     accept, residual = rejection(p, q, tokens)
     if residual is None:
         return accept, None
     (x,) = tokens
-    low, high, at = sum(q[:x], _0), sum(q[: x + 1], _0), _0
-    law = []
-    for a in residual:  # given x the uniform lies in [low, high)
-        law.append(max(min(at + a, high) - max(at, low), _0) / (high - low))
-        at += a
-    return accept, law
+    # given x the uniform lies in [low, high)
+    low, high = sum(q[:x], _0), sum(q[: x + 1], _0)
+    bonus, start = [], _0
+    for a in residual:
+        overlap = max(min(start + a, high) - max(start, low), _0)
+        bonus.append(overlap / (high - low))
+        start += a
+    return accept, bonus
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("residual_from_p", residual_from_p, iid, 1, "closing token from p instead of (p - q)+", "rejection"),
-    Mutant("argmax_with_ratio", rejection, top, 1, "a deterministic argmax draft is tested with p/q", "rejection"),
-    Mutant("squared_q", squared_q, iid, 1, "the q of the test has another temperature than the q that was sampled", "rejection"),
-    Mutant("sorted_by_q", sorted_by_q, without_replacement, 2, "RRSw children sorted by q instead of drawing order", "rrsw"),
-    Mutant("keep_larger_q", keep_larger_q, iid, 2, "two draws, the one of larger q is kept and tested as one draw", "rejection"),
-    Mutant("rrs_without_replacement", rrs, without_replacement, 2, "RRS on children drawn without replacement", "rrs"),
-    Mutant("deduplicated", deduplicated, iid, 3, "independent drafts de-duplicated, then RRS", "rrs"),
-    Mutant("no_update_sampled", no_residual_update, iid, 2, "sampled siblings tested without updating the residual", "rrs"),
-    Mutant("no_update_top", no_residual_update, top, 3, "top-k siblings tested as samples, without updating the residual", "point"),
+    Mutant(
+        "residual_from_p",
+        residual_from_p,
+        iid,
+        1,
+        "bonus token from p instead of (p - q)+",
+        "rejection",
+    ),
+    Mutant(
+        "argmax_with_ratio",
+        rejection,
+        top,
+        1,
+        "a deterministic argmax draft is tested with p/q",
+        "rejection",
+    ),
+    Mutant(
+        "squared_q",
+        squared_q,
+        iid,
+        1,
+        "the q of the test has another temperature than the q that was sampled",
+        "rejection",
+    ),
+    Mutant(
+        "sorted_by_q",
+        sorted_by_q,
+        without_replacement,
+        2,
+        "RRSw children sorted by q instead of drawing order",
+        "rrsw",
+    ),
+    Mutant(
+        "keep_larger_q",
+        keep_larger_q,
+        iid,
+        2,
+        "two draws, the one of larger q is kept and tested as one draw",
+        "rejection",
+    ),
+    Mutant(
+        "rrs_without_replacement",
+        rrs,
+        without_replacement,
+        2,
+        "RRS on children drawn without replacement",
+        "rrs",
+    ),
+    Mutant(
+        "deduplicated", deduplicated, iid, 3, "independent drafts de-duplicated, then RRS", "rrs"
+    ),
+    Mutant(
+        "no_update_sampled",
+        no_residual_update,
+        iid,
+        2,
+        "sampled siblings tested without updating the residual",
+        "rrs",
+    ),
+    Mutant(
+        "no_update_top",
+        no_residual_update,
+        top,
+        3,
+        "top-k siblings tested as samples, without updating the residual",
+        "point",
+    ),
     Mutant("rrsw_on_top", rrsw, top, 3, "the RRSw rule on deterministic top-k children", "rrsw"),
-    Mutant("noise_reused", noise_reused, iid, 1, "the uniform that drew the child draws the closing token too", "rejection"),
+    Mutant(
+        "noise_reused",
+        noise_reused,
+        iid,
+        1,
+        "the uniform that drew the child draws the bonus token too",
+        "rejection",
+    ),
     Mutant("low_rho", low_rho, iid, 2, "k-SEQ with rho - 1 too small by a tenth", "kseq"),
-    Mutant("race_against_q", race_against_q, iid, 2, "the selected child is tested against q and not the law of what is selected", "race"),
-    Mutant("whole_q", whole_q, top_and_sample, 2, "the drawn child is tested against q and not what the fixed ones leave of it", "top"),
-    Mutant("keeps_children", keeps_children, top, 2, "a draw that is no child is thrown away and made again", "point"),
-    Mutant("draw_per_child", draw_per_child, iid, 2, "every child is compared with its own draw from p", "naive"),
+    Mutant(
+        "race_against_q",
+        race_against_q,
+        iid,
+        2,
+        "the selected child is tested against q and not the distribution of what is selected",
+        "race",
+    ),
+    Mutant(
+        "whole_q",
+        whole_q,
+        top_and_sample,
+        2,
+        "the drawn child is tested against q and not what the fixed ones leave of it",
+        "top",
+    ),
+    Mutant(
+        "keeps_children",
+        keeps_children,
+        top,
+        2,
+        "a draw that is no child is thrown away and made again",
+        "point",
+    ),
+    Mutant(
+        "draw_per_child",
+        draw_per_child,
+        iid,
+        2,
+        "every child is compared with its own draw from p",
+        "naive",
+    ),
 )
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A small instance on which a rule that is said to be lossless is not: :meth:`law` is not p."""
+    """A small instance on which a rule that is said to be lossless is not: :meth:`output` is not p.
+
+    Attributes:
+        name: Its name in reports.
+        claim: What is said.
+        node: The node rule.
+        scheme: How the children are drawn.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
+    """
 
     name: str
     claim: str
     node: NodeRule
-    drawn: DraftLaw
+    scheme: SamplingScheme
     p: tuple[Fraction, ...]
     q: tuple[Fraction, ...]
     k: int
 
-    def law(self) -> list[Fraction]:
-        """The law of the next token, by enumeration."""
-        return output_law(self.node, self.drawn, self.p, self.q, self.k)
+    def output(self) -> list[Fraction]:
+        """The distribution of the next token, by enumeration."""
+        return output_law(self.node, self.scheme, self.p, self.q, self.k)
 
 
 _THIRD, _HALF = Fraction(1, 3), Fraction(1, 2)
 COUNTEREXAMPLES: tuple[Counterexample, ...] = (
     Counterexample(
-        "sorted children", "children drawn without replacement may be sorted before they are tested",
-        sorted_by_q, without_replacement, (_THIRD, 2 * _THIRD), (_THIRD, 2 * _THIRD), 2,
+        "sorted children",
+        "children drawn without replacement may be sorted before they are tested",
+        sorted_by_q,
+        without_replacement,
+        (_THIRD, 2 * _THIRD),
+        (_THIRD, 2 * _THIRD),
+        2,
     ),
     Counterexample(
-        "siblings without residual update", "each sibling may be tested against p itself",
-        no_residual_update, iid, (_HALF, _HALF), (_0, _1), 2,
+        "siblings without residual update",
+        "each sibling may be tested against p itself",
+        no_residual_update,
+        iid,
+        (_HALF, _HALF),
+        (_0, _1),
+        2,
     ),
     Counterexample(
-        "RRS without replacement", "it does not matter to RRS whether siblings are drawn with or without replacement",
-        rrs, without_replacement, (_0, _THIRD, 2 * _THIRD), (2 * _THIRD, _0, _THIRD), 2,
+        "RRS without replacement",
+        "it does not matter to RRS whether siblings are drawn with or without replacement",
+        rrs,
+        without_replacement,
+        (_0, _THIRD, 2 * _THIRD),
+        (2 * _THIRD, _0, _THIRD),
+        2,
     ),
     Counterexample(
-        "top-k siblings as samples", "the draft's most probable tokens may be tested as if they had been drawn",
-        rrsw, top, (_HALF, _HALF), (2 * _THIRD, _THIRD), 1,
+        "top-k siblings as samples",
+        "the draft's most probable tokens may be tested as if they had been drawn",
+        rrsw,
+        top,
+        (_HALF, _HALF),
+        (2 * _THIRD, _THIRD),
+        1,
     ),
     Counterexample(
-        "a searched path as a sample", "a path that was searched in a lattice may be tested with the lattice's laws",
-        rejection, top, (Fraction(3, 10), Fraction(7, 10)), (Fraction(3, 5), Fraction(2, 5)), 1,
+        "a searched path as a sample",
+        "a path that was searched in a lattice may be tested with the lattice's distributions",
+        rejection,
+        top,
+        (Fraction(3, 10), Fraction(7, 10)),
+        (Fraction(3, 5), Fraction(2, 5)),
+        1,
     ),
     Counterexample(
-        "sorted sequences", "independent drafts may be sorted by a score before they are tested",
-        sorted_draws, iid, (_THIRD, 2 * _THIRD), (_THIRD, 2 * _THIRD), 2,
+        "sorted sequences",
+        "independent drafts may be sorted by a score before they are tested",
+        sorted_draws,
+        iid,
+        (_THIRD, 2 * _THIRD),
+        (_THIRD, 2 * _THIRD),
+        2,
     ),
-)  # fmt: skip
-"""Claims about several candidates that enumeration refutes. Of blocks and trees:
+)
+"""Claims about several candidates that enumeration refutes. Those about blocks and trees are in
 ``specwb.verify.suite``."""

@@ -1,10 +1,13 @@
-"""Does a rule, as it decodes, keep the target's distribution? Asked on every draft of small
-trees."""
+"""Does a rule, as it decodes, keep the target's distribution?
+
+It is asked on every draft of small trees.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from scipy import stats
@@ -14,12 +17,12 @@ from specwb.probability import Sampling, inverse_cdf
 from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.distribution import (
-    CANNOT,
     DRAFTS,
-    cells_of,
-    every_draft,
+    UNLISTED,
+    all_drafts,
+    boxes_of,
     host_differs,
-    joint,
+    joint_distributions,
     rule_of,
 )
 from specwb.verify.instances import models
@@ -28,9 +31,11 @@ from specwb.verify.rule import Rule
 TOLERANCE = 1e-9
 """Distances below it are rounding: float64, and for ``race`` an integral that is off by 1e-10."""
 ALARM = 1e-6
+"""A sampled rule with a smaller p-value is not lossless."""
 DRAWS = 20_000
+"""Rounds of a sampled test."""
 # parents, size of the vocabulary, seeds of the models (each once with zeros and ties, once dense)
-_NODES: list[tuple[tuple[int, ...], int, range]] = [
+_TREES: list[tuple[tuple[int, ...], int, range]] = [
     ((-1, 0), 4, range(5)),
     ((-1, 0, 0), 3, range(2)),
     ((-1, 0, 0, 0), 3, range(1)),
@@ -39,24 +44,30 @@ _NODES: list[tuple[tuple[int, ...], int, range]] = [
     ((-1, 0, 0, 1, 2), 2, range(2)),
     ((-1, 0, 0, 1, 1, 2), 2, range(1)),
 ]
+Case = tuple[E.Model, E.Model]
+"""A target and a draft model."""
 
 
 @dataclass
 class RuleCheck:
-    """What :func:`check_rule` found.
+    """What :func:`check_rule` says of a rule.
 
     Attributes:
-        rule: its name. laws: how candidates were drawn. lossy: it does not claim to be lossless.
-        rounds: how many rounds, a pair of models and a tree each, were compared.
-        worst, where: the largest total variation between a round's output and the target's
-            distribution, and in which round. mean: of all rounds.
-        host: in how many cases it decides otherwise with ``lazy`` set, as on a CPU.
-        pvalue: of a sampled test, for candidates that cannot be listed (COUPLED); else None.
-        failure: what the rule raised. cannot: why some of its ways of drawing could not be asked.
+        rule: Its name.
+        schemes: The names of the sampling schemes it was asked with.
+        lossy: It does not claim to be lossless.
+        rounds: How many rounds, a pair of models and a tree each, were compared.
+        worst: The largest total variation between a round's output and the target's distribution.
+        mean: The mean total variation of all rounds.
+        where: The round of the largest.
+        host: In how many cases it decides otherwise with ``lazy`` set, as on a CPU.
+        pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
+        failure: What the rule raised.
+        unlisted: Why some of its ways of drawing could not be asked.
     """
 
     rule: str
-    laws: tuple[str, ...]
+    schemes: tuple[str, ...]
     lossy: bool = False
     rounds: int = 0
     worst: float = 0.0
@@ -65,104 +76,122 @@ class RuleCheck:
     host: int = 0
     pvalue: float | None = None
     failure: str = ""
-    cannot: str = ""
+    unlisted: str = ""
 
     @property
     def lossless(self) -> bool:
         """Something was compared, and nothing differed from the target's distribution."""
-        sampled = self.pvalue is None or self.pvalue > ALARM
-        return self.rounds > 0 and self.worst < TOLERANCE and not self.host and not self.failure and sampled
+        right = self.worst < TOLERANCE and (self.pvalue is None or self.pvalue > ALARM)
+        return self.rounds > 0 and right and not self.host and not self.failure
 
     @property
     def passed(self) -> bool:
         """Lossless, or a rule that says it is LOSSY and whose forms agree."""
         return self.lossless or (self.lossy and not self.host and not self.failure)
 
+    def add(self, distance: float, where: str) -> None:
+        """Count a round with its total variation."""
+        self.rounds += 1
+        self.mean += (distance - self.mean) / self.rounds
+        if distance > self.worst:
+            self.worst, self.where = distance, where
+
     def __str__(self) -> str:
-        said = "lossless" if self.lossless else "LOSSY, as it says" if self.passed else "NOT lossless"
-        lines = [f"{self.rule}: {said} ({self.rounds} rounds, largest TV {self.worst:.2g})"]
+        verdict = "NOT lossless"
+        if self.passed:
+            verdict = "lossless" if self.lossless else "LOSSY, as it says"
+        lines = [f"{self.rule}: {verdict} ({self.rounds} rounds, largest TV {self.worst:.2g})"]
         if self.worst >= TOLERANCE:
             lines.append(f"  largest at {self.where}")
         if self.host:
             lines.append(f"  with `lazy` set it decides otherwise in {self.host} cases")
         if self.pvalue is not None:
-            lines.append(f"  sampled, since {CANNOT[Law.COUPLED]}: p-value {self.pvalue:.2g}")
-        lines += [f"  failed: {self.failure}"] if self.failure else []
-        lines += [f"  not asked: {self.cannot}"] if self.cannot else []
+            lines.append(f"  sampled, since {UNLISTED[Law.COUPLED]}: p-value {self.pvalue:.2g}")
+        if self.failure:
+            lines.append(f"  failed: {self.failure}")
+        if self.unlisted:
+            lines.append(f"  not asked: {self.unlisted}")
         return "\n".join(lines)
 
 
-def check_rule(rule: str | Rule | type[Rule], progress: Callable[[str], None] | None = None) -> RuleCheck:
+def check_rule(
+    rule: str | Rule | type[Rule], progress: Callable[[str], None] | None = None
+) -> RuleCheck:
     """Compare what a rule outputs with the target's distribution, on small trees and difficult
     models.
 
-    For each way of drawing that the rule names in ``laws``: every draft of chains and trees with up
-    to five candidates, over two to four tokens, with models that change with the prefix, some with
-    zeros, ties, certainties and equal or disjoint supports. What is asked is the rule's own code,
-    in the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a CPU.
-    Nothing is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be asked.
+    For each way of drawing that the rule names in ``laws`` it takes every draft of chains and trees
+    with up to five candidates, over two to four tokens, with models that change with the prefix,
+    some with zeros, ties, certainties and equal or disjoint supports. What is asked is the rule's
+    own code, in the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a
+    CPU. Nothing is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be
+    asked.
 
     Args:
-        rule: a :class:`Rule` of your own or of ``RULES``, its class or its key.
-        progress: called with what comes next.
+        rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
+        progress: Called with what comes next.
     Raises:
-        ValueError: no rule, or one that names no ``laws``.
+        ValueError: ``rule`` is no rule, or one that names no ``laws``.
     """
-    made = rule_of(rule)
-    if not made.laws:
-        raise ValueError(f"rule {made.name or type(made).__name__!r} names no laws; set `laws` to what it is lossless for")
-    names = tuple(law.name for law in Law if law in made.laws)
-    found = RuleCheck(made.name or type(made).__name__, names, made.exactness is Exactness.LOSSY)
+    rule = rule_of(rule)
+    name = rule.name or type(rule).__name__
+    if not rule.laws:
+        raise ValueError(f"rule {name!r} names no laws; set `laws` to what it is lossless for")
+    schemes = tuple(scheme.name for scheme in Law if scheme in rule.laws)
+    check = RuleCheck(name, schemes, rule.exactness is Exactness.LOSSY)
     try:
-        for law, parents, cases in _rounds(made):
+        for scheme, parents, cases in _rounds(rule):
             if progress is not None:
-                progress(f"{found.rule}: {len(parents) - 1} nodes, {law.name}")
-            _compare(made, found, law, Tree.parents(list(parents)), cases)
-        if Law.COUPLED in made.laws and made.laws == {Law.COUPLED}:
-            found.pvalue = _sampled(made, found)
+                progress(f"{name}: {len(parents) - 1} nodes, {scheme.name}")
+            _compare(rule, check, scheme, Tree.parents(list(parents)), cases)
+        if rule.laws == {Law.COUPLED}:
+            check.pvalue = _sampled(rule)
+            check.rounds += 1
     except Exception as error:  # a rule of somebody's own may raise anything
-        found.failure = f"{type(error).__name__}: {error}"
-    if not found.rounds and not found.failure:
-        reasons = [f"{law.name}: {CANNOT[law]}" for law in made.laws if law in CANNOT]
-        found.cannot = "; ".join(reasons) or "it refuses every small tree"
-    return found
+        check.failure = f"{type(error).__name__}: {error}"
+    if not check.rounds and not check.failure:
+        reasons = [f"{x.name}: {UNLISTED[x]}" for x in rule.laws if x in UNLISTED]
+        check.unlisted = "; ".join(reasons) or "it refuses every small tree"
+    return check
 
 
-def _rounds(rule: Rule) -> Iterator[tuple[Law, tuple[int, ...], list[tuple[E.Model, E.Model]]]]:
-    for law in DRAFTS:
-        for parents, v, seeds in _NODES:
-            tree = Tree.parents(list(parents))
-            if law not in rule.laws or (law is Law.IID_PATHS and not tree.is_paths):
-                continue
-            try:
-                rule.check(law, tree.limits)
-            except LawMismatch:
-                continue
-            yield law, parents, [models(seed, v, kind) for seed in seeds for kind in ("any", "dense")]
+def _rounds(rule: Rule) -> Iterator[tuple[Law, tuple[int, ...], list[Case]]]:
+    """Sampling scheme, tree and pairs of models of the rounds that a rule takes."""
+    for scheme, (parents, v, seeds) in product(DRAFTS, _TREES):
+        tree = Tree.parents(list(parents))
+        if scheme not in rule.laws or (scheme is Law.IID_PATHS and not tree.is_paths):
+            continue
+        try:
+            rule.check(scheme, tree.limits)
+        except LawMismatch:
+            continue
+        cases = [models(seed, v, kind) for seed in seeds for kind in ("any", "dense")]
+        yield scheme, parents, cases
 
 
-def _compare(rule: Rule, found: RuleCheck, law: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]) -> None:
-    every = every_draft(law, tree, cases)
-    cells = cells_of(rule, every.draft, every.scores)
-    for (target, draft), law_found in zip(cases, joint(rule, every, cases, cells), strict=True):
-        off = distance(law_found, E.target_law(target, tree.D + 1))
-        found.rounds += 1
-        found.mean += (off - found.mean) / found.rounds
-        if off > found.worst:
-            found.worst = off
-            p, q = (", ".join(f"{float(x):.3g}" for x in model(())) for model in (target, draft))
-            found.where = f"{law.name}, tree {'.'.join(map(str, tree.host[0][1:]))}, first p = ({p}), q = ({q})"
-    found.host += host_differs(rule, every.draft, every.scores, cells)
+def _compare(rule: Rule, check: RuleCheck, scheme: Law, tree: Tree, cases: Sequence[Case]) -> None:
+    """Add the rounds of one tree to the check."""
+    drafts = all_drafts(scheme, tree, cases)
+    boxes = boxes_of(rule, drafts.draft, drafts.scores)
+    outputs = joint_distributions(drafts, cases, boxes)
+    for (target, draft), output in zip(cases, outputs, strict=True):
+        p, q = (", ".join(f"{float(x):.3g}" for x in model(())) for model in (target, draft))
+        shape = ".".join(map(str, tree.host[0][1:]))
+        where = f"{scheme.name}, tree {shape}, first p = ({p}), q = ({q})"
+        check.add(distance(output, E.target_law(target, tree.D + 1)), where)
+    check.host += host_differs(rule, drafts.draft, drafts.scores, boxes)
 
 
-def distance(one: dict, other: dict) -> float:
+def distance(one: Mapping, other: Mapping) -> float:
     """Total variation between two distributions over texts, in floats."""
     return 0.5 * sum(abs(float(one.get(x, 0)) - float(other.get(x, 0))) for x in {*one, *other})
 
 
-def _sampled(rule: Rule, found: RuleCheck) -> float:
-    """Two coupled paths of two tokens over three: p-value of the three tokens that a round
-    begins."""
+def _sampled(rule: Rule) -> float:
+    """The p-value of the three tokens that a round of two coupled paths begins.
+
+    The paths have two tokens, over a vocabulary of three.
+    """
     random = torch.Generator().manual_seed(0)
     target, draft = models(3, 3, "dense")
     p, q = (_table(model) for model in (target, draft))
@@ -170,28 +199,36 @@ def _sampled(rule: Rule, found: RuleCheck) -> float:
     first = (race[:, 0] / q[0]).argmin(-1)
     second = (race[:, 1] / q[1 + first]).argmin(-1)
     tokens = torch.cat([torch.zeros_like(first[:, :1]), first, second], 1)
-    after = torch.cat([p[:1].expand(DRAWS, 1, -1), p[1 + first], p[4 + 3 * first + second]], 1)
+    at_root = p[:1].expand(DRAWS, 1, -1)
+    probabilities = torch.cat([at_root, p[1 + first], p[4 + 3 * first + second]], 1)
     valid = torch.ones_like(tokens, dtype=torch.bool)
-    made = Draft(Tree.branching(2, 1), tokens, valid, Law.COUPLED, race=race)
-    verdict = rule.verify(made, Scores(after.log(), Sampling(1.0)), torch.empty(DRAWS, 0))
+    drafts = Draft(Tree.branching(2, 1), tokens, valid, Law.COUPLED, race=race)
+    scores = Scores(probabilities.log(), Sampling(1.0))
+    verdict = rule.verify(drafts, scores, torch.empty(DRAWS, 0))
     assert verdict.law is not None
     u = torch.rand((DRAWS, 3), dtype=torch.float64, generator=random)
-    closing = inverse_cdf(verdict.law, u[:, 0])
-    text = tokens.gather(1, verdict.path)[:, 1:]
-    # row of the table: 0, 1 + x, 4 + 3 x + y
-    code, place = torch.zeros_like(closing), torch.zeros_like(closing)
+    bonus = inverse_cdf(verdict.law, u[:, 0])
+    path = tokens.gather(1, verdict.path)[:, 1:]
+    text = torch.zeros_like(bonus)  # three tokens as one number
+    row = torch.zeros_like(bonus)  # of the table: 0, 1 + x, 4 + 3 x + y
     for d in range(3):
-        drawn = inverse_cdf(p[place], u[:, d])
-        kept = text[:, d] if d < 2 else drawn
-        x = torch.where(verdict.accepted > d, kept, torch.where(verdict.accepted == d, closing, drawn))
-        code, place = 3 * code + x, (1 + x if d == 0 else 4 + 3 * (place - 1) + x) if d < 2 else place
-    counts = torch.bincount(code, minlength=27).numpy()
-    wanted = [float(E.target_law(target, 3).get((a, b, c), 0)) for a in range(3) for b in range(3) for c in range(3)]
-    found.rounds += 1
-    return float(stats.chisquare(counts, [DRAWS * x for x in wanted]).pvalue)
+        # accepted tokens, then the bonus token, then what the target goes on with
+        from_target = inverse_cdf(p[row], u[:, d])
+        after = torch.where(verdict.accepted == d, bonus, from_target)
+        x = torch.where(verdict.accepted > d, path[:, d] if d < 2 else from_target, after)
+        text = 3 * text + x
+        if d == 0:
+            row = 1 + x
+        elif d == 1:
+            row = 4 + 3 * (row - 1) + x
+    counts = torch.bincount(text, minlength=27).numpy()
+    texts = E.target_law(target, 3)
+    expected = [DRAWS * float(texts.get(xs, 0)) for xs in product(range(3), repeat=3)]
+    return float(stats.chisquare(counts, expected).pvalue)
 
 
 def _table(model: E.Model) -> torch.Tensor:
     """``[13,3]``: after nothing, after each token, after each two."""
-    prefixes = [(), *((x,) for x in range(3)), *((x, y) for x in range(3) for y in range(3))]
-    return torch.tensor([[float(a) for a in model(prefix)] for prefix in prefixes], dtype=torch.float64)
+    prefixes = [xs for n in range(3) for xs in product(range(3), repeat=n)]
+    rows = [[float(a) for a in model(prefix)] for prefix in prefixes]
+    return torch.tensor(rows, dtype=torch.float64)

@@ -1,9 +1,9 @@
-"""The suite: every rule over every draft law it is lossless for, every wrong rule told apart, and
-published claims refuted.
+"""The suite: every rule over every sampling scheme it is lossless for, every wrong rule told apart,
+and published claims refuted.
 
-Twice: over fractions, where a distance of 0 is equality (a rule enters by standing in
-``exact.RULES`` or ``exact.TREE_RULES``), and the rules that decode, asked by
-:func:`specwb.verify.check_rule` (a rule enters by standing in ``RULES``, or by being named).
+It is run twice. Over fractions a distance of 0 is equality; a rule enters by standing in
+``exact.RULES`` or ``exact.TREE_RULES``. The rules that decode are asked by
+:func:`specwb.verify.check_rule`; a rule enters by standing in ``RULES``, or by being named.
 """
 
 from __future__ import annotations
@@ -21,42 +21,46 @@ from specwb.verify.instances import all_trees, dense_pairs, level_order, models,
 from specwb.verify.mutants import COUNTEREXAMPLES, MUTANTS, Mutant
 from specwb.verify.production import RuleCheck, check_rule
 from specwb.verify.rule import Rule
-from specwb.verify.tree_mutants import TREE_MUTANTS, TreeMutant, cumulative_products_law
+from specwb.verify.tree_mutants import TREE_MUTANTS, TreeMutant, cumulative_products
 
 Progress = Callable[[float, str], None]
+"""Called with the fraction of the suite that is done, and with what comes next."""
 _0 = Fraction(0)
 _INSTANCES = 100
-"""Pairs of laws at a node: of every kind and size for the rules, dense ones over four tokens for
-the mutants."""
+"""Pairs of distributions at a node: of every kind and size for the rules, dense ones over four
+tokens for the mutants."""
 _MODELS = 10
 """Pairs of models that a wrong rule for whole trees is measured on."""
-_TREES_OF = {
-    "hsd": "block", "gbv_other_ties": "gbv", "shared_lists": "traversal", "searched_ratio": "rejection", "sorted_paths": "rrs",
-    "unsure_left_out": "rejection", "peeking": "rejection", "at_once": "rrsw",
-}  # fmt: skip
-_PATHS = [(-1, *[0] * k, *range(1, k * (length - 1) + 1)) for k, length in ((2, 2), (3, 1), (2, 3), (3, 2))]
+_PATHS = [
+    (-1, *[0] * k, *range(1, k * (length - 1) + 1))
+    for k, length in ((2, 2), (3, 1), (2, 3), (3, 2))
+]
+"""Trees of k paths that part at the root."""
 
 
 @dataclass
-class Line:
-    """What was found about one rule.
+class RuleLine:
+    """What the suite says of one rule.
 
     Attributes:
-        laws: names of the draft laws it was checked with.
-        cases: how many laws of an output, of one token or of a round, were compared with the
-            target's. worst: their largest distance.
-        lengths, unequal: how many expected lengths and acceptances were compared with their closed
-            form, and how many differ.
-        of_optimum: its mean share of the acceptance that no lossless rule can exceed, at one node
-            with two children; None for rules of whole trees.
-        above: how often its acceptance was larger than that optimum.
-        killed, mutants: how many of the wrong rules made from it are told apart.
-        failure: what it raised, such as a round without a law for the closing token.
-        production: what was found about the rule that decodes; None until it has been asked.
+        rule: Its name.
+        schemes: The names of the sampling schemes it was checked with.
+        cases: How many distributions of an output, of one token or of a round, were compared with
+            the target's.
+        worst: The largest total variation of these.
+        lengths: How many expected lengths and acceptances were compared with their closed form.
+        unequal: How many of these differ.
+        of_optimum: Its acceptance over the one that no lossless rule can exceed, on average, at one
+            node with two children; None for rules of whole trees.
+        above: How often its acceptance was larger than that optimum.
+        killed: How many of the wrong rules made from it are told apart.
+        mutants: How many wrong rules are made from it.
+        failure: What it raised, such as a round without a distribution of the bonus token.
+        production: What is said of the rule that decodes; None until it has been asked.
     """
 
     rule: str
-    laws: tuple[str, ...]
+    schemes: tuple[str, ...]
     cases: int = 0
     worst: Fraction = _0
     lengths: int = 0
@@ -70,293 +74,444 @@ class Line:
 
     @property
     def right(self) -> bool:
+        """Nothing was wrong, over fractions and as it decodes, and every mutant is told apart."""
         wrong = self.worst or self.unequal or self.above or self.failure
         decodes = self.production is not None and self.production.passed
         return self.cases > 0 and not wrong and self.killed == self.mutants and decodes
 
-    def compare(self, found: E.Dist | dict, wanted: E.Dist | dict) -> None:
+    def compare(self, output: E.Dist | dict, target: E.Dist | dict) -> None:
+        """Count an output, which must be the target's distribution."""
         self.cases += 1
-        self.worst = max(self.worst, E.tv(found, wanted))
+        self.worst = max(self.worst, E.tv(output, target))
 
-    def equal(self, found: Fraction, wanted: Fraction) -> None:
+    def equal(self, enumerated: Fraction, closed_form: Fraction) -> None:
+        """Count a number, which must be its closed form."""
         self.lengths += 1
-        self.unequal += found != wanted
+        self.unequal += enumerated != closed_form
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A wrong rule and how far its output is from the target's law: mean and largest total
-    variation over fixed random instances."""
+class WrongRule:
+    """A wrong rule and how far its output is from the target's distribution.
+
+    Attributes:
+        name: Its name.
+        original: The name of the right rule that it is made from.
+        wrong: What is wrong, in one line.
+        mean: Mean total variation over fixed random instances.
+        largest: Largest total variation over these.
+    """
 
     name: str
-    rule: str
+    original: str
     wrong: str
     mean: float
     largest: float
 
 
 @dataclass(frozen=True)
-class Refuted:
-    """A claim, the instance that refutes it, and what comes out there."""
+class Claim:
+    """A claim, the instance that refutes it, and what comes out there.
+
+    Attributes:
+        name: Its name.
+        claim: What is said.
+        instance: The instance.
+        outcome: What comes out.
+        holds: Whether the claim holds on the instance.
+    """
 
     name: str
     claim: str
     instance: str
-    found: str
+    outcome: str
     holds: bool
 
 
 @dataclass
 class Report:
-    """All that was checked; with ``interrupted`` what was checked until then."""
+    """All that was checked; with ``interrupted`` what was checked until then.
 
-    rules: list[Line] = field(default_factory=list)
-    mutants: list[Wrong] = field(default_factory=list)
-    claims: list[Refuted] = field(default_factory=list)
-    lossy: list[Wrong] = field(default_factory=list)
-    own: list[RuleCheck] = field(default_factory=list)
+    Attributes:
+        rules: The rules of the suite.
+        mutants: The wrong rules made from them.
+        claims: The claims.
+        lossy: The rules that are lossy by design.
+        user_rules: The rules that were given and are not the suite's.
+        interrupted: Whether the run was interrupted.
+    """
+
+    rules: list[RuleLine] = field(default_factory=list)
+    mutants: list[WrongRule] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    lossy: list[WrongRule] = field(default_factory=list)
+    user_rules: list[RuleCheck] = field(default_factory=list)
     interrupted: bool = False
 
     @property
     def right(self) -> bool:
         """Every rule is lossless, every wrong one is told apart, and no refuted claim holds."""
-        rules = all(line.right for line in self.rules) and all(one.passed for one in self.own)
-        return rules and all(m.largest > 0 for m in self.mutants) and not any(c.holds for c in self.claims)
+        return (
+            all(line.right for line in self.rules)
+            and all(check.passed for check in self.user_rules)
+            and all(mutant.largest > 0 for mutant in self.mutants)
+            and not any(claim.holds for claim in self.claims)
+        )
 
 
-def run(full: bool = False, progress: Progress | None = None, rules: Sequence[str | Rule | type[Rule]] | None = None) -> Report:
+@dataclass(frozen=True)
+class _Job:
+    """A piece of the suite that takes a moment: what it is, the rule it is about, and its work."""
+
+    text: str
+    line: RuleLine | None
+    work: Callable[[], None]
+
+
+def run(
+    full: bool = False,
+    progress: Progress | None = None,
+    rules: Sequence[str | Rule | type[Rule]] | None = None,
+) -> Report:
     """Check the rules and their mutants.
 
     Args:
-        full: rounds over all ordered trees with up to 6 nodes besides the root, not 5. progress:
-            called with the share that is done and what is next.
-        rules: names, or rules of your own; default all names. With rules given, claims and lossy
+        full: Rounds over all ordered trees with up to 6 nodes besides the root, not 5.
+        progress: Called with the fraction that is done and what is next.
+        rules: Names, or rules of your own; default all names. With rules given, claims and lossy
             rules are left out.
     Raises:
-        ValueError: an unknown name.
+        ValueError: An unknown name.
     """
-    known = [*E.RULES, *E.TREE_RULES]
+    names = [*E.RULES, *E.TREE_RULES]
     for name in rules or ():
-        if isinstance(name, str) and name not in known:
-            raise ValueError(f"unknown rule {name!r}; the suite has {', '.join(known)}, and takes package.module:Rule")
-    report, chosen = Report(), [name for name in known if rules is None or name in rules]
-    own = [rule_of(rule) for rule in rules or () if not isinstance(rule, str)]
-    trees = [level_order(tree) for nodes in range(1, 7 if full else 6) for tree in all_trees(nodes)]
-    jobs: list[tuple[str, Line | None, Callable[[], None]]] = []
-    for name in chosen:
-        line = Line(name, E.TREE_RULES[name].laws if name in E.TREE_RULES else E.LOSSLESS[name])
-        jobs += [(f"{name}: {text}", line, job) for text, job in _jobs(line, trees, report)]
-    for rule in own:
-        jobs.append((f"{rule.name}: as it decodes", None, partial(_own, report, rule)))
+        if isinstance(name, str) and name not in names:
+            raise ValueError(
+                f"unknown rule {name!r}; "
+                f"the suite has {', '.join(names)}, and takes package.module:Rule"
+            )
+    report = Report()
+    jobs = _jobs(report, [name for name in names if rules is None or name in rules], full)
+    for rule in (rule_of(rule) for rule in rules or () if not isinstance(rule, str)):
+        jobs.append(_Job(f"{rule.name}: as it decodes", None, partial(_user_rule, report, rule)))
     if rules is None:
-        jobs += [("claims", None, lambda: report.claims.extend(claims())), ("lossy rules", None, lambda: report.lossy.extend([typical(), longest()]))]
+        jobs.append(_Job("claims", None, lambda: report.claims.extend(claims())))
+        jobs.append(_Job("lossy rules", None, lambda: report.lossy.extend([typical(), longest()])))
     try:
-        for i, (text, of, job) in enumerate(jobs):
+        for i, job in enumerate(jobs):
             if progress is not None:
-                progress(i / len(jobs), text)
-            if of is not None and (not report.rules or report.rules[-1] is not of):
-                report.rules.append(of)
-            try:
-                job()
-            except (ValueError, ArithmeticError) as error:
-                if of is None:
-                    raise
-                of.failure = of.failure or f"{text}: {error}"
+                progress(i / len(jobs), job.text)
+            _run(job, report)
     except KeyboardInterrupt:
         report.interrupted = True
     return report
 
 
+def _run(job: _Job, report: Report) -> None:
+    """Do a job. What a rule of the suite raises is its failure; the suite goes on."""
+    line = job.line
+    if line is None:
+        job.work()
+        return
+    if not report.rules or report.rules[-1] is not line:
+        report.rules.append(line)
+    try:
+        job.work()
+    except (ValueError, ArithmeticError) as error:
+        line.failure = line.failure or f"{job.text}: {error}"
+
+
 def cells(report: Report) -> list[dict[str, str]]:
-    """One row a rule."""
+    """One row per rule."""
     return [
         {
             "rule": line.rule,
-            "draft laws": ", ".join(line.laws),
+            "sampling schemes": ", ".join(line.schemes),
             "cases": str(line.cases),
             "worst TV": _number(line.worst),
-            "lengths equal": f"{line.lengths - line.unequal}/{line.lengths}" if line.lengths else "-",
+            "lengths equal": _fraction(line.lengths - line.unequal, line.lengths),
             "of optimum, k = 2": "-" if line.of_optimum is None else f"{line.of_optimum:.4f}",
-            "mutants killed": f"{line.killed}/{line.mutants}" if line.mutants else "-",
-            "decoding": _decoded(line.production),
-            "verdict": "unfinished" if report.interrupted and line is report.rules[-1] else "lossless" if line.right else "WRONG",
+            "mutants killed": _fraction(line.killed, line.mutants),
+            "decoding": _decoding(line.production),
+            "verdict": _verdict(line, report),
         }
         for line in report.rules
     ]
 
 
-def _decoded(check: RuleCheck | None) -> str:
+def _verdict(line: RuleLine, report: Report) -> str:
+    if report.interrupted and line is report.rules[-1]:
+        return "unfinished"
+    return "lossless" if line.right else "WRONG"
+
+
+def _decoding(check: RuleCheck | None) -> str:
     """Of the rule that decodes: the largest distance, or the p-value where it was sampled."""
     if check is None:
         return "-"
     return f"{check.worst:.1g}" if check.pvalue is None else f"p = {check.pvalue:.2g}"
 
 
-def wrong_cells(report: Report) -> list[dict[str, str]]:
-    """One row a wrong rule, and the lossy ones."""
-    return [
-        {"wrong rule": m.name, "of": m.rule, "mean TV": f"{m.mean:.4f}", "max TV": f"{m.largest:.4f}", "what is wrong": m.wrong}
-        for m in [*report.mutants, *report.lossy]
-    ]
-
-
-def notes(report: Report) -> list[str]:
-    """The claims, and what all comes to."""
-    lines = [f"{'HOLDS' if c.holds else 'refuted'}: {c.claim}. {c.instance}: {c.found}" for c in report.claims]
-    cases, killed = sum(line.cases for line in report.rules), sum(line.killed for line in report.rules)
-    verdict = "interrupted" if report.interrupted else "all as it should be" if report.right else "SOMETHING IS WRONG"
-    lines += [f"{line.rule} failed at {line.failure}" for line in report.rules if line.failure]
-    lines += [str(line.production) for line in report.rules if line.production is not None and not line.production.passed]
-    lines += [str(one) for one in report.own]
-    cases += sum(check.rounds for check in (*(line.production for line in report.rules), *report.own) if check is not None)
-    return [*lines, f"{cases} laws compared, {killed} of {sum(line.mutants for line in report.rules)} wrong rules told apart: {verdict}"]
+def _fraction(count: int, total: int) -> str:
+    return f"{count}/{total}" if total else "-"
 
 
 def _number(tv: Fraction) -> str:
     return "0" if tv == 0 else f"{float(tv):.2g}"
 
 
-def _jobs(line: Line, trees: list[tuple[int, ...]], report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The checks of one rule, a moment's work each."""
-    rule, laws = E.TREE_RULES.get(line.rule), line.laws
+def wrong_cells(report: Report) -> list[dict[str, str]]:
+    """One row per wrong rule, then the lossy ones."""
+    return [
+        {
+            "wrong rule": rule.name,
+            "of": rule.original,
+            "mean TV": f"{rule.mean:.4f}",
+            "max TV": f"{rule.largest:.4f}",
+            "what is wrong": rule.wrong,
+        }
+        for rule in [*report.mutants, *report.lossy]
+    ]
 
-    def mutants() -> None:
-        found = [_distance(m) for m in MUTANTS if m.of == line.rule]
-        found += [_tree_distance(m) for m in TREE_MUTANTS if _TREES_OF.get(m.name) == line.rule]
-        found += [_products()] if line.rule == "block" else []
-        found += [_control(c) for c in CONTROLS if c.of == line.rule]
-        line.mutants, line.killed = len(found), sum(m.largest > 0 for m in found)
-        report.mutants += found
 
-    yield "wrong rules", mutants
+def notes(report: Report) -> list[str]:
+    """The claims, the failures, and what everything adds up to."""
+    lines = []
+    for claim in report.claims:
+        holds = "HOLDS" if claim.holds else "refuted"
+        lines.append(f"{holds}: {claim.claim}. {claim.instance}: {claim.outcome}")
+    lines += [f"{line.rule} failed at {line.failure}" for line in report.rules if line.failure]
+    checks = [line.production for line in report.rules if line.production is not None]
+    lines += [str(check) for check in checks if not check.passed]
+    lines += [str(check) for check in report.user_rules]
+    cases = sum(line.cases for line in report.rules)
+    cases += sum(check.rounds for check in (*checks, *report.user_rules))
+    killed = sum(line.killed for line in report.rules)
+    mutants = sum(line.mutants for line in report.rules)
+    verdict = "all as it should be" if report.right else "SOMETHING IS WRONG"
+    if report.interrupted:
+        verdict = "interrupted"
+    lines.append(
+        f"{cases} distributions compared, {killed} of {mutants} wrong rules told apart: {verdict}"
+    )
+    return lines
+
+
+# ---------------------------------------------------------------------------- the checks of a rule
+
+
+def _jobs(report: Report, names: Sequence[str], full: bool) -> list[_Job]:
+    """The checks of these rules."""
+    largest = 6 if full else 5
+    trees = [level_order(tree) for nodes in range(1, largest + 1) for tree in all_trees(nodes)]
+    jobs = []
+    for name in names:
+        tree_rule = E.TREE_RULES.get(name)
+        line = RuleLine(name, tree_rule.schemes if tree_rule else E.LOSSLESS[name])
+        checks = _checks(line, trees, report)
+        jobs += [_Job(f"{name}: {text}", line, work) for text, work in checks]
+    return jobs
+
+
+def _checks(
+    line: RuleLine, trees: list[tuple[int, ...]], report: Report
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The checks of one rule, each with what it is."""
+    tree_rule, schemes = E.TREE_RULES.get(line.rule), line.schemes
+    one_child_only = line.rule == "rejection"
+
+    def fits(parents: tuple[int, ...]) -> bool:
+        if tree_rule is not None:
+            return tree_rule.fits(parents)
+        return not one_child_only or len(set(parents)) == len(parents)
+
+    yield "wrong rules", partial(_mutants, line, report)
     yield "as it decodes", partial(_production, line)
-    if rule is None:
-        for law in laws:
-            yield f"one node, {law}", partial(_node, line, law)
-        if "IID" in laws and line.rule != "rejection":
-            line.laws = (*laws, "IID_PATHS")
+    if tree_rule is None:
+        for scheme in schemes:
+            yield f"one node, {scheme}", partial(_node, line, scheme)
+        if "IID" in schemes and not one_child_only:
+            line.schemes = (*schemes, "IID_PATHS")
             for parents in _PATHS:
                 yield "independent paths", partial(_paths, line, parents)
-    for parents in trees:
-        if rule.fits(parents) if rule else line.rule != "rejection" or len(set(parents)) == len(parents):
-            for law in laws:
-                yield f"{len(parents) - 1} nodes, {law}", partial(_round, line, law, parents)
+    for parents in filter(fits, trees):
+        for scheme in schemes:
+            text = f"{len(parents) - 1} nodes, {scheme}"
+            yield text, partial(_round, line, scheme, parents)
 
 
-def _production(line: Line) -> None:
+def _mutants(line: RuleLine, report: Report) -> None:
+    """Tell the wrong rules apart that are made from this one."""
+    rules = [_distance(m) for m in MUTANTS if m.original == line.rule]
+    rules += [_tree_distance(m) for m in TREE_MUTANTS if m.original == line.rule]
+    rules += [_products()] if line.rule == "block" else []
+    rules += [_control(c) for c in CONTROLS if c.original == line.rule]
+    line.mutants, line.killed = len(rules), sum(rule.largest > 0 for rule in rules)
+    report.mutants += rules
+
+
+def _production(line: RuleLine) -> None:
+    """Ask the rule that decodes."""
     line.production = check_rule(RULES[line.rule])
 
 
-def _own(report: Report, rule: Rule) -> None:
-    report.own.append(check_rule(rule))
+def _user_rule(report: Report, rule: Rule) -> None:
+    report.user_rules.append(check_rule(rule))
 
 
-def _node(line: Line, law: str) -> None:
-    rule, drawn = E.RULES[line.rule], E.LAWS[law]
-    places = E.PLACES.get((line.rule, law))
-    shares = []
+def _node(line: RuleLine, name: str) -> None:
+    """One node: the output is p, acceptance is at most the optimum and is its closed form."""
+    rule, scheme = E.RULES[line.rule], E.SCHEMES[name]
+    table = E.CHILD_TABLES.get((line.rule, name))
+    one_child_only = line.rule == "rejection"
+    fractions = []
     for p, q in pairs(_INSTANCES):
-        for k in (1,) if line.rule == "rejection" else (1, 2, 3):
-            line.compare(E.output_law(rule, drawn, p, q, k), p)
-            if k <= 2:
-                found, most = E.acceptance(rule, drawn, p, q, k), E.optimum(drawn, p, q, k)
-                line.above += found > most
-                if most and (k == 2 or line.rule == "rejection"):
-                    shares.append(found / most)
-                # its closing token may be a child, which places do not count
-                if places is not None and line.rule != "kseq":
-                    line.equal(found, E.total(places(p, q, k)))
-                elif places is not None:
-                    line.equal(found, E.kseq_acceptance(p, q, k))
-    if line.of_optimum is None:  # of its own draft law, which comes first
-        line.of_optimum = float(sum(shares, _0) / len(shares))
+        for k in (1,) if one_child_only else (1, 2, 3):
+            line.compare(E.output_law(rule, scheme, p, q, k), p)
+            if k > 2:
+                continue
+            accepted, optimum = E.acceptance(rule, scheme, p, q, k), E.optimum(scheme, p, q, k)
+            line.above += accepted > optimum
+            if optimum and (k == 2 or one_child_only):
+                fractions.append(accepted / optimum)
+            if table is not None and line.rule == "kseq":
+                # its bonus token may be a child, which tables do not count
+                line.equal(accepted, E.kseq_acceptance(p, q, k))
+            elif table is not None:
+                line.equal(accepted, E.table_total(table(p, q, k)))
+    if line.of_optimum is None:  # of its own sampling scheme, which comes first
+        line.of_optimum = float(sum(fractions, _0) / len(fractions))
 
 
-def _paths(line: Line, parents: tuple[int, ...]) -> None:
+def _paths(line: RuleLine, parents: tuple[int, ...]) -> None:
+    """Rounds over independent paths."""
     length = max(E.depths(parents)) + 1
     for seed in range(2):
         target, draft = models(seed, 2)
-        line.compare(E.completed(E.paths_outcomes(E.RULES[line.rule], target, draft, parents), target, length), E.target_law(target, length))
+        outcomes = E.paths_outcomes(E.RULES[line.rule], target, draft, parents)
+        line.compare(E.completed(outcomes, target, length), E.target_law(target, length))
 
 
-def _round(line: Line, law: str, parents: tuple[int, ...]) -> None:
-    """Difficult models and dense ones; three tokens where the tree is small."""
-    rule, length = E.TREE_RULES.get(line.rule), max(E.depths(parents)) + 1
-    places = E.PLACES.get((line.rule, law))
+def _round(line: RuleLine, scheme: str, parents: tuple[int, ...]) -> None:
+    """Rounds over a tree, with difficult models and dense ones; three tokens where it is small."""
+    check = _round_of_tree_rule if line.rule in E.TREE_RULES else _round_of_node_rule
     for seed, kind in enumerate(("any", "dense")):
         for v in (2, 3) if len(parents) <= 4 else (2,):
-            target, draft = models(seed, v, kind)
-            wanted = E.target_law(target, length)
-            if rule is not None:
-                line.compare(E.tree_round_law(rule, law, target, draft, parents), wanted)
-                if rule.expected is not None:
-                    line.equal(E.tree_expected_accepted(rule, law, target, draft, parents), rule.expected(target, draft, parents))
-            else:
-                line.compare(E.round_law(E.RULES[line.rule], E.LAWS[law], target, draft, parents), wanted)
-                if places is not None:
-                    accepted = E.expected_accepted(E.RULES[line.rule], E.LAWS[law], target, draft, parents)
-                    line.equal(accepted, E.expected_from_places(places, target, draft, parents))
+            check(line, scheme, *models(seed, v, kind), parents)
 
 
-def _summary(name: str, rule: str, wrong: str, found: Iterable[Fraction]) -> Wrong:
-    distances = list(found)
-    return Wrong(name, rule, wrong, float(sum(distances, _0) / len(distances)), float(max(distances)))
+def _round_of_tree_rule(
+    line: RuleLine, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
+) -> None:
+    rule = E.TREE_RULES[line.rule]
+    output = E.tree_round_law(rule, scheme, target, draft, parents)
+    line.compare(output, E.target_law(target, max(E.depths(parents)) + 1))
+    if rule.expected is not None:
+        accepted = E.tree_expected_accepted(rule, scheme, target, draft, parents)
+        line.equal(accepted, rule.expected(target, draft, parents))
 
 
-def _distance(mutant: Mutant) -> Wrong:
-    found = (E.tv(E.output_law(mutant.node, mutant.law, p, q, mutant.k), p) for p, q in dense_pairs(_INSTANCES))
-    return _summary(mutant.name, mutant.of, mutant.wrong, found)
+def _round_of_node_rule(
+    line: RuleLine, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
+) -> None:
+    arguments = E.RULES[line.rule], E.SCHEMES[scheme], target, draft, parents
+    line.compare(E.round_law(*arguments), E.target_law(target, max(E.depths(parents)) + 1))
+    table = E.CHILD_TABLES.get((line.rule, scheme))
+    if table is not None:
+        accepted = E.expected_accepted(*arguments)
+        line.equal(accepted, E.expected_from_table(table, target, draft, parents))
 
 
-def _control(control: Control) -> Wrong:
+# -------------------------------------------------------------------------------- wrong rules
+
+
+def _summary(name: str, original: str, wrong: str, distances: Iterable[Fraction]) -> WrongRule:
+    distances = list(distances)
+    mean = float(sum(distances, _0) / len(distances))
+    return WrongRule(name, original, wrong, mean, float(max(distances)))
+
+
+def _distance(mutant: Mutant) -> WrongRule:
+    """A wrong node rule."""
+    distances = (
+        E.tv(E.output_law(mutant.node, mutant.scheme, p, q, mutant.k), p)
+        for p, q in dense_pairs(_INSTANCES)
+    )
+    return _summary(mutant.name, mutant.original, mutant.wrong, distances)
+
+
+def _control(control: Control) -> WrongRule:
     """A wrong rule that decodes, over the rounds of :func:`check_rule`."""
-    found = check_rule(control.rule)
-    return Wrong(f"{control.name} (decoding)", control.of, control.wrong, found.mean, found.worst)
+    check = check_rule(control.rule)
+    name = f"{control.name} (decoding)"
+    return WrongRule(name, control.original, control.wrong, check.mean, check.worst)
 
 
-def _tree_distance(mutant: TreeMutant) -> Wrong:
-    length, found = max(E.depths(mutant.parents)) + 1, []
-    for seed in range(_MODELS):
-        target, draft = models(seed, 3, "tied" if mutant.name == "gbv_other_ties" else "dense")
-        law = E.completed(mutant.outcomes(mutant.law, target, draft, mutant.parents), target, length)
-        found.append(E.tv(law, E.target_law(target, length)))
-    return _summary(mutant.name, _TREES_OF[mutant.name], mutant.wrong, found)
+def _tree_distance(mutant: TreeMutant) -> WrongRule:
+    """A wrong rule for whole trees."""
+    length = max(E.depths(mutant.parents)) + 1
+
+    def distance(seed: int) -> Fraction:
+        target, draft = models(seed, 3, mutant.models)
+        outcomes = mutant.outcomes(mutant.scheme, target, draft, mutant.parents)
+        return E.tv(E.completed(outcomes, target, length), E.target_law(target, length))
+
+    distances = map(distance, range(_MODELS))
+    return _summary(mutant.name, mutant.original, mutant.wrong, distances)
 
 
-def _products() -> Wrong:
-    found = []
-    for seed in range(_MODELS):
+def _products() -> WrongRule:
+    """The one wrong rule whose output is in floats: what is below their rounding is 0."""
+
+    def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, "dense")
-        law, wanted = cumulative_products_law(target, draft), E.target_law(target, 3)
-        # the one law in floats: what is below their rounding is 0
-        found.append(Fraction(round(sum(abs(law.get(x, 0.0) - float(wanted.get(x, 0))) for x in {*law, *wanted}) / 2, 9)))
-    return _summary("products_of_uniforms", "block", "products of uniforms are compared with products of min(1, p/q)", found)
+        output, expected = cumulative_products(target, draft), E.target_law(target, 3)
+        texts = {*output, *expected}
+        tv = sum(abs(output.get(x, 0.0) - float(expected.get(x, 0))) for x in texts) / 2
+        return Fraction(round(tv, 9))
+
+    wrong = "products of uniforms are compared with products of min(1, p/q)"
+    return _summary("products_of_uniforms", "block", wrong, map(distance, range(_MODELS)))
 
 
-def typical() -> Wrong:
-    """Typical acceptance of the two most probable tokens, as it is: lossy by design."""
-    found = (E.tv(E.output_law(E.typical, E.top, p, q, 2), p) for p, q in dense_pairs(_INSTANCES))
-    return _summary("typical", "typical", "LOSSY by design: a child above a threshold is taken for certain", found)
+def typical() -> WrongRule:
+    """Typical acceptance of the two most probable tokens, which is lossy by design."""
+    wrong = "LOSSY by design: a child above a threshold is taken for certain"
+    distances = (
+        E.tv(E.output_law(E.typical, E.top, p, q, 2), p) for p, q in dense_pairs(_INSTANCES)
+    )
+    return _summary("typical", "typical", wrong, distances)
 
 
-def longest() -> Wrong:
-    """The longest of two roots, each with a chain of two tokens below it, as it is: lossy by
+def longest() -> WrongRule:
+    """The longest of two roots, each with a chain of two tokens below it, which is lossy by
     design."""
-    found = []
-    for seed in range(_MODELS):
+
+    def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, "dense")
-        found.append(E.tv(E.roots_law(target, draft, (-1, 0, 1), 2, 3), E.target_law(target, 3)))
-    return _summary("longest", "longest", "LOSSY by design: of two roots the one that is gone on from best stays", found)
+        return E.tv(E.roots_law(target, draft, (-1, 0, 1), 2, 3), E.target_law(target, 3))
+
+    wrong = "LOSSY by design: of two roots the one with the longest accepted path is kept"
+    return _summary("longest", "longest", wrong, map(distance, range(_MODELS)))
 
 
-def claims() -> list[Refuted]:
+# ------------------------------------------------------------------------------------- claims
+
+
+def claims() -> list[Claim]:
     """Claims that enumeration refutes, each on a small instance."""
-    found = []
+    refuted = []
     for c in COUNTEREXAMPLES:
-        law = c.law()
-        found.append(Refuted(c.name, c.claim, f"p = {_text(c.p)}, q = {_text(c.q)}, k = {c.k}", f"output {_text(law)}", law == list(c.p)))
+        output = c.output()
+        instance = f"p = {_text(c.p)}, q = {_text(c.q)}, k = {c.k}"
+        holds = output == list(c.p)
+        refuted.append(Claim(c.name, c.claim, instance, f"output {_text(output)}", holds))
+    return [*refuted, *_claims_about_blocks()]
+
+
+def _claims_about_blocks() -> list[Claim]:
     p, q = (Fraction(1, 3), Fraction(2, 3)), (Fraction(2, 3), Fraction(1, 3))
-    where = f"p = {_text(p)}, q = {_text(q)} everywhere, gamma = 2"
+    instance = f"p = {_text(p)}, q = {_text(q)} everywhere, gamma = 2"
 
     def target(prefix: E.Tokens) -> E.Dist:
         return p
@@ -364,17 +519,28 @@ def claims() -> list[Refuted]:
     def draft(prefix: E.Tokens) -> E.Dist:
         return q
 
-    token, block = E.chain_expected_accepted(target, draft, 2), E.block_expected_accepted(target, draft, (-1, 0, 1))
-    text = "token and block verification coincide for gamma <= 2"
-    found.append(Refuted("two rules at gamma = 2", text, where, f"accepted {token} and {block}", token == block))
+    token = E.chain_expected_accepted(target, draft, 2)
+    block = E.block_expected_accepted(target, draft, (-1, 0, 1))
+    coincide = Claim(
+        "two rules at gamma = 2",
+        "token and block verification coincide for gamma <= 2",
+        instance,
+        f"accepted {token} and {block}",
+        token == block,
+    )
     (hsd,) = (m for m in TREE_MUTANTS if m.name == "hsd")
-    outcomes = list(hsd.outcomes(hsd.law, target, draft, hsd.parents))
-    off = E.tv(E.completed(outcomes, target, 3), E.target_law(target, 3))
-    accepted = sum((len(path) * prob for path, _, prob in outcomes), _0)
-    text = "hierarchical speculative decoding is lossless, and longer than block verification"
-    found.append(Refuted("uncapped whole blocks", text, where, f"TV {off}, accepted {accepted} where {block} is the most", off == 0))
-    return found
+    outcomes = list(hsd.outcomes(hsd.scheme, target, draft, hsd.parents))
+    tv = E.tv(E.completed(outcomes, target, 3), E.target_law(target, 3))
+    accepted = sum((len(path) * probability for path, _, probability in outcomes), _0)
+    uncapped = Claim(
+        "uncapped whole blocks",
+        "hierarchical speculative decoding is lossless, and longer than block verification",
+        instance,
+        f"TV {tv}, accepted {accepted} where {block} is the most",
+        tv == 0,
+    )
+    return [coincide, uncapped]
 
 
-def _text(law: Iterable[Fraction]) -> str:
-    return f"({', '.join(map(str, law))})"
+def _text(p: Iterable[Fraction]) -> str:
+    return f"({', '.join(map(str, p))})"

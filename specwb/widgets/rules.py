@@ -47,8 +47,8 @@ def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
     scheme that it is lossless for, or of a mutant."""
     if verifier in WRONG:
         wrong = WRONG[verifier]
-        return exact.output_law(wrong.node, wrong.law, p, q, 1 if wrong.k == 1 else k)
-    return exact.output_law(exact.RULES[verifier], exact.LAWS[exact.LOSSLESS[verifier][0]], p, q, 1 if verifier == "rejection" else k)
+        return exact.output_law(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k)
+    return exact.output_law(exact.RULES[verifier], exact.SCHEMES[exact.LOSSLESS[verifier][0]], p, q, 1 if verifier == "rejection" else k)
 
 
 class RulesExplorer(Panel):

@@ -54,7 +54,7 @@ def expected(temperature=1.0, mismatch=1.0, vocabulary=5, k=2, seed=0, verifier=
     rates = {NAMES.get(name, name): float(rate(a, b, k)) for name, rate in analysis.RATES.items()}
     optima = {law: float(analysis.optimum(a, b, k, law)) for law in dict.fromkeys(drawn.values())}
     wrong = {m.name: m for m in MUTANTS}.get(verifier)
-    out = exact.output_law(wrong.node, wrong.law, p, q, 1 if wrong.k == 1 else k) if wrong else p
+    out = exact.output_law(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k) if wrong else p
     name = f"the WRONG rule {verifier}" if wrong else NAMES.get(verifier, verifier)
     return [picture(f) for f in (figures.residuals(p, q, after), figures.rule_rates(rates, optima, drawn), figures.output(p, out, name))]
 

@@ -1,5 +1,7 @@
-"""``specwb.verify.distribution_of`` is the distribution that enumeration over fractions gives, and
-``check_rule`` sees what is wrong with a rule that decodes, one's own too."""
+"""``specwb.verify.distribution_of`` is the distribution that enumeration over fractions gives.
+
+``check_rule`` sees what is wrong with a rule that decodes, one of your own too.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,13 @@ from specwb.verify.instances import models
 from specwb.verify.production import distance
 
 CHAIN, FORK = (-1, 0, 1), (-1, 0, 0, 1, 2)
-# a wrong rule, and what enumeration over fractions says of it: the same distribution, not the target's
+# a wrong rule, and its twin over fractions: both have the same distribution, which is not the
+# target's
 WRONG = [(ReplacementForgotten, E.rrs, E.without_replacement, specwb.Law.WITHOUT_REPLACEMENT)]
 
 
 class AlwaysFirst(specwb.verify.NodeRule):
-    """A user's own: keeps what was drafted."""
+    """A rule of a user's own, which accepts what was drafted."""
 
     name = "always_first"
     laws = frozenset({specwb.Law.IID})
@@ -32,7 +35,7 @@ class AlwaysFirst(specwb.verify.NodeRule):
 
 
 @pytest.mark.parametrize(
-    ("name", "law", "parents", "v"),
+    ("name", "scheme", "parents", "v"),
     [
         ("rejection", "IID", CHAIN, 3),
         ("rrsw", "WITHOUT_REPLACEMENT", (-1, 0, 0, 1, 1), 3),
@@ -45,35 +48,37 @@ class AlwaysFirst(specwb.verify.NodeRule):
         ("rrs", "IID_PATHS", FORK, 2),
     ],
 )
-def test_it_is_the_targets_distribution(name, law, parents, v) -> None:
+def test_it_is_the_targets_distribution(name, scheme, parents, v) -> None:
     for kind in ("any", "dense"):
         p, q = models(1, v, kind)
-        found = distribution_of(name, p, q, parents, specwb.Law[law])
+        output = distribution_of(name, p, q, parents, specwb.Law[scheme])
         length = max(E.depths(parents)) + 1
-        assert all(len(text) == length for text in found)
-        assert distance(found, E.target_law(p, length)) < 1e-11
+        assert all(len(text) == length for text in output)
+        assert distance(output, E.target_law(p, length)) < 1e-11
 
 
-@pytest.mark.parametrize(("rule", "exact", "drawn", "law"), WRONG)
-def test_of_a_wrong_rule_it_is_what_enumeration_gives(rule, exact, drawn, law) -> None:
+@pytest.mark.parametrize(("rule", "exact", "drawing", "scheme"), WRONG)
+def test_of_a_wrong_rule_it_is_what_enumeration_gives(rule, exact, drawing, scheme) -> None:
     for seed in range(3):
         p, q = models(seed, 3, "dense")
-        found = distribution_of(rule, p, q, (-1, 0, 0, 1), law)
-        assert distance(found, E.round_law(exact, drawn, p, q, (-1, 0, 0, 1))) < 1e-11
-        assert distance(found, E.target_law(p, 3)) > 1e-3
+        output = distribution_of(rule, p, q, (-1, 0, 0, 1), scheme)
+        assert distance(output, E.round_law(exact, drawing, p, q, (-1, 0, 0, 1))) < 1e-11
+        assert distance(output, E.target_law(p, 3)) > 1e-3
 
 
 def test_what_it_takes() -> None:
     p, q = [F(3, 4), F(1, 4)], torch.tensor([0.25, 0.75], dtype=torch.float64)
-    one = distribution_of(Rejection, p, q, specwb.Tree.chain(1))
-    assert distance(one, E.target_law(lambda prefix: p, 2)) < 1e-12
-    assert distribution_of(Rejection(), lambda prefix: p, q.numpy(), (-1, 0)) == one
-    for rule, law, message in [
-        ("coupled", None, "coupled.*exponential"), ("longest", None, "longest.*LOSSY by design"), ("nope", None, "rule must be"),
+    output = distribution_of(Rejection, p, q, specwb.Tree.chain(1))
+    assert distance(output, E.target_law(lambda prefix: p, 2)) < 1e-12
+    assert distribution_of(Rejection(), lambda prefix: p, q.numpy(), (-1, 0)) == output
+    for rule, scheme, message in [
+        ("coupled", None, "coupled.*exponential"),
+        ("longest", None, "longest.*LOSSY by design"),
+        ("nope", None, "rule must be"),
         (RRS, specwb.Law.COUPLED, "made for|lossless for"),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(ValueError, match=message):
-            distribution_of(rule, p, q, (-1, 0), law)
+            distribution_of(rule, p, q, (-1, 0), scheme)
     for bad in ([0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0], ["a", "b"]):
         with pytest.raises(ValueError, match="q must be a distribution"):
             distribution_of("rejection", p, bad, (-1, 0))
@@ -92,10 +97,10 @@ def test_a_rule_that_multiplies_uniforms_is_refused_and_not_computed_wrongly() -
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
 def test_wrong_rules_that_decode_are_told_apart(control) -> None:
-    found = check_rule(control.rule)
-    assert not found.passed
-    assert found.worst > 0.01
-    assert "NOT lossless" in str(found)
+    check = check_rule(control.rule)
+    assert not check.passed
+    assert check.worst > 0.01
+    assert "NOT lossless" in str(check)
 
 
 def test_a_rule_that_is_wrong_where_it_leaves_out_work_is_seen() -> None:
@@ -104,10 +109,10 @@ def test_a_rule_that_is_wrong_where_it_leaves_out_work_is_seen() -> None:
             choice, residual = super().node(p, q, tokens, ok, u)
             return choice, p if self.lazy else residual
 
-    found = check_rule(Careless)
-    assert found.worst < 1e-9
-    assert found.host
-    assert not found.passed
+    check = check_rule(Careless)
+    assert check.worst < 1e-9
+    assert check.host
+    assert not check.passed
 
 
 def test_rules_that_raise_or_give_no_distribution_fail() -> None:
@@ -126,7 +131,8 @@ def test_rules_that_raise_or_give_no_distribution_fail() -> None:
 
 
 def test_the_rules_that_decode_are_what_the_suite_runs(monkeypatch) -> None:
-    """What it said before, "all as it should be", it said of the twins over fractions."""
+    """Where the rule that decodes is wrong and its twin over fractions is right, the suite
+    fails."""
     monkeypatch.setattr(Rejection, "node", AcceptAlways.node)
     report = suite.run(rules=["rejection"])
     assert report.rules[0].worst == 0
@@ -135,13 +141,18 @@ def test_the_rules_that_decode_are_what_the_suite_runs(monkeypatch) -> None:
 
 
 def test_coupled_is_sampled(monkeypatch) -> None:
-    found = check_rule("coupled")
-    assert found.passed
-    assert found.pvalue is not None
+    check = check_rule("coupled")
+    assert check.passed
+    assert check.pvalue is not None
 
     def squared(self, draft, scores, u=None):
         race = draft.race.square()  # no exponential variables any more
-        return real(self, specwb.Draft(draft.tree, draft.tokens, draft.valid, draft.law, race=race), scores, u)
+        return real(
+            self,
+            specwb.Draft(draft.tree, draft.tokens, draft.valid, draft.law, race=race),
+            scores,
+            u,
+        )
 
     real = RULES["coupled"].verify
     monkeypatch.setattr(RULES["coupled"], "verify", squared)
@@ -153,7 +164,8 @@ def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
         "import specwb\nfrom specwb.verify import RRSw\n"
         "class Right(RRSw):\n    name = 'right'\n"
         "class Wrong(RRSw):\n    name = 'wrong'\n"
-        "    def node(self, p, q, tokens, ok, u):\n        return super().node(p, q, tokens, ok, u / 2)\n"
+        "    def node(self, p, q, tokens, ok, u):\n"
+        "        return super().node(p, q, tokens, ok, u / 2)\n"
     )
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, capsys, "verify", "--rule", "mine:Right")[0] == 0
@@ -172,6 +184,6 @@ def test_a_subclass_of_a_right_rule_passes() -> None:
         name = "mine"
 
     assert check_rule(Mine()).lossless
-    found = check_rule("typical")
-    assert found.passed
-    assert not found.lossless
+    check = check_rule("typical")
+    assert check.passed
+    assert not check.lossless

@@ -1,4 +1,4 @@
-"""Skipping work changes nothing: a rule that may read values decides as the one that may not."""
+"""Skipping work changes nothing: a rule that may read values decides as one that may not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ SPECS: dict[str, tuple[str, dict]] = {
 for name in ("block", "traversal", "kseq", "race", "gbv"):
     if name in RULES:
         tree, draw = ((4, 2, 2), "without") if name == "traversal" else ((3, 1, 1), "with")
-        SPECS[name] = (f"sps:rule={name}", {"gamma": 4}) if name == "block" else (f"mcsd:rule={name}", {"tree": tree, "draw": draw})
+        SPECS[name] = (
+            (f"sps:rule={name}", {"gamma": 4})
+            if name == "block"
+            else (f"mcsd:rule={name}", {"tree": tree, "draw": draw})
+        )
 
 
 @pytest.mark.parametrize(("spec", "options"), SPECS.values(), ids=SPECS)
@@ -54,7 +58,12 @@ def test_a_lazy_rule_decides_alike(spec, options):
         a, b = (rule.verify(step.draft, step.scores, step.uniforms) for rule in (eager, lazy))
         assert torch.equal(a.accepted, b.accepted)
         assert torch.equal(step.draft.tokens.gather(1, a.path), step.draft.tokens.gather(1, b.path))
-        torch.testing.assert_close(a.law / a.law.sum(1, keepdim=True), b.law / b.law.sum(1, keepdim=True), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            a.law / a.law.sum(1, keepdim=True),
+            b.law / b.law.sum(1, keepdim=True),
+            atol=1e-6,
+            rtol=1e-5,
+        )
         seen.update(a.accepted.tolist())
     assert len(seen) > 1 or spec == "lookahead"
 
@@ -68,9 +77,19 @@ def test_a_rule_of_ones_own_works_lazily():
 
         def node(self, p, q, tokens, ok, u):
             index = torch.where(ok, torch.arange(tokens.shape[1]), -1).amax(1)
-            return torch.where(u.gather(1, index.clamp_min(0)[:, None]).squeeze(1) < 0.5, index, -1), p
+            return torch.where(
+                u.gather(1, index.clamp_min(0)[:, None]).squeeze(1) < 0.5, index, -1
+            ), p
 
-    out = specwb.decode(tiny.target(), [[1, 2]], "mcsd", rule=Last, draft=tiny.draft(), max_new_tokens=20, temperature=1.0)
+    out = specwb.decode(
+        tiny.target(),
+        [[1, 2]],
+        "mcsd",
+        rule=Last,
+        draft=tiny.draft(),
+        max_new_tokens=20,
+        temperature=1.0,
+    )
     assert 1 < out.mean_tokens_per_round < 4
 
 
@@ -79,7 +98,15 @@ def test_a_subclass_decides_by_its_own_node():
         def node(self, p, q, tokens, ok, u):
             return torch.full_like(tokens[:, 0], -1), p
 
-    out = specwb.decode(tiny.target(), [[1, 2]], "mcsd", rule=Never, draft=tiny.draft(), max_new_tokens=20, temperature=1.0)
+    out = specwb.decode(
+        tiny.target(),
+        [[1, 2]],
+        "mcsd",
+        rule=Never,
+        draft=tiny.draft(),
+        max_new_tokens=20,
+        temperature=1.0,
+    )
     assert out.mean_tokens_per_round == 1
 
 
@@ -87,9 +114,19 @@ def test_a_subclass_that_walks_otherwise_is_not_walked_around():
     class Root(RRSw):
         def verify(self, draft, scores, u):
             at = torch.zeros_like(draft.tokens[:, 0])
-            return Verdict(draft.tree.trail.expand(len(at), -1, -1)[:, 0], at, torch.empty(0), scores.p(at))
+            return Verdict(
+                draft.tree.trail.expand(len(at), -1, -1)[:, 0], at, torch.empty(0), scores.p(at)
+            )
 
-    out = specwb.decode(tiny.target(), [[1, 2]], "mcsd", rule=Root, draft=tiny.draft(), max_new_tokens=20, temperature=1.0)
+    out = specwb.decode(
+        tiny.target(),
+        [[1, 2]],
+        "mcsd",
+        rule=Root,
+        draft=tiny.draft(),
+        max_new_tokens=20,
+        temperature=1.0,
+    )
     assert out.mean_tokens_per_round == 1
 
 
@@ -103,7 +140,9 @@ def test_a_round_without_a_draft(rule):
 
         def propose(self, state, noise):
             root = state.tokens.gather(1, (state.known - 1)[:, None])
-            return specwb.Draft(specwb.Tree.chain(0), root, torch.ones_like(root, dtype=torch.bool), specwb.Law.IID)
+            return specwb.Draft(
+                specwb.Tree.chain(0), root, torch.ones_like(root, dtype=torch.bool), specwb.Law.IID
+            )
 
     method = specwb.Method("nothing", Nothing(), RULES[rule](), specwb.Exactness.LOSSLESS)
     for prompts in ([[1, 2]], [[1, 2], [3]] * 10):
@@ -113,7 +152,8 @@ def test_a_round_without_a_draft(rule):
 
 
 def test_wide_rows_are_cut_like_narrow_ones():
-    """Drawing by blocks is drawing by cumulation: the same token but where u is within rounding of an edge, never one of probability 0."""
+    """Drawing by blocks is drawing by cumulation: it gives the same token but where u is within
+    rounding of an edge, and never one of probability 0."""
     from specwb.probability import BLOCK, WIDE, inverse_cdf
 
     torch.manual_seed(1)
@@ -127,10 +167,13 @@ def test_wide_rows_are_cut_like_narrow_ones():
             drawn = inverse_cdf(p, u)
             assert bool((p.gather(1, drawn[:, None]) > 0).all())
             cdf = p.double().cumsum(1)
-            at, before = cdf.gather(1, drawn[:, None]).squeeze(1), (cdf - p).gather(1, drawn[:, None]).squeeze(1)
+            at, before = (
+                cdf.gather(1, drawn[:, None]).squeeze(1),
+                (cdf - p).gather(1, drawn[:, None]).squeeze(1),
+            )
             total = cdf[:, -1]
             assert bool((before <= u * total + 1e-4 * total).all())
             assert bool((at >= u * total - 1e-4 * total).all())
         grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-        found = torch.bincount(inverse_cdf(p[3].expand(2000, v), grid), minlength=v) / 2000
-        assert float((found - p[3]).abs().max()) <= 1.01 / 2000
+        frequencies = torch.bincount(inverse_cdf(p[3].expand(2000, v), grid), minlength=v) / 2000
+        assert float((frequencies - p[3]).abs().max()) <= 1.01 / 2000

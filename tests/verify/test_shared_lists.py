@@ -1,5 +1,9 @@
-"""Candidates that cousins share, in fractions: a block of k places draws one list a place, and every node at that place has it. Lossless means
-equal, on the joint law of a round; and what breaks it is told apart."""
+"""Candidates that cousins share, in fractions.
+
+A block of k positions draws one list of candidates per position, and every node at that position
+has it. Lossless means equal, on the joint distribution of a round; and what breaks it is told
+apart.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from specwb.verify.instances import weights
 
 Parents = tuple[int, ...]
 Block = tuple[E.Tokens, int]
-"""The path that a block stands below, and a place in it."""
+"""The path that a block stands below, and a position in it."""
 Lists = dict[Block, E.Tokens]
-Said = Callable[[E.Tokens, int], E.Dist]
-"""``said(block, place)``: q of a place of a block, whatever stands before it there."""
-Listed = Callable[[E.DraftLaw, Said, Block, int, Lists], list[tuple[E.Tokens, F]]]
-"""How the list of a place is drawn, given its size and the lists drawn before it."""
+BlockDraft = Callable[[E.Tokens, int], E.Dist]
+"""``q_of(block, position)``: q at a position of a block, whatever stands before it there."""
+ListDraw = Callable[[E.SamplingScheme, BlockDraft, Block, int, Lists], list[tuple[E.Tokens, F]]]
+"""How the list of a position is drawn, given its size and the lists drawn before it."""
 
 _0, _1 = F(0), F(1)
 TREES: dict[str, tuple[Parents, int]] = {  # and the block size
@@ -32,24 +36,25 @@ TREES: dict[str, tuple[Parents, int]] = {  # and the block size
     "k = 3, a second pass": ((-1, 0, 0, 1, 2, 3, 4, 5), 3),
     "k = 1 shares nothing": ((-1, 0, 0, 1, 1, 2), 1),
 }
-SCHEMES = {"point masses": (E.top, E.point), "without replacement": (E.without_replacement, E.rrsw)}
-every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
+RULES = {"point masses": (E.top, E.point), "without replacement": (E.without_replacement, E.rrsw)}
+every_scheme = pytest.mark.parametrize("scheme", RULES)
 
 
 def block_of(path: E.Tokens, k: int) -> Block:
     return path[: len(path) // k * k], len(path) % k
 
 
-def adversary(seed: int, v: int, k: int) -> tuple[E.Model, Said]:
-    """Every place of every block has its q, every path its p: q is nothing where p is large, everything where p is nothing, equal, or unrelated."""
+def adversary(seed: int, v: int, k: int) -> tuple[E.Model, BlockDraft]:
+    """Every position of every block has its q, every path its p. q is small where p is large, large
+    where p is 0, equal, or unrelated."""
 
     @cache
-    def said(block: E.Tokens, place: int) -> E.Dist:
-        return tuple(weights(random.Random(f"q/{seed}/{block}/{place}"), v))
+    def q_of(block: E.Tokens, position: int) -> E.Dist:
+        return tuple(weights(random.Random(f"q/{seed}/{block}/{position}"), v))
 
     @cache
     def target(path: E.Tokens) -> E.Dist:
-        rng, q = random.Random(f"p/{seed}/{path}"), said(*block_of(path, k))
+        rng, q = random.Random(f"p/{seed}/{path}"), q_of(*block_of(path, k))
         kind = rng.choice(["any", "any", "disjoint", "equal", "inverse", "mixed"])
         if kind == "equal":
             return q
@@ -58,34 +63,52 @@ def adversary(seed: int, v: int, k: int) -> tuple[E.Model, Said]:
         if kind == "inverse":
             return tuple(E.norm([max(q) - b + F(1, 50) for b in q]))
         other = weights(rng, v)
-        return tuple(E.norm([a + b for a, b in zip(q, other, strict=True)]) if kind == "mixed" else other)
+        return tuple(
+            E.norm([a + b for a, b in zip(q, other, strict=True)]) if kind == "mixed" else other
+        )
 
-    return target, said
-
-
-def drawn_once(law: E.DraftLaw, said: Said, at: Block, size: int, before: Lists) -> list[tuple[E.Tokens, F]]:
-    """What is right: from q of the place and nothing else."""
-    return law(said(*at), size)
+    return target, q_of
 
 
-def shared_trees(law: E.DraftLaw, said: Said, parents: Parents, k: int, listed: Listed) -> Iterator[tuple[list[E.Tokens | None], F]]:
-    """Every drafted tree with its probability, nodes as paths, None where a list was too short: a list is drawn the first time that a node needs it,
-    as long as the widest of those that share it; a node with fewer children takes the first of it."""
-    below = [[i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))]
+def drawn_once(
+    sampling: E.SamplingScheme, q_of: BlockDraft, at: Block, size: int, before: Lists
+) -> list[tuple[E.Tokens, F]]:
+    """Right: the list is drawn from q of its position and nothing else."""
+    return sampling(q_of(*at), size)
+
+
+def shared_trees(
+    sampling: E.SamplingScheme,
+    q_of: BlockDraft,
+    parents: Parents,
+    k: int,
+    draw_list: ListDraw,
+) -> Iterator[tuple[list[E.Tokens | None], F]]:
+    """Every drafted tree with its probability, nodes as paths, None where a list was too short.
+
+    A list is drawn the first time that a node needs it, as long as the widest of those that share
+    it needs it. A node with fewer children takes the first of it.
+    """
+    below = [
+        [i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))
+    ]
     depth = E.depths(parents)
 
     def home(node: int) -> tuple[int, int]:
-        """Node that its block hangs from, and the place there that says its children."""
-        place, at = depth[node] % k, node
-        for _ in range(place):
+        """The node that its block is below, and the position there that its children are drawn
+        at."""
+        position, at = depth[node] % k, node
+        for _ in range(position):
             at = parents[at]
-        return at, place
+        return at, position
 
     widest: dict[tuple[int, int], int] = {}
     for node, kids in enumerate(below):
         widest[home(node)] = max(widest.get(home(node), 0), len(kids))
 
-    def grow(node: int, paths: list[E.Tokens | None], lists: Lists, prob: F) -> Iterator[tuple[list[E.Tokens | None], F]]:
+    def grow(
+        node: int, paths: list[E.Tokens | None], lists: Lists, prob: F
+    ) -> Iterator[tuple[list[E.Tokens | None], F]]:
         if node == len(parents):
             yield paths, prob
             return
@@ -94,7 +117,11 @@ def shared_trees(law: E.DraftLaw, said: Said, parents: Parents, k: int, listed: 
             yield from grow(node + 1, paths, lists, prob)
             return
         at = block_of(path, k)
-        for tokens, chance in [(lists[at], _1)] if at in lists else listed(law, said, at, widest[home(node)], lists):
+        for tokens, chance in (
+            [(lists[at], _1)]
+            if at in lists
+            else draw_list(sampling, q_of, at, widest[home(node)], lists)
+        ):
             filled = list(paths)
             for child, x in zip(below[node], tokens, strict=False):
                 filled[child] = (*path, x)
@@ -103,20 +130,31 @@ def shared_trees(law: E.DraftLaw, said: Said, parents: Parents, k: int, listed: 
     yield from grow(0, [(), *[None] * (len(parents) - 1)], {}, _1)
 
 
-def own_q(said: Said, path: E.Tokens, k: int) -> E.Dist:
-    return said(*block_of(path, k))
+def right_q(q_of: BlockDraft, path: E.Tokens, k: int) -> E.Dist:
+    return q_of(*block_of(path, k))
 
 
-def round_law(
-    scheme: str, parents: Parents, k: int, target: E.Model, said: Said,
-    listed: Listed = drawn_once, q: Callable[[Said, E.Tokens, int], E.Dist] = own_q,
-) -> dict[E.Tokens, F]:  # fmt: skip
-    """The joint law of the D + 1 tokens a round starts. ``listed``: how lists are drawn; ``q``: the law that the rule is told of at a path."""
-    law, rule = SCHEMES[scheme]
-    below = [[i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))]
-    decided = cache(lambda path, tokens: rule(target(path), q(said, path, k), tokens))
+def round_distribution(
+    scheme: str,
+    parents: Parents,
+    k: int,
+    target: E.Model,
+    q_of: BlockDraft,
+    draw_list: ListDraw = drawn_once,
+    q: Callable[[BlockDraft, E.Tokens, int], E.Dist] = right_q,
+) -> dict[E.Tokens, F]:
+    """The joint distribution of the D + 1 tokens that a round starts.
+
+    ``draw_list`` is how lists are drawn, ``q`` the draft distribution that the rule is given at a
+    path.
+    """
+    sampling, rule = RULES[scheme]
+    below = [
+        [i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))
+    ]
+    decide = cache(lambda path, tokens: rule(target(path), q(q_of, path, k), tokens))
     outcomes: list[E.Outcome] = []
-    for paths, chance in shared_trees(law, said, parents, k, listed):
+    for paths, chance in shared_trees(sampling, q_of, parents, k, draw_list):
         todo = [(0, chance)]
         while todo:
             node, prob = todo.pop()
@@ -125,7 +163,8 @@ def round_law(
             if not there:
                 outcomes.append((path, target(path), prob))
                 continue
-            accept, residual = decided(path, tuple(paths[i][-1] for i in there))  # type: ignore[index]
+            tokens = tuple(paths[i][-1] for i in there)  # type: ignore[index]
+            accept, residual = decide(path, tokens)
             todo += [(i, prob * a) for i, a in zip(there, accept, strict=True) if a]
             if sum(accept) < 1:
                 outcomes.append((path, residual, prob * (1 - sum(accept))))
@@ -135,13 +174,13 @@ def round_law(
 def wrong_by(scheme: str, tree: str, seed: int, **changes) -> F:
     parents, k = TREES[tree]
     v = 2 if len(parents) > 8 and scheme != "point masses" else 3
-    target, said = adversary(seed, v, k)
-    found = round_law(scheme, parents, k, target, said, **changes)
-    assert sum(found.values()) == 1
-    return E.tv(found, E.target_law(target, max(E.depths(parents)) + 1))
+    target, q_of = adversary(seed, v, k)
+    output = round_distribution(scheme, parents, k, target, q_of, **changes)
+    assert sum(output.values()) == 1
+    return E.tv(output, E.target_law(target, max(E.depths(parents)) + 1))
 
 
-# --------------------------------------------------------------------------------------------------------------- lossless
+# ----------------------------------------------------------------------------------------- lossless
 
 
 @every_scheme
@@ -151,19 +190,20 @@ def test_lists_that_cousins_share_are_lossless(tree, scheme):
 
 
 def test_of_four_tokens():
-    target, said = adversary(3, 4, 2)
+    target, q_of = adversary(3, 4, 2)
     for parents in ((-1, 0, 0, 1, 2, 2), (-1, 0, 0, 0, 1, 2, 3)):
-        found = round_law("without replacement", parents, 2, target, said)
-        assert E.tv(found, E.target_law(target, 3)) == 0
+        output = round_distribution("without replacement", parents, 2, target, q_of)
+        assert E.tv(output, E.target_law(target, 3)) == 0
 
 
 def test_the_tables_are_adversarial():
-    """Somewhere q misses all that p has, somewhere p is certain, somewhere a list is shorter than asked for."""
+    """Somewhere q is 0 on all of p's support, somewhere p is certain, and somewhere a list is
+    shorter than asked for."""
     seen = set()
     for seed in range(12):
-        target, said = adversary(seed, 3, 2)
+        target, q_of = adversary(seed, 3, 2)
         for path in [(), *[(x,) for x in range(3)]]:
-            p, q = target(path), own_q(said, path, 2)
+            p, q = target(path), right_q(q_of, path, 2)
             seen |= {"disjoint"} if E.overlap(p, q) == 0 else set()
             seen |= {"certain"} if max(p) == 1 else set()
             seen |= {"short"} if sum(b > 0 for b in q) < 2 else set()
@@ -172,101 +212,140 @@ def test_the_tables_are_adversarial():
 
 
 def test_cousins_really_share():
-    """Both nodes of depth 1 have the same children in every draft; drawn apart they mostly have not."""
+    """Both nodes of depth 1 have the same children in every draft; drawn separately they would
+    mostly have different ones."""
     parents, k = TREES["2-2 in one block"]
-    said = adversary(5, 3, k)[1]
-    lists = [[tuple(paths[i][-1] for i in kids if paths[i]) for kids in ((3, 4), (5, 6)) if paths[kids[0]]]
-             for paths, _ in shared_trees(E.without_replacement, lambda block, place: E.norm([3, 2, 1]), parents, k, drawn_once)]  # fmt: skip
+    q_of = adversary(5, 3, k)[1]
+    lists = [
+        [
+            tuple(paths[i][-1] for i in kids if paths[i])
+            for kids in ((3, 4), (5, 6))
+            if paths[kids[0]]
+        ]
+        for paths, _ in shared_trees(
+            E.without_replacement, lambda block, position: E.norm([3, 2, 1]), parents, k, drawn_once
+        )
+    ]
     assert len({a for a, _ in lists}) == 6
     assert all(a == b for a, b in lists)
-    assert said((), 0) != said((), 1)
+    assert q_of((), 0) != q_of((), 1)
 
 
 def test_blocks_of_one_are_the_usual_trees():
-    """k = 1: each path has a list of its own, and the round is the one that ``round_law`` of independent siblings enumerates."""
+    """With k = 1 each path has a list of its own, and the round is the one that ``exact.round_law``
+    of independent siblings enumerates."""
     parents = TREES["k = 1 shares nothing"][0]
-    target, said = adversary(2, 3, 1)
-    for scheme, (law, rule) in SCHEMES.items():
-        assert round_law(scheme, parents, 1, target, said) == E.round_law(rule, law, target, lambda path: said(path, 0), parents)
+    target, q_of = adversary(2, 3, 1)
+    for scheme, (sampling, rule) in RULES.items():
+        assert round_distribution(scheme, parents, 1, target, q_of) == E.round_law(
+            rule, sampling, target, lambda path: q_of(path, 0), parents
+        )
 
 
-# ----------------------------------------------------------------------------------------------------- what must be refuted
+# ----------------------------------------------------------------------------- what must be refuted
 
 
-def neighbours_q(said: Said, path: E.Tokens, k: int) -> E.Dist:
-    """Wrong: tested against q of the block's first place, from which the parent was drawn."""
-    return said(block_of(path, k)[0], 0)
+def neighbours_q(q_of: BlockDraft, path: E.Tokens, k: int) -> E.Dist:
+    """Wrong: children are tested against q of the block's first position, from which the parent was
+    drawn."""
+    return q_of(block_of(path, k)[0], 0)
 
 
-def other_parents_q(said: Said, path: E.Tokens, k: int) -> E.Dist:
-    """Wrong: tested against q of another block of the pass."""
-    block, place = block_of(path, k)
-    return said((*block[:-1], (block[-1] + 1) % 3) if block else block, place)
+def other_parents_q(q_of: BlockDraft, path: E.Tokens, k: int) -> E.Dist:
+    """Wrong: children are tested against q of another block of the pass."""
+    block, position = block_of(path, k)
+    return q_of((*block[:-1], (block[-1] + 1) % 3) if block else block, position)
 
 
-def same_noise(law: E.DraftLaw, said: Said, at: Block, size: int, before: Lists) -> list[tuple[E.Tokens, F]]:
-    """Wrong: with the noise of the list before it in the block, which is the same list where both laws are the same."""
-    block, place = at
-    return [(before[block, place - 1], _1)] if place else law(said(block, 0), size)
+def same_noise(
+    sampling: E.SamplingScheme, q_of: BlockDraft, at: Block, size: int, before: Lists
+) -> list[tuple[E.Tokens, F]]:
+    """Wrong: the list is drawn with the noise of the list before it in the block. Where both
+    distributions are the same it is the same list."""
+    block, position = at
+    return [(before[block, position - 1], _1)] if position else sampling(q_of(block, 0), size)
 
 
-def last_first(law: E.DraftLaw, said: Said, at: Block, size: int, before: Lists) -> list[tuple[E.Tokens, F]]:
-    """Wrong: put in another order than drawn, so that a node with fewer children takes the last of the list."""
-    return [(tokens[::-1], chance) for tokens, chance in law(said(*at), size)]
+def last_first(
+    sampling: E.SamplingScheme, q_of: BlockDraft, at: Block, size: int, before: Lists
+) -> list[tuple[E.Tokens, F]]:
+    """Wrong: the list is put in another order than drawn, so that a node with fewer children takes
+    the last of it."""
+    return [(tokens[::-1], chance) for tokens, chance in sampling(q_of(*at), size)]
 
 
-def second_try(law: E.DraftLaw, said: Said, at: Block, size: int, before: Lists) -> list[tuple[E.Tokens, F]]:
-    """Wrong: drawn twice, and the list with the more probable first token is kept."""
-    q = said(*at)
-    return [(max(one, other, key=lambda xs: q[xs[0]]), a * b) for one, a in law(q, size) for other, b in law(q, size)]
+def second_try(
+    sampling: E.SamplingScheme, q_of: BlockDraft, at: Block, size: int, before: Lists
+) -> list[tuple[E.Tokens, F]]:
+    """Wrong: the list is drawn twice, and the one with the more probable first token is kept."""
+    q = q_of(*at)
+    return [
+        (max(one, other, key=lambda xs: q[xs[0]]), a * b)
+        for one, a in sampling(q, size)
+        for other, b in sampling(q, size)
+    ]
 
 
-def blind(seed: int, v: int) -> tuple[E.Model, Said]:
-    """q is the same at every place, p depends on the path: what is drawn with one noise is then one list."""
+def blind(seed: int, v: int) -> tuple[E.Model, BlockDraft]:
+    """q is the same at every position and p depends on the path, so that what is drawn with one
+    noise is one list."""
     rng = random.Random(seed)
     q, target = tuple(E.norm([rng.randint(1, 9) for _ in range(v)])), adversary(seed, v, 2)[0]
-    return target, lambda block, place: q
+    return target, lambda block, position: q
 
 
 @pytest.mark.parametrize(
     ("tree", "change"),
     [
-        ("2-2 in one block", {"q": neighbours_q}), ("a cousin with fewer", {"q": neighbours_q}), ("two blocks below", {"q": other_parents_q}),
-        ("2-2 in one block", {"listed": last_first}), ("a cousin with fewer", {"listed": last_first}), ("2-2 in one block", {"listed": second_try}),
+        ("2-2 in one block", {"q": neighbours_q}),
+        ("a cousin with fewer", {"q": neighbours_q}),
+        ("two blocks below", {"q": other_parents_q}),
+        ("2-2 in one block", {"draw_list": last_first}),
+        ("a cousin with fewer", {"draw_list": last_first}),
+        ("2-2 in one block", {"draw_list": second_try}),
     ],
     ids=lambda x: next(iter(x.values())).__name__ if isinstance(x, dict) else x,
-)  # fmt: skip
-def test_wrong_lists_and_wrong_laws_are_refuted(tree, change):
-    assert max(wrong_by("without replacement", tree, seed, **change) for seed in range(12)) > F(1, 100)
+)
+def test_wrong_lists_and_wrong_distributions_are_refuted(tree, change):
+    assert max(wrong_by("without replacement", tree, seed, **change) for seed in range(12)) > F(
+        1, 100
+    )
 
 
-@pytest.mark.parametrize("change", [{"q": neighbours_q}, {"listed": last_first}], ids=["another q", "another order"])
+@pytest.mark.parametrize(
+    "change", [{"q": neighbours_q}, {"draw_list": last_first}], ids=["another q", "another order"]
+)
 def test_point_masses_need_neither_q_nor_an_order(change):
-    """What refutes drawn lists leaves these alone: their rule reads p only."""
+    """What makes drawn lists wrong does not harm point masses, whose rule reads p only."""
     for tree in ("2-2 in one block", "a cousin with fewer"):
         assert [wrong_by("point masses", tree, seed, **change) for seed in range(6)] == [0] * 6
 
 
 def test_a_list_that_depends_on_the_one_above_is_refuted():
-    """One noise for two places: that a parent was accepted then says what its children are."""
+    """Where two positions share one noise, the acceptance of a parent tells what its children
+    are."""
     parents = TREES["2-2 in one block"][0]
 
-    def distance(seed: int, listed: Listed) -> F:
-        target, said = blind(seed, 3)
-        return E.tv(round_law("without replacement", parents, 2, target, said, listed), E.target_law(target, 3))
+    def distance(seed: int, draw_list: ListDraw) -> F:
+        target, q_of = blind(seed, 3)
+        return E.tv(
+            round_distribution("without replacement", parents, 2, target, q_of, draw_list),
+            E.target_law(target, 3),
+        )
 
     assert max(distance(seed, same_noise) for seed in range(8)) > F(1, 100)
     assert [distance(seed, drawn_once) for seed in range(8)] == [0] * 8
 
 
 def test_a_point_mass_that_knows_what_p_will_say_is_refuted():
-    """Of a look at the token that p will be asked for, a list may make no use: here it is shorter where that token is 0."""
+    """A list may make no use of the token that will be drawn from p. Here it is shorter where that
+    token is 0."""
     p = E.norm([1, 2, 3])
 
-    def law_of(seen: Callable[[int], E.Tokens]) -> list[F]:
+    def output_of(list_given: Callable[[int], E.Tokens]) -> list[F]:
         out = [_0] * 3
         for y, a in enumerate(p):  # the draw that the rule compares its candidates with
-            tokens = seen(y)
+            tokens = list_given(y)
             if y in tokens:
                 out[y] += a
             else:
@@ -274,5 +353,5 @@ def test_a_point_mass_that_knows_what_p_will_say_is_refuted():
                     out[z] += a * b
         return out
 
-    assert law_of(lambda y: (0, 1)) == p
-    assert E.tv(law_of(lambda y: (1,) if y == 0 else (0, 1)), p) > F(1, 100)
+    assert output_of(lambda y: (0, 1)) == p
+    assert E.tv(output_of(lambda y: (1,) if y == 0 else (0, 1)), p) > F(1, 100)

@@ -1,4 +1,5 @@
-"""``specwb verify``: what is right passes, and whatever is wrong with a rule, a closed form, a mutant or a claim is seen."""
+"""``specwb verify`` passes what is right, and sees whatever is wrong with a rule, a closed form, a
+mutant or a claim."""
 
 from __future__ import annotations
 
@@ -18,12 +19,20 @@ def test_rules_of_nodes_and_of_trees() -> None:
     report = suite.run(progress=lambda done, text: seen.append(done), rules=["top", "gbv"])
     top, gbv = report.rules
     assert report.right
-    assert (top.rule, top.laws, gbv.rule, gbv.laws) == ("top", ("TOP_AND_SAMPLE",), "gbv", ("IID",))
+    assert (top.rule, top.schemes, gbv.rule, gbv.schemes) == (
+        "top",
+        ("TOP_AND_SAMPLE",),
+        "gbv",
+        ("IID",),
+    )
     assert top.cases >= 3 * 100 + 2 * 64  # two models over each of the 64 trees
     assert top.of_optimum == 1
     assert gbv.of_optimum is None
     assert min(top.lengths, gbv.lengths, gbv.cases) > 20
-    assert [(m.name, m.rule) for m in report.mutants] == [("whole_q", "top"), ("gbv_other_ties", "gbv")]
+    assert [(m.name, m.original) for m in report.mutants] == [
+        ("whole_q", "top"),
+        ("gbv_other_ties", "gbv"),
+    ]
     assert seen == sorted(seen)
     assert seen[0] == 0 < seen[-1] < 1
     assert not report.claims
@@ -35,19 +44,20 @@ def test_more_trees_when_asked() -> None:
     assert any("6 nodes" in text for text in texts)
 
 
-def test_every_mutant_and_every_rule_has_its_place() -> None:
-    assert {m.of for m in MUTANTS} == set(E.RULES)
-    assert {m.name for m in suite.TREE_MUTANTS} == set(suite._TREES_OF)
+def test_every_mutant_names_a_rule_and_every_node_rule_has_one() -> None:
+    assert {m.original for m in MUTANTS} == set(E.RULES)
+    assert {m.original for m in suite.TREE_MUTANTS} <= {*E.RULES, *E.TREE_RULES}
     lossless = {name for name, rule in RULES.items() if rule.exactness is Exactness.LOSSLESS}
     assert lossless == {*E.RULES, *E.TREE_RULES}
-    assert set(suite._TREES_OF.values()) <= {*E.RULES, *E.TREE_RULES}
 
 
 def test_claims_are_refuted() -> None:
-    found = suite.claims()
-    assert len(found) == 8
-    assert not any(claim.holds for claim in found)
-    assert {"accepted 10/9 and 11/9", "TV 1/9, accepted 4/3 where 11/9 is the most"} <= {claim.found for claim in found}
+    claims = suite.claims()
+    assert len(claims) == 8
+    assert not any(claim.holds for claim in claims)
+    assert {"accepted 10/9 and 11/9", "TV 1/9, accepted 4/3 where 11/9 is the most"} <= {
+        claim.outcome for claim in claims
+    }
 
 
 def test_a_wrong_rule_is_an_error(monkeypatch, capsys) -> None:
@@ -59,22 +69,28 @@ def test_a_wrong_rule_is_an_error(monkeypatch, capsys) -> None:
 
 
 def test_a_rule_that_fails_is_wrong(monkeypatch, capsys) -> None:
-    monkeypatch.setitem(E.RULES, "rejection", lambda p, q, tokens: (E.rejection(p, q, tokens)[0], None))
+    monkeypatch.setitem(
+        E.RULES, "rejection", lambda p, q, tokens: (E.rejection(p, q, tokens)[0], None)
+    )
     code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "rejection")
     assert code == 1
     assert "rejection failed at rejection: 1 nodes, IID: the rule leaves probability" in out
 
 
 def test_a_rule_that_accepts_too_much_is_seen(monkeypatch) -> None:
-    """Taking the child for certain: not lossless, and above the optimum."""
-    monkeypatch.setitem(E.RULES, "rejection", lambda p, q, tokens: ([F(1)] * len(tokens), None if tokens else list(p)))
+    """A rule that takes the child for certain is not lossless, and above the optimum."""
+    monkeypatch.setitem(
+        E.RULES,
+        "rejection",
+        lambda p, q, tokens: ([F(1)] * len(tokens), None if tokens else list(p)),
+    )
     (line,) = suite.run(rules=["rejection"]).rules
     assert line.above > 0
     assert line.worst > 0
 
 
 def test_a_wrong_closed_form_is_seen(monkeypatch) -> None:
-    monkeypatch.setitem(E.PLACES, ("top", "TOP_AND_SAMPLE"), E.PLACES["point", "POINT"])
+    monkeypatch.setitem(E.CHILD_TABLES, ("top", "TOP_AND_SAMPLE"), E.CHILD_TABLES["point", "POINT"])
     (line,) = suite.run(rules=["top"]).rules
     assert line.unequal > 0
     assert line.worst == 0
@@ -82,7 +98,11 @@ def test_a_wrong_closed_form_is_seen(monkeypatch) -> None:
 
 
 def test_a_mutant_that_survives_is_seen(monkeypatch) -> None:
-    monkeypatch.setattr(suite, "MUTANTS", (*MUTANTS, Mutant("none", E.top_rule, E.top_and_sample, 2, "nothing", "top")))
+    monkeypatch.setattr(
+        suite,
+        "MUTANTS",
+        (*MUTANTS, Mutant("none", E.top_rule, E.top_and_sample, 2, "nothing", "top")),
+    )
     report = suite.run(rules=["top"])
     assert (report.rules[0].killed, report.rules[0].mutants) == (1, 2)
     assert not report.right
@@ -90,7 +110,11 @@ def test_a_mutant_that_survives_is_seen(monkeypatch) -> None:
 
 def test_a_claim_that_holds_is_seen(monkeypatch) -> None:
     half = (F(1, 2), F(1, 2))
-    monkeypatch.setattr(suite, "COUNTEREXAMPLES", (Counterexample("true", "rejection is lossless", E.rejection, E.iid, half, half, 1),))
+    monkeypatch.setattr(
+        suite,
+        "COUNTEREXAMPLES",
+        (Counterexample("true", "rejection is lossless", E.rejection, E.iid, half, half, 1),),
+    )
     assert suite.claims()[0].holds
     assert not suite.Report(claims=suite.claims()).right
 
@@ -112,7 +136,10 @@ def test_interrupted(monkeypatch, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--rule", "nope"], "unknown rule 'nope'; the suite has rejection"), (["--rule", "no:Rule"], "cannot import 'no'")],
+    [
+        (["--rule", "nope"], "unknown rule 'nope'; the suite has rejection"),
+        (["--rule", "no:Rule"], "cannot import 'no'"),
+    ],
 )
 def test_bad_input_is_one_line(monkeypatch, capsys, options, message) -> None:
     code, out, err = call(monkeypatch, capsys, "verify", *options)

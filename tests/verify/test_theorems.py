@@ -1,4 +1,5 @@
-"""What theory/ states beyond single rules: properties, and each instance that a page computes by hand."""
+"""What theory/ states beyond single rules: properties, and every instance that a page computes by
+hand."""
 
 from __future__ import annotations
 
@@ -24,42 +25,45 @@ from specwb.verify.race import race_weights
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
 
-def laws(*rows: str) -> list[list[F]]:
+def distributions(*rows: str) -> list[list[F]]:
     return [[F(x) for x in row.split()] for row in rows]
 
 
-def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
+def random_distribution(rng: random.Random, v: int, least: int = 1) -> list[F]:
     weights = [rng.choice([least, 1, 2, 5, 30]) for _ in range(v)]
     return E.norm(weights if any(weights) else [1] * v)
 
 
 def alpha(p: E.Dist, tuples: list[tuple[E.Tokens, F]]) -> F:
     sets = [set(s) for n in range(len(p) + 1) for s in combinations(range(len(p)), n)]
-    return min(sum((p[x] for x in s), F(0)) + sum((c for xs, c in tuples if not s.issuperset(xs)), F(0)) for s in sets)
+    return min(
+        sum((p[x] for x in s), F(0)) + sum((c for xs, c in tuples if not s.issuperset(xs)), F(0))
+        for s in sets
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------------- page 1
+# ------------------------------------------------------------------------------------------- page 1
 
 
 def test_finite_uniforms() -> None:
-    """Theorem 1.5.1: the bound, where it is attained, and that the engine's draws are these."""
+    """Theorem 1.5.1: the bound holds and is attained, and the engine's draws are these."""
     rng = random.Random(9)
     for bits, v in product((2, 5, 32), (1, 2, 7)):
         for _ in range(10):
-            p = drawn(rng, v, 0)
-            share = E.finite_draw(p, bits)
-            assert sum(share) == 1
-            assert E.tv(share, p) <= F(sum(map(bool, p)) - 1, 2 ** (bits + 1))
-            assert all(got > 0 for got, a in zip(share, p, strict=True) if a >= F(1, 2**bits))
+            p = random_distribution(rng, v, 0)
+            finite = E.finite_draw(p, bits)
+            assert sum(finite) == 1
+            assert E.tv(finite, p) <= F(sum(map(bool, p)) - 1, 2 ** (bits + 1))
+            assert all(b > 0 for b, a in zip(finite, p, strict=True) if a >= F(1, 2**bits))
     p = [F(1, 2**33), 1 - F(1, 2**33)]
     assert E.tv(E.finite_draw(p), p) == F(1, 2**33)
     assert f"{(151_936 - 1) * 2.0**-33:.1e}" == "1.8e-05"
     # probabilities of 40 bits, whose float64 sums are exact
     weights = [rng.randrange(2**30) for _ in range(500)]
     weights.append(2**40 - sum(weights))
-    shares = E.finite_draw([F(w, 2**40) for w in weights])
-    assert E.tv(shares, [F(w, 2**40) for w in weights]) > 0
-    ends = torch.tensor([int(x * 2**32) for x in accumulate(shares)])[:-1]
+    finite = E.finite_draw([F(w, 2**40) for w in weights])
+    assert E.tv(finite, [F(w, 2**40) for w in weights]) > 0
+    ends = torch.tensor([int(x * 2**32) for x in accumulate(finite)])[:-1]
     row = torch.tensor(weights, dtype=torch.float64).mul(2.0**-40).expand(500, -1)
     tokens = torch.arange(500)
     assert torch.equal(inverse_cdf(row, _uniform(ends - 1)), tokens)
@@ -67,17 +71,18 @@ def test_finite_uniforms() -> None:
 
 
 def test_a_round_with_finite_uniforms() -> None:
-    """Theorem 1.5.2 for one candidate: a draft, a test and a closing draw of few bits add up."""
+    """Theorem 1.5.2 for one candidate: the errors of a draft, a test and a bonus token of few bits
+    add up."""
     rng, worst = random.Random(10), F(0)
     for _ in range(60):
         v, bits = rng.choice([2, 3, 4]), rng.choice([2, 3, 6])
-        p, q = drawn(rng, v), drawn(rng, v)
-        closing = E.finite_draw(E.norm(E.minus(p, q)), bits) if p != q else p
+        p, q = random_distribution(rng, v), random_distribution(rng, v)
+        bonus = E.finite_draw(E.norm(E.minus(p, q)), bits) if p != q else p
         out = [F(0)] * v
         for x, chance in enumerate(E.finite_draw(q, bits)):
             passes = E.finite_draw([min(F(1), p[x] / q[x]), max(F(0), 1 - p[x] / q[x])], bits)[0]
             out[x] += chance * passes
-            out = [a + chance * (1 - passes) * b for a, b in zip(out, closing, strict=True)]
+            out = [a + chance * (1 - passes) * b for a, b in zip(out, bonus, strict=True)]
         bound = F(2 * (v - 1) + 1, 2 ** (bits + 1))
         assert E.tv(out, p) <= bound
         worst = max(worst, E.tv(out, p) / bound)
@@ -85,17 +90,21 @@ def test_a_round_with_finite_uniforms() -> None:
 
 
 def test_rows_that_do_not_sum_to_one() -> None:
-    """Theorem 1.5.3."""
+    """Theorem 1.5.3: rows that do not sum to one move the output by what they are off."""
     rng, off = random.Random(11), 0
     for _ in range(60):
         v = rng.choice([2, 3, 4])
-        p, q, scale = drawn(rng, v, 0), drawn(rng, v), F(rng.randint(5, 15), 10)
+        p, q, scale = (
+            random_distribution(rng, v, 0),
+            random_distribution(rng, v),
+            F(rng.randint(5, 15), 10),
+        )
         row = [scale * a for a in p]  # Q = 1: only P / Q counts
-        left = E.minus(row, q)
-        closing = E.norm(left) if any(left) else p
+        residual = E.minus(row, q)
+        bonus = E.norm(residual) if any(residual) else p
         passed = [min(a, b) for a, b in zip(row, q, strict=True)]
-        out = [a + (1 - sum(passed)) * b for a, b in zip(passed, closing, strict=True)]
-        assert out == [a + (1 - scale) * (b - a) for a, b in zip(p, closing, strict=True)]
+        out = [a + (1 - sum(passed)) * b for a, b in zip(passed, bonus, strict=True)]
+        assert out == [a + (1 - scale) * (b - a) for a, b in zip(p, bonus, strict=True)]
         assert E.tv(out, p) <= abs(1 - scale)
         off += out != p
     assert off > 20
@@ -114,34 +123,35 @@ def test_logits_that_are_off() -> None:
         assert off == pytest.approx(np.tanh(eps / 2), abs=1e-12)
 
 
-def test_masking_place_by_place_is_not_conditioning() -> None:
-    """After theorem 1.3: texts 00, 10, 11 of two fair tokens."""
+def test_masking_position_by_position_is_not_conditioning() -> None:
+    """The example after theorem 1.3: texts 00, 10, 11 of two fair tokens."""
     allowed = [(0, 0), (1, 0), (1, 1)]
     firsts, seconds = {x for x, _ in allowed}, {y for x, y in allowed if x == 0}
     assert F(1, len(firsts)) * F(1, len(seconds)) == F(1, 2) != F(1, len(allowed))
 
 
-# ------------------------------------------------------------------------------------------------------------------- page 4
+# ------------------------------------------------------------------------------------------- page 4
 
 
 def test_without_replacement_accepts_at_least_as_often() -> None:
-    """Theorems 4.6 and 4.7: RRSw, RRS and naive, and one candidate more."""
+    """Theorems 4.6 and 4.7: RRSw accepts at least as much as RRS, RRS as naive, and one candidate
+    more never less."""
     rng, gains = random.Random(7), [0, 0]
     for _ in range(250):
         v, k = rng.choice([2, 3, 4, 5]), rng.choice([1, 2, 3, 4])
-        p, q = drawn(rng, v, 0), drawn(rng, v, 0)
+        p, q = random_distribution(rng, v, 0), random_distribution(rng, v, 0)
         without, independent = E.rrsw_acceptance(p, q, k), E.rrs_acceptance(p, q, k)
         assert without >= independent >= E.naive_acceptance(p, q, k)
         assert independent == E.rrs_acceptance_scalar(p, q, k)
         assert without >= E.acceptance(E.naive, E.without_replacement, p, q, k)
         assert E.rrsw_acceptance(p, q, k + 1) >= without
         assert E.rrs_acceptance(p, q, k + 1) >= independent
-        held = sum((a for a, b in zip(p, q, strict=True) if b), F(0))
-        assert k < sum(map(bool, q)) or without == held
+        support_mass = sum((a for a, b in zip(p, q, strict=True) if b), F(0))
+        assert k < sum(map(bool, q)) or without == support_mass
         gains[0] += without > independent
         gains[1] += independent > E.naive_acceptance(p, q, k)
     assert min(gains) > 50
-    p, q = laws("0 1", "1/2 1/2")  # no order between ways to draw
+    p, q = distributions("0 1", "1/2 1/2")  # there is no order between ways to draw
     assert E.acceptance(E.naive, E.without_replacement, p, q, 2) == 1
     assert E.rrs_acceptance(p, q, 2) == F(3, 4)
     generator = np.random.default_rng(1)
@@ -155,11 +165,12 @@ def test_without_replacement_accepts_at_least_as_often() -> None:
 
 
 def test_the_first_candidate_is_put_back_into_the_order() -> None:
-    """Theorem 4.7.2's two steps: what a rejected x leaves of the order, and E against sum min N."""
+    """The two steps of theorem 4.7.2: what a rejected x leaves of the order, and that E is at most
+    sum min N."""
     rng, strict = random.Random(12), 0
     for _ in range(40):
         v = rng.choice([2, 3, 4])
-        p, q, k = drawn(rng, v, 0), drawn(rng, v), rng.randint(1, v)
+        p, q, k = random_distribution(rng, v, 0), random_distribution(rng, v), rng.randint(1, v)
         orders = dict(E.without_replacement(q, v))
         later = [sum(c for o, c in orders.items() if o.index(y) >= k) for y in range(v)]
         extra = F(0)
@@ -173,14 +184,15 @@ def test_the_first_candidate_is_put_back_into_the_order() -> None:
             if p != q:
                 rejected = max(q[x] - p[x], F(0)) / (1 - E.overlap(p, q))
                 extra += rejected * max(p[y] - q[y], F(0)) * both
-        most = sum(min(a, b) * n for a, b, n in zip(p, q, later, strict=True))
-        assert extra <= most
-        strict += 0 < extra < most
+        bound = sum(min(a, b) * n for a, b, n in zip(p, q, later, strict=True))
+        assert extra <= bound
+        strict += 0 < extra < bound
     assert strict > 10
 
 
 def test_levels_of_recursive_rejection() -> None:
-    """Theorem 4.6: RRSw's level is never below RRS's, and its acceptance is the mean of f(level)."""
+    """Theorem 4.6: RRSw's level is never below that of RRS, and its acceptance is the mean of
+    f(level)."""
     rng, above = random.Random(8), 0
 
     def mass(p: E.Dist, q: E.Dist, c: F) -> F:
@@ -188,7 +200,7 @@ def test_levels_of_recursive_rejection() -> None:
 
     for _ in range(40):
         v, k = rng.choice([3, 4, 5]), rng.choice([2, 3])
-        p, q = drawn(rng, v, 0), drawn(rng, v)
+        p, q = random_distribution(rng, v, 0), random_distribution(rng, v)
         levels = [F(0)]
         for _ in range(k):
             levels.append(levels[-1] + mass(p, q, levels[-1]))
@@ -198,13 +210,13 @@ def test_levels_of_recursive_rejection() -> None:
         for tokens in permutations(range(v), k - 1):
             c, m, chance = F(0), F(1), F(1)
             for j in range(k):
-                left = [F(0) if x in tokens[:j] else b for x, b in enumerate(q)]
-                step = c + m / sum(left)
+                rest = [F(0) if x in tokens[:j] else b for x, b in enumerate(q)]
+                step = c + m / sum(rest)
                 assert step >= levels[j + 1]
                 above += step > levels[j + 1]
                 if j < k - 1:
-                    now, draft = E.norm(E.minus(p, q, c)), E.norm(left)
-                    chance *= max(draft[tokens[j]] - now[tokens[j]], F(0))
+                    target, draft = E.norm(E.minus(p, q, c)), E.norm(rest)
+                    chance *= max(draft[tokens[j]] - target[tokens[j]], F(0))
                     m = mass(p, q, step)
                 c = step
                 if not chance:
@@ -217,35 +229,42 @@ def test_levels_of_recursive_rejection() -> None:
     assert above > 100
 
 
-# ------------------------------------------------------------------------------------------------------------------- page 5
+# ------------------------------------------------------------------------------------------- page 5
 
 
 def test_without_replacement_is_convex_relative_to_q() -> None:
-    """Theorem 5.3: adding y to S is worth at least as much, per mass of q, as what x brought to S. Strictly so somewhere."""
+    """Theorem 5.3: adding y to S is worth at least as much, per mass of q, as what x brought to S,
+    and somewhere more."""
     rng, strict = random.Random(0), 0
     for _ in range(40):
         v = rng.choice([3, 4, 5])
-        q, k = drawn(rng, v), rng.randint(1, min(3, v - 1))
+        q, k = random_distribution(rng, v), rng.randint(1, min(3, v - 1))
         tuples = E.without_replacement(q, k)
 
         sets = [frozenset(s) for n in range(v + 1) for s in combinations(range(v), n)]
         within = {s: sum((c for xs, c in tuples if s.issuperset(xs)), F(0)) for s in sets}
         for s in sets:
             for x, y in product(s, set(range(v)) - s):
-                before, after = (within[s] - within[s - {x}]) / q[x], (within[s | {y}] - within[s]) / q[y]
+                before, after = (
+                    (within[s] - within[s - {x}]) / q[x],
+                    (within[s | {y}] - within[s]) / q[y],
+                )
                 assert before <= after
                 strict += before < after
     assert strict > 100
 
 
 def test_recursive_rejection_is_not_optimal() -> None:
-    p, q = laws("1/2 3/10 1/5 0", "1/10 1/5 3/10 2/5")
+    p, q = distributions("1/2 3/10 1/5 0", "1/10 1/5 3/10 2/5")
     assert (E.rrs_acceptance(p, q, 2), alpha(p, E.iid(q, 2))) == (F(13, 20), F(69, 100))
-    assert (E.rrsw_acceptance(p, q, 2), alpha(p, E.without_replacement(q, 2))) == (F(143, 210), F(617, 840))
+    assert (E.rrsw_acceptance(p, q, 2), alpha(p, E.without_replacement(q, 2))) == (
+        F(143, 210),
+        F(617, 840),
+    )
 
 
 def k_seq(p: E.Dist, q: E.Dist, k: int, rho: F) -> tuple[F, F, list[F]]:
-    """a, rho beta and the masses of the residual."""
+    """The numbers a, rho beta and the masses of the residual."""
     b = [min(x / rho, y) for x, y in zip(p, q, strict=True)]
     beta = sum(b, F(0))
     a = 1 - (1 - beta) ** k
@@ -257,34 +276,41 @@ def test_k_seq_is_valid_from_one_rho_on() -> None:
     rng, invalid = random.Random(1), 0
     for _ in range(60):
         v, k = rng.choice([2, 3, 4]), rng.choice([2, 3])
-        p, q = drawn(rng, v, 0), drawn(rng, v)
+        p, q = random_distribution(rng, v, 0), random_distribution(rng, v)
         before = False
         for step in range(21):
             rho = 1 + F(k - 1) * step / 20
-            a, most, left = k_seq(p, q, k, rho)
-            assert a <= most or not before  # valid from one rho on
-            before = a <= most
+            a, bound, residual = k_seq(p, q, k, rho)
+            assert a <= bound or not before  # valid from one rho on
+            before = a <= bound
             if any(0 < x <= rho * y for x, y in zip(p, q, strict=True)):
-                assert (min(left) >= 0) == before
+                assert (min(residual) >= 0) == before
             else:
-                assert min(left) >= 0 or not before
-            invalid += min(left) < 0
+                assert min(residual) >= 0 or not before
+            invalid += min(residual) < 0
         assert before  # at rho = k at the latest
         assert k_seq(p, q, k, F(k))[0] >= (1 - (1 - F(1, k)) ** k) * alpha(p, E.iid(q, k))
     assert invalid > 50
-    a, most, left = k_seq([F(1), F(0)], [F(1, 2), F(1, 2)], 2, F(1))
-    assert a > most
-    assert min(left) >= 0  # why part 1 asks for a token with p <= rho q
+    a, bound, residual = k_seq([F(1), F(0)], [F(1, 2), F(1, 2)], 2, F(1))
+    assert a > bound
+    assert min(residual) >= 0  # this is why part 1 asks for a token with p <= rho q
 
 
 def test_any_selection_is_lossless() -> None:
-    """Theorem 5.7, with random weights; the same selection tested against q is not lossless."""
+    """Theorem 5.7 with random weights; the same selection tested against q is not lossless."""
     rng, wrong = random.Random(3), 0
     for _ in range(40):
         v, k = rng.choice([2, 3]), rng.choice([1, 2, 3])
-        p, q, w = drawn(rng, v, 0), drawn(rng, v), drawn(rng, v)
+        p, q, w = (
+            random_distribution(rng, v, 0),
+            random_distribution(rng, v),
+            random_distribution(rng, v),
+        )
         t = E.race_law(tuple(q), tuple(w), k)
-        rule = lambda p, q, xs, w=w: E.race(p, q, xs, w)  # noqa: E731
+
+        def rule(p: E.Dist, q: E.Dist, xs: E.Tokens, w: list[F] = w) -> E.Decision:
+            return E.race(p, q, xs, w)
+
         assert E.output_law(rule, E.iid, p, q, k) == p
         assert E.overlap(p, t) <= E.acceptance(rule, E.iid, p, q, k) <= alpha(p, E.iid(q, k))
 
@@ -296,31 +322,38 @@ def test_any_selection_is_lossless() -> None:
     assert wrong > 10
 
 
-def test_the_law_of_the_one_selected() -> None:
+def test_the_distribution_of_the_one_selected() -> None:
     """Theorem 5.8: the integral is what counting all tuples gives."""
     rng = random.Random(4)
     for _ in range(15):
         v, k = rng.choice([2, 4, 5]), rng.choice([1, 2, 3])
-        p, q = drawn(rng, v), drawn(rng, v)
-        w, t = (row[0].tolist() for row in race_weights(*(torch.tensor([law], dtype=torch.float64) for law in (p, q)), k))
-        assert t == pytest.approx([float(x) for x in E.race_law(tuple(q), tuple(map(F, w)), k)], abs=1e-9)
+        p, q = random_distribution(rng, v), random_distribution(rng, v)
+        w, t = (
+            row[0].tolist()
+            for row in race_weights(*(torch.tensor([x], dtype=torch.float64) for x in (p, q)), k)
+        )
+        assert t == pytest.approx(
+            [float(x) for x in E.race_law(tuple(q), tuple(map(F, w)), k)], abs=1e-9
+        )
 
 
 def test_k_seq_at_its_smallest_rho() -> None:
-    """Theorem 5.5, part 4: the closing token is none of the candidates, at a larger rho it can be."""
+    """Theorem 5.5, part 4: the bonus token is none of the candidates; at a larger rho it can be."""
     rng = random.Random(5)
     for _ in range(30):
         v, k = rng.choice([2, 3, 5]), rng.choice([2, 3])
-        p, q = (np.array(drawn(rng, v), dtype=float) for _ in range(2))
+        p, q = (np.array(random_distribution(rng, v), dtype=float) for _ in range(2))
         rho = kseq_rho(p, q, k)
         assert kseq_rate(p, q, k) == pytest.approx(np.minimum(p, rho * q).sum(), abs=1e-12)
-        assert kseq_rate(p, q, k) == pytest.approx(1 - (1 - np.minimum(p / rho, q).sum()) ** k, abs=1e-9)
+        assert kseq_rate(p, q, k) == pytest.approx(
+            1 - (1 - np.minimum(p / rho, q).sum()) ** k, abs=1e-9
+        )
     p, q = np.array([0.5, 0.5]), np.array([0.25, 0.75])
     assert kseq_rate(p, q, 2, rho=2.0) > 1 - (1 - np.minimum(p / 2, q).sum()) ** 2 + 0.01
 
 
 def test_k_seq_is_never_below_rrs() -> None:
-    """Theorem 5.5, part 5, in floats and with RRS's scalar as the scale."""
+    """Theorem 5.5, part 5: in floats, and with RRS's scalar as the scale."""
     generator = np.random.default_rng(0)
     for v, k in product((2, 3, 6), (2, 3, 5)):
         p, q = generator.dirichlet(np.full(v, 0.5), (2, 300))
@@ -330,7 +363,7 @@ def test_k_seq_is_never_below_rrs() -> None:
     rng = random.Random(6)
     for _ in range(60):
         v, k = rng.choice([2, 3, 5]), rng.choice([2, 3, 4])
-        p, q = drawn(rng, v, 0), drawn(rng, v)
+        p, q = random_distribution(rng, v, 0), random_distribution(rng, v)
         m, scale = F(1), F(0)
         for _ in range(k):
             scale += m
@@ -339,21 +372,22 @@ def test_k_seq_is_never_below_rrs() -> None:
         assert a >= accepted == 1 - m == E.rrs_acceptance(p, q, k)
 
 
-# ------------------------------------------------------------------------------------------------------------------- page 7
+# ------------------------------------------------------------------------------------------- page 7
 
 
 def models(seed: int, v: int, least: int = 1) -> tuple[E.Model, E.Model]:
     @cache
     def both(prefix: E.Tokens) -> tuple[list[F], list[F]]:
         rng = random.Random(f"{seed}/{prefix}")
-        return drawn(rng, v, least), drawn(rng, v)
+        return random_distribution(rng, v, least), random_distribution(rng, v)
 
     return (lambda prefix: both(prefix)[0]), (lambda prefix: both(prefix)[1])
 
 
 @pytest.mark.parametrize("gamma", [1, 2])
-def test_no_rule_keeps_more_of_one_path(gamma: int) -> None:
-    """Theorem 7.2 as a linear program: all lossless rules for a path of gamma tokens, the most any of them keeps on average."""
+def test_no_rule_accepts_more_of_one_path(gamma: int) -> None:
+    """Theorem 7.2 as a linear program over all lossless rules for a path of gamma tokens: the most
+    that any of them accepts on average."""
     from scipy.optimize import linprog
 
     for seed in range(12):
@@ -362,33 +396,54 @@ def test_no_rule_keeps_more_of_one_path(gamma: int) -> None:
         texts = {y: i for i, y in enumerate(product(range(v), repeat=gamma + 1))}
         paths = E.target_law(draft, gamma)
         choices = [(x, n, y) for x in paths for n in range(gamma + 1) for y in range(v)]
-        law = E.target_law(target, gamma + 1)
-        rows, right = np.zeros((len(texts) + len(paths), len(choices))), np.zeros(len(texts) + len(paths))
+        wanted = E.target_law(target, gamma + 1)
+        rows, right = (
+            np.zeros((len(texts) + len(paths), len(choices))),
+            np.zeros(len(texts) + len(paths)),
+        )
         for text, i in texts.items():
-            right[i] = law[text]
+            right[i] = wanted[text]
         for j, (x, n, y) in enumerate(choices):
-            for rest, chance in E.target_law(lambda t, model=target, before=(*x[:n], y): model((*before, *t)), gamma - n).items():  # type: ignore[misc]
+
+            def after(
+                t: E.Tokens, model: E.Model = target, before: E.Tokens = (*x[:n], y)
+            ) -> E.Dist:
+                return model((*before, *t))
+
+            for rest, chance in E.target_law(after, gamma - n).items():
                 rows[texts[(*x[:n], y, *rest)], j] = chance
             rows[len(texts) + list(paths).index(x), j] = 1
         right[len(texts) :] = [float(chance) for chance in paths.values()]
         best = linprog([-n for _, n, _ in choices], A_eq=rows, b_eq=right, method="highs")
         assert best.success
-        assert -best.fun == pytest.approx(float(E.block_expected_accepted(target, draft, range(-1, gamma))), abs=1e-9)
+        assert -best.fun == pytest.approx(
+            float(E.block_expected_accepted(target, draft, range(-1, gamma))), abs=1e-9
+        )
 
 
 def test_block_against_token_by_token() -> None:
-    p, q = laws("3/4 1/4", "1/4 3/4")
+    p, q = distributions("3/4 1/4", "1/4 3/4")
     constant = (lambda _: p), (lambda _: q)
     assert E.chain_expected_accepted(*constant, 2) == F(3, 4)
     assert E.block_expected_accepted(*constant, (-1, 0, 1)) == F(7, 8)
     more = 0
     for seed in range(60):
         target, draft = models(seed, 2, 0)
-        if seed % 3 == 0 and 0 not in target(()):  # p = q at the first place
-            draft = lambda t, first=target, second=draft: second(t) if t else first(t)  # noqa: E731
-        ratios = [[target(x[:i])[x[i]] / draft(x[:i])[x[i]] for i in range(2)] for x in E.target_law(draft, 2)]
+        if seed % 3 == 0 and 0 not in target(()):  # p = q at the first position
+            later = draft
+
+            def draft(t: E.Tokens, first: E.Model = target, later: E.Model = later) -> E.Dist:
+                return later(t) if t else first(t)
+
+        ratios = [
+            [target(x[:i])[x[i]] / draft(x[:i])[x[i]] for i in range(2)]
+            for x in E.target_law(draft, 2)
+        ]
         expected = any(0 < first < 1 < second for first, second in ratios)
-        block, token = E.block_expected_accepted(target, draft, (-1, 0, 1)), E.chain_expected_accepted(target, draft, 2)
+        block, token = (
+            E.block_expected_accepted(target, draft, (-1, 0, 1)),
+            E.chain_expected_accepted(target, draft, 2),
+        )
         assert (block > token) == expected
         assert block >= token
         more += expected
@@ -396,64 +451,81 @@ def test_block_against_token_by_token() -> None:
 
 
 def test_a_zero_on_the_way_makes_them_equal() -> None:
-    """Over-rated, then under-rated, and equal all the same: p = 0 at the first place ends both."""
-    table = {(): laws("0 1", "1 0")}
-    pair = laws("1/4 3/4", "3/4 1/4")
+    """The draft is over-rated, then under-rated, and both accept the same, since p = 0 at the first
+    position ends both."""
+    table = {(): distributions("0 1", "1 0")}
+    pair = distributions("1/4 3/4", "3/4 1/4")
     target, draft = (lambda x: table.get(x, pair)[0]), (lambda x: table.get(x, pair)[1])
-    assert E.block_expected_accepted(target, draft, (-1, 0, 1, 2)) == E.chain_expected_accepted(target, draft, 3) == 0
+    assert (
+        E.block_expected_accepted(target, draft, (-1, 0, 1, 2))
+        == E.chain_expected_accepted(target, draft, 3)
+        == 0
+    )
 
 
 def test_repetitions_may_help_or_not() -> None:
-    """After theorem 8.5: RRS with repetitions against RRSw on the distinct tokens."""
-    p, q = laws("0 13/16 3/16", "1/6 2/3 1/6")
+    """The example after theorem 8.5 compares RRS with repetitions with RRSw on the distinct
+    tokens."""
+    p, q = distributions("0 13/16 3/16", "1/6 2/3 1/6")
     assert E.acceptance(E.rrs, E.iid, p, q, 3) == F(427, 432)
     assert E.acceptance(E.rrsw, E.iid, p, q, 3) == F(1711, 1728) == F(427, 432) + F(1, 576)
     assert E.acceptance(E.rrs, E.iid, p, q, 2) >= E.acceptance(E.rrsw, E.iid, p, q, 2)
 
 
-def test_traversal_can_keep_less() -> None:
-    """Not every tree gains: the instance of theorem 7.4, under both rules and the same draft law."""
+def test_traversal_can_accept_less() -> None:
+    """Not every tree gains: this is the instance of theorem 7.4, under both rules and the same
+    sampling scheme."""
     half = [F(1, 2)] * 2
     table = {(): [F(1, 4), F(3, 4)], (0,): [F(0), F(1)]}
     target, draft = (lambda t: table.get(t, half)), (lambda t: half)
     parents = (-1, 0, 1, 1, 3)
-    assert E.tree_expected_accepted(E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents) == F(3, 2)
+    assert E.tree_expected_accepted(
+        E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents
+    ) == F(3, 2)
     assert E.expected_accepted(E.rrsw, E.without_replacement, target, draft, parents) == F(13, 8)
-    for rule_law in (
+    for output_of_rule in (
         E.tree_round_law(E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents),
         E.round_law(E.rrsw, E.without_replacement, target, draft, parents),
     ):
-        assert E.tv(rule_law, E.target_law(target, 4)) == 0
+        assert E.tv(output_of_rule, E.target_law(target, 4)) == 0
 
 
-# ------------------------------------------------------------------------------------------------------------------- page 8
+# ------------------------------------------------------------------------------------------- page 8
 
 
-def output(rule: E.NodeRule, law: E.DraftLaw, p: E.Dist, used: E.Dist, sampled: E.Dist, k: int) -> list[F]:
-    """What comes out if the candidates are sampled from one q and tested with another."""
-    return E.output_law(lambda p, _, xs: rule(p, used, xs), law, p, sampled, k)
+def output(
+    rule: E.NodeRule, scheme: E.SamplingScheme, p: E.Dist, used: E.Dist, sampled: E.Dist, k: int
+) -> list[F]:
+    """The output where the candidates are sampled from one q and tested with another."""
+    return E.output_law(lambda p, _, xs: rule(p, used, xs), scheme, p, sampled, k)
 
 
 def test_a_wrong_q() -> None:
-    """Theorem 8.1, and that the laws of single candidates are no bound for several."""
+    """Theorem 8.1; and the distance of the distributions of single candidates is no bound for
+    several."""
     rng = random.Random(2)
     for _ in range(80):
         v = rng.choice([2, 3, 4])
-        p, q, sampled = drawn(rng, v, 0), drawn(rng, v), drawn(rng, v)
+        p, q, sampled = (
+            random_distribution(rng, v, 0),
+            random_distribution(rng, v),
+            random_distribution(rng, v),
+        )
         d = E.tv(q, sampled)
         assert E.tv(output(E.rejection, E.iid, p, q, sampled, 1), p) <= d
-        for rule, law in ((E.rrs, E.iid), (E.rrsw, E.without_replacement)):
-            bound = E.tv(dict(law(q, 2)), dict(law(sampled, 2)))
-            assert E.tv(output(rule, law, p, q, sampled, 2), p) <= bound
-            assert bound <= 1 - (1 - d) ** 2 or law is not E.iid
-    p, q, sampled = laws("0 2/5 3/5", "2/5 1/5 2/5", "2/5 2/5 1/5")
+        for rule, scheme in ((E.rrs, E.iid), (E.rrsw, E.without_replacement)):
+            bound = E.tv(dict(scheme(q, 2)), dict(scheme(sampled, 2)))
+            assert E.tv(output(rule, scheme, p, q, sampled, 2), p) <= bound
+            assert bound <= 1 - (1 - d) ** 2 or scheme is not E.iid
+    p, q, sampled = distributions("0 2/5 3/5", "2/5 1/5 2/5", "2/5 2/5 1/5")
     assert E.tv(output(E.rrs, E.iid, p, q, sampled, 2), p) == F(7, 25) > E.tv(q, sampled) == F(1, 5)
-    (p,) = laws("1/3 2/3")
+    (p,) = distributions("1/3 2/3")
     assert E.output_law(squared_q, E.iid, p, p, 1)[0] == F(4, 9)
 
 
 def test_a_wrong_q_over_a_round() -> None:
-    """Theorem 8.2 on chains: the expected sum of the errors at the places reached bounds the error of the text."""
+    """Theorem 8.2 on chains: the expected sum of the errors at the positions reached bounds the
+    error of the text."""
     worst = F(0)
     for seed in range(20):
         target, sampled = models(seed, 2)
@@ -468,7 +540,13 @@ def test_a_wrong_q_over_a_round() -> None:
         off = E.tv(E.round_law(tested, E.iid, target, sampled, (-1, 0, 1)), E.target_law(target, 3))
         accepted = [min(F(1), a / b) for a, b in zip(target(()), used(()), strict=True)]
         bound = E.tv(sampled(()), used(()))
-        bound += sum((b * a * E.tv(sampled((x,)), used((x,))) for x, (b, a) in enumerate(zip(sampled(()), accepted, strict=True))), F(0))
+        bound += sum(
+            (
+                b * a * E.tv(sampled((x,)), used((x,)))
+                for x, (b, a) in enumerate(zip(sampled(()), accepted, strict=True))
+            ),
+            F(0),
+        )
         assert off <= bound
         worst = max(worst, off / bound if bound else F(0))
     assert worst > F(1, 2)
@@ -489,58 +567,64 @@ def test_a_wrong_q_over_a_round() -> None:
     ],
 )
 def test_small_instances(name: str, p: str, q: str, k: int, off: str) -> None:
-    """The instances of theorems 8.3 to 8.7."""
-    mutant, (a, b) = BY_NAME[name], laws(p, q)
-    assert E.tv(E.output_law(mutant.node, mutant.law, a, b, k), a) == F(off)
+    """These are the instances of theorems 8.3 to 8.7."""
+    mutant, (a, b) = BY_NAME[name], distributions(p, q)
+    assert E.tv(E.output_law(mutant.node, mutant.scheme, a, b, k), a) == F(off)
 
 
 def test_noise_used_twice() -> None:
-    """The three instances of theorem 8.8, over the midpoints of a grid that holds every threshold."""
+    """These are the three instances of theorem 8.8, over the midpoints of a grid that holds every
+    threshold."""
     grid = [F(2 * i + 1, 96) for i in range(48)]
 
-    def share(output: Callable[[F], int]) -> F:
+    def probability_of_0(output: Callable[[F], int]) -> F:
         return F(sum(output(u) == 0 for u in grid), len(grid))
 
     def tested_again(u: F) -> int:
         x = 0 if u < F(1, 2) else 1
         return x if u * F(1, 2) < [F(3, 4), F(1, 4)][x] else 0
 
-    def closed_again(u: F) -> int:
+    def bonus_again(u: F) -> int:
         return 2 if u < F(1, 4) else int(u >= F(2, 3))
 
-    assert share(tested_again) == 1
-    assert share(closed_again) == F(5, 12)
-    own = sum(F(1, 4) for first, second in product((0, 1), repeat=2) if first == 0 or second != 1)
-    assert own == F(3, 4)
+    assert probability_of_0(tested_again) == 1
+    assert probability_of_0(bonus_again) == F(5, 12)
+    two_uniforms = sum(
+        F(1, 4) for first, second in product((0, 1), repeat=2) if first == 0 or second != 1
+    )
+    assert two_uniforms == F(3, 4)
 
 
 def test_the_whole_path_without_a_cap() -> None:
-    """Theorem 8.9: text (0, 1) comes out 5/16 of the time instead of 3/16; with the cap it is right."""
-    p, q = laws("3/4 1/4", "1/4 3/4")
+    """Theorem 8.9: text (0, 1) comes out 5/16 of the time instead of 3/16; with the cap it is
+    right."""
+    p, q = distributions("3/4 1/4", "1/4 3/4")
     target, draft = (lambda _: p), (lambda _: q)
 
-    def uncapped(target: E.Model, draft: E.Model, parents: tuple[int, ...], paths: tuple[E.Tokens, ...]) -> list[E.Test]:
-        (whole, _, closing), *rest = E.block_tests(target, draft, parents, paths)
+    def uncapped(
+        target: E.Model, draft: E.Model, parents: tuple[int, ...], paths: tuple[E.Tokens, ...]
+    ) -> list[E.Test]:
+        (path, _, bonus), *rest = E.block_tests(target, draft, parents, paths)
         ratio = F(1)
-        for i, x in enumerate(whole):
-            ratio *= target(whole[:i])[x] / draft(whole[:i])[x]
-        return [(whole, min(F(1), ratio), closing), *rest]
+        for i, x in enumerate(path):
+            ratio *= target(path[:i])[x] / draft(path[:i])[x]
+        return [(path, min(F(1), ratio), bonus), *rest]
 
-    whole = E.target_law(target, 3)
+    target_texts = E.target_law(target, 3)
     cases = [
         (uncapped, "7/16 5/16 3/16 1/16", F(1), F(1, 8)),
         (E.block_tests, "9/16 3/16 3/16 1/16", F(7, 8), F(0)),
     ]
-    for tests, first_two, kept, off in cases:
+    for tests, first_two, accepted, off in cases:
         outcomes = list(E.decided(tests)("IID", target, draft, (-1, 0, 1)))
-        law = E.completed(iter(outcomes), target, 3)
-        shares = [law[x, y, 0] + law[x, y, 1] for x, y in product((0, 1), repeat=2)]
-        assert [shares] == laws(first_two)
-        assert E.tv(law, whole) == off
-        assert sum(len(path) * chance for path, _, chance in outcomes) == kept
+        output = E.completed(iter(outcomes), target, 3)
+        pairs = [output[x, y, 0] + output[x, y, 1] for x, y in product((0, 1), repeat=2)]
+        assert [pairs] == distributions(first_two)
+        assert E.tv(output, target_texts) == off
+        assert sum(len(path) * chance for path, _, chance in outcomes) == accepted
 
 
-# ------------------------------------------------------------------------------------------------------------------- the guide
+# ---------------------------------------------------------------------------------------- the guide
 
 
 def test_the_guides_table_is_the_result_file() -> None:
@@ -548,7 +632,9 @@ def test_the_guides_table_is_the_result_file() -> None:
     rows = json.loads((root / "data/results/acceptance-lab.json").read_text())["rows"]
     measured = {(r["temperature"], r["k"], r["rule"]): r for r in rows if r["domain"] == "all"}
     table = [
-        [x.strip() for x in line.strip("| ").split("|")] for line in (root / "theory/choosing_a_rule.md").read_text().splitlines() if "|" in line
+        [x.strip() for x in line.strip("| ").split("|")]
+        for line in (root / "theory/choosing_a_rule.md").read_text().splitlines()
+        if "|" in line
     ]
     start = next(i for i, row in enumerate(table) if row[:2] == ["T", "k"])
     (_, _, *rules), lines = table[start], table[start + 2 :]

@@ -1,17 +1,22 @@
 """Verification in rational arithmetic: what a rule outputs, computed and not sampled.
 
-A *node rule* is a function ``node(p, q, tokens) -> (accept, residual)`` that returns the conditional law of a verifier's
-decision given the drafts: ``accept[i]`` is the probability that child i is the one accepted, ``residual`` the normalised law
-of the closing token given that none is (``None`` when that has probability 0). Because every rule is a law and not a draw,
-summing over all drafts gives the law of the output exactly, and *lossless* is an equality of fractions: ``tv(...) == 0``.
+A *node rule* is a function ``node(p, q, tokens) -> (accept, residual)``. It returns the conditional
+distribution of a verifier's decision given the drafts: ``accept[i]`` is the probability that child
+i is the one accepted, ``residual`` the normalised distribution of the bonus token given that none
+is (``None`` when that has probability 0). Because every rule is a distribution and not a draw,
+summing over all drafts gives the distribution of the output exactly, and *lossless* is an equality
+of fractions: ``tv(...) == 0``.
 
-A *draft law* is a function ``law(q, k)`` that lists every ordered tuple of children with its probability.
+A *sampling scheme* is a function ``scheme(q, k)`` that lists every ordered tuple of children with
+its probability.
 
-Notation: p target, q draft, both after temperature and filters; ``(x)+ = max(x, 0)``; ``norm(v) = v / sum(v)``.
-Children whose current draft probability is 0 are never tested and never counted: no draft law proposes them.
+Notation: p target, q draft, both after temperature and filters; ``(x)+ = max(x, 0)``;
+``norm(v) = v / sum(v)``. A *model* maps a prefix to the distribution of the next token. Children
+whose current draft probability is 0 are never tested and never counted: no scheme proposes them.
 
 This package needs no tensors, no model and no engine, so that the theory can be checked by itself.
-Sources: Leviathan et al. 2022, Chen et al. 2023 (rejection); SpecInfer 2305.09781 and MCSD 2401.06706 (several children).
+Sources: Leviathan et al. 2022, Chen et al. 2023 (rejection); SpecInfer 2305.09781 and MCSD
+2401.06706 (several children).
 """
 
 from __future__ import annotations
@@ -34,9 +39,9 @@ from specwb.verify.exact.acceptance import (
 from specwb.verify.exact.basics import (
     Decision,
     Dist,
-    DraftLaw,
     Model,
     NodeRule,
+    SamplingScheme,
     Tokens,
     finite_draw,
     minus,
@@ -46,9 +51,26 @@ from specwb.verify.exact.basics import (
     without,
 )
 from specwb.verify.exact.block import block_expected_accepted, block_tests, is_chain, tests_along
-from specwb.verify.exact.coupling import coupled, coupled_acceptance, coupled_outcomes, list_matching_bound
-from specwb.verify.exact.gbv import gbv_expected_accepted, gbv_tests, is_paths, largest, ranking, skewed
-from specwb.verify.exact.laws import LAWS, iid, top, top_and_sample, without_replacement
+from specwb.verify.exact.child_tables import (
+    CHILD_TABLES,
+    ChildTable,
+    expected_from_table,
+    table_total,
+)
+from specwb.verify.exact.coupling import (
+    coupled,
+    coupled_acceptance,
+    coupled_outcomes,
+    list_matching_bound,
+)
+from specwb.verify.exact.gbv import (
+    gbv_expected_accepted,
+    gbv_tests,
+    is_paths,
+    largest,
+    ranking,
+    skewed,
+)
 from specwb.verify.exact.nodes import (
     LOSSLESS,
     RULES,
@@ -67,13 +89,13 @@ from specwb.verify.exact.nodes import (
     typical,
 )
 from specwb.verify.exact.paths import paths_outcomes, walked
-from specwb.verify.exact.places import PLACES, expected_from_places, total
 from specwb.verify.exact.roots import kept_root, root_chances, roots_law, roots_outcomes
 from specwb.verify.exact.rounds import (
     Outcome,
     Paths,
     Test,
     chain_expected_accepted,
+    children_of,
     completed,
     depths,
     expected_accepted,
@@ -83,22 +105,31 @@ from specwb.verify.exact.rounds import (
     trees,
     walks,
 )
+from specwb.verify.exact.schemes import SCHEMES, iid, top, top_and_sample, without_replacement
 from specwb.verify.exact.traversal import traversal_scalar_tests, traversal_tests, trie
-from specwb.verify.exact.whole import TREE_RULES, Tests, TreeRule, decided, tree_expected_accepted, tree_round_law
+from specwb.verify.exact.tree_rules import (
+    TREE_RULES,
+    Tests,
+    TreeRule,
+    decided,
+    tree_expected_accepted,
+    tree_round_law,
+)
 
 __all__ = [
-    "LAWS",
+    "CHILD_TABLES",
     "LOSSLESS",
-    "PLACES",
     "RULES",
+    "SCHEMES",
     "TREE_RULES",
+    "ChildTable",
     "Decision",
     "Dist",
-    "DraftLaw",
     "Model",
     "NodeRule",
     "Outcome",
     "Paths",
+    "SamplingScheme",
     "Test",
     "Tests",
     "Tokens",
@@ -107,6 +138,7 @@ __all__ = [
     "block_expected_accepted",
     "block_tests",
     "chain_expected_accepted",
+    "children_of",
     "completed",
     "conditional_law",
     "coupled",
@@ -115,7 +147,7 @@ __all__ = [
     "decided",
     "depths",
     "expected_accepted",
-    "expected_from_places",
+    "expected_from_table",
     "finite_draw",
     "gbv_expected_accepted",
     "gbv_tests",
@@ -157,13 +189,13 @@ __all__ = [
     "rrsw_acceptance",
     "rrsw_scalar",
     "skewed",
+    "table_total",
     "target_law",
     "tests_along",
     "top",
     "top_and_sample",
     "top_and_sample_acceptance",
     "top_rule",
-    "total",
     "traversal_scalar_tests",
     "traversal_tests",
     "tree_expected_accepted",

@@ -1,93 +1,133 @@
-"""The output's law at one node, and how often a child is accepted, in closed form."""
+"""The output's distribution at one node, and how often a child is accepted, in closed form."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from itertools import chain, combinations
 
-from specwb.verify.exact.basics import Decision, Dist, DraftLaw, NodeRule, Tokens, minus, norm, overlap
+from specwb.verify.exact.basics import (
+    Decision,
+    Dist,
+    NodeRule,
+    SamplingScheme,
+    Tokens,
+    minus,
+    norm,
+    overlap,
+    without,
+)
+from specwb.verify.exact.child_tables import table_total, top_and_sample_table
 from specwb.verify.exact.nodes import kseq_rho, race_law, ratio
-from specwb.verify.exact.places import top_and_sample_places, total
 
 _0, _1 = Fraction(0), Fraction(1)
 
 
 def conditional_law(decision: Decision, tokens: Tokens, vocabulary: int) -> list[Fraction]:
-    """The law of the next token given the children: ``sum_i accept_i [x_i = y] + (1 - sum_i accept_i) residual(y)``.
+    """Given the children the next token y has probability
+    ``sum_i accept_i [x_i = y] + (1 - sum_i accept_i) residual(y)``.
 
     Args:
-        decision: what a node rule returned. tokens: the children it was given. vocabulary: V.
+        decision: What a node rule returned.
+        tokens: The children it was given.
+        vocabulary: V, the size of the vocabulary.
     """
     accept, residual = decision
-    law = [_0] * vocabulary
+    output = [_0] * vocabulary
     for x, a in zip(tokens, accept, strict=True):
-        law[x] += a
+        output[x] += a
     if residual is not None:
         none = 1 - sum(accept, _0)
-        law = [a + none * r for a, r in zip(law, residual, strict=True)]
-    return law
+        output = [a + none * r for a, r in zip(output, residual, strict=True)]
+    return output
 
 
-def output_law(rule: NodeRule, law: DraftLaw, p: Dist, q: Dist, k: int) -> list[Fraction]:
-    """The law of the next token at one node, ``P(Y = y) = sum_x P(x) P(y | x)``; the rule is lossless iff it equals p.
+def output_law(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> list[Fraction]:
+    """The distribution of the next token at one node is ``P(Y = y) = sum_x P(x) P(y | x)``.
+
+    The sum is over the tuples x of children. The rule is lossless iff the result equals p.
 
     Args:
-        rule: node rule. law: draft law. p, q: target and draft law. k: number of children.
+        rule: A node rule.
+        scheme: How the children are drawn.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     """
-    out = [_0] * len(p)
-    for tokens, prob in law(q, k):
-        given = conditional_law(rule(p, q, tokens), tokens, len(p))
-        out = [a + prob * b for a, b in zip(out, given, strict=True)]
-    return out
+    output = [_0] * len(p)
+    for tokens, probability in scheme(q, k):
+        conditional = conditional_law(rule(p, q, tokens), tokens, len(p))
+        output = [a + probability * b for a, b in zip(output, conditional, strict=True)]
+    return output
 
 
-def acceptance(rule: NodeRule, law: DraftLaw, p: Dist, q: Dist, k: int) -> Fraction:
+def acceptance(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
     """The probability that the next token is one of the children, ``P(Y in {x_1..x_k})``.
 
-    A closing token that happens to equal a child counts (it never does under rejection, rrs, rrsw, top and point).
+    A bonus token that happens to equal a child counts (it never does under rejection, rrs, rrsw,
+    top and point).
 
     Args:
-        rule: node rule. law: draft law. p, q: target and draft law. k: number of children.
+        rule: A node rule.
+        scheme: How the children are drawn.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     """
     total = _0
-    for tokens, prob in law(q, k):
-        given = conditional_law(rule(p, q, tokens), tokens, len(p))
-        total += prob * sum((given[x] for x in set(tokens)), _0)
+    for tokens, probability in scheme(q, k):
+        conditional = conditional_law(rule(p, q, tokens), tokens, len(p))
+        total += probability * sum((conditional[x] for x in set(tokens)), _0)
     return total
 
 
-def optimum(law: DraftLaw, p: Dist, q: Dist, k: int) -> Fraction:
-    """No lossless rule accepts more often than ``1 + min over sets S of tokens of (p(S) - P(all children in S))``, and one reaches it.
+def optimum(scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
+    """No lossless rule accepts more often than
+    ``1 + min over sets S of tokens of (p(S) - P(all children in S))``, and one attains it.
 
-    It is a minimum cut of the transport from tuples of children to tokens. The minimum is over all 2^V sets.
+    It is a minimum cut of the transport from tuples of children to tokens. The minimum is over all
+    2^V sets.
 
     Args:
-        law: draft law. p, q: target and draft law. k: number of children.
+        scheme: How the children are drawn.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     Source: the transport is SpecTr's (2310.15141), the subset form that of Hu et al. 2502.18779.
     """
-    drawn = [(set(tokens), prob) for tokens, prob in law(q, k)]
-    sets = map(set, chain.from_iterable(combinations(range(len(p)), n) for n in range(len(p) + 1)))
-    return 1 + min(sum((p[x] for x in s), _0) - sum((prob for tokens, prob in drawn if tokens <= s), _0) for s in sets)
+    tuples = [(set(tokens), probability) for tokens, probability in scheme(q, k)]
+    v = len(p)
+
+    def cut(s: set[int]) -> Fraction:
+        inside = sum((probability for tokens, probability in tuples if tokens <= s), _0)
+        return sum((p[x] for x in s), _0) - inside
+
+    subsets = chain.from_iterable(combinations(range(v), n) for n in range(v + 1))
+    return 1 + min(cut(set(s)) for s in subsets)
 
 
 def rejection_acceptance(p: Dist, q: Dist) -> Fraction:
-    """Token rejection accepts with probability ``sum min(p, q) = 1 - TV(p, q)``, the most any lossless rule can for one draft.
+    """Token rejection accepts with ``sum min(p, q) = 1 - TV(p, q)``.
+
+    That is the most any lossless rule can accept for one draft token.
 
     Args:
-        p, q: target and draft law.
+        p: The target's distribution.
+        q: The draft's distribution.
     Source: Leviathan et al. 2211.17192.
     """
     return overlap(p, q)
 
 
 def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
-    """Recursive rejection with replacement accepts with ``1 - prod_i (1 - beta_i)``, ``beta_i = sum min(p_i, q)``.
+    """Recursive rejection with replacement accepts with ``1 - prod_i (1 - beta_i)``.
 
-    ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on the draws. Never less than
-    :func:`naive_acceptance` (theorem 4.7).
+    Here ``beta_i = sum min(p_i, q)``; ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on
+    the draws. It is never less than :func:`naive_acceptance` (theorem 4.7).
 
     Args:
-        p, q: target and draft law. k: number of children.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     Source: SpecInfer 2305.09781; MCSD 2401.06706.
     """
     rejected = _1
@@ -101,28 +141,35 @@ def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
 
 
 def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
-    """Recursive rejection with replacement accepts with ``1 - m_{k+1}``, ``m_{j+1} = R(m_1 + .. + m_j)``, ``m_1 = 1``.
+    """Recursive rejection with replacement accepts with ``1 - m_{k+1}``.
+
+    ``m_1 = 1`` and ``m_{j+1} = R(m_1 + .. + m_j)``, with ``R(c) = sum (p - c q)+``.
 
     Args:
-        p, q: target and draft law. k: number of children.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     Source: derived in theory/.
     """
-    c, mass = _0, _1
+    c, m = _0, _1
     for _ in range(k):
-        c += mass
-        mass = sum(minus(p, q, c), _0)
-    return 1 - mass
+        c += m
+        m = sum(minus(p, q, c), _0)
+    return 1 - m
 
 
 def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
-    """Recursive rejection without replacement accepts with ``1 - sum over ordered distinct tuples of prod_i (q_i - p_i)+(x_i)``.
+    """Recursive rejection without replacement accepts with
+    ``1 - sum over ordered distinct tuples of prod_i (q_i - p_i)+(x_i)``.
 
-    The sum runs over tuples as long as k or, if that is less, the support of q; it has no closed form, p_i and q_i
-    depending on the tokens before. Never less than :func:`rrs_acceptance` (theorem 4.6), nor
-    than ``naive`` on the same children (theorem 4.7).
+    The sum runs over tuples as long as k or, if that is less, the support of q; it has no closed
+    form, p_i and q_i depending on the tokens before. It is never less than :func:`rrs_acceptance`
+    (theorem 4.6), nor than ``naive`` on the same children (theorem 4.7).
 
     Args:
-        p, q: target and draft law. k: number of children.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     Source: MCSD 2401.06706.
     """
 
@@ -132,21 +179,25 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
         loss = minus(q, p)
         if not any(loss):
             return _0
-        after, total = norm(minus(p, q)), _0
-        for x, amount in enumerate(loss):
-            if amount:
-                rest = [_0 if y == x else b for y, b in enumerate(q)]
-                total += amount * rejected(after, norm(rest) if any(rest) else rest, k - 1)
+        next_p, total = norm(minus(p, q)), _0
+        for x, probability in enumerate(loss):
+            if probability:
+                rest = without(q, (x,))
+                next_q = norm(rest) if any(rest) else rest
+                total += probability * rejected(next_p, next_q, k - 1)
         return total
 
     return 1 - rejected(p, q, k)
 
 
 def point_acceptance(p: Dist, tokens: Tokens) -> Fraction:
-    """The point-mass rule accepts with the target mass of the children, ``p({x_1..x_k})``; no rule that is lossless given them can do better.
+    """The point-mass rule accepts with the children's mass under the target, ``p({x_1..x_k})``.
+
+    No rule that is lossless given the children accepts more.
 
     Args:
-        p: target law. tokens: the deterministic children.
+        p: The target's distribution.
+        tokens: The deterministic children.
     """
     return sum((p[x] for x in set(tokens)), _0)
 
@@ -155,19 +206,26 @@ def naive_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     """The point-mass rule on k independent draws from q accepts with ``sum p (1 - (1 - q)^k)``.
 
     Args:
-        p, q: target and draft law. k: number of children.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     """
     return sum((a * (1 - (1 - b) ** k) for a, b in zip(p, q, strict=True)), _0)
 
 
 def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fraction:
-    """k-SEQ accepts with ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``, of which the tests accept ``a = 1 - (1 - beta)^k``.
+    """k-SEQ accepts with ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``.
 
-    ``b = min(p/rho, q)``, ``beta = sum b``, ``res = norm(p - b a/beta)`` the law of the closing token, ``r = norm(q - b)`` that of a rejected
-    child: the sum is the chance that the closing token is a child after all. It is 0 at the smallest valid rho.
+    Of this the tests accept ``a = 1 - (1 - beta)^k``. With ``b = min(p/rho, q)`` and
+    ``beta = sum b``, ``res = norm(p - b a/beta)`` is the distribution of the bonus token and
+    ``r = norm(q - b)`` that of a rejected child: the sum is the probability that the bonus token is
+    a child after all. It is 0 at the smallest valid rho.
 
     Args:
-        p, q: target and draft law. k: number of children. rho: default ``kseq_rho``.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
+        rho: The scale, default ``kseq_rho``.
     Source: SpecTr 2310.15141; the second term: reference code of 2602.16961.
     """
     rho = kseq_rho(tuple(p), tuple(q), k) if rho is None else rho
@@ -176,24 +234,37 @@ def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fr
     a = 1 - (1 - beta) ** k
     if a == 1:
         return a
-    residual, rejected = norm(minus(p, b, a / beta if beta else _0)), norm(minus(q, b))
-    return a + (1 - a) * sum((y * (1 - (1 - r) ** k) for y, r in zip(residual, rejected, strict=True)), _0)
+    residual = norm(minus(p, b, a / beta if beta else _0))
+    rejected = norm(minus(q, b))
+    hit = sum((y * (1 - (1 - r) ** k) for y, r in zip(residual, rejected, strict=True)), _0)
+    return a + (1 - a) * hit
 
 
 def race_acceptance(p: Dist, q: Dist, k: int, weights: Dist | None = None) -> Fraction:
-    """The weighted race accepts the child it selects with ``sum min(p, t)``, ``t`` the law of what is selected.
+    """The weighted race accepts the child it selects with ``sum min(p, t)``.
+
+    t is the distribution of what is selected.
 
     Args:
-        p, q: target and draft law. k: number of children. weights: default p/q.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
+        weights: One per token, default p/q.
     """
-    return overlap(p, race_law(tuple(q), tuple(ratio(p, q) if weights is None else weights), k))
+    w = ratio(p, q) if weights is None else weights
+    return overlap(p, race_law(tuple(q), tuple(w), k))
 
 
 def top_and_sample_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
-    """Top and sample accepts with ``p(A) + sum over y not in A of min(p(y), q'(y))``, the optimum of its draft law.
+    """Top and sample accepts with ``p(A) + sum over y not in A of min(p(y), q'(y))``.
+
+    A are the k - 1 most probable tokens of q, and ``q' = norm(q outside A)``. It is the optimum of
+    its sampling scheme.
 
     Args:
-        p, q: target and draft law. k: number of children.
+        p: The target's distribution.
+        q: The draft's distribution.
+        k: The number of children.
     Source: Hu et al. 2502.18779.
     """
-    return total(top_and_sample_places(p, q, k))
+    return table_total(top_and_sample_table(p, q, k))

@@ -9,17 +9,28 @@ from fractions import Fraction
 Dist = Sequence[Fraction]
 """A distribution over the tokens 0 .. V-1."""
 Tokens = tuple[int, ...]
+"""Tokens in order: the children of a node, a path through a tree, or a prefix."""
 Decision = tuple[list[Fraction], list[Fraction] | None]
+"""What a node rule decides: ``accept[i]``, the probability that child i is the one accepted, and
+the distribution of the bonus token given that none is; None where that has probability 0."""
 NodeRule = Callable[[Dist, Dist, Tokens], Decision]
-DraftLaw = Callable[[Dist, int], list[tuple[Tokens, Fraction]]]
+"""``rule(p, q, children)``: the decision at a node with target p, draft q and these children."""
+SamplingScheme = Callable[[Dist, int], list[tuple[Tokens, Fraction]]]
+"""``scheme(q, k)``: every ordered tuple of up to k children with its probability."""
 Model = Callable[[Tokens], Dist]
-"""The law of the next token after a prefix."""
+"""The distribution of the next token after a prefix."""
 
 _0, _1 = Fraction(0), Fraction(1)
 
 
 def norm(weights: Sequence[Fraction | int]) -> list[Fraction]:
-    """The distribution proportional to ``weights``: ``w / sum(w)``. Refuses weights that are negative or all zero."""
+    """The distribution proportional to ``weights`` is ``w / sum(w)``.
+
+    Args:
+        weights: One number >= 0 a token, not all of them 0.
+    Raises:
+        ValueError: A weight is negative, or all are zero.
+    """
     total = sum(weights, _0)
     if total <= 0 or min(weights) < 0:
         raise ValueError(f"not the weights of a distribution: {weights}")
@@ -37,21 +48,25 @@ def without(p: Dist, tokens: Tokens) -> list[Fraction]:
 
 
 def finite_draw(p: Dist, bits: int = 32) -> list[Fraction]:
-    """The distribution of the first x with ``cumsum(p)[x] > u``, where ``u = (w + 1/2) 2^-bits`` and
-    w is one of ``2^bits`` equally likely words: the tokens up to x have ``ceil(2^bits F(x) - 1/2)``
-    of them. It is off from p by at most ``(n - 1) 2^-(bits + 1)``, n the tokens with p > 0.
+    """The distribution of a token that is drawn with a uniform of ``bits`` random bits.
+
+    The token is the first x with ``cumsum(p)[x] > u``, where ``u = (w + 1/2) 2^-bits`` and w is one
+    of ``2^bits`` equally likely words: the tokens up to x have ``ceil(2^bits F(x) - 1/2)`` of them,
+    F being ``cumsum(p)``. The distribution is off from p by at most ``(n - 1) 2^-(bits + 1)``, n
+    the number of tokens with p > 0.
 
     Args:
-        p: a distribution. bits: of a word, >= 0; :class:`specwb.noise.Noise` has 32.
+        p: A distribution.
+        bits: Random bits of a word, >= 0; :class:`specwb.noise.Noise` has 32.
     Source: theorem 1.5.
     """
-    total, below, shares = _0, 0, []
+    cumulated, words_below, distribution = _0, 0, []
     for a in p:
-        total += a
-        words = math.ceil(total * 2**bits - Fraction(1, 2))
-        shares.append(Fraction(words - below, 2**bits))
-        below = words
-    return shares
+        cumulated += a
+        words = math.ceil(cumulated * 2**bits - Fraction(1, 2))
+        distribution.append(Fraction(words - words_below, 2**bits))
+        words_below = words
+    return distribution
 
 
 def overlap(p: Dist, q: Dist) -> Fraction:
@@ -60,13 +75,17 @@ def overlap(p: Dist, q: Dist) -> Fraction:
 
 
 def tv(a: Dist | Mapping[Tokens, Fraction], b: Dist | Mapping[Tokens, Fraction]) -> Fraction:
-    """Total variation, ``1/2 sum |a - b|``, of two laws over tokens or over sequences; 0 iff they are equal.
+    """Total variation, ``1/2 sum |a - b|``, of two distributions; it is 0 iff they are equal.
 
     Args:
-        a, b: lists over the same vocabulary, or dictionaries in which what is missing has probability 0.
+        a: A distribution over tokens (a list), or over sequences (a dictionary in which what is
+            missing has probability 0).
+        b: Another of the same kind, over the same vocabulary.
+    Raises:
+        TypeError: One is over tokens and the other over sequences.
     """
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return sum((abs(a.get(x, _0) - b.get(x, _0)) for x in {*a, *b}), _0) / 2
     if isinstance(a, Mapping) or isinstance(b, Mapping):
-        raise TypeError("cannot compare a law over tokens with a law over sequences")
+        raise TypeError("cannot compare a distribution over tokens with one over sequences")
     return sum((abs(x - y) for x, y in zip(a, b, strict=True)), _0) / 2

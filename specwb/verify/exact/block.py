@@ -17,56 +17,81 @@ def is_chain(parents: Sequence[int]) -> bool:
     return list(parents) == list(range(-1, len(parents) - 1))
 
 
-def block_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
-    """Block verification keeps the longest beginning ``x^i`` of the chain that passes its own test: ``u_i < h_i``.
+def block_tests(
+    target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
+) -> list[Test]:
+    """Block verification keeps the longest prefix ``x^i`` of the chain that passes its own test
+    ``u_i < h_i``.
 
-    ``w_i = min(1, w_{i-1} p(x_i)/q(x_i))``, ``Z_i = sum (w_i p - q)+``, ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and ``h = w``
-    at the end of the chain. Beginnings are tested from the longest; after ``x^i`` the closing token is drawn from ``norm((w_i p - q)+)``, after
-    the whole chain from p. The chain may end early, where the rest of ``paths`` is ``None``.
+    ``w_i = min(1, w_{i-1} p(x_i)/q(x_i))``, ``Z_i = sum (w_i p - q)+``,
+    ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and ``h = w`` at the end of the chain.
+    Prefixes are tested from the longest. After ``x^i`` the bonus token is drawn from
+    ``norm((w_i p - q)+)``, after the whole chain from p. The chain may end early, where the rest of
+    ``paths`` is ``None``.
 
     Args:
-        target, draft: prefix -> law of the next token. parents: a chain. paths: its nodes, as ``trees`` yields them.
+        target: The target model: prefix -> distribution of the next token.
+        draft: The draft model, likewise.
+        parents: A chain.
+        paths: Its nodes, as ``trees`` yields them.
+    Raises:
+        ValueError: ``parents`` is not a chain.
     Source: Sun et al. 2403.10444.
     """
     if not is_chain(parents):
         raise ValueError(f"block verification is for chains, got the tree {tuple(parents)}")
-    return tests_along(target, draft, [path for path in paths if path is not None][-1])
+    longest = [path for path in paths if path is not None][-1]
+    return tests_along(target, draft, longest)
 
 
 def tests_along(target: Model, draft: Model, path: Tokens) -> list[Test]:
-    """The tests of block verification of one path whose tokens were drawn from ``draft``."""
-    weights = [_1]
+    """The tests of block verification of one path whose tokens were drawn from ``draft``.
+
+    Args:
+        target: The target model.
+        draft: The draft model.
+        path: The drafted path.
+    """
+    w = [_1]
     for i, x in enumerate(path):
-        weights.append(min(_1, weights[-1] * target(path[:i])[x] / draft(path[:i])[x]))
-    tests: list[Test] = [(path, weights[-1], list(target(path)))]
+        w.append(min(_1, w[-1] * target(path[:i])[x] / draft(path[:i])[x]))
+    tests: list[Test] = [(path, w[-1], list(target(path)))]
     for i in range(len(path) - 1, -1, -1):
-        p, w = target(path[:i]), weights[i]
-        left = minus([w * a for a in p], draft(path[:i]))
-        z = sum(left, _0)
-        accept = z / (z + 1 - w) if z + 1 - w else _1
-        tests.append((path[:i], accept if i else _1, norm(left) if z else list(p)))
+        p = target(path[:i])
+        residual = minus([w[i] * a for a in p], draft(path[:i]))
+        z = sum(residual, _0)
+        h = z / (z + 1 - w[i]) if z + 1 - w[i] else _1
+        # the empty prefix is what is kept where nothing else is
+        tests.append((path[:i], h if i else _1, norm(residual) if z else list(p)))
     return tests
 
 
 def block_expected_accepted(target: Model, draft: Model, parents: Sequence[int]) -> Fraction:
-    """Block verification of a chain accepts ``sum_i sum over x^i of min over j <= i of q(x^j) p(x_{j+1}..x_i | x^j)`` tokens.
+    """Block verification of a chain accepts
+    ``sum_i sum over x^i of min over j <= i of q(x^j) p(x_{j+1}..x_i | x^j)`` tokens.
 
-    Never less than token rejection, which accepts ``prod_j min(p, q)(x_j | x_<j)`` instead of each minimum; no lossless rule for one path
-    after whose closing token the target goes on accepts more (theorem 7.2).
+    This is never less than token rejection, which accepts
+    ``prod_j min(p, q)(x_j | x_<j)`` instead of each minimum. No lossless rule for one path after
+    whose bonus token the target goes on accepts more (theorem 7.2).
 
     Args:
-        target, draft: prefix -> law of the next token. parents: a chain.
+        target: The target model.
+        draft: The draft model.
+        parents: A chain.
     Source: derived in theory/; optimality: Thomas and Pal 2602.16961.
     """
 
-    def chance(model: Model, path: Tokens, start: int, stop: int) -> Fraction:
+    def probability(model: Model, path: Tokens, start: int, stop: int) -> Fraction:
+        """The probability of the path's tokens from ``start`` to before ``stop``, given those
+        before them."""
         return math.prod((model(path[:i])[path[i]] for i in range(start, stop)), start=_1)
 
-    return sum(
-        (
-            min(chance(draft, path, 0, j) * chance(target, path, j, i) for j in range(i + 1))
-            for i in range(1, max(depths(parents)) + 1)
-            for path in target_law(target, i)
-        ),
-        _0,
-    )
+    def smallest(path: Tokens) -> Fraction:
+        """The minimum over j of the path's probability with j tokens from the draft."""
+        return min(
+            probability(draft, path, 0, j) * probability(target, path, j, len(path))
+            for j in range(len(path) + 1)
+        )
+
+    lengths = range(1, max(depths(parents)) + 1)
+    return sum((smallest(path) for i in lengths for path in target_law(target, i)), _0)

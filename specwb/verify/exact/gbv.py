@@ -14,76 +14,117 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def is_paths(parents: Sequence[int]) -> bool:
-    """Whether the tree is K paths of equal length that part at the root, level by level: ``(-1, 0, 0, 1, 2, 3, 4)`` for K = 2."""
+    """Whether the tree is K paths of equal length that part at the root, level by level:
+    ``(-1, 0, 0, 1, 2, 3, 4)`` for K = 2."""
     k = list(parents).count(0)
-    return k > 0 and (len(parents) - 1) % k == 0 and list(parents) == [-1] + [0] * k + list(range(1, len(parents) - k))
+    if k == 0 or (len(parents) - 1) % k != 0:
+        return False
+    return list(parents) == [-1] + [0] * k + list(range(1, len(parents) - k))
 
 
 def ranking(p: Dist, q: Dist) -> list[int]:
-    """The tokens by p/q, the smallest first, equal ones by index; where q is 0 last. Any other total order would be lossless too."""
-    return sorted(range(len(p)), key=lambda x: (0, p[x] / q[x], x) if q[x] else (1, _0, x))
+    """The tokens by p/q, the smallest first, equal ones by index; where q is 0 last.
+
+    Any other total order would be lossless too.
+    """
+
+    def key(x: int) -> tuple[int, Fraction, int]:
+        return (0, p[x] / q[x], x) if q[x] else (1, _0, x)
+
+    return sorted(range(len(p)), key=key)
 
 
 def largest(target: Model, draft: Model, paths: Sequence[Tokens]) -> Tokens:
-    """The largest of some paths of equal length, token by token in the order of ``ranking`` at each node."""
-    return max(paths, key=lambda path: [ranking(target(path[:i]), draft(path[:i])).index(x) for i, x in enumerate(path)])
+    """The largest of some paths of equal length, token by token in the order of :func:`ranking` at
+    each node.
+
+    Args:
+        target: The target model: prefix -> distribution of the next token.
+        draft: The draft model, likewise.
+        paths: The paths.
+    """
+
+    def ranks(path: Tokens) -> list[int]:
+        prefixes = [path[:i] for i in range(len(path))]
+        orders = [ranking(target(prefix), draft(prefix)) for prefix in prefixes]
+        return [order.index(x) for order, x in zip(orders, path, strict=True)]
+
+    return max(paths, key=ranks)
 
 
 def skewed(target: Model, draft: Model, k: int) -> Model:
-    """The law of the largest of k independent paths is again a model of the next token.
+    """The distribution of the largest of k independent paths is again a model of the next token.
 
-    At a node of draft probability J below which paths of mass A rank, ``q_skew(x) = ((A + y + z)^k - (A + y)^k) / ((A + J)^k - A^k)`` with
-    ``z = J q(x)`` and ``y = J q(tokens ranked below x)``; at the child x: ``J' = z``, ``A' = A + y``.
+    At a node of draft probability J below which paths of mass A rank it has
+    ``q_skew(x) = ((A + y + z)^k - (A + y)^k) / ((A + J)^k - A^k)`` with ``z = J q(x)`` and
+    ``y = J q(tokens ranked below x)``. At the child x: ``J' = z``, ``A' = A + y``.
 
     Args:
-        target, draft: prefix -> law of the next token. k: number of paths.
+        target: The target model.
+        draft: The draft model.
+        k: The number of paths.
     Source: Thomas and Pal 2602.16961.
     """
 
     @cache
-    def place(prefix: Tokens) -> tuple[Fraction, Fraction]:
+    def masses(prefix: Tokens) -> tuple[Fraction, Fraction]:
+        """A and J at the prefix."""
         if not prefix:
             return _0, _1
-        below, mass = place(prefix[:-1])
-        q = draft(prefix[:-1])
-        order = ranking(target(prefix[:-1]), q)
-        lower = order[: order.index(prefix[-1])]
-        return below + mass * sum((q[x] for x in lower), _0), mass * q[prefix[-1]]
+        parent, x = prefix[:-1], prefix[-1]
+        ranked_below, mass = masses(parent)
+        q = draft(parent)
+        order = ranking(target(parent), q)
+        lower = sum((q[y] for y in order[: order.index(x)]), _0)
+        return ranked_below + mass * lower, mass * q[x]
 
     @cache
-    def law(prefix: Tokens) -> Dist:
-        below, mass = place(prefix)
+    def q_skew(prefix: Tokens) -> Dist:
+        ranked_below, mass = masses(prefix)
         q = draft(prefix)
         if not mass:
             return q
-        out, upto = [_0] * len(q), below
+        total = (ranked_below + mass) ** k - ranked_below**k
+        skew, start = [_0] * len(q), ranked_below
         for x in ranking(target(prefix), q):
-            z = mass * q[x]
-            out[x] = ((upto + z) ** k - upto**k) / ((below + mass) ** k - below**k)
-            upto += z
-        return out
+            end = start + mass * q[x]
+            skew[x] = (end**k - start**k) / total
+            start = end
+        return skew
 
-    return law
+    return q_skew
 
 
-def gbv_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
-    """Greedy multi-path block verification takes the largest path and verifies it as a block drawn from the law of the largest.
+def gbv_tests(
+    target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
+) -> list[Test]:
+    """Greedy multi-path block verification takes the largest path and verifies it as a block drawn
+    from the distribution of the largest.
 
     Args:
-        target, draft: prefix -> law of the next token. parents: K paths of equal length that part at the root. paths: the nodes.
+        target: The target model.
+        draft: The draft model.
+        parents: K paths of equal length that part at the root.
+        paths: The nodes, as ``trees`` yields them.
+    Raises:
+        ValueError: A tree of another shape.
     Source: Thomas and Pal 2602.16961.
     """
     if not is_paths(parents):
         raise ValueError(f"gbv is for paths that part at the root, got the tree {tuple(parents)}")
     k = list(parents).count(0)
-    whole = [path for path in paths[-k:] if path is not None]
-    return tests_along(target, skewed(target, draft, k), largest(target, draft, whole))
+    full_paths = [path for path in paths[-k:] if path is not None]
+    return tests_along(target, skewed(target, draft, k), largest(target, draft, full_paths))
 
 
 def gbv_expected_accepted(target: Model, draft: Model, parents: Sequence[int]) -> Fraction:
-    """Greedy multi-path block verification accepts what block verification accepts of the law of the largest path.
+    """Greedy multi-path block verification accepts what block verification accepts of the
+    distribution of the largest path.
 
     Args:
-        target, draft: prefix -> law of the next token. parents: K paths of equal length that part at the root.
+        target: The target model.
+        draft: The draft model.
+        parents: K paths of equal length that part at the root.
     """
-    return block_expected_accepted(target, skewed(target, draft, list(parents).count(0)), parents)
+    k = list(parents).count(0)
+    return block_expected_accepted(target, skewed(target, draft, k), parents)

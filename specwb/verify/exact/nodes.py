@@ -1,4 +1,15 @@
-"""Node rules: what a verifier does among the children of one node, as conditional laws."""
+"""Node rules: what a verifier decides among the children of one node, given them.
+
+All rules share their first arguments and their result:
+
+Args:
+    p: The target's distribution at the node.
+    q: The draft's distribution at the node.
+    tokens: The children, in drawing order.
+Returns:
+    ``accept``, the probability of each child that it is the one accepted, and the distribution of
+    the bonus token given that none is, None where that has probability 0.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +18,20 @@ from fractions import Fraction
 from functools import cache
 
 from specwb.verify.exact.basics import Decision, Dist, NodeRule, Tokens, minus, norm, without
-from specwb.verify.exact.laws import iid
+from specwb.verify.exact.schemes import iid
 
 _0, _1 = Fraction(0), Fraction(1)
 
-# ---------------------------------------------------------------------------------------------------- rules, textbook form
+# ---------------------------------------------------------------------------- rules, textbook form
 
 
 def rejection(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """Token rejection is lossless for one child drawn from q.
 
-    Accept x with probability ``min(1, p(x)/q(x))``; otherwise close with ``norm((p - q)+)``.
+    Accept x with ``min(1, p(x)/q(x))``; otherwise draw the bonus token from ``norm((p - q)+)``.
 
-    Args:
-        p, q: target and draft law at the node.
-        tokens: the child, or nothing.
+    Raises:
+        ValueError: More than one child.
     Source: Leviathan et al. 2211.17192; Chen et al. 2302.01318.
     """
     if len(tokens) > 1:
@@ -32,39 +42,39 @@ def rejection(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 def rrs(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """Recursive rejection with replacement is lossless for children drawn independently from q.
 
-    For each child in order: accept with ``min(1, p(x)/q(x))``; on rejection ``p <- norm((p - q)+)``, q unchanged.
+    For each child in order: accept with ``min(1, p(x)/q(x))``; on rejection
+    ``p <- norm((p - q)+)``, q unchanged.
 
-    Args:
-        p, q: target and draft law at the node.
-        tokens: the children, in drawing order.
-    Source: SpecInfer 2305.09781 (multi-step speculative sampling); MCSD 2401.06706 (with replacement).
+    Source: SpecInfer 2305.09781 (multi-step speculative sampling); MCSD 2401.06706 (with
+        replacement).
     """
     return _recursive(p, q, tokens, remove=False)
 
 
 def rrsw(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Recursive rejection without replacement is lossless for children drawn one after the other without replacement.
+    """Recursive rejection without replacement is lossless for children drawn one after the other
+    without replacement.
 
-    For each child in drawing order: accept with ``min(1, p(x)/q(x))``; on rejection ``p <- norm((p - q)+)``, then
-    ``q(x) <- 0`` and ``q <- norm(q)``. A repeated child has q = 0 by then and is skipped, so independent drafts are
-    verified as their distinct tokens, which is lossless too.
+    For each child in drawing order: accept with ``min(1, p(x)/q(x))``; on rejection
+    ``p <- norm((p - q)+)``, then ``q(x) <- 0`` and ``q <- norm(q)``. A repeated child has q = 0 by
+    then and is skipped, so independent drafts are verified as their distinct tokens, which is
+    lossless too. Another order than the drawing order is not lossless.
 
-    Args:
-        p, q: target and draft law at the node.
-        tokens: the children, in drawing order (another order is not lossless).
     Source: MCSD 2401.06706 (without replacement); Sequoia 2402.12374.
     """
     return _recursive(p, q, tokens, remove=True)
 
 
 def _recursive(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> Decision:
-    accept, left = [_0] * len(tokens), _1
+    """:func:`rrs`, or :func:`rrsw` with ``remove``."""
+    accept, not_accepted = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
         if q[x] == 0:
             continue
         passes = min(_1, p[x] / q[x])
-        accept[i], left = left * passes, left * (1 - passes)
-        if left == 0:
+        accept[i] = not_accepted * passes
+        not_accepted *= 1 - passes
+        if not_accepted == 0:
             return accept, None
         p = norm(minus(p, q))
         if remove:
@@ -74,15 +84,14 @@ def _recursive(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> Decision:
 
 
 def point(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Drawing the next token from p and continuing if it is a child is lossless for any children, however they were chosen.
+    """The point-mass rule is lossless for any children, however they were chosen.
 
-    Child i is accepted with ``p(x_i)`` (the first of equal ones); otherwise close with p without the children, normalised.
+    It draws the next token from p and continues if that is a child. So child i is accepted with
+    ``p(x_i)`` (the first of equal ones), and otherwise the bonus token is drawn from p without the
+    children, normalised. q is not read.
 
-    Args:
-        p: target law at the node.
-        q: not read.
-        tokens: the children.
-    Source: EAGLE, vLLM and SGLang verifiers for deterministic children; "naive" (MCNS) when the children are sampled.
+    Source: EAGLE, vLLM and SGLang verifiers for deterministic children; "naive" (MCNS) when the
+        children are sampled.
     """
     accept = [_0 if x in tokens[:i] else p[x] for i, x in enumerate(tokens)]
     if sum(accept, _0) == 1:
@@ -95,64 +104,75 @@ naive = point
 
 
 def top_rule(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Top and sample is lossless, and optimal, for the draft's most probable tokens A and a last child x drawn from the rest of q.
+    """Top and sample is lossless, and optimal, for the draft's most probable tokens A and a last
+    child x drawn from the rest of q.
 
-    With ``q' = norm(q outside A)``, A all children but the last: accept x with ``min(1, p(x)/q'(x))``; otherwise draw y from ``norm((p - q')+)``,
-    go on under the child of A that carries it, or close with it. Where q has no more tokens than there are children, x is the only one left,
-    and the rule is ``point``.
+    With ``q' = norm(q outside A)``, A all children but the last: accept x with
+    ``min(1, p(x)/q'(x))``; otherwise draw y from ``norm((p - q')+)`` and go on under the child of A
+    that carries it, or take it as the bonus token. Where q has no more tokens than there are
+    children, x is the only one left, and the rule is :func:`point`.
 
-    Args:
-        p, q: target and draft law at the node, q whole.
-        tokens: A and then x.
+    q is given as it is, not as q', and ``tokens`` are A and then x.
+
     Source: Hu et al. 2502.18779 for the children; the rule is derived in theory/.
     """
-    rest = without(q, tokens[:-1])
+    fixed, drawn = tokens[:-1], tokens[-1:]
+    rest = without(q, fixed)
     if not any(rest):
         return point(p, q, tokens)
     if not tokens:
         return [], list(p)
-    (passes,), residual = rejection(p, norm(rest), tokens[-1:])
+    (passes,), residual = rejection(p, norm(rest), drawn)
     if residual is None:
-        return [*[_0] * (len(tokens) - 1), passes], None
-    accept = [*((1 - passes) * residual[x] for x in tokens[:-1]), passes]
-    left = without(residual, tokens[:-1])
-    return accept, norm(left) if any(left) else None
+        return [*[_0] * len(fixed), passes], None
+    accept = [*((1 - passes) * residual[x] for x in fixed), passes]
+    bonus = without(residual, fixed)
+    return accept, norm(bonus) if any(bonus) else None
 
 
 def kseq(p: Dist, q: Dist, tokens: Tokens, rho: Fraction | None = None) -> Decision:
-    """k-SEQ is lossless for children drawn independently from q, at any scale rho that is not too small.
+    """k-SEQ is lossless for children drawn independently from q, at any scale rho that is not too
+    small.
 
-    For each child in order: accept with ``min(1, p(x) / (rho q(x)))``. With ``b = min(p/rho, q)``, ``beta = sum b`` and
-    ``a = 1 - (1 - beta)^k``, close with ``norm((p - b a/beta)+)``; the rule is lossless iff nothing is cut off there, ``a <= rho beta``.
+    For each child in order: accept with ``min(1, p(x) / (rho q(x)))``. With ``b = min(p/rho, q)``,
+    ``beta = sum b`` and ``a = 1 - (1 - beta)^k``, the bonus token is drawn from
+    ``norm((p - b a/beta)+)``. The rule is lossless iff nothing is cut off there, ``a <= rho beta``.
 
     Args:
-        p, q: target and draft law at the node.
-        tokens: the children.
-        rho: default :func:`kseq_rho`.
+        p: As for every rule.
+        q: As for every rule.
+        tokens: As for every rule.
+        rho: The scale, default :func:`kseq_rho`.
     Source: SpecTr 2310.15141.
     """
     if not tokens:
         return [], list(p)
     rho = kseq_rho(tuple(p), tuple(q), len(tokens)) if rho is None else rho
-    accept, left = [_0] * len(tokens), _1
+    accept, not_accepted = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
         if q[x]:
             passes = min(_1, p[x] / (rho * q[x]))
-            accept[i], left = left * passes, left * (1 - passes)
-    if left == 0:
+            accept[i] = not_accepted * passes
+            not_accepted *= 1 - passes
+    if not_accepted == 0:
         return accept, None
-    b = [min(a / rho, c) for a, c in zip(p, q, strict=True)]
+    b = [min(x / rho, y) for x, y in zip(p, q, strict=True)]
     beta = sum(b, _0)
-    share = (1 - (1 - beta) ** len(tokens)) / beta if beta else _0
-    return accept, norm(minus(p, b, share))
+    a_over_beta = (1 - (1 - beta) ** len(tokens)) / beta if beta else _0
+    return accept, norm(minus(p, b, a_over_beta))
 
 
 @cache
 def kseq_rho(p: Dist, q: Dist, k: int, halvings: int = 12) -> Fraction:
-    """The smallest scale at which k-SEQ is lossless, rounded up to a multiple of ``(k - 1) / 2^halvings`` above 1.
+    """The smallest scale at which k-SEQ is lossless, rounded up.
+
+    It is rounded up to a multiple of ``(k - 1) / 2^halvings`` above 1.
 
     Args:
-        p, q: target and draft law, as tuples. k: number of children. halvings: of [1, k], by bisection.
+        p: The target's distribution, as a tuple.
+        q: The draft's distribution, as a tuple.
+        k: The number of children.
+        halvings: How often the bisection halves [1, k].
     """
 
     def valid(rho: Fraction) -> bool:
@@ -171,13 +191,16 @@ def kseq_rho(p: Dist, q: Dist, k: int, halvings: int = 12) -> Fraction:
 def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decision:
     """The weighted race is lossless for children drawn independently from q, whatever the weights.
 
-    Select child j with probability ``w(x_j) / sum_i w(x_i)``, accept it with ``min(1, p(x) / t(x))``, ``t`` the law of what is selected;
-    otherwise close with ``norm((p - t)+)``. Where all children have weight 0 none is selected, and t sums to less than 1.
+    Select child j with probability ``w(x_j) / sum_i w(x_i)`` and accept it with
+    ``min(1, p(x) / t(x))``, t being the distribution of what is selected; otherwise draw the bonus
+    token from ``norm((p - t)+)``. Where all children have weight 0 none is selected, and t sums to
+    less than 1.
 
     Args:
-        p, q: target and draft law at the node.
-        tokens: the children.
-        weights: one a token, default p/q (0 where q = 0).
+        p: As for every rule.
+        q: As for every rule.
+        tokens: As for every rule.
+        weights: One per token, default p/q (0 where q = 0).
     Source: Khisti et al. 2410.18234 for the decomposition; the weights are derived in theory/.
     """
     if not tokens:
@@ -185,8 +208,10 @@ def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decis
     w = ratio(p, q) if weights is None else weights
     t = race_law(tuple(q), tuple(w), len(tokens))
     total = sum((w[x] for x in tokens), _0)
-    chosen = [w[x] / total if total else _0 for x in tokens]
-    accept = [c * min(_1, p[x] / t[x]) if t[x] else _0 for x, c in zip(tokens, chosen, strict=True)]
+    selected = [w[x] / total if total else _0 for x in tokens]
+    accept = [
+        c * min(_1, p[x] / t[x]) if t[x] else _0 for x, c in zip(tokens, selected, strict=True)
+    ]
     return accept, None if sum(accept, _0) == 1 else norm(minus(p, t))
 
 
@@ -197,81 +222,96 @@ def ratio(p: Dist, q: Dist) -> list[Fraction]:
 
 @cache
 def race_law(q: Dist, weights: Dist, k: int) -> tuple[Fraction, ...]:
-    """The law of the child that is selected among k independent ones with probability proportional to its weight, by enumeration.
+    """The distribution of the child that the race selects, by enumeration.
+
+    Among k independent children one is selected with probability proportional to its weight.
 
     Args:
-        q: draft law. weights: one a token. k: number of children.
+        q: The draft's distribution, as a tuple.
+        weights: One per token, as a tuple.
+        k: The number of children.
     """
-    law = [_0] * len(q)
-    for tokens, prob in iid(q, k):
+    t = [_0] * len(q)
+    for tokens, probability in iid(q, k):
         total = sum((weights[x] for x in tokens), _0)
         for x in tokens if total else ():
-            law[x] += prob * weights[x] / total
-    return tuple(law)
+            t[x] += probability * weights[x] / total
+    return tuple(t)
 
 
-def typical(p: Dist, q: Dist, tokens: Tokens, epsilon: float = 0.09, delta: float = 0.3) -> Decision:
-    """Typical acceptance is not lossless: it takes the most probable child with ``p(x) > min(epsilon, delta e^(-H(p)))``, for certain.
+def typical(
+    p: Dist, q: Dist, tokens: Tokens, epsilon: float = 0.09, delta: float = 0.3
+) -> Decision:
+    """Typical acceptance is not lossless: it takes the most probable child that passes, for
+    certain.
+
+    A child passes with ``p(x) > min(epsilon, delta e^(-H(p)))``, H the entropy in nats. q is not
+    read.
 
     Args:
-        p: target law at the node. q: not read. tokens: the children. epsilon, delta: thresholds; H is the entropy in nats.
+        p: As for every rule.
+        q: As for every rule.
+        tokens: As for every rule.
+        epsilon: The largest threshold.
+        delta: Threshold over ``e^(-H(p))``.
     Source: Medusa 2401.10774.
     """
     entropy = -sum(a * math.log(a) for a in p if a)
-    passing = [i for i, x in enumerate(tokens) if p[x] > min(epsilon, delta * math.exp(-entropy))]
+    threshold = min(epsilon, delta * math.exp(-entropy))
+    passing = [i for i, x in enumerate(tokens) if p[x] > threshold]
     if not passing:
         return [_0] * len(tokens), list(p)
     best = max(passing, key=lambda i: (p[tokens[i]], -i))
     return [Fraction(i == best) for i in range(len(tokens))], None
 
 
-# ------------------------------------------------------------------------------------------------------ rules, scalar form
+# ------------------------------------------------------------------------------ rules, scalar form
 
 
 def rrs_scalar(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Recursive rejection with replacement needs one scalar instead of a residual vector: ``rrs_scalar == rrs``.
+    """Recursive rejection with replacement needs one scalar instead of a residual vector:
+    ``rrs_scalar == rrs``.
 
-    With ``R(c) = sum (p - c q)+``, ``m_1 = 1``, ``M_j = m_1 + .. + m_j``, ``m_{j+1} = R(M_j)``: accept x_j with
-    ``min(1, (p(x_j) - M_{j-1} q(x_j))+ / (m_j q(x_j)))``; close with ``norm((p - M_k q)+)``.
+    With ``R(c) = sum (p - c q)+``, ``m_1 = 1``, ``M_j = m_1 + .. + m_j``, ``m_{j+1} = R(M_j)``:
+    accept x_j with ``min(1, (p(x_j) - M_{j-1} q(x_j))+ / (m_j q(x_j)))``; draw the bonus token from
+    ``norm((p - M_k q)+)``.
 
-    Args:
-        p, q: target and draft law at the node.
-        tokens: the children, in drawing order.
     Source: derived in theory/; SpecInfer and MCSD state the recursive form.
     """
     return _scalar(p, q, tokens, remove=False)
 
 
 def rrsw_scalar(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Recursive rejection without replacement needs one scalar instead of two vectors: ``rrsw_scalar == rrsw``.
+    """Recursive rejection without replacement needs one scalar instead of two vectors:
+    ``rrsw_scalar == rrsw``.
 
-    With ``A`` the children rejected so far, ``s_j = q(not in A_{j-1})``, ``c_j = c_{j-1} + m_j / s_j``,
-    ``m_{j+1} = R(c_j)``: accept x_j with ``min(1, (p(x_j) - c_{j-1} q(x_j))+ s_j / (m_j q(x_j)))``; close with
+    With ``A`` the children rejected so far, ``s_j = q(not in A_{j-1})``,
+    ``c_j = c_{j-1} + m_j / s_j``, ``m_{j+1} = R(c_j)``: accept x_j with
+    ``min(1, (p(x_j) - c_{j-1} q(x_j))+ s_j / (m_j q(x_j)))``; draw the bonus token from
     ``norm((p - c_k q)+)``, q unpruned: a rejected token stays at 0 because c only grows.
 
-    Args:
-        p, q: target and draft law at the node.
-        tokens: the children, in drawing order.
     Source: derived in theory/; MCSD and Sequoia state the recursive form.
     """
     return _scalar(p, q, tokens, remove=True)
 
 
 def _scalar(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> Decision:
-    accept, left = [_0] * len(tokens), _1
-    c, mass, gone = _0, _1, set[int]()
+    """:func:`rrs_scalar`, or :func:`rrsw_scalar` with ``remove``."""
+    accept, not_accepted = [_0] * len(tokens), _1
+    c, m, rejected = _0, _1, set[int]()
     for i, x in enumerate(tokens):
-        if q[x] == 0 or x in gone:
+        if q[x] == 0 or x in rejected:
             continue
-        stays = sum((b for y, b in enumerate(q) if y not in gone), _0)
-        passes = min(_1, max(p[x] - c * q[x], _0) * stays / (mass * q[x]))
-        accept[i], left = left * passes, left * (1 - passes)
-        if left == 0:
+        s = sum((b for y, b in enumerate(q) if y not in rejected), _0)
+        passes = min(_1, max(p[x] - c * q[x], _0) * s / (m * q[x]))
+        accept[i] = not_accepted * passes
+        not_accepted *= 1 - passes
+        if not_accepted == 0:
             return accept, None
-        c += mass / stays
-        mass = sum(minus(p, q, c), _0)
+        c += m / s
+        m = sum(minus(p, q, c), _0)
         if remove:
-            gone.add(x)
+            rejected.add(x)
     return accept, norm(minus(p, q, c))
 
 
@@ -297,4 +337,4 @@ LOSSLESS: dict[str, tuple[str, ...]] = {
     "point": ("POINT", "IID", "WITHOUT_REPLACEMENT", "TOP_AND_SAMPLE"),
     "naive": ("IID", "WITHOUT_REPLACEMENT", "TOP_AND_SAMPLE", "POINT"),
 }
-"""The draft laws each rule is lossless for (rejection: one child only)."""
+"""The sampling schemes each rule is lossless for (rejection: one child only)."""

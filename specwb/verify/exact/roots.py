@@ -1,4 +1,5 @@
-"""Several roots drawn from the target's own law, of which the one with the longest accepted path stays: what that makes of the law. LOSSY."""
+"""Several roots drawn from the target itself: what keeping the one with the longest accepted path
+makes of the distribution. LOSSY."""
 
 from __future__ import annotations
 
@@ -7,101 +8,167 @@ from fractions import Fraction
 from functools import cache
 
 from specwb.verify.exact.basics import Dist, Model, NodeRule, Tokens
-from specwb.verify.exact.laws import iid, without_replacement
 from specwb.verify.exact.nodes import rrsw
 from specwb.verify.exact.rounds import Outcome, depths, walks
+from specwb.verify.exact.schemes import iid, without_replacement
 
 _0, _1 = Fraction(0), Fraction(1)
 
 
-def root_chances(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without") -> list[list[Fraction]]:
-    """``w(x, l)``: the probability that root x is drawn, and stays if the path below it becomes l tokens long.
+def root_chances(
+    P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
+) -> list[list[Fraction]]:
+    """``w(x, l)`` is the probability that root x is drawn, and kept if the accepted path below it
+    becomes l tokens long.
 
-    W roots ``x_1..x_W`` are drawn from P; ``w(x, l) = sum over draws and places x_j = x of P(draw) prod_{i<j} P(L_i < l) prod_{i>j} P(L_i <= l)``,
-    the L_i being independent: the longest stays, of equals the first drawn.
+    W roots ``x_1..x_W`` are drawn from P. The longest is kept, of equals the first drawn, and the
+    lengths L_i are independent, so ``w(x, l)`` is the sum over draws and positions j with
+    ``x_j = x`` of ``P(draw) prod_{i<j} P(L_i < l) prod_{i>j} P(L_i <= l)``.
 
     Args:
-        P: the law of the next token. lengths: for every token x the probabilities that the path below it becomes 0, 1, .., D tokens long.
-        W: roots, at least 1. draw: ``without`` replacement (where P has fewer tokens there are fewer roots) or ``with``.
+        P: The distribution of the next token.
+        lengths: For every token x the probabilities that the accepted path below it becomes
+            0, 1, .., D tokens long.
+        W: Number of roots, at least 1.
+        draw: ``without`` replacement (where P has fewer tokens there are fewer roots) or ``with``.
+    Returns:
+        ``w[x][l]``.
     Raises:
-        ValueError: W < 1, another draw, or not a law of the same D for every token of P.
+        ValueError: W < 1, another draw, or ``lengths`` is not a distribution of the same D for
+            every token of P.
     Source: Lu et al. 2024, arXiv 2409.10644, and its code; theory/13_improved_mcsd.md.
     """
     depth = max(map(len, lengths), default=0)
     if W < 1 or draw not in ("without", "with") or len(lengths) != len(P):
         raise ValueError(
-            f"W >= 1 roots, draw without or with, a law of lengths for each of {len(P)} tokens; got W={W}, {draw!r}, {len(lengths)} laws"
+            "W >= 1 roots, draw without or with, "
+            f"a distribution of lengths for each of {len(P)} tokens; "
+            f"got W={W}, {draw!r}, {len(lengths)} distributions"
         )
-    if any(b and (len(law) != depth or min(law) < 0 or abs(float(sum(law)) - 1) > 1e-9) for b, law in zip(P, lengths, strict=True)):
-        raise ValueError("a token's lengths are the probabilities of 0..D, the same D for all of them, with sum 1")
-    upto = [[sum(law[: n + 1], _0) for n in range(depth)] for law in lengths]
+    for b, row in zip(P, lengths, strict=True):
+        if b and (len(row) != depth or min(row) < 0 or abs(float(sum(row)) - 1) > 1e-9):
+            raise ValueError(
+                "a token's lengths are the probabilities of 0..D, "
+                "the same D for all of them, with sum 1"
+            )
+    at_most = [[sum(row[: n + 1], _0) for n in range(depth)] for row in lengths]
+
+    def shorter(x: int, n: int) -> Fraction:
+        return at_most[x][n - 1] if n else _0
+
     chances = [[_0] * depth for _ in P]
-    for tokens, chance in (without_replacement if draw == "without" else iid)(P, W):
+    scheme = without_replacement if draw == "without" else iid
+    for tokens, probability in scheme(P, W):
         for j, x in enumerate(tokens):
             for n in range(depth):
-                others = _1
-                for i, y in enumerate(tokens):
-                    if i != j:
-                        others = others * (upto[y][n] if i > j else upto[y][n - 1] if n else _0)
-                chances[x][n] += chance * others
+                longest = _1
+                for y in tokens[:j]:
+                    longest = longest * shorter(y, n)
+                for y in tokens[j + 1 :]:
+                    longest = longest * at_most[y][n]
+                chances[x][n] += probability * longest
     return chances
 
 
-def kept_root(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without") -> list[Fraction]:
-    """The law of the root that stays: ``Q(x) = sum_l P(L_x = l) w(x, l)``; P itself for W = 1.
+def kept_root(
+    P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
+) -> list[Fraction]:
+    """The root that is kept has the distribution ``Q(x) = sum_l P(L_x = l) w(x, l)``.
 
-    Args, errors: as of :func:`root_chances`.
-    """
-    return [sum((a * b for a, b in zip(law, row, strict=False)), _0) for law, row in zip(lengths, root_chances(P, lengths, W, draw), strict=True)]
-
-
-def roots_outcomes(P: Dist, target: Model, draft: Model, parents: Sequence[int], W: int, rule: NodeRule = rrsw) -> Iterator[Outcome]:
-    """The outcomes of one round: the path that stays, its root included, the law of what comes after it, and the probability of both.
-
-    Below each root the tree ``parents`` is drafted without replacement and verified by ``rule``, independently of the others.
+    It is P itself for W = 1.
 
     Args:
-        P: the law that the roots are drawn from. target, draft: prefix -> law of the next token, the root being the prefix's first token.
-        parents: the tree below each root, which is its node 0.
-    """
-    most = max(depths(parents))
-    below = []
-    for x, b in enumerate(P):
-        below.append(list(walks(rule, without_replacement, _after(target, (x,)), _after(draft, (x,)), parents)) if b else [])
-    lengths = [[sum((prob for path, _, prob in outcomes if len(path) == n), _0) for n in range(most + 1)] for outcomes in below]
-    for x, (outcomes, chances) in enumerate(zip(below, root_chances(P, lengths, W), strict=True)):
-        for path, law, prob in outcomes:
-            if chance := prob * chances[len(path)]:
-                yield (x, *path), law, chance
-
-
-def roots_law(target: Model, draft: Model, parents: Sequence[int], W: int, tokens: int) -> dict[Tokens, Fraction]:
-    """The law of the first ``tokens`` tokens that rounds with W roots write; the target's iff they are lossless.
-
-    Each round draws its roots from the law that the last one left: of what comes after its path, the residual where a walk was rejected.
-
-    Args:
-        target, draft: prefix -> law of the next token. parents: the tree below each root, its node 0. W: roots. tokens: how many.
+        P: As for :func:`root_chances`.
+        lengths: As there.
+        W: As there.
+        draw: As there.
     Raises:
-        ValueError: as of :func:`root_chances`.
+        ValueError: As :func:`root_chances`.
     """
-    found: dict[Tokens, Fraction] = {}
+    chances = root_chances(P, lengths, W, draw)
+    return [
+        sum((a * b for a, b in zip(row, chances_of_x, strict=False)), _0)
+        for row, chances_of_x in zip(lengths, chances, strict=True)
+    ]
+
+
+def roots_outcomes(
+    P: Dist,
+    target: Model,
+    draft: Model,
+    parents: Sequence[int],
+    W: int,
+    rule: NodeRule = rrsw,
+) -> Iterator[Outcome]:
+    """The outcomes of one round: the path that is kept with its root, the distribution of what
+    comes after it, and the probability of both.
+
+    Below each root the tree ``parents`` is drafted without replacement and verified by ``rule``,
+    independently of the others.
+
+    Args:
+        P: The distribution that the roots are drawn from.
+        target: Prefix -> the target's distribution of the next token; the prefix begins with the
+            root.
+        draft: Prefix -> the draft's distribution, likewise.
+        parents: The tree below each root, which is its node 0.
+        W: Number of roots.
+        rule: The node rule below the roots.
+    """
+
+    def below(x: int) -> list[Outcome]:
+        root = (x,)
+        return list(
+            walks(rule, without_replacement, _after(target, root), _after(draft, root), parents)
+        )
+
+    largest = max(depths(parents))
+    outcomes = [below(x) if b else [] for x, b in enumerate(P)]
+    lengths = [[_0] * (largest + 1) for _ in P]
+    for x, outcomes_of_x in enumerate(outcomes):
+        for path, _, probability in outcomes_of_x:
+            lengths[x][len(path)] += probability
+    for x, chances in enumerate(root_chances(P, lengths, W)):
+        for path, bonus, probability in outcomes[x]:
+            if chance := probability * chances[len(path)]:
+                yield (x, *path), bonus, chance
+
+
+def roots_law(
+    target: Model, draft: Model, parents: Sequence[int], W: int, tokens: int
+) -> dict[Tokens, Fraction]:
+    """The distribution of the first ``tokens`` tokens that rounds with W roots write.
+
+    It is the target's iff the rounds are lossless. Each round draws its roots from the distribution
+    that the last one left: of what comes after its path, the residual where a walk was rejected.
+
+    Args:
+        target: Prefix -> the target's distribution of the next token.
+        draft: Prefix -> the draft's distribution of the next token.
+        parents: The tree below each root, which is its node 0.
+        W: Number of roots.
+        tokens: How many tokens.
+    Raises:
+        ValueError: As :func:`root_chances`.
+    """
+    texts: dict[Tokens, Fraction] = {}
 
     @cache
-    def rounds(text: Tokens, ahead: tuple[Fraction, ...]) -> list[Outcome]:
-        return list(roots_outcomes(ahead, _after(target, text), _after(draft, text), parents, W))
+    def outcomes_after(text: Tokens, P: tuple[Fraction, ...]) -> list[Outcome]:
+        return list(roots_outcomes(P, _after(target, text), _after(draft, text), parents, W))
 
-    def write(text: Tokens, ahead: Dist, chance: Fraction) -> None:
-        for path, law, prob in rounds(text, tuple(ahead)):
+    def write(text: Tokens, P: Dist, chance: Fraction) -> None:
+        for path, bonus, probability in outcomes_after(text, tuple(P)):
             longer = (*text, *path)
             if len(longer) >= tokens:
-                found[longer[:tokens]] = found.get(longer[:tokens], _0) + chance * prob
+                longer = longer[:tokens]
+                texts[longer] = texts.get(longer, _0) + chance * probability
             else:
-                assert law is not None
-                write(longer, law, chance * prob)
+                assert bonus is not None
+                write(longer, bonus, chance * probability)
 
     write((), target(()), _1)
-    return found
+    return texts
 
 
 def _after(model: Model, text: Tokens) -> Model:

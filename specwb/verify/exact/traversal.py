@@ -12,7 +12,10 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def trie(paths: Sequence[Tokens | None]) -> dict[Tokens, list[Tokens]]:
-    """Every drafted path with its continuations by one token: distinct, in the order in which they first appear among the nodes."""
+    """Every drafted path with its continuations by one token.
+
+    The continuations are distinct, in the order in which they first appear among the nodes.
+    """
     below: dict[Tokens, list[Tokens]] = {}
     for path in paths:
         if path and path not in below.setdefault(path[:-1], []):
@@ -20,15 +23,23 @@ def trie(paths: Sequence[Tokens | None]) -> dict[Tokens, list[Tokens]]:
     return below
 
 
-def traversal_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
-    """Traversal verification tests the nodes of a tree from the leaves to the root and keeps the path to the first that passes.
+def traversal_tests(
+    target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
+) -> list[Test]:
+    """Traversal verification tests the nodes of a tree from the leaves to the root and keeps the
+    path to the first that passes.
 
-    A child of a node with weight w (the root: 1) and laws p, q has ``w(x) = min(1, w p(x)/q(x))``. A node without children passes with probability
-    w and closes with p; when it fails it is deleted, and at its parent, with ``Z = sum (w p - q)+``: ``p <- norm((w p - q)+)``,
-    ``w <- Z / (Z + 1 - w)`` (1 where that is 0/0), and its token leaves q, which is renormalised.
+    A child of a node with weight w (the root: 1) and distributions p, q has
+    ``w(x) = min(1, w p(x)/q(x))``. A node without children passes with probability w, and then the
+    bonus token is drawn from p. When it fails it is deleted, and at its parent, with
+    ``Z = sum (w p - q)+``: ``p <- norm((w p - q)+)``, ``w <- Z / (Z + 1 - w)`` (1 where that is
+    0/0), and its token leaves q, which is renormalised.
 
     Args:
-        target, draft: prefix -> law of the next token. parents: not read. paths: the nodes, as ``trees`` yields them; equal ones are one.
+        target: The target model: prefix -> distribution of the next token.
+        draft: The draft model, likewise.
+        parents: Not read.
+        paths: The nodes, as ``trees`` yields them; equal ones are one.
     Source: 2505.12398.
     """
     below = trie(paths)
@@ -38,10 +49,10 @@ def traversal_tests(target: Model, draft: Model, parents: Sequence[int], paths: 
         for child in below.get(path, ()):
             x = child[-1]
             yield from visit(child, min(_1, w * p[x] / q[x]))
-            left = minus([w * a for a in p], q)
-            z = sum(left, _0)
+            residual = minus([w * a for a in p], q)
+            z = sum(residual, _0)
             w = z / (z + 1 - w) if z + 1 - w else _1
-            p = norm(left) if z else p
+            p = norm(residual) if z else p
             q[x] = _0
             q = norm(q) if any(q) else q
         yield path, w, p
@@ -49,15 +60,20 @@ def traversal_tests(target: Model, draft: Model, parents: Sequence[int], paths: 
     return list(visit((), _1))
 
 
-def traversal_scalar_tests(target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]) -> list[Test]:
-    """Traversal verification needs three numbers a node instead of two laws: ``traversal_scalar_tests == traversal_tests``.
+def traversal_scalar_tests(
+    target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
+) -> list[Test]:
+    """Traversal verification needs three numbers a node instead of two distributions:
+    ``traversal_scalar_tests == traversal_tests``.
 
-    With the first p and q throughout, ``R(c) = sum (p - c q)+`` and, at first, ``c = 0``, ``m = s = 1``: after a child fails
-    ``c' = c + m / (w s)``, ``m' = R(c')``, ``Z = (w / m) m'`` and s is the mass of q on the tokens that are not deleted;
-    ``w(x) = min(1, w (p - c q)+(x) s / (m q(x)))``; the closing law is ``norm((p - c q)+)``.
+    With the first p and q throughout, ``R(c) = sum (p - c q)+`` and, at first, ``c = 0``,
+    ``m = s = 1``: after a child fails ``c' = c + m / (w s)``, ``m' = R(c')``, ``Z = (w / m) m'``
+    and s is the mass of q on the tokens that are not deleted;
+    ``w(x) = min(1, w (p - c q)+(x) s / (m q(x)))``; the bonus token is drawn from
+    ``norm((p - c q)+)``.
 
-    Args:
-        as of ``traversal_tests``.
+    Arguments are those of :func:`traversal_tests`.
+
     Source: derived in theory/.
     """
     below = trie(paths)
@@ -68,12 +84,12 @@ def traversal_scalar_tests(target: Model, draft: Model, parents: Sequence[int], 
         for child in below.get(path, ()):
             x = child[-1]
             yield from visit(child, min(_1, w * max(p[x] - c * q[x], _0) * s / (m * q[x])))
-            further = c + m / (w * s) if w else c
-            left = sum(minus(p, q, further), _0) if w else _0
-            z = w / m * left
+            next_c = c + m / (w * s) if w else c
+            next_m = sum(minus(p, q, next_c), _0) if w else _0
+            z = w / m * next_m
             w = z / (z + 1 - w) if z + 1 - w else _1
-            if left:
-                c, m = further, left
+            if next_m:
+                c, m = next_c, next_m
             s -= q[x]
         yield path, w, norm(minus(p, q, c))
 

@@ -1,0 +1,120 @@
+"""Rules that decide about the whole tree, as distributions of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from specwb.verify.exact.basics import Model, Tokens
+from specwb.verify.exact.block import block_expected_accepted, block_tests, is_chain
+from specwb.verify.exact.coupling import coupled_outcomes
+from specwb.verify.exact.gbv import gbv_expected_accepted, gbv_tests, is_paths
+from specwb.verify.exact.rounds import Outcome, Test, completed, depths, trees
+from specwb.verify.exact.schemes import SCHEMES
+from specwb.verify.exact.traversal import traversal_tests
+
+_0, _1 = Fraction(0), Fraction(1)
+Tests = Callable[[Model, Model, Sequence[int], Sequence[Tokens | None]], list[Test]]
+"""``tests(target, draft, parents, paths)``: given a drafted tree, what is tested in turn until
+something is accepted."""
+Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterable[Outcome]]
+"""``outcomes(scheme, target, draft, parents)``: the outcomes of a round, over all drafts."""
+
+
+@dataclass(frozen=True)
+class TreeRule:
+    """A rule for whole trees, and what it is lossless for.
+
+    Attributes:
+        name: Its key in ``TREE_RULES``.
+        outcomes: ``(scheme, target, draft, parents)`` -> the outcomes of a round, over all drafts.
+        schemes: Names of the sampling schemes it takes; ``IID`` on paths that part at the root is
+            the scheme of independent paths. A name that is not in ``SCHEMES`` is the rule's own way
+            to draw.
+        fits: Whether it takes trees of this shape.
+        expected: ``(target, draft, parents)`` -> the closed form of the expected accepted length,
+            or None where none is known.
+    """
+
+    name: str
+    outcomes: Outcomes
+    schemes: tuple[str, ...]
+    fits: Callable[[Sequence[int]], bool]
+    expected: Callable[[Model, Model, Sequence[int]], Fraction] | None = None
+
+
+def decided(tests: Tests) -> Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]:
+    """The outcomes of a rule that tests one path after another.
+
+    Each draft's tests are weighted with the draft's probability.
+
+    Args:
+        tests: The tests of the rule.
+    """
+
+    def outcomes(
+        scheme: str, target: Model, draft: Model, parents: Sequence[int]
+    ) -> Iterator[Outcome]:
+        for paths, probability in trees(SCHEMES[scheme], draft, parents):
+            untested = probability  # of this draft, nothing being accepted so far
+            for path, accept, bonus in tests(target, draft, parents, paths):
+                if untested and accept:
+                    yield path, bonus, untested * accept
+                untested *= 1 - accept
+
+    return outcomes
+
+
+def tree_round_law(
+    rule: TreeRule, scheme: str, target: Model, draft: Model, parents: Sequence[int]
+) -> dict[Tokens, Fraction]:
+    """The joint distribution of the D + 1 tokens that a round over a tree of depth D starts.
+
+    The round is lossless iff it equals ``target_law``.
+
+    Args:
+        rule: One of ``TREE_RULES``.
+        scheme: One of its ``schemes``.
+        target: The target model: prefix -> distribution of the next token.
+        draft: The draft model, likewise.
+        parents: The tree.
+    """
+    outcomes = rule.outcomes(scheme, target, draft, parents)
+    return completed(outcomes, target, max(depths(parents)) + 1)
+
+
+def tree_expected_accepted(
+    rule: TreeRule, scheme: str, target: Model, draft: Model, parents: Sequence[int]
+) -> Fraction:
+    """The expected number of draft tokens a round accepts, by enumeration.
+
+    Arguments are those of :func:`tree_round_law`.
+    """
+    outcomes = rule.outcomes(scheme, target, draft, parents)
+    return sum((len(path) * probability for path, _, probability in outcomes), _0)
+
+
+def _coupled(scheme: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
+    return coupled_outcomes(target, draft, parents)
+
+
+def _any_tree(parents: Sequence[int]) -> bool:
+    return True
+
+
+TREE_RULES: dict[str, TreeRule] = {
+    rule.name: rule
+    for rule in (
+        TreeRule(
+            "block",
+            decided(block_tests),
+            ("IID", "WITHOUT_REPLACEMENT"),
+            is_chain,
+            block_expected_accepted,
+        ),
+        TreeRule("traversal", decided(traversal_tests), ("WITHOUT_REPLACEMENT", "IID"), _any_tree),
+        TreeRule("gbv", decided(gbv_tests), ("IID",), is_paths, gbv_expected_accepted),
+        TreeRule("coupled", _coupled, ("COUPLED",), is_paths),
+    )
+}
