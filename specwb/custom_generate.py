@@ -394,10 +394,8 @@ def _starts(input_ids: Tensor, settings, model_kwargs: dict) -> list[int]:
         UnsupportedGeneration: any other mask or other positions.
     """
     mask, columns = model_kwargs.get("attention_mask"), input_ids.shape[1]
-    if mask is None:
-        mask_columns = getattr(settings, "_mask_length", columns)
-    else:
-        mask_columns = mask.shape[1]
+    past_columns = getattr(settings, "_mask_length", columns)
+    mask_columns = past_columns if mask is None else mask.shape[1]
     if mask_columns != columns:
         raise UnsupportedGeneration(
             f"input_ids must hold the whole text: it has {columns} columns "

@@ -1,4 +1,4 @@
-"""A training that is killed the hard way: SIGKILL in the middle of a step, after its first checkpoint."""
+"""Training that is killed by SIGKILL, in the middle of a step after its first checkpoint."""
 
 from __future__ import annotations
 
@@ -18,13 +18,21 @@ from specwb.training import fit, heads
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[], object]) -> int:
-    """Run ``train`` in a child that saves after every step, kill it once ``checkpoint`` is there; the step that was saved."""
+    """Runs ``train`` in a child process and kills that once ``checkpoint`` is there.
+
+    The child saves after every step. Returns the step that was saved.
+    """
     child = os.fork()
     if child == 0:
         try:
             monkeypatch.setattr(heads, "Plan", partial(fit.Plan, save_seconds=0.0))
-            true = heads.look
-            monkeypatch.setattr(heads, "look", lambda *given: (time.sleep(0.2), true(*given))[1])
+            target_outputs = heads.target_outputs
+
+            def slow_outputs(*arguments):
+                time.sleep(0.2)
+                return target_outputs(*arguments)
+
+            monkeypatch.setattr(heads, "target_outputs", slow_outputs)
             train()
         finally:
             os._exit(0)
@@ -40,11 +48,25 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def resumed_alike(monkeypatch: pytest.MonkeyPatch, folder: Path, train: Callable[..., Path], steps: int) -> dict[str, Tensor]:
-    """Weights of a run of ``train(out)`` to its end, after one that was killed and went on was found equal to it bit for bit."""
-    whole = weights(train(folder / "whole"))
-    assert 0 < killed(monkeypatch, folder / "part.checkpoint.pt", lambda: train(folder / "part")) < steps
-    part = weights(train(folder / "part"))
-    assert whole.keys() == part.keys()
-    assert all(torch.equal(whole[name], part[name]) for name in whole)
-    return whole
+def resumed_alike(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, train: Callable[..., Path], steps: int
+) -> dict[str, Tensor]:
+    """Asserts that a run that was killed and resumed gives the weights of an unbroken one.
+
+    Args:
+        monkeypatch: pytest's.
+        folder: where both runs write.
+        train: trains into the folder that it is given.
+        steps: how many steps a run has.
+
+    Returns:
+        The weights, which are equal bit for bit.
+    """
+    unbroken = weights(train(folder / "whole"))
+    checkpoint = folder / "part.checkpoint.pt"
+    step = killed(monkeypatch, checkpoint, lambda: train(folder / "part"))
+    assert 0 < step < steps
+    resumed = weights(train(folder / "part"))
+    assert unbroken.keys() == resumed.keys()
+    assert all(torch.equal(unbroken[name], resumed[name]) for name in unbroken)
+    return unbroken

@@ -126,10 +126,9 @@ def check_bonus(step: specwb.Step, row: int, explanation, last_node: int, sample
         assert explanation.bonus == int(step.scores.logits[row, last_node].argmax())
         return
     levels = explanation.levels
-    if levels and not levels[-1].accepted:
-        distribution = levels[-1].residual
-    else:
-        distribution = step.scores.p(step.verdict.path[:, -1])[row]
+    is_rejection = bool(levels) and not levels[-1].accepted
+    p = step.scores.p(step.verdict.path[:, -1])[row]
+    distribution = levels[-1].residual if is_rejection else p
     drawn = inverse_cdf(distribution[None], step.close[row : row + 1])
     assert int(drawn) == explanation.bonus
 

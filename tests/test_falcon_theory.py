@@ -19,8 +19,8 @@ from specwb.blocks import BlockTree
 from specwb.mask import block_ends
 from specwb.models.eagle import eagle_config
 from specwb.models.falcon import FalconHead
-from specwb.training.falcon import glanced
-from specwb.training.heads import RECIPES, look
+from specwb.training.falcon import glance_mask
+from specwb.training.heads import RECIPES, target_outputs
 from specwb.tree import Tree
 from specwb.verify import exact
 
@@ -62,7 +62,7 @@ def test_no_pair_sees_what_it_says(k, fusion):
 
     def first_pass(text: torch.Tensor) -> list[tuple[int, int, torch.Tensor]]:
         with torch.no_grad():
-            levels = recipe.levels(head, look(target, text, head.features), k)
+            levels = recipe.levels(head, target_outputs(target, text, head.features), k)
             return [(level.start, level.stride, level.logits[0]) for level in levels]
 
     before = first_pass(ids)
@@ -189,7 +189,7 @@ def test_prefixes_are_what_the_trainer_replaces(k):
     """Every block glanced, lengths from a fine grid: prefixes of 1..k-1 pairs, each length as often, which is the table of g = 1."""
     blocks = 6 * (k - 1)
     order, lengths = torch.rand(1, blocks), (torch.arange(blocks) + 0.5)[None] / blocks
-    found = glanced(torch.tensor([k * blocks]), k * blocks, k, order, lengths).view(blocks, k)
+    found = glance_mask(torch.tensor([k * blocks]), k * blocks, k, order, lengths).view(blocks, k)
     shown = found.sum(1)
     assert torch.equal(found, torch.arange(k) < shown[:, None])
     assert torch.bincount(shown, minlength=k).tolist() == [0] + [6] * (k - 1)

@@ -20,7 +20,7 @@ from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.medusa import MedusaHeads
 from specwb.probability import Sampling
-from specwb.training.heads import RECIPES, look
+from specwb.training.heads import RECIPES, target_outputs
 from specwb.verify import exact
 from specwb.verify.point import PointMass
 
@@ -48,7 +48,7 @@ def test_what_a_feature_says(kind, monkeypatch):
         library = target.model(ids, output_hidden_states=True)
         numbers = (0, 1, top, -1)
         h = target.backbone.config.hidden_size
-        looked = look(target, ids, numbers).features.split(h, -1)
+        looked = target_outputs(target, ids, numbers).features.split(h, -1)
         with torch.inference_mode():
             state = target.open(ids.tolist(), [1], 1, Sampling(1.0), (), features=numbers)
         opened = state.features[:, : ids.shape[1] - 1].split(h, -1)
@@ -63,7 +63,7 @@ def test_what_a_feature_says(kind, monkeypatch):
         assert (below - library.hidden_states[top]).abs().max() > 0.1, "the library's last hidden state is not the last layer's"
         torch.testing.assert_close(target.backbone.lm_head(normed), library.logits, rtol=1e-4, atol=1e-4)
         other = torch.tensor([[4, 8, 2]])  # another text with the same last token
-        assert torch.equal(look(target, other, (0,)).features[:, -1], looked[0][:, -1])
+        assert torch.equal(target_outputs(target, other, (0,)).features[:, -1], looked[0][:, -1])
         assert (target.model(other).logits[:, -1] - library.logits[:, -1]).abs().max() > 0.1
 
 
@@ -114,7 +114,7 @@ def test_who_sees_the_next_token():
 
     def first(kind: str, text: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            level = next(RECIPES[kind](target, settings[kind]).levels(heads[kind], look(target, text, heads[kind].features)))
+            level = next(RECIPES[kind](target, settings[kind]).levels(heads[kind], target_outputs(target, text, heads[kind].features)))
         assert level.start == 1, "entry i of the level stands beside the law at place i + 1, that of token i + 2"
         return level.logits[0, i]
 

@@ -1,4 +1,4 @@
-"""The transformers plug: what ``generate`` returns with it is what it returns without, for every registered method."""
+"""``specwb.hf``: ``generate`` returns with it what it returns without it, for every method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-import test_decoding_law as law
+import test_decoding_law as decoding
 import tiny
 import torch
 from test_protocol import EVERYTHING, FIRST, LLAMA, Pair, cases, every_case, first_cases, given
@@ -31,32 +31,35 @@ from transformers import (
 )
 
 import specwb
-from specwb import custom_generate as plugs
+from specwb import custom_generate as hf_module
 from specwb.models.load import data_dir
 
 PAD, NEW = 63, 16
 
 
 @cache
-def model(pair: Pair) -> nn.Module:
+def model_of(pair: Pair) -> nn.Module:
     return copy.deepcopy(pair.target.model)
 
 
-def plug(key: str, options: dict, pair: Pair):
-    own = {"draft": pair.draft} if "draft" in specwb.METHODS[key].options else {}
-    return specwb.hf(key, **own, **given(key, options, pair))
+def custom_for(key: str, options: dict, pair: Pair):
+    draft = {"draft": pair.draft} if "draft" in specwb.METHODS[key].options else {}
+    return specwb.hf(key, **draft, **given(key, options, pair))
 
 
 def batch(*prompts: list[int], pad: int = PAD) -> dict[str, Tensor]:
-    """Left-padded."""
+    """Returns the prompts left-padded, with their mask."""
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts])
-    return {"input_ids": ids, "attention_mask": torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])}
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts]),
+    }
 
 
-def library(one: nn.Module, inputs: dict, **settings) -> Tensor:
-    """What ``generate`` gives by itself; no argmax of it may be a matter of rounding."""
-    out = one.generate(**inputs, **settings, return_dict_in_generate=True, output_scores=True)
+def library(model: nn.Module, inputs: dict, **settings) -> Tensor:
+    """Returns what ``generate`` gives by itself, and asserts that no argmax depends on rounding."""
+    out = model.generate(**inputs, **settings, return_dict_in_generate=True, output_scores=True)
     for step, scores in enumerate(out.scores):
         best = scores.topk(2).values
         going = torch.ones(len(scores), dtype=torch.bool)
@@ -69,10 +72,16 @@ def library(one: nn.Module, inputs: dict, **settings) -> Tensor:
 
 
 class Accepted:
-    """Watches the plug's decodings: how many drafted tokens were kept in all, the last one's settings and how long its rows became."""
+    """Watches the decodings of ``specwb.hf``.
+
+    Attributes:
+        count: how many draft tokens were accepted in all.
+        settings: those of the last decoding.
+        lengths: how many tokens its rows wrote.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.count, real = 0, plugs.rounds
+        self.count, real = 0, hf_module.rounds
 
         def rounds(*arguments, **settings):
             self.settings = settings
@@ -81,11 +90,11 @@ class Accepted:
                 self.lengths = (step.state.known - step.state.start).tolist()
                 yield step
 
-        patch.setattr(plugs, "rounds", rounds)
+        patch.setattr(hf_module, "rounds", rounds)
 
 
 RAGGED = batch(*tiny.PROMPTS)
-# the first prompt of the first pair goes on 47 1 31 3 56 41 5 5 3, the others come to no 41
+# the first prompt of the first pair continues 47 1 31 3 56 41 5 5 3, the others contain no 41
 SETTINGS: dict[str, dict] = {
     "plain": {},
     "one eos": {"eos_token_id": 5},
@@ -101,13 +110,21 @@ SETTINGS: dict[str, dict] = {
     "sequence_bias": {"sequence_bias": [[[5], 4.0], [[41, 7], 9.0]]},
     "forced_eos_token_id": {"eos_token_id": 6, "forced_eos_token_id": 6},
     "decay": {"eos_token_id": [17, 18], "exponential_decay_length_penalty": (4, 1.6)},
-    "many": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "eos_token_id": [5, 9], "min_new_tokens": 10, "remove_invalid_values": True},
+    "many": {
+        "repetition_penalty": 1.2,
+        "no_repeat_ngram_size": 2,
+        "eos_token_id": [5, 9],
+        "min_new_tokens": 10,
+        "remove_invalid_values": True,
+    },
 }
 
 
 @cache
 def wanted(pair: Pair, name: str) -> Tensor:
-    return library(model(pair), RAGGED, **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]})
+    return library(
+        model_of(pair), RAGGED, **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}
+    )
 
 
 @pytest.mark.parametrize("name", ["plain", "many"])
@@ -116,8 +133,13 @@ def test_greedy_is_the_librarys(key, options, name):
     greedy_is_the_librarys(key, options, LLAMA, name)
 
 
-# methods that draft otherwise: nothing, a chain, a tree, from the text, from states, grown, in layers
-DIFFERENT = [case for case in FIRST if case[0] in ("ar", "sps", "mcsd", "pld", "medusa", "eagle2", "kangaroo")]
+# methods that draft differently: nothing, a chain, a tree, from the text, from the target's states,
+# a growing tree, with early layers
+DIFFERENT = [
+    case
+    for case in FIRST
+    if case[0] in ("ar", "sps", "mcsd", "pld", "medusa", "eagle2", "kangaroo")
+]
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name not in ("plain", "many")])
@@ -133,7 +155,9 @@ def test_greedy_is_the_librarys_for_another_family(key, options):
 
 def greedy_is_the_librarys(key: str, options: dict, pair: Pair, name: str) -> None:
     settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}
-    got = model(pair).generate(**RAGGED, **settings, custom_generate=plug(key, options, pair))
+    got = model_of(pair).generate(
+        **RAGGED, **settings, custom_generate=custom_for(key, options, pair)
+    )
     assert got.tolist() == wanted(pair, name).tolist()
 
 
@@ -145,55 +169,85 @@ def test_the_settings_change_the_text():
 @pytest.mark.parametrize("name", ["plain", "repetition_penalty", "no_repeat_ngram_size", "many"])
 @pytest.mark.parametrize(("spec", "depth"), [("sps:gamma=4", 4), ("mcsd:tree=3-2-2-1", 4)])
 def test_drafts_of_the_processed_text_are_accepted(spec, depth, name, monkeypatch):
-    """A draft equal to the target, so that processed nodes lie deep in accepted paths: equality above was not that of nothing accepted."""
+    """A draft model equal to the target, so that processed nodes lie deep in accepted paths.
+
+    The equality above could be that of decodings that accepted nothing.
+    """
     accepted = Accepted(monkeypatch)
-    one = model(LLAMA)
-    got = one.generate(**RAGGED, **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}, custom_generate=specwb.hf(spec, draft=one))
+    model = model_of(LLAMA)
+    got = model.generate(
+        **RAGGED,
+        **{"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]},
+        custom_generate=specwb.hf(spec, draft=model),
+    )
     assert got.tolist() == wanted(LLAMA, name).tolist()
     assert accepted.count > 3 * NEW * (0.7 if name == "plain" else 0.25)
 
 
 @pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=2-2-1-1", "lookahead"])
-@pytest.mark.parametrize("place", range(10))
-def test_eos_at_every_place_of_an_accepted_block(spec, place):
-    one = model(LLAMA)
-    eos = wanted(LLAMA, "plain")[0, 7 + place].item()
+@pytest.mark.parametrize("index", range(10))
+def test_eos_at_every_index_of_an_accepted_block(spec, index):
+    model = model_of(LLAMA)
+    eos = wanted(LLAMA, "plain")[0, 7 + index].item()
     settings = {"max_new_tokens": NEW, "eos_token_id": eos}  # padded with the eos itself
-    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(spec, **({} if spec == "lookahead" else {"draft": one})))
-    assert got.tolist() == library(one, RAGGED, **settings).tolist()
+    got = model.generate(
+        **RAGGED,
+        **settings,
+        custom_generate=specwb.hf(spec, **({} if spec == "lookahead" else {"draft": model})),
+    )
+    assert got.tolist() == library(model, RAGGED, **settings).tolist()
 
 
-# ------------------------------------------------------------------------------------------------------ the shipped family
+# ------------------------------------------------------------------------------- the shipped family
 
 
 @cache
 def lab() -> tuple[nn.Module, object]:
     folder = data_dir() / "lab" / "target"
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(folder, padding_side="left")
 
 
 LAB_METHODS = ["sps", "mcsd:tree=4-2-2", "pld", "lookahead"]
 
 
-def lab_plug(spec: str):
-    return specwb.hf(spec, **({"draft": "lab-draft"} if "draft" in specwb.METHODS[spec.partition(":")[0]].options else {}))
+def custom_for_lab(spec: str):
+    options = specwb.METHODS[spec.partition(":")[0]].options
+    draft = {"draft": "lab-draft"} if "draft" in options else {}
+    return specwb.hf(spec, **draft)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", LAB_METHODS)
 def test_the_lab_family_with_processors_and_a_stop_string(spec, monkeypatch):
     accepted = Accepted(monkeypatch)
-    one, tokenizer = lab()
-    inputs = tokenizer(["def fib(n):\n    if n", "The cat sat on the mat. The cat"], return_tensors="pt", padding=True).to("cpu")
+    model, tokenizer = lab()
+    inputs = tokenizer(
+        ["def fib(n):\n    if n", "The cat sat on the mat. The cat"],
+        return_tensors="pt",
+        padding=True,
+    ).to("cpu")
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    plain = library(one, inputs, max_new_tokens=24, repetition_penalty=1.1)
-    got = one.generate(**inputs, max_new_tokens=24, repetition_penalty=1.1, custom_generate=lab_plug(spec))
+    plain = library(model, inputs, max_new_tokens=24, repetition_penalty=1.1)
+    got = model.generate(
+        **inputs, max_new_tokens=24, repetition_penalty=1.1, custom_generate=custom_for_lab(spec)
+    )
     assert got.tolist() == plain.tolist()
     start = inputs["input_ids"].shape[1]
     stop = tokenizer.decode(plain[0, start + 9 : start + 11])
-    stopped = one.generate(**inputs, max_new_tokens=24, repetition_penalty=1.1, stop_strings=[stop], tokenizer=tokenizer)
-    got = one.generate(
-        **inputs, max_new_tokens=24, repetition_penalty=1.1, stopping_criteria=[StopStringCriteria(tokenizer, [stop])], custom_generate=lab_plug(spec)
+    stopped = model.generate(
+        **inputs,
+        max_new_tokens=24,
+        repetition_penalty=1.1,
+        stop_strings=[stop],
+        tokenizer=tokenizer,
+    )
+    got = model.generate(
+        **inputs,
+        max_new_tokens=24,
+        repetition_penalty=1.1,
+        stopping_criteria=[StopStringCriteria(tokenizer, [stop])],
+        custom_generate=custom_for_lab(spec),
     )
     assert got.tolist() == stopped.tolist()
     assert stopped[0].tolist() != plain[0].tolist()
@@ -201,11 +255,11 @@ def test_the_lab_family_with_processors_and_a_stop_string(spec, monkeypatch):
         assert accepted.count > 15
 
 
-# --------------------------------------------------------------------------------------------------------------- stopping
+# ----------------------------------------------------------------------------------------- stopping
 
 
-class Saw(StoppingCriteria):
-    """Stops rows whose last token is one of ``tokens``; with ``together`` all rows when one has it."""
+class StopAfter(StoppingCriteria):
+    """Stops rows whose last token is one of ``tokens``; with ``together`` all rows at once."""
 
     def __init__(self, *tokens: int, together: bool = False) -> None:
         self.tokens, self.together = torch.tensor(tokens), together
@@ -216,29 +270,29 @@ class Saw(StoppingCriteria):
         return stop.any().expand(len(stop)) if self.together else stop
 
 
-class SawWithEos(Saw):
-    """Of this the library believes that its rows are to be padded."""
+class StopAfterWithEos(StopAfter):
+    """A criterion that makes the library pad the rows."""
 
     eos_token_id = 5
 
 
-class Whole(StoppingCriteria):
-    """A function of everything it is shown."""
+class WholeText(StoppingCriteria):
+    """Stops by a function of the whole text."""
 
     def __call__(self, input_ids, scores, **_):
         return input_ids.sum(1) % 11 == 3
 
 
 CRITERIA: dict[str, tuple[list, dict]] = {
-    "rows go on until all have stopped": ([Saw(31, 2, 62)], {}),
-    "one never stops": ([Saw(31, 2)], {}),
-    "padded where there is an eos": ([Saw(31, 2, 62)], {"eos_token_id": 60}),
-    "beside an eos": ([Saw(31)], {"eos_token_id": [2, 62]}),
-    "all rows together": ([Saw(56, together=True)], {}),
-    "all rows together, padded": ([Saw(8, together=True)], {"eos_token_id": 56}),
-    "with an eos_token_id of its own": ([SawWithEos(31, 2, 62)], {}),
-    "of the whole text": ([Whole()], {"eos_token_id": 60}),
-    "several": ([Saw(8), Saw(44), MaxLengthCriteria(20)], {"eos_token_id": 41}),
+    "rows go on until all have stopped": ([StopAfter(31, 2, 62)], {}),
+    "one never stops": ([StopAfter(31, 2)], {}),
+    "padded where there is an eos": ([StopAfter(31, 2, 62)], {"eos_token_id": 60}),
+    "beside an eos": ([StopAfter(31)], {"eos_token_id": [2, 62]}),
+    "all rows together": ([StopAfter(56, together=True)], {}),
+    "all rows together, padded": ([StopAfter(8, together=True)], {"eos_token_id": 56}),
+    "with an eos_token_id of its own": ([StopAfterWithEos(31, 2, 62)], {}),
+    "of the whole text": ([WholeText()], {"eos_token_id": 60}),
+    "several": ([StopAfter(8), StopAfter(44), MaxLengthCriteria(20)], {"eos_token_id": 41}),
     "no time": ([MaxTimeCriteria(0.0, initial_timestamp=0.0)], {}),
     "a shorter limit": ([MaxLengthCriteria(11)], {}),
     "a limit below the prompt": ([MaxLengthCriteria(2)], {}),
@@ -249,27 +303,49 @@ CRITERIA: dict[str, tuple[list, dict]] = {
 @pytest.mark.parametrize("spec", ["sps:gamma=5", "mcsd:tree=3-2-2", "ar"])
 def test_stopping_criteria(spec, name):
     criteria, settings = CRITERIA[name]
-    one = model(LLAMA)
+    model = model_of(LLAMA)
     settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **settings}
-    right = one.generate(**RAGGED, **settings, stopping_criteria=criteria)
+    right = model.generate(**RAGGED, **settings, stopping_criteria=criteria)
     # everything is accepted, or rows come forward unevenly
-    draft = {} if spec == "ar" else {"draft": one if spec.startswith("mcsd") else LLAMA.draft}
-    assert one.generate(**RAGGED, **settings, stopping_criteria=criteria, custom_generate=specwb.hf(spec, **draft)).tolist() == right.tolist()
+    draft = {} if spec == "ar" else {"draft": model if spec.startswith("mcsd") else LLAMA.draft}
+    assert (
+        model.generate(
+            **RAGGED,
+            **settings,
+            stopping_criteria=criteria,
+            custom_generate=specwb.hf(spec, **draft),
+        ).tolist()
+        == right.tolist()
+    )
     assert right.tolist() != wanted(LLAMA, "plain").tolist() or name == "one never stops"
 
 
 def test_a_row_that_has_stopped_is_not_decoded_further(monkeypatch):
     accepted = Accepted(monkeypatch)
-    settings = {"max_new_tokens": NEW, "eos_token_id": 60, "pad_token_id": PAD, "stopping_criteria": [Saw(31)]}
-    model(LLAMA).generate(**RAGGED, **settings, custom_generate=specwb.hf("sps:gamma=2", draft=LLAMA.draft))
+    settings = {
+        "max_new_tokens": NEW,
+        "eos_token_id": 60,
+        "pad_token_id": PAD,
+        "stopping_criteria": [StopAfter(31)],
+    }
+    model_of(LLAMA).generate(
+        **RAGGED, **settings, custom_generate=specwb.hf("sps:gamma=2", draft=LLAMA.draft)
+    )
     assert accepted.lengths[0] <= 6  # 31 is its third token
     assert accepted.lengths[1:] == [NEW, NEW]
 
 
 def test_a_processor_under_a_limit_below_the_prompt():
-    one, settings = model(LLAMA), {"pad_token_id": PAD, "stopping_criteria": [MaxLengthCriteria(2)], "suppress_tokens": [47, 59, 43]}
-    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(draft=one))
-    assert got.tolist() == one.generate(**RAGGED, **settings).tolist()
+    model, settings = (
+        model_of(LLAMA),
+        {
+            "pad_token_id": PAD,
+            "stopping_criteria": [MaxLengthCriteria(2)],
+            "suppress_tokens": [47, 59, 43],
+        },
+    )
+    got = model.generate(**RAGGED, **settings, custom_generate=specwb.hf(draft=model))
+    assert got.tolist() == model.generate(**RAGGED, **settings).tolist()
 
 
 class Recorder:
@@ -285,34 +361,48 @@ class Recorder:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"eos_token_id": 41}, {"repetition_penalty": 1.3}, {"stopping_criteria": [Saw(56)]}],
+    [{}, {"eos_token_id": 41}, {"repetition_penalty": 1.3}, {"stopping_criteria": [StopAfter(56)]}],
     ids=["plain", "eos", "processor", "criterion"],
 )
 def test_a_streamer_is_called_as_the_library_does(settings):
-    one = model(LLAMA)
+    model = model_of(LLAMA)
     for inputs in (batch([1, 2, 3]), RAGGED):
         wanted, got = Recorder(), Recorder()
-        one.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=wanted, **settings)
-        one.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=got, custom_generate=specwb.hf(draft=LLAMA.draft), **settings)
+        model.generate(**inputs, max_new_tokens=NEW, pad_token_id=PAD, streamer=wanted, **settings)
+        model.generate(
+            **inputs,
+            max_new_tokens=NEW,
+            pad_token_id=PAD,
+            streamer=got,
+            custom_generate=specwb.hf(draft=LLAMA.draft),
+            **settings,
+        )
         assert got.got == wanted.got
         assert len(got.got) > 5
 
 
 def test_a_text_streamer(capsys):
-    one, tokenizer = lab()
+    model, tokenizer = lab()
     inputs = tokenizer("def fib(n):", return_tensors="pt")
-    one.generate(input_ids=inputs["input_ids"], max_new_tokens=12, streamer=TextStreamer(tokenizer))
+    model.generate(
+        input_ids=inputs["input_ids"], max_new_tokens=12, streamer=TextStreamer(tokenizer)
+    )
     wanted = capsys.readouterr().out
-    one.generate(input_ids=inputs["input_ids"], max_new_tokens=12, streamer=TextStreamer(tokenizer), custom_generate=lab_plug("sps"))
+    model.generate(
+        input_ids=inputs["input_ids"],
+        max_new_tokens=12,
+        streamer=TextStreamer(tokenizer),
+        custom_generate=custom_for_lab("sps"),
+    )
     assert capsys.readouterr().out == wanted
     assert len(wanted) > 20
 
 
-# -------------------------------------------------------------------------------------------------------------- processors
+# --------------------------------------------------------------------------------------- processors
 
 
 class Watching:
-    """Forbids what follows 3 and remembers every text it was shown."""
+    """Forbids ids from 20 on after a 3, and remembers every text it was shown."""
 
     specwb_pure = True
 
@@ -328,14 +418,18 @@ class Watching:
 @pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=3-2-2", "lookahead"])
 @pytest.mark.parametrize("limit", [NEW, 7, 1])
 def test_a_processor_is_shown_the_texts_that_the_library_shows_it(spec, limit):
-    one = model(LLAMA)
+    model = model_of(LLAMA)
     theirs, ours = Watching(), Watching()
     settings = {"max_new_tokens": limit, "eos_token_id": [0, 5], "pad_token_id": PAD}
-    right = one.generate(**RAGGED, **settings, logits_processor=[theirs])
-    draft = {} if spec == "lookahead" else {"draft": one}
-    got = one.generate(**RAGGED, **settings, logits_processor=[ours], custom_generate=specwb.hf(spec, **draft))
+    right = model.generate(**RAGGED, **settings, logits_processor=[theirs])
+    draft = {} if spec == "lookahead" else {"draft": model}
+    got = model.generate(
+        **RAGGED, **settings, logits_processor=[ours], custom_generate=specwb.hf(spec, **draft)
+    )
     assert got.tolist() == right.tolist()
-    assert {tuple(text) for text in ours.seen} <= {tuple(text) for text in theirs.seen}  # theirs sees finished rows too
+    assert {tuple(text) for text in ours.seen} <= {
+        tuple(text) for text in theirs.seen
+    }  # theirs sees finished rows too
     assert len(ours.seen) == len({tuple(text) for text in ours.seen})
 
 
@@ -346,20 +440,27 @@ class Plain:
 
 @pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=4-2-2", "pld"])
 def test_a_constraint_is_never_asked_about_what_it_forbids(spec):
-    """Each row may use its own tokens only; the function fails on any other text, as one that walks a grammar does."""
-    one, width = model(LLAMA), RAGGED["input_ids"].shape[1]
+    """Each row may use its own tokens only.
+
+    The function fails on any other text, as one that follows a grammar does.
+    """
+    model, width = model_of(LLAMA), RAGGED["input_ids"].shape[1]
     allowed = [[1, 3, 5, 31, 47], [2, 8, 9, 33, 59], list(range(0, 64, 2))]
 
     def function(row: int, ids: Tensor) -> list[int]:
         return allowed[row] if set(ids[width:].tolist()) <= set(allowed[row]) else []
 
     settings = {"max_new_tokens": NEW, "pad_token_id": PAD, "prefix_allowed_tokens_fn": function}
-    right = library(one, RAGGED, **settings)
-    got = one.generate(**RAGGED, **settings, custom_generate=specwb.hf(spec, **({} if spec == "pld" else {"draft": LLAMA.draft})))
+    right = library(model, RAGGED, **settings)
+    got = model.generate(
+        **RAGGED,
+        **settings,
+        custom_generate=specwb.hf(spec, **({} if spec == "pld" else {"draft": LLAMA.draft})),
+    )
     assert got.tolist() == right.tolist()
 
 
-# --------------------------------------------------------------------------------------------------------------- sampling
+# ----------------------------------------------------------------------------------------- sampling
 
 
 ROWS = 1500
@@ -368,136 +469,216 @@ SAMPLED: dict[str, dict] = {
     "the library's defaults": {},  # its top_k = 50 is wider than the vocabulary
     "repetition_penalty": {"temperature": 1.2, "top_k": 5, "repetition_penalty": 1.8},
     "no_repeat_ngram_size": {"top_k": 0, "no_repeat_ngram_size": 2},
-    "warpers after temperature": {"temperature": 0.8, "top_k": 5, "top_p": 0.95, "min_p": 0.2, "typical_p": 0.9},
-    "a user's top-k before temperature": {"temperature": 1.5, "top_k": 0, "min_p": 0.05, "logits_processor": [TopKLogitsWarper(3)]},
+    "warpers after temperature": {
+        "temperature": 0.8,
+        "top_k": 5,
+        "top_p": 0.95,
+        "min_p": 0.2,
+        "typical_p": 0.9,
+    },
+    "a user's top-k before temperature": {
+        "temperature": 1.5,
+        "top_k": 0,
+        "min_p": 0.05,
+        "logits_processor": [TopKLogitsWarper(3)],
+    },
 }
-SAMPLERS: dict[str, dict] = {"sps": {"gamma": 3}, "mcsd": {"tree": (3, 2, 1)}, "lookahead": {"window": 3, "level": 3, "guesses": 4, "prompt": True}}
+SAMPLERS: dict[str, dict] = {
+    "sps": {"gamma": 3},
+    "mcsd": {"tree": (3, 2, 1)},
+    "lookahead": {"window": 3, "level": 3, "guesses": 4, "prompt": True},
+}
 
 
 @cache
-def processed_law(name: str) -> Tensor:
-    """``[V^3]`` probabilities of all texts: the library's forward and the library's own processors, one token after the other."""
-    one = law.models()[0].model
+def processed_distribution(name: str) -> Tensor:
+    """Returns ``[V^3]``, the probabilities of all texts.
+
+    They come from the library's forward and its processors, one token after the other.
+    """
+    model = decoding.models()[0].model
     settings = {k: v for k, v in SAMPLED[name].items() if k != "logits_processor"}
-    texts = torch.tensor(list(product(range(law.VOCABULARY), repeat=law.LENGTH)))
-    ids = torch.cat([torch.tensor([law.REPETITION]).expand(len(texts), -1), texts], 1)
-    start = len(law.REPETITION)
-    config, _ = one._prepare_generation_config(None, do_sample=True, max_new_tokens=law.LENGTH, **settings)
-    one._prepare_special_tokens(config, True, device="cpu")
-    processors = one._get_logits_processor(config, start, ids, None, SAMPLED[name].get("logits_processor", []), device="cpu")
+    texts = torch.tensor(list(product(range(decoding.VOCABULARY), repeat=decoding.LENGTH)))
+    ids = torch.cat([torch.tensor([decoding.REPETITION]).expand(len(texts), -1), texts], 1)
+    start = len(decoding.REPETITION)
+    config, _ = model._prepare_generation_config(
+        None, do_sample=True, max_new_tokens=decoding.LENGTH, **settings
+    )
+    model._prepare_special_tokens(config, True, device="cpu")
+    processors = model._get_logits_processor(
+        config, start, ids, None, SAMPLED[name].get("logits_processor", []), device="cpu"
+    )
     with torch.no_grad():
-        logits = one(ids).logits
+        logits = model(ids).logits
     p = torch.ones(len(texts), dtype=torch.double)
-    for step in range(law.LENGTH):
-        q = processors(ids[:, : start + step], logits[:, start + step - 1].clone()).softmax(-1).double()
-        p *= q.gather(1, texts[:, step : step + 1])[:, 0]
+    for step in range(decoding.LENGTH):
+        scores = processors(ids[:, : start + step], logits[:, start + step - 1].clone())
+        p *= scores.softmax(-1).double().gather(1, texts[:, step : step + 1])[:, 0]
     return p / p.sum()
+
+
+def p_value(texts: Tensor, name: str) -> float:
+    """Compares the last tokens of sampled texts with the distribution of these settings."""
+    powers = torch.tensor([decoding.VOCABULARY**2, decoding.VOCABULARY, 1])
+    code = (texts[:, -decoding.LENGTH :] * powers).sum(1)
+    counts = torch.bincount(code, minlength=decoding.VOCABULARY**decoding.LENGTH)
+    return decoding.chi_square(counts, processed_distribution(name))
 
 
 @pytest.mark.parametrize("name", SAMPLED)
 @pytest.mark.parametrize("key", SAMPLERS)
 @pytest.mark.slow
-def test_the_law_of_sampled_texts_is_the_librarys(key, name, monkeypatch):
+def test_the_distribution_of_sampled_texts_is_the_librarys(key, name, monkeypatch):
     accepted = Accepted(monkeypatch)
-    target, draft = law.models()
+    target, draft = decoding.models()
     torch.manual_seed(1)
     out = target.model.generate(
-        torch.tensor([law.REPETITION]),
+        torch.tensor([decoding.REPETITION]),
         do_sample=True,
-        max_new_tokens=law.LENGTH,
+        max_new_tokens=decoding.LENGTH,
         num_return_sequences=ROWS,
-        custom_generate=specwb.hf(key, **SAMPLERS[key], **({} if key == "lookahead" else {"draft": draft})),
+        custom_generate=specwb.hf(
+            key, **SAMPLERS[key], **({} if key == "lookahead" else {"draft": draft})
+        ),
         **SAMPLED[name],
     )
-    assert out.shape == (ROWS, len(law.REPETITION) + law.LENGTH)
-    code = (out[:, -law.LENGTH :] * torch.tensor([law.VOCABULARY**2, law.VOCABULARY, 1])).sum(1)
-    assert law.chi_square(torch.bincount(code, minlength=law.VOCABULARY**law.LENGTH), processed_law(name)) > 1e-3
-    # what the text holds is what no_repeat_ngram_size forbids
+    assert out.shape == (ROWS, len(decoding.REPETITION) + decoding.LENGTH)
+    assert p_value(out, name) > 1e-3
+    # lookahead drafts what the text holds, which no_repeat_ngram_size forbids
     assert accepted.count > ROWS / 20 or (key, name) == ("lookahead", "no_repeat_ngram_size")
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["row by row", "batch"])
 @pytest.mark.parametrize(
-    "spec", ["sps:gamma=3", "sps:gamma=3,rule=block", "mcsd:tree=3-2", "mcsd:tree=3-2,rule=traversal", "mcsd:tree=2-1,draw=with,rule=gbv"]
+    "spec",
+    [
+        "sps:gamma=3",
+        "sps:gamma=3,rule=block",
+        "mcsd:tree=3-2",
+        "mcsd:tree=3-2,rule=traversal",
+        "mcsd:tree=2-1,draw=with,rule=gbv",
+    ],
 )
 @pytest.mark.slow
 def test_every_way_to_verify_sees_the_processors(spec, alone, monkeypatch):
-    """A few rows on the CPU are verified one by one, many at once; some rules look at all nodes."""
+    """A few rows on the CPU are verified one by one, many at once; some rules use all nodes."""
     monkeypatch.setattr("specwb.verify.rule.WIDE", 2 if alone else 10**9)
-    target, draft = law.models()
+    target, draft = decoding.models()
     torch.manual_seed(2)
-    settings = {"do_sample": True, "max_new_tokens": law.LENGTH, "num_return_sequences": ROWS, **SAMPLED["repetition_penalty"]}
-    out = target.model.generate(torch.tensor([law.REPETITION]), custom_generate=specwb.hf(spec, draft=draft), **settings)
-    code = (out[:, -law.LENGTH :] * torch.tensor([law.VOCABULARY**2, law.VOCABULARY, 1])).sum(1)
-    assert law.chi_square(torch.bincount(code, minlength=law.VOCABULARY**law.LENGTH), processed_law("repetition_penalty")) > 1e-3
+    settings = {
+        "do_sample": True,
+        "max_new_tokens": decoding.LENGTH,
+        "num_return_sequences": ROWS,
+        **SAMPLED["repetition_penalty"],
+    }
+    out = target.model.generate(
+        torch.tensor([decoding.REPETITION]),
+        custom_generate=specwb.hf(spec, draft=draft),
+        **settings,
+    )
+    assert p_value(out, "repetition_penalty") > 1e-3
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": 0.7}, {"top_k": 0}, {"temperature": 1.3, "top_k": 5, "top_p": 0.9}, {"do_sample": False}], ids=str
+    "settings",
+    [
+        {"temperature": 0.7},
+        {"top_k": 0},
+        {"temperature": 1.3, "top_k": 5, "top_p": 0.9},
+        {"do_sample": False},
+    ],
+    ids=str,
 )
-def test_temperature_and_filters_alone_are_the_engines_own(settings, monkeypatch):
-    """So that sampling needs no row by row work and stays captured on CUDA."""
+def test_temperature_and_filters_alone_need_no_rescoring(settings, monkeypatch):
+    """So sampling needs no work row by row and stays captured on CUDA."""
     accepted = Accepted(monkeypatch)
-    model(LLAMA).generate(**RAGGED, **{"do_sample": True, "max_new_tokens": 2, "pad_token_id": PAD, **settings}, custom_generate=specwb.hf("pld"))
+    model_of(LLAMA).generate(
+        **RAGGED,
+        **{"do_sample": True, "max_new_tokens": 2, "pad_token_id": PAD, **settings},
+        custom_generate=specwb.hf("pld"),
+    )
     assert accepted.settings["rescore"] is None
 
 
-def test_the_settings_change_the_law():
-    """A plug that left a processor out would be seen: the laws are far apart."""
-    laws = [processed_law(name) for name in SAMPLED]
-    for i, one in enumerate(laws):
-        for other in laws[:i]:
-            assert float((one - other).abs().sum()) / 2 > 0.05
+def test_the_settings_change_the_distribution():
+    """So a processor that was left out would be seen."""
+    distributions = [processed_distribution(name) for name in SAMPLED]
+    for i, p in enumerate(distributions):
+        for other in distributions[:i]:
+            assert float((p - other).abs().sum()) / 2 > 0.05
 
 
 def test_a_seed_repeats_the_text_and_rows_differ():
-    one, inputs = model(LLAMA), RAGGED
-    settings = {"do_sample": True, "max_new_tokens": NEW, "pad_token_id": PAD, "num_return_sequences": 2, "custom_generate": specwb.hf(draft=one)}
+    model, inputs = model_of(LLAMA), RAGGED
+    settings = {
+        "do_sample": True,
+        "max_new_tokens": NEW,
+        "pad_token_id": PAD,
+        "num_return_sequences": 2,
+        "custom_generate": specwb.hf(draft=model),
+    }
     texts = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        texts.append(one.generate(**inputs, **settings).tolist())
-        again = one.generate(**inputs, **settings).tolist()
+        texts.append(model.generate(**inputs, **settings).tolist())
+        again = model.generate(**inputs, **settings).tolist()
         assert again != texts[-1]
     assert texts[0] == texts[1]
     assert texts[0] != texts[2]
     assert len({tuple(text) for text in texts[0]}) == 6
     width = inputs["input_ids"].shape[1]
-    assert [text[:width] for text in texts[0]] == inputs["input_ids"].repeat_interleave(2, 0).tolist()
+    assert [text[:width] for text in texts[0]] == inputs["input_ids"].repeat_interleave(
+        2, 0
+    ).tolist()
 
 
 def test_greedy_decoding_draws_nothing():
     before = torch.get_rng_state()
-    model(LLAMA).generate(**RAGGED, max_new_tokens=4, pad_token_id=PAD, temperature=0.7, custom_generate=plug("sps", {}, LLAMA))
+    model_of(LLAMA).generate(
+        **RAGGED,
+        max_new_tokens=4,
+        pad_token_id=PAD,
+        temperature=0.7,
+        custom_generate=custom_for("sps", {}, LLAMA),
+    )
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# ----------------------------------------------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------------------------- what comes back
 
 
 def test_the_result_is_of_the_librarys_kind():
-    one = model(LLAMA)
+    model = model_of(LLAMA)
     for ids in (torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]], dtype=torch.int32)):
-        right = one.generate(ids, max_new_tokens=4)
-        got = one.generate(ids, max_new_tokens=4, custom_generate=specwb.hf(draft=one))
+        right = model.generate(ids, max_new_tokens=4)
+        got = model.generate(ids, max_new_tokens=4, custom_generate=specwb.hf(draft=model))
         assert torch.equal(got, right)
-        assert (got.dtype, got.device, got.is_inference()) == (right.dtype, right.device, right.is_inference())
-    right = one.generate(ids, max_new_tokens=4, return_dict_in_generate=True)
-    got = one.generate(ids, max_new_tokens=4, return_dict_in_generate=True, custom_generate=specwb.hf(draft=one))
+        assert (got.dtype, got.device, got.is_inference()) == (
+            right.dtype,
+            right.device,
+            right.is_inference(),
+        )
+    right = model.generate(ids, max_new_tokens=4, return_dict_in_generate=True)
+    got = model.generate(
+        ids, max_new_tokens=4, return_dict_in_generate=True, custom_generate=specwb.hf(draft=model)
+    )
     assert type(got) is type(right)
     assert torch.equal(got.sequences, right.sequences)
 
 
 def test_the_default_length_and_a_passed_cache():
-    one, ids = model(LLAMA), torch.tensor([[1, 2, 3]])
-    plugged = specwb.hf(draft=one)
-    assert torch.equal(one.generate(ids, custom_generate=plugged), one.generate(ids))
-    held = one(ids, use_cache=True).past_key_values
-    assert torch.equal(one.generate(ids, past_key_values=held, max_new_tokens=5, custom_generate=plugged), one.generate(ids, max_new_tokens=5))
-    assert held.get_seq_length() == 3
+    model, ids = model_of(LLAMA), torch.tensor([[1, 2, 3]])
+    custom = specwb.hf(draft=model)
+    assert torch.equal(model.generate(ids, custom_generate=custom), model.generate(ids))
+    past = model(ids, use_cache=True).past_key_values
+    assert torch.equal(
+        model.generate(ids, past_key_values=past, max_new_tokens=5, custom_generate=custom),
+        model.generate(ids, max_new_tokens=5),
+    )
+    assert past.get_seq_length() == 3
 
 
-# ------------------------------------------------------------------------------------------------------ the wrapped model
+# -------------------------------------------------------------------------------- the wrapped model
 
 
 def fresh(seed: int = 2) -> nn.Module:
@@ -505,73 +686,88 @@ def fresh(seed: int = 2) -> nn.Module:
 
 
 def test_a_model_is_wrapped_once():
-    one, draft = fresh(), fresh(3)
+    model, draft = fresh(), fresh(3)
     ids = torch.tensor([[1, 2, 3]])
     first, second = specwb.hf(draft=draft), specwb.hf("mcsd", draft=draft)
-    first_built = first._for(one)
-    one.generate(ids, max_new_tokens=4, custom_generate=first)
-    one.generate(ids, max_new_tokens=4, custom_generate=second)
-    assert first._for(one) == first_built
-    assert second._for(one)[0] is first_built[0]
-    assert second._for(one)[1].drafter.draft is first_built[1].drafter.draft
+    first_built = first._for(model)
+    model.generate(ids, max_new_tokens=4, custom_generate=first)
+    model.generate(ids, max_new_tokens=4, custom_generate=second)
+    assert first._for(model) == first_built
+    assert second._for(model)[0] is first_built[0]
+    assert second._for(model)[1].drafter.draft is first_built[1].drafter.draft
 
 
-def change_in_place(one: nn.Module) -> nn.Module:
-    """All of it, Qwen3's norms of q and k among it."""
+def change_in_place(model: nn.Module) -> nn.Module:
+    """Changes all weights, Qwen3's norms of q and k among them."""
     with torch.no_grad():
-        for weight in one.parameters():
+        for weight in model.parameters():
             weight.mul_(1.1)
-    return one
+    return model
 
 
-def change_weights(one: nn.Module) -> nn.Module:
-    one.model.layers[1].self_attn.k_proj.weight.data = one.model.layers[1].self_attn.k_proj.weight.data * -1.5
-    return one
+def change_weights(model: nn.Module) -> nn.Module:
+    model.model.layers[1].self_attn.k_proj.weight.data = (
+        model.model.layers[1].self_attn.k_proj.weight.data * -1.5
+    )
+    return model
 
 
-def change_embeddings(one: nn.Module) -> nn.Module:
-    one.set_input_embeddings(fresh(4).get_input_embeddings())
-    return one
+def change_embeddings(model: nn.Module) -> nn.Module:
+    model.set_input_embeddings(fresh(4).get_input_embeddings())
+    return model
 
 
-@pytest.mark.parametrize("change", [change_in_place, change_weights, change_embeddings, lambda one: one.double()], ids=["all", "one", "tied", "cast"])
+@pytest.mark.parametrize(
+    "change",
+    [change_in_place, change_weights, change_embeddings, lambda model: model.double()],
+    ids=["all", "one", "tied", "cast"],
+)
 def test_weights_that_have_changed_are_seen(change):
-    one, ids = fresh(), torch.tensor([[1, 2, 3]])
-    plugged = specwb.hf("pld")
-    before = one.generate(ids, max_new_tokens=12, custom_generate=plugged)
-    one = change(one)
-    right = library(one, {"input_ids": ids}, max_new_tokens=12)
-    assert torch.equal(one.generate(ids, max_new_tokens=12, custom_generate=plugged), right)
-    assert before.tolist() != right.tolist() or one.dtype is torch.double
+    model, ids = fresh(), torch.tensor([[1, 2, 3]])
+    custom = specwb.hf("pld")
+    before = model.generate(ids, max_new_tokens=12, custom_generate=custom)
+    model = change(model)
+    right = library(model, {"input_ids": ids}, max_new_tokens=12)
+    assert torch.equal(model.generate(ids, max_new_tokens=12, custom_generate=custom), right)
+    assert before.tolist() != right.tolist() or model.dtype is torch.double
 
 
 def test_a_model_is_not_kept_alive():
-    one, draft = fresh(), fresh(3)
-    plugged = specwb.hf(draft=draft)
-    one.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, custom_generate=plugged)
-    left = weakref.ref(one)
-    del one
+    model, draft = fresh(), fresh(3)
+    custom = specwb.hf(draft=draft)
+    model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, custom_generate=custom)
+    left = weakref.ref(model)
+    del model
     gc.collect()
     assert left() is None
     left = weakref.ref(draft)
-    del draft, plugged
+    del draft, custom
     gc.collect()
     assert left() is None
 
 
-# ---------------------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 class Adapter(nn.Linear):
     pass
 
 
-def refused(
-    message: str, one: nn.Module | None = None, inputs: dict | None = None, kind: type = specwb.UnsupportedGeneration, method=None, **settings
+def assert_refused(
+    message: str,
+    model: nn.Module | None = None,
+    inputs: dict | None = None,
+    kind: type = specwb.UnsupportedGeneration,
+    method=None,
+    **settings,
 ):
-    one = one or model(LLAMA)
+    model = model or model_of(LLAMA)
     with pytest.raises(kind, match=message) as caught:
-        one.generate(**(inputs or batch([1, 2, 3])), **{"max_new_tokens": 4, **settings}, custom_generate=method or specwb.hf(draft=LLAMA.draft))
+        model.generate(
+            **(inputs or batch([1, 2, 3])),
+            **{"max_new_tokens": 4, **settings},
+            custom_generate=method or specwb.hf(draft=LLAMA.draft),
+        )
     assert isinstance(caught.value, ValueError)
     assert "\n" not in str(caught.value)
 
@@ -586,9 +782,15 @@ def refused(
         ("output_scores=True", {"return_dict_in_generate": True, "output_scores": True}),
         ("output_logits=True", {"return_dict_in_generate": True, "output_logits": True}),
         ("output_attentions=True", {"return_dict_in_generate": True, "output_attentions": True}),
-        ("output_hidden_states=True", {"return_dict_in_generate": True, "output_hidden_states": True}),
+        (
+            "output_hidden_states=True",
+            {"return_dict_in_generate": True, "output_hidden_states": True},
+        ),
         ("synced_gpus", {"synced_gpus": True}),
-        ("WatermarkLogitsProcessor cannot be applied", {"watermarking_config": WatermarkingConfig()}),
+        (
+            "WatermarkLogitsProcessor cannot be applied",
+            {"watermarking_config": WatermarkingConfig()},
+        ),
         ("UnbatchedClassifierFreeGuidanceLogitsProcessor cannot", {"guidance_scale": 2.0}),
         ("Plain cannot be applied.*set Plain.specwb_pure = True", {"logits_processor": [Plain()]}),
         ("<lambda> cannot be applied", {"logits_processor": [lambda ids, scores: scores]}),
@@ -597,47 +799,58 @@ def refused(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_not_supported_is_refused_by_name(message, settings):
-    refused(message, **settings)
+def test_unsupported_settings_are_refused_by_name(message, settings):
+    assert_refused(message, **settings)
 
 
 def test_an_assistant_is_refused():
-    refused("'assisted_generation' is not supported", assistant_model=LLAMA.draft.model)
+    assert_refused("'assisted_generation' is not supported", assistant_model=LLAMA.draft.model)
 
 
 def test_a_subclass_of_a_known_processor_is_not_known():
     class Counting(RepetitionPenaltyLogitsProcessor):
         pass
 
-    refused("Counting cannot be applied", logits_processor=[Counting(1.2)])
+    assert_refused("Counting cannot be applied", logits_processor=[Counting(1.2)])
 
 
 def test_masks_that_are_not_left_padding():
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     for mask in ([[1, 1, 0], [1, 1, 1]], [[1, 0, 1], [1, 1, 1]]):
-        refused("must be left padding", inputs={"input_ids": ids, "attention_mask": torch.tensor(mask)}, pad_token_id=PAD)
-    refused("prompt 1 is empty", inputs={"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1], [0, 0, 0]])}, pad_token_id=PAD)
+        assert_refused(
+            "must be left padding",
+            inputs={"input_ids": ids, "attention_mask": torch.tensor(mask)},
+            pad_token_id=PAD,
+        )
+    assert_refused(
+        "prompt 1 is empty",
+        inputs={"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1], [0, 0, 0]])},
+        pad_token_id=PAD,
+    )
 
 
 def test_a_mask_longer_than_the_prompt():
-    held = model(LLAMA)(torch.tensor([[1, 2]]), use_cache=True).past_key_values
-    refused(
+    past = model_of(LLAMA)(torch.tensor([[1, 2]]), use_cache=True).past_key_values
+    assert_refused(
         "whole text: it has 1 columns and attention_mask 3",
-        inputs={"input_ids": torch.tensor([[3]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)},
-        past_key_values=held,
+        inputs={
+            "input_ids": torch.tensor([[3]]),
+            "attention_mask": torch.ones(1, 3, dtype=torch.long),
+        },
+        past_key_values=past,
     )
 
 
 def test_rows_that_end_without_a_pad():
-    refused("pad_token_id must be set", stopping_criteria=[SawWithEos(5)])
+    assert_refused("pad_token_id must be set", stopping_criteria=[StopAfterWithEos(5)])
 
 
 @pytest.mark.parametrize("strings", ["w1", ["w1", "w2"]])
 @pytest.mark.parametrize("tokenizer", [None, object()])
-def test_stop_strings_say_what_takes_their_place(strings, tokenizer):
+def test_stop_strings_are_refused_with_what_replaces_them(strings, tokenizer):
     """The library keeps the tokenizer from a callable, and then says that none was passed."""
     instead = "give stopping_criteria=.*StopStringCriteria"
-    refused(instead, stop_strings=strings, tokenizer=tokenizer)
+    assert_refused(instead, stop_strings=strings, tokenizer=tokenizer)
 
 
 def test_methods_and_options_are_read_before_there_is_a_model():
@@ -649,35 +862,45 @@ def test_methods_and_options_are_read_before_there_is_a_model():
         specwb.hf("sps", draft=LLAMA.draft, tree=3)
     with pytest.raises(specwb.MethodError, match="unknown rule 'nope'"):
         specwb.hf("sps:rule=nope")
-    made = specwb.hf("sps", draft="lab-draft", gamma=3, rule="block")
-    assert repr(made) == "specwb.hf('sps', draft='lab-draft', gamma=3, rule='block')"
+    custom = specwb.hf("sps", draft="lab-draft", gamma=3, rule="block")
+    assert repr(custom) == "specwb.hf('sps', draft='lab-draft', gamma=3, rule='block')"
 
 
-def test_a_plug_is_pickled_without_what_it_built():
-    one, plug = model(LLAMA), specwb.hf("sps", draft=LLAMA.draft, gamma=2)
+def test_it_is_pickled_without_what_it_built():
+    model, custom_for = model_of(LLAMA), specwb.hf("sps", draft=LLAMA.draft, gamma=2)
     settings = {"max_new_tokens": 6, "pad_token_id": PAD}
-    right = one.generate(**RAGGED, **settings, custom_generate=plug).tolist()
-    other = pickle.loads(pickle.dumps(plug))
-    assert one.generate(**RAGGED, **settings, custom_generate=other).tolist() == right
+    right = model.generate(**RAGGED, **settings, custom_generate=custom_for).tolist()
+    other = pickle.loads(pickle.dumps(custom_for))
+    assert model.generate(**RAGGED, **settings, custom_generate=other).tolist() == right
 
 
 def test_methods_and_models_are_checked_when_generate_is_called():
-    refused("no draft model of its own", kind=specwb.MethodError, method=specwb.hf("sps"))
-    refused("vocabulary mismatch", kind=specwb.LoadError, method=specwb.hf("sps", draft="lab-draft"))
-    refused("exceeds the context", kind=specwb.PromptError, max_new_tokens=600)
-    refused("temperature 1e-05 is too small", kind=ValueError, do_sample=True, temperature=1e-5)
+    assert_refused("no draft model of its own", kind=specwb.MethodError, method=specwb.hf("sps"))
+    assert_refused(
+        "vocabulary mismatch", kind=specwb.LoadError, method=specwb.hf("sps", draft="lab-draft")
+    )
+    assert_refused("exceeds the context", kind=specwb.PromptError, max_new_tokens=600)
+    assert_refused(
+        "temperature 1e-05 is too small", kind=ValueError, do_sample=True, temperature=1e-5
+    )
 
 
 def test_models_that_the_backbone_does_not_run():
-    small = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None))
-    refused("model type 'gpt2' is not supported", one=small, kind=specwb.UnsupportedModel)
+    small = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None
+        )
+    )
+    assert_refused("model type 'gpt2' is not supported", model=small, kind=specwb.UnsupportedModel)
     adapted = fresh()
     adapted.model.layers[2].mlp.gate_proj = Adapter(32, 64, bias=False)
-    refused("layers of type Adapter", one=adapted, kind=specwb.UnsupportedModel)
+    assert_refused("layers of type Adapter", model=adapted, kind=specwb.UnsupportedModel)
 
 
 def test_weights_on_several_devices(monkeypatch):
-    one = fresh()
-    one.model.layers[0].mlp.gate_proj.to("meta")
-    with pytest.raises(specwb.UnsupportedModel, match="all its weights on one device, they are on cpu, meta"):
-        plugs.wrap(one)
+    model = fresh()
+    model.model.layers[0].mlp.gate_proj.to("meta")
+    with pytest.raises(
+        specwb.UnsupportedModel, match="all its weights on one device, they are on cpu, meta"
+    ):
+        hf_module.wrap(model)

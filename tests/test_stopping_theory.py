@@ -17,7 +17,7 @@ from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Top
 from specwb.mask import tree_mask
-from specwb.training.heads import RECIPES, look
+from specwb.training.heads import RECIPES, target_outputs
 from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.instances import models
@@ -280,8 +280,8 @@ def test_what_the_labels_estimate():
     target = tiny.with_draft(tiny.target(), tiny.draft(noise=0.05))
     recipe = RECIPES["decision"](target, {})
     n = 400  # uniforms, a row each
-    found = look(target, torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]]).expand(n, -1), ())
-    logits, _, labels = recipe.places(found, ((torch.arange(n) + 0.5) / n).double()[:, None].expand(-1, 8))
+    found = target_outputs(target, torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]]).expand(n, -1), ())
+    logits, _, labels = recipe.inputs(found, ((torch.arange(n) + 0.5) / n).double()[:, None].expand(-1, 8))
     p, q = found.logits.softmax(-1), logits.softmax(-1)
     rate = torch.minimum(p, q).sum(-1)[0]
     torch.testing.assert_close(labels["soft"].mean(0), rate, atol=0.02, rtol=0)

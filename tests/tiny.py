@@ -49,7 +49,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
-from specwb.training.heads import RECIPES, look, step_loss
+from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import Moment
 
 FAMILIES: dict[str, tuple[type, type, dict]] = {
@@ -230,7 +230,7 @@ def _train(
     temperature: float,
     rate: float,
 ) -> None:
-    seen = look(target, ids, made.features)
+    seen = target_outputs(target, ids, made.features)
     seen.logits /= temperature
     optimizer = torch.optim.AdamW(made.parameters(), lr=rate)
     for step in range(steps):

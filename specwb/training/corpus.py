@@ -1,8 +1,9 @@
-"""The lab family's training text: three domains, held-out documents chosen whole, every file hashed.
+"""The lab family's training text: three domains, held-out documents, every file hashed.
 
-Domains: ``code`` (standard library and permissively licensed packages found on this machine), ``math`` (GSM8K's training
-split as chat turns), ``prose`` (public-domain novels, plays and speeches). A document is held out as a whole package, book
-or problem, so that no near-copy of held-out text is trained on.
+The domains are ``code`` (standard library and permissively licensed packages found on this
+machine), ``math`` (GSM8K's training split as chat turns) and ``prose`` (public-domain novels, plays
+and speeches). Whole packages, books or problems are held out, so that no near-copy of held-out text
+is trained on.
 """
 
 from __future__ import annotations
@@ -23,43 +24,83 @@ from specwb import files
 from specwb.extras import how
 
 USER, ASSISTANT, EOS = "<|user|>", "<|assistant|>", "<|endoftext|>"
-SPECIALS = [EOS, "<|pad|>", "<|mask|>", USER, ASSISTANT, "<|spare0|>", "<|spare1|>", "<|spare2|>"]
+SPECIALS = [
+    EOS,
+    "<|pad|>",
+    "<|mask|>",
+    USER,
+    ASSISTANT,
+    "<|spare0|>",
+    "<|spare1|>",
+    "<|spare2|>",
+]
 DOMAINS = ("code", "math", "prose")
 
-# Standard-library folders that are not ordinary source, and packages kept out of training for evaluation.
+# Folders of the standard library that are not ordinary source.
 _STDLIB_SKIP = re.compile(
-    r"^(site-packages|test|tests|idlelib|lib2to3|__pycache__|config-.*|turtledemo|pydoc_data/topics|encodings/cp|ensurepip|.*/tests?/)"
+    r"^(site-packages|test|tests|idlelib|lib2to3|__pycache__|config-.*|turtledemo"
+    r"|pydoc_data/topics|encodings/cp|ensurepip|.*/tests?/)"
 )
+# What is kept out of training for evaluation.
 _STDLIB_HELD_OUT = ("json", "http", "wsgiref", "zoneinfo", "fractions", "textwrap", "shelve")
-_BOOKS = ("pride_and_prejudice", "great_expectations", "middlemarch", "emma", "war_and_peace", "moby_dick", "sherlock_holmes")
+_BOOKS = (
+    "pride_and_prejudice",
+    "great_expectations",
+    "middlemarch",
+    "emma",
+    "war_and_peace",
+    "moby_dick",
+    "sherlock_holmes",
+)
 _BOOKS_HELD_OUT = ("sherlock_holmes",)
-_GSM8K_HELD_OUT = 373
+_GSM8K_HELD_OUT = 373  # problems, the last ones
 
 
 @dataclass(frozen=True)
 class Document:
+    """One text.
+
+    Attributes:
+        domain: one of ``DOMAINS``.
+        source: the package, book or data set, as the model card lists it.
+        licence: its licence.
+        text: the text.
+        held_out: whether it is kept out of training.
+    """
+
     domain: str
-    source: str  # package, book or data set, as the model card lists it
+    source: str
     licence: str
     text: str
     held_out: bool
 
 
 def documents(packages: dict[str, str]) -> list[Document]:
-    """All documents, in a fixed order. ``packages`` maps import names to the licence each was checked to be under."""
-    found = [*_code(packages), *_math(), *_prose()]
-    seen: set[str] = set()  # verbatim copies (vendored modules) would leak between the splits
+    """Returns all documents, in a fixed order.
+
+    Args:
+        packages: import names, and the licence that each was checked to be under.
+
+    Raises:
+        DataError: a package is not installed, or a public text cannot be read.
+    """
+    everything = [*_code(packages), *_math(), *_prose()]
+    # verbatim copies (vendored modules) would leak between the splits
+    digests: set[str] = set()
     unique = []
-    for document in sorted(found, key=lambda d: not d.held_out):
+    for document in sorted(everything, key=lambda d: not d.held_out):
         digest = hashlib.sha256(document.text.encode()).hexdigest()
-        if digest not in seen:
-            seen.add(digest)
+        if digest not in digests:
+            digests.add(digest)
             unique.append(document)
     return unique
 
 
-def _source_files(root: Path, source: str, licence: str, held_out: tuple[str, ...], skip: re.Pattern[str]) -> list[Document]:
-    out = []
+def _source_files(
+    root: Path, source: str, licence: str, held_out: tuple[str, ...], skip: re.Pattern[str]
+) -> list[Document]:
+    """Returns the Python files below ``root``, those of the ``held_out`` modules held out."""
+    texts = []
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if skip.match(name) or "/tests/" in f"/{name}":
@@ -69,143 +110,233 @@ def _source_files(root: Path, source: str, licence: str, held_out: tuple[str, ..
         except UnicodeDecodeError:
             continue
         if 200 < len(text) < 400_000:
-            part = name.split("/")[0].removesuffix(".py")
-            out.append(Document("code", source, licence, text, part in held_out))
-    return out
+            module = name.split("/")[0].removesuffix(".py")
+            texts.append(Document("code", source, licence, text, module in held_out))
+    return texts
 
 
 def _code(packages: dict[str, str]) -> list[Document]:
-    out = _source_files(Path(sysconfig.get_path("stdlib")), "Python standard library", "PSF", _STDLIB_HELD_OUT, _STDLIB_SKIP)
-    never = re.compile(r"$^")
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    texts = _source_files(stdlib, "Python standard library", "PSF", _STDLIB_HELD_OUT, _STDLIB_SKIP)
+    skip_nothing = re.compile(r"$^")
     for name, licence in packages.items():
         spec = importlib.util.find_spec(name)
         if spec is None or not spec.submodule_search_locations:
             missing = f"package {name!r} of the training recipe is not installed"
             brought = f"the extra 'train' brings it: {how('train')}"
             raise files.DataError(f"{missing}; {brought}, or take it out of recipe.toml")
-        out += _source_files(Path(spec.submodule_search_locations[0]), name, licence, (), never)
-    return out
+        folder = Path(spec.submodule_search_locations[0])
+        texts += _source_files(folder, name, licence, (), skip_nothing)
+    return texts
 
 
 def _math() -> list[Document]:
-    rows = [json.loads(line) for line in files.read("gsm8k_train").decode().splitlines()]
-    out = []
-    for index, row in enumerate(rows):
-        answer = re.sub(r"<<[^>]*>>", "", row["answer"])
-        text = f"{USER}{row['question'].strip()}{ASSISTANT}{answer.strip()}"
-        out.append(Document("math", "GSM8K train", "MIT", text, index >= len(rows) - _GSM8K_HELD_OUT))
-    return out
+    problems = [json.loads(line) for line in files.read("gsm8k_train").decode().splitlines()]
+    first_held_out = len(problems) - _GSM8K_HELD_OUT
+    texts = []
+    for index, problem in enumerate(problems):
+        answer = re.sub(r"<<[^>]*>>", "", problem["answer"])
+        text = f"{USER}{problem['question'].strip()}{ASSISTANT}{answer.strip()}"
+        texts.append(Document("math", "GSM8K train", "MIT", text, index >= first_held_out))
+    return texts
 
 
 def unwrap(text: str) -> str:
-    """Hard-wrapped paragraphs as one line each."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip())
+    """Returns hard-wrapped paragraphs as one line each."""
+    paragraphs = re.split(r"\n\s*\n", text)
+    return "\n\n".join(" ".join(p.split()) for p in paragraphs if p.strip())
 
 
 def _prose() -> list[Document]:
-    out = []
+    texts = []
     for name in _BOOKS:
-        text = files.read(name).decode("utf-8", "replace").replace("\r\n", "\n")
-        body = re.search(r"\*\*\* ?START OF.*?\*\*\*(.*)\*\*\* ?END OF", text, re.DOTALL)
+        book = files.read(name).decode("utf-8", "replace").replace("\r\n", "\n")
+        body = re.search(r"\*\*\* ?START OF.*?\*\*\*(.*)\*\*\* ?END OF", book, re.DOTALL)
         if body is None:
             raise files.DataError(f"{name}: no START OF / END OF lines of Project Gutenberg found")
-        out.append(Document("prose", name, "public domain (USA)", unwrap(body.group(1)), name in _BOOKS_HELD_OUT))
-    out.append(Document("prose", "tinyshakespeare", "public domain", files.read("tinyshakespeare").decode(), False))
+        text, held_out = unwrap(body.group(1)), name in _BOOKS_HELD_OUT
+        texts.append(Document("prose", name, "public domain (USA)", text, held_out))
+    plays = files.read("tinyshakespeare").decode()
+    texts.append(Document("prose", "tinyshakespeare", "public domain", plays, False))
     for name in ("inaugural", "state_union"):
         with zipfile.ZipFile(io.BytesIO(files.read(name))) as archive:
             members = sorted(m for m in archive.namelist() if m.endswith(".txt"))
             for member in members:
-                text = unwrap(archive.read(member).decode("latin-1"))
-                out.append(Document("prose", name, "public domain", text, member in members[-4:]))
-    return out
+                text, held_out = (
+                    unwrap(archive.read(member).decode("latin-1")),
+                    member in members[-4:],
+                )
+                texts.append(Document("prose", name, "public domain", text, held_out))
+    return texts
 
 
 @dataclass
 class Corpus:
-    """Token streams by domain; documents end with the end-of-text id."""
+    """Token streams by domain; documents end with the end-of-text id.
+
+    Attributes:
+        train: the streams that are trained on.
+        held_out: the streams that are not.
+        manifest: what the model card lists of each source.
+        sha256: of all text.
+    """
 
     train: dict[str, np.ndarray]
     held_out: dict[str, np.ndarray]
     manifest: list[dict[str, object]]
     sha256: str
 
-    def batch(self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]) -> np.ndarray:
-        """``[rows, length + 1]`` token ids, a pure function of (seed, step): resuming needs no reader state."""
+    def batch(
+        self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
+    ) -> np.ndarray:
+        """Draws rows from random places of the training text.
+
+        They are a pure function of (seed, step): resuming needs no reader state.
+
+        Args:
+            seed: of the run.
+            step: of the run.
+            rows: how many rows.
+            length: each row has one token more.
+            mixture: the probability of each domain.
+
+        Returns:
+            ``[rows, length + 1]`` token ids.
+        """
         rng = np.random.Generator(np.random.Philox(key=[seed, step]))
-        names = list(mixture)
-        picks = rng.choice(len(names), size=rows, p=np.array([mixture[n] for n in names]))
-        out = np.empty((rows, length + 1), dtype=np.int64)
+        domains = list(mixture)
+        picks = rng.choice(len(domains), size=rows, p=np.array([mixture[d] for d in domains]))
+        ids = np.empty((rows, length + 1), dtype=np.int64)
         for row, pick in enumerate(picks):
-            stream = self.train[names[pick]]
+            stream = self.train[domains[pick]]
             start = int(rng.integers(0, len(stream) - length - 1))
-            out[row] = stream[start : start + length + 1]
-        return out
+            ids[row] = stream[start : start + length + 1]
+        return ids
 
     def windows(self, domain: str, rows: int, length: int) -> np.ndarray:
-        """``[rows, length + 1]`` evenly spaced held-out windows of one domain."""
+        """Returns ``[rows, length + 1]``, evenly spaced windows of a domain's held-out text."""
         stream = self.held_out[domain]
         starts = np.linspace(0, len(stream) - length - 2, rows).astype(int)
         return np.stack([stream[s : s + length + 1] for s in starts]).astype(np.int64)
 
 
 def train_tokenizer(docs: list[Document], vocabulary: int, folder: Path) -> None:
-    """Byte-level BPE with single digits, ids 0-7 reserved, saved for ``from_pretrained`` with a chat template."""
+    """Trains a byte-level BPE and saves it for ``from_pretrained`` with a chat template.
+
+    Digits are single tokens, and ids 0-7 are reserved.
+
+    Args:
+        docs: the documents, of which the held-out ones are left out.
+        vocabulary: how many tokens it has.
+        folder: where it is saved.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=SPECIALS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocabulary,
+        special_tokens=SPECIALS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator((d.text for d in docs if not d.held_out), trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=EOS, pad_token="<|pad|>", mask_token="<|mask|>", extra_special_tokens=SPECIALS[3:],
-        model_max_length=1024, clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        eos_token=EOS,
+        pad_token="<|pad|>",
+        mask_token="<|mask|>",
+        extra_special_tokens=SPECIALS[3:],
+        model_max_length=1024,
+        clean_up_tokenization_spaces=False,
+    )
     fast.chat_template = (
-        "{% for m in messages %}{{ '<|user|>' if m['role'] == 'user' else '<|assistant|>' }}{{ m['content'] }}"
-        "{% if m['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+        "{% for m in messages %}"
+        "{{ '<|user|>' if m['role'] == 'user' else '<|assistant|>' }}{{ m['content'] }}"
+        "{% if m['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     fast.save_pretrained(folder)
 
 
-def small(vocabulary: int) -> type[np.generic]:
-    """The smallest type that holds every id."""
+def token_dtype(vocabulary: int) -> type[np.generic]:
+    """Returns the smallest type that holds every id."""
     return np.uint16 if vocabulary <= 2**16 else np.uint32
 
 
+class _Source:
+    """What the manifest says of one source in one split."""
+
+    def __init__(self, document: Document) -> None:
+        self.facts: dict[str, object] = {
+            "source": document.source,
+            "domain": document.domain,
+            "licence": document.licence,
+            "held_out": document.held_out,
+        }
+        self.documents = self.characters = self.tokens = 0
+        self.sha256 = hashlib.sha256()
+
+    def add(self, text: str, tokens: int) -> None:
+        self.documents += 1
+        self.characters += len(text)
+        self.tokens += tokens
+        self.sha256.update(text.encode())
+
+    def entry(self) -> dict[str, object]:
+        return {
+            **self.facts,
+            "documents": self.documents,
+            "characters": self.characters,
+            "tokens": self.tokens,
+            "sha256": self.sha256.hexdigest(),
+        }
+
+
 def encode(docs: list[Document], tokenizer) -> Corpus:
-    """Token streams of all documents, with a manifest (source, licence, documents, characters, sha256) for the model card."""
+    """Returns the token streams of all documents, with a manifest for the model card.
+
+    The manifest has an entry for each source and split: source, domain, licence, how many
+    documents, characters and tokens, sha256.
+    """
     domains = list(dict.fromkeys(d.domain for d in docs))
-    streams: dict[tuple[str, bool], list[np.ndarray]] = {(d, h): [] for d in domains for h in (False, True)}
-    sources: dict[tuple[str, bool], dict] = {}
+    streams: dict[tuple[str, bool], list[np.ndarray]]
+    streams = {(domain, held_out): [] for domain in domains for held_out in (False, True)}
+    sources: dict[tuple[str, bool], _Source] = {}
     total = hashlib.sha256()
-    eos = tokenizer.eos_token_id
-    encodings = tokenizer.backend_tokenizer.encode_batch([d.text for d in docs], add_special_tokens=False)
+    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    dtype = token_dtype(len(tokenizer))
+    texts = [d.text for d in docs]
+    encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
     for document, encoding in zip(docs, encodings, strict=True):
-        streams[document.domain, document.held_out].append(np.array([*encoding.ids, *([] if eos is None else [eos])], dtype=small(len(tokenizer))))
-        key = (document.source, document.held_out)
-        entry = sources.setdefault(
-            key,
-            {"source": document.source, "domain": document.domain, "licence": document.licence, "held_out": document.held_out,
-             "documents": 0, "characters": 0, "tokens": 0, "hash": hashlib.sha256()},
-        )  # fmt: skip
-        entry["documents"] += 1
-        entry["characters"] += len(document.text)
-        entry["tokens"] += len(streams[document.domain, document.held_out][-1])
-        entry["hash"].update(document.text.encode())
+        ids = np.array([*encoding.ids, *eos], dtype=dtype)
+        streams[document.domain, document.held_out].append(ids)
+        key = document.source, document.held_out
+        if key not in sources:
+            sources[key] = _Source(document)
+        sources[key].add(document.text, len(ids))
         total.update(document.text.encode())
-    manifest = [{**{k: v for k, v in e.items() if k != "hash"}, "sha256": e["hash"].hexdigest()} for e in sources.values()]
     joined = {key: np.concatenate(parts) for key, parts in streams.items()}
-    return Corpus({d: joined[d, False] for d in domains}, {d: joined[d, True] for d in domains}, manifest, total.hexdigest())
+    return Corpus(
+        {domain: joined[domain, False] for domain in domains},
+        {domain: joined[domain, True] for domain in domains},
+        [source.entry() for source in sources.values()],
+        total.hexdigest(),
+    )
 
 
 def from_file(path: Path, tokenizer) -> Corpus:
-    """One domain, "text", of a plain text file, or of a JSON lines file's ``text`` fields; the last twentieth of its parts is held out.
+    """Reads a user's text as one domain, "text".
+
+    The last twentieth of its parts is held out.
+
+    Args:
+        path: a plain text file, or a JSON lines file whose lines have a field ``text``.
+        tokenizer: the target's.
 
     Raises:
         DataError: no such file, a line without a text, or too little of it.
@@ -215,14 +346,23 @@ def from_file(path: Path, tokenizer) -> Corpus:
         raise files.DataError(f"corpus {path} is no file")
     content = path.read_text("utf-8", "replace")
     if path.suffix == ".jsonl":
+        lines = [line for line in content.splitlines() if line.strip()]
         try:
-            parts = [str(json.loads(line)["text"]) for line in content.splitlines() if line.strip()]
+            parts = [str(json.loads(line)["text"]) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
-            raise files.DataError(f"corpus {path}: every line must be JSON with a text field ({error})") from error
+            message = f"corpus {path}: every line must be JSON with a text field ({error})"
+            raise files.DataError(message) from error
     else:
-        size = -(-len(content) // max(2, len(content) // 4000)) or 1  # all alike, so that what is held out is no scrap
+        # parts of one size, so that what is held out is no short rest
+        count = max(2, len(content) // 4000)
+        size = -(-len(content) // count) or 1
         parts = [content[i : i + size] for i in range(0, len(content), size)]
-    held = max(1, len(parts) // 20)
     if len(parts) < 2:
-        raise files.DataError(f"corpus {path} has too little text: at least two parts are needed, one of them held out")
-    return encode([Document("text", path.name, "the user's", part, i >= len(parts) - held) for i, part in enumerate(parts)], tokenizer)
+        needed = "at least two parts are needed, one of them held out"
+        raise files.DataError(f"corpus {path} has too little text: {needed}")
+    first_held_out = len(parts) - max(1, len(parts) // 20)
+    docs = [
+        Document("text", path.name, "the user's", part, i >= first_held_out)
+        for i, part in enumerate(parts)
+    ]
+    return encode(docs, tokenizer)

@@ -1,4 +1,7 @@
-"""The recipe of a deep, narrow draft model: an ordinary one, for executions that run its layers side by side."""
+"""The recipe of a deep, narrow draft model.
+
+It is an ordinary draft model, for executions that run its layers side by side.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from specwb.files import weights_hash
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, save_atomically
-from specwb.training.recipe import Found, Level, Recipe
+from specwb.training.recipe import Level, Recipe, TargetOutputs
 
 SPREAD = 0.05
-"""Standard deviation of the embeddings at the beginning."""
+"""The standard deviation of the embeddings at the beginning."""
 
 
 class DeepDraft(nn.Module):
-    """A draft model as the training loop sees a head: one that asks for none of the target's states."""
+    """A draft model as the training loop sees a head: it asks for none of the target's states."""
 
     features: tuple[int, ...] = ()
 
@@ -32,69 +35,92 @@ class DeepDraft(nn.Module):
         self.net = net
 
     def forward(self, ids: Tensor) -> Tensor:
-        """``[B,L] -> [B,L,V]`` logits."""
+        """Returns the logits ``[B, L, V]`` of texts ``ids [B, L]``."""
         return self.net(input_ids=ids, use_cache=False).logits
 
 
 class DeepRecipe(Recipe):
-    """A draft model of its own, distilled from the target at every place, like any draft model: nothing in its training knows of layers that run
-    side by side. It is saved as the library saves a model, with the target's tokenizer, so that ``draft=`` takes it.
+    """A draft model of its own, distilled from the target at every position of a text.
 
-    It begins with the target's embeddings projected onto their first principal directions: the two speak the same tokens (docs/log.md).
+    It is trained like any draft model: nothing in its training knows of layers that run side by
+    side. It is saved as the library saves a model, with the target's tokenizer, so that ``draft=``
+    takes it.
+
+    It begins with the target's embeddings projected onto their first principal directions: the two
+    have the same tokens (docs/log.md).
 
     Settings: layers, hidden, heads, kv_heads, ffn.
     """
 
     name = "deep"
     options = {"layers": 8, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 192}  # noqa: RUF012
-    measured = 1
+    measured_levels = 1
     lr_matrix, lr_other = 3.5e-3, 2e-3
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**self.usual(), **settings})
+        super().__init__(target, {**self.defaults(), **settings})
         s, width = self.settings, target.backbone.config.hidden_size
         if target.tokenizer is None:
-            raise TrainingError(f"{target.name!r} has no tokenizer, which is saved beside a draft model; give it one")
+            problem = f"{target.name!r} has no tokenizer, which is saved beside a draft model"
+            raise TrainingError(f"{problem}; give it one")
         if s["hidden"] % (2 * s["heads"]) or s["heads"] % s["kv_heads"]:
-            raise TrainingError(f"deep: hidden={s['hidden']} must be a multiple of twice heads={s['heads']}, and heads of kv_heads={s['kv_heads']}")
+            raise TrainingError(
+                f"deep: hidden={s['hidden']} must be a multiple of twice heads={s['heads']}, "
+                f"and heads of kv_heads={s['kv_heads']}"
+            )
         if s["hidden"] > min(width, target.vocabulary):
-            raise TrainingError(f"deep: hidden={s['hidden']} is wider than the target's embeddings ({width}) that it begins from")
+            raise TrainingError(
+                f"deep: hidden={s['hidden']} is wider than the target's embeddings ({width}) "
+                "that it begins from"
+            )
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> DeepDraft:
-        s, tokenizer = self.settings, self.target.tokenizer
-        net = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=self.target.vocabulary, hidden_size=s["hidden"], intermediate_size=s["ffn"], num_hidden_layers=s["layers"],
-                num_attention_heads=s["heads"], num_key_value_heads=s["kv_heads"], max_position_embeddings=self.target.context,
-                tie_word_embeddings=True, bos_token_id=None, pad_token_id=getattr(tokenizer, "pad_token_id", None),
-                eos_token_id=self.target.eos[0] if len(self.target.eos) == 1 else self.target.eos or None,
-            )
-        )  # fmt: skip
+        s, target = self.settings, self.target
+        config = LlamaConfig(
+            vocab_size=target.vocabulary,
+            hidden_size=s["hidden"],
+            intermediate_size=s["ffn"],
+            num_hidden_layers=s["layers"],
+            num_attention_heads=s["heads"],
+            num_key_value_heads=s["kv_heads"],
+            max_position_embeddings=target.context,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            pad_token_id=getattr(target.tokenizer, "pad_token_id", None),
+            eos_token_id=target.eos[0] if len(target.eos) == 1 else target.eos or None,
+        )
+        net = LlamaForCausalLM(config)
         with torch.no_grad():
-            table = self.target.backbone.embed.weight.detach().float().cpu()
-            directions = torch.linalg.eigh(table.T @ table).eigenvectors.flip(1)[:, : s["hidden"]]
-            begun = table @ directions
-            net.model.embed_tokens.weight.copy_(begun * (SPREAD / begun.std()))
+            table = target.backbone.embed.weight.detach().float().cpu()
+            eigenvectors = torch.linalg.eigh(table.T @ table).eigenvectors
+            projected = table @ eigenvectors.flip(1)[:, : s["hidden"]]
+            net.model.embed_tokens.weight.copy_(projected * (SPREAD / projected.std()))
         return DeepDraft(net)
 
-    def least(self) -> int:
+    def min_tokens(self) -> int:
         return 1
 
-    def with_adam(self, head: DeepDraft) -> set[str]:
-        return {name for name, _ in head.named_parameters() if "embed" in name or "lm_head" in name}
+    def adam_matrices(self, head: DeepDraft) -> set[str]:
+        names = [name for name, _ in head.named_parameters()]
+        return {name for name in names if "embed" in name or "lm_head" in name}
 
-    def levels(self, head: DeepDraft, found: Found, depth: int | None = None) -> Iterator[Level]:
-        yield Level(head(found.ids), 0)
+    def levels(
+        self, head: DeepDraft, outputs: TargetOutputs, depth: int | None = None
+    ) -> Iterator[Level]:
+        yield Level(head(outputs.ids), 0)
 
     def save(self, head: DeepDraft, folder: Path, card: dict[str, Any]) -> None:
         save_half(head.net, folder)
         self.target.tokenizer.save_pretrained(folder)
-        card = {**card, "sha256": weights_hash(folder)}
-        save_atomically(lambda path: path.write_text(json.dumps(card, indent=1) + "\n"), folder / "card.json")
+        content = json.dumps({**card, "sha256": weights_hash(folder)}, indent=1) + "\n"
+        save_atomically(lambda path: path.write_text(content), folder / "card.json")
 
 
 def save_half(model: Any, folder: Path) -> None:
-    """fp16 safetensors in shards under 15 MB, readable by ``from_pretrained``; the model in memory keeps its dtype."""
+    """Saves a model as fp16 safetensors in shards under 15 MB, for ``from_pretrained``.
+
+    The model in memory keeps its dtype.
+    """
     from transformers.utils import logging
 
     half = copy.deepcopy(model).cpu().half()

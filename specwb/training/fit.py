@@ -1,7 +1,8 @@
-"""The one training loop: progress, checkpoints that survive being killed at any moment, resume to the same weights.
+"""The one training loop: progress, checkpoints, and resuming to the same weights.
 
-Under ``accelerate launch`` every process takes its part of each batch (:func:`share`) and the gradients are averaged; the first process
-prints and writes.
+A run may be killed at any moment and resumed. Under ``accelerate launch`` every process takes its
+rows of each batch (:func:`process_rows`) and the gradients are averaged; the first process prints
+and writes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -35,7 +44,20 @@ class TrainingError(SpecwbError, RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast: ``steps`` of one batch each; learning rates warm up, stay, and fall to 2 % over the last ``decay`` part."""
+    """How long and how fast a model is trained.
+
+    Learning rates rise over the first ``warmup`` steps, stay, and fall to 2 % over the last part.
+
+    Attributes:
+        steps: how many steps of one batch each.
+        lr_matrix: the learning rate of matrices, which Muon trains.
+        lr_other: the learning rate of everything else, which AdamW trains.
+        weight_decay: of the matrices.
+        warmup: in steps.
+        decay: the length of the part in which rates fall, as a fraction of the steps.
+        clip: the norm that gradients are clipped to.
+        save_seconds: how much time passes between two checkpoints, at least.
+    """
 
     steps: int
     lr_matrix: float = 3.5e-3
@@ -47,48 +69,62 @@ class Plan:
     save_seconds: float = 60.0
 
     def scale(self, step: int) -> float:
+        """Returns the factor of the learning rates at a step."""
         decay = max(1, int(self.steps * self.decay))
         left = self.steps - step
-        return min(1.0, (step + 1) / self.warmup) * (1.0 if left > decay else 0.02 + 0.98 * left / decay)
+        after_warmup = 1.0 if left > decay else 0.02 + 0.98 * left / decay
+        return min(1.0, (step + 1) / self.warmup) * after_warmup
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """What keeps a file or folder from being written is a TrainingError in words."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Turns what keeps a file or folder from being written into a TrainingError in words."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        kept = f"; {path} stays as it was, free some space or name another place and run the same command" if path.exists() else ""
-        raise TrainingError(f"cannot write {path}: {reason}{kept}") from error
+        advice = ""
+        if path.exists():
+            what = "free some space or name another place and run the same command"
+            advice = f"; {path} stays as it was, {what}"
+        raise TrainingError(f"cannot write {path}: {reason}{advice}") from error
 
 
 def save_atomically(write: Callable[[Path], object], path: Path) -> None:
-    """:func:`specwb.files.whole_file` in a folder that is made where it is missing.
+    """Writes a file by :func:`specwb.files.whole_file`, in a folder that is made if missing.
+
+    Args:
+        write: writes the content to the path that it is given.
+        path: the file.
 
     Raises:
         TrainingError: the disk is full or not writable; the previous file is untouched.
     """
-    with writing(path):
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
             write(part)
-            if part.is_file():  # hours of work: what takes the old file's place is on the disk before it does
+            if part.is_file():
+                # hours of work: the new file is on the disk before it replaces the old one
                 with open(part, "rb") as handle:
                     os.fsync(handle.fileno())
 
 
 def dump(content: Any, path: Path) -> None:
-    """``torch.save``, but of a disk that is full it raises the system's OSError."""
-    with open(path, "wb") as handle:  # given a path, it opens the file itself and tells no more than a position in the archive
+    """Saves by ``torch.save``; where the disk is full it raises the system's OSError."""
+    # given a path, torch opens the file itself and reports only a position in the archive
+    with open(path, "wb") as handle:
         try:
             torch.save(content, handle)
-        except RuntimeError as error:  # closing the archive fails once more, behind the error that is wanted
-            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+        except RuntimeError as error:
+            # closing the archive fails once more, and hides the error that is wanted
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise error from None
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 where the processor has instructions for it, otherwise plain float32."""
+    """Computes in bfloat16 where the processor has instructions for it, otherwise in float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast_bfloat16(device))
 
 
@@ -98,70 +134,108 @@ def _processes():
     return PartialState(cpu=not torch.cuda.is_available())
 
 
-def share(rows: np.ndarray) -> np.ndarray:
-    """This process' part of a batch: every n-th row of n processes.
+def process_rows(rows: np.ndarray) -> np.ndarray:
+    """Returns this process' rows of a batch: every n-th row, for n processes.
 
     Raises:
-        TrainingError: the rows cannot be divided evenly, so that a mean of means would not be the mean.
+        TrainingError: the rows cannot be divided evenly, so that a mean of means would not be the
+            mean.
     """
     state = _processes()
     if len(rows) % state.num_processes:
-        raise TrainingError(f"batches of {len(rows)} rows cannot be divided among {state.num_processes} processes; choose rows that can")
+        problem = f"batches of {len(rows)} rows cannot be divided"
+        raise TrainingError(
+            f"{problem} among {state.num_processes} processes; choose rows that can"
+        )
     return rows[state.process_index :: state.num_processes]
 
 
 @contextmanager
-def everyone() -> Iterator[bool]:
-    """A part that only the first process does (it is given True), while the others wait for it."""
+def first_process() -> Iterator[bool]:
+    """Yields whether this is the first process; at the end all wait for one another."""
     state = _processes()
     yield state.is_main_process
     state.wait_for_everyone()
 
 
 def say(line: str) -> None:
-    """Printed by the first process."""
+    """Prints a line once, by the first process."""
     if _processes().is_main_process:
-        console.print(line, highlight=False, soft_wrap=True)
+        _print(line)
+
+
+def _print(line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 def training_device(device: torch.device) -> torch.device:
-    """``device``, or this process' own where several train together."""
+    """Returns ``device``, or this process' own where several processes train together."""
     state = _processes()
     return device if state.num_processes == 1 else state.device
 
 
-def _average(model: nn.Module) -> None:
-    """Every process' gradients become the mean of all."""
+def _average_gradients(model: nn.Module) -> None:
+    """Replaces every process' gradients by the mean over all processes."""
     from accelerate.utils import reduce
 
-    given = [p for p in model.parameters() if p.grad is not None]
-    flat = reduce(torch.cat([p.grad.flatten() for p in given]), reduction="mean")  # type: ignore[union-attr]
-    for p, part in zip(given, flat.split([p.numel() for p in given]), strict=True):
-        p.grad.copy_(part.view_as(p))  # type: ignore[union-attr]
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    own = torch.cat([p.grad.flatten() for p in parameters])  # type: ignore[union-attr]
+    parts = reduce(own, reduction="mean").split([p.numel() for p in parameters])
+    for p, mean in zip(parameters, parts, strict=True):
+        p.grad.copy_(mean.view_as(p))  # type: ignore[union-attr]
 
 
 @dataclass
 class Log:
-    """``loss`` of every step (of the first process' part of the batch), and what was ``measured`` on the way: (step, acceptance by position)."""
+    """What a run has recorded.
+
+    Attributes:
+        loss: of every step, of the first process' rows of the batch.
+        measurements: pairs of a step and the acceptance by position on held-out text.
+    """
 
     loss: list[float] = field(default_factory=list)
-    measured: list[list] = field(default_factory=list)
+    measurements: list[list] = field(default_factory=list)
+
+    @property
+    def recent_loss(self) -> float:
+        """The mean loss of the last 20 steps."""
+        return sum(self.loss[-20:]) / len(self.loss[-20:])
+
+    @property
+    def acceptance(self) -> str:
+        """The last acceptance by position in words, nothing before the first measurement."""
+        if not self.measurements:
+            return ""
+        _, by_position = self.measurements[-1]
+        return "acceptance " + " ".join(f"{x:.2f}" for x in by_position)
 
 
 def saved_state(checkpoint: Path, identity: str) -> dict | None:
-    """What an interrupted run left, None where nothing is there. Raises TrainingError where it is damaged or of another run."""
+    """Returns what an interrupted run left, None where there is nothing.
+
+    Args:
+        checkpoint: its file.
+        identity: what names the run, see :func:`fit`.
+
+    Raises:
+        TrainingError: it is damaged or of another run.
+    """
     if not checkpoint.exists():
         return None
     try:
         state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise TrainingError(f"{checkpoint} cannot be read: it is damaged or cut off, or no checkpoint; delete it to start again") from error
+        problem = f"{checkpoint} cannot be read: it is damaged or cut off, or no checkpoint"
+        raise TrainingError(f"{problem}; delete it to start again") from error
     if not isinstance(state, dict) or state.get("identity") != identity:
-        raise TrainingError(f"{checkpoint} is of another run (other data, recipe or seed); delete it or choose another --out")
+        problem = f"{checkpoint} is of another run (other data, recipe or seed)"
+        raise TrainingError(f"{problem}; delete it or choose another --out")
     return state
 
 
-MEASURES = 10  # times a run looks at held-out text
+MEASURES = 10  # how often in a run acceptance is measured on held-out text
+REPORTS = 20  # how often in a run a line is printed where there is no terminal
 
 
 def fit(
@@ -172,87 +246,174 @@ def fit(
     checkpoint: Path,
     identity: str,
     measure: Callable[[], list[float]] | None = None,
-    with_adam: set[str] | None = None,
+    adam_matrices: set[str] | None = None,
 ) -> Log:
-    """Train ``model`` in place and return the loss of every step.
+    """Trains ``model`` in place and returns the loss of every step.
 
-    ``loss(step)`` builds its own batch as a pure function of the step, so a resumed run repeats an unbroken one exactly.
-    ``identity`` names everything that must not change between the parts of one run (data, model, seed).
-    ``measure()`` is acceptance by position on held-out text, shown beside the loss: the loss alone does not say what will be accepted.
-    ``with_adam`` names matrices that are not for Muon, default embeddings and heads.
+    Args:
+        name: what progress is shown under.
+        model: the model.
+        loss: builds the batch of a step and returns its loss, as a pure function of the step, so
+            that a resumed run repeats an unbroken one exactly.
+        plan: how long and how fast.
+        checkpoint: the file that the run is saved to.
+        identity: names everything that must not change between the parts of one run (data, model,
+            seed).
+        measure: returns the acceptance by position on held-out text, which is shown beside the
+            loss: the loss alone does not say what will be accepted.
+        adam_matrices: names of matrices that AdamW trains and not Muon; default embeddings and
+            heads.
 
     Raises:
         TrainingError: the checkpoint belongs to another run, or cannot be written.
-        KeyboardInterrupt: after saving; the same command goes on from there.
+        KeyboardInterrupt: after saving; the same command resumes there.
     """
-    opts = optimisers(model, plan.lr_matrix, plan.lr_other, plan.weight_decay, with_adam)
-    processes, log = _processes(), Log()
-    main, several = processes.is_main_process, processes.num_processes > 1
-    bases = [group["lr"] for o in opts for group in o.param_groups]
-    start = 0
-    if (state := saved_state(checkpoint, identity)) is not None:
-        model.load_state_dict(state["model"])
-        for o, s in zip(opts, state["optimisers"], strict=True):
-            o.load_state_dict(s)
-        start, log = state["step"], Log(state["history"], state.get("measured", []))
+    run = _Run(name, model, plan, checkpoint, identity, adam_matrices)
+    run.resume()
+    run.train(loss, measure)
+    return run.log
 
-    def save(step: int) -> None:
-        if not main:
+
+class _Run:
+    """One call of :func:`fit`."""
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        plan: Plan,
+        checkpoint: Path,
+        identity: str,
+        adam_matrices: set[str] | None,
+    ) -> None:
+        self.name, self.model, self.plan = name, model, plan
+        self.device = next(model.parameters()).device
+        self.checkpoint, self.identity = checkpoint, identity
+        self.optimisers = optimisers(
+            model, plan.lr_matrix, plan.lr_other, plan.weight_decay, adam_matrices
+        )
+        self.groups = [group for o in self.optimisers for group in o.param_groups]
+        self.base_rates = [group["lr"] for group in self.groups]
+        processes = _processes()
+        self.is_first = processes.is_main_process
+        self.is_parallel = processes.num_processes > 1
+        self.log = Log()
+        self.start = self.done = 0  # steps, when this call began and now
+        self.is_updating = False
+
+    def resume(self) -> None:
+        """Takes over what an interrupted run left."""
+        state = saved_state(self.checkpoint, self.identity)
+        if state is None:
+            return
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.groups = [group for o in self.optimisers for group in o.param_groups]
+        self.start = self.done = state["step"]
+        self.log = Log(state["history"], state.get("measured", []))
+
+    def save(self) -> None:
+        if not self.is_first:
             return
         content = {
-            "identity": identity, "step": step, "history": log.loss, "measured": log.measured,
-            "model": model.state_dict(), "optimisers": [o.state_dict() for o in opts],
-        }  # fmt: skip
-        save_atomically(partial(dump, content), checkpoint)
+            "identity": self.identity,
+            "step": self.done,
+            "history": self.log.loss,
+            "measured": self.log.measurements,
+            "model": self.model.state_dict(),
+            "optimisers": [o.state_dict() for o in self.optimisers],
+        }
+        save_atomically(partial(dump, content), self.checkpoint)
 
-    device = next(model.parameters()).device
-    model.train()
-    saved, done, updating = time.monotonic(), start, False
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
-               TextColumn("{task.fields[found]}"), TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    try:
-        with Progress(*columns, console=console, disable=not (main and console.is_terminal)) as progress:
-            task = progress.add_task(name, total=plan.steps, completed=start, loss="-", found=_said(log))
-            began = time.monotonic()
-            for step in range(start, plan.steps):
-                for o_group, base in zip((g for o in opts for g in o.param_groups), bases, strict=True):
-                    o_group["lr"] = base * plan.scale(step)
-                with autocast(device):
-                    value = loss(step)
-                value.backward()
-                if several:
-                    _average(model)
-                torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
-                updating = True  # an interrupt from here on leaves a half-made step, which must not be saved
-                for o in opts:
-                    o.step()
-                    o.zero_grad(set_to_none=True)
-                log.loss.append(round(value.item(), 5))
-                done = step + 1
-                updating = False
-                recent = sum(log.loss[-20:]) / len(log.loss[-20:])
-                if measure is not None and main and (done % max(1, plan.steps // MEASURES) == 0 or done == plan.steps):
-                    log.measured.append([done, measure()])
-                progress.update(task, completed=done, loss=f"{recent:.3f}", found=_said(log))
-                if main and not console.is_terminal and (done % max(1, plan.steps // 20) == 0):
-                    left = (time.monotonic() - began) / (done - start) * (plan.steps - done)
-                    told = ", ".join(filter(None, (f"step {done}/{plan.steps}", f"loss {recent:.3f}", _said(log), f"{left / 60:.1f} min left")))
-                    console.print(f"{name}: {told}", highlight=False, soft_wrap=True)
-                if time.monotonic() - saved > plan.save_seconds:
-                    save(done)
-                    saved = time.monotonic()
-    except KeyboardInterrupt:
-        if not updating:
-            save(done)
-        at = f"step {done} of {plan.steps} is saved" if not updating else "in the middle of a step, the last checkpoint holds"
-        console.print(f"{name}: stopped, {at}; the same command goes on from there", highlight=False, soft_wrap=True)
-        raise
-    if done > start or not checkpoint.exists():
-        save(done)
-    model.eval()
-    return log
+    def train(
+        self, loss: Callable[[int], Tensor], measure: Callable[[], list[float]] | None
+    ) -> None:
+        """Runs the remaining steps, and saves now and then and at the end."""
+        self.model.train()
+        last_save = time.monotonic()
+        try:
+            with self._progress() as progress:
+                task = progress.add_task(
+                    self.name,
+                    total=self.plan.steps,
+                    completed=self.start,
+                    loss="-",
+                    acceptance=self.log.acceptance,
+                )
+                began = time.monotonic()
+                for step in range(self.start, self.plan.steps):
+                    self._step(step, loss)
+                    if measure is not None and self.is_first and self._is_due(MEASURES, last=True):
+                        self.log.measurements.append([self.done, measure()])
+                    self._report(progress, task, began)
+                    if time.monotonic() - last_save > self.plan.save_seconds:
+                        self.save()
+                        last_save = time.monotonic()
+        except KeyboardInterrupt:
+            self._stop()
+            raise
+        if self.done > self.start or not self.checkpoint.exists():
+            self.save()
+        self.model.eval()
 
+    def _step(self, step: int, loss: Callable[[int], Tensor]) -> None:
+        for group, rate in zip(self.groups, self.base_rates, strict=True):
+            group["lr"] = rate * self.plan.scale(step)
+        with autocast(self.device):
+            value = loss(step)
+        value.backward()
+        if self.is_parallel:
+            _average_gradients(self.model)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
+        # an interrupt from here on leaves a step half done, which must not be saved
+        self.is_updating = True
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        self.log.loss.append(round(value.item(), 5))
+        self.done = step + 1
+        self.is_updating = False
 
-def _said(log: Log) -> str:
-    """Acceptance by position, as last measured."""
-    return "acceptance " + " ".join(f"{x:.2f}" for x in log.measured[-1][1]) if log.measured else ""
+    def _is_due(self, times: int, last: bool = False) -> bool:
+        """Says whether something is due that happens so many times in a run."""
+        is_due = self.done % max(1, self.plan.steps // times) == 0
+        return is_due or (last and self.done == self.plan.steps)
+
+    def _progress(self) -> Progress:
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[acceptance]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (self.is_first and console.is_terminal),
+        )
+
+    def _report(self, progress: Progress, task: TaskID, began: float) -> None:
+        """Moves the progress bar on, and prints a line now and then where there is no terminal."""
+        loss, acceptance = f"{self.log.recent_loss:.3f}", self.log.acceptance
+        progress.update(task, completed=self.done, loss=loss, acceptance=acceptance)
+        if not self.is_first or console.is_terminal or not self._is_due(REPORTS):
+            return
+        seconds_per_step = (time.monotonic() - began) / (self.done - self.start)
+        minutes = seconds_per_step * (self.plan.steps - self.done) / 60
+        parts = (
+            f"step {self.done}/{self.plan.steps}",
+            f"loss {loss}",
+            acceptance,
+            f"{minutes:.1f} min left",
+        )
+        _print(f"{self.name}: {', '.join(filter(None, parts))}")
+
+    def _stop(self) -> None:
+        """Saves after an interrupt, unless a step is half done."""
+        if self.is_updating:
+            state = "in the middle of a step, the last checkpoint holds"
+        else:
+            self.save()
+            state = f"step {self.done} of {self.plan.steps} is saved"
+        _print(f"{self.name}: stopped, {state}; the same command goes on from there")

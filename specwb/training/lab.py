@@ -1,4 +1,8 @@
-"""Builds the lab family from text: corpus, tokenizer, target, text it writes, draft, cards; in this order, resumable at every point."""
+"""Builds the lab family from text.
+
+In this order: corpus, tokenizer, target, text it writes, draft model, heads, n-grams, cards. It can
+be resumed at every point.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import json
 import platform
 import shutil
 import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +27,18 @@ from specwb.models.load import data_dir, resolve_device
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.deep import save_half
-from specwb.training.fit import Plan, TrainingError, autocast, console, fit, save_atomically, say, writing
+from specwb.training.fit import (
+    Plan,
+    TrainingError,
+    autocast,
+    console,
+    fit,
+    save_atomically,
+    say,
+    write_errors,
+)
 from specwb.training.generate import TEMPERATURES, generated_text
-from specwb.training.heads import RECIPES, finished, train_head
+from specwb.training.heads import RECIPES, is_finished, last_loss, train_head
 from specwb.training.ngram import count_ngram
 
 LAB = data_dir() / "lab"
@@ -31,255 +46,477 @@ CONTEXT = 1024
 
 
 def recipe(path: Path | None = None) -> dict:
+    """Returns the recipe file's tables; default the lab's."""
     return tomllib.loads((path or LAB / "recipe.toml").read_text())
 
 
-def build(out: Path, budget: str, device: str = "auto", start_from: Path | None = None, seed: int | None = None) -> Path:
-    """Train the family into ``out`` and return it.
+def build(
+    out: Path,
+    budget: str,
+    device: str = "auto",
+    start_from: Path | None = None,
+    seed: int | None = None,
+) -> Path:
+    """Trains the family into ``out`` and returns it.
 
-    ``start_from`` is a family folder whose weights (and tokenizer) are trained on instead of fresh ones.
-    Steps that are complete in ``out`` are not repeated; an interrupted one resumes.
+    Steps that are complete in ``out`` are not repeated; an interrupted one is resumed.
+
+    Args:
+        out: the folder.
+        budget: a budget of the recipe.
+        device: where to train.
+        start_from: a family's folder, whose weights (and tokenizer) are trained on instead of fresh
+            ones.
+        seed: default the recipe's.
 
     Raises:
         TrainingError, DataError: see :func:`specwb.training.fit.fit`, :func:`specwb.files.read`.
     """
     plan, out = recipe(), out.expanduser()
     if budget not in plan["budget"]:
-        raise TrainingError(f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}")
+        raise TrainingError(
+            f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}"
+        )
     if missing := {"target", "draft", *plan["heads"]} - set(plan["budget"][budget]):
-        raise TrainingError(f"budget {budget!r} is for some heads only, it has none for {', '.join(sorted(missing))}")
+        names = ", ".join(sorted(missing))
+        raise TrainingError(f"budget {budget!r} is for some heads only, it has none for {names}")
     seed = plan["seed"] if seed is None else seed
     place = resolve_device(device)
-    settings = plan["budget"][budget]
     console.print("reading the training text")
     docs = text.documents(plan["corpus"]["packages"])
-    content = hashlib.sha256("".join(d.text for d in docs).encode()).hexdigest()
-    from_hash = None if start_from is None else weights_hash(start_from / "target")
-    run = json.dumps({"recipe": {k: v for k, v in plan.items() if k not in ("budget", "heads")}, "seed": seed, "text": content, "from": from_hash})
+    run = _run_facts(plan, seed, docs, start_from)
     try:
         out.mkdir(parents=True, exist_ok=True)
         marker = out / "run.json"
         if marker.exists() and marker.read_text() != run:
-            raise TrainingError(f"{out} holds a run with another recipe, seed or text; delete it or choose another --out")
-        save_atomically(lambda path: path.write_text(run), marker)
-        save_atomically(lambda path: path.write_text((LAB / "recipe.toml").read_text()), out / "recipe.toml")
-        if start_from is not None and not (out / "tokenizer").exists():
-            with whole_folder(out / "tokenizer") as part:
-                for path in (start_from / "target").iterdir():
-                    if path.name.startswith(("tokenizer", "chat_template", "special_tokens")):
-                        shutil.copy(path, part / path.name)
-        if not (out / "tokenizer").exists():
-            console.print("training the tokenizer")
-            with whole_folder(out / "tokenizer") as part:
-                text.train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
+            problem = f"{out} holds a run with another recipe, seed or text"
+            raise TrainingError(f"{problem}; delete it or choose another --out")
+        _write_text(marker, run)
+        _write_text(out / "recipe.toml", (LAB / "recipe.toml").read_text())
+        _make_tokenizer(out / "tokenizer", docs, plan, start_from)
         tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer", trust_remote_code=False)
         data = text.encode(docs, tokenizer)
-        facts = {"sha256": data.sha256, "mixture": plan["corpus"]["mixture"], "sources": data.manifest}
-        save_atomically(lambda path: path.write_text(json.dumps(facts, indent=1) + "\n"), out / "corpus.json")
-        target = _model(plan["target"], tokenizer, seed, start_from and start_from / "target").to(place)
-        _train("target", target, None, data, plan, settings["target"], seed, out, place, budget, start_from, tokenizer)
-        draft = _model(plan["draft"], tokenizer, seed + 1, start_from and start_from / "draft").to(place)
-        _train("draft", draft, target, data, plan, settings["draft"], seed + 1, out, place, budget, start_from, tokenizer)
-        frozen = Target(target, tokenizer, name="lab", draft=str(out / "draft"), folder=out / "target")
-        for kind, own in plan["heads"].items():
-            mixture, written = plan["corpus"]["mixture"], out / "generated"
-            train_head(kind, frozen, out / kind, own, settings[kind], data, mixture, seed=seed + 1, generated=written, note=budget)
-        tokens, length = settings["diffusion"]["generated"], settings["diffusion"]["length"]  # the text that the heads share
-        mixture, written = plan["corpus"]["mixture"], out / "generated"
-        count_ngram(frozen, out / "ngram", data, mixture, tokens=tokens, length=length, generated=written, seed=seed + 1)
-        save_atomically(lambda path: path.write_text(model_card(out)), out / "README.md")
+        mixture = plan["corpus"]["mixture"]
+        facts = {"sha256": data.sha256, "mixture": mixture, "sources": data.manifest}
+        _write_text(out / "corpus.json", json.dumps(facts, indent=1) + "\n")
+        family = _Family(out, plan, budget, seed, place, data, tokenizer, start_from)
+        target = family.train("target", seed, None)
+        family.train("draft", seed + 1, target)
+        _train_heads(family, target)
+        _write_text(out / "README.md", model_card(out))
     except OSError as error:
-        raise TrainingError(f"cannot write to {out}: {error}; what is complete there is kept, the same command goes on from it") from error
+        advice = "what is complete there is kept, the same command goes on from it"
+        raise TrainingError(f"cannot write to {out}: {error}; {advice}") from error
     return out
 
 
+def _run_facts(plan: dict, seed: int, docs: list[text.Document], start_from: Path | None) -> str:
+    """Returns what must not change between the parts of a run, as JSON."""
+    content = "".join(d.text for d in docs).encode()
+    return json.dumps(
+        {
+            "recipe": {k: v for k, v in plan.items() if k not in ("budget", "heads")},
+            "seed": seed,
+            "text": hashlib.sha256(content).hexdigest(),
+            "from": None if start_from is None else weights_hash(start_from / "target"),
+        }
+    )
+
+
+def _write_text(path: Path, content: str) -> None:
+    save_atomically(lambda part: part.write_text(content), path)
+
+
+def _make_tokenizer(
+    folder: Path, docs: list[text.Document], plan: dict, start_from: Path | None
+) -> None:
+    """Copies the tokenizer of the family that is trained on, or trains one."""
+    if folder.exists():
+        return
+    if start_from is not None:
+        with whole_folder(folder) as part:
+            for path in (start_from / "target").iterdir():
+                if path.name.startswith(("tokenizer", "chat_template", "special_tokens")):
+                    shutil.copy(path, part / path.name)
+        return
+    console.print("training the tokenizer")
+    with whole_folder(folder) as part:
+        text.train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
+
+
+@dataclass
+class _Family:
+    """What the two models' trainings share."""
+
+    out: Path
+    plan: dict
+    budget: str
+    seed: int
+    device: torch.device
+    data: text.Corpus
+    tokenizer: Any
+    start_from: Path | None
+
+    @property
+    def settings(self) -> dict:
+        """The budget's table, by model and head."""
+        return self.plan["budget"][self.budget]
+
+    @property
+    def mixture(self) -> dict[str, float]:
+        return self.plan["corpus"]["mixture"]
+
+    def train(self, name: str, seed: int, teacher: Any) -> Any:
+        """Trains one model and writes it with its card; returns it.
+
+        Args:
+            name: ``target`` or ``draft``.
+            seed: of its first weights and its text.
+            teacher: the model that it is distilled from at the end, None for the target.
+        """
+        model = self._first_model(name, seed).to(self.device)
+        settings = self.settings[name]
+        loss = self._loss(name, model, teacher, settings, seed)
+        identity = self._identity(name, settings, teacher)
+        checkpoint = self.out / f"{name}.checkpoint.pt"
+        log = fit(name, model, loss, Plan(settings["steps"]), checkpoint, identity)
+        folder = self.out / name
+        if is_finished(folder, identity):
+            say(f"{folder} is finished")
+            return model
+        losses = {
+            domain: round(_held_out_loss(model, self.data, domain, self.device), 4)
+            for domain in text.DOMAINS
+        }
+        card = {
+            "name": name,
+            "run": identity,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "budget": self.budget,
+            "seed": seed,
+            **settings,
+            "tokens": settings["steps"] * settings["rows"] * settings["length"],
+            "tokens_before": _tokens_before(self.start_from, name),
+            "device": self.device.type,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "corpus": self.data.sha256,
+            "started_from": "random weights" if self.start_from is None else "shipped weights",
+            "last_training_loss": last_loss(log),
+            "held_out_loss": losses,
+        }
+        if teacher is not None:
+            card["target_sha256"] = weights_hash(self.out / "target")
+            card["acceptance"] = {
+                domain: agreement(model, teacher, self.data, domain, self.device)
+                for domain in text.DOMAINS
+            }
+        with write_errors(folder), whole_folder(folder) as part:
+            save_half(model, part)
+            self.tokenizer.save_pretrained(part)
+            card["sha256"] = weights_hash(part)
+            (part / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+        values = ", ".join(f"{domain} {loss:.3f}" for domain, loss in losses.items())
+        console.print(f"{name}: held-out loss {values}", highlight=False)
+        return model
+
+    def _first_model(self, name: str, seed: int) -> Any:
+        """Returns the model that training begins with."""
+        torch.manual_seed(seed)
+        if self.start_from is not None:
+            return AutoModelForCausalLM.from_pretrained(
+                self.start_from / name, dtype=torch.float32, trust_remote_code=False
+            )
+        shape, tokenizer = self.plan[name], self.tokenizer
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=shape["hidden"],
+            intermediate_size=shape["ffn"],
+            num_hidden_layers=shape["layers"],
+            num_attention_heads=shape["heads"],
+            num_key_value_heads=shape["kv_heads"],
+            max_position_embeddings=CONTEXT,
+            tie_word_embeddings=True,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=None,
+        )
+        return LlamaForCausalLM(config)
+
+    def _loss(
+        self, name: str, model: Any, teacher: Any, settings: dict, seed: int
+    ) -> Callable[[int], Tensor]:
+        """Returns the loss of a step: next-token prediction, then distillation."""
+        steps, rows, length = settings["steps"], settings["rows"], settings["length"]
+        distil_from = steps - settings.get("distil", 0)
+        long_from = steps - steps // 10
+        own_text = None  # the target's own text: half of every batch of the distillation
+        if teacher is not None and settings.get("generated"):
+            own_text = generated_text(
+                Target(teacher, folder=self.out / "target"),
+                self.data,
+                self.out / "generated",
+                tokens=settings["generated"],
+                length=length,
+                mixture=self.mixture,
+                seed=seed,
+            )
+
+        def loss(step: int) -> Tensor:
+            step_rows, step_length = rows, length
+            if name == "target" and step >= long_from and rows * length >= CONTEXT:
+                # the target meets its full context in the last tenth; the tokens a step stay the
+                # same
+                step_rows, step_length = max(1, rows * length // CONTEXT), CONTEXT
+            ids = self.data.batch(seed, step, step_rows, step_length, self.mixture)
+            if own_text is not None and step >= distil_from:
+                count = step_rows // 2
+                generator = np.random.Generator(np.random.Philox(key=[seed + 1, step]))
+                ids[:count] = own_text[generator.integers(0, len(own_text), count)]
+            batch = torch.from_numpy(ids).to(self.device)
+            inputs = batch[:, :-1]
+            logits = model(input_ids=inputs, use_cache=False).logits.flatten(0, 1).float()
+            if teacher is None or step < distil_from:
+                return F.cross_entropy(logits, batch[:, 1:].flatten())
+            with torch.no_grad():
+                target_logits = teacher(input_ids=inputs, use_cache=False).logits
+                p = target_logits.flatten(0, 1).float().softmax(-1)
+            return F.cross_entropy(logits, p)  # KL(p || q) up to the target's entropy
+
+        return loss
+
+    def _identity(self, name: str, settings: dict, teacher: Any) -> str:
+        """Names everything that must not change between the parts of a model's training.
+
+        The tokenizer and, for the draft model, its teacher are among it.
+        """
+        tokenizer = (self.out / "tokenizer" / "tokenizer.json").read_bytes()
+        parts = [
+            name,
+            (self.out / "run.json").read_text(),
+            json.dumps(settings),
+            self.data.sha256,
+            hashlib.sha256(tokenizer).hexdigest(),
+            "" if teacher is None else weights_hash(self.out / "target"),
+        ]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+
+def _train_heads(family: _Family, model: Any) -> None:
+    """Trains all heads over the target, and counts its n-grams."""
+    out, settings, seed = family.out, family.settings, family.seed + 1
+    draft, generated = str(out / "draft"), out / "generated"
+    target = Target(model, family.tokenizer, name="lab", draft=draft, folder=out / "target")
+    for kind, options in family.plan["heads"].items():
+        train_head(
+            kind,
+            target,
+            out / kind,
+            options,
+            settings[kind],
+            family.data,
+            family.mixture,
+            seed=seed,
+            generated=generated,
+            note=family.budget,
+        )
+    count_ngram(
+        target,
+        out / "ngram",
+        family.data,
+        family.mixture,
+        tokens=settings["diffusion"]["generated"],  # the text that the heads share
+        length=settings["diffusion"]["length"],
+        generated=generated,
+        seed=seed,
+    )
+
+
 def model_card(out: Path) -> str:
-    """The family's README: what was trained on what, how, and how well, from the files the build wrote."""
+    """Returns the family's README, from the files that the build wrote.
+
+    It says what was trained on what, how, and how well.
+    """
     corpus = json.loads((out / "corpus.json").read_text())
+    models = {name: _card(out / name) for name in ("target", "draft")}
     lines = [
         "# The lab family",
         "",
-        "Small models trained on real text so that every method runs with real acceptance, offline, on any machine. They are for studying",
-        "decoding, not for their answers. Layout: `target/`, `draft/` (each loads with `from_pretrained`, fp16 safetensors), `recipe.toml`,",
+        "Small models trained on real text so that every method runs with real acceptance,",
+        "offline, on any machine. They are for studying decoding, not for their answers. Layout:",
+        "`target/`, `draft/` (each loads with `from_pretrained`, fp16 safetensors), `recipe.toml`,",
         "`corpus.json` (every source with counts and sha256).",
         "",
-        "| model | parameters | files | budget, device | steps | tokens seen | held-out loss code / math / prose (nats a token) | sha256 |",
+        "| model | parameters | files | budget, device | steps | tokens seen |"
+        " held-out loss code / math / prose (nats a token) | sha256 |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    facts = {name: json.loads((out / name / "card.json").read_text()) for name in ("target", "draft")}
-    for name, f in facts.items():
-        size = sum(p.stat().st_size for p in (out / name).glob("*.safetensors")) / 1e6
-        loss = " / ".join(f"{f['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
-        before = f" (and {f['tokens_before']:,} before)" if f.get("tokens_before") else ""
+    for name, card in models.items():
+        loss = " / ".join(f"{card['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
+        before = f" (and {card['tokens_before']:,} before)" if card.get("tokens_before") else ""
         lines.append(
-            f"| {name} | {f['parameters']:,} | {size:.1f} MB | {f['budget']}, {f['device']} | {f['steps']} | {f['tokens']:,}{before} "
-            f"| {loss} | {f['sha256'][:12]} |"
+            f"| {name} | {card['parameters']:,} | {_megabytes(out / name):.1f} MB "
+            f"| {card['budget']}, {card['device']} | {card['steps']} "
+            f"| {card['tokens']:,}{before} | {loss} | {card['sha256'][:12]} |"
         )
-    lines += ["", "Agreement of draft and target on held-out text (per token):", "", "| domain | greedy | sampled, T = 1 |", "|---|---|---|"]
-    lines += [f"| {d} | {a['greedy']:.3f} | {a['sampled']:.3f} |" for d, a in facts["draft"]["acceptance"].items()]
-    cards = {kind: json.loads((out / kind / "card.json").read_text()) for kind in RECIPES if (out / kind / "card.json").exists()}
-    lines += head_card(out, [card for kind, card in cards.items() if kind != "decision"])
-    if "decision" in cards:
-        lines += decision_card(cards["decision"])
-    counted = out / "ngram" / "card.json"
-    if counted.exists():
-        lines += ngram_card(json.loads(counted.read_text()))
-    t, written = facts["target"], facts["draft"].get("generated")
-    own = f", half of each batch text that the target wrote ({written:,} tokens, temperatures {', '.join(map(str, TEMPERATURES))})" if written else ""
     lines += [
         "",
-        f"Built by `specwb train lab --budget {t['budget']}` (seed {t['seed']}, torch {t['torch']}, Python {t['python']}; {t['started_from']}): "
-        f"Muon on matrices, AdamW on the rest, {t['rows']} rows x {t['length']} tokens a step, the target's last tenth at {CONTEXT}; the draft's "
-        f"last {facts['draft']['distil']} of {facts['draft']['steps']} steps distilled from the target{own}. Mixture by tokens: "
-        + ", ".join(f"{d} {w:.2f}" for d, w in corpus["mixture"].items())
-        + ". Standard-library text depends on the Python version, so another machine's corpus hash may differ.",
+        "Agreement of draft and target on held-out text (per token):",
+        "",
+        "| domain | greedy | sampled, T = 1 |",
+        "|---|---|---|",
+    ]
+    for domain, acceptance in models["draft"]["acceptance"].items():
+        greedy, sampled = acceptance["greedy"], acceptance["sampled"]
+        lines.append(f"| {domain} | {greedy:.3f} | {sampled:.3f} |")
+    heads = {kind: _card(out / kind) for kind in RECIPES if (out / kind / "card.json").exists()}
+    lines += head_card(out, [card for kind, card in heads.items() if kind != "decision"])
+    if "decision" in heads:
+        lines += decision_card(heads["decision"])
+    if (out / "ngram" / "card.json").exists():
+        lines += ngram_card(_card(out / "ngram"))
+    lines += ["", _build_line(models, corpus["mixture"])]
+    lines += [
         "",
         "## Text",
         "",
         "| source | domain | licence | use | documents | tokens | sha256 |",
         "|---|---|---|---|---|---|---|",
     ]
-    for s in corpus["sources"]:
-        use = "held out" if s["held_out"] else "training"
-        lines.append(f"| {s['source']} | {s['domain']} | {s['licence']} | {use} | {s['documents']} | {s['tokens']:,} | {s['sha256'][:12]} |")
+    for source in corpus["sources"]:
+        use = "held out" if source["held_out"] else "training"
+        lines.append(
+            f"| {source['source']} | {source['domain']} | {source['licence']} | {use} "
+            f"| {source['documents']} | {source['tokens']:,} | {source['sha256'][:12]} |"
+        )
     return "\n".join([*lines, ""])
 
 
+def _card(folder: Path) -> dict:
+    return json.loads((folder / "card.json").read_text())
+
+
+def _megabytes(folder: Path) -> float:
+    """Returns the size of a folder's weights."""
+    return sum(p.stat().st_size for p in folder.glob("*.safetensors")) / 1e6
+
+
+def _build_line(models: dict[str, dict], mixture: dict[str, float]) -> str:
+    """Says how the two models were trained."""
+    target, draft = models["target"], models["draft"]
+    own_text = ""
+    if tokens := draft.get("generated"):
+        temperatures = ", ".join(map(str, TEMPERATURES))
+        own_text = (
+            f", half of each batch text that the target wrote ({tokens:,} tokens, "
+            f"temperatures {temperatures})"
+        )
+    domains = ", ".join(f"{domain} {weight:.2f}" for domain, weight in mixture.items())
+    return (
+        f"Built by `specwb train lab --budget {target['budget']}` (seed {target['seed']}, "
+        f"torch {target['torch']}, Python {target['python']}; {target['started_from']}): "
+        f"Muon on matrices, AdamW on the rest, {target['rows']} rows x {target['length']} tokens "
+        f"a step, the target's last tenth at {CONTEXT}; the draft's last {draft['distil']} "
+        f"of {draft['steps']} steps distilled from the target{own_text}. "
+        f"Mixture by tokens: {domains}. Standard-library text depends on the Python version, "
+        "so another machine's corpus hash may differ."
+    )
+
+
 def head_card(out: Path, heads: list[dict]) -> list[str]:
-    """Of the trained heads: what each saw, and how often its best token at every depth is the target's."""
+    """Returns the model card's lines about the trained heads.
+
+    They say what each saw, and how often its best token at every depth is the target's.
+
+    Args:
+        out: the family's folder.
+        heads: the heads' cards.
+    """
     if not heads:
         return []
     lines = [
         "",
-        "Trained heads over the frozen target (`medusa/`, `eagle/`, .., each in its published layout). Accuracy: share of held-out places where",
-        "the head's best token at depth 1, 2, .. is the target's, the text before being the windows' own.",
+        "Trained heads over the frozen target (`medusa/`, `eagle/`, .., each in its published",
+        "layout). Accuracy: share of held-out positions where the head's best token at depth 1, 2,",
+        ".. is the target's, the text before being the windows' own.",
         "",
-        "| head | parameters | files | budget, device | steps | tokens seen | accuracy by depth: code | math | prose | sha256 |",
+        "| head | parameters | files | budget, device | steps | tokens seen |"
+        " accuracy by depth: code | math | prose | sha256 |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for f in heads:
-        size = sum(p.stat().st_size for p in (out / f["name"]).glob("*.safetensors")) / 1e6
-        found = " | ".join(" ".join(f"{row[0]:.2f}" for row in f["held_out"][d]["rank"]) for d in text.DOMAINS)
+    for card in heads:
+        ranks = [card["held_out"][domain]["rank"] for domain in text.DOMAINS]
+        accuracy = " | ".join(" ".join(f"{row[0]:.2f}" for row in rank) for rank in ranks)
         lines.append(
-            f"| {f['name']} | {f['parameters']:,} | {size:.1f} MB | {f['budget']}, {f['device']} | {f['steps']} | {f['tokens']:,} | {found} "
-            f"| {f['sha256'][:12]} |"
+            f"| {card['name']} | {card['parameters']:,} | {_megabytes(out / card['name']):.1f} MB "
+            f"| {card['budget']}, {card['device']} | {card['steps']} | {card['tokens']:,} "
+            f"| {accuracy} | {card['sha256'][:12]} |"
         )
     return [
         *lines,
         "",
-        "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a batch text that the target wrote, learning the",
-        "target's law at every place; features are computed on the fly. Steps, sizes and vocabularies differ: the table does not rank the methods.",
+        "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a",
+        "batch text that the target wrote, learning the target's distribution at every position;",
+        "features are computed on the fly. Steps, sizes and vocabularies differ: the table does not",
+        "rank the methods.",
     ]
 
 
 def decision_card(card: dict) -> list[str]:
-    """Of the decision models: how much better than the mean they say what is accepted."""
-    found = card["held_out"].values()
-    mean = {kind: [sum(x[kind][i] for x in found) / len(found) for i in range(3)] for kind in ("soft", "hard")}
-    said = "; ".join(
-        f"{kind} {loss:.3f} where the mean has {base:.3f}, area under the ROC curve {area:.3f}" for kind, (loss, base, area) in mean.items()
-    )
+    """Returns the model card's lines about the decision models.
+
+    They say how much better than the mean they predict what is accepted.
+    """
+    domains = card["held_out"].values()
+    parts = []
+    for kind in ("soft", "hard"):
+        loss, base, area = (sum(d[kind][i] for d in domains) / len(domains) for i in range(3))
+        comparison = f"{loss:.3f} where the mean has {base:.3f}"
+        parts.append(f"{kind} {comparison}, area under the ROC curve {area:.3f}")
     return [
         "",
-        f"`decision/`: two nets that guess whether a token drafted by the draft model is accepted ({card['parameters']:,} parameters, "
-        f"{card['steps']} steps, {card['tokens']:,} tokens, sha256 {card['sha256'][:12]}), by `specwb train decision`. "
-        f"Held-out cross-entropy, mean of the domains: {said}.",
+        "`decision/`: two nets that guess whether a token drafted by the draft model is accepted "
+        f"({card['parameters']:,} parameters, {card['steps']} steps, {card['tokens']:,} tokens, "
+        f"sha256 {card['sha256'][:12]}), by `specwb train decision`. "
+        f"Held-out cross-entropy, mean of the domains: {'; '.join(parts)}.",
     ]
 
 
 def ngram_card(card: dict) -> list[str]:
-    """Of the counted n-grams: of what, how many, and how well they say held-out text."""
-    nats = "; ".join(f"{domain} {found['kn']:.2f}" for domain, found in card["held_out"].items())
+    """Returns the model card's lines about the counted n-grams.
+
+    They say of what they were counted, how many there are, and how well they predict held-out text.
+    """
+    nats = "; ".join(f"{domain} {loss['kn']:.2f}" for domain, loss in card["held_out"].items())
+    sizes = " + ".join(f"{n:,}" for n in card["sizes"])
+    read, generated = card["tokens"]["read"], card["tokens"]["generated"]
     return [
         "",
-        f"`ngram/`: n-grams of 1 to {card['order']} tokens ({' + '.join(f'{n:,}' for n in card['sizes'])}, those of two and more seen "
-        f"{card['least']} times or more; {card['bytes'] / 1e6:.1f} MB) of {card['tokens']['read']:,} tokens read and {card['tokens']['generated']:,} "
-        f"that the target wrote, by `specwb train ngram`. Interpolated Kneser-Ney, held-out nats a token: {nats}.",
+        f"`ngram/`: n-grams of 1 to {card['order']} tokens ({sizes}, those of two and more seen "
+        f"{card['least']} times or more; {card['bytes'] / 1e6:.1f} MB) of {read:,} tokens read "
+        f"and {generated:,} that the target wrote, by `specwb train ngram`. "
+        f"Interpolated Kneser-Ney, held-out nats a token: {nats}.",
     ]
-
-
-def _model(shape: dict, tokenizer, seed: int, weights: Path | None) -> Any:
-    torch.manual_seed(seed)
-    if weights is not None:
-        return AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32, trust_remote_code=False)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=shape["hidden"], intermediate_size=shape["ffn"], num_hidden_layers=shape["layers"],
-            num_attention_heads=shape["heads"], num_key_value_heads=shape["kv_heads"], max_position_embeddings=CONTEXT, tie_word_embeddings=True,
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
-        )
-    )  # fmt: skip
-
-
-def _train(
-    name: str, model: Any, teacher: Any, data: text.Corpus, plan: dict, settings: dict, seed: int,
-    out: Path, device: torch.device, budget: str, start_from: Path | None, tokenizer: Any,
-) -> None:  # fmt: skip
-    steps, rows, length = settings["steps"], settings["rows"], settings["length"]
-    distil_from = steps - settings.get("distil", 0)
-    own = None  # the target's own text: half of every batch of the distillation
-    long_from = steps - steps // 10
-    mixture = plan["corpus"]["mixture"]
-    if teacher is not None and settings.get("generated"):
-        writer = Target(teacher, folder=out / "target")
-        own = generated_text(writer, data, out / "generated", tokens=settings["generated"], length=length, mixture=mixture, seed=seed)
-
-    def loss(step: int) -> Tensor:
-        # the target meets its full context in the last tenth; the tokens a step stay the same
-        n, t = (max(1, rows * length // CONTEXT), CONTEXT) if name == "target" and step >= long_from and rows * length >= CONTEXT else (rows, length)
-        drawn = data.batch(seed, step, n, t, mixture)
-        if own is not None and step >= distil_from:
-            drawn[: n // 2] = own[np.random.Generator(np.random.Philox(key=[seed + 1, step])).integers(0, len(own), n // 2)]
-        batch = torch.from_numpy(drawn).to(device)
-        logits = model(input_ids=batch[:, :-1], use_cache=False).logits.flatten(0, 1).float()
-        if teacher is None or step < distil_from:
-            return F.cross_entropy(logits, batch[:, 1:].flatten())
-        with torch.no_grad():
-            p = teacher(input_ids=batch[:, :-1], use_cache=False).logits.flatten(0, 1).float().softmax(-1)
-        return F.cross_entropy(logits, p)  # KL(p || q) up to the target's entropy
-
-    # everything that must not change between the parts of a run; the tokenizer and, for the draft, its teacher are parts of it
-    parts = [
-        (out / "run.json").read_text(),
-        json.dumps(settings),
-        data.sha256,
-        hashlib.sha256((out / "tokenizer" / "tokenizer.json").read_bytes()).hexdigest(),
-    ]
-    identity = hashlib.sha256("|".join([name, *parts, "" if teacher is None else weights_hash(out / "target")]).encode()).hexdigest()
-    history = fit(name, model, loss, Plan(steps), out / f"{name}.checkpoint.pt", identity).loss
-    if finished(out / name, identity):
-        say(f"{out / name} is finished")
-        return
-    losses = {domain: round(_held_out(model, data, domain, device), 4) for domain in text.DOMAINS}
-    facts = {
-        "name": name, "run": identity, "parameters": sum(p.numel() for p in model.parameters()), "budget": budget, "seed": seed, **settings,
-        "tokens": steps * rows * length, "tokens_before": _tokens_before(start_from, name),
-        "device": device.type, "torch": torch.__version__, "python": platform.python_version(),
-        "corpus": data.sha256, "started_from": "random weights" if start_from is None else "shipped weights",
-        "last_training_loss": round(sum(history[-50:]) / max(1, len(history[-50:])), 4),
-        "held_out_loss": losses,
-    }  # fmt: skip
-    if teacher is not None:
-        facts["target_sha256"] = weights_hash(out / "target")
-        facts["acceptance"] = {d: agreement(model, teacher, data, d, device) for d in text.DOMAINS}
-    with writing(out / name), whole_folder(out / name) as part:
-        save_half(model, part)
-        tokenizer.save_pretrained(part)
-        facts["sha256"] = weights_hash(part)
-        (part / "card.json").write_text(json.dumps(facts, indent=1) + "\n")
-    console.print(f"{name}: held-out loss " + ", ".join(f"{d} {v:.3f}" for d, v in losses.items()), highlight=False)
 
 
 def _tokens_before(start_from: Path | None, name: str) -> int:
-    """Tokens the weights that a run starts from have been trained on."""
+    """Returns how many tokens the weights that a run starts from have been trained on."""
     if start_from is None:
         return 0
-    card = json.loads((start_from / name / "card.json").read_text())
+    card = _card(start_from / name)
     return card["tokens"] + card.get("tokens_before", 0)
 
 
 @torch.no_grad()
-def _held_out(model: Any, data: text.Corpus, domain: str, device: torch.device, rows: int = 32, length: int = 256) -> float:
+def _held_out_loss(
+    model: Any,
+    data: text.Corpus,
+    domain: str,
+    device: torch.device,
+    rows: int = 32,
+    length: int = 256,
+) -> float:
+    """Returns the cross-entropy on held-out text, in nats a token."""
     batch = torch.from_numpy(data.windows(domain, rows, length)).to(device)
     with autocast(device):
         logits = model(input_ids=batch[:, :-1], use_cache=False).logits
@@ -287,10 +524,17 @@ def _held_out(model: Any, data: text.Corpus, domain: str, device: torch.device, 
 
 
 @torch.no_grad()
-def agreement(draft: Any, target: Any, data: text.Corpus, domain: str, device: torch.device) -> dict[str, float]:
-    """Per-token acceptance on held-out text: ``greedy`` = equal argmax, ``sampled`` = mean of sum min(p, q) at T = 1."""
+def agreement(
+    draft: Any, target: Any, data: text.Corpus, domain: str, device: torch.device
+) -> dict[str, float]:
+    """Returns the acceptance per token on held-out text.
+
+    ``greedy`` is how often the best tokens are equal, ``sampled`` the mean of sum min(p, q) at
+    T = 1.
+    """
     ids = torch.from_numpy(data.windows(domain, 16, 256)).to(device)
     p = target(input_ids=ids, use_cache=False).logits.float().softmax(-1)
     q = draft(input_ids=ids, use_cache=False).logits.float().softmax(-1)
     greedy = (p.argmax(-1) == q.argmax(-1)).float().mean()
-    return {"greedy": round(float(greedy), 4), "sampled": round(float(torch.minimum(p, q).sum(-1).mean()), 4)}
+    sampled = torch.minimum(p, q).sum(-1).mean()
+    return {"greedy": round(float(greedy), 4), "sampled": round(float(sampled), 4)}

@@ -1,4 +1,7 @@
-"""Counting the n-grams that a path search asks: of the text a target was trained on, and of text that it wrote itself."""
+"""Counting the n-grams that guide a path search.
+
+They are counted in the text a target was trained on, and in text that it wrote itself.
+"""
 
 from __future__ import annotations
 
@@ -17,83 +20,176 @@ from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
 from specwb.proxy import log_likelihood
 from specwb.training.corpus import Corpus
-from specwb.training.fit import TrainingError, save_atomically, say, writing
+from specwb.training.fit import TrainingError, save_atomically, say, write_errors
 from specwb.training.generate import PROMPT, generated_text
-from specwb.training.heads import finished, training_text
+from specwb.training.heads import is_finished, training_text
 
 SOURCES = ("read", "generated", "both")
 LENGTH = 256  # of the target's own texts, as the lab's heads have them
 TOKENS = 900_000  # of what the target writes
-HELD = 20  # one in so many of them is held out
+HELD_OUT = 20  # one in this many of its rows is held out
 
 
 def count_for(
-    target: str | Path, out: Path, order: int = 3, least: int = 2, *, source: str = "both", tokens: int = TOKENS, corpus: Path | None = None,
-    generated: Path = Path("build/generated"), device: str = "auto", seed: int = 0,
-) -> Path:  # fmt: skip
-    """:func:`count_ngram` of the lab's text, or of the file ``corpus``: what ``specwb train ngram`` does."""
+    target: str | Path,
+    out: Path,
+    order: int = 3,
+    least: int = 2,
+    *,
+    source: str = "both",
+    tokens: int = TOKENS,
+    corpus: Path | None = None,
+    generated: Path = Path("build/generated"),
+    device: str = "auto",
+    seed: int = 0,
+) -> Path:
+    """Counts the lab's text, or the file ``corpus``, by :func:`count_ngram`.
+
+    This is what ``specwb train ngram`` does.
+    """
     model = load(target, device=resolve_device(device))
     _check(model, order, least, source, tokens)  # before any text is read
     data, mixture = training_text(model, corpus)
-    return count_ngram(model, out, data, mixture, order, least, source=source, tokens=tokens, generated=generated, seed=seed)
+    return count_ngram(
+        model,
+        out,
+        data,
+        mixture,
+        order,
+        least,
+        source=source,
+        tokens=tokens,
+        generated=generated,
+        seed=seed,
+    )
 
 
-def _check(model: Target, order: int, least: int, source: str, tokens: int, length: int = LENGTH) -> None:
+def _check(
+    model: Target, order: int, least: int, source: str, tokens: int, length: int = LENGTH
+) -> None:
+    """Checks the arguments of :func:`count_ngram`.
+
+    Raises:
+        TrainingError, NGramError: one of them cannot be.
+    """
     if source not in SOURCES:
-        raise TrainingError(f"text must be {', '.join(SOURCES[:-1])} or {SOURCES[-1]}, got {source!r}")
+        *others, last = SOURCES
+        raise TrainingError(f"text must be {', '.join(others)} or {last}, got {source!r}")
     if tokens < 1:
         raise TrainingError(f"tokens must be >= 1, got {tokens}")
     if source != "read" and model.context < length:
-        raise TrainingError(f"{model.name!r} writes at most {model.context} tokens, too few for texts of {length}; count with --text read")
+        problem = f"{model.name!r} writes at most {model.context} tokens"
+        raise TrainingError(f"{problem}, too few for texts of {length}; count with --text read")
     NGram.count([np.zeros(1)], model.vocabulary, order, least)
 
 
 def count_ngram(
-    model: Target, out: Path, data: Corpus, mixture: dict[str, float], order: int = 3, least: int = 2, *, source: str = "both", tokens: int = TOKENS,
-    length: int = LENGTH, generated: Path = Path("build/generated"), seed: int = 0,
-) -> Path:  # fmt: skip
-    """Write ``ngram.npz`` and ``card.json`` to the folder ``out`` and return it; the same run finished is left as it is.
+    model: Target,
+    out: Path,
+    data: Corpus,
+    mixture: dict[str, float],
+    order: int = 3,
+    least: int = 2,
+    *,
+    source: str = "both",
+    tokens: int = TOKENS,
+    length: int = LENGTH,
+    generated: Path = Path("build/generated"),
+    seed: int = 0,
+) -> Path:
+    """Writes ``ngram.npz`` and ``card.json`` to the folder ``out`` and returns it.
+
+    Where the same run has finished, nothing is done.
+
+    The card has minus the mean log-likelihood of held-out text by domain, in nats a token, under
+    either smoothing. Backoff's scores are no probability: its number says what became better and is
+    not to be compared with the other.
 
     Args:
-        model: whose tokens are counted. order, least: see :meth:`specwb.ngram.NGram.count`.
-        source: "read": the training text; "generated": what the target wrote; "both": either, token for token.
-        tokens: of the target's own text, the first twentieth of its rows held out; with ``length`` a row and the seed of a trained head it is that
-            head's.
-    The card has minus the mean log-likelihood of held-out text by domain, in nats a token, under either smoothing. Backoff's scores are no
-    probability: its number says what became better and is not to be compared with the other.
+        model: the target whose tokens are counted.
+        out: the folder.
+        data: the training text.
+        mixture: the proportions of its domains in the prompts of the target's own text.
+        order, least: see :meth:`specwb.ngram.NGram.count`.
+        source: "read": the training text; "generated": what the target wrote; "both": either, token
+            for token.
+        tokens: how much the target writes, of which the first twentieth of the rows is held out.
+        length: of its rows. With the length, tokens and seed of a trained head it is that head's
+            text.
+        generated: the folder of the target's own text.
+        seed: of the target's own text.
 
     Raises:
-        TrainingError: an unknown source, no tokenizer, or something else in ``out``. NGramError, DataError: text that cannot be counted or read.
+        TrainingError: an unknown source, no tokenizer, or something else in ``out``.
+        NGramError, DataError: text that cannot be counted or read.
     """
     _check(model, order, least, source, tokens, length)
     out, generated = out.expanduser(), generated.expanduser()
-    run = {"kind": "ngram", "order": order, "least": least, "seed": seed, "text": source, "corpus": data.sha256, "target": model.fingerprint,
-           "mixture": mixture, "tokens": 0 if source == "read" else tokens, "length": length}  # fmt: skip
+    run = {
+        "kind": "ngram",
+        "order": order,
+        "least": least,
+        "seed": seed,
+        "text": source,
+        "corpus": data.sha256,
+        "target": model.fingerprint,
+        "mixture": mixture,
+        "tokens": 0 if source == "read" else tokens,
+        "length": length,
+    }
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
-    if finished(out, identity):
+    if is_finished(out, identity):
         say(f"{out} holds these n-grams, finished")
         return out
-    streams, held_out = list(data.train.values()) if source != "generated" else [], dict(data.held_out)
-    read = sum(map(len, streams))
+    streams = [] if source == "generated" else list(data.train.values())
+    held_out = dict(data.held_out)
+    tokens_read = sum(map(len, streams))
     if source != "read":
-        own = generated_text(model, data, generated, tokens=tokens, length=length, mixture=mixture, seed=seed)
-        held = -(-len(own) // HELD)
+        rows = generated_text(
+            model, data, generated, tokens=tokens, length=length, mixture=mixture, seed=seed
+        )
+        first = -(-len(rows) // HELD_OUT)
         # a row begins with training text, which is counted where it was read
-        streams += list(own[held:, PROMPT:])
-        held_out["own"] = own[:held, PROMPT:].reshape(-1)
-    made = NGram.count(streams, model.vocabulary, order, least)
-    nats = {d: {s: round(-log_likelihood(made.with_smoothing(s), text), 4) for s in SMOOTHINGS} for d, text in held_out.items()}
+        streams += list(rows[first:, PROMPT:])
+        held_out["own"] = rows[:first, PROMPT:].reshape(-1)
+    ngram = NGram.count(streams, model.vocabulary, order, least)
+    nats = {domain: _nats(ngram, stream) for domain, stream in held_out.items()}
     card: dict[str, Any] = {
-        "name": "ngram", "run": identity, "order": order, "least": least, "vocabulary": model.vocabulary, "sizes": made.sizes, "text": source,
-        "tokens": {"read": read, "generated": sum(map(len, streams)) - read}, "seed": seed, "torch": torch.__version__,
-        "python": platform.python_version(), "corpus": data.sha256, "target": model.name, "target_sha256": model.sha256,
+        "name": "ngram",
+        "run": identity,
+        "order": order,
+        "least": least,
+        "vocabulary": model.vocabulary,
+        "sizes": ngram.sizes,
+        "text": source,
+        "tokens": {"read": tokens_read, "generated": sum(map(len, streams)) - tokens_read},
+        "seed": seed,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "corpus": data.sha256,
+        "target": model.name,
+        "target_sha256": model.sha256,
         "held_out": nats,
-    }  # fmt: skip
-    with writing(out), whole_folder(out) as part:
-        save_atomically(made.save, part / "ngram.npz")
-        card["bytes"] = (part / "ngram.npz").stat().st_size
-        card["sha256"] = hashlib.sha256((part / "ngram.npz").read_bytes()).hexdigest()
+    }
+    with write_errors(out), whole_folder(out) as part:
+        file = part / "ngram.npz"
+        save_atomically(ngram.save, file)
+        card["bytes"] = file.stat().st_size
+        card["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
         (part / "card.json").write_text(json.dumps(card, indent=1) + "\n")
-    said = "; ".join(f"{d} {' '.join(f'{s} {x:.3f}' for s, x in both.items())}" for d, both in nats.items())
-    say(f"ngram: {' + '.join(f'{n:,}' for n in made.sizes)} n-grams, {card['bytes'] / 1e6:.1f} MB; held-out nats a token, {said}")
+    sizes = " + ".join(f"{n:,}" for n in ngram.sizes)
+    losses = "; ".join(
+        f"{domain} {' '.join(f'{smoothing} {x:.3f}' for smoothing, x in by_smoothing.items())}"
+        for domain, by_smoothing in nats.items()
+    )
+    size = f"{card['bytes'] / 1e6:.1f} MB"
+    say(f"ngram: {sizes} n-grams, {size}; held-out nats a token, {losses}")
     return out
+
+
+def _nats(ngram: NGram, stream: np.ndarray) -> dict[str, float]:
+    """Returns minus the mean log-likelihood of a text, by smoothing."""
+    return {
+        smoothing: round(-log_likelihood(ngram.with_smoothing(smoothing), stream), 4)
+        for smoothing in SMOOTHINGS
+    }

@@ -1,4 +1,7 @@
-"""What a trained head is and what it predicts: one recipe a kind. Loop, text, measure and files are in :mod:`specwb.training.heads`."""
+"""What a trained head is and what it predicts: one recipe for each kind of head.
+
+Loop, text, measurement and files are in :mod:`specwb.training.heads`.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +19,54 @@ from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
 from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
 from specwb.training import corpus as text
-from specwb.training.fit import TrainingError, share
+from specwb.training.fit import TrainingError, process_rows
 
 
 @dataclass
 class Level:
-    """What a head says at one depth: ``logits [B,m,V']`` for the places ``start, start + stride, ..`` of the target's laws (or those of ``index
-    [m]``), and the states behind them; ``counted [B,m]``: which of them the loss is about, or how much each weighs, None for all alike;
-    ``tokens [B,m]``: where it is not -1, this token is learnt and not the target's law."""
+    """What a head predicts at one depth.
+
+    The predictions are for m of the L positions of a text: ``start``, ``start + stride`` and so on,
+    or those of ``index``.
+
+    Attributes:
+        logits: ``[B, m, V']``, where V' is the head's vocabulary.
+        start: the first position.
+        hidden: ``[B, m, H]``, the states behind the logits, None where the loss does not use them.
+        stride: the distance between two positions.
+        weights: ``[B, m]``, how much each prediction counts in the loss, or which of them do; None
+            for all alike.
+        index: ``[m]``, the positions, where they are not evenly spaced.
+        labels: ``[B, m]``. Where it is not -1, this token is learnt and not the target's
+            distribution.
+    """
 
     logits: Tensor
     start: int
     hidden: Tensor | None = None
     stride: int = 1
-    counted: Tensor | None = None
+    weights: Tensor | None = None
     index: Tensor | None = None
-    tokens: Tensor | None = None
+    labels: Tensor | None = None
 
-    def of(self, x: Tensor) -> Tensor:
-        """``[B,L,..] -> [B,m,..]``: what stands at these places."""
-        return x[:, self.index] if self.index is not None else x[:, self.start :: self.stride][:, : self.logits.shape[1]]
+    def select(self, x: Tensor) -> Tensor:
+        """Returns ``[B, m, ..]``, the entries of ``x [B, L, ..]`` at these positions."""
+        if self.index is not None:
+            return x[:, self.index]
+        return x[:, self.start :: self.stride][:, : self.logits.shape[1]]
 
 
 @dataclass
-class Found:
-    """What the frozen target makes of a text ``ids [B,L]``: embeddings, the features a head asks for, the states that its head reads, and logits."""
+class TargetOutputs:
+    """What the frozen target computes from a text.
+
+    Attributes:
+        ids: ``[B, L]``, the text.
+        embedded: ``[B, L, H]``, its embeddings.
+        features: ``[B, L, F]``, the hidden states that a head asks for.
+        normed: ``[B, L, H]``, the states that the target's head reads.
+        logits: ``[B, L, V]``.
+    """
 
     ids: Tensor
     embedded: Tensor
@@ -51,7 +77,16 @@ class Found:
 
 @dataclass
 class Moment:
-    """When in a run: ``progress`` 0..1 of its steps, and noise as a function of (seed, step) for all ``rows`` of a batch."""
+    """A step of a run, and the noise of that step.
+
+    The noise is a function of (seed, step) for all ``rows`` of a batch.
+
+    Attributes:
+        progress: which part of the run's steps is done, 0..1.
+        seed: the seed of the noise.
+        step: the number of the step.
+        rows: how many rows the batch has, over all processes.
+    """
 
     progress: float
     seed: int
@@ -59,31 +94,47 @@ class Moment:
     rows: int
 
     def uniforms(self, columns: int, stream: int, device: torch.device) -> Tensor:
-        """``[this process' rows, columns]`` in [0, 1); every use has a ``stream`` of its own."""
-        return torch.from_numpy(np.ascontiguousarray(share(self._made(stream, (self.rows, columns))))).to(device)
+        """Returns ``[this process' rows, columns]`` in [0, 1).
+
+        Every use has a ``stream`` of its own.
+        """
+        values = process_rows(self._random(stream, (self.rows, columns)))
+        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
     def number(self, stream: int) -> float:
-        """One for all rows of all processes."""
-        return float(self._made(stream, (1,))[0])
+        """Returns one number in [0, 1) for all rows of all processes."""
+        return float(self._random(stream, (1,))[0])
 
-    def _made(self, stream: int, shape: tuple[int, ...]) -> np.ndarray:
-        return np.random.Generator(np.random.Philox(key=[self.seed * 64 + stream, self.step])).random(shape, dtype=np.float32)
+    def _random(self, stream: int, shape: tuple[int, ...]) -> np.ndarray:
+        generator = np.random.Generator(np.random.Philox(key=[self.seed * 64 + stream, self.step]))
+        return generator.random(shape, dtype=np.float32)
 
 
 class Recipe:
-    """A kind of head. ``settings`` are its table in the recipe file.
+    """A kind of head.
 
-    Attributes: options: the settings there are, each with its usual value, or a tuple of the words it can be, the usual one first; depth: which of
-        them is the number of levels; may_be_zero: those that may be 0 though they usually are not; measured: how many levels are measured where a
-        head can draft deeper than it was trained; decay: weight of a level over the one above; regression: weight of SmoothL1 between its states
-        and the target's; hard: share of the target's best token in what is learnt, beside its law; lr_matrix, lr_other: learning rates.
+    Args:
+        target: the frozen target.
+        settings: the kind's table in the recipe file.
+
+    Attributes:
+        options: the settings there are, each with its default, or a tuple of the words that it can
+            be, the default first.
+        depth_option: which of them is the number of levels.
+        may_be_zero: those integers that may be 0 though their default is not.
+        measured_levels: how many levels are measured where a head can draft deeper than it was
+            trained.
+        decay: the weight of a level over that of the one above.
+        regression: the weight of SmoothL1 between a level's states and the target's.
+        hard: the share of the target's best token in what is learnt, beside its distribution.
+        lr_matrix, lr_other: learning rates, see :class:`specwb.training.fit.Plan`.
     """
 
     name = ""
     options: dict[str, int | float | tuple[str, ...]] = {}  # noqa: RUF012
-    depth = "unroll"
+    depth_option = "unroll"
     may_be_zero: tuple[str, ...] = ()
-    measured = 6
+    measured_levels = 6
     decay = 0.8
     regression = 0.0
     hard = 0.0
@@ -93,43 +144,67 @@ class Recipe:
         self.target, self.settings = target, settings
 
     @classmethod
-    def usual(cls) -> dict[str, Any]:
-        """Every setting's usual value."""
-        return {name: value[0] if isinstance(value, tuple) else value for name, value in cls.options.items()}
+    def defaults(cls) -> dict[str, Any]:
+        """Returns every setting's default."""
+        return {
+            name: value[0] if isinstance(value, tuple) else value
+            for name, value in cls.options.items()
+        }
 
-    def begun_from(self) -> str:
-        """Names what a head's first weights come from, where that is more than the settings say."""
+    def initial_weights(self) -> str:
+        """Names what a head's first weights come from, where settings do not say it."""
         return ""
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Any:
+        """Builds the head that training begins with.
+
+        Args:
+            data: the training text.
+            mixture: the proportions of its domains.
+        """
         raise NotImplementedError
 
-    def levels(self, head: Any, found: Found, depth: int | None = None) -> Iterator[Level]:
-        """``depth``: so many levels instead of those that are trained, where the head can draft deeper."""
+    def levels(
+        self, head: Any, outputs: TargetOutputs, depth: int | None = None
+    ) -> Iterator[Level]:
+        """Yields what the head predicts, level by level.
+
+        Args:
+            head: the head.
+            outputs: what the target computes from the text.
+            depth: the number of levels, where the head can draft deeper; default those that are
+                trained.
+        """
         raise NotImplementedError
 
-    def training(self, head: Any, found: Found, moment: Moment) -> Iterator[Level]:
-        """What the loss is taken of in one step."""
-        return self.levels(head, found)
+    def training_levels(self, head: Any, outputs: TargetOutputs, moment: Moment) -> Iterator[Level]:
+        """Yields the levels that the loss of one step is taken of."""
+        return self.levels(head, outputs)
 
-    def loss(self, head: Any, found: Found, moment: Moment) -> Tensor | None:
-        """What one step makes smaller, of heads that say something else than tokens; None is the levels' cross-entropy."""
+    def loss(self, head: Any, outputs: TargetOutputs, moment: Moment) -> Tensor | None:
+        """Returns the loss of a head that predicts something else than tokens.
+
+        None is the cross-entropy of :meth:`training_levels`.
+        """
         return None
 
-    def measure(self, head: Any, found: Found) -> dict[str, list] | None:
-        """What is found on held-out text, of such heads; ``rank [1][1]`` is what is shown."""
+    def measure(self, head: Any, outputs: TargetOutputs) -> dict[str, list] | None:
+        """Returns the measurements on held-out text of a head with a :meth:`loss` of its own.
+
+        ``rank [1][1]`` is what progress shows.
+        """
         return None
 
-    def least(self) -> int:
-        """Tokens a row must have."""
-        return max(self.measured, self.settings[self.depth])
+    def min_tokens(self) -> int:
+        """Returns how many tokens a row must have."""
+        return max(self.measured_levels, self.settings[self.depth_option])
 
-    def with_adam(self, head: Any) -> set[str]:
-        """Names of matrices that are rows of a vocabulary, which Muon is not for."""
+    def adam_matrices(self, head: Any) -> set[str]:
+        """Returns the names of matrices that are rows of a vocabulary, which Muon is not for."""
         return {name for name, _ in head.named_parameters() if "lm_head" in name}
 
     def ids(self, head: Any) -> Tensor | None:
-        """Target ids of a head's own vocabulary."""
+        """Returns the target ids of a head's own vocabulary, None where it has none."""
         return None
 
     def save(self, head: Any, folder: Path, card: dict[str, Any]) -> None:
@@ -137,36 +212,46 @@ class Recipe:
 
 
 class MedusaRecipe(Recipe):
-    """K heads: head i at place t is put beside the target's law of token t + 2 + i, which stands i + 1 places on. Settings: heads, blocks.
+    """K heads. Head i at position t predicts the token at t + 2 + i.
 
-    Differs from Medusa-1 in: the target's law instead of the one token that the text has.
+    Its prediction is compared with the target's distribution of that token, which stands i + 1
+    positions further. Settings: heads, blocks.
+
+    Differs from Medusa-1 in: the target's distribution instead of the one token that the text has.
     """
 
     name = "medusa"
     options = {"heads": 3, "blocks": 1}  # noqa: RUF012
-    depth = "heads"
+    depth_option = "heads"
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> MedusaHeads:
-        heads = MedusaHeads(self.target.backbone.config.hidden_size, self.target.vocabulary, self.settings["heads"], self.settings.get("blocks", 1))
-        return heads.start_from(self.target)
+        hidden = self.target.backbone.config.hidden_size
+        heads, blocks = self.settings["heads"], self.settings.get("blocks", 1)
+        return MedusaHeads(hidden, self.target.vocabulary, heads, blocks).start_from(self.target)
 
-    def with_adam(self, head: MedusaHeads) -> set[str]:
+    def adam_matrices(self, head: MedusaHeads) -> set[str]:
         return {f"{i}.{head.blocks}.weight" for i in range(head.heads)}
 
-    def levels(self, head: MedusaHeads, found: Found, depth: int | None = None) -> Iterator[Level]:
-        m = found.features.shape[1]
+    def levels(
+        self, head: MedusaHeads, outputs: TargetOutputs, depth: int | None = None
+    ) -> Iterator[Level]:
+        length = outputs.features.shape[1]
         for i in range(head.heads):
-            yield Level(head.get_submodule(str(i))(found.features[:, : m - 1 - i]), 1 + i)
+            module = head.get_submodule(str(i))
+            yield Level(module(outputs.features[:, : length - 1 - i]), 1 + i)
 
     def save(self, head: MedusaHeads, folder: Path, card: dict[str, Any]) -> None:
         head.save(folder, base=self.target.name, card=card)
 
 
 class EagleRecipe(Recipe):
-    """EAGLE-1's head, unrolled. Settings: layers, unroll (1 is the published training), regression (weight of the feature loss).
+    """EAGLE-1's head, unrolled.
 
-    Differs from the paper in: it is trained to the depth ``unroll`` on its own states, as EAGLE-3 is (HASS, Zhang et al. 2408.15766, does
-    it for this head); the law weighs 1 where the paper has 0.1; no noise on the features.
+    Settings: layers, unroll (1 is the published training), regression (weight of the feature loss).
+
+    Differs from the paper in: it is trained to the depth ``unroll`` on its own states, as EAGLE-3
+    is (HASS, Zhang et al. 2408.15766, does it for this head); the cross-entropy with the target's
+    distribution weighs 1 where the paper has 0.1; no noise on the features.
     """
 
     name = "eagle"
@@ -177,17 +262,28 @@ class EagleRecipe(Recipe):
         self.regression = settings.get("regression", 1.0)
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> EagleHead:
-        return EagleHead(eagle_config(self.target, self.settings.get("layers", 1), self.settings.get("ffn")), self.target.backbone.config.hidden_size)
+        layers, ffn = self.settings.get("layers", 1), self.settings.get("ffn")
+        config = eagle_config(self.target, layers, ffn)
+        return EagleHead(config, self.target.backbone.config.hidden_size)
 
-    def levels(self, head: EagleHead, found: Found, depth: int | None = None) -> Iterator[Level]:
-        # pair i: the state of place i and token i + 1; what comes out stands for the state of place i + 1
-        unrolled = head.unroll(found.embedded[:, 1:], found.features[:, :-1], depth or self.settings["unroll"])
+    def levels(
+        self, head: EagleHead, outputs: TargetOutputs, depth: int | None = None
+    ) -> Iterator[Level]:
+        # pair i: the state of position i and token i + 1; what comes out stands for the state of
+        # position i + 1
+        embedded, features = outputs.embedded[:, 1:], outputs.features[:, :-1]
+        lm_head = self.target.backbone.lm_head
+        unrolled = head.unroll(embedded, features, depth or self.settings["unroll"])
         for j, hidden in enumerate(unrolled):
-            yield Level(head.logits(hidden[:, j:], self.target.backbone.lm_head), 1 + j, hidden[:, j:])
+            yield Level(head.logits(hidden[:, j:], lm_head), 1 + j, hidden[:, j:])
 
 
 class Eagle3Recipe(EagleRecipe):
-    """EAGLE-3's head (training-time test). Settings: unroll, vocabulary (size of the draft vocabulary: the training text's most frequent tokens)."""
+    """EAGLE-3's head (training-time test).
+
+    Settings: unroll, vocabulary (the size of the draft vocabulary: the training text's most
+    frequent tokens).
+    """
 
     name = "eagle3"
     options = {"unroll": 3, "ffn": 0, "vocabulary": 2048}  # noqa: RUF012
@@ -196,15 +292,20 @@ class Eagle3Recipe(EagleRecipe):
         super().__init__(target, {**settings, "regression": 0.0})
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Eagle3Head:
-        target, size = self.target, min(self.settings["vocabulary"], self.target.vocabulary)
-        hidden, layers = target.backbone.config.hidden_size, usual_layers(len(target.backbone.layers))
-        head = Eagle3Head(eagle_config(target, ffn=self.settings.get("ffn")), hidden, layers, size, target.vocabulary)
-        lm_head, norm = target.backbone.lm_head.weight.detach(), target.backbone.norm.weight.detach()
+        target = self.target
+        size = min(self.settings["vocabulary"], target.vocabulary)
+        hidden = target.backbone.config.hidden_size
+        layers = usual_layers(len(target.backbone.layers))
+        config = eagle_config(target, ffn=self.settings.get("ffn"))
+        head = Eagle3Head(config, hidden, layers, size, target.vocabulary)
+        lm_head = target.backbone.lm_head.weight.detach()
+        norm = target.backbone.norm.weight.detach()
         with torch.no_grad():
             if head.ids is not None:
-                share_of = sum(w * np.bincount(data.train[d], minlength=target.vocabulary) / len(data.train[d]) for d, w in mixture.items())
-                head.speak(torch.from_numpy(np.argsort(-share_of, kind="stable")[:size].copy()))
-            head.lm_head.weight.copy_(lm_head if head.ids is None else lm_head[head.ids.to(lm_head.device)])
+                most_frequent = _by_frequency(data, mixture, target.vocabulary)[:size]
+                head.speak(torch.from_numpy(most_frequent.copy()))
+                lm_head = lm_head[head.ids.to(lm_head.device)]
+            head.lm_head.weight.copy_(lm_head)
             head.norm.weight.copy_(norm)
         return head
 
@@ -212,25 +313,39 @@ class Eagle3Recipe(EagleRecipe):
         return head.ids
 
 
+def _by_frequency(data: text.Corpus, mixture: dict[str, float], vocabulary: int) -> np.ndarray:
+    """Returns all token ids, the most frequent of the training text first."""
+    frequency = sum(
+        weight * np.bincount(data.train[domain], minlength=vocabulary) / len(data.train[domain])
+        for domain, weight in mixture.items()
+    )
+    return np.argsort(-frequency, kind="stable")
+
+
 class KangarooRecipe(Recipe):
-    """An adapter behind an early exit, beside the target's law of the same place. Settings: exit, adapter, own_head, layers.
+    """An adapter behind an early exit, compared with the target's distribution at its position.
 
-    One level: what the adapter reads is exact however deep it drafts, so its accuracy after a text is that of every depth.
+    Settings: exit, adapter, own_head, layers.
 
-    Differs from Kangaroo in: it begins as the target's own layer behind the exit and its final norm, not at random; all places are counted, the
-    first one too; the common loop's optimisers, rates and clipping.
+    It has one level: what the adapter reads is exact however deep it drafts, so its accuracy after
+    a text is that of every depth.
+
+    Differs from Kangaroo in: it begins as the target's own layer behind the exit and its final
+    norm, not at random; all positions are counted, the first one too; the common loop's optimisers,
+    rates and clipping.
     """
 
     name = "kangaroo"
     options = {"exit": 2, "adapter": ADAPTERS, "own_head": 0, "layers": 1}  # noqa: RUF012
     may_be_zero = ("exit",)
-    measured = 1
+    measured_levels = 1
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**self.usual(), **settings})
+        super().__init__(target, {**self.defaults(), **settings})
         s, depth = self.settings, len(target.backbone.layers)
         if not 0 <= s["exit"] < depth:
-            raise TrainingError(f"kangaroo: exit must be a layer with one behind it, 0..{depth - 1} here, got {s['exit']}")
+            wanted = f"a layer with one behind it, 0..{depth - 1} here"
+            raise TrainingError(f"kangaroo: exit must be {wanted}, got {s['exit']}")
         if s["adapter"] == "mlp" and s["layers"] != 1:
             raise TrainingError(f"kangaroo: adapter=mlp has one layer, got layers={s['layers']}")
         if s["own_head"] not in (0, 1):
@@ -238,10 +353,14 @@ class KangarooRecipe(Recipe):
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
         s = self.settings
-        return KangarooAdapter(eagle_config(self.target, s["layers"]), s["exit"], s["adapter"], bool(s["own_head"])).start_from(self.target)
+        config = eagle_config(self.target, s["layers"])
+        adapter = KangarooAdapter(config, s["exit"], s["adapter"], bool(s["own_head"]))
+        return adapter.start_from(self.target)
 
-    def least(self) -> int:
+    def min_tokens(self) -> int:
         return 1
 
-    def levels(self, head: KangarooAdapter, found: Found, depth: int | None = None) -> Iterator[Level]:
-        yield Level(head.logits(head(found.features), self.target.backbone.lm_head), 0)
+    def levels(
+        self, head: KangarooAdapter, outputs: TargetOutputs, depth: int | None = None
+    ) -> Iterator[Level]:
+        yield Level(head.logits(head(outputs.features), self.target.backbone.lm_head), 0)

@@ -17,7 +17,7 @@ from specwb.blocks import BlockTree
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.mask import block_ends
 from specwb.models.falcon import ALIGNS, LARGEST
-from specwb.training.falcon import glanced
+from specwb.training.falcon import glance_mask
 from specwb.tree import Tree
 from specwb.widgets.live import STYLE, Explorer
 
@@ -53,7 +53,7 @@ class BlockExplorer(Explorer):
 
 class GlancingExplorer(Explorer):
     """Choose a block size and how much is glanced, and see which pairs of a few texts the trainer would replace
-    (:func:`specwb.training.falcon.glanced`), and what the least loss is then (:func:`specwb.analysis.dependence.excess`).
+    (:func:`specwb.training.falcon.glance_mask`), and what the least loss is then (:func:`specwb.analysis.dependence.excess`).
 
     As in the trainer, ``lambda x wrong x pairs`` pairs of every text are replaced, ``wrong`` being the share of places that a first pass gets wrong.
 
@@ -107,7 +107,7 @@ class GlancingExplorer(Explorer):
         made = np.random.default_rng(self.seed.value)
         order, lengths = (torch.from_numpy(made.random((self.TEXTS, self.BLOCKS))) for _ in range(2))
         count = int(round(self.ratio.value * self.wrong.value, 6) * pairs)
-        mask = glanced(torch.full((self.TEXTS,), count), pairs, k, order, lengths)
+        mask = glance_mask(torch.full((self.TEXTS,), count), pairs, k, order, lengths)
         self.replaced = mask.tolist()
         counts = torch.bincount(mask.view(-1, k).sum(1), minlength=k).tolist()
         self.share = sum(counts[1:]) / sum(counts)

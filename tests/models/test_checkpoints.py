@@ -24,7 +24,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import FalconHead, load_falcon
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.training import fit
-from specwb.training.heads import look
+from specwb.training.heads import target_outputs
 
 H, V, FFN, HEADS, KV, DIM, LAYERS, D = 32, tiny.VOCABULARY, 64, 4, 2, 8, 8, 40  # D: an EAGLE-3 head's own vocabulary
 Weights = dict[str, Tensor]
@@ -628,7 +628,7 @@ def test_numbers_of_hidden_layers_are_the_librarys(monkeypatch, target):
     with torch.inference_mode():
         _, run = target.backbone.run(target.backbone.embed(ids), at, at, target.backbone.cache(2, 9), 9, None, causal=True, features=numbers)
     state = target.open(ids.tolist(), [1, 1], 1, specwb.Sampling(0.0), [], features=numbers)
-    looked = look(target, ids, numbers)
+    looked = target_outputs(target, ids, numbers)
     for found in (run[:, :8], state.features[:, :8], looked.features[:, :8]):
         parts = dict(zip(numbers, found.split(H, -1), strict=True))
         for i in range(LAYERS):
@@ -646,7 +646,7 @@ def test_training_sees_the_features_that_decoding_sees(monkeypatch, target):
     ids, numbers = torch.randint(V, (2, 9)), (*range(LAYERS + 1), -1)
     state = target.open(ids.tolist(), [1, 1], 1, specwb.Sampling(0.0), [], features=numbers)
     monkeypatch.setattr(fit, "fast_bfloat16", lambda device: True)
-    looked = look(target, ids, numbers).features[:, :8].split(H, -1)
+    looked = target_outputs(target, ids, numbers).features[:, :8].split(H, -1)
     decoded = state.features[:, :8].detach().split(H, -1)
     assert not torch.equal(looked[3], decoded[3])
     assert {part.dtype for part in looked} == {torch.float32}

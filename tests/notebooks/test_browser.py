@@ -375,7 +375,7 @@ def test_blocks_are_explored_in_the_page(falcon):
     from specwb.analysis import dependence, path_values
     from specwb.blocks import BlockTree
     from specwb.drafters.heads import accuracies, measured_tree
-    from specwb.training.falcon import glanced
+    from specwb.training.falcon import glance_mask
     from specwb.training.markov import MarkovSource
 
     lines = falcon.locator(".specwb-summary")
@@ -388,7 +388,7 @@ def test_blocks_are_explored_in_the_page(falcon):
     text, source = moved(falcon, 1, "lambda", "ArrowRight"), MarkovSource.ring(8, 3)
     made = np.random.default_rng(0)
     u = [torch.from_numpy(made.random((6, 12))) for _ in range(2)]
-    mask = glanced(torch.full((6,), int(0.45 * 0.5 * 24)), 24, 2, *u)
+    mask = glance_mask(torch.full((6,), int(0.45 * 0.5 * 24)), 24, 2, *u)
     share = float(mask[:, ::2].double().mean())
     left = dependence.excess(source.joint(2), [[1.0], [1 - share, share]], source.stationary)
     assert text.startswith(f"k = 2: lambda 0.45 of 50% wrong guesses, {int(mask.sum())} of 144 pairs replaced, {share:.0%} of blocks glance")

@@ -19,7 +19,7 @@ from specwb.analysis import dependence
 from specwb.blocks import BlockTree
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.mask import sight_mask
-from specwb.training.falcon import glanced
+from specwb.training.falcon import glance_mask
 from specwb.training.markov import MarkovSource
 from specwb.tree import Tree
 from specwb.widgets import BlockDesigner, BlockExplorer, GlancingExplorer
@@ -71,7 +71,7 @@ def test_which_pairs_glance(k, ratio, wrong, seed):
     rng = np.random.default_rng(seed)
     texts, blocks = explorer.TEXTS, explorer.BLOCKS
     u = [torch.from_numpy(rng.random((texts, blocks))) for _ in range(2)]
-    mask = glanced(torch.full((texts,), int(round(ratio * wrong, 6) * k * blocks)), k * blocks, k, *u)
+    mask = glance_mask(torch.full((texts,), int(round(ratio * wrong, 6) * k * blocks)), k * blocks, k, *u)
     assert explorer.replaced == mask.tolist()
     lengths = mask.view(-1, k).sum(1).tolist()
     assert explorer.share == pytest.approx(sum(map(bool, lengths)) / len(lengths))

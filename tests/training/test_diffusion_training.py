@@ -1,4 +1,7 @@
-"""Training a diffusion drafter sees what drafting sees, puts what it says beside the right laws and tokens, and weighs them as the objective does."""
+"""Training a diffusion drafter sees what drafting sees.
+
+Predictions are compared with the right distributions and tokens, and weighed as the objective does.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import copy
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +23,10 @@ import specwb
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.masked import block
 from specwb.training import corpus, fit, heads
-from specwb.training.diffusion import LEAST, DiffusionRecipe, ended
+from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
-from specwb.training.heads import look, measure
-from specwb.training.recipe import Found, Level, Moment
+from specwb.training.heads import measure, target_outputs
+from specwb.training.recipe import Level, Moment, TargetOutputs
 
 V, MASK = tiny.VOCABULARY, tiny.MASK
 WORDS = [f"w{i}" for i in range(V)]
@@ -40,37 +44,43 @@ def target() -> specwb.Target:
     return tiny.with_mask(tiny.target())
 
 
-def recipe(**settings) -> DiffusionRecipe:
+def diffusion_recipe(**settings) -> DiffusionRecipe:
     return DiffusionRecipe(target(), {**SIZES, **settings})
 
 
 @cache
 def head(ends: tuple[int, ...] = ()) -> DiffusionModel:
-    """Random, of large weights: what any place says depends on all that it sees."""
+    """Returns a model with large random weights: every prediction depends on all that it sees."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        made = recipe().make(None, {})  # type: ignore[arg-type]
-        for name, weight in made.named_parameters():
+        model = diffusion_recipe().make(None, {})  # type: ignore[arg-type]
+        for name, weight in model.named_parameters():
             weight.data = torch.randn_like(weight) * 0.25 + ("norm" in name)
-    made.ends = ends
-    return made.eval()
+    model.ends = ends
+    return model.eval()
 
 
-def found(rows: int = 3, length: int = 30, seed: int = 0) -> Found:
+def random_outputs(rows: int = 3, length: int = 30, seed: int = 0) -> TargetOutputs:
     ids = torch.randint(MASK, (rows, length), generator=torch.Generator().manual_seed(seed))
-    return look(target(), ids, ())
+    return target_outputs(target(), ids, ())
 
 
 @torch.no_grad()
-def said(model: DiffusionModel, text: list[int], shown: list[int]) -> Tensor:
-    """``[k, V]`` of the k tokens behind a text, ``shown`` standing in its block of k - 1: the library's forward over the two, as drafting has it."""
+def library_logits(model: DiffusionModel, text: list[int], shown: list[int]) -> Tensor:
+    """Returns ``[k, V]``, the logits of the k tokens behind a text.
+
+    They come from the library's forward over the text and ``shown``, its block of k - 1 tokens.
+    """
     n, m = len(text), len(shown)
     sees = torch.ones(n + m, n + m, dtype=torch.bool)
     sees[:n] = torch.arange(n + m) <= torch.arange(n)[:, None]
     mask = torch.zeros(n + m, n + m).masked_fill(~sees, torch.finfo(torch.float32).min)
-    places = torch.arange(n + m)[None]
-    out = model.net.model(input_ids=torch.tensor([[*text, *shown]]), position_ids=places, attention_mask=mask[None, None]).last_hidden_state
-    return model.net.lm_head(out)[0, n - 1 :]
+    states = model.net.model(
+        input_ids=torch.tensor([[*text, *shown]]),
+        position_ids=torch.arange(n + m)[None],
+        attention_mask=mask[None, None],
+    ).last_hidden_state
+    return model.net.lm_head(states)[0, n - 1 :]
 
 
 def close(a: Tensor, b: Tensor) -> None:
@@ -78,73 +88,92 @@ def close(a: Tensor, b: Tensor) -> None:
 
 
 class Step:
-    """One training step: where its blocks begin (``first``), their length ``k``, which places are ``hidden``, and the levels."""
+    """One training step and its intermediate results.
 
-    def __init__(self, made: DiffusionRecipe, model: DiffusionModel, text: Found, moment: Moment) -> None:
-        states = made.states
+    Attributes:
+        first: where its blocks begin.
+        k: one more than their length.
+        masked: which positions of the blocks are masked.
+        text_level, block_level: what the loss is taken of.
+    """
 
-        def seen(head, ids, first, k, hidden):
-            self.first, self.k, self.hidden = first, k, hidden
-            return states(head, ids, first, k, hidden)
+    def __init__(
+        self, recipe: DiffusionRecipe, model: DiffusionModel, text: TargetOutputs, moment: Moment
+    ) -> None:
+        states = recipe.states
+
+        def stored_states(head, ids, first, k, masked):
+            self.first, self.k, self.masked = first, k, masked
+            return states(head, ids, first, k, masked)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(made, "states", seen)
-            self.plain, self.blocks = made.training(model, text, moment)
+            patch.setattr(recipe, "states", stored_states)
+            self.text_level, self.block_level = recipe.training_levels(model, text, moment)
 
 
-# ------------------------------------------------------------------------------------------- training sees what drafting sees
+# ----------------------------------------------------------------- training sees what drafting sees
 
 
 @pytest.mark.parametrize(("k", "first"), [(2, 1), (2, 2), (3, 2), (7, 1), (7, 5), (13, 4)])
-def test_masked_blocks_are_what_drafting_says(k, first):
-    """For every text that a block stands behind, one pass of masks: the first token by the text's last place, the others by the masks."""
-    model, ids = head(), found().ids
+def test_masked_blocks_predict_what_drafting_does(k, first):
+    """For every text that a block stands behind, drafting takes one pass of masks.
+
+    The text's last position predicts the first token, the masks the others.
+    """
+    model, ids = head(), random_outputs().ids
     blocks = (30 - first) // k
     with torch.no_grad():
-        plain, masked = recipe().states(model, ids, first, k, torch.ones(3, blocks, k - 1, dtype=torch.bool))
-        plain, masked = model.logits(plain), model.logits(masked)
+        everything = torch.ones(3, blocks, k - 1, dtype=torch.bool)
+        states = diffusion_recipe().states(model, ids, first, k, everything)
+        text_logits, block_logits = map(model.logits, states)
     for row in range(3):
         for b in range(blocks):
             start = first + b * k
             draft = block(model, ids[row, :start].tolist(), k)
-            close(plain[row, start - 1], draft[0])
-            close(masked[row, b], draft[1:])
+            close(text_logits[row, start - 1], draft[0])
+            close(block_logits[row, b], draft[1:])
 
 
 @pytest.mark.parametrize("ends", [(), ENDS], ids=["no ends", "ends"])
 @pytest.mark.parametrize("k", [2, 4, 8])
-def test_partly_masked_blocks_are_what_a_later_step_of_drafting_says(k, ends):
-    """What is shown stands at its place; behind an end of text, that end. The text is read as by any causal model."""
-    model, ids, first = head(ends), found().ids, 3
-    ids = torch.where(torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15, 2 + 3 * (ids % 2), ids)
+def test_partly_masked_blocks_predict_what_a_later_step_of_drafting_does(k, ends):
+    """Shown tokens stand at their positions; behind an end of text stands that end.
+
+    The text is read as by any causal model.
+    """
+    model, ids, first = head(ends), random_outputs().ids, 3
+    is_end = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
+    ids = torch.where(is_end, 2 + 3 * (ids % 2), ids)
     blocks, filled = (30 - first) // k, 0
-    hidden = torch.rand(3, blocks, k - 1, generator=torch.Generator().manual_seed(2)) < 0.5
+    masked = torch.rand(3, blocks, k - 1, generator=torch.Generator().manual_seed(2)) < 0.5
     with torch.no_grad():
-        plain, masked = (model.logits(x) for x in recipe().states(model, ids, first, k, hidden))
-        close(plain, model.net(input_ids=ids).logits)
+        states = diffusion_recipe().states(model, ids, first, k, masked)
+        text_logits, block_logits = map(model.logits, states)
+        close(text_logits, model.net(input_ids=ids).logits)
     for row in range(3):
         for b in range(blocks):
             start = first + b * k
-            text, own = ids[row, :start].tolist(), ids[row, start : start + k].tolist()
-            at = next((i for i, x in enumerate(own) if x in ends), k)
-            filled += sum(x != own[at] for x in own[at:]) if at < k else 0
-            own[at:] = [own[at]] * (k - at) if at < k else []
-            shown = [MASK if hidden[row, b, i] else own[i] for i in range(k - 1)]
-            close(masked[row, b], said(model, text, shown)[1:])
+            text, tokens = ids[row, :start].tolist(), ids[row, start : start + k].tolist()
+            end = next((i for i, x in enumerate(tokens) if x in ends), k)
+            if end < k:
+                filled += sum(x != tokens[end] for x in tokens[end:])
+                tokens[end:] = [tokens[end]] * (k - end)
+            shown = [MASK if masked[row, b, i] else tokens[i] for i in range(k - 1)]
+            close(block_logits[row, b], library_logits(model, text, shown)[1:])
     assert bool(filled) is bool(ends)
 
 
 def test_ends_fill_the_rest_of_a_block():
     tokens = torch.tensor([[[7, 2, 8, 5, 9], [1, 1, 1, 1, 1], [5, 2, 2, 7, 7], [1, 1, 1, 1, 2]]])
-    full, after = ended(tokens, ENDS)
+    full, after = fill_after_end(tokens, ENDS)
     assert full[0].tolist() == [[7, 2, 2, 2, 2], [1, 1, 1, 1, 1], [5, 5, 5, 5, 5], [1, 1, 1, 1, 2]]
     assert after[0].int().tolist() == [[0, 0, 1, 1, 1], [0] * 5, [0, 1, 1, 1, 1], [0] * 5]
-    same, none = ended(tokens, ())
+    same, none = fill_after_end(tokens, ())
     assert torch.equal(same, tokens)
     assert not none.any()
 
 
-# ------------------------------------------------------------------------------------------------ what is learnt, place by place
+# ----------------------------------------------------------------------- what is learnt by position
 
 
 def moments(count: int, rows: int = 3) -> list[Moment]:
@@ -152,271 +181,323 @@ def moments(count: int, rows: int = 3) -> list[Moment]:
 
 
 def test_blocks_of_every_length_begin_everywhere():
-    """k log-uniform in 2..block, blocks at 1..k and within the text."""
-    model, text, made, seen = head(), found(1, 40), recipe(block=6), set()
+    """k is log-uniform in 2..block; blocks begin at 1..k and lie within the text."""
+    model, text, recipe = head(), random_outputs(1, 40), diffusion_recipe(block=6)
+    seen = set()
     for moment in moments(300, 1):
-        step = Step(made, model, text, moment)
+        step = Step(recipe, model, text, moment)
         assert 1 <= step.first <= step.k
-        blocks = step.hidden.shape[1]
+        blocks = step.masked.shape[1]
         assert 40 - step.k < step.first + blocks * step.k <= 40
         seen.add((step.k, step.first))
     assert seen == {(k, first) for k in range(2, 7) for first in range(1, k + 1)}
     lengths = [int(2 * 3 ** moment.number(0) + 0.5) for moment in moments(3000)]
-    wanted = [np.log((min(k + 0.5, 6) if k < 6 else 6) / max(k - 0.5, 2)) / np.log(3) for k in range(2, 7)]
+    wanted = [np.log(min(k + 0.5, 6) / max(k - 0.5, 2)) / np.log(3) for k in range(2, 7)]
     assert [lengths.count(k) / 3000 for k in range(2, 7)] == pytest.approx(wanted, abs=0.03)
 
 
 @pytest.mark.parametrize("ends", [(), ENDS], ids=["no ends", "ends"])
 @pytest.mark.parametrize("full", [0.0, 0.5, 1.0])
-def test_what_a_step_puts_beside_what(full, ends):
-    """Law or token, weight, and what is said, of every place; the tokens are told apart by where they stand."""
-    model, text, made = head(ends), found(3, 34), recipe(full=full, decay=0.8)
-    text.ids = torch.where(torch.rand(text.ids.shape, generator=torch.Generator().manual_seed(1)) < 0.1, 2, text.ids)
-    place = torch.arange(34).expand(3, -1)
-    learnt = {"law": 0, "token": 0, "filled": 0, "nothing": 0}
+def test_labels_weights_and_predictions_by_position(full, ends):
+    """Each position learns the target's distribution or a token, with its weight."""
+    model, text, recipe = head(ends), random_outputs(3, 34), diffusion_recipe(full=full, decay=0.8)
+    is_end = torch.rand(text.ids.shape, generator=torch.Generator().manual_seed(1)) < 0.1
+    text.ids = torch.where(is_end, 2, text.ids)
+    positions = torch.arange(34).expand(3, -1)
+    learnt = {"distribution": 0, "token": 0, "filled": 0, "nothing": 0}
     for moment in moments(8):
-        step = Step(made, model, text, moment)
-        k, level = step.k, step.blocks
-        own = torch.arange(moment.step % 2, 34, 2)
-        assert step.plain.counted is None
-        assert torch.equal(step.plain.of(place)[0], own)
+        step = Step(recipe, model, text, moment)
+        k, level = step.k, step.block_level
+        every_second = torch.arange(moment.step % 2, 34, 2)
+        assert step.text_level.weights is None
+        assert torch.equal(step.text_level.select(positions)[0], every_second)
         with torch.no_grad():
-            close(step.plain.logits[0], model.net(input_ids=text.ids).logits[0, own])
-        assert level.counted is not None
-        assert level.tokens is not None
-        where, slot = level.of(place), 0
-        for b in range(step.hidden.shape[1]):
+            wanted = model.net(input_ids=text.ids).logits[0, every_second]
+            close(step.text_level.logits[0], wanted)
+        assert level.weights is not None
+        assert level.labels is not None
+        selected, slot = level.select(positions), 0
+        for b in range(step.masked.shape[1]):
             start = step.first + b * k
             for i in range(k - 1):  # the token j = i + 1 into its block
                 for row in range(3):
-                    ids, hidden = text.ids[row, start : start + k].tolist(), step.hidden[row, b].tolist()
-                    at = next((j for j, x in enumerate(ids) if x in ends), k)
-                    assert int(where[row, slot]) == start + i  # whose law is of token start + i + 1
-                    weight, token = float(level.counted[row, slot]), int(level.tokens[row, slot])
-                    j, asked = i + 1, i + 2 == k or hidden[i + 1]
-                    if not asked:
+                    ids = text.ids[row, start : start + k].tolist()
+                    masked = step.masked[row, b].tolist()
+                    end = next((j for j, x in enumerate(ids) if x in ends), k)
+                    # position start + i predicts token start + i + 1
+                    assert int(selected[row, slot]) == start + i
+                    weight, label = float(level.weights[row, slot]), int(level.labels[row, slot])
+                    j = i + 1
+                    if j + 1 < k and not masked[j]:
                         assert weight == 0
                         learnt["nothing"] += 1
                         continue
                     if j + 1 == k:
                         assert weight == pytest.approx(0.8**j)
                     elif full == 1:
-                        assert all(hidden)
+                        assert all(masked)
                         assert weight == pytest.approx(0.8**j)
                     else:
                         assert 0.8**j * 0.999 <= weight <= 0.8**j / LEAST * 1.001
-                    shown = not all(hidden[j + 1 :])
-                    if j > at:
-                        assert token == ids[at]
+                    if j > end:
+                        assert label == ids[end]
                         learnt["filled"] += 1
-                    elif shown:
-                        assert token == ids[j]
+                    elif not all(masked[j + 1 :]):
+                        assert label == ids[j]
                         learnt["token"] += 1
                     else:
-                        assert token == -1
-                        learnt["law"] += 1
+                        assert label == -1
+                        learnt["distribution"] += 1
                 slot += 1
         assert slot == level.logits.shape[1] == len(level.index)
-        for row in range(3):  # and it is said of these places
-            b = step.hidden.shape[1] - 1
+        for row in range(3):  # the predictions of the last block
+            b = step.masked.shape[1] - 1
             start = step.first + b * k
-            ids, _ = ended(text.ids[row, start : start + k][None, None], ends)
-            shown = torch.where(step.hidden[row, b], MASK, ids[0, 0, : k - 1]).tolist()
-            close(level.logits[row, -(k - 1) :].detach(), said(model, text.ids[row, :start].tolist(), shown)[1:])
-    assert learnt["law"] > 50
+            ids, _ = fill_after_end(text.ids[row, start : start + k][None, None], ends)
+            shown = torch.where(step.masked[row, b], MASK, ids[0, 0, : k - 1]).tolist()
+            wanted = library_logits(model, text.ids[row, :start].tolist(), shown)[1:]
+            close(level.logits[row, -(k - 1) :].detach(), wanted)
+    assert learnt["distribution"] > 50
     assert bool(learnt["token"]) is bool(learnt["nothing"]) is (full < 1)
     assert bool(learnt["filled"]) is bool(ends)
 
 
-def test_hidden_places_weigh_one_over_the_share_that_is_hidden():
-    """So that every place weighs 1 on average, whatever t; t is one for all places of a block, and 1 for the share ``full`` of the blocks."""
+def test_masked_positions_weigh_one_over_the_share_that_is_masked():
+    """So every position weighs 1 on average, whatever the share t is.
+
+    t is one for all positions of a block, and 1 for the share ``full`` of the blocks.
+    """
     rows, length = 400, 16
-    text = Found(torch.randint(MASK, (rows, length)), *(torch.zeros(rows, length, 1) for _ in range(4)))
-    made, model = recipe(block=8, full=0.25, decay=1.0), SimpleNamespace(ends=(), logits=lambda x: x)
-    made.states = lambda head, ids, first, k, hidden: (torch.zeros(rows, length, 1), (_keep(hidden), torch.zeros(*hidden.shape, 1))[1])  # type: ignore
-    kept: list[Tensor] = []
-    _keep = kept.append
-    whole, weights, shares = [], [], []
+    nothing = (torch.zeros(rows, length, 1) for _ in range(4))
+    text = TargetOutputs(torch.randint(MASK, (rows, length)), *nothing)
+    recipe = diffusion_recipe(block=8, full=0.25, decay=1.0)
+    model: Any = SimpleNamespace(ends=(), logits=lambda x: x)
+    masks: list[Tensor] = []
+
+    def states(head, ids, first, k, masked):
+        masks.append(masked)
+        return torch.zeros(rows, length, 1), torch.zeros(*masked.shape, 1)
+
+    recipe.states = states  # type: ignore[method-assign]
+    completely_masked, means, shares = [], [], []
     for moment in moments(60, rows):
-        _, level = made.training(model, text, moment)
-        hidden, k = kept[-1], kept[-1].shape[2] + 1
-        weight = level.counted.view(rows, hidden.shape[1], k - 1)
+        _, level = recipe.training_levels(model, text, moment)
+        masked, k = masks[-1], masks[-1].shape[2] + 1
+        weights = level.weights.view(rows, masked.shape[1], k - 1)
         if k < 6:
             continue
-        weights.append(weight[:, :, :-1].flatten(0, 1).mean(0))
-        for row, block_ in zip(weight[:, 0, :-1].tolist(), hidden[:, 0].tolist()):
-            said_ = {round(w, 4) for w in row if w}
-            assert len(said_) <= 1
-            if said_ and not all(block_):
-                shares.append((1 / said_.pop(), sum(block_[1:]) / (k - 2)))
-        whole.append(hidden.all(-1).float().mean())
-    assert float(torch.cat(weights).mean()) == pytest.approx(1, abs=0.03)
+        means.append(weights[:, :, :-1].flatten(0, 1).mean(0))
+        for row, block_mask in zip(weights[:, 0, :-1].tolist(), masked[:, 0].tolist()):
+            different = {round(w, 4) for w in row if w}
+            assert len(different) <= 1
+            if different and not all(block_mask):
+                shares.append((1 / different.pop(), sum(block_mask[1:]) / (k - 2)))
+        completely_masked.append(masked.all(-1).float().mean())
+    assert float(torch.cat(means).mean()) == pytest.approx(1, abs=0.03)
     assert min(t for t, _ in shares) < 0.2
     assert max(t for t, _ in shares) > 0.9
-    # a quarter whole by choice, and of the others those whose every place happened to be hidden
-    assert 0.25 < float(torch.stack(whole).mean()) < 0.45
+    # a quarter by choice, and of the others those in which every position happened to be masked
+    assert 0.25 < float(torch.stack(completely_masked).mean()) < 0.45
     low, high = ([share for t, share in shares if a <= t < b] for a, b in ((0.2, 0.4), (0.6, 0.8)))
     assert np.mean(low) < 0.5 < np.mean(high)
 
 
-def test_the_loss_place_by_place():
-    text, model, moment = found(2, 26), head(ENDS), Moment(0.0, 0, 5, 2)
-    made = recipe(decay=0.7)
-    step = Step(made, model, text, moment)
+def test_the_loss_by_position():
+    text, model, moment = random_outputs(2, 26), head(ENDS), Moment(0.0, 0, 5, 2)
+    recipe = diffusion_recipe(decay=0.7)
+    step = Step(recipe, model, text, moment)
     total = 0.0
-    for scale, level in ((1.0, step.plain), (made.decay, step.blocks)):
+    for scale, level in ((1.0, step.text_level), (recipe.decay, step.block_level)):
         logits, (rows, m) = level.logits.detach(), level.logits.shape[:2]
-        at = level.of(torch.arange(26).expand(rows, -1))
+        at = level.select(torch.arange(26).expand(rows, -1))
         for row in range(rows):
             for n in range(m):
                 p = text.logits[row, at[row, n]].softmax(-1)
-                if level.tokens is not None and level.tokens[row, n] >= 0:
-                    p = torch.eye(V)[level.tokens[row, n]]
-                weight = 1.0 if level.counted is None else float(level.counted[row, n])
-                total += scale * weight * float(-(p * logits[row, n].log_softmax(-1)).sum()) / (rows * m)
-    assert heads.step_loss(made, model, text, moment).item() == pytest.approx(total, rel=1e-5)
-    assert (step.blocks.tokens >= 0).any()
+                if level.labels is not None and level.labels[row, n] >= 0:
+                    p = torch.eye(V)[level.labels[row, n]]
+                weight = 1.0 if level.weights is None else float(level.weights[row, n])
+                cross_entropy = float(-(p * logits[row, n].log_softmax(-1)).sum())
+                total += scale * weight * cross_entropy / (rows * m)
+    assert heads.step_loss(recipe, model, text, moment).item() == pytest.approx(total, rel=1e-5)
+    assert (step.block_level.labels >= 0).any()
 
 
 def test_the_loss_of_a_perfect_model_is_the_entropy():
-    """Of one that says the target's law everywhere, where all is masked; and any other's is more."""
-    text, moment = found(2, 26), Moment(0.0, 0, 4, 2)
-    made, model = recipe(full=1.0, decay=1.0), SimpleNamespace(ends=(), logits=lambda x: x)
+    """A perfect model predicts the target's distribution everywhere, where all is masked.
+
+    Any other's loss is larger.
+    """
+    text, moment = random_outputs(2, 26), Moment(0.0, 0, 4, 2)
+    recipe = diffusion_recipe(full=1.0, decay=1.0)
+    model: Any = SimpleNamespace(ends=(), logits=lambda x: x)
+    positions: list[Tensor] = []
 
     def losses(logits: Tensor) -> float:
-        def states(head, ids, first, k, hidden):
-            place = first + torch.arange(hidden.shape[1])[:, None] * k + torch.arange(k - 1)
-            made.asked = place.flatten()
-            return logits, logits[:, place]
+        def states(head, ids, first, k, masked):
+            begins = first + torch.arange(masked.shape[1])[:, None] * k
+            positions.append(begins + torch.arange(k - 1))
+            return logits, logits[:, positions[-1]]
 
-        made.states = states  # type: ignore[method-assign]
-        return heads.step_loss(made, model, text, moment).item()
+        recipe.states = states  # type: ignore[method-assign]
+        return heads.step_loss(recipe, model, text, moment).item()
 
     perfect = losses(text.logits)
     entropy = torch.distributions.Categorical(logits=text.logits).entropy()
-    assert perfect == pytest.approx(float(entropy[:, ::2].mean() + made.decay * entropy[:, made.asked].mean()), rel=1e-5)
+    of_text, of_blocks = entropy[:, ::2].mean(), entropy[:, positions[-1].flatten()].mean()
+    assert perfect == pytest.approx(float(of_text + recipe.decay * of_blocks), rel=1e-5)
     assert losses(text.logits * 1.05) > perfect
     assert losses(text.logits.roll(1, 1)) > perfect + 0.1
 
 
-def test_two_processes_make_the_rows_of_one(monkeypatch):
-    text, made, moment = found(4), recipe(), Moment(0.1, 5, 7, 4)
-    whole = Step(made, head(), text, moment)
+def test_two_processes_mask_what_one_does(monkeypatch):
+    text, recipe, moment = random_outputs(4), diffusion_recipe(), Moment(0.1, 5, 7, 4)
+    full = Step(recipe, head(), text, moment)
     for index in range(2):
-        monkeypatch.setattr(fit, "_processes", lambda index=index: SimpleNamespace(num_processes=2, process_index=index))
-        part = Step(made, head(), Found(*(x[index::2] for x in vars(text).values())), moment)
-        assert (part.k, part.first) == (whole.k, whole.first)
-        assert torch.equal(part.hidden, whole.hidden[index::2])
-        assert torch.equal(part.blocks.counted, whole.blocks.counted[index::2])
-        assert torch.equal(part.blocks.tokens, whole.blocks.tokens[index::2])
-    assert not whole.hidden.all()
+        monkeypatch.setattr(
+            fit,
+            "_processes",
+            lambda index=index: SimpleNamespace(num_processes=2, process_index=index),
+        )
+        part_text = TargetOutputs(*(x[index::2] for x in vars(text).values()))
+        part = Step(recipe, head(), part_text, moment)
+        assert (part.k, part.first) == (full.k, full.first)
+        assert torch.equal(part.masked, full.masked[index::2])
+        assert torch.equal(part.block_level.weights, full.block_level.weights[index::2])
+        assert torch.equal(part.block_level.labels, full.block_level.labels[index::2])
+    assert not full.masked.all()
 
 
-# --------------------------------------------------------------------------------------------------- what is measured is drafted
+# ---------------------------------------------------------------------- what is measured is drafted
 
 
 @pytest.mark.parametrize("depth", [2, 3, 8])
 def test_measured_depths_are_the_drafters(depth):
-    """Level d is the law at place d of a draft behind every depth-th text, beside the target's law of that token."""
-    model, text, made = head(), found(2, 27), recipe()
-    made.measured = depth
+    """Level d is what position d of a draft predicts, behind every depth-th text.
+
+    It is compared with the target's distribution of that token.
+    """
+    model, text, recipe = head(), random_outputs(2, 27), diffusion_recipe()
+    recipe.measured_levels = depth
     with torch.no_grad():
-        levels: list[Level] = list(made.levels(model, text, depth))
-    many = (27 - 1) // depth
-    assert [level.logits.shape[1] for level in levels] == [many] * depth
+        levels: list[Level] = list(recipe.levels(model, text, depth))
+    count = (27 - 1) // depth
+    assert [level.logits.shape[1] for level in levels] == [count] * depth
     hits, overlap = np.zeros((depth, heads.RANKS)), np.zeros(depth)
     for row in range(2):
-        for n in range(many):
+        for n in range(count):
             draft = block(model, text.ids[row, : 1 + n * depth].tolist(), depth)
             for d, level in enumerate(levels):
                 close(level.logits[row, n], draft[d])
                 wanted = text.logits[row, n * depth + d]
-                assert torch.equal(level.of(text.logits)[row, n], wanted)
+                assert torch.equal(level.select(text.logits)[row, n], wanted)
                 hits[d] += (draft[d].topk(heads.RANKS).indices == wanted.argmax()).numpy()
                 overlap[d] += float(torch.minimum(draft[d].softmax(-1), wanted.softmax(-1)).sum())
-    found_ = measure(made, model, text.ids)
-    assert np.array(found_["rank"]) == pytest.approx(hits / (2 * many), abs=1e-3)
-    assert found_["sampled"] == pytest.approx(overlap / (2 * many), abs=1e-3)
+    measurements = measure(recipe, model, text.ids)
+    assert np.array(measurements["rank"]) == pytest.approx(hits / (2 * count), abs=1e-3)
+    assert measurements["sampled"] == pytest.approx(overlap / (2 * count), abs=1e-3)
 
 
 @pytest.mark.parametrize("size", [2, 8, 11])
-def test_the_shortest_row_has_places_at_every_depth(size):
-    """The shortest that training takes, with any length of block and any offset."""
-    made, model = recipe(block=size), head()
-    with pytest.raises(TrainingError, match=f"rows of {made.least()} tokens are too short, diffusion needs {made.least() + 1}"):
-        heads._check("diffusion", made.settings, target(), made.least(), "read")
-    heads._check("diffusion", made.settings, target(), made.least() + 1, "read")
-    text = found(2, made.least() + 1)
+def test_the_shortest_row_has_positions_at_every_depth(size):
+    """The shortest row that training takes, with any length of block and any offset."""
+    recipe, model = diffusion_recipe(block=size), head()
+    short = recipe.min_tokens()
+    message = f"rows of {short} tokens are too short, diffusion needs {short + 1}"
+    with pytest.raises(TrainingError, match=message):
+        heads._check("diffusion", recipe.settings, target(), short, "read")
+    heads._check("diffusion", recipe.settings, target(), short + 1, "read")
+    text = random_outputs(2, short + 1)
     for moment in moments(60, 2):
-        for level in made.training(model, text, moment):
+        for level in recipe.training_levels(model, text, moment):
             assert level.logits.shape[1] > 0
-    assert all(level.logits.shape[1] > 0 for level in made.levels(model, text))
+    assert all(level.logits.shape[1] > 0 for level in recipe.levels(model, text))
 
 
-# ------------------------------------------------------------------------------------------------------------- fast start
+# --------------------------------------------------------------------------------------- fast start
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("layers", [3, 5])
-def test_started_from_the_draft_the_first_level_says_what_the_draft_says(tmp_path, tied, layers):
-    """Of every token but the mask, whose row is another; further layers do nothing yet."""
-    net = tiny.build("llama", seed=7, tie_word_embeddings=tied, rope_parameters={"rope_type": "default", "rope_theta": 300.0})
+def test_the_first_level_begins_as_the_draft_model(tmp_path, tied, layers):
+    """It predicts what the draft model does, but for the mask, which has a row of its own.
+
+    Further layers do nothing yet.
+    """
+    net = tiny.build(
+        "llama",
+        seed=7,
+        tie_word_embeddings=tied,
+        rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+    )
     net.save_pretrained(tmp_path)
     tiny.tokenizer(WORDS).save_pretrained(tmp_path)
-    own = copy.copy(target())
-    own.draft = str(tmp_path)
-    made = DiffusionRecipe(own, {"layers": layers, "start": "draft", "block": 8})
-    model, text = made.make(None, {}).eval(), found()  # type: ignore[arg-type]
+    with_draft = copy.copy(target())
+    with_draft.draft = str(tmp_path)
+    recipe = DiffusionRecipe(with_draft, {"layers": layers, "start": "draft", "block": 8})
+    model, text = recipe.make(None, {}).eval(), random_outputs()  # type: ignore[arg-type]
     with torch.no_grad():
-        first = next(iter(made.levels(model, text, 4)))
+        first = next(iter(recipe.levels(model, text, 4)))
         wanted = net(input_ids=text.ids).logits[:, : first.logits.shape[1] * 4 : 4]
     close(first.logits[..., :MASK], wanted[..., :MASK])
     assert len(model.net.model.layers) == layers
-    torch.testing.assert_close(model.net.model.embed_tokens.weight[MASK], net.model.embed_tokens.weight.mean(0))
+    torch.testing.assert_close(
+        model.net.model.embed_tokens.weight[MASK], net.model.embed_tokens.weight.mean(0)
+    )
     assert (model.net.lm_head.weight is model.net.model.embed_tokens.weight) is tied
-    fresh = DiffusionRecipe(own, {**SIZES, "start": "none"}).make(None, {})  # type: ignore[arg-type]
+    fresh_recipe = DiffusionRecipe(with_draft, {**SIZES, "start": "none"})
+    fresh = fresh_recipe.make(None, {})  # type: ignore[arg-type]
     assert fresh.net.config.hidden_size == 32
 
 
 def test_a_draft_of_another_kind_is_refused(tmp_path):
     tiny.build("qwen2").save_pretrained(tmp_path)
     tiny.tokenizer(WORDS).save_pretrained(tmp_path)
-    own = copy.copy(target())
-    own.draft = str(tmp_path)
+    with_draft = copy.copy(target())
+    with_draft.draft = str(tmp_path)
     with pytest.raises(TrainingError, match="is no Llama with the target's tokens; use start=none"):
-        DiffusionRecipe(own, {}).make(None, {})  # type: ignore[arg-type]
+        DiffusionRecipe(with_draft, {}).make(None, {})  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------------- stopped and resumed
+# ------------------------------------------------------------------------------ stopped and resumed
 
 
 def train(out: Path, **settings) -> Path:
     rng = np.random.default_rng(0)
-    text = corpus.Corpus({"text": rng.integers(0, MASK, 2000).astype(np.uint16)}, {"text": rng.integers(0, MASK, 500).astype(np.uint16)}, [], "x")
-    budget = {"steps": 10, "rows": 4, "length": 32}
-    return heads.train_head("diffusion", target(), out, {**SIZES, **settings}, budget, text, {"text": 1.0}, seed=3, source="read")
+    stream, held_out = (rng.integers(0, MASK, n).astype(np.uint16) for n in (2000, 500))
+    data = corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
+    settings = {**SIZES, **settings}
+    budget, mixture = {"steps": 10, "rows": 4, "length": 32}, {"text": 1.0}
+    more = {"seed": 3, "source": "read"}
+    return heads.train_head("diffusion", target(), out, settings, budget, data, mixture, **more)
 
 
 @pytest.mark.slow
 def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
-    """SIGKILL in the middle of a step, after a checkpoint; what is masked when is a function of the step."""
-    whole = resumed_alike(monkeypatch, tmp_path, train, 10)
+    """SIGKILL in the middle of a step, after a checkpoint.
+
+    Which positions are masked is a function of the step.
+    """
+    full = resumed_alike(monkeypatch, tmp_path, train, 10)
     # masking is part of it
     other = weights(train(tmp_path / "other", full=1.0))
-    assert not torch.equal(other["model.layers.0.mlp.up_proj.weight"], whole["model.layers.0.mlp.up_proj.weight"])
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(other[name], full[name])
     # and the files are a model that drafts
     method = specwb.method("diffuspec", tiny.target(), head=tmp_path / "part", k=4)
-    texts = [specwb.decode(tiny.target(), tiny.PROMPTS, m, max_new_tokens=8).tokens for m in (method, "ar")]
+    texts = [
+        specwb.decode(tiny.target(), tiny.PROMPTS, m, max_new_tokens=8).tokens
+        for m in (method, "ar")
+    ]
     assert texts[0] == texts[1]
     card = specwb.models.diffusion.load_diffusion(tmp_path / "part", tiny.target()).card
     assert (card["start"], card["block"], card["steps"]) == ("none", 8, 10)
 
 
-# ------------------------------------------------------------------------------------------------------------- bad settings
+# ------------------------------------------------------------------------------------- bad settings
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def folder(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("diffusion")
     for name in ("target", "no mask"):
         tiny.build("llama", seed=2).save_pretrained(root / name)
@@ -429,9 +510,12 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("setting", "message"),
     [
-        ("block=1", "diffusion: full is in [0, 1], decay in (0, 1], block at least 2; got 0.5, 0.9, 1"),
+        (
+            "block=1",
+            "diffusion: full is in [0, 1], decay in (0, 1], block at least 2; got 0.5, 0.9, 1",
+        ),
         ("block=0", "diffusion: block must be an integer >= 1, got 0"),
         ("block=many", "diffusion: block must be an integer >= 1, got 'many'"),
         ("block=32", "rows of 32 tokens are too short, diffusion needs 64"),
@@ -444,22 +528,36 @@ def place(tmp_path_factory) -> Path:
         ("layers=0", "diffusion: layers must be an integer >= 1, got 0"),
         ("hidden=30,heads=4", "diffusion: hidden=30 must be a multiple of twice heads=4"),
         ("heads=3,kv_heads=2", "and heads of kv_heads=2"),
-        ("unroll=2", "diffusion: settings are layers, start, hidden, heads, kv_heads, ffn, block, full, decay, written name=value; got 'unroll=2'"),
+        (
+            "unroll=2",
+            "diffusion: settings are layers, start, hidden, heads, kv_heads, ffn, block, full, "
+            "decay, written name=value; got 'unroll=2'",
+        ),
         ("block", "written name=value; got 'block'"),
         ("no mask", "has no mask token; give it one (tokenizer.mask_token) among the ids it has"),
     ],
 )
-def test_a_bad_setting_is_one_line_and_exit_2(monkeypatch, capsys, place, tmp_path, given, named):
-    bare = given == "no mask"
+def test_a_bad_setting_is_one_line_and_exit_2(
+    monkeypatch, capsys, folder, tmp_path, setting, message
+):
+    has_mask = setting != "no mask"
     arguments = {
-        "target": place / ("no mask" if bare else "target"), "out": tmp_path / "head", "budget": "smoke", "steps": 2, "rows": 4, "length": 32,
-        "set": "block=8" if bare else given, "corpus": place / "corpus.txt", "generated": tmp_path / "generated", "device": "cpu",
-    }  # fmt: skip
-    typed = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
-    code, out, err = call(monkeypatch, capsys, "train", "diffusion", *typed)
+        "target": folder / ("target" if has_mask else "no mask"),
+        "out": tmp_path / "head",
+        "budget": "smoke",
+        "steps": 2,
+        "rows": 4,
+        "length": 32,
+        "set": setting if has_mask else "block=8",
+        "corpus": folder / "corpus.txt",
+        "generated": tmp_path / "generated",
+        "device": "cpu",
+    }
+    words = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
+    code, out, err = call(monkeypatch, capsys, "train", "diffusion", *words)
     lines = [line for line in err.strip().splitlines() if line != "reading the training text"]
     assert code == 2, err
-    assert named in err
+    assert message in err
     assert len(lines) == 1, err
     assert not out
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Training can be stopped at any moment and comes to the same weights."""
+"""Training can be stopped at any moment and still reaches the same weights."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ def weights(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("stop", [1, 17, 39])
 def test_interrupted_training_resumes_to_the_same_weights(tmp_path, stop):
-    whole = small()
-    history = fit("whole", whole, losses(whole), Plan(40, warmup=5), tmp_path / "a.pt", "run")
-    part = small()
+    unbroken = small()
+    log = fit("whole", unbroken, losses(unbroken), Plan(40, warmup=5), tmp_path / "a.pt", "run")
+    broken = small()
     with pytest.raises(KeyboardInterrupt):
-        fit("part", part, losses(part, stop), Plan(40, warmup=5), tmp_path / "b.pt", "run")
-    again = small()
-    assert fit("part", again, losses(again), Plan(40, warmup=5), tmp_path / "b.pt", "run") == history
-    assert torch.equal(weights(whole), weights(again))
-    assert history.loss[-1] < history.loss[0]
+        fit("part", broken, losses(broken, stop), Plan(40, warmup=5), tmp_path / "b.pt", "run")
+    resumed = small()
+    assert (
+        fit("part", resumed, losses(resumed), Plan(40, warmup=5), tmp_path / "b.pt", "run") == log
+    )
+    assert torch.equal(weights(unbroken), weights(resumed))
+    assert log.loss[-1] < log.loss[0]
 
 
 SCRIPT = """
@@ -63,15 +65,20 @@ import test_fit as t
 from specwb.training.fit import Plan, fit
 model = t.small()
 print("ready", flush=True)
-fit("killed", model, t.losses(model, slow=0.01), Plan(120, warmup=5, save_seconds=0.0), Path({path!r}), "run")
+plan = Plan(120, warmup=5, save_seconds=0.0)
+fit("killed", model, t.losses(model, slow=0.01), plan, Path({path!r}), "run")
 torch.save(t.weights(model), {out!r})
 """
 
 
 @pytest.mark.slow
 def test_killed_training_resumes_to_the_same_weights(tmp_path):
-    script = SCRIPT.format(here=os.path.dirname(__file__), path=str(tmp_path / "c.pt"), out=str(tmp_path / "w.pt"))
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    script = SCRIPT.format(
+        here=os.path.dirname(__file__), path=str(tmp_path / "c.pt"), out=str(tmp_path / "w.pt")
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     deadline = time.monotonic() + 60
     while not (tmp_path / "c.pt").exists():
         assert time.monotonic() < deadline, "the child never saved"
@@ -79,12 +86,12 @@ def test_killed_training_resumes_to_the_same_weights(tmp_path):
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (tmp_path / "w.pt").exists()
-    at = torch.load(tmp_path / "c.pt", weights_only=True)["step"]
-    assert 0 < at < 120
+    step = torch.load(tmp_path / "c.pt", weights_only=True)["step"]
+    assert 0 < step < 120
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-    whole = small()
-    fit("whole", whole, losses(whole), Plan(120, warmup=5), tmp_path / "a.pt", "run")
-    assert torch.equal(torch.load(tmp_path / "w.pt", weights_only=True), weights(whole))
+    unbroken = small()
+    fit("whole", unbroken, losses(unbroken), Plan(120, warmup=5), tmp_path / "a.pt", "run")
+    assert torch.equal(torch.load(tmp_path / "w.pt", weights_only=True), weights(unbroken))
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path):
@@ -109,7 +116,8 @@ def test_full_disk_keeps_the_last_checkpoint(tmp_path):
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-        with pytest.raises(TrainingError, match=r"cannot write .*: File too large; .*a\.pt stays as it was, free some space"):
+        message = r"cannot write .*: File too large; .*a\.pt stays as it was, free some space"
+        with pytest.raises(TrainingError, match=message):
             save_atomically(partial(dump, {"big": torch.zeros(100_000)}), path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -119,15 +127,18 @@ def test_full_disk_keeps_the_last_checkpoint(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_full_disk_is_said_in_words():
-    """``torch.save`` by itself says "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"."""
+def test_a_full_disk_is_reported_in_words():
+    """``torch.save`` by itself reports an unexpected position in inline_container.cc."""
     with pytest.raises(TrainingError, match="cannot write /dev/full: No space left on device"):
         save_atomically(partial(dump, {"big": torch.zeros(100_000)}), Path("/dev/full"))
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
 def test_two_runs_that_save_at_once_do_not_meet(tmp_path):
-    """The other one begins and ends while this one writes: under one name for both, its rename would leave nothing to rename."""
+    """One begins and ends while the other writes.
+
+    If both wrote under one name, its rename would leave nothing to rename.
+    """
     path = tmp_path / "a.pt"
 
     def slow(part):
@@ -152,7 +163,9 @@ def test_muon_agrees_with_the_library():
     a = nn.Parameter(torch.randn(10, 14))
     b = nn.Parameter(a.detach().clone())
     ours = Muon([a], lr=0.02, momentum=0.95, weight_decay=0.1)
-    theirs = torch.optim.Muon([b], lr=0.02, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    theirs = torch.optim.Muon(
+        [b], lr=0.02, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    )
     start = a.detach().clone()
     for _ in range(3):
         grad = torch.randn(10, 14)
@@ -165,8 +178,8 @@ def test_muon_agrees_with_the_library():
 
 def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch):
     """Muon has stepped, AdamW has not: saving that would change every later weight."""
-    whole = small()
-    fit("whole", whole, losses(whole), Plan(20, warmup=5), tmp_path / "a.pt", "run")
+    unbroken = small()
+    fit("whole", unbroken, losses(unbroken), Plan(20, warmup=5), tmp_path / "a.pt", "run")
     calls, true = [], torch.optim.AdamW.step
 
     def stop(self, *rest):
@@ -177,10 +190,17 @@ def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", stop)
-        part = small()
+        broken = small()
         with pytest.raises(KeyboardInterrupt):
-            fit("part", part, losses(part), Plan(20, warmup=5, save_seconds=0.0), tmp_path / "b.pt", "run")
+            fit(
+                "part",
+                broken,
+                losses(broken),
+                Plan(20, warmup=5, save_seconds=0.0),
+                tmp_path / "b.pt",
+                "run",
+            )
     assert torch.load(tmp_path / "b.pt", weights_only=True)["step"] == 7
-    again = small()
-    fit("part", again, losses(again), Plan(20, warmup=5), tmp_path / "b.pt", "run")
-    assert torch.equal(weights(whole), weights(again))
+    resumed = small()
+    fit("part", resumed, losses(resumed), Plan(20, warmup=5), tmp_path / "b.pt", "run")
+    assert torch.equal(weights(unbroken), weights(resumed))

@@ -1,4 +1,4 @@
-"""Heads are trained to what decoding accepts, can be stopped at any moment, and refuse what cannot be."""
+"""Heads learn what decoding accepts, training can stop at any moment, bad input is refused."""
 
 from __future__ import annotations
 
@@ -27,65 +27,77 @@ from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.training import corpus, fit, heads
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
-from specwb.training.heads import RECIPES, look, measure, train_for
-from specwb.training.recipe import Moment
+from specwb.training.heads import RECIPES, measure, target_outputs, train_for
+from specwb.training.recipe import Moment, TargetOutputs
 
 V, LAYERS = tiny.VOCABULARY, 6
 WORDS = [f"w{i}" for i in range(V)]
-KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep"))  # which read none of the target's states; tests of their own
+# the others read none of the target's states and have tests of their own
+KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep"))
 CPU = torch.device("cpu")
 SMALL = {"medusa": "heads=2", "eagle": "unroll=2", "eagle3": "unroll=2,vocabulary=40"}
 
 
-def put(root: Path, model) -> Path:
-    """``target``, and ``corpus.txt``, which it wrote."""
+def write_target(root: Path, model) -> Path:
+    """Writes ``target``, and ``corpus.txt``, which the target wrote."""
     model.save_pretrained(root / "target")
     tiny.tokenizer(WORDS).save_pretrained(root / "target")
     prompts = torch.randint(V, (64, 1), generator=torch.Generator().manual_seed(0)).tolist()
-    texts = specwb.decode(specwb.load(root / "target"), prompts, "ar", max_new_tokens=64, temperature=0.7, eos=()).tokens
+    target, settings = specwb.load(root / "target"), {"max_new_tokens": 64, "temperature": 0.7}
+    texts = specwb.decode(target, prompts, "ar", eos=(), **settings).tokens
     (root / "corpus.txt").write_text(" ".join(WORDS[i] for row in texts for i in row))
     return root
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """Of a random target, sharper than such are."""
+def home(tmp_path_factory) -> Path:
+    """Returns the folder of a random target, made sharper than such models are."""
     model = tiny.build("llama", seed=2, num_hidden_layers=LAYERS)
     with torch.no_grad():
         model.model.norm.weight.mul_(4)
-    return put(tmp_path_factory.mktemp("random"), model)
+    return write_target(tmp_path_factory.mktemp("random"), model)
 
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory) -> Path:
-    """Of a target that counts: after token x comes x + 1, most of the time. What comes later can be learnt from what was last."""
+    """Returns the folder of a target that counts: after token x comes x + 1, most of the time.
+
+    What comes later can be learnt from the last token.
+    """
     model = tiny.build("llama", seed=2, num_hidden_layers=LAYERS)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         model.lm_head.weight.copy_(model.model.embed_tokens.weight.roll(1, 0))
-    return put(tmp_path_factory.mktemp("counting"), model)
+    return write_target(tmp_path_factory.mktemp("counting"), model)
 
 
 @pytest.fixture(scope="module")
-def target(place) -> specwb.Target:
-    return specwb.load(place / "target")
+def target(home) -> specwb.Target:
+    return specwb.load(home / "target")
 
 
 @pytest.fixture(scope="module")
-def data(place, target) -> corpus.Corpus:
-    return corpus.from_file(place / "corpus.txt", target.tokenizer)
+def data(home, target) -> corpus.Corpus:
+    return corpus.from_file(home / "corpus.txt", target.tokenizer)
 
 
 @pytest.fixture
-def train(place, tmp_path):
-    def run(kind: str, out: str, steps: int = 6, rows: int = 4, length: int = 32, options: str | None = None, **more) -> Path:
-        root = more.pop("root", place)
-        settings = {"corpus": root / "corpus.txt", "generated": root / "generated", "device": "cpu", "seed": 3, **more}
+def train(home, tmp_path):
+    def run(kind, out, steps=6, rows=4, length=32, options=None, **more) -> Path:
+        root = more.pop("root", home)
+        settings = {
+            "corpus": root / "corpus.txt",
+            "generated": root / "generated",
+            "device": "cpu",
+            "seed": 3,
+            **more,
+        }
         changes = {"steps": steps, "rows": rows, "length": length}
         options = SMALL[kind] if options is None else options
-        return train_for(kind, str(root / "target"), tmp_path / out, "smoke", changes, options, **settings)
+        target, out = str(root / "target"), tmp_path / out
+        return train_for(kind, target, out, "smoke", changes, options, **settings)
 
     return run
 
@@ -96,31 +108,37 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def equal(a: Path, b: Path) -> bool:
-    one, two = weights(a), weights(b)
-    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+    first, second = weights(a), weights(b)
+    names = first.keys()
+    return names == second.keys() and all(torch.equal(first[k], second[k]) for k in names)
 
 
-def facts(folder: Path) -> dict:
+def card_of(folder: Path) -> dict:
     return json.loads((folder / "card.json").read_text())
 
 
-# ---------------------------------------------------------------------------------------------------- what training does
+# ------------------------------------------------------------------------------- what training does
 
 
-@pytest.mark.parametrize(("kind", "source"), [("medusa", "read"), ("eagle", "generated"), ("eagle3", "read")])
+@pytest.mark.parametrize(
+    ("kind", "source"), [("medusa", "read"), ("eagle", "generated"), ("eagle3", "read")]
+)
 def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, kind, source):
-    monkeypatch.setattr(RECIPES["medusa"], "lr_other", 2e-2)  # its rows of a vocabulary have far to go in few steps
+    # its rows of a vocabulary have far to go in few steps
+    monkeypatch.setattr(RECIPES["medusa"], "lr_other", 2e-2)
     target = specwb.load(counting / "target")
     data = corpus.from_file(counting / "corpus.txt", target.tokenizer)
     out = train(kind, "head", steps=60, rows=8, source=source, root=counting)
-    card = facts(out)
+    card = card_of(out)
     losses = torch.load(tmp_path / "head.checkpoint.pt", weights_only=True)["history"]
     assert len(losses) == 60
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     load = load_medusa if kind == "medusa" else load_eagle
-    head, recipe = load(out, target), RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40})
+    head = load(out, target)
+    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40})
     torch.manual_seed(3)
-    before = measure(recipe, recipe.make(data, {"text": 1.0}), torch.from_numpy(data.windows("text", 8, 32)[:, :-1]))
+    windows = torch.from_numpy(data.windows("text", 8, 32)[:, :-1])
+    before = measure(recipe, recipe.make(data, {"text": 1.0}), windows)
     after = card["held_out"]["text"]
     for depth in range(2):  # both were trained
         assert after["sampled"][depth] > before["sampled"][depth] + 0.03, (before, after)
@@ -130,7 +148,8 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     assert [step for step, _ in card["progress"]] == list(range(6, 61, 6))
     assert len(after["rank"]) == len(after["sampled"]) == (2 if kind == "medusa" else 6)
     assert all(len(row) == 10 for row in after["rank"])
-    assert (card["name"], card["steps"], card["rows"], card["length"], card["seed"], card["text"]) == (kind, 60, 8, 32, 3, source)
+    assert (card["name"], card["seed"], card["text"]) == (kind, 3, source)
+    assert (card["steps"], card["rows"], card["length"]) == (60, 8, 32)
     assert card["tokens"] == 60 * 8 * 32
     assert card["target_sha256"] == target.sha256
     assert card["corpus"] == data.sha256
@@ -139,30 +158,36 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
 
     # and it is the head that the method of its name drafts with
     prompts = [[1, 2, 3], [5]]
-    made = specwb.method(kind, target, head=out)
-    assert specwb.decode(target, prompts, made, max_new_tokens=12).tokens == specwb.decode(target, prompts, "ar", max_new_tokens=12).tokens
+    method = specwb.method(kind, target, head=out)
+    texts = [specwb.decode(target, prompts, m, max_new_tokens=12).tokens for m in (method, "ar")]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_target_is_frozen(target, data, kind):
     recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40})
     head = recipe.make(data, {"text": 1.0})
-    heads.step_loss(recipe, head, look(target, torch.arange(32).view(2, 16), head.features), Moment(0.0, 0, 0, 2)).backward()
+    outputs = target_outputs(target, torch.arange(32).view(2, 16), head.features)
+    heads.step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2)).backward()
     assert all(p.grad is not None for p in head.parameters() if p.requires_grad)
     assert all(p.grad is None for p in target.model.parameters())
 
 
-def drafted(head: EagleHead, found: heads.Found, row: int, i: int, j: int) -> torch.Tensor:
-    """The state of pair ``i`` where the last ``j`` pairs before and with it are drafted: from nothing, by the layers over a cache."""
+def draft_state(head: EagleHead, outputs: TargetOutputs, row: int, i: int, j: int) -> torch.Tensor:
+    """Computes the state of pair ``i`` where the last ``j`` pairs up to it are drafted.
+
+    It is computed from nothing, by the layers over a cache.
+    """
     stack = Stack(head.config, head.blocks, head.rotary_emb)
     at = torch.arange(i + 1)[None]
-    embedded = found.embedded[row : row + 1, 1 : i + 2]
-    above = head.fuse(found.features[row : row + 1, : i + 1])
+    embedded = outputs.embedded[row : row + 1, 1 : i + 2]
+    above = head.fuse(outputs.features[row : row + 1, : i + 1])
     hidden = above
     for n in range(j + 1):
         attended, x = head.enter(embedded, above)
-        hidden = stack.run(x, at, at, stack.cache(1, i + 1), i + 1, None, causal=True, attended=attended)[0]
-        if n < j:  # the next drafted place reads the head's own state of the place before
+        cache = stack.cache(1, i + 1)
+        (hidden, *_) = stack.run(x, at, at, cache, i + 1, None, causal=True, attended=attended)
+        if n < j:  # the next drafted pair reads the head's own state of the pair before
             k = i - j + 1 + n
             above = above.clone()
             above[:, k] = hidden[:, k - 1]
@@ -170,7 +195,7 @@ def drafted(head: EagleHead, found: heads.Found, row: int, i: int, j: int) -> to
 
 
 def some_head(kind: str, target: specwb.Target, data: corpus.Corpus):
-    """Far from untrained: random, with a law that is not flat."""
+    """Returns a head with random weights, whose predictions are not flat."""
     recipe = RECIPES[kind](target, {"heads": 3, "unroll": 2, "vocabulary": 40})
     head = recipe.make(data, {"text": 1.0})
     with torch.no_grad():
@@ -180,36 +205,44 @@ def some_head(kind: str, target: specwb.Target, data: corpus.Corpus):
     return recipe, head.requires_grad_(False)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("falcon", "kangaroo")])  # tests of their own, beside the drafters
+# the others have tests of their own, beside the drafters
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("falcon", "kangaroo")])
 def test_measure_against_a_direct_count(monkeypatch, target, data, kind):
-    """Place by place, depth by depth, each drafted path from nothing."""
+    """Counts by position and depth, each drafted path computed from nothing."""
     monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
     recipe, head = some_head(kind, target, data)
     windows = torch.from_numpy(data.windows("text", 2, 12)[:, :-1])
-    found = look(target, windows, head.features)
-    assert found.logits.shape == (2, 12, V)
-    said = measure(recipe, head, windows)
+    outputs = target_outputs(target, windows, head.features)
+    assert outputs.logits.shape == (2, 12, V)
+    measurements = measure(recipe, head, windows)
     ids = torch.arange(V) if head.features == (-1,) or head.ids is None else head.ids
     depth = 3 if kind == "medusa" else 6
-    assert len(said["rank"]) == depth
+    assert len(measurements["rank"]) == depth
     lm_head = target.backbone.lm_head
+
+    def logits_of(row: int, i: int, j: int) -> torch.Tensor:
+        """What pair i predicts, of position i + 1, where j drafted pairs are before it."""
+        if kind == "medusa":
+            return head(outputs.features[row, i - j])[j]
+        return head.logits(draft_state(head, outputs, row, i, j), lm_head)
+
     for j in range(depth):
-        ranks, overlap, places = np.zeros(10), 0.0, 0
+        ranks, overlap, count = np.zeros(10), 0.0, 0
         for row in range(2):
-            for i in range(j, 11):  # what pair i says stands for place i + 1; it has j drafted ones before it
-                logits = head(found.features[row, i - j])[j] if kind == "medusa" else head.logits(drafted(head, found, row, i, j), lm_head)
+            for i in range(j, 11):
+                logits = logits_of(row, i, j)
                 wanted = tiny.forward(target.model, windows[row, : i + 2].tolist())[-1].detach()
                 order = ids[logits.argsort(descending=True)]
                 ranks += np.array([int(order[r] == wanted.argmax()) for r in range(10)])
                 q = torch.zeros(V).index_copy_(0, ids, logits.detach().softmax(-1))
                 overlap += float(torch.minimum(q, wanted.softmax(-1)).sum())
-                places += 1
-        assert said["rank"][j] == pytest.approx(ranks / places, abs=1e-3), j
-        assert said["sampled"][j] == pytest.approx(overlap / places, abs=1e-3), j
-    assert sum(map(sum, said["rank"])) > 0
+                count += 1
+        assert measurements["rank"][j] == pytest.approx(ranks / count, abs=1e-3), j
+        assert measurements["sampled"][j] == pytest.approx(overlap / count, abs=1e-3), j
+    assert sum(map(sum, measurements["rank"])) > 0
 
 
-def test_an_eagle_3_head_speaks_the_texts_most_frequent_tokens(target, data):
+def test_an_eagle_3_head_has_the_texts_most_frequent_tokens(target, data):
     recipe = RECIPES["eagle3"](target, {"unroll": 2, "vocabulary": 10})
     rare = np.arange(V, dtype=np.uint16).repeat(3)
     often = np.array([50, 7, 33, 61, 20, 8, 41, 2, 19, 60], dtype=np.uint16).repeat(40)
@@ -219,7 +252,8 @@ def test_an_eagle_3_head_speaks_the_texts_most_frequent_tokens(target, data):
     assert torch.equal(head.t2d.nonzero().flatten(), head.ids)
     assert torch.equal(head.lm_head.weight, target.backbone.lm_head.weight[head.ids])
     assert torch.equal(head.norm.weight, target.backbone.norm.weight)
-    assert RECIPES["eagle3"](target, {"unroll": 2, "vocabulary": 9999}).make(data, {"text": 1.0}).ids is None
+    everything = RECIPES["eagle3"](target, {"unroll": 2, "vocabulary": 9999})
+    assert everything.make(data, {"text": 1.0}).ids is None
 
 
 def test_medusa_heads_begin_as_the_targets_own(target, data):
@@ -230,76 +264,96 @@ def test_medusa_heads_begin_as_the_targets_own(target, data):
 
 
 def test_matrices_of_a_vocabulary_are_not_for_muon(target):
-    """Whatever the sizes are: an MLP of a large model has more rows than a quarter of its vocabulary."""
+    """It is so for any sizes: an MLP can have more rows than a quarter of a vocabulary."""
     c = eagle_config(target)
-    assert RECIPES["medusa"](target, {}).with_adam(MedusaHeads(32, V, 2, 2)) == {"0.2.weight", "1.2.weight"}
-    assert RECIPES["eagle"](target, {}).with_adam(EagleHead(c, 32)) == set()
-    assert RECIPES["eagle3"](target, {}).with_adam(Eagle3Head(c, 32, (1, 2, 3), 40, V)) == {"lm_head.weight"}
+
+    def names(kind: str, head) -> set[str]:
+        return RECIPES[kind](target, {}).adam_matrices(head)
+
+    assert names("medusa", MedusaHeads(32, V, 2, 2)) == {"0.2.weight", "1.2.weight"}
+    assert names("eagle", EagleHead(c, 32)) == set()
+    assert names("eagle3", Eagle3Head(c, 32, (1, 2, 3), 40, V)) == {"lm_head.weight"}
 
 
-def test_the_target_is_not_trained_and_the_seed_matters(train, place):
-    before = (place / "target" / "model.safetensors").read_bytes()
-    one, same, other = (train("eagle", name, seed=seed, source="read") for name, seed in (("one", 3), ("same", 3), ("other", 4)))
+def test_the_target_is_not_trained_and_the_seed_matters(train, home):
+    before = (home / "target" / "model.safetensors").read_bytes()
+    one, same, other = (
+        train("eagle", name, seed=seed, source="read")
+        for name, seed in (("one", 3), ("same", 3), ("other", 4))
+    )
     assert equal(one, same)
     assert not equal(one, other)
-    assert (place / "target" / "model.safetensors").read_bytes() == before
+    assert (home / "target" / "model.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_target_in_half_precision(tmp_path, place, data, kind):
+def test_a_target_in_half_precision(tmp_path, home, data, kind):
     """Heads are trained in float32 beside it."""
-    other = specwb.load(place / "target", dtype="bfloat16")
+    half = specwb.load(home / "target", dtype="bfloat16")
     size = {"steps": 2, "rows": 4, "length": 32}
-    own = {"medusa": {"heads": 2}, "eagle3": {"unroll": 2, "ffn": 64, "vocabulary": 40}, "kangaroo": {"exit": 2}}
-    settings = own.get(kind, {"unroll": 2, "ffn": 64})
-    out = heads.train_head(kind, other, tmp_path / "h", settings, size, data, {"text": 1.0}, source="read")
-    load = {"medusa": load_medusa, "falcon": load_falcon, "kangaroo": load_kangaroo}.get(kind, load_eagle)
-    assert {p.dtype for p in load(out, other).parameters()} == {torch.bfloat16}
-    assert torch.load(tmp_path / "h.checkpoint.pt", weights_only=True)["model"].popitem()[1].dtype in (torch.float32, torch.bool)
+    by_kind = {
+        "medusa": {"heads": 2},
+        "eagle3": {"unroll": 2, "ffn": 64, "vocabulary": 40},
+        "kangaroo": {"exit": 2},
+    }
+    settings, mixture = by_kind.get(kind, {"unroll": 2, "ffn": 64}), {"text": 1.0}
+    out = tmp_path / "h"
+    heads.train_head(kind, half, out, settings, size, data, mixture, source="read")
+    loaders = {"medusa": load_medusa, "falcon": load_falcon, "kangaroo": load_kangaroo}
+    loaded = loaders.get(kind, load_eagle)(out, half)
+    assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
+    state = torch.load(tmp_path / "h.checkpoint.pt", weights_only=True)["model"]
+    assert {p.dtype for p in state.values() if p.is_floating_point()} == {torch.float32}
 
 
-# ------------------------------------------------------------------------------------------------------- stopped and resumed
+# ------------------------------------------------------------------------------ stopped and resumed
 
 
 def test_interrupted_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
-    whole = train("eagle3", "whole", steps=8)
-    true, seen = heads.look, []
+    unbroken = train("eagle3", "whole", steps=8)
+    calls = []
 
-    def stop(*given):
-        seen.append(1)
-        if len(seen) == 9:
+    def stop(*arguments):
+        calls.append(1)
+        if len(calls) == 9:
             raise KeyboardInterrupt
-        return true(*given)
+        return target_outputs(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(heads, "look", stop)
+        patch.setattr(heads, "target_outputs", stop)
         with pytest.raises(KeyboardInterrupt):
             train("eagle3", "part", steps=8)
     assert 0 < torch.load(tmp_path / "part.checkpoint.pt", weights_only=True)["step"] < 8
     assert not (tmp_path / "part").exists()
-    part = train("eagle3", "part", steps=8)
-    assert equal(whole, part)
-    same = ("loss", "progress", "held_out", "run", "last_training_loss", "sha256")
-    assert {k: facts(whole).get(k) for k in same} == {k: facts(part).get(k) for k in same}
+    resumed = train("eagle3", "part", steps=8)
+    assert equal(unbroken, resumed)
+    first, second = card_of(unbroken), card_of(resumed)
+    for key in ("loss", "progress", "held_out", "run", "last_training_loss", "sha256"):
+        assert first.get(key) == second.get(key)
 
 
 def test_killed_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
     """SIGKILL in the middle of a step, after a checkpoint."""
-    whole = train("eagle", "whole", steps=12)
-    step = killed(monkeypatch, tmp_path / "part.checkpoint.pt", lambda: train("eagle", "part", steps=12))
+    unbroken = train("eagle", "whole", steps=12)
+    checkpoint = tmp_path / "part.checkpoint.pt"
+    step = killed(monkeypatch, checkpoint, lambda: train("eagle", "part", steps=12))
     assert not (tmp_path / "part").exists()
     assert 0 < step < 12
-    assert equal(whole, train("eagle", "part", steps=12))
+    assert equal(unbroken, train("eagle", "part", steps=12))
 
 
 def test_a_finished_head_is_left_alone_and_another_one_refused(train, tmp_path):
+    def contents() -> dict:
+        files = [p for p in tmp_path.rglob("*") if p.is_file()]
+        return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
     out = train("medusa", "h", steps=2)
-    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
+    before = contents()
     assert train("medusa", "h", steps=2) == out
     for other in ({"seed": 9}, {"steps": 3}, {"options": "heads=3"}, {"source": "read"}):
         with pytest.raises(TrainingError, match="holds something else, or what another run made"):
             train("medusa", "h", **{"steps": 2, **other})
-    assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
+    assert before == contents()
 
 
 def test_nothing_of_the_users_is_overwritten(train, tmp_path):
@@ -311,84 +365,122 @@ def test_nothing_of_the_users_is_overwritten(train, tmp_path):
             train("medusa", out, steps=2)
     with pytest.raises(TrainingError, match=r"cannot write to .*file"):
         train("medusa", "file/under", steps=2)
-    assert (tmp_path / "mine" / "notes.txt").read_text() == (tmp_path / "file").read_text() == "precious"
+    for path in (tmp_path / "mine" / "notes.txt", tmp_path / "file"):
+        assert path.read_text() == "precious"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mine"]
 
 
-# ------------------------------------------------------------------------------------------------------- several processes
+# -------------------------------------------------------------------------------- several processes
 
 
 def moments(checkpoint: Path) -> torch.Tensor:
-    """Running means of the gradients, of all weights: linear in the gradients, as the weights are not."""
-    state = torch.load(checkpoint, weights_only=True)["optimisers"]
-    return torch.cat([own[key].flatten() for part in state for own in part["state"].values() for key in ("momentum", "exp_avg") if key in own])
+    """Returns the running means of all weights' gradients.
+
+    They are linear in the gradients, as the weights are not.
+    """
+    optimisers = torch.load(checkpoint, weights_only=True)["optimisers"]
+    states = [state for optimiser in optimisers for state in optimiser["state"].values()]
+    keys = ("momentum", "exp_avg")
+    return torch.cat([state[key].flatten() for state in states for key in keys if key in state])
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(train, place, tmp_path):
-    """Up to the rounding of bfloat16. EAGLE-3's loss leaves places out, so that a mean of means is not a mean by itself.
+def test_two_processes_train_what_one_does(train, home, tmp_path):
+    """They do up to the rounding of bfloat16.
 
-    ``--multi_gpu`` starts the processes, with or without GPUs; with ``--cpu`` accelerate starts one alone.
+    EAGLE-3's loss leaves positions out, so that a mean of means is not a mean by itself.
+    ``--multi_gpu`` starts the processes, with or without GPUs; with ``--cpu`` accelerate starts
+    only one.
     """
     settings = "unroll=2,vocabulary=20"
     train("eagle3", "one", steps=3, options=settings)
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-              "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "specwb"]  # fmt: skip
-    arguments = ["train", "eagle3", "--target", place / "target", "--out", tmp_path / "two", "--budget", "smoke", "--steps", "3", "--rows", "4",
-                 "--length", "32", "--set", settings, "--corpus", place / "corpus.txt", "--generated", place / "generated",
-                 "--device", "cpu", "--seed", "3"]  # fmt: skip
+    launch = (
+        "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
+        "--mixed_precision no --dynamo_backend no --main_process_port 0 -m specwb"
+    )
+    paths = {
+        "target": home / "target",
+        "out": tmp_path / "two",
+        "corpus": home / "corpus.txt",
+        "generated": home / "generated",
+    }
+    more = f"--budget smoke --steps 3 --rows 4 --length 32 --set {settings} --device cpu --seed 3"
+    arguments = ["train", "eagle3", *more.split()]
+    arguments += [word for name, path in paths.items() for word in (f"--{name}", str(path))]
     root = Path(specwb.__file__).parents[1]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([*launch, *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=root, env=env)
+    done = subprocess.run(
+        [sys.executable, *launch.split(), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=root,
+        env=env,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr.count("reading the training text") == 1  # the first process speaks
-    one, two = (torch.load(tmp_path / f"{name}.checkpoint.pt", weights_only=True)["history"] for name in ("one", "two"))
+    one, two = (
+        torch.load(tmp_path / f"{name}.checkpoint.pt", weights_only=True)["history"]
+        for name in ("one", "two")
+    )
     assert one != two  # each saw a part of the batch
     a, b = moments(tmp_path / "one.checkpoint.pt"), moments(tmp_path / "two.checkpoint.pt")
     away = float((a - b).norm() / a.norm())
     assert away < 0.012
-    assert facts(tmp_path / "two")["held_out"]["text"]["sampled"] == pytest.approx(facts(tmp_path / "one")["held_out"]["text"]["sampled"], abs=5e-3)
+    assert card_of(tmp_path / "two")["held_out"]["text"]["sampled"] == pytest.approx(
+        card_of(tmp_path / "one")["held_out"]["text"]["sampled"], abs=5e-3
+    )
 
 
 def processes(n: int, index: int = 0) -> SimpleNamespace:
     return SimpleNamespace(
-        num_processes=n, process_index=index, is_main_process=index == 0, device=torch.device("cpu"), wait_for_everyone=lambda: None
+        num_processes=n,
+        process_index=index,
+        is_main_process=index == 0,
+        device=torch.device("cpu"),
+        wait_for_everyone=lambda: None,
     )
 
 
 def test_rows_that_cannot_be_divided(train, monkeypatch, tmp_path):
     monkeypatch.setattr(fit, "_processes", lambda: processes(3))
-    with pytest.raises(TrainingError, match="batches of 4 rows cannot be divided among 3 processes"):
+    with pytest.raises(
+        TrainingError, match="batches of 4 rows cannot be divided among 3 processes"
+    ):
         train("eagle", "h", generated=tmp_path / "generated")
     assert not list(tmp_path.iterdir())  # before any work
 
 
-def test_processes_share_a_batch(monkeypatch):
+def test_processes_divide_a_batch(monkeypatch):
     rows = np.arange(24).reshape(6, 4)
     parts = []
     for index in range(3):
         monkeypatch.setattr(fit, "_processes", lambda index=index: processes(3, index))
-        parts.append(fit.share(rows))
+        parts.append(fit.process_rows(rows))
     assert sorted(np.concatenate(parts)[:, 0].tolist()) == rows[:, 0].tolist()
     assert {len(p) for p in parts} == {2}
 
 
-# --------------------------------------------------------------------------------------------------------------------- text
+# --------------------------------------------------------------------------------------------- text
 
 
 def test_written_text_is_that_of_its_corpus(tmp_path, target, data):
-    """Blocks are kept by what they are made of, and only what is asked for is made."""
+    """Blocks are stored by what they are made of, and only missing ones are written."""
     settings = {"length": 32, "mixture": {"text": 1.0}, "seed": 5}
     first = generated_text(target, data, tmp_path, tokens=2000, **settings)
     assert first.shape == (64, 33)
-    assert np.array_equal(first[:, :PROMPT], data.batch(1_000_005, 0, 64, PROMPT - 1, {"text": 1.0}))
+    assert np.array_equal(
+        first[:, :PROMPT], data.batch(1_000_005, 0, 64, PROMPT - 1, {"text": 1.0})
+    )
     times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npy")}
     more = generated_text(target, data, tmp_path, tokens=3000, **settings)
     assert np.array_equal(more[:64], first)
     assert len(more) == 128
     assert all(p.stat().st_mtime_ns == t for p, t in times.items())
     other = corpus.Corpus({"text": data.train["text"][::-1].copy()}, data.held_out, [], "another")
-    assert not np.array_equal(generated_text(target, other, tmp_path, tokens=2000, **settings), first)
+    assert not np.array_equal(
+        generated_text(target, other, tmp_path, tokens=2000, **settings), first
+    )
 
 
 def test_no_more_text_is_written_than_is_read(train, tmp_path):
@@ -397,48 +489,79 @@ def test_no_more_text_is_written_than_is_read(train, tmp_path):
     assert len(list((tmp_path / "g").rglob("*.npy"))) == 1
 
 
-def test_a_corpus_of_ones_own(tmp_path, target):
+def test_a_corpus_of_the_users(tmp_path, target):
     lines = [{"text": " ".join(WORDS[i : i + 30])} for i in range(30)]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
     read = corpus.from_file(tmp_path / "c.jsonl", target.tokenizer)
     assert len(read.train["text"]) == 29 * 30  # this tokenizer has no end of text
     assert read.held_out["text"].tolist() == list(range(29, 59))
-    (tmp_path / "c.txt").write_text(" ".join(WORDS * 40))  # no scrap at the end is what is held out
+    # what is held out is no short rest at the end
+    (tmp_path / "c.txt").write_text(" ".join(WORDS * 40))
     plain = corpus.from_file(tmp_path / "c.txt", target.tokenizer)
     assert len(plain.held_out["text"]) > 1000
-    for content, named in (("", "too little text"), ('{"words": "a"}\n{"text": "b"}', "every line must be JSON with a text field")):
+    for content, message in (
+        ("", "too little text"),
+        ('{"words": "a"}\n{"text": "b"}', "every line must be JSON with a text field"),
+    ):
         (tmp_path / "c.jsonl").write_text(content)
-        with pytest.raises(DataError, match=named):
+        with pytest.raises(DataError, match=message):
             corpus.from_file(tmp_path / "c.jsonl", target.tokenizer)
     (tmp_path / "c.txt").write_text("")
     with pytest.raises(DataError, match="too little text"):
         corpus.from_file(tmp_path / "c.txt", target.tokenizer)
 
 
-# ---------------------------------------------------------------------------------------------------------- the command line
+# --------------------------------------------------------------------------------- the command line
 
 
-def command(place: Path, out: Path, kind: str = "eagle", **changes: object) -> list[str]:
-    given = {"target": place / "target", "out": out, "budget": "smoke", "steps": 2, "rows": 4, "length": 32, "corpus": place / "corpus.txt",
-             "generated": place / "generated", "device": "cpu", **changes}  # fmt: skip
-    return ["train", kind, *(part for name, value in given.items() for part in (f"--{name}", str(value)))]
+def command(home: Path, out: Path, kind: str = "eagle", **changes: object) -> list[str]:
+    options = {
+        "target": home / "target",
+        "out": out,
+        "budget": "smoke",
+        "steps": 2,
+        "rows": 4,
+        "length": 32,
+        "corpus": home / "corpus.txt",
+        "generated": home / "generated",
+        "device": "cpu",
+        **changes,
+    }
+    return [
+        "train",
+        kind,
+        *(part for name, value in options.items() for part in (f"--{name}", str(value))),
+    ]
 
 
-def test_the_command_trains(monkeypatch, capsys, place, tmp_path):
-    code, out, err = call(monkeypatch, capsys, *command(place, tmp_path / "h", set="unroll=2,regression=0.5", text="read"))
+def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
+    code, out, err = call(
+        monkeypatch,
+        capsys,
+        *command(home, tmp_path / "h", set="unroll=2,regression=0.5", text="read"),
+    )
     assert code == 0, err
     assert not out
     assert f"use it with eagle:head={tmp_path / 'h'}" in err
     assert "acceptance" in err
-    card = facts(tmp_path / "h")
-    assert (card["unroll"], card["regression"], card["text"], card["budget"]) == (2, 0.5, "read", "smoke")
+    card = card_of(tmp_path / "h")
+    assert (card["unroll"], card["regression"], card["text"], card["budget"]) == (
+        2,
+        0.5,
+        "read",
+        "smoke",
+    )
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "message"),
     [
         ({"budget": "huge"}, "unknown budget 'huge'; the recipe has cpu, gpu, ablation, smoke"),
-        ({"set": "heads=3"}, "eagle: settings are layers, ffn, unroll, regression, written name=value; got 'heads=3'"),
+        (
+            {"set": "heads=3"},
+            "eagle: settings are layers, ffn, unroll, regression, written name=value; "
+            "got 'heads=3'",
+        ),
         ({"set": "unroll"}, "written name=value; got 'unroll'"),
         ({"set": "unroll=0"}, "eagle: unroll must be an integer >= 1, got 0"),
         ({"set": "unroll=two"}, "eagle: unroll must be an integer >= 1, got 'two'"),
@@ -446,14 +569,23 @@ def test_the_command_trains(monkeypatch, capsys, place, tmp_path):
         ({"set": "layers=1.5"}, "eagle: layers must be an integer >= 1, got 1.5"),
         ({"set": "regression=-1"}, "eagle: regression must be a number >= 0, got -1"),
         ({"set": "regression=nan"}, "eagle: regression must be a number >= 0, got nan"),
-        ({"kind": "eagle3", "set": "vocabulary=0"}, "eagle3: vocabulary must be an integer >= 1, got 0"),
+        (
+            {"kind": "eagle3", "set": "vocabulary=0"},
+            "eagle3: vocabulary must be an integer >= 1, got 0",
+        ),
         ({"kind": "eagle3", "set": "regression=1"}, "eagle3: settings are unroll, ffn, vocabulary"),
         ({"kind": "medusa", "set": "heads=40"}, "rows of 32 tokens are too short, medusa needs 41"),
-        ({"kind": "medusa", "set": "heads=true"}, "medusa: heads must be an integer >= 1, got True"),
+        (
+            {"kind": "medusa", "set": "heads=true"},
+            "medusa: heads must be an integer >= 1, got True",
+        ),
         ({"text": "both"}, "text must be generated or read, got 'both'"),
         ({"corpus": "/does/not/exist.txt"}, "corpus /does/not/exist.txt is no file"),
         ({"length": 600}, "rows of 600 tokens are longer than the context of"),
-        ({"corpus": "short.txt"}, "tokens, fewer than one row of 32; give more text or a smaller length"),
+        (
+            {"corpus": "short.txt"},
+            "tokens, fewer than one row of 32; give more text or a smaller length",
+        ),
         ({"corpus": "file"}, "corpus file has too little text"),
         ({"length": 20}, "rows of 20 tokens are too short, eagle needs 25"),
         ({"length": 3}, "--length"),
@@ -468,25 +600,27 @@ def test_the_command_trains(monkeypatch, capsys, place, tmp_path):
     ],
     ids=str,
 )
-def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, place, tmp_path, changes, named):
+def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, home, tmp_path, changes, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "short.txt").write_text(" ".join(WORDS[:60]))
-    code, out, err = call(monkeypatch, capsys, *command(place, **{"out": tmp_path / "h", **changes}))
+    code, out, err = call(monkeypatch, capsys, *command(home, **{"out": tmp_path / "h", **changes}))
     lines = [line for line in err.strip().splitlines() if line != "reading the training text"]
     assert code == 2, err
-    assert named in err
+    assert message in err
     assert len(lines) == 1, err
     assert not out
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "short.txt"]
     assert (tmp_path / "file").is_file()
 
 
-def test_an_eagle_3_head_needs_six_layers(monkeypatch, capsys, tmp_path, place):
+def test_an_eagle_3_head_needs_six_layers(monkeypatch, capsys, tmp_path, home):
     model = tiny.build("llama", seed=2)
     model.save_pretrained(tmp_path / "target")
     tiny.tokenizer(WORDS).save_pretrained(tmp_path / "target")
     capsys.readouterr()
-    code, _, err = call(monkeypatch, capsys, *command(place, tmp_path / "h", "eagle3", target=tmp_path / "target"))
+    code, _, err = call(
+        monkeypatch, capsys, *command(home, tmp_path / "h", "eagle3", target=tmp_path / "target")
+    )
     assert code == 2
     assert "at least 6 layers, this one has 3" in err

@@ -1,4 +1,4 @@
-"""The family's build, on small made text: whole, resumable, deterministic, with its card."""
+"""The lab family's build on small artificial text: complete, resumable, deterministic."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from specwb.training.generate import generated_text
 
 pytestmark = pytest.mark.slow
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "seven", "grey", "birds", "sang", "of", "rain", "and", "the", "old", "clock", "struck"]
+SENTENCE = "the cat sat on a mat while seven grey birds sang of rain and the old clock struck"
+WORDS = SENTENCE.split()
 
 
 def prose(seed: int, words: int = 4000) -> str:
@@ -29,126 +31,172 @@ def prose(seed: int, words: int = 4000) -> str:
     return " ".join(rng.choice(WORDS, words)) + "\n\n"
 
 
-@pytest.fixture
-def made(tmp_path, monkeypatch):
-    """A data folder with every public file the corpus reads, small, and a recipe to match."""
-    rows = [json.dumps({"question": f"What is {i} + {i}?", "answer": f"{i}+{i}=<<{i}+{i}={2 * i}>>{2 * i}\n#### {2 * i}"}) for i in range(800)]
-    content: dict[str, bytes] = {"gsm8k_train": "\n".join(rows).encode(), "tinyshakespeare": prose(1).encode()}
+def public_files() -> dict[str, bytes]:
+    """Returns small contents for every public file that the corpus reads."""
+    problems = []
+    for i in range(800):
+        answer = f"{i}+{i}=<<{i}+{i}={2 * i}>>{2 * i}\n#### {2 * i}"
+        problems.append(json.dumps({"question": f"What is {i} + {i}?", "answer": answer}))
+    contents = {
+        "gsm8k_train": "\n".join(problems).encode(),
+        "tinyshakespeare": prose(1).encode(),
+    }
     for i, name in enumerate(corpus._BOOKS):
-        content[name] = f"Header\r\n*** START OF THIS BOOK ***\r\n{prose(10 + i)}\r\n*** END OF THIS BOOK ***\r\nLicence".encode()
+        start, end = ("*** START OF THIS BOOK ***", "*** END OF THIS BOOK ***")
+        parts = ("Header", start, prose(10 + i), end, "Licence")
+        contents[name] = "\r\n".join(parts).encode()
     for name in ("inaugural", "state_union"):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for i in range(8):
-                archive.writestr(f"{name}/{1800 + i}.txt", prose(100 + i + 50 * len(name), 800))
-        content[name] = buffer.getvalue()
-    for name, data in content.items():
+                seed = 100 + i + 50 * len(name)
+                archive.writestr(f"{name}/{1800 + i}.txt", prose(seed, 800))
+        contents[name] = buffer.getvalue()
+    return contents
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """Returns a folder with small public files in it, and makes the recipe as small."""
+    for name, content in public_files().items():
         remote = files.FILES[name]
         path = tmp_path / "data" / remote.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if name == "gsm8k_train":  # gzipped files are found too
-            path.with_name(path.name + ".gz").write_bytes(gzip.compress(data))
+        if name == "gsm8k_train":  # gzipped files are read too
+            path.with_name(path.name + ".gz").write_bytes(gzip.compress(content))
         else:
-            path.write_bytes(data)
-        fake = files.Remote(remote.path, "http://127.0.0.1:9/none", hashlib.sha256(data).hexdigest(), remote.licence)
+            path.write_bytes(content)
+        sha256, nowhere = hashlib.sha256(content).hexdigest(), "http://127.0.0.1:9/none"
+        fake = files.Remote(remote.path, nowhere, sha256, remote.licence)
         monkeypatch.setitem(files.FILES, name, fake)
     monkeypatch.setenv("SPECWB_DATA", str(tmp_path / "data"))
-    code = [corpus.Document("code", "made", "PSF", f"def f{i}(x):\n    return x + {i}\n" * 20, i % 7 == 0) for i in range(100)]
+    code = []
+    for i in range(100):
+        text = f"def f{i}(x):\n    return x + {i}\n" * 20
+        code.append(corpus.Document("code", "small", "PSF", text, i % 7 == 0))
     monkeypatch.setattr(corpus, "_code", lambda packages: code)
     plan = lab.recipe()
     plan["tokenizer"]["vocabulary"] = 320
     plan["target"] |= {"layers": 6, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["draft"] |= {"hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["heads"]["deep"] |= {"layers": 4, "hidden": 16, "heads": 2, "kv_heads": 1, "ffn": 24}
-    plan["budget"]["smoke"] = {
-        "target": {"steps": 12, "rows": 4, "length": 64}, "draft": {"steps": 12, "rows": 4, "length": 64, "distil": 6, "generated": 5000},
-        **{kind: {"steps": 2, "rows": 4, "length": 64, "generated": 5000} for kind in plan["heads"]},
-    }  # fmt: skip
+    size = {"rows": 4, "length": 64}
+    budget = {kind: {"steps": 2, **size, "generated": 5000} for kind in plan["heads"]}
+    budget["target"] = {"steps": 12, **size}
+    budget["draft"] = {"steps": 12, **size, "distil": 6, "generated": 5000}
+    plan["budget"]["smoke"] = budget
     monkeypatch.setattr(lab, "recipe", lambda path=None: plan)
     return tmp_path
 
 
-def test_build_is_whole_deterministic_and_resumable(made, monkeypatch):
-    one = lab.build(made / "one", "smoke", "cpu")
-    card = (one / "README.md").read_text()
-    facts = json.loads((one / "target" / "card.json").read_text())
-    assert facts["sha256"] == weights_hash(one / "target")
-    assert facts["sha256"][:12] in card
-    assert "| sherlock_holmes | prose | public domain (USA) | held out |" in card
-    assert json.loads((one / "draft" / "card.json").read_text())["target_sha256"] == facts["sha256"]
+def card_of(folder: Path) -> dict:
+    return json.loads((folder / "card.json").read_text())
 
-    target = specwb.load(one / "target")
+
+def test_build_is_complete_deterministic_and_resumable(home, monkeypatch):
+    first = lab.build(home / "one", "smoke", "cpu")
+    check_models(first)
+    second = build_interrupted(home / "two", monkeypatch)
+    for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "diffusion"):
+        assert weights_hash(first / name) == weights_hash(second / name)
+    assert card_of(first / "diffusion")["start"] == "draft"
+    ngrams = [(folder / "ngram" / "ngram.npz").read_bytes() for folder in (first, second)]
+    assert ngrams[0] == ngrams[1]
+    check_generated_text(first)
+
+    # another seed in the same folder is refused before anything is touched
+    before = {p: p.read_bytes() for p in first.rglob("*") if p.is_file()}
+    with pytest.raises(TrainingError, match="another recipe, seed or text"):
+        lab.build(first, "smoke", "cpu", seed=5)
+    assert before == {p: p.read_bytes() for p in first.rglob("*") if p.is_file()}
+
+    # training on from a family keeps its tokenizer and starts from its weights
+    third = lab.build(home / "three", "smoke", "cpu", start_from=first)
+    tokenizers = third / "tokenizer" / "tokenizer.json", first / "target" / "tokenizer.json"
+    assert tokenizers[0].read_bytes() == tokenizers[1].read_bytes()
+    assert card_of(third / "target")["started_from"] == "shipped weights"
+    assert weights_hash(third / "target") != weights_hash(first / "target")
+
+
+def check_models(family: Path) -> None:
+    """The cards name the weights, and every model drafts."""
+    readme, card = (family / "README.md").read_text(), card_of(family / "target")
+    assert card["sha256"] == weights_hash(family / "target")
+    assert card["sha256"][:12] in readme
+    assert "| sherlock_holmes | prose | public domain (USA) | held out |" in readme
+    assert card_of(family / "draft")["target_sha256"] == card["sha256"]
+
+    target = specwb.load(family / "target")
     plain = specwb.decode(target, "the cat", max_new_tokens=12)
-    fast = specwb.decode(target, "the cat", "sps", draft=str(one / "draft"), max_new_tokens=12)
+    draft = str(family / "draft")
+    fast = specwb.decode(target, "the cat", "sps", draft=draft, max_new_tokens=12)
     assert plain.tokens == fast.tokens
     # its heads lie beside it, where the methods of their names find them
     for kind in ("medusa", "eagle", "eagle3", "falcon"):
-        assert json.loads((one / kind / "card.json").read_text())["target_sha256"] == facts["sha256"]
+        assert card_of(family / kind)["target_sha256"] == card["sha256"]
         assert specwb.decode(target, "the cat", kind, max_new_tokens=12).tokens == plain.tokens
 
-    # stopped in the middle of the target, then run again: the same files
-    true_fit, calls = lab.fit, []
 
-    def interrupted(name, model, loss, *rest):
+def build_interrupted(out: Path, monkeypatch) -> Path:
+    """Builds a family, stopped in the middle of the target and then started again."""
+    fit, interrupts = lab.fit, []
+
+    def interrupted_fit(name, model, loss, *rest):
         def stop(step):
-            if not calls and step == 7:
-                calls.append(step)
+            if not interrupts and step == 7:
+                interrupts.append(step)
                 raise KeyboardInterrupt
             return loss(step)
 
-        return true_fit(name, model, stop, *rest)
+        return fit(name, model, stop, *rest)
 
-    monkeypatch.setattr(lab, "fit", interrupted)
+    monkeypatch.setattr(lab, "fit", interrupted_fit)
     with pytest.raises(KeyboardInterrupt):
-        lab.build(made / "two", "smoke", "cpu")
-    two = lab.build(made / "two", "smoke", "cpu")
-    assert calls
-    for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "diffusion"):
-        assert weights_hash(one / name) == weights_hash(two / name)
-    assert json.loads((one / "diffusion" / "card.json").read_text())["start"] == "draft"
-    assert (one / "ngram" / "ngram.npz").read_bytes() == (two / "ngram" / "ngram.npz").read_bytes()
+        lab.build(out, "smoke", "cpu")
+    lab.build(out, "smoke", "cpu")
+    assert interrupts
+    return out
 
-    # half of the distillation's text is the target's own, and the heads share it: training text continued, the same after an interrupt
-    (folder,) = (one / "generated").iterdir()
+
+def check_generated_text(family: Path) -> None:
+    """Half of the distillation's text is the target's own, and the heads share it.
+
+    It is training text continued by the target, and the same after an interrupt.
+    """
+    (folder,) = (family / "generated").iterdir()
     blocks = sorted(folder.iterdir())
-    assert [np.load(b).shape for b in blocks] == [(64, 65)] * 2
-    (blocks[1]).unlink()
-    first, kept = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
+    assert [np.load(block).shape for block in blocks] == [(64, 65)] * 2
+    blocks[1].unlink()
+    first, time = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
+    target, mixture = specwb.load(family / "target"), lab.recipe()["corpus"]["mixture"]
     data = corpus.encode(corpus.documents({}), target.tokenizer)
-    again = generated_text(target, data, one / "generated", tokens=5000, length=64, mixture=lab.recipe()["corpus"]["mixture"], seed=1)
-    assert blocks[0].stat().st_mtime_ns == kept
-    assert len(again) == 128
-    assert np.array_equal(again[:64], first)
-    prompts = data.batch(1_000_001, 0, 64, 23, lab.recipe()["corpus"]["mixture"])
+    settings = {"tokens": 5000, "length": 64, "mixture": mixture, "seed": 1}
+    rows = generated_text(target, data, family / "generated", **settings)
+    assert blocks[0].stat().st_mtime_ns == time
+    assert len(rows) == 128
+    assert np.array_equal(rows[:64], first)
+    prompts = data.batch(1_000_001, 0, 64, 23, mixture)
     assert np.array_equal(first[:, :24], prompts)
 
-    # another seed in the same folder is refused before anything is touched
-    before = {p: p.read_bytes() for p in one.rglob("*") if p.is_file()}
-    with pytest.raises(TrainingError, match="another recipe, seed or text"):
-        lab.build(one, "smoke", "cpu", seed=5)
-    assert before == {p: p.read_bytes() for p in one.rglob("*") if p.is_file()}
 
-    # training on from a family keeps its tokenizer and starts from its weights
-    three = lab.build(made / "three", "smoke", "cpu", start_from=one)
-    assert (three / "tokenizer" / "tokenizer.json").read_bytes() == (one / "target" / "tokenizer.json").read_bytes()
-    assert json.loads((three / "target" / "card.json").read_text())["started_from"] == "shipped weights"
-    assert weights_hash(three / "target") != facts["sha256"]
-
-
-def test_corpus_holds_out_whole_documents_and_batches_are_pure(made):
+def test_corpus_holds_out_whole_documents_and_batches_are_pure(home):
     docs = corpus.documents({})
-    held = {d.text for d in docs if d.held_out}
-    assert held
-    assert not held & {d.text for d in docs if not d.held_out}
-    assert {d.source for d in docs if d.held_out and d.domain == "prose"} == {"sherlock_holmes", "inaugural", "state_union"}
+    held_out = {d.text for d in docs if d.held_out}
+    assert held_out
+    assert not held_out & {d.text for d in docs if not d.held_out}
+    sources = {d.source for d in docs if d.held_out and d.domain == "prose"}
+    assert sources == {"sherlock_holmes", "inaugural", "state_union"}
     assert not any("<<" in d.text for d in docs if d.domain == "math")
-    corpus.train_tokenizer(docs, 300, made / "tok")
+    corpus.train_tokenizer(docs, 300, home / "tok")
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(made / "tok")
+    tokenizer = AutoTokenizer.from_pretrained(home / "tok")
     assert tokenizer.convert_ids_to_tokens(range(8)) == corpus.SPECIALS
-    assert tokenizer.decode(tokenizer("def f(x):\n    return 12é")["input_ids"]) == "def f(x):\n    return 12é"
-    chat = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True)
+    text = "def f(x):\n    return 12é"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
+    )
     assert chat == "<|user|>hi<|assistant|>"
     data = corpus.encode(docs, tokenizer)
     mixture = {"code": 0.5, "math": 0.25, "prose": 0.25}
@@ -157,30 +205,30 @@ def test_corpus_holds_out_whole_documents_and_batches_are_pure(made):
     assert data.windows("math", 3, 20).shape == (3, 21)
 
 
-def test_wrong_checksum_missing_file_and_bad_budget_are_one_clear_error(made, monkeypatch):
-    (made / "data" / files.FILES["tinyshakespeare"].path).write_text("something else")
+def test_wrong_checksum_missing_file_and_bad_budget_are_one_clear_error(home, monkeypatch):
+    (home / "data" / files.FILES["tinyshakespeare"].path).write_text("something else")
     with pytest.raises(files.DataError, match="sha256"):
         files.read("tinyshakespeare")
-    (made / "data" / files.FILES["emma"].path).unlink()
+    (home / "data" / files.FILES["emma"].path).unlink()
     with pytest.raises(files.DataError, match=r"gutenberg_books/158\.txt"):
         files.read("emma")
     with pytest.raises(files.DataError, match="unknown data file"):
         files.read("nonsense")
     with pytest.raises(TrainingError, match="unknown budget 'huge'"):
-        lab.build(made / "x", "huge")
+        lab.build(home / "x", "huge")
     if not torch.cuda.is_available():
         with pytest.raises(specwb.LoadError, match="CUDA"):
-            lab.build(made / "x", "smoke", "cuda")
+            lab.build(home / "x", "smoke", "cuda")
 
 
 def test_shipped_family_matches_its_card():
     root = lab.LAB
     total = 0
-    target = json.loads((root / "target" / "card.json").read_text())["sha256"]
+    target = card_of(root / "target")["sha256"]
     for name in ("target", "draft", *lab.recipe()["heads"]):
-        facts = json.loads((root / name / "card.json").read_text())
-        assert name == "target" or facts["target_sha256"] == target
-        assert weights_hash(root / name) == facts["sha256"]
+        card = card_of(root / name)
+        assert name == "target" or card["target_sha256"] == target
+        assert weights_hash(root / name) == card["sha256"]
         for path in (root / name).glob("*.safetensors"):
             assert path.stat().st_size < 15e6
             total += path.stat().st_size

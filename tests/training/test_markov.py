@@ -1,4 +1,4 @@
-"""The block head, trained with glancing on a source whose entropies are known, has the losses that the theory says."""
+"""The block head, trained with glancing on a known source, has the losses that theory predicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def test_the_source():
         assert joint[c, a, b, d] == p[c, a] * p[a, b] * p[b, d]
     for j in (1, 2, 3):
         for r in range(j):
-            assert SOURCE.entropy(j, r) == pytest.approx(dependence.entropy(joint, (j,), range(1, r + 1), pi))
+            wanted = dependence.entropy(joint, (j,), range(1, r + 1), pi)
+            assert SOURCE.entropy(j, r) == pytest.approx(wanted)
     text = SOURCE.sample(4000, 5, np.random.default_rng(0))
     for t in (0, 4):
         assert np.bincount(text[:, t], minlength=10) / 4000 == pytest.approx(pi, abs=0.03)
@@ -34,32 +35,36 @@ def test_the_source():
     assert counts / counts.sum(1, keepdims=True) == pytest.approx(p, abs=0.06)
 
 
-def test_the_stand_in_for_a_target_says_the_source():
+def test_the_source_stands_for_a_target():
     ids = torch.from_numpy(SOURCE.sample(2, 9, np.random.default_rng(0)))
-    found = SOURCE.found(ids)
-    law = torch.from_numpy(SOURCE.transition).float()[ids]
-    assert torch.allclose(found.logits.softmax(-1), law, atol=1e-6)
-    assert torch.allclose(SOURCE.lm_head()(found.features), found.logits)
+    outputs = SOURCE.target_outputs(ids)
+    p = torch.from_numpy(SOURCE.transition).float()[ids]
+    assert torch.allclose(outputs.logits.softmax(-1), p, atol=1e-6)
+    assert torch.allclose(SOURCE.lm_head()(outputs.features), outputs.logits)
 
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_blocks_glance_as_often_as_the_theory_supposes(k):
-    """What is shown before a place that counts, counted in the trainer's own masks, against :func:`prefix_reveal`."""
+    """How much is shown before a counted position, in the trainer's own masks.
+
+    It is compared with :func:`prefix_reveal`.
+    """
     recipe = BlockwiseRecipe(SOURCE, k, 0.6, "linear")
     head = recipe.make()
-    found = SOURCE.found(torch.zeros(3000, 25, dtype=torch.long))
-    (level,) = recipe.training(head, found, Moment(0.0, 0, 0, 3000))
+    outputs = SOURCE.target_outputs(torch.zeros(3000, 25, dtype=torch.long))
+    (level,) = recipe.training_levels(head, outputs, Moment(0.0, 0, 0, 3000))
     m = level.logits.shape[1]
-    able = (m - 1) // k * k
-    assert not level.counted[:, able:].any()
-    shown = ~level.counted[:, :able].reshape(-1, k)
+    usable = (m - 1) // k * k
+    assert not level.weights[:, usable:].any()
+    shown = ~level.weights[:, :usable].reshape(-1, k)
     for j, row in enumerate(dependence.prefix_reveal(k, 0.6)):
         lengths = shown[~shown[:, j]].sum(1)
-        assert (lengths.bincount(minlength=j + 1) / len(lengths)).tolist() == pytest.approx(row, abs=0.02)
+        frequency = lengths.bincount(minlength=j + 1) / len(lengths)
+        assert frequency.tolist() == pytest.approx(row, abs=0.02)
 
 
 def near(value: float, stderr: float, predicted: float) -> bool:
-    """Not below what any head can reach, and above it by no more than this much training leaves."""
+    """Says whether the loss is no lower than any head's, and only a little higher."""
     return predicted - 4 * stderr < value < predicted + 4 * stderr + 0.03
 
 
@@ -67,7 +72,8 @@ def near(value: float, stderr: float, predicted: float) -> bool:
 @pytest.mark.slow
 def test_measured_losses_lie_on_the_predicted_lines(k, g, steps):
     rows = run(SOURCE, k, [g], steps=steps)
-    assert [(row["k"], row["ratio"], row["place"]) for row in rows] == [(k, g, j) for j in range(1, k + 1)]
+    keys = [(row["k"], row["ratio"], row["place"]) for row in rows]
+    assert keys == [(k, g, j) for j in range(1, k + 1)]
     for row in rows:
         assert row["stderr"] < 0.01
         assert near(row["loss"], row["stderr"], row["predicted"]), row
@@ -79,7 +85,7 @@ def test_measured_losses_lie_on_the_predicted_lines(k, g, steps):
     assert sum(row["predicted"] for row in rows) - k * SOURCE.entropy(1) == pytest.approx(excess)
 
 
-def test_where_everything_is_shown_the_first_place_is_never_asked(monkeypatch):
+def test_at_ratio_one_the_first_position_is_never_counted(monkeypatch):
     monkeypatch.setattr(markov, "HELD_OUT", 500)
     (first, second) = run(SOURCE, 2, [1.0], steps=1)
     assert first["loss"] is first["stderr"] is first["predicted_drafting"] is None
@@ -96,19 +102,22 @@ def test_a_run_is_a_function_of_its_seed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "named"),
+    ("call", "message"),
     [
         (lambda: run(SOURCE, 1, [0.5]), "k must be 2..4, got 1"),
         (lambda: run(SOURCE, 2, [0.5, 1.5]), r"glancing ratios are 0..1, got \[1.5\]"),
         (lambda: run(SOURCE, 2, [0.5], steps=0), "steps must be >= 1, got 0"),
-        (lambda: run(SOURCE, 2, [0.5], fusion="glue"), "fusion must be lstm, pointwise, linear and align right or left; got 'glue'"),
-        (lambda: MarkovSource(np.ones((2, 2))), "rows are laws"),
+        (
+            lambda: run(SOURCE, 2, [0.5], fusion="glue"),
+            "fusion must be lstm, pointwise, linear and align right or left; got 'glue'",
+        ),
+        (lambda: MarkovSource(np.ones((2, 2))), "rows are distributions"),
         (lambda: MarkovSource(np.ones((2, 3)) / 3), "a square table"),
-        (lambda: MarkovSource(np.eye(2)), "one stationary law"),
+        (lambda: MarkovSource(np.eye(2)), "one stationary distribution"),
         (lambda: MarkovSource(np.ones((40, 40)) / 40), "at most 32 tokens here, got 40"),
         (lambda: MarkovSource.ring(4, 5), r"reach must be 1..4"),
     ],
 )
-def test_bad_input(call, named):
-    with pytest.raises(ValueError, match=named):
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
         call()

@@ -24,55 +24,66 @@ TOKENS = 64 * LENGTH  # one block
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """A small target, a text, and what the target wrote."""
+def home(tmp_path_factory) -> Path:
+    """Returns the folder of a small target and a text."""
     root = tmp_path_factory.mktemp("ngram")
     words = [f"w{i}" for i in range(V)]
     tiny.build("llama", seed=2, num_hidden_layers=1).save_pretrained(root / "target")
     tiny.tokenizer(words).save_pretrained(root / "target")
     rng = np.random.default_rng(0)
-    (root / "corpus.txt").write_text(" ".join(words[i] for i in np.minimum(rng.geometric(0.15, 12_000), V) - 1))
+    (root / "corpus.txt").write_text(
+        " ".join(words[i] for i in np.minimum(rng.geometric(0.15, 12_000), V) - 1)
+    )
     return root
 
 
 @pytest.fixture
-def count(place, tmp_path):
+def count(home, tmp_path):
     def run(out: str = "ngram", **settings) -> Path:
-        given = {"corpus": place / "corpus.txt", "generated": place / "generated", "device": "cpu", "seed": 3, "tokens": TOKENS, **settings}
-        return count_for(place / "target", tmp_path / out, **given)
+        paths = {"corpus": home / "corpus.txt", "generated": home / "generated"}
+        settings = {**paths, "device": "cpu", "seed": 3, "tokens": TOKENS, **settings}
+        return count_for(home / "target", tmp_path / out, **settings)
 
     return run
 
 
 @pytest.mark.parametrize("source", ["read", "generated", "both"])
-def test_what_is_counted(place, count, source):
+def test_what_is_counted(home, count, source):
     out = count(source=source, order=2, least=2)
-    target = specwb.load(place / "target", device="cpu")
-    data = corpus.from_file(place / "corpus.txt", target.tokenizer)
-    streams, held = ([] if source == "generated" else [data.train["text"]]), dict(data.held_out)
+    target = specwb.load(home / "target", device="cpu")
+    data = corpus.from_file(home / "corpus.txt", target.tokenizer)
+    streams = [] if source == "generated" else [data.train["text"]]
+    held_out = dict(data.held_out)
     if source != "read":
-        own = generated_text(target, data, place / "generated", tokens=TOKENS, length=LENGTH, mixture={"text": 1.0}, seed=3)
-        assert own.shape == (64, LENGTH + 1)
-        streams += list(own[4:, PROMPT:])  # the first twentieth is held out, and the beginnings were read
-        held["own"] = own[:4, PROMPT:].reshape(-1)
+        settings = {"tokens": TOKENS, "length": LENGTH, "mixture": {"text": 1.0}, "seed": 3}
+        rows = generated_text(target, data, home / "generated", **settings)
+        assert rows.shape == (64, LENGTH + 1)
+        # the first twentieth is held out, and the beginnings were read
+        streams += list(rows[4:, PROMPT:])
+        held_out["own"] = rows[:4, PROMPT:].reshape(-1)
     wanted = NGram.count(streams, V, 2, 2)
-    made, card = NGram.load(out / "ngram.npz"), json.loads((out / "card.json").read_text())
-    assert made.sizes == wanted.sizes == card["sizes"]
+    ngram, card = NGram.load(out / "ngram.npz"), json.loads((out / "card.json").read_text())
+    assert ngram.sizes == wanted.sizes == card["sizes"]
     for h in [(), *((x,) for x in range(V))]:
-        assert made.scores(h, range(V)) == wanted.scores(h, range(V))
-    read, written = (0 if source == "generated" else len(data.train["text"])), (0 if source == "read" else 60 * (LENGTH + 1 - PROMPT))
-    assert card["tokens"] == {"read": read, "generated": written}
-    assert card["held_out"] == {
-        d: {s: pytest.approx(-log_likelihood(made.with_smoothing(s), text), abs=1e-4) for s in ("backoff", "kn")} for d, text in held.items()
-    }
-    assert (card["order"], card["least"], card["vocabulary"], card["seed"], card["text"]) == (2, 2, V, 3, source)
+        assert ngram.scores(h, range(V)) == wanted.scores(h, range(V))
+    tokens_read = 0 if source == "generated" else len(data.train["text"])
+    tokens_written = 0 if source == "read" else 60 * (LENGTH + 1 - PROMPT)
+    assert card["tokens"] == {"read": tokens_read, "generated": tokens_written}
+    assert card["held_out"].keys() == held_out.keys()
+    for domain, text in held_out.items():
+        for smoothing, nats in card["held_out"][domain].items():
+            likelihood = log_likelihood(ngram.with_smoothing(smoothing), text)
+            assert nats == pytest.approx(-likelihood, abs=1e-4)
+        assert set(card["held_out"][domain]) == {"backoff", "kn"}
+    assert (card["order"], card["least"], card["vocabulary"]) == (2, 2, V)
+    assert (card["seed"], card["text"]) == (3, source)
     assert (card["corpus"], card["target_sha256"]) == (data.sha256, target.sha256)
     assert card["sha256"] == hashlib.sha256((out / "ngram.npz").read_bytes()).hexdigest()
     assert card["bytes"] == (out / "ngram.npz").stat().st_size
     assert {p.name for p in out.iterdir()} == {"ngram.npz", "card.json"}
 
 
-def test_the_same_again_is_left_alone_and_another_one_refused(count):
+def test_a_finished_run_stays_and_another_one_is_refused(count):
     out = count(source="read")
     before = (out / "ngram.npz").stat().st_mtime_ns
     assert count(source="read") == out
@@ -83,31 +94,60 @@ def test_the_same_again_is_left_alone_and_another_one_refused(count):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--text", "spoken"], "text must be read, generated or both, got 'spoken'"),
-        (["--order", "12"], "n-grams of 12 among 64 tokens do not fit 63 bits; the order can be at most 10"),
+        (
+            ["--order", "12"],
+            "n-grams of 12 among 64 tokens do not fit 63 bits; the order can be at most 10",
+        ),
         (["--order", "0"], "--order"),
         (["--corpus", "none.txt"], "none.txt is no file"),
         (["--target", "./nowhere"], "nowhere"),
         (["--out", "corpus.txt"], "corpus.txt holds something else"),
     ],
 )
-def test_bad_input_from_the_command_line(place, monkeypatch, capsys, arguments, said):
-    monkeypatch.chdir(place)
-    given = ["train", "ngram", "--target", "target", "--corpus", "corpus.txt", "--out", "out", "--text", "read", "--device", "cpu"]
+def test_bad_input_from_the_command_line(home, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(home)
+    given = [
+        "train",
+        "ngram",
+        "--target",
+        "target",
+        "--corpus",
+        "corpus.txt",
+        "--out",
+        "out",
+        "--text",
+        "read",
+        "--device",
+        "cpu",
+    ]
     code, out, err = call(monkeypatch, capsys, *given, *arguments)
     assert code == 2
-    assert said in err
-    assert not (place / "out").exists()
+    assert message in err
+    assert not (home / "out").exists()
     assert not out
-    if "--order" not in said:  # typer's own box
+    if "--order" not in message:  # typer's own box
         assert len(err.strip().splitlines()) <= 2, "at most what it was doing, and one line"
 
 
-def test_the_command(place, monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(place)
-    given = ["--target", "target", "--corpus", "corpus.txt", "--out", str(tmp_path / "out"), "--text", "read", "--least", "1", "--device", "cpu"]
+def test_the_command(home, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(home)
+    given = [
+        "--target",
+        "target",
+        "--corpus",
+        "corpus.txt",
+        "--out",
+        str(tmp_path / "out"),
+        "--text",
+        "read",
+        "--least",
+        "1",
+        "--device",
+        "cpu",
+    ]
     code, _, err = call(monkeypatch, capsys, "train", "ngram", *given)
     assert code == 0
     assert "held-out nats a token, text backoff" in err
