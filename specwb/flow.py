@@ -102,6 +102,20 @@ class State:
     def capacity(self) -> int:
         return self.tokens.shape[1]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What outlives a step, by name: recorded steps find these tensors at fixed addresses, and
+        another decoding is copied into them. Masks and the summary every step makes anew."""
+        tensors = {
+            "tokens": self.tokens,
+            "known": self.known,
+            "start": self.start,
+            "limit": self.limit,
+            "done": self.done,
+            "eos": self.eos,
+            "cache": self.cache.data,
+        }
+        return tensors if self.features is None else {**tensors, "features": self.features}
+
     def window(self, w: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last w positions of the text: first position ``[B]``, positions ``[B,w]``, tokens
         ``[B,w]``.

@@ -1,123 +1,212 @@
-"""Whole rounds as CUDA graphs: recorded once, then replayed without Python between the kernels.
+"""Whole decoding steps as CUDA graphs: recorded once, then replayed without Python between kernels.
 
-One graph holds all verbs of a round (draft, score, verify, trim, commit, observe, advance) for one method, number of rows and
-horizon bucket. What a graph reads and writes lies at fixed addresses, so decodings take turns in an :class:`Arena` whose tensors
-stay; the next decoding's are copied into them.
+One graph holds everything that a step does on the device (draft, score, verify, trim, commit,
+observe, advance) for one method, number of rows and horizon bucket. What a graph reads and writes
+lies at fixed addresses. So decodings take turns in an :class:`Arena`, whose tensors stay; the next
+decoding's are copied into them. Which tensors these are, state, noise and drafter say themselves
+(``tensors()``).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from specwb.drafters.base import Drafter
 from specwb.flow import State
+from specwb.models.backbone import Stack
 from specwb.models.cache import KVCache
+from specwb.models.fuzzy import Groups
+from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.tree import Tree
 
 
 class Recording(Protocol):
-    """A recorded round: ``result`` is what the body returned, its tensors are written anew by every ``replay``."""
+    """A recorded step.
+
+    Attributes:
+        result: what the recorded function returned; every ``replay`` writes its tensors anew.
+    """
 
     result: Any
 
     def replay(self) -> None: ...
 
 
-ARENAS = 4  # free ones a method keeps: their memory stays with it
+ARENAS = 4  # free ones that a method keeps: their memory stays with it
 _recording = threading.Lock()
 
 
 class CudaGraph:
-    """``body`` captured (not executed) as a CUDA graph. ``earlier``: one of the same arena, whose memory it may share, because the two
-    are never replayed at once and nothing but results outlives a replay."""
+    """A function captured (not executed) as a CUDA graph.
 
-    def __init__(self, body: Callable[[], Any], device: torch.device, earlier: Recording | None) -> None:
+    Args:
+        body: the function.
+        device: where its kernels run.
+        earlier: a recording of the same arena, whose memory this one may share, because the two are
+            never replayed at once and nothing but results outlives a replay.
+    """
+
+    def __init__(
+        self, body: Callable[[], Any], device: torch.device, earlier: Recording | None
+    ) -> None:
         self._device, self._graph = device, torch.cuda.CUDAGraph()
         pool = earlier._graph.pool() if isinstance(earlier, CudaGraph) else None
         with torch.cuda.device(device), _recording:
             torch.cuda.synchronize(device)
-            stream = torch.cuda.current_stream(device)
+            before, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+            mode = "thread_local"
             try:
-                with torch.cuda.graph(self._graph, pool=pool, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
+                with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
                     self.result = body()
             finally:
-                torch.cuda.set_stream(stream)  # a capture that fails would leave its own behind
+                # a capture that fails would leave its own stream behind
+                torch.cuda.set_stream(before)
 
     def replay(self) -> None:
         with torch.cuda.device(self._device):
             self._graph.replay()
 
 
-# by device type; where there is none, rounds run eagerly
-RECORDERS: dict[str, Callable[[Callable[[], Any], torch.device, Recording | None], Recording]] = {"cuda": CudaGraph}
+Recorder = Callable[[Callable[[], Any], torch.device, Recording | None], Recording]
+RECORDERS: dict[str, Recorder] = {"cuda": CudaGraph}
+"""What records a step, by device type; on other devices steps run eagerly."""
 
 
 @dataclass
 class Arena:
-    """The tensors of one decoding at a time, and the graphs over them."""
+    """The tensors of one decoding at a time, and the graphs over them.
+
+    Attributes:
+        state: the decoding's texts and the target's cache.
+        drafter: the decoding's drafter.
+        noise: its uniforms.
+        recordings: by horizon; None where a step of this horizon ran eagerly once.
+    """
 
     state: State
-    drafter: Any
+    drafter: Drafter
     noise: Noise
     recordings: dict[int, Recording | None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._opened = self.drafter.tensors()
+
     def take(self, fresh: Arena) -> None:
-        """Go on with another decoding of the same shapes: its contents are copied to where the graphs look.
+        """Goes on with another decoding of the same shapes: copies its contents to where the graphs
+        look.
 
         Raises:
-            RuntimeError: a tensor of the drafter's was not made in ``open``, or its shape depends on the prompts.
+            RuntimeError: the decodings differ in what graphs cannot change: settings, or the shape
+                of a tensor.
         """
-        fresh.noise.renew(fresh.state.known)
-        self.state._masks.clear()
-        for mine, theirs in ((self.state, fresh.state), (self.drafter, fresh.drafter), (self.noise, fresh.noise)):
-            _adopt(mine, theirs, type(mine).__name__)
+        mine, other = self.state, fresh.state
+        _check_equal("sampling", mine.sampling, other.sampling)
+        _check_equal("ceiling", mine.ceiling, other.ceiling)
+        _check_equal("static", mine.static, other.static)
+        _check_equal("widths of the noise", self.noise.widths, fresh.noise.widths)
+        _copy("State", mine.tensors(), other.tensors())
+        _copy("Noise", self.noise.tensors(), fresh.noise.tensors())
+        _copy(type(self.drafter).__name__, self._opened, fresh._opened)
+        mine.horizon, mine.finished = other.horizon, other.finished
+        mine._masks.clear()
+        self.noise.restart()
 
     def run(self, body: Callable[[], Any]) -> Any:
-        """One round. The first of a bucket runs eagerly, which makes every table that is made lazily; the second is recorded."""
+        """Runs one step. The first of a horizon runs eagerly, which makes every table that is made
+        lazily; the second is recorded.
+
+        Raises:
+            RuntimeError: the drafter holds a tensor that would be lost to the graph.
+        """
         bucket = self.state.horizon
         if bucket not in self.recordings:
             self.recordings[bucket] = None
             return body()
         recording = self.recordings[bucket]
         if recording is None:
+            self._check_drafter()
             device = self.state.tokens.device
-            recording = RECORDERS[device.type](body, device, next(filter(None, self.recordings.values()), None))
+            earlier = next(filter(None, self.recordings.values()), None)
+            recording = RECORDERS[device.type](body, device, earlier)
             self.recordings[bucket] = recording
         recording.replay()
         return recording.result
 
+    def _check_drafter(self) -> None:
+        """Checks that the drafter's tensors are those that it listed when it was opened.
 
-_SHARED = (Tree, nn.Module, torch.device, torch.dtype, type)
-_TRANSIENT = {"_summary", "_round", "_masks"}  # of State and Noise: made anew by every round before they are read
+        Raises:
+            RuntimeError: it is one more, or another one.
+        """
+        name, listed = type(self.drafter).__name__, self.drafter.tensors()
+        for key, tensor in listed.items():
+            if self._opened.get(key) is not tensor:
+                raise RuntimeError(
+                    f"{name}: tensor {key} was made or replaced in a step; a captured drafter makes "
+                    "its tensors in open and changes them in place, because a graph goes on using "
+                    "the old memory"
+                )
+        for key, tensor in tensors_of(self.drafter):
+            if not any(tensor is other for other in listed.values()):
+                raise RuntimeError(
+                    f"{name}.tensors() does not list {key}; a captured drafter makes its tensors in "
+                    "open and lists all of them there, because the next decoding's contents are "
+                    "copied into them"
+                )
 
 
-def _adopt(old: Any, new: Any, name: str) -> Any:
-    """``new``'s contents in ``old``'s tensors, through lists, dicts and plain objects; returns what is to stand in ``old``'s place."""
-    if old is new or isinstance(old, _SHARED):
-        return old
-    if isinstance(old, Tensor) or isinstance(new, Tensor):
-        if not (isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape == new.shape and old.dtype == new.dtype):
-            raise RuntimeError(f"{name} differs in shape between two decodings: a captured drafter makes its tensors in open, of fixed shapes")
-        return old.copy_(new)
-    if isinstance(old, KVCache) and isinstance(new, KVCache):
-        old.data.copy_(new.data)  # its other tensors are views of this one, or constants
-        return old
-    if isinstance(old, list | tuple) and type(old) is type(new) and len(old) == len(new):
-        items = [_adopt(a, b, f"{name}[{i}]") for i, (a, b) in enumerate(zip(old, new, strict=True))]
-        return type(old)(*items) if hasattr(old, "_fields") else type(old)(items)
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**old, **new}:
-            tensor_gone = key not in new and isinstance(old[key], Tensor)
-            if key not in _TRANSIENT and (key in new or tensor_gone):  # what is no tensor and not there yet was made lazily from settings
-                old[key] = _adopt(old.get(key), new.get(key), f"{name}.{key}")
-        return old
-    if type(old) is type(new) and hasattr(old, "__dict__") and not callable(old):
-        _adopt(vars(old), vars(new), name)
-        return old
-    return new
+# what all decodings share: trees, and models with what runs and holds their weights
+SHARED = Tree | nn.Module | Stack | Groups | Target | type | ModuleType
+
+
+def tensors_of(drafter: Drafter) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that a drafter's attributes lead to, by name: through lists, dicts and plain
+    objects, but not through what all decodings share. Of a cache it is ``data``, of which its other
+    tensors are views, or constants."""
+    seen: set[int] = set()
+
+    def walk(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+        if isinstance(value, KVCache):
+            value = value.data
+        if isinstance(value, Tensor):
+            yield name, value
+        if isinstance(value, Tensor | SHARED) or id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            parts = [(f"{name}[{key!r}]", part) for key, part in value.items()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            parts = [(f"{name}[{i}]", part) for i, part in enumerate(value)]
+        else:
+            parts = [(f"{name}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
+        for part in parts:
+            yield from walk(*part)
+
+    for name, value in vars(drafter).items():
+        yield from walk(name, value)
+
+
+def _check_equal(name: str, old: object, new: object) -> None:
+    if old != new:
+        raise RuntimeError(f"{name} of two decodings in one arena differ: {old} and {new}")
+
+
+def _copy(owner: str, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
+    """Copies the contents of all tensors into those of the same names."""
+    for name in {**old, **new}:
+        a, b = old.get(name), new.get(name)
+        if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+            raise RuntimeError(
+                f"{owner}: tensor {name} differs in shape between two decodings; a captured drafter "
+                "makes its tensors in open, of shapes that do not depend on the prompts"
+            )
+        if a is not b:
+            a.copy_(b)

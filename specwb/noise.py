@@ -147,6 +147,15 @@ class Noise:
         self._position = length
         self._round = {}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what another decoding is copied into, by name; the block follows from it."""
+        return {"seeds": self.seeds}
+
+    def restart(self) -> None:
+        """Lets the next :meth:`renew` compute a block, because the seeds or the texts are others
+        now."""
+        self._used = self._rounds
+
     def u(self, stream: int) -> Tensor:
         """Returns ``[B, widths[stream]]``, the uniforms of a stream in this step."""
         if not self._round:  # not in renew: a graph must contain the reading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,16 @@ chain = lru_cache(maxsize=256)(Tree.chain)
 """A cut draft's tree, made once."""
 
 
+def by_name(**lists: Iterable[Tensor | None]) -> dict[str, Tensor]:
+    """The tensors of lists, under the names ``list[0]``, ``list[1]``, ..; None is left out."""
+    return {
+        f"{name}[{i}]": tensor
+        for name, tensors in lists.items()
+        for i, tensor in enumerate(tensors)
+        if tensor is not None
+    }
+
+
 class Drafter:
     """Proposes a token tree each round. Subclass it and ``specwb.register`` the subclass: it is then decoded with, compared and tested.
 
@@ -37,10 +47,11 @@ class Drafter:
         window: how many known positions it feeds again at the start of a round.
         slots: where it writes to the target's cache while drafting, how many slots from the pending token on, if more than ``tree`` has nodes.
         host_reads: at most so many tensor-to-Python conversions a round beyond the engine's one.
-        captured: rounds may be recorded as CUDA graphs: while ``state.static`` all shapes depend on ``state.horizon`` alone, what lives
-            longer than a round is a tensor made in ``open``, of a shape that does not depend on the prompts, and changed in place, and
-            there are no host reads. A drafter that reads a value to stop early does so only where ``not state.static`` (the CPU, where
-            a read costs nothing).
+        captured: steps may be recorded as CUDA graphs: while ``state.static`` all shapes depend on
+            ``state.horizon`` alone, and there are no host reads. What lives longer than a step is
+            a tensor made in ``open``, of a shape that does not depend on the prompts, listed by
+            :meth:`tensors` and changed in place. A drafter that reads a value to stop early does
+            so only where ``not state.static`` (the CPU, where a read costs nothing).
         independent: the children of different nodes are drawn independently, given their paths; False where siblings share one list.
         features: target layers whose hidden states it wants in ``state.features``.
         rule: key of the verification rule it is used with unless another is named, or None for the law's usual one.
@@ -70,6 +81,16 @@ class Drafter:
 
     def open(self, state: State, target: Target) -> None:
         """Called once before the first round."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that it has made in :meth:`open` and holds, by name; of a cache its ``data``.
+
+        A ``captured`` drafter lists all of them, those of its base class with ``super().tensors()``.
+        Recorded steps read and write this memory, so the next decoding's contents are copied into
+        it. A tensor that is not listed is refused when a step is to be recorded; trees and models,
+        which all decodings share, are not listed.
+        """
+        return {}
 
     def propose(self, state: State, noise: Noise) -> Draft:
         raise NotImplementedError

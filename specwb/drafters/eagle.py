@@ -63,6 +63,10 @@ class EagleDrafter(Levels):
         if m > 0:
             self.prefill(state, m)
 
+    def tensors(self) -> dict[str, Tensor]:
+        ids = {} if self.ids is None else {"ids": self.ids}
+        return {**super().tensors(), **ids, "cache": self.cache.data}
+
     def prefill(self, state: State, m: int) -> None:
         """Feed the first m pairs."""
         assert state.features is not None

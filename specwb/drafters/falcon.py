@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specwb.blocks import PUBLISHED, BlockTree, Pass
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, by_name
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import Levels, drawable
@@ -94,6 +94,8 @@ class FalconDrafter(EagleDrafter):
         sight = blocks.sight().to(device)
         dtype = self.stack.dtype
         self.table = torch.zeros(sight.shape, dtype=dtype, device=device).masked_fill_(~sight, torch.finfo(dtype).min)
+        self.tables = {"q_row": self.q_row, "table": self.table}
+        self.tables |= by_name(take=self.take, nodes=self.nodes, follows=self.follows)
 
     def open(self, state: State, target: Target) -> None:
         device = target.device
@@ -104,6 +106,10 @@ class FalconDrafter(EagleDrafter):
         self.ends = self.aligned(torch.arange(slots, device=device).expand(state.rows, -1), known[:, None] - 1).contiguous()
         super().open(state, target)
         self.upto = known - 1  # pairs fed by row; one less than there are: the first window feeds the last
+
+    def tensors(self) -> dict[str, Tensor]:
+        pairs = {"states": self.states, "ends": self.ends, "upto": self.upto}
+        return {**super().tensors(), **pairs}
 
     def aligned(self, positions: Tensor, last: Tensor) -> Tensor:
         """Where blocks end, for ``last`` the last pair."""

@@ -66,6 +66,10 @@ class KangarooDrafter(Levels):
             positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
             self.stack.run(state.features[:, :m], positions, positions, self.cache, m, None, causal=True)
 
+    def tensors(self) -> dict[str, Tensor]:
+        adapter = {} if self.stack is None else {"cache": self.cache.data}
+        return {**super().tensors(), **adapter}
+
     def propose(self, state: State, noise: Noise) -> Draft:
         self.states: list[Tensor] = []
         draft = super().propose(state, noise)

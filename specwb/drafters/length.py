@@ -22,6 +22,10 @@ class Length:
         """Before the first round of a decoding."""
         self.tokens = torch.full((rows,), self.k, dtype=torch.long, device=device)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What :meth:`open` has made, by name; see :meth:`specwb.drafters.base.Drafter.tensors`."""
+        return {"length.tokens": self.tokens}
+
     def onward(self, drafted: int, sure: Tensor | None = None) -> Tensor:
         """``[B]``: rows that draft on below ``drafted`` tokens; ``sure [B]``: see the class."""
         go = self.tokens > drafted
@@ -57,6 +61,10 @@ class Adaptive(Length):
     def open(self, rows: int, device: torch.device | str) -> None:
         super().open(rows, device)
         self.generated, self.accepted = torch.zeros(2, rows, dtype=torch.float64, device=device).unbind()
+
+    def tensors(self) -> dict[str, Tensor]:
+        averages = {"length.generated": self.generated, "length.accepted": self.accepted}
+        return {**super().tensors(), **averages}
 
     def observe(self, drafted: Tensor, accepted: Tensor) -> None:
         # in place: a recorded round knows addresses

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter
+from specwb.drafters.base import Drafter, by_name
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
 from specwb.flow import Draft, Law, Scores, State, Verdict
@@ -57,11 +57,16 @@ class Levels(Drafter):
             self.limits = shape
         self.draw, self.length, self.sure = draw, length, sure
         self.host_reads = 0 if length is None else max(0, self.limits.depth - 1)
+        self.tables: dict[str, Tensor] = {}  # what lay_out makes, constants
 
     def open(self, state: State, target: Target) -> None:
         if self.length is not None:
             self.length = copy.copy(self.length)
             self.length.open(state.rows, target.device)
+
+    def tensors(self) -> dict[str, Tensor]:
+        length = {} if self.length is None else self.length.tensors()
+        return {**super().tensors(), **self.tables, **length}
 
     def text(self, state: State) -> tuple[Tensor, int]:
         """``known [B]`` and its host bound, of the text that lies in the drafter's cache: the root is at slot known - 1."""
@@ -120,6 +125,8 @@ class Levels(Drafter):
             self.parents.append(parents)
             self.take.append(parents * self.tree.widths[d] + self.tree.rank[0, start:stop])
         self.offsets = self.tree.depth[0], torch.arange(self.tree.n, device=device)
+        self.tables = {"q_row": self.q_row, **by_name(take=self.take, parents=self.parents)}
+        self.tables |= by_name(inner=self.inner, fixed=self.fixed, offsets=self.offsets)
 
     def propose(self, state: State, noise: Noise) -> Draft:
         tree, levels = self.tree, self.tree.levels
@@ -269,6 +276,9 @@ class LevelDrafter(Levels):
         self.lay_out(self.draft.device)
         self.cache = self.storage(state)
         prefill(self.backbone, state, self.cache, run=self.exact)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**super().tensors(), "cache": self.cache.data}
 
     def storage(self, state: State) -> KVCache:
         return self.backbone.cache(state.rows, state.capacity)

@@ -104,6 +104,10 @@ class Lookahead(Drafter):
             for some, ok in zip(grams.split(32, 1), inside.split(32, 1), strict=True):
                 remember(self.pool, some[:, :, 0], some[:, :, 1:], ok)
 
+    def tensors(self) -> dict[str, Tensor]:
+        window = {"row": self.row, "levels": self.levels, "rounds": self.rounds}
+        return {**super().tensors(), **window, "pool": self.pool}
+
     def propose(self, state: State, noise: Noise) -> Draft:
         pending = state.tokens.gather(1, (state.known - 1)[:, None])
         held = self.pool[self.row, pending[:, 0]]  # [B,G,N-1]

@@ -45,6 +45,9 @@ class SeveralRoots(LevelDrafter):
         scores = target.score(state, root)
         self.ahead = scores.logits[:, 0].clone() if state.sampling.greedy else scores.p(torch.zeros_like(state.known))
 
+    def tensors(self) -> dict[str, Tensor]:
+        return {**super().tensors(), "ahead": self.ahead}
+
     def _children(
         self, logits: Tensor, d: int, sampling: Sampling, u: Tensor | None, used: int, race: Tensor | None, q: list[Tensor]
     ) -> tuple[Tensor, Tensor]:

@@ -46,6 +46,9 @@ class MedusaDrafter(Drafter):
         self.most = max(self.tree.K, 1)  # how many tokens of each head are looked at
         self.pick = (depth - 1) * self.most + rank
 
+    def tensors(self) -> dict[str, Tensor]:
+        return {**super().tensors(), "pick": self.pick}
+
     def propose(self, state: State, noise: Noise) -> Draft:
         assert state.features is not None
         last = (state.known - 2).clamp_min(0)

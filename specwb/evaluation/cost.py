@@ -92,6 +92,9 @@ class _ZeroDrafter(Drafter):
             state.rows, self.tree.n - 1, dtype=torch.long, device=target.device
         )
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {"tokens": self._tokens}
+
     def propose(self, state: State, noise: Noise) -> Draft:
         return self.candidates(state, self._tokens)
 
