@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,23 @@ def test_the_programs_of_the_python_page_run(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "hit: lossless" in out
     assert "repeat" in out
+
+
+@pytest.mark.slow
+def test_shipped_measurements_are_judged_again_as_it_is_said(capsys, tmp_path):
+    """The program of CONTRIBUTING.md changes nothing but the commit while there is no new claim."""
+    (program,) = programs(ROOT / "CONTRIBUTING.md")
+    name = "results/mcsd_ti-lab-cpu.json"
+    (tmp_path / "results").mkdir()
+    shutil.copy(ROOT / "data" / name, tmp_path / name)
+    program = program.replace("path = data_dir()", "path = place")
+    exec(compile(program, "CONTRIBUTING.md", "exec"), {"place": tmp_path})
+    before, after = (
+        json.loads((folder / name).read_text()) for folder in (ROOT / "data", tmp_path)
+    )
+    assert before["verdicts"][-1]["claim"] in capsys.readouterr().out
+    assert before.pop("commit") != after.pop("commit")
+    assert before == after
 
 
 def test_readme_is_short():
