@@ -453,7 +453,7 @@ def keep_off_by_one(patch):
 @killed_by("test_protocol.py: caches mcsd 1.0")
 def draft_cache_not_moved(patch):
     """The draft model's cache keeps the first path of a tree whichever was accepted."""
-    patch.edit(LevelDrafter.observe, "if not self.tree.is_chain:", "if self.tree.is_chain:")
+    patch.edit(LevelDrafter.observe, "if not draft.tree.is_chain:", "if draft.tree.is_chain:")
 
 
 @killed_by("test_protocol.py: features mcsd")

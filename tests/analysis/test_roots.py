@@ -409,7 +409,7 @@ def test_later_draws_and_equal_lengths() -> None:
     ("call", "message"),
     [
         (lambda: roots.kept_root(P, EASY, 0), "W >= 1"),
-        (lambda: roots.kept_root(P, EASY[:3], 1), "3 laws"),
+        (lambda: roots.kept_root(P, EASY[:3], 1), "3 distributions"),
         (lambda: roots.kept_root(P, [[HALF]] * 4, 1), "sum 1"),
         (lambda: roots.kept_root(P, EASY, 1, "top"), "'top'"),
         (lambda: roots.one_token([2]), r"0\.\.1"),
