@@ -1,4 +1,6 @@
-"""Plotly figures of plain results: a round, its tests, a decoding, a comparison, two distributions, a curve. They compute nothing about models."""
+"""Plotly figures of plain results: a round, its tests, a decoding, a comparison, two distributions,
+a curve. They compute nothing about models.
+"""
 
 from specwb.extras import require
 

@@ -1,4 +1,4 @@
-"""One drafted token: what is accepted, what is rejected, what comes out."""
+"""One draft token: what is accepted, what is rejected, what comes out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DARK, DRAFT, figure
 
 
 def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = None, labels: Sequence[str] | None = None) -> go.Figure:
-    """Two distributions laid over each other: the mass both have is accepted, what p has beyond q is the residual, what q has beyond p is rejected.
+    """Two distributions laid over each other: the mass both have is accepted, what p has beyond q
+    is the residual, what q has beyond p is rejected.
 
-    Accepted and residual together are as high as p, accepted and rejected as high as q. The black diamonds are the distribution of the
-    output (:func:`specwb.analysis.output_law`); they lie on p whatever q is. Five traces: accepted, residual, rejected, output, drawn.
+    Accepted and residual together are as high as p, accepted and rejected as high as q. The black
+    diamonds are the distribution of the output (:func:`specwb.analysis.output_law`); they lie on p
+    whatever q is. Five traces: accepted, residual, rejected, output, drawn.
 
     Args:
-        p, q: distributions ``[V]``. counts: how often each token came out in a simulation ``[V]``. labels: of the tokens, default their numbers.
+        p, q: distributions ``[V]``.
+        counts: how often each token came out in a simulation ``[V]``.
+        labels: of the tokens, default their numbers.
     Raises:
         ValueError: lengths differ.
     """
@@ -29,7 +33,10 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
     names = [str(i) for i in range(len(p))] if labels is None else list(labels)
     n = 0 if counts is None else int(sum(counts))
     if len(names) != len(p) or (counts is not None and len(counts) != len(p)):
-        raise ValueError(f"p has {len(p)} tokens, labels {len(names)}, counts {len(p) if counts is None else len(counts)}")
+        raise ValueError(
+            f"p has {len(p)} tokens, labels {len(names)}, counts "
+            f"{len(p) if counts is None else len(counts)}"
+        )
     both = np.minimum(target, draft)
 
     def bar(heights: np.ndarray, name: str, colour: str, shape: str) -> go.Bar:

@@ -11,10 +11,12 @@ from specwb.figures.style import OTHER, PALETTE, figure
 
 
 def by_category(figures: Mapping[str, Mapping[str, Mapping[str, Any]]], over: str = "ar") -> go.Figure:
-    """Median speedup over plain decoding of every method in every category; one marker a category, hover for tau and the quartiles.
+    """Median speedup over plain decoding of every method in every category; one marker a category,
+    hover for tau and the quartiles.
 
     Args:
-        figures: category -> method -> speedup, speedup_low, speedup_high, tau, runs (``by_category`` of :func:`specwb.compare`).
+        figures: category -> method -> speedup, speedup_low, speedup_high, tau, runs
+            (``by_category`` of :func:`specwb.compare`).
         over: the row that speedups are over, which is not drawn.
     Raises:
         ValueError: no category.
@@ -32,7 +34,8 @@ def by_category(figures: Mapping[str, Mapping[str, Mapping[str, Any]]], over: st
                 x=[rows[n]["speedup"] for n in names], y=[place[n] + shift for n in names], name=category, mode="markers",
                 marker={"color": colour, "symbol": symbol, "size": 11},
                 customdata=[[n, rows[n]["tau"], rows[n]["speedup_low"], rows[n]["speedup_high"], rows[n]["runs"]] for n in names],
-                hovertemplate="%{customdata[0]}, " + category + ": %{x:.2f}x (%{customdata[2]:.2f}-%{customdata[3]:.2f}), tau %{customdata[1]:.2f}, "
+                hovertemplate="%{customdata[0]}, " + category + ": %{x:.2f}x "
+                "(%{customdata[2]:.2f}-%{customdata[3]:.2f}), tau %{customdata[1]:.2f}, "
                 "%{customdata[4]} runs<extra></extra>",
             )
         )  # fmt: skip

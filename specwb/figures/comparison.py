@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def comparison(frame: pd.DataFrame) -> go.Figure:
-    """Speedup over plain decoding of every row of :func:`specwb.compare`: median, with the quartiles as error bars.
+    """Speedup over plain decoding of every row of :func:`specwb.compare`: median, with the
+    quartiles as error bars.
 
-    What speedups are over is named in the title where the frame says it (``attrs["reference"]``). The transformers library's
-    rows (``hf_``) are hatched; a lossy method says so beside its name.
+    What speedups are over is named in the title where the frame says it (``attrs["reference"]``).
+    The transformers library's rows (``hf_``) are hatched; a lossy method says so beside its name.
 
     Args:
         frame: columns method, lossless, tau, tokens_per_second, speedup, speedup_low, speedup_high.
@@ -45,7 +46,8 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
                 "array": [r["speedup_high"] - r["speedup"] for r in rows], "arrayminus": [r["speedup"] - r["speedup_low"] for r in rows],
             },
             customdata=[[r["tau"], r["tokens_per_second"]] for r in rows],
-            hovertemplate="%{y}: %{x:.2f}x<br>tau %{customdata[0]:.2f}<br>%{customdata[1]:.1f} tokens/s<extra></extra>",
+            hovertemplate="%{y}: %{x:.2f}x<br>tau %{customdata[0]:.2f}<br>"
+            "%{customdata[1]:.1f} tokens/s<extra></extra>",
         ),
         title={"text": f"Speedup over {over} (dashed: 1)", "x": 0, "xref": "paper"},
         annotations=[

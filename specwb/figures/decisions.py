@@ -13,10 +13,11 @@ _SIGNS = {"accepted": "✓ accepted", "rejected": "✗ rejected", "not tested": 
 def decisions(explanation: Explanation) -> go.Figure:
     """p and q of every candidate the walk came to, depth by depth, and what was decided.
 
-    The diamond is ``u q``: the first candidate of a node is accepted iff it lies below the top of its p bar. Candidates after a
-    rejection are tested against what then remains of p and q, so they have no diamond, only their decision. A greedy walk has
-    neither q nor u; a point-mass rule does not compare ``u q`` with p.
-    Three traces (p, q, u q), the same number for every round; ``customdata``: depth, token id, decision.
+    The diamond is ``u q``: the first candidate of a node is accepted iff it lies below the top of
+    its p bar. Candidates after a rejection are tested against what then remains of p and q, so they
+    have no diamond, only their decision. A greedy walk has neither q nor u; a point-mass rule does
+    not compare ``u q`` with p. Three traces (p, q, u q), the same number for every round;
+    ``customdata``: depth, token id, decision.
     """
     tests = [(level.depth, t) for level in explanation.levels for t in level.tests if t.decision != "invalid"]
     # labels must be distinct for plotly to keep bars apart

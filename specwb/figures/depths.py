@@ -11,13 +11,15 @@ from specwb.figures.style import PALETTE, figure
 
 
 def acceptance_by_depth(counts: Mapping[str, Sequence[Sequence[int]]], least: int = 10) -> go.Figure:
-    """Share of the rounds that reached depth d - 1 and had candidates there which accepted one, for d = 1, 2, ...
+    """Share of the rounds that reached depth d - 1 and had candidates there which accepted one, for
+    d = 1, 2, ...
 
-    Each depth has its own denominator, so this is no accepted length in disguise: a flat line is acceptance that does not depend on
-    depth. Bars are one binomial standard error.
+    Each depth has its own denominator, so this is no accepted length in disguise: a flat line is
+    acceptance that does not depend on depth. Bars are one binomial standard error.
 
     Args:
-        counts: method -> (accepted, tested) for depth 1, 2, ...; methods that draft nothing are left out.
+        counts: method -> (accepted, tested) for depth 1, 2, ...; methods that draft nothing are
+            left out.
         least: depths tested less often than this are not drawn.
     """
     drawn = {

@@ -1,4 +1,6 @@
-"""Draft trees as shapes: their nodes and values, what each node sees, and what they are worth by size."""
+"""Draft trees as shapes: their nodes and values, what each node sees, and what they are worth by
+size.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,20 @@ WRITTEN = 16  # nodes whose positions can be written into the mask's cells
 
 
 def value_tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str] | None = None) -> go.Figure:
-    """A tree from left to right, one column a depth, siblings from top to bottom in drawing order; markers grow with the values.
+    """A tree from left to right, one column a depth, siblings from top to bottom in drawing order;
+    markers grow with the values.
 
     Args:
-        parents: -1 for the root, in level order. values: of every node, the root's first. labels: what to write at the nodes, default their numbers.
+        parents: -1 for the root, in level order.
+        values: of every node, the root's first.
+        labels: what to write at the nodes, default their numbers.
     Raises:
         ValueError: not a tree, or not one value (and label) a node.
     """
     traces, leaves, depth = _tree(parents, values, labels)
     return figure(
         *traces,
-        title={"text": f"{len(parents) - 1} drafted nodes, their values sum to {float(sum(values)) - 1:.2f}", "x": 0, "xref": "paper"},
+        title={"text": _sum_of(values), "x": 0, "xref": "paper"},
         xaxis=_columns(depth),
         yaxis={"visible": False, "range": [-leaves + 0.4, 0.6]},
         height=max(240, 110 + 24 * leaves),
@@ -38,8 +43,9 @@ def value_tree(parents: Sequence[int], values: Sequence[float], labels: Sequence
 def tree_mask(parents: Sequence[int]) -> go.Figure:
     """Which nodes each node sees, coloured by position.
 
-    A row is a node that looks, a column what it looks at: the committed text before the pending token, then the nodes. Empty is hidden;
-    a colour and, in small trees, a number say at which position after the pending token the seen node stands.
+    A row is a node that looks, a column what it looks at: the committed text before the pending
+    token, then the nodes. Empty is hidden; a colour and, in small trees, a number say at which
+    position after the pending token the seen node stands.
 
     Args:
         parents: -1 for the root, in level order.
@@ -61,7 +67,9 @@ def designer(parents: Sequence[int], values: Sequence[float], best: Mapping[int,
     """A tree, its mask and positions, and its speedup among the best trees by number of nodes.
 
     Args:
-        parents, values: as :func:`value_tree`. best: number of nodes -> the largest predicted speedup of a tree of so many. speed: this tree's.
+        parents, values: as :func:`value_tree`.
+        best: number of nodes -> the largest predicted speedup of a tree of so many.
+        speed: this tree's.
     Raises:
         ValueError: as :func:`value_tree`, or no best.
     """
@@ -110,7 +118,8 @@ def by_nodes(curves: Mapping[str, Sequence[float]], title: str, yaxis: str, xaxi
 
     Args:
         curves: name -> its value at 1, 2, .. nodes; None where there is none; at most eight.
-        title: of the figure. yaxis, xaxis: what the values are, and which nodes are counted.
+        title: of the figure.
+        yaxis, xaxis: what the values are, and which nodes are counted.
     Raises:
         ValueError: no curve, or more than eight.
     """
@@ -118,14 +127,21 @@ def by_nodes(curves: Mapping[str, Sequence[float]], title: str, yaxis: str, xaxi
     return lines(points, title, yaxis, xaxis, height=430, size=6, hover="%{x} nodes: %{y:.2f}<extra>%{fullData.name}</extra>")
 
 
-# ------------------------------------------------------------------------------------------------------------------------ parts
+# ------------------------------------------------------------------------------------------- parts
+
+
+def _sum_of(values: Sequence[float]) -> str:
+    return f"{len(values) - 1} drafted nodes, their values sum to {float(sum(values)) - 1:.2f}"
 
 
 def _tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str] | None) -> tuple[list[go.Scatter], int, int]:
     """Edges and nodes, number of leaves, depth."""
     depth = depths(parents)
     if len(values) != len(parents) or (labels is not None and len(labels) != len(parents)):
-        raise ValueError(f"a tree of {len(parents)} nodes needs as many values and labels, got {len(values)} and {len(labels or parents)}")
+        raise ValueError(
+            f"a tree of {len(parents)} nodes needs as many values and labels, got {len(values)} "
+            f"and {len(labels or parents)}"
+        )
     place, xs, ys = edges_of(parents)
     words = list(labels) if labels is not None else [str(i) for i in range(len(parents))]
     written = [f"{word} <b>{float(v):.2f}</b>" for word, v in zip(words, values)]

@@ -21,18 +21,29 @@ def lattice(
     """A lattice as columns of candidates, the likeliest on top, and paths through it.
 
     Args:
-        words, chances: ``[k][M]`` tokens and their probabilities, best first. kept: how many of each column are left after pruning, default all; the
-            others are empty. paths: name -> the row of its token in each column from the first on, None where it is not among them; at most three.
-            below: the words of the first path's tokens that are not among the candidates, by column ("" elsewhere). title: of the figure.
+        words, chances: ``[k][M]`` tokens and their probabilities, best first.
+        kept: how many of each column are left after pruning, default all; the others are empty.
+        paths: name -> the row of its token in each column from the first on, None where it is not
+            among them; at most three.
+        below: the words of the first path's tokens that are not among the candidates, by column
+            ("" elsewhere).
+        title: of the figure.
     Raises:
-        ValueError: no column, columns of different lengths, more than three paths or one that is longer than the lattice or leaves its rows.
+        ValueError: no column, columns of different lengths, more than three paths or one that is
+            longer than the lattice or leaves its rows.
     """
     k, m = len(words), len(words[0]) if words else 0
     kept = [m] * k if kept is None else list(kept)
     if not m or any(len(a) != m or len(b) != m for a, b in zip(words, chances, strict=True)) or len(kept) != k:
-        raise ValueError(f"every place has as many words as probabilities, and how many are kept; got {[len(a) for a in words]} words")
+        raise ValueError(
+            "every place has as many words as probabilities, and how many are kept; got "
+            f"{[len(a) for a in words]} words"
+        )
     if not 1 <= len(paths) <= len(LOOKS) or any(len(p) > k or any(r is not None and not 0 <= r < m for r in p) for p in paths.values()):
-        raise ValueError(f"one to {len(LOOKS)} paths of at most {k} tokens in rows 0..{m - 1}, got {dict(paths)}")
+        raise ValueError(
+            f"one to {len(LOOKS)} paths of at most {k} tokens in rows 0..{m - 1}, got "
+            f"{dict(paths)}"
+        )
     z = [[chances[i][r] if r < kept[i] else None for i in range(k)] for r in range(m)]
     text = [[words[i][r] for i in range(k)] for r in range(m)]
     hover = [[f"{chances[i][r]:.3f}" + ("" if r < kept[i] else ", left out") for i in range(k)] for r in range(m)]
@@ -84,10 +95,12 @@ def lattice(
 
 
 def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:
-    """Adaptive draft length, round by round: what was drafted, generated and accepted, and the two averages that steer it.
+    """Adaptive draft length, round by round: what was drafted, generated and accepted, and the two
+    averages that steer it.
 
     Args:
-        rounds: of :func:`specwb.analysis.adl_trace`. least, most: k_min and k_max.
+        rounds: of :func:`specwb.analysis.adl_trace`.
+        least, most: k_min and k_max.
     Raises:
         ValueError: no round.
     """
@@ -139,7 +152,8 @@ def by_setting(curves: Mapping[str, Mapping[float, float]], title: str, yaxis: s
     """Lines over the values of one setting.
 
     Args:
-        curves: name -> value of the setting -> what is shown; at most eight. title, yaxis, xaxis: words.
+        curves: name -> value of the setting -> what is shown; at most eight.
+        title, yaxis, xaxis: words.
     Raises:
         ValueError: no curve, or more than eight.
     """

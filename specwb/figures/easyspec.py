@@ -1,4 +1,6 @@
-"""Layers side by side: which, what that changes in every layer, a cache that drifts, a round on several devices, what it all may bring."""
+"""Layers side by side: which, what that changes in every layer, a cache that drifts, a round on
+several devices, what it all may bring.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,12 @@ def _title(text: str) -> dict:
 
 
 def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
-    """Which layers run side by side: a row for each way, its groups as boxes with the numbers of their layers.
+    """Which layers run side by side: a row for each way, its groups as boxes with the numbers of
+    their layers.
 
-    Args: rows: name -> groups of consecutive layers, all layers of the same model; the first on top. title: of the figure.
+    Args:
+        rows: name -> groups of consecutive layers, all layers of the same model; the first on top.
+        title: of the figure.
     Raises:
         ValueError: nothing, or ways of different numbers of layers.
     """
@@ -60,9 +65,13 @@ def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
 
 
 def by_layer(curves: Mapping[str, Sequence[float]], groups: Groups, title: str, yaxis: str, least: float = 0.0) -> go.Figure:
-    """Curves over layers 0, 1, ..; layers that run side by side have a common grey band behind them.
+    """Curves over layers 0, 1, ..; layers that run side by side have a common grey band behind
+    them.
 
-    Args: curves: name -> a value a layer, at most eight; None where there is none. groups: of layers. least: the axis goes at least down to it.
+    Args:
+        curves: name -> a value a layer, at most eight; None where there is none.
+        groups: of layers.
+        least: the axis goes at least down to it.
     Raises:
         ValueError: no curve, or more than eight.
     """
@@ -97,14 +106,20 @@ def by_layer(curves: Mapping[str, Sequence[float]], groups: Groups, title: str, 
 
 
 def cache_drift(errors: Mapping[str, Sequence[float]], layers: Mapping[str, Sequence[float]]) -> go.Figure:
-    """How far the entries of a draft's cache are from exact ones: by round (left), and by layer in one of the rounds (right).
+    """How far the entries of a draft's cache are from exact ones: by round (left), and by layer in
+    one of the rounds (right).
 
-    Args: errors: name -> relative error in round 1, 2, ..; layers: name -> relative error of layer 0, 1, ..
+    Args:
+        errors: name -> relative error in round 1, 2, ..;
+        layers: name -> relative error of layer 0, 1, ..
     Raises:
         ValueError: nothing to draw, or more than eight curves on a side.
     """
     if not 1 <= len(errors) <= len(PALETTE) or not 1 <= len(layers) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} curves on each side, got {len(errors)} and {len(layers)}")
+        raise ValueError(
+            f"between one and {len(PALETTE)} curves on each side, got {len(errors)} and "
+            f"{len(layers)}"
+        )
     drawn = make_subplots(
         1, 2, column_widths=[0.55, 0.45], horizontal_spacing=0.14, subplot_titles=["by round", "by layer, last round"],
         figure=figure(height=420, margin={"l": 70, "r": 20, "t": 40, "b": 110}, showlegend=True, legend=BELOW),
@@ -133,10 +148,13 @@ def cache_drift(errors: Mapping[str, Sequence[float]], layers: Mapping[str, Sequ
 
 
 def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = "ms") -> go.Figure:
-    """One round as a timeline, a bar for each device: what it does and when; a gap is waiting. Dotted lines part the draft's steps. Of a verification
-    that takes long its beginning is shown.
+    """One round as a timeline, a bar for each device: what it does and when; a gap is waiting.
+    Dotted lines part the draft's steps. Of a verification that takes long its beginning is shown.
 
-    Args: spans: of :func:`specwb.analysis.layer_parallel.timeline`. depth: drafted tokens; the step after them verifies. unit: of the times.
+    Args:
+        spans: of :func:`specwb.analysis.layer_parallel.timeline`.
+        depth: draft tokens; the step after them verifies.
+        unit: of the times.
     Raises:
         ValueError: no spans.
     """
@@ -187,19 +205,27 @@ def stage_and_round(
     shares: Sequence[float], stages: Mapping[str, Sequence[float]], points: Mapping[str, tuple[float, float]], published: float,
     costs: Sequence[float], tokens: Mapping[str, Sequence[float]], most: int, title: str,
 ) -> go.Figure:  # fmt: skip
-    """The cost model: what the drafting stage gains from attention's share of a layer (left), tokens a round that a speedup needs (right).
+    """The cost model: what the drafting stage gains from attention's share of a layer (left),
+    tokens a round that a speedup needs (right).
 
     Args:
-        shares: of a layer's time that attention takes. stages: name -> the stage's speedup at each, at most three.
-        points: name -> (share, speedup of the stage), at most four. published: a stage's speedup, a dashed line.
-        costs: of a draft step, in plain steps. tokens: name -> tau needed at each, at most three. most: tokens a round can have.
+        shares: of a layer's time that attention takes.
+        stages: name -> the stage's speedup at each, at most three.
+        points: name -> (share, speedup of the stage), at most four.
+        published: a stage's speedup, a dashed line.
+        costs: of a draft step, in plain steps.
+        tokens: name -> tau needed at each, at most three.
+        most: tokens a round can have.
         title: of the panel on the right, what is needed.
     Raises:
         ValueError: curves of other lengths, or too many of something.
     """
     lengths = {len(curve) for curve in stages.values()} | {len(shares)}, {len(curve) for curve in tokens.values()} | {len(costs)}
     if any(len(each) != 1 for each in lengths) or not 1 <= len(stages) <= 3 or not 1 <= len(tokens) <= 3 or len(points) > 4:
-        raise ValueError(f"as many values as shares or costs, at most three curves and four points; got {[*stages]}, {[*tokens]}, {[*points]}")
+        raise ValueError(
+            "as many values as shares or costs, at most three curves and four points; got "
+            f"{[*stages]}, {[*tokens]}, {[*points]}"
+        )
     drawn = make_subplots(
         1, 2, column_widths=[0.5, 0.5], horizontal_spacing=0.12, subplot_titles=["speedup of the drafting stage", title],
         figure=figure(height=460, margin={"l": 55, "r": 20, "t": 40, "b": 130}, showlegend=True, legend=BELOW),

@@ -1,4 +1,6 @@
-"""Drafting in blocks: what a pair sees, which pairs glance, trees by passes, and dependence against loss and acceptance."""
+"""Drafting in blocks: what a pair sees, which pairs glance, trees by passes, and dependence against
+loss and acceptance.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,22 @@ STEPS = [[0, "#56B4E9"], [0.5, "#56B4E9"], [0.5, "#0072B2"], [1, "#0072B2"]]  # 
 def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure:
     """Which pairs each pair of a text sees, and what the last k of them say.
 
-    A row is a pair that looks, a column one that is looked at: dark its own block, light an earlier one, empty hidden.
+    A row is a pair that looks, a column one that is looked at: dark its own block, light an earlier
+    one, empty hidden.
 
     Args:
-        ends, starts: of each pair, the numbers (from 1) of the last and the first pair of its block. k: size of a block.
+        ends, starts: of each pair, the numbers (from 1) of the last and the first pair of its
+            block.
+        k: size of a block.
     Raises:
         ValueError: not as many ends as starts, or fewer pairs than k.
     """
     n = len(ends)
     if len(starts) != n or n < k:
-        raise ValueError(f"a block of {k} needs at least {k} pairs, with an end and a start each; got {n} ends and {len(starts)} starts")
+        raise ValueError(
+            f"a block of {k} needs at least {k} pairs, with an end and a start each; got {n} ends "
+            f"and {len(starts)} starts"
+        )
     z = [[None if j > ends[i] else int(j >= starts[i]) for j in range(1, n + 1)] for i in range(n)]
     words = [["" if v is None else "own" if v else "·" for v in row] for row in z]
     said = [f"{i} says X{i - n + k}" if i > n - k else str(i) for i in range(1, n + 1)]
@@ -51,21 +59,31 @@ def glancing(
     replaced: Sequence[Sequence[bool]], k: int, curves: Mapping[str, Sequence[float]], here: tuple[float, float],
     measured: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
 ) -> go.Figure:  # fmt: skip
-    """Which pairs of some texts are replaced, and what the loss of a block is above autoregression as more blocks glance.
+    """Which pairs of some texts are replaced, and what the loss of a block is above autoregression
+    as more blocks glance.
 
     Args:
-        replaced: ``[texts][pairs]``. k: size of a block. curves: name -> prediction at evenly spaced shares 0..1 of blocks that glance. here: share
-            and excess of the texts shown. measured: name -> (share, value, standard error) of trainings; names of curves.
+        replaced: ``[texts][pairs]``.
+        k: size of a block.
+        curves: name -> prediction at evenly spaced shares 0..1 of blocks that glance.
+        here: share and excess of the texts shown.
+        measured: name -> (share, value, standard error) of trainings; names of curves.
     Raises:
-        ValueError: texts of other lengths than the first or of no whole blocks, no curve or more than seven, or measurements without a curve.
+        ValueError: texts of other lengths than the first or of no whole blocks, no curve or more
+            than seven, or measurements without a curve.
     """
     rows = [list(map(bool, row)) for row in replaced]
     width = len(rows[0]) if rows else 0
     if k < 1 or not width or width % k or any(len(row) != width for row in rows):
-        raise ValueError(f"every text has as many whole blocks of {k} pairs, got texts of {sorted({len(row) for row in rows})} pairs")
+        raise ValueError(
+            f"every text has as many whole blocks of {k} pairs, got texts of "
+            f"{sorted({len(row) for row in rows})} pairs"
+        )
     _some(curves)
     if set(measured or ()) - set(curves):
-        raise ValueError(f"measured must be of the curves {', '.join(curves)}, got {', '.join(measured or ())}")
+        raise ValueError(
+            f"measured must be of the curves {', '.join(curves)}, got {', '.join(measured or ())}"
+        )
     drawn = make_subplots(
         2, 1, row_heights=[0.4, 0.6], vertical_spacing=0.2, subplot_titles=[
             "pairs that are replaced by the pairs they are to predict (dark)", "least loss above the autoregressive one, nats",
@@ -110,13 +128,16 @@ def ratios(
     """Losses of trainings by glancing ratio, beside what was predicted.
 
     Args:
-        curves: name -> (ratio, predicted loss). measured: name -> (ratio, loss, standard error); names of curves.
+        curves: name -> (ratio, predicted loss).
+        measured: name -> (ratio, loss, standard error); names of curves.
     Raises:
         ValueError: no curve or more than eight, or measurements without a curve.
     """
     _some(curves)
     if set(measured) - set(curves):
-        raise ValueError(f"measured must be of the curves {', '.join(curves)}, got {', '.join(measured)}")
+        raise ValueError(
+            f"measured must be of the curves {', '.join(curves)}, got {', '.join(measured)}"
+        )
     traces = []
     for (name, line), (colour, dash, symbol) in zip(curves.items(), PALETTE, strict=False):
         x, y = zip(*line, strict=True)
@@ -134,10 +155,12 @@ def ratios(
 
 
 def block_tree(tree: BlockTree, title: str) -> go.Figure:
-    """A tree as its passes make it: colour and marker say which pass a node comes of; a ring says that the next pass begins a block there.
+    """A tree as its passes make it: colour and marker say which pass a node comes of; a ring says
+    that the next pass begins a block there.
 
     Args:
-        tree: blocks of a tree of at most eight passes. title: of the figure.
+        tree: blocks of a tree of at most eight passes.
+        title: of the figure.
     Raises:
         ValueError: more than eight passes.
     """
@@ -154,16 +177,23 @@ def block_tree(tree: BlockTree, title: str) -> go.Figure:
 
 
 def block_designer(tree: BlockTree, speeds: Mapping[str, Sequence[float]], chosen: str) -> go.Figure:
-    """A tree by passes, its nodes by depth, and the predicted speedup of the best trees by number of nodes.
+    """A tree by passes, its nodes by depth, and the predicted speedup of the best trees by number
+    of nodes.
 
     Args:
-        tree: as :func:`block_tree`. speeds: name -> speedup at 1, 2, .. nodes. chosen: the curve that this tree is on.
+        tree: as :func:`block_tree`.
+        speeds: name -> speedup at 1, 2, .. nodes.
+        chosen: the curve that this tree is on.
     Raises:
-        ValueError: as :func:`block_tree`; more than eight curves, or a chosen one that is none of them or too short for the tree.
+        ValueError: as :func:`block_tree`; more than eight curves, or a chosen one that is none of
+            them or too short for the tree.
     """
     _some(speeds)
     if chosen not in speeds or len(speeds[chosen]) < tree.tree.n:
-        raise ValueError(f"chosen must be one of {', '.join(speeds)} and go on to {tree.tree.n} nodes, got {chosen!r}")
+        raise ValueError(
+            f"chosen must be one of {', '.join(speeds)} and go on to {tree.tree.n} nodes, got "
+            f"{chosen!r}"
+        )
     drawn = make_subplots(
         2, 2, specs=[[{}, {}], [{"colspan": 2}, None]], row_heights=[0.62, 0.38], column_widths=[0.64, 0.36], vertical_spacing=0.17,
         horizontal_spacing=0.1, subplot_titles=["tree, by the pass that makes a node", "nodes by depth", "predicted speedup by number of nodes"],
@@ -207,10 +237,13 @@ def block_designer(tree: BlockTree, speeds: Mapping[str, Sequence[float]], chose
 
 
 def by_dependence(points: Mapping[str, Sequence[tuple[float, float]]], bound: Sequence[tuple[float, float]], title: str) -> go.Figure:
-    """Acceptance at places of texts against how much the token there depends on those before it in the block.
+    """Acceptance at places of texts against how much the token there depends on those before it in
+    the block.
 
     Args:
-        points: name -> (information in nats, acceptance), at most eight. bound: a curve to put beside them. title: of the figure.
+        points: name -> (information in nats, acceptance), at most eight.
+        bound: a curve to put beside them.
+        title: of the figure.
     Raises:
         ValueError: no points, or of more than eight names.
     """
@@ -234,7 +267,7 @@ def by_dependence(points: Mapping[str, Sequence[tuple[float, float]]], bound: Se
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------------------------ parts
+# ------------------------------------------------------------------------------------------- parts
 
 
 def _some(named: Mapping[str, Any]) -> None:
@@ -250,9 +283,13 @@ def _points(points: Sequence[tuple[float, float, float]], name: str, colour: str
 
 
 def _by_pass(tree: BlockTree) -> tuple[list[go.Scatter], int]:
-    """Edges, a trace of nodes for each of eight passes (the same number for every tree, so that a widget can change them in place), rings."""
+    """Edges, a trace of nodes for each of eight passes (the same number for every tree, so that a
+    widget can change them in place), rings.
+    """
     if len(tree.passes) > len(PALETTE):
-        raise ValueError(f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}")
+        raise ValueError(
+            f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}"
+        )
     parents = tree.tree.host[0]
     place, xs, ys = edges_of(parents)
     traces = [go.Scatter(x=xs, y=ys, mode="lines", line={"color": EDGE, "width": 1}, hoverinfo="skip", showlegend=False)]

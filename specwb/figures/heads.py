@@ -14,12 +14,14 @@ Table = Sequence[Sequence[float]]
 
 
 def head_accuracy(rank: Table, title: str) -> go.Figure:
-    """How often the right token is a head's first, second, .. guess: a row a position, a column a rank.
+    """How often the right token is a head's first, second, .. guess: a row a position, a column a
+    rank.
 
     Up to 0.6 a colour means the same share for every head, so that figures can be compared.
 
     Args:
-        rank: by position and rank, shares of places ``[positions][ranks]``. title: of the figure.
+        rank: by position and rank, shares of places ``[positions][ranks]``.
+        title: of the figure.
     Raises:
         ValueError: no position, or rows of different lengths.
     """
@@ -34,16 +36,23 @@ def head_accuracy(rank: Table, title: str) -> go.Figure:
 
 
 def heads(rank: Table, parents: Sequence[int], values: Sequence[float], taus: Mapping[str, Sequence[float]], chosen: str) -> go.Figure:
-    """A head's accuracies, the tree that they make best, and the expected tokens a round of every head's best trees.
+    """A head's accuracies, the tree that they make best, and the expected tokens a round of every
+    head's best trees.
 
     Args:
-        rank: as :func:`head_accuracy`. parents, values: as :func:`specwb.figures.value_tree`. taus: head -> tau of its best tree of 1, 2, .. nodes.
+        rank: as :func:`head_accuracy`.
+        parents, values: as :func:`specwb.figures.value_tree`.
+        taus: head -> tau of its best tree of 1, 2, .. nodes.
         chosen: the head whose tree this is.
     Raises:
-        ValueError: as :func:`head_accuracy` and ``value_tree``, more than eight heads, or a chosen one that is none of them.
+        ValueError: as :func:`head_accuracy` and ``value_tree``, more than eight heads, or a chosen
+            one that is none of them.
     """
     if chosen not in taus or len(taus) > len(PALETTE):
-        raise ValueError(f"taus must have at most {len(PALETTE)} heads, {chosen!r} among them; got {', '.join(taus) or 'none'}")
+        raise ValueError(
+            f"taus must have at most {len(PALETTE)} heads, {chosen!r} among them; got "
+            f"{', '.join(taus) or 'none'}"
+        )
     tree = value_tree(parents, values)
     drawn = make_subplots(
         2, 2, specs=[[{}, {}], [{"colspan": 2}, None]], row_heights=[0.64, 0.36], column_widths=[0.44, 0.56], vertical_spacing=0.17,

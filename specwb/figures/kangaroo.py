@@ -1,4 +1,6 @@
-"""Drafting from an early exit: what the caches hold, how sure the drafter is, beams, and what a threshold gives."""
+"""Drafting from an early exit: what the caches hold, how sure the drafter is, beams, and what a
+threshold gives.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,11 @@ def cache_slots(moments: Mapping[str, Sequence[Sequence[int]]], rows: Sequence[s
     """What lies in every layer's cache at several moments of a round, one panel each.
 
     Args:
-        moments: name -> ``[rows][slots]``: 0 nothing, 1 what a forward over the final text would write there, 2 something else.
-        rows: names of the layers, the first on top. slots: their numbers. words: of the tokens that go there, below the last panel.
+        moments: name -> ``[rows][slots]``: 0 nothing, 1 what a forward over the final text would
+            write there, 2 something else.
+        rows: names of the layers, the first on top.
+        slots: their numbers.
+        words: of the tokens that go there, below the last panel.
     Raises:
         ValueError: no moment, or one of another size.
     """
@@ -74,13 +79,18 @@ def sureness(words: Sequence[str], sure: Sequence[float], accepted: int, eta: fl
     """How sure the drafter was of each token of a draft, and what became of it.
 
     Args:
-        words, sure: drafted tokens in order, beyond the one that ends the draft too if wished. accepted: how many are kept. eta: the draft ends with
-            the first token below it. instead: what the target says in the place of each.
+        words, sure: draft tokens in order, beyond the one that ends the draft too if wished.
+        accepted: how many are kept.
+        eta: the draft ends with the first token below it.
+        instead: what the target says in the place of each.
     Raises:
         ValueError: as many words as values, one at least; accepted among them.
     """
     if not words or len(words) != len(sure) or not 0 <= accepted <= len(words):
-        raise ValueError(f"one value a word, 0..{len(words)} accepted; got {len(words)} words, {len(sure)} values, {accepted} accepted")
+        raise ValueError(
+            f"one value a word, 0..{len(words)} accepted; got {len(words)} words, {len(sure)} "
+            f"values, {accepted} accepted"
+        )
     drafted = next((i for i, s in enumerate(sure, 1) if s < eta), len(words))
     kinds = [
         ("kept", range(min(accepted, drafted)), ACCEPTED, ""),
@@ -114,14 +124,20 @@ def sureness(words: Sequence[str], sure: Sequence[float], accepted: int, eta: fl
 
 
 def densities(kept: Sequence[float], rejected: Sequence[float], bins: int = 10) -> go.Figure:
-    """How sure the drafter was of tokens that were kept and of tokens that were rejected: two densities on [0, 1], and the share kept by sureness.
+    """How sure the drafter was of tokens that were kept and of tokens that were rejected: two
+    densities on [0, 1], and the share kept by sureness.
 
-    Args: kept, rejected: values in [0, 1], one of each at least. bins: of equal width.
+    Args:
+        kept, rejected: values in [0, 1], one of each at least.
+        bins: of equal width.
     Raises:
         ValueError: one of them is empty, or a value is outside [0, 1].
     """
     if not len(kept) or not len(rejected) or not all(0 <= v <= 1 for v in (*kept, *rejected)):
-        raise ValueError(f"kept and rejected are values in [0, 1], one of each at least; got {len(kept)} and {len(rejected)}")
+        raise ValueError(
+            f"kept and rejected are values in [0, 1], one of each at least; got {len(kept)} and "
+            f"{len(rejected)}"
+        )
     counts = [[0] * bins, [0] * bins]
     for values, count in zip((kept, rejected), counts, strict=True):
         for value in values:
@@ -169,7 +185,9 @@ def beams(parents: Sequence[int], words: Sequence[str], scores: Sequence[float],
     """A tree of beams: what stays in it, what is pruned, and the accepted path.
 
     Args:
-        parents: of every node, -1 for the root. words, scores, kinds: of every node; a kind is "accepted", "tree" or "pruned". title: of the figure.
+        parents: of every node, -1 for the root.
+        words, scores, kinds: of every node; a kind is "accepted", "tree" or "pruned".
+        title: of the figure.
     Raises:
         ValueError: lists of different lengths, or another kind.
     """
@@ -179,7 +197,10 @@ def beams(parents: Sequence[int], words: Sequence[str], scores: Sequence[float],
         "pruned": ("pruned", OTHER, "x-thin", ""),
     }
     if not len(parents) == len(words) == len(scores) == len(kinds) or set(kinds) - set(looks):
-        raise ValueError(f"a word, a score and a kind ({', '.join(looks)}) for every node, got {len(parents)} parents and {sorted(set(kinds))}")
+        raise ValueError(
+            f"a word, a score and a kind ({', '.join(looks)}) for every node, got {len(parents)} "
+            f"parents and {sorted(set(kinds))}"
+        )
     place, xs, ys = edges_of(parents)
     lines = go.Scatter(x=xs, y=ys, mode="lines", line={"color": EDGE, "width": 1.5}, hoverinfo="skip", showlegend=False)
     points, notes = [], []
@@ -220,13 +241,19 @@ def stopping(
     """What a threshold gives: tokens a round and speedup, here (left) and as published (right).
 
     Args:
-        etas: thresholds. tau, drafted, speed: at each, tokens a round, drafted tokens a round, predicted speedup. chosen: which is marked.
-        measured: threshold -> (tau, speedup). paper: name -> threshold -> (CR, speedup), at most four.
+        etas: thresholds.
+        tau, drafted, speed: at each, tokens a round, draft tokens a round, predicted speedup.
+        chosen: which is marked.
+        measured: threshold -> (tau, speedup).
+        paper: name -> threshold -> (CR, speedup), at most four.
     Raises:
         ValueError: lists of different lengths, nothing to mark, or more than four published curves.
     """
     if not len(etas) == len(tau) == len(drafted) == len(speed) or not 0 <= chosen < len(etas) or len(paper) > 4:
-        raise ValueError(f"as many values as thresholds, one of them chosen, four published curves at most; got {len(etas)}, {chosen}, {len(paper)}")
+        raise ValueError(
+            "as many values as thresholds, one of them chosen, four published curves at most; "
+            f"got {len(etas)}, {chosen}, {len(paper)}"
+        )
     drawn = make_subplots(
         2, 2, shared_xaxes=True, horizontal_spacing=0.09, vertical_spacing=0.12,
         subplot_titles=["tokens a round, here", "CR, the paper's 7B", "speedup, here", "speedup, the paper's 7B"],

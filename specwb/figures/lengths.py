@@ -14,10 +14,12 @@ COLUMNS = 3
 
 
 def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
-    """One histogram a method: the share of its rounds that added 1, 2, ... tokens; the dashed line is tau, their mean.
+    """One histogram a method: the share of its rounds that added 1, 2, ... tokens; the dashed line
+    is tau, their mean.
 
     Args:
-        accepted: draft tokens kept by round, for each method; a round adds one more, its bonus token.
+        accepted: draft tokens kept by round, for each method; a round adds one more, its bonus
+            token.
     Raises:
         ValueError: a method without rounds, or no method.
     """

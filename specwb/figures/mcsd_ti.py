@@ -1,4 +1,6 @@
-"""Stopping and several roots: slices of a tree's mask, where drafts end under a threshold, calibration, and which root stays."""
+"""Stopping and several roots: slices of a tree's mask, where drafts end under a threshold,
+calibration, and which root stays.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ from specwb.tree import Tree
 
 
 def mask_slices(tree: Tree, cut: int) -> go.Figure:
-    """The mask of a tree in level order, a frame round the leading block that each depth prefix is, and the block of the tree cut at ``cut``.
+    """The mask of a tree in level order, a frame round the leading block that each depth prefix is,
+    and the block of the tree cut at ``cut``.
 
-    A row is a node that looks, a column one that is looked at: dark in the chosen block, light in what the whole tree has beyond it, empty hidden.
+    A row is a node that looks, a column one that is looked at: dark in the chosen block, light in
+    what the whole tree has beyond it, empty hidden.
 
     Args:
-        tree: one shape for all rows, in level order. cut: levels that are left, 0..D.
+        tree: one shape for all rows, in level order.
+        cut: levels that are left, 0..D.
     Raises:
         ValueError: another kind of tree, or no such level.
     """
@@ -59,13 +64,19 @@ def stop_rules(
     """How many levels rounds drafted and kept, and what each way of stopping trades for what.
 
     Args:
-        drafted, kept: levels of every round. depth: of the whole tree. curves: name -> points, at most eight. here: the point of these rounds. xaxis,
-            yaxis, title: words for the curves.
+        drafted, kept: levels of every round.
+        depth: of the whole tree.
+        curves: name -> points, at most eight.
+        here: the point of these rounds.
+        xaxis, yaxis, title: words for the curves.
     Raises:
         ValueError: no round, or no curve or more than eight.
     """
     if not drafted or len(drafted) != len(kept):
-        raise ValueError(f"there must be at least one round, with levels drafted and kept; got {len(drafted)} and {len(kept)}")
+        raise ValueError(
+            f"there must be at least one round, with levels drafted and kept; got {len(drafted)} "
+            f"and {len(kept)}"
+        )
     if not 1 <= len(curves) <= len(PALETTE):
         raise ValueError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
     drawn = make_subplots(
@@ -101,13 +112,16 @@ def stop_rules(
 
 
 def calibration(said: Mapping[str, tuple[Sequence[float], Sequence[float]]], bins: int = 10) -> go.Figure:
-    """What was said against what came true; on the diagonal a number is the probability it claims to be.
+    """What was said against what came true; on the diagonal a number is the probability it claims
+    to be.
 
     Args:
-        said: name -> what was said of every case, in [0, 1], and what came true: 0, 1 or a probability; at most eight. Cases are grouped by what
-            was said. bins: how many groups, of equal width; markers grow with their cases.
+        said: name -> what was said of every case, in [0, 1], and what came true: 0, 1 or a
+            probability; at most eight. Cases are grouped by what was said.
+        bins: how many groups, of equal width; markers grow with their cases.
     Raises:
-        ValueError: no name or more than eight, nothing said, not as much said as came true, or something said outside [0, 1].
+        ValueError: no name or more than eight, nothing said, not as much said as came true, or
+            something said outside [0, 1].
     """
     if not 1 <= len(said) <= len(PALETTE):
         raise ValueError(f"between one and {len(PALETTE)} names, got {len(said)}")
@@ -115,7 +129,10 @@ def calibration(said: Mapping[str, tuple[Sequence[float], Sequence[float]]], bin
     traces = []
     for (name, (values, came)), (colour, dash, symbol) in zip(said.items(), PALETTE, strict=False):
         if not len(values) or len(values) != len(came) or not all(0 <= v <= 1 for v in values):
-            raise ValueError(f"{name}: as many values in [0, 1] as outcomes, one at least; got {len(values)} and {len(came)}")
+            raise ValueError(
+                f"{name}: as many values in [0, 1] as outcomes, one at least; got {len(values)} "
+                f"and {len(came)}"
+            )
         groups: dict[int, list[tuple[float, float]]] = {}
         for value, outcome in zip(values, came, strict=True):
             groups.setdefault(min(int(value * bins), bins - 1), []).append((float(value), float(outcome)))
@@ -126,7 +143,8 @@ def calibration(said: Mapping[str, tuple[Sequence[float], Sequence[float]]], bin
                 x=[round(a, 4) for a, _ in pairs], y=[round(b, 4) for _, b in pairs], mode="lines+markers", name=name, customdata=many,
                 line={"color": colour, "dash": dash, "width": 2},
                 marker={"symbol": symbol, "size": [round(5 + 11 * (n / max(many)) ** 0.5, 1) for n in many]},
-                hovertemplate="says %{x:.2f}, came true %{y:.2f} (%{customdata} cases)<extra>%{fullData.name}</extra>",
+                hovertemplate="says %{x:.2f}, came true %{y:.2f} "
+                "(%{customdata} cases)<extra>%{fullData.name}</extra>",
             )
         )  # fmt: skip
     return figure(
@@ -143,12 +161,17 @@ def kept_roots(names: Sequence[str], shares: Mapping[str, Sequence[float]], titl
     """Bars of several distributions of the same tokens, side by side.
 
     Args:
-        names: of the tokens. shares: name -> a probability for each token, at most eight. title: of the figure.
+        names: of the tokens.
+        shares: name -> a probability for each token, at most eight.
+        title: of the figure.
     Raises:
         ValueError: no distribution or more than eight, or one of another length.
     """
     if not 1 <= len(shares) <= len(PALETTE) or any(len(row) != len(names) for row in shares.values()):
-        raise ValueError(f"one to {len(PALETTE)} distributions of {len(names)} tokens, got {[len(row) for row in shares.values()]}")
+        raise ValueError(
+            f"one to {len(PALETTE)} distributions of {len(names)} tokens, got "
+            f"{[len(row) for row in shares.values()]}"
+        )
     bars = [
         go.Bar(
             x=list(names), y=[round(float(v), 4) for v in row], name=name, marker={"color": colour, "pattern": {"shape": shape}},

@@ -11,7 +11,9 @@ from specwb.figures.style import ACCEPTED, BONUS, figure
 
 
 def tokens_per_round(output: Output) -> go.Figure:
-    """Rounds counted by the tokens they added (accepted + 1 bonus token), all rows together; the dashed line is tau, their mean."""
+    """Rounds counted by the tokens they added (accepted + 1 bonus token), all rows together; the
+    dashed line is tau, their mean.
+    """
     counts = Counter(accepted + 1 for row in output.accepted_lengths for accepted in row)
     most = max(counts, default=1)
     sizes = list(range(1, most + 1))

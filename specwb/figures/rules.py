@@ -1,4 +1,6 @@
-"""Several candidates at one node: what rejections leave of p, how often each rule goes on, what distribution comes out."""
+"""Several candidates at one node: what rejections leave of p, how often each rule goes on, what
+distribution comes out.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,21 @@ DRAWN = {"single": "one", "iid": "independent", "without": "distinct", "top_and_
 
 
 def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -> go.Figure:
-    """Bars of p, of q, and of what rejections leave of p: ``after[j - 1]`` is the distribution after j of them. ``2 + len(HATCHES)`` traces.
+    """Bars of p, of q, and of what rejections leave of p: ``after[j - 1]`` is the distribution
+    after j of them. ``2 + len(HATCHES)`` traces.
 
     Args:
-        p, q: distributions ``[V]``. after: at most ``len(HATCHES)`` of them ``[V]``.
+        p, q: distributions ``[V]``.
+        after: at most ``len(HATCHES)`` of them ``[V]``.
     Raises:
         ValueError: too many of them, or lengths that differ.
     """
     rows = [np.asarray(one, dtype=float) for one in (p, q, *after)]
     if len(after) > len(HATCHES) or any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
-        raise ValueError(f"residuals takes distributions over the same tokens, [V] each, and at most {len(HATCHES)} residuals; got {len(after)}")
+        raise ValueError(
+            "residuals takes distributions over the same tokens, [V] each, and at most "
+            f"{len(HATCHES)} residuals; got {len(after)}"
+        )
     tokens = [str(x) for x in range(len(rows[0]))]
     hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
 
@@ -51,16 +58,22 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
 
 
 def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: Mapping[str, str]) -> go.Figure:
-    """A bar a rule: how often it goes on from the node. The line across it is what no rule can beat with candidates drawn in the same way:
-    one, independent, distinct (without replacement), the most probable ones and one drawn, the most probable ones.
+    """A bar a rule: how often it goes on from the node. The line across it is what no rule can beat
+    with candidates drawn in the same way: one, independent, distinct (without replacement), the
+    most probable ones and one drawn, the most probable ones.
 
     Args:
-        rates: rule -> acceptance. optima: sampling scheme -> alpha*. drawn: rule -> sampling scheme; the bars are put together by it.
+        rates: rule -> acceptance.
+        optima: sampling scheme -> alpha*.
+        drawn: rule -> sampling scheme; the bars are put together by it.
     Raises:
         ValueError: no rule, or a rule without a sampling scheme or optimum.
     """
     if not rates or any(drawn.get(rule) not in optima for rule in rates):
-        raise ValueError(f"each rule needs a sampling scheme with an optimum; got rules {', '.join(rates) or 'none'}, optima of {', '.join(optima)}")
+        raise ValueError(
+            "each rule needs a sampling scheme with an optimum; got rules "
+            f"{', '.join(rates) or 'none'}, optima of {', '.join(optima)}"
+        )
     schemes = list(dict.fromkeys(drawn[rule] for rule in rates))
     order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
     where = [[DRAWN.get(drawn[rule], drawn[rule]) for rule in order], [rule.replace(" (", "<br>(").replace("_and_", "<br>and ") for rule in order]]
@@ -83,10 +96,12 @@ def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: M
 
 
 def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
-    """Bars of p and, over them, the distribution of the token that comes out; the title says how far apart they are.
+    """Bars of p and, over them, the distribution of the token that comes out; the title says how
+    far apart they are.
 
     Args:
-        p, out: distributions ``[V]``; fractions are compared as fractions. name: of the verifier.
+        p, out: distributions ``[V]``; fractions are compared as fractions.
+        name: of the verifier.
     Raises:
         ValueError: lengths that differ.
     """

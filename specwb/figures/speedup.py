@@ -12,7 +12,8 @@ _LOOKS = [(ACCEPTED, "solid", "circle"), (OTHER, "dot", "square"), (BONUS, "dash
 
 
 def speedup(curves: Mapping[str, Sequence[float]], measured: Mapping[int, float] | None = None, gamma: int | None = None) -> go.Figure:
-    """Predicted speedups over gamma as lines, measured ones as diamonds; the dashed line at 1 is plain decoding.
+    """Predicted speedups over gamma as lines, measured ones as diamonds; the dashed line at 1 is
+    plain decoding.
 
     Args:
         curves: name -> speedup at gamma = 0, 1, ..; at most three.

@@ -46,7 +46,9 @@ CONFIG = {"displaylogo": False, "responsive": True}
 
 
 def figure(*traces: object, **layout: object) -> go.Figure:
-    """A figure without the library's default template, which alone would be 7 kB in every notebook output."""
+    """A figure without the library's default template, which alone would be 7 kB in every notebook
+    output.
+    """
     axis = {"gridcolor": GRID, "zerolinecolor": EDGE, "linecolor": EDGE, "tickcolor": EDGE}
     base = {
         "template": {"layout": {"xaxis": {**axis, "dividercolor": EDGE}, "yaxis": axis}},
@@ -62,7 +64,9 @@ def figure(*traces: object, **layout: object) -> go.Figure:
 
 
 def label(tokenizer: object, token: int) -> str:
-    """A token as it can be read in a figure: spaces and line ends visible, bytes that are no text as their id."""
+    """A token as it can be read in a figure: spaces and line ends visible, bytes that are no text
+    as their id.
+    """
     if tokenizer is None:
         return str(token)
     text = tokenizer.decode([token])  # type: ignore[attr-defined]
@@ -79,7 +83,10 @@ def lines(
 ) -> go.Figure:
     """Lines through points, each with a colour, dash and symbol of its own.
 
-    Args: points: name -> x and y, at most eight. size: of a symbol. hover: what a point says, default plotly's words.
+    Args:
+        points: name -> x and y, at most eight.
+        size: of a symbol.
+        hover: what a point says, default plotly's words.
     Raises:
         ValueError: no line, or more than eight.
     """

@@ -12,7 +12,8 @@ _LOOKS = {"draft": (DRAFT, "/"), "score": (ACCEPTED, ""), "verify": (BONUS, "x")
 
 
 def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, int]) -> go.Figure:
-    """Milliseconds a token spent drafting, scoring, verifying and committing, one stacked bar a method.
+    """Milliseconds a token spent drafting, scoring, verifying and committing, one stacked bar a
+    method.
 
     Args:
         seconds: method -> part -> seconds in all, the parts being draft, score, verify, commit.

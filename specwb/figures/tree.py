@@ -19,11 +19,13 @@ _LOOKS = {
 
 
 def draft_tree(step: Step, row: int = 0) -> go.Figure:
-    """The tree that was drafted in one step, the path that was accepted and the bonus token behind it.
+    """The tree that was drafted in one step, the path that was accepted and the bonus token behind
+    it.
 
-    Read from left to right: the pending token, then one column a level; siblings from top to bottom in drawing order. The bonus
-    token hangs below the last accepted node. One trace a kind of node (``customdata``: node index, -1 for the bonus token; token
-    id) follows one trace a kind of edge, the same number for every step, so that a widget can update them in place.
+    Read from left to right: the pending token, then one column a level; siblings from top to bottom
+    in drawing order. The bonus token hangs below the last accepted node. One trace a kind of node
+    (``customdata``: node index, -1 for the bonus token; token id) follows one trace a kind of edge,
+    the same number for every step, so that a widget can update them in place.
 
     Args:
         step: a decoding step; it need not be traced.
@@ -115,7 +117,7 @@ def places(children: dict[int, list[int]]) -> dict[int, tuple[float, float]]:
 
 
 def edges_of(parents: Sequence[int]) -> tuple[dict[int, tuple[float, float]], list[float | None], list[float | None]]:
-    """:func:`places` of a tree given by its parents, and x and y of its edges, each ended by None."""
+    """:func:`places` of a tree given by its parents; x and y of its edges, each ended by None."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents[1:], 1):
         children.setdefault(parent, []).append(node)

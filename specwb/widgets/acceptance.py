@@ -15,26 +15,33 @@ TOKENS = 13
 
 
 def shaped(temperature: float, shift: float, sharpness: float, tokens: int = TOKENS) -> tuple[np.ndarray, np.ndarray]:
-    """A target with bell-shaped logits z around the middle token, and a draft whose bell stands ``shift`` tokens to the right and is ``sharpness``
-    times as steep; both at the same temperature: ``p = softmax(z / T)``, ``q = softmax(sharpness z(. - shift) / T)``.
+    """A target with bell-shaped logits z around the middle token, and a draft whose bell stands
+    ``shift`` tokens to the right and is ``sharpness`` times as steep; both at the same temperature:
+    ``p = softmax(z / T)``, ``q = softmax(sharpness z(. - shift) / T)``.
 
     Raises:
         ValueError: temperature or sharpness not > 0.
     """
     if not (temperature > 0 and sharpness > 0):
-        raise ValueError(f"temperature and sharpness must be > 0, got {temperature} and {sharpness}")
+        raise ValueError(
+            f"temperature and sharpness must be > 0, got {temperature} and {sharpness}"
+        )
     place = np.arange(tokens) - tokens // 2
     return softmax(-(place**2) / 4 / temperature), softmax(-sharpness * (place - shift) ** 2 / 4 / temperature)
 
 
 class AcceptanceExplorer(Explorer):
-    """Shape a draft's distribution against a target's and watch accepted mass, residual and output: the output stays p.
+    """Shape a draft's distribution against a target's and watch accepted mass, residual and output:
+    the output stays p.
 
     Args:
-        temperature, shift, sharpness: where the sliders stand at first (see :func:`shaped`). draws: how often the rule is run, 1 or more.
+        temperature, shift, sharpness: where the sliders stand at first (see :func:`shaped`).
+        draws: how often the rule is run, 1 or more.
         seed: of the draws.
     Attributes:
-        temperature, shift, sharpness: the sliders; set ``.value``. summary: one line about what is shown. p, q: the distributions.
+        temperature, shift, sharpness: the sliders; set ``.value``.
+        summary: one line about what is shown.
+        p, q: the distributions.
     """
 
     def __init__(self, *, temperature: float = 1.0, shift: float = 1.0, sharpness: float = 1.0, draws: int = 2000, seed: int = 0) -> None:

@@ -21,20 +21,27 @@ LEVELS = 4
 
 
 class TreeDesigner(Panel):
-    """Choose a draft tree and see its nodes' values, its mask and positions, its tokens a round and its predicted speedup.
+    """Choose a draft tree and see its nodes' values, its mask and positions, its tokens a round and
+    its predicted speedup.
 
-    The tree is made by hand, as so many children a node of each level (0 ends it), or it is the best one of at most ``nodes`` nodes and
-    ``depth`` levels, for tokens a round or for speed. A round costs what was measured, or, with n* nodes for the price of one,
-    ``max(n*, n) / n* + depth c`` plain steps. A tree that cannot be drawn is answered in the summary line, and the last one stays.
+    The tree is made by hand, as so many children a node of each level (0 ends it), or it is the
+    best one of at most ``nodes`` nodes and ``depth`` levels, for tokens a round or for speed. A
+    round costs what was measured, or, with n* nodes for the price of one,
+    ``max(n*, n) / n* + depth c`` plain steps. A tree that cannot be drawn is answered in the
+    summary line, and the last one stays.
 
     Args:
         rates: acceptance by rank, or by depth and rank (:func:`specwb.analysis.path_values`).
-        cost: parents -> time of a round over the time of a plain step; without it n* is all there is.
-        tree, nodes, depth, c, balance: where the controls stand at first; balance is n*, a power of two up to 512.
+        cost: parents -> time of a round over the time of a plain step; without it n* is all there
+            is.
+        tree, nodes, depth, c, balance: where the controls stand at first; balance is n*, a power of
+            two up to 512.
         most: the largest tree.
     Attributes:
         shape, levels, nodes, depth, costs, balance, c: the controls; set ``.value``.
-        parents: the tree shown. speed: its predicted speedup. summary: one line about it.
+        parents: the tree shown.
+        speed: its predicted speedup.
+        summary: one line about it.
     """
 
     def __init__(
@@ -99,7 +106,9 @@ class TreeDesigner(Panel):
             level_nodes *= k
             size += level_nodes
         if size > self._most:
-            raise ValueError(f"{name} has {size} nodes, more than {self._most}; take fewer children or levels")
+            raise ValueError(
+                f"{name} has {size} nodes, more than {self._most}; take fewer children or levels"
+            )
         return list(Tree.branching(*ks).host[0]), name
 
     def _candidates(self) -> list[tuple[int, ...]]:
@@ -129,9 +138,11 @@ class TreeDesigner(Panel):
         top = max((n for n in best if n <= self.nodes.value), key=lambda n: (best[n], -n))
         tau = sum(values)
         self._say(
-            f"{name}, {_nodes(len(parents))}, depth {max(depths(parents))}: {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round "
+            f"{name}, {_nodes(len(parents))}, depth {max(depths(parents))}: {tau - 1:.2f} "
+            f"accepted + 1 = {tau:.2f} tokens a round "
             f"for {self.cost(parents):.2f} plain steps, speedup {self.speed:.2f}x; "
-            f"the fastest of at most {_nodes(self.nodes.value)} and depth {self.depth.value} has {_nodes(top)} and {best[top]:.2f}x"
+            f"the fastest of at most {_nodes(self.nodes.value)} and depth {self.depth.value} has "
+            f"{_nodes(top)} and {best[top]:.2f}x"
         )
 
     def _say(self, line: str, wrong: bool = False) -> None:

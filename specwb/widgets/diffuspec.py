@@ -1,4 +1,6 @@
-"""Drafting with a diffusion model: a lattice and the search through it, and adaptive draft length on a text."""
+"""Drafting with a diffusion model: a lattice and the search through it, and adaptive draft length
+on a text.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,20 @@ def _part(value: float, low: float, name: str, step: float = 0.05) -> w.FloatSli
 
 
 class LatticeExplorer(Explorer):
-    """Choose a place of a text and the search's settings, and see the lattice there, the target's greedy path through it, the beam's path and the
-    path of the best score; what they keep at T = 0, and on average at T = 1.
+    """Choose a place of a text and the search's settings, and see the lattice there, the target's
+    greedy path through it, the beam's path and the path of the best score; what they keep at T = 0,
+    and on average at T = 1.
 
     Args:
-        target, found, proxy: of :func:`specwb.evaluation.lattices.places`. place, lam, mass, top, beams: where the controls stand at first; place
-            is a number from 1, top at most as many candidates as the places have. temperature: of what is expected.
+        target, found, proxy: of :func:`specwb.evaluation.lattices.places`.
+        place, lam, mass, top, beams: where the controls stand at first; place is a number from 1,
+            top at most as many candidates as the places have.
+        temperature: of what is expected.
     Attributes:
-        place, lam, mass, top, beams: the controls; set ``.value``. paths: the beam's, best first. best: of all paths. summary: one line about them.
+        place, lam, mass, top, beams: the controls; set ``.value``.
+        paths: the beam's, best first.
+        best: of all paths.
+        summary: one line about them.
     Raises:
         ValueError: no place.
     """
@@ -79,31 +87,45 @@ class LatticeExplorer(Explorer):
         )  # fmt: skip
         same = "the best of all" if abs(chosen.mean - self.best.mean) < 1e-12 else f"the best of all has {self.best.mean:.3f}"
         line = (
-            f"place {self.place.value}, lambda {lam:.2f}, mass {self.mass.value:.2f}, M = {self.top.value}, B = {self.beams.value}: "
-            f"{sum(map(len, lattice.ids))} candidates in {lattice.depth} places; the target's path stays in the lattice for {at.reach(lattice)} of "
-            f"{len(at.greedy)} tokens; T = 0 keeps {at.kept(row)} of the first choices, {at.kept(chosen.tokens)} of the beam's path, "
-            f"{at.kept(self.best.tokens)} of the best score's; T = {self._temperature:g} is expected to keep {self.expected(row):.2f}, "
-            f"{self.expected(chosen.tokens):.2f}, {self.expected(self.best.tokens):.2f}; the beam's score a token is {chosen.mean:.3f}, {same}"
+            f"place {self.place.value}, lambda {lam:.2f}, mass {self.mass.value:.2f}, M = "
+            f"{self.top.value}, B = {self.beams.value}: "
+            f"{sum(map(len, lattice.ids))} candidates in {lattice.depth} places; the target's "
+            f"path stays in the lattice for {at.reach(lattice)} of "
+            f"{len(at.greedy)} tokens; T = 0 keeps {at.kept(row)} of the first choices, "
+            f"{at.kept(chosen.tokens)} of the beam's path, "
+            f"{at.kept(self.best.tokens)} of the best score's; T = {self._temperature:g} is "
+            f"expected to keep {self.expected(row):.2f}, "
+            f"{self.expected(chosen.tokens):.2f}, {self.expected(self.best.tokens):.2f}; the "
+            f"beam's score a token is {chosen.mean:.3f}, {same}"
         )
         return line, drawn
 
 
 class LengthExplorer(Explorer):
-    """Choose the constants of adaptive draft length and see its rounds on a text of the target: k, what was generated and accepted, the averages.
+    """Choose the constants of adaptive draft length and see its rounds on a text of the target: k,
+    what was generated and accepted, the averages.
 
-    Every round is drafted as the method would (:class:`specwb.evaluation.lattices.Replay`), so that the rounds are those of a decoding at T = 0.
+    Every round is drafted as the method would (:class:`specwb.evaluation.lattices.Replay`), so that
+    the rounds are those of a decoding at T = 0.
 
     Args:
-        replay: the text. least, most, delta, rho, share: where the controls stand at first. top: the largest k that can be chosen.
+        replay: the text.
+        least, most, delta, rho, share: where the controls stand at first.
+        top: the largest k that can be chosen.
     Attributes:
-        least, most, delta, rho, share: the controls; set ``.value``. rounds: what is shown. tau: tokens a round. summary: one line about it.
+        least, most, delta, rho, share: the controls; set ``.value``.
+        rounds: what is shown.
+        tau: tokens a round.
+        summary: one line about it.
     Raises:
         ValueError: a largest k for which the context has no room.
     """
 
     def __init__(self, replay: Replay, *, least: int = 4, most: int = 8, delta: int = 2, rho: float = 0.5, share: float = 1.0, top: int = 30) -> None:
         if top > replay.most:
-            raise ValueError(f"top can be at most {replay.most}, the context has no more room; got {top}")
+            raise ValueError(
+                f"top can be at most {replay.most}, the context has no more room; got {top}"
+            )
         self._replay = replay
         self.least, self.most = _whole(least, 1, top, "k_min"), _whole(most, 1, top, "k_max")
         self.delta = _whole(delta, 0, 12, "delta")
@@ -125,7 +147,9 @@ class LengthExplorer(Explorer):
         moved = f"k rises before {len(rises)} of them, the last one round {rises[-1]}" if rises else "k never rises"
         drafted = sum(r.k for r in self.rounds) / len(self.rounds)
         line = (
-            f"k from {least} to {most}, delta {delta}, rho {rho:.2f}, share {share:.2f}: {len(self.rounds)} rounds, {drafted:.1f} tokens drafted a "
-            f"round, {self.tau - 1:.2f} accepted + 1 = {self.tau:.2f}; {first}; {moved}; k = {self.rounds[-1].k} in the last round"
+            f"k from {least} to {most}, delta {delta}, rho {rho:.2f}, share {share:.2f}: "
+            f"{len(self.rounds)} rounds, {drafted:.1f} tokens drafted a "
+            f"round, {self.tau - 1:.2f} accepted + 1 = {self.tau:.2f}; {first}; {moved}; k = "
+            f"{self.rounds[-1].k} in the last round"
         )
         return line, figures.adaptive(self.rounds, least, most)

@@ -19,7 +19,8 @@ STILL = "application/vnd.specwb.still+json"
 
 
 def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
-    """Display a figure or a widget together with one line of text that says what is to be read off it.
+    """Display a figure or a widget together with one line of text that says what is to be read off
+    it.
 
     The line is what is shown where nothing can be drawn (a terminal, a screen reader), and what
     notebook tests compare; so it must be the same in every run: no object addresses, no timings.

@@ -37,13 +37,19 @@ def _tick(value: bool, description: str) -> w.Checkbox:
 
 
 class FuzzyExplorer(Explorer):
-    """Choose how many attentions of a draft model run side by side, and see what one such pass changes: by layer, the cosine between exact and fuzzy.
+    """Choose how many attentions of a draft model run side by side, and see what one such pass
+    changes: by layer, the cosine between exact and fuzzy.
 
     Args:
-        draft: the model. windows: ``[B,m]`` token ids, texts. n, first, last, whole: where the controls stand at first, as for
+        draft: the model.
+        windows: ``[B,m]`` token ids, texts.
+        n, first, last, whole: where the controls stand at first, as for
             :func:`specwb.models.fuzzy.grouping` and :func:`specwb.evaluation.fuzzy.similarity`.
     Attributes:
-        n, first, last, whole: the controls; set ``.value``. groups: what runs side by side. found: kind -> cosine by layer. summary: one line.
+        n, first, last, whole: the controls; set ``.value``.
+        groups: what runs side by side.
+        found: kind -> cosine by layer.
+        summary: one line.
     Raises:
         GroupError: a model of fewer than three layers.
     """
@@ -67,25 +73,34 @@ class FuzzyExplorer(Explorer):
         self.found = self._made[key]
         least = ", ".join(f"{kind} {min(self.found[kind]):.3f}" for kind in KINDS)
         line = (
-            f"n {self.n.value}, groups {named(self.groups)}, R = {len(self.groups)} of {self._layers}{', MLPs side by side too' * key[1]}: "
+            f"n {self.n.value}, groups {named(self.groups)}, R = {len(self.groups)} of "
+            f"{self._layers}{', MLPs side by side too' * key[1]}: "
             f"smallest cosine of {least}"
         )
         return line, figures.by_layer(self.found, self.groups, "Exact and fuzzy execution, by layer", "cosine", least=0.5)
 
 
 class DevicesExplorer(Explorer):
-    """Choose n, a tree's width, how long an exchange takes and how many devices there are, and see one round's timeline.
+    """Choose n, a tree's width, how long an exchange takes and how many devices there are, and see
+    one round's timeline.
 
-    The first step, which is exact, is taken to cost what the others do; verification is the target on one device.
+    The first step, which is exact, is taken to cost what the others do; verification is the target
+    on one device.
 
     Args:
-        times: width of the tree -> milliseconds of ``attention``, ``mlp``, ``head`` for as many tokens, and of ``verify``. layers: of the draft
-            model. depth: drafted tokens, or levels. n, width, devices, exchange, calibrate: where the controls stand; exchange is one of
+        times: width of the tree -> milliseconds of ``attention``, ``mlp``, ``head`` for as many
+            tokens, and of ``verify``.
+        layers: of the draft model.
+        depth: drafted tokens, or levels.
+        n, width, devices, exchange, calibrate: where the controls stand; exchange is one of
             :data:`EXCHANGES`, in milliseconds.
     Attributes:
-        n, width, devices, exchange, calibrate: the controls; set ``.value``. spans: the timeline. drafting: its time, verification left out.
-        plain: that of the same draft with every layer alone, on one device. limit: what an exchange may take for these devices to need less than
-        one device. summary: one line about it.
+        n, width, devices, exchange, calibrate: the controls; set ``.value``.
+        spans: the timeline.
+        drafting: its time, verification left out.
+        plain: that of the same draft with every layer alone, on one device.
+        limit: what an exchange may take for these devices to need less than one device.
+        summary: one line about it.
     Raises:
         ValueError: no times.
     """
@@ -117,8 +132,10 @@ class DevicesExplorer(Explorer):
         self.limit = parallel.round_exchange_limit(groups, devices, attention, depth, calibrate)
         busy = sum(span.stop - span.start for span in self.spans if span.kind not in ("exchange", "verify"))
         line = (
-            f"n {self.n.value}, width {self.width.value}, {devices} device{'s'[: devices - 1]}, exchange {self.exchange.value:g} ms: drafting takes "
-            f"{self.drafting:.2f} ms, in layer order {self.plain:.2f} ms, {self.plain / self.drafting:.2f}x; devices are busy "
+            f"n {self.n.value}, width {self.width.value}, {devices} device{'s'[: devices - 1]}, "
+            f"exchange {self.exchange.value:g} ms: drafting takes "
+            f"{self.drafting:.2f} ms, in layer order {self.plain:.2f} ms, "
+            f"{self.plain / self.drafting:.2f}x; devices are busy "
             f"{busy / (devices * self.drafting):.0%} of it; with verification {end:.2f} ms; "
             + (f"a gain while an exchange takes less than {self.limit:.3f} ms" if self.limit else "no exchange is short enough for a gain")
         )
@@ -127,18 +144,25 @@ class DevicesExplorer(Explorer):
 
 
 class StageExplorer(Explorer):
-    """Choose a draft model's layers, n, the draft's depth and attention's share of a layer's time, and see what the drafting stage gains at most, and
-    how many tokens a round a speedup over plain decoding needs.
+    """Choose a draft model's layers, n, the draft's depth and attention's share of a layer's time,
+    and see what the drafting stage gains at most, and how many tokens a round a speedup over plain
+    decoding needs.
 
     Devices are enough and exchanges take no time; verification takes as long as a plain step.
 
     Args:
-        points: name -> (share, speedup of the stage), such as were measured; at most three. layers, n, depth, share, wanted, calibrate: where the
-            controls stand at first; wanted is the paper's best by default.
+        points: name -> (share, speedup of the stage), such as were measured; at most three.
+        layers, n, depth, share, wanted, calibrate: where the controls stand at first; wanted is the
+            paper's best by default.
     Attributes:
-        layers, n, depth, share, wanted, calibrate: the controls; set ``.value``. ratio: a fuzzy step's time over an exact one's. stage: the stage's
-        speedup. implied: attention's share that the paper's best stage would need here, None where none is enough. dearest: what a draft step may
-        cost at most, in plain steps, for the speedup wanted if all that is drafted is kept. summary: one line about it.
+        layers, n, depth, share, wanted, calibrate: the controls; set ``.value``.
+        ratio: a fuzzy step's time over an exact one's.
+        stage: the stage's speedup.
+        implied: attention's share that the paper's best stage would need here, None where none is
+            enough.
+        dearest: what a draft step may cost at most, in plain steps, for the speedup wanted if all
+            that is drafted is kept.
+        summary: one line about it.
     Raises:
         ValueError: more than three points.
     """
@@ -188,8 +212,10 @@ class StageExplorer(Explorer):
         price = f"{self.dearest:.3f} plain steps, {self.dearest / self.stage:.3f} without groups"
         kept = f"costs less than {price}" if self.dearest else "costs nothing, and not then"
         line = (
-            f"{layers} layers, n {n}, R = {rounds}, depth {depth}{', not calibrated' * (not calibrate)}, share {share:.2f}: fuzzy / exact "
-            f"{self.ratio:.2f}, stage {self.stage:.2f}x, at most {most:.2f}x; {said}; {wanted:.2f}x over plain decoding only if a draft step {kept}"
+            f"{layers} layers, n {n}, R = {rounds}, depth "
+            f"{depth}{', not calibrated' * (not calibrate)}, share {share:.2f}: fuzzy / exact "
+            f"{self.ratio:.2f}, stage {self.stage:.2f}x, at most {most:.2f}x; {said}; "
+            f"{wanted:.2f}x over plain decoding only if a draft step {kept}"
         )
         drawn = figures.stage_and_round(SHARES, stages, points, best, COSTS, tokens, depth + 1, f"tokens a round that {wanted:.2f}x needs")
         return line, drawn

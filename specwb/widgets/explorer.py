@@ -33,31 +33,40 @@ def branching(text: str) -> tuple[int, ...]:
     """
     parts = text.replace(" ", "").split("-")
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"tree must be the number of children at each level, whole numbers >= 1 joined by '-', such as 4-2-2; got {text!r}")
+        raise ValueError(
+            "tree must be the number of children at each level, whole numbers >= 1 joined by "
+            f"'-', such as 4-2-2; got {text!r}"
+        )
     ks, nodes, level = tuple(map(int, parts)), 0, 1
     for k in ks:
         level *= k
         nodes += level
         if nodes > MOST_NODES:
-            raise ValueError(f"tree {text!r} has more than {MOST_NODES} nodes, too many to look at; take fewer children or levels")
+            raise ValueError(
+                f"tree {text!r} has more than {MOST_NODES} nodes, too many to look at; take fewer "
+                "children or levels"
+            )
     return ks
 
 
 class RoundExplorer(Panel):
     """Decode a prompt and look at any of its rounds: the draft tree, every test, the text so far.
 
-    Changing the method, the tree, the temperature or the seed decodes again (the last settings are remembered); moving the round
-    slider only draws. A setting that cannot be used is answered in the summary line, and the last picture stays.
+    Changing the method, the tree, the temperature or the seed decodes again (the last settings are
+    remembered); moving the round slider only draws. A setting that cannot be used is answered in
+    the summary line, and the last picture stays.
 
     Args:
         target: the model that is decoded.
         prompt: one text, or one list of token ids.
         draft: the draft model, default the target's own.
-        method, tree, temperature, seed: where the controls stand at first. ``sps`` drafts a chain as deep as the tree has levels.
+        method, tree, temperature, seed: where the controls stand at first. ``sps`` drafts a chain
+            as deep as the tree has levels.
         max_new_tokens: how far a decoding goes.
     Attributes:
         method, tree, temperature, seed, round: the controls; set ``.value``.
-        summary: one line of text about the round shown. output: the decoding it is part of.
+        summary: one line of text about the round shown.
+        output: the decoding it is part of.
     """
 
     def __init__(
@@ -135,7 +144,8 @@ class RoundExplorer(Panel):
         self._text.value = self._written()
         accepted = int(step.verdict.accepted[0])
         self._say(
-            f"{self._describe()}: round {self.round.value} of {len(self.output.steps)} accepted {accepted} of at most {step.draft.tree.D} "
+            f"{self._describe()}: round {self.round.value} of {len(self.output.steps)} accepted "
+            f"{accepted} of at most {step.draft.tree.D} "
             f"and added {accepted + 1}; tau {self.output.mean_tokens_per_round:.2f} over all rounds"
         )
 
@@ -144,7 +154,9 @@ class RoundExplorer(Panel):
         self._line.value = status(line, wrong)
 
     def _written(self) -> str:
-        """Prompt and text up to this round as HTML: accepted tokens underlined, bonus tokens in a box, this round's ones bold."""
+        """Prompt and text up to this round as HTML: accepted tokens underlined, bonus tokens in a
+        box, this round's ones bold.
+        """
         upto = self.round.value
         spans, at = [], 0
         for index, accepted in enumerate(self.output.accepted_lengths[0][:upto], 1):

@@ -23,12 +23,18 @@ from specwb.widgets.live import STYLE, Explorer
 
 
 class BlockExplorer(Explorer):
-    """Choose the size of a block, the number of pairs of a text and where blocks end, and see what each pair sees and who says the next tokens.
+    """Choose the size of a block, the number of pairs of a text and where blocks end, and see what
+    each pair sees and who says the next tokens.
 
     The blocks are those of the drafter (:func:`specwb.mask.block_ends`).
 
-    Args: k, pairs, align: where the controls stand at first. most: the longest text.
-    Attributes: k, pairs, align: the controls; set ``.value``. sees: of each of the last k pairs, how many it sees. summary: one line about it.
+    Args:
+        k, pairs, align: where the controls stand at first.
+        most: the longest text.
+    Attributes:
+        k, pairs, align: the controls; set ``.value``.
+        sees: of each of the last k pairs, how many it sees.
+        summary: one line about it.
     """
 
     def __init__(self, *, k: int = 2, pairs: int = 7, align: str = "right", most: int = 12) -> None:
@@ -52,17 +58,24 @@ class BlockExplorer(Explorer):
 
 
 class GlancingExplorer(Explorer):
-    """Choose a block size and how much is glanced, and see which pairs of a few texts the trainer would replace
-    (:func:`specwb.training.falcon.glance_mask`), and what the least loss is then (:func:`specwb.analysis.dependence.excess`).
+    """Choose a block size and how much is glanced, and see which pairs of a few texts the trainer
+    would replace (:func:`specwb.training.falcon.glance_mask`), and what the least loss is then
+    (:func:`specwb.analysis.dependence.excess`).
 
-    As in the trainer, ``lambda x wrong x pairs`` pairs of every text are replaced, ``wrong`` being the share of places that a first pass gets wrong.
+    As in the trainer, ``lambda x wrong x pairs`` pairs of every text are replaced, ``wrong`` being
+    the share of places that a first pass gets wrong.
 
     Args:
-        tables: k -> (joint, weights) as in :mod:`specwb.analysis.dependence`: the source whose losses are predicted. measured: what
-            :func:`specwb.training.markov.run` gave on that source, for any k. k, ratio, wrong, seed: where the controls stand at first.
+        tables: k -> (joint, weights) as in :mod:`specwb.analysis.dependence`: the source whose
+            losses are predicted.
+        measured: what :func:`specwb.training.markov.run` gave on that source, for any k.
+        k, ratio, wrong, seed: where the controls stand at first.
     Attributes:
-        k, ratio, wrong, seed: the controls; set ``.value``. replaced: ``[texts][pairs]``. share: of blocks that glance. excess: nats a block, for the
-        prefixes that are shown. summary: one line about it.
+        k, ratio, wrong, seed: the controls; set ``.value``.
+        replaced: ``[texts][pairs]``.
+        share: of blocks that glance.
+        excess: nats a block, for the prefixes that are shown.
+        summary: one line about it.
     Raises:
         ValueError: no tables, or one of another k than it says.
     """
@@ -74,7 +87,10 @@ class GlancingExplorer(Explorer):
         k: int | None = None, ratio: float = 0.4, wrong: float = 0.5, seed: int = 0,
     ) -> None:  # fmt: skip
         if not tables or any(np.ndim(joint) - 1 != size for size, (joint, _) in tables.items()):
-            raise ValueError("tables must have for each k a joint distribution [contexts, V, .., V] of k tokens, at least one")
+            raise ValueError(
+                "tables must have for each k a joint distribution [contexts, V, .., V] of k "
+                "tokens, at least one"
+            )
         self._tables, self._measured = tables, measured
         self._curves = cache(self._predicted)
         self.k = w.Dropdown(options=sorted(tables), value=k or min(tables), description="k", style=STYLE)
@@ -119,8 +135,10 @@ class GlancingExplorer(Explorer):
         self.excess = dependence.excess(joint, reveal, weights)
         floor = dependence.total_correlation(joint, weights)
         line = (
-            f"k = {k}: lambda {self.ratio.value:.2f} of {self.wrong.value:.0%} wrong guesses, {int(mask.sum())} of {mask.numel()} pairs replaced, "
-            f"{self.share:.0%} of blocks glance; least loss {self.excess:.3f} nats a block above autoregression, {floor:.3f} with nothing shown"
+            f"k = {k}: lambda {self.ratio.value:.2f} of {self.wrong.value:.0%} wrong guesses, "
+            f"{int(mask.sum())} of {mask.numel()} pairs replaced, "
+            f"{self.share:.0%} of blocks glance; least loss {self.excess:.3f} nats a block above "
+            f"autoregression, {floor:.3f} with nothing shown"
         )
         curves = self._curves(k)
         return line, figures.glancing(self.replaced, k, curves, (self.share, self.excess), self._trained(k))
@@ -132,17 +150,26 @@ def _above(joint: Any, weights: Any, j: int, row: Sequence[float]) -> float:
 
 
 class BlockDesigner(Explorer):
-    """Choose a head, how many passes it may take, how many nodes are scored and what they cost, and see the best tree by the head's measured
-    accuracies: its passes and blocks, expected tokens a round, predicted speedup.
+    """Choose a head, how many passes it may take, how many nodes are scored and what they cost, and
+    see the best tree by the head's measured accuracies: its passes and blocks, expected tokens a
+    round, predicted speedup.
 
-    A round costs ``1 + v (n - 1) + c passes + f fed`` plain steps, with n the nodes, the root included, and ``fed`` the pairs given to the head below
-    the text, k for each block. The tree of a budget is :func:`specwb.drafters.heads.measured_tree`'s, what the methods take where no tree is named.
+    A round costs ``1 + v (n - 1) + c passes + f fed`` plain steps, with n the nodes, the root
+    included, and ``fed`` the pairs given to the head below the text, k for each block. The tree of
+    a budget is :func:`specwb.drafters.heads.measured_tree`'s, what the methods take where no tree
+    is named.
 
     Args:
-        cards: name -> (k, ``card.json``). head, passes, nodes: where the controls stand at first; v, c, f: costs. most: the largest tree.
+        cards: name -> (k, ``card.json``).
+        head, passes, nodes: where the controls stand at first;
+        v, c, f: costs.
+        most: the largest tree.
     Attributes:
-        head, passes, nodes, v, c, f: the controls; set ``.value``. tree: the :class:`specwb.blocks.BlockTree` shown. tau: tokens a round that it is
-        expected to give at T = 0. speed: predicted. summary: one line about it.
+        head, passes, nodes, v, c, f: the controls; set ``.value``.
+        tree: the :class:`specwb.blocks.BlockTree` shown.
+        tau: tokens a round that it is expected to give at T = 0.
+        speed: predicted.
+        summary: one line about it.
     Raises:
         ValueError: no card, or one without measured accuracies.
     """
@@ -172,7 +199,9 @@ class BlockDesigner(Explorer):
         return BlockTree(tree, k), float(sum(path_values(self._rates[head], tree.host[0])))
 
     def best(self, head: str, passes: int, nodes: int) -> tuple[BlockTree, float]:
-        """The head's tree of so many nodes, the root included, in at most so many passes, and its expected tau at T = 0."""
+        """The head's tree of so many nodes, the root included, in at most so many passes, and its
+        expected tau at T = 0.
+        """
         return self._made(head, passes, nodes)
 
     def cost(self, tree: BlockTree) -> float:
@@ -192,8 +221,10 @@ class BlockDesigner(Explorer):
         name = next(name for name, curve in speeds.items() if max(curve) == top)
         blocks = ", ".join(str(len(one.blocks)) for one in self.tree.passes)
         line = (
-            f"{head}, k = {self.tree.k}: {self.tree.tree.n} nodes to depth {self.tree.tree.D}, blocks by pass {blocks}; "
-            f"{self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} tokens a round expected at T = 0 for {self.cost(self.tree):.2f} plain steps, "
+            f"{head}, k = {self.tree.k}: {self.tree.tree.n} nodes to depth {self.tree.tree.D}, "
+            f"blocks by pass {blocks}; "
+            f"{self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} tokens a round expected at T = 0 "
+            f"for {self.cost(self.tree):.2f} plain steps, "
             f"speedup {self.speed:.2f}x; "
             f"the fastest of at most {self._most} nodes: {name}, {1 - size} nodes, {top:.2f}x"
         )

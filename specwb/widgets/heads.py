@@ -17,13 +17,18 @@ from specwb.widgets.live import Explorer
 
 
 class HeadsExplorer(Explorer):
-    """Choose a head, a kind of text and a number of nodes, and see how often its guesses are right, the tree that these accuracies make best
-    (:func:`specwb.drafters.heads.measured_tree`, what the methods take where no tree is named), and what each further node is expected to bring.
+    """Choose a head, a kind of text and a number of nodes, and see how often its guesses are right,
+    the tree that these accuracies make best (:func:`specwb.drafters.heads.measured_tree`, what the
+    methods take where no tree is named), and what each further node is expected to bring.
 
     Args:
-        cards: head -> its ``card.json``. head, nodes, domain: where the controls stand at first. most: the largest tree.
+        cards: head -> its ``card.json``.
+        head, nodes, domain: where the controls stand at first.
+        most: the largest tree.
     Attributes:
-        head, nodes, domain: the controls; set ``.value``. parents: the tree shown. tau: tokens a round that it is expected to give at T = 0.
+        head, nodes, domain: the controls; set ``.value``.
+        parents: the tree shown.
+        tau: tokens a round that it is expected to give at T = 0.
         summary: one line about it.
     Raises:
         ValueError: no card, or one without measured accuracies.
@@ -63,7 +68,8 @@ class HeadsExplorer(Explorer):
         line = (
             f"{head}, {domain} text, {len(values)} nodes in {deep} level{'s' if deep > 1 else ''}: "
             f"{self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} "
-            f"tokens a round expected at T = 0; first guess right at {', '.join(f'{row[0]:.0%}' for row in rates)} of places by position, "
+            "tokens a round expected at T = 0; first guess right at "
+            f"{', '.join(f'{row[0]:.0%}' for row in rates)} of places by position, "
             f"one of {len(rates[0])} at {', '.join(f'{sum(row):.0%}' for row in rates)}"
         )
         return line, figures.heads(rates, self.parents, values, taus, head)

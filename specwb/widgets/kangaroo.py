@@ -19,16 +19,24 @@ Curve = Mapping[float, tuple[float, float]]
 
 
 class StopExplorer(Explorer):
-    """Choose an exit layer, a threshold eta and at most gamma tokens, and see the rounds of decoding at T = 0: CR, drafted and wasted tokens, the
-    speedup predicted from what rounds cost, the one measured where it was measured, and the paper's curves beside.
+    """Choose an exit layer, a threshold eta and at most gamma tokens, and see the rounds of
+    decoding at T = 0: CR, drafted and wasted tokens, the speedup predicted from what rounds cost,
+    the one measured where it was measured, and the paper's curves beside.
 
-    The rounds are those that a decoding would have (:meth:`specwb.evaluation.exits.Rounds.simulate`); nothing is run.
+    The rounds are those that a decoding would have
+    (:meth:`specwb.evaluation.exits.Rounds.simulate`); nothing is run.
 
     Args:
-        traces: name of an adapter -> :class:`Rounds`. costs: name -> :class:`Costs`. measured: (name, gamma) -> eta -> (CR, speedup).
-        paper: name -> eta -> (CR, speedup). exit, eta, gamma: where the controls stand at first; exit is a name.
+        traces: name of an adapter -> :class:`Rounds`.
+        costs: name -> :class:`Costs`.
+        measured: (name, gamma) -> eta -> (CR, speedup).
+        paper: name -> eta -> (CR, speedup).
+        exit, eta, gamma: where the controls stand at first; exit is a name.
     Attributes:
-        exit, eta, gamma: the controls; set ``.value``. rounds: the :class:`Simulated` shown. predicted: its speedup. summary: one line about it.
+        exit, eta, gamma: the controls; set ``.value``.
+        rounds: the :class:`Simulated` shown.
+        predicted: its speedup.
+        summary: one line about it.
     Raises:
         ValueError: no traces, or traces without costs.
     """
@@ -38,7 +46,10 @@ class StopExplorer(Explorer):
         exit: str | None = None, eta: float = 0.6, gamma: int = 6,
     ) -> None:  # fmt: skip
         if not traces or set(traces) - set(costs):
-            raise ValueError(f"every adapter has traces and costs, one adapter at least; got traces of {list(traces)}, costs of {list(costs)}")
+            raise ValueError(
+                "every adapter has traces and costs, one adapter at least; got traces of "
+                f"{list(traces)}, costs of {list(costs)}"
+            )
         self._traces, self._costs, self._measured, self._paper = traces, costs, measured, paper
         self._made: dict[tuple[str, int], list[tuple[Simulated, float]]] = {}
         names, most = list(traces), min(one.depth for one in traces.values())
@@ -49,7 +60,9 @@ class StopExplorer(Explorer):
 
     @classmethod
     def of(cls, *documents: Mapping[str, Any], **at: Any) -> StopExplorer:
-        """Of result files of ``specwb reproduce kangaroo``. The target's own adapter is called "own". ``at``: where the controls stand."""
+        """Of result files of ``specwb reproduce kangaroo``. The target's own adapter is called
+        "own". ``at``: where the controls stand.
+        """
         traces, costs, measured = {}, {}, {}
         for document in documents:
             rows = {row["cell"]: (row["tau"], row["speedup"]) for row in document["rows"] if row["speedup"]}
@@ -83,9 +96,11 @@ class StopExplorer(Explorer):
         seen = f", measured {measured[ETAS[chosen]][1]:.2f}x" if ETAS[chosen] in measured else ""
         one = self.rounds
         line = (
-            f"{name}, eta {ETAS[chosen]:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted a round, "
+            f"{name}, eta {ETAS[chosen]:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens "
+            "drafted a round, "
             f"{one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, {one.wasted:.2f} wasted; "
-            f"predicted speedup {self.predicted:.2f}x{seen}; the best eta here would be {ETAS[best]:.2f} with {speeds[best]:.2f}x"
+            f"predicted speedup {self.predicted:.2f}x{seen}; the best eta here would be "
+            f"{ETAS[best]:.2f} with {speeds[best]:.2f}x"
         )
         drawn = figures.stopping(ETAS, [one.cr for one in rounds], [one.mean_drafted for one in rounds], speeds, chosen, measured, self._paper)
         return line, drawn

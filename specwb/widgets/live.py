@@ -115,7 +115,9 @@ def status(line: str, wrong: bool = False) -> str:
 
 
 class Explorer(Panel):
-    """Controls, one line, one figure: ``_new`` makes the line and the figure of what the controls say."""
+    """Controls, one line, one figure: ``_new`` makes the line and the figure of what the controls
+    say.
+    """
 
     def _build(self, *rows: Sequence[w.Widget]) -> None:
         self._line, self.summary = w.HTML(), ""

@@ -1,4 +1,4 @@
-"""Improved multi-candidate decoding: slices of a mask, rules that stop drafting, and several roots."""
+"""Improved multi-candidate decoding: slices of a mask, rules that stop drafting, several roots."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ EXAMPLE = (Fraction(4, 10), Fraction(3, 10), Fraction(2, 10), Fraction(1, 10))
 
 
 class MaskExplorer(Explorer):
-    """Choose a tree and how many of its levels are left, and see the block of the whole mask that the cut tree's mask is.
+    """Choose a tree and how many of its levels are left, and see the block of the whole mask that
+    the cut tree's mask is.
 
     Args:
-        trees: what can be chosen, as for the methods: children a node by level (4-2-2), or parents. cut: levels left at first.
+        trees: what can be chosen, as for the methods: children a node by level (4-2-2), or parents.
+        cut: levels left at first.
     Attributes:
-        tree, cut: the controls; set ``.value``. summary: one line about them.
+        tree, cut: the controls; set ``.value``.
+        summary: one line about them.
     Raises:
         ValueError: no tree, or one whose nodes are not in level order.
     """
@@ -36,7 +39,10 @@ class MaskExplorer(Explorer):
     def __init__(self, trees: Sequence[str] = ("4-1-1-1-1", "4-2-2-1", "4-2-1-1-1"), cut: int = 2) -> None:
         self._trees = {name: shape("tree", parse_value(name)) for name in trees}
         if not self._trees or not all(tree.in_level_order and tree.D for tree in self._trees.values()):
-            raise ValueError(f"trees are one or more shapes in level order with at least one candidate, got {list(trees)}")
+            raise ValueError(
+                "trees are one or more shapes in level order with at least one candidate, got "
+                f"{list(trees)}"
+            )
         self.tree = w.Dropdown(options=list(self._trees), description="tree", style=STYLE)
         most = max(tree.D for tree in self._trees.values())
         self.cut = w.IntSlider(min(cut, most), min=0, max=most, description="levels left", continuous_update=False, style=STYLE)
@@ -54,24 +60,33 @@ class MaskExplorer(Explorer):
         ) == (built.D, built.K, built.widths)
         levels = "level" if cut == 1 else "levels"
         line = (
-            f"tree {self.tree.value}, {cut} of {tree.D} levels: {piece.n} of {tree.n} nodes, the leading {piece.n} x {piece.n} block of the mask; "
-            f"{'equal to' if same else 'NOT equal to'} a tree of {cut} {levels} built anew; the last node sees {int(piece.mask[0, -1].sum())} nodes, "
+            f"tree {self.tree.value}, {cut} of {tree.D} levels: {piece.n} of {tree.n} nodes, the "
+            f"leading {piece.n} x {piece.n} block of the mask; "
+            f"{'equal to' if same else 'NOT equal to'} a tree of {cut} {levels} built anew; the "
+            f"last node sees {int(piece.mask[0, -1].sum())} nodes, "
             f"so it stands at position +{int(piece.mask[0, -1].sum()) - 1}"
         )
         return line, figures.mask_slices(tree, cut)
 
 
 class StopRulesExplorer(Explorer):
-    """Choose a rule that stops drafting, its threshold and the most levels, and see where the rounds of decoding at T = 0 end: levels drafted and
-    kept, tokens a round, predicted speedup, among all thresholds of all rules.
+    """Choose a rule that stops drafting, its threshold and the most levels, and see where the
+    rounds of decoding at T = 0 end: levels drafted and kept, tokens a round, predicted speedup,
+    among all thresholds of all rules.
 
-    The rounds are those that a decoding would have (:meth:`specwb.evaluation.exits.Rounds.simulate`), nothing is run.
+    The rounds are those that a decoding would have
+    (:meth:`specwb.evaluation.exits.Rounds.simulate`), nothing is run.
 
     Args:
-        rounds: with the sureness of every rule. costs: name of a rule, and ``"fixed depth"`` -> what a round of 1..D levels costs, in plain steps.
-            rule, threshold: where the controls stand at first.
+        rounds: with the sureness of every rule.
+        costs: name of a rule, and ``"fixed depth"`` -> what a round of 1..D levels costs, in plain
+            steps.
+        rule, threshold: where the controls stand at first.
     Attributes:
-        rule, threshold, levels: the controls; set ``.value``. rounds: the :class:`Simulated` shown. speed: its predicted speedup. summary: one line.
+        rule, threshold, levels: the controls; set ``.value``.
+        rounds: the :class:`Simulated` shown.
+        speed: its predicted speedup.
+        summary: one line.
     Raises:
         ValueError: a rule without costs, or costs of another depth.
     """
@@ -80,7 +95,8 @@ class StopRulesExplorer(Explorer):
         names = [*rounds.sure, FIXED]
         if any(len(costs.get(name, ())) != rounds.depth for name in names):
             raise ValueError(
-                f"costs must have {rounds.depth} numbers for each of {', '.join(names)}; got { ({k: len(v) for k, v in costs.items()}) }"
+                f"costs must have {rounds.depth} numbers for each of {', '.join(names)}; got "
+                f"{ ({k: len(v) for k, v in costs.items()}) }"
             )
         self._rounds, self._costs = rounds, costs
         self.rule = w.Dropdown(options=names, value=rule or names[0], description="rule", style=STYLE)
@@ -102,7 +118,9 @@ class StopRulesExplorer(Explorer):
         return simulated.cr / fmean(self._costs[rule][d - 1] for d in simulated.drafted)
 
     def best(self, rule: str) -> tuple[float, float, int]:
-        """The largest predicted speedup of a rule over all thresholds (of the fixed depth over all depths), the threshold, and the most levels."""
+        """The largest predicted speedup of a rule over all thresholds (of the fixed depth over all
+        depths), the threshold, and the most levels.
+        """
         if rule == FIXED:
             return max((self.predicted(rule, self.simulated(rule, 0.0, d)), 0.0, d) for d in range(1, self._rounds.depth + 1))
         etas = [i / STEPS for i in range(STEPS + 1)]
@@ -126,8 +144,10 @@ class StopRulesExplorer(Explorer):
         drafted, kept = self.rounds.mean_drafted, self.rounds.cr - 1
         setting = f"{rule}, {levels} levels" if rule == FIXED else f"{rule}, threshold {threshold:.2f}, at most {levels} levels"
         line = (
-            f"{setting}: {drafted:.2f} levels drafted a round, {kept:.2f} kept + 1 = {self.rounds.cr:.2f} tokens; {kept / drafted:.2f} of the levels "
-            f"drafted are kept; predicted speedup {self.speed:.2f}x; the best fixed depth has {self.best(FIXED)[0]:.2f}x"
+            f"{setting}: {drafted:.2f} levels drafted a round, {kept:.2f} kept + 1 = "
+            f"{self.rounds.cr:.2f} tokens; {kept / drafted:.2f} of the levels "
+            f"drafted are kept; predicted speedup {self.speed:.2f}x; the best fixed depth has "
+            f"{self.best(FIXED)[0]:.2f}x"
         )
         return line, figures.stop_rules(
             self.rounds.drafted, self.rounds.kept, self._rounds.depth, self._points(), (drafted, self.speed),
@@ -157,7 +177,10 @@ class RootsExplorer(Explorer):
         rates: Sequence[float] = (0.2, 0.2, 0.9, 0.9), *, roots: int = 2, depth: int = 1,
     ) -> None:  # fmt: skip
         if sum(P) != 1 or min(P) <= 0 or len(rates) != len(P):
-            raise ValueError(f"P must be positive and sum to 1, with a rate for each token; got {list(map(str, P))} and {list(rates)}")
+            raise ValueError(
+                "P must be positive and sum to 1, with a rate for each token; got "
+                f"{list(map(str, P))} and {list(rates)}"
+            )
         self._P = [Fraction(x) for x in P]
         self.roots = w.IntSlider(roots, min=1, max=len(P), description="roots", continuous_update=False, style=STYLE)
         self.depth = w.IntSlider(depth, min=1, max=5, description="levels below", continuous_update=False, style=STYLE)

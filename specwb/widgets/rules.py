@@ -1,4 +1,4 @@
-"""Every rule for several candidates, and every wrong one, on two distributions that sliders shape."""
+"""Every rule for several candidates, and every wrong one, on distributions that sliders shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tup
         ValueError: temperature not > 0, mismatch < 0, or vocabulary < 2.
     """
     if not (temperature > 0 and mismatch >= 0 and vocabulary >= 2):
-        raise ValueError(f"temperature must be > 0, mismatch >= 0, vocabulary >= 2; got {temperature}, {mismatch}, {vocabulary}")
+        raise ValueError(
+            f"temperature must be > 0, mismatch >= 0, vocabulary >= 2; got {temperature}, "
+            f"{mismatch}, {vocabulary}"
+        )
     z, e = np.random.default_rng(seed).normal(size=(2, vocabulary))
     laws = []
     for logits in (1.5 * z, 1.5 * z + mismatch * e):
@@ -43,8 +46,9 @@ def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tup
 
 @lru_cache(maxsize=512)
 def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
-    """The distribution of the token that comes out, by enumeration: of a rule under the first sampling
-    scheme that it is lossless for, or of a mutant."""
+    """The distribution of the token that comes out, by enumeration: of a rule under the first
+    sampling scheme that it is lossless for, or of a mutant.
+    """
     if verifier in WRONG:
         wrong = WRONG[verifier]
         return exact.output_law(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k)
@@ -52,13 +56,17 @@ def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
 
 
 class RulesExplorer(Panel):
-    """Shape p and q, choose how many candidates there are, and watch what every rule makes of them; then choose a wrong rule.
+    """Shape p and q, choose how many candidates there are, and watch what every rule makes of them;
+    then choose a wrong rule.
 
     Args:
         temperature, mismatch, vocabulary, k, seed, verifier: where the controls stand at first.
     Attributes:
-        temperature, mismatch, vocabulary, k, seed, verifier: the controls; set ``.value``. p, q: the distributions, in fractions. out: the output's.
-        rates, optima: rule -> acceptance, and sampling scheme -> alpha*. summary: one line about what is shown.
+        temperature, mismatch, vocabulary, k, seed, verifier: the controls; set ``.value``.
+        p, q: the distributions, in fractions.
+        out: the output's.
+        rates, optima: rule -> acceptance, and sampling scheme -> alpha*.
+        summary: one line about what is shown.
     """
 
     def __init__(
@@ -110,8 +118,10 @@ class RulesExplorer(Panel):
         most = max(self.rates, key=lambda rule: round(self.rates[rule], 9))  # the first of equal ones
         law = "the output has distribution p, TV = 0 in fractions" if off == 0 else f"the output is off p, TV = {float(off):.4f}"
         self.summary = (
-            f"temperature {self.temperature.value:.1f}, mismatch {self.mismatch.value:.1f}, {len(p)} tokens, k = {k}, seed {self.seed.value}: "
-            f"1 - TV(p, q) = {self.rates['rejection']:.3f}; most accepted by {most}, {self.rates[most]:.3f}. "
+            f"temperature {self.temperature.value:.1f}, mismatch {self.mismatch.value:.1f}, "
+            f"{len(p)} tokens, k = {k}, seed {self.seed.value}: "
+            f"1 - TV(p, q) = {self.rates['rejection']:.3f}; most accepted by {most}, "
+            f"{self.rates[most]:.3f}. "
             f"{name}: {law}"
         )
         self._line.value = status(self.summary)

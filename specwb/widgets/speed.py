@@ -15,14 +15,18 @@ FREE, MEASURED = "as one token (v = 1)", "as measured"
 
 
 class SpeedExplorer(Explorer):
-    """Move acceptance and costs and watch the predicted speedup over gamma, with measured points beside it.
+    """Move acceptance and costs and watch the predicted speedup over gamma, with measured points
+    beside it.
 
     Args:
-        alpha, c, gamma: where the sliders stand at first. most: the largest gamma shown.
-        v: gamma -> time of scoring gamma + 1 tokens over scoring one, as measured; without it v = 1 is all there is.
+        alpha, c, gamma: where the sliders stand at first.
+        most: the largest gamma shown.
+        v: gamma -> time of scoring gamma + 1 tokens over scoring one, as measured; without it v = 1
+            is all there is.
         measured: gamma -> measured speedup.
     Attributes:
-        alpha, c, gamma, scoring: the controls; set ``.value``. summary: one line about what is shown.
+        alpha, c, gamma, scoring: the controls; set ``.value``.
+        summary: one line about what is shown.
     """
 
     def __init__(
@@ -37,7 +41,8 @@ class SpeedExplorer(Explorer):
     ) -> None:
         self._v, self._most, self._measured = v, most, dict(measured or {})
         style = {"description_width": "110px"}
-        # whole steps: the page's slider would round another value and send it back, over whatever was set meanwhile
+        # whole steps: the page's slider would round another value and send it back, over whatever
+        # was set meanwhile
         self.alpha = w.FloatSlider(round(alpha, 2), min=0, max=1, step=0.01, description="alpha", readout_format=".2f", style=style)
         self.c = w.FloatSlider(round(c, 2), min=0, max=1, step=0.01, description="c", readout_format=".2f", style=style)
         self.gamma = w.IntSlider(gamma, min=0, max=most, description="gamma", style=style)
