@@ -312,7 +312,7 @@ def reproduce_kangaroo(
     ablation, ablation_store = trained.shipped(kangaroo.SHIPPED, model), None
     # a head that cannot be used is refused before the work that takes long
     cells = kangaroo.own_cells()
-    kangaroo.built(model, cells, {cell: head for cell in cells if cell.kind == "kangaroo"})
+    kangaroo.build_methods(model, cells, {cell: head for cell in cells if cell.kind == "kangaroo"})
     if train:
         cards = trained.train("kangaroo", kangaroo.VARIANTS, target, heads, device=device)
         ablation_store = _ablation(out, arguments, cards, restart)

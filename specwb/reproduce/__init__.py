@@ -1,1 +1,4 @@
-"""What the papers claim, measured here: one file a system, results kept while they come in, verdicts by a stated rule."""
+"""What the papers claim, measured here.
+
+There is one file a system. Results are saved while they come in, and verdicts follow a stated rule.
+"""

@@ -29,7 +29,16 @@ from specwb.models.target import Target
 from specwb.reproduce import grid
 from specwb.reproduce.grid import Cell
 from specwb.reproduce.store import Store, with_commit
-from specwb.reproduce.verdicts import EVEN_RULE, RULE, TUNED_RULE, Claim, Pooled, Tuned, judge, said
+from specwb.reproduce.verdicts import (
+    EVEN_RULE,
+    RULE,
+    TUNED_RULE,
+    Claim,
+    Pooled,
+    Tuned,
+    judge,
+    sentence,
+)
 from specwb.tree import Tree
 
 PAPER = "papers/mcsd_ti.json"
@@ -574,7 +583,7 @@ def report(store: Store) -> dict[str, Any]:
         "rows": [
             row(document, cell)
             for cell in cells()
-            if grid.measured(document["cells"], cell.key)["ms"]
+            if grid.cell_record(document["cells"], cell.key)["ms"]
         ],
         "verdicts": [found for claim in claims() if (found := judge(document, claim, values))],
     }
@@ -718,7 +727,7 @@ def _line(r: dict[str, Any]) -> dict[str, str]:
 def notes(document: dict[str, Any]) -> list[str]:
     """The verdicts, the rules they are by, and what does not fit together in the paper."""
     published, rows = paper(), document["rows"]
-    out = [said(v) for v in document["verdicts"]]
+    out = [sentence(v) for v in document["verdicts"]]
     for table in dict.fromkeys(v["table"] for v in document["verdicts"] if v["paper"] is not None):
         mine = Counter(v["verdict"] for v in document["verdicts"] if v["table"] == table)
         out.append(f"Of {table}: {', '.join(f'{n} {verdict}' for verdict, n in mine.items())}.")

@@ -1,4 +1,8 @@
-"""Results that outlive an interruption: one JSON file, written again every few seconds, continued by a run with the same arguments."""
+"""Results that outlive an interruption.
+
+They are one JSON file, which is written again every few seconds and continued by a run with the
+same arguments.
+"""
 
 from __future__ import annotations
 
@@ -16,94 +20,140 @@ from specwb.evaluation.report import check_path, write
 from specwb.files import from_json
 from specwb.models.target import Target
 
-MEASURED: Mapping[str, Any] = {"accepted": list, "ms": list}
-"""What :func:`specwb.reproduce.grid.run` keeps of a cell."""
-EVERY = 2.0  # seconds between two writes: what a hard kill loses
+GRID_FIELDS: Mapping[str, Any] = {"accepted": list, "ms": list}
+"""What :func:`specwb.reproduce.grid.run` records of every cell."""
+EVERY = 2.0
+"""Seconds between two writes, which are lost by SIGKILL."""
 
 
 def identity(system: str, target: Target, draft: Target | None, **others: Any) -> dict[str, Any]:
-    """The arguments a run's results depend on: models, device and number type, and the system's own."""
-    models = {"target": describe(target), **({"draft": describe(draft)} if draft is not None else {})}
-    return {"system": system, **models, "device": describe_device(target.device), "dtype": str(target.dtype).removeprefix("torch."), **others}
+    """List the arguments that a run's results depend on.
+
+    Args:
+        system: the paper's name here.
+        target: the target model.
+        draft: the draft model, if there is one.
+        others: the system's own arguments.
+    Returns:
+        These with the device and the number type.
+    """
+    models = {"target": describe(target)}
+    if draft is not None:
+        models["draft"] = describe(draft)
+    return {
+        "system": system,
+        **models,
+        "device": describe_device(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        **others,
+    }
 
 
 def with_commit(document: dict[str, Any]) -> str:
-    """All versions that a document was measured with."""
-    return ", ".join(dict.fromkeys([*filter(None, document.get("commit", "").split(", ")), commit()]))
+    """List all versions of this code that a document was measured with."""
+    before = filter(None, document.get("commit", "").split(", "))
+    return ", ".join(dict.fromkeys([*before, commit()]))
 
 
 class StoreError(SpecwbError, ValueError):
-    """The output file holds something else than the run that is to go on."""
+    """The output file holds something else than the run that is to be continued."""
 
 
 class Store:
-    """``document`` is what the file holds: arguments, versions, ``spent`` (seconds measured) and ``cells``, whatever the system puts there.
+    """The results of a run, and the file they are saved in.
 
     Args:
-        path: the file (``~`` is the user's home); a missing folder below the working directory's ``build`` is made.
+        path: the file (``~`` is the user's home); a missing folder below the working directory's
+            ``build`` is made.
         arguments: what the results depend on. A file with the same ones is continued.
-        restart: begin anew whatever is there.
-        fields: what every cell has, by name, and of which type or types.
+        restart: begin anew, whatever the file holds.
+        fields: the fields of every cell, by name, with their type or types.
+    Attributes:
+        document: the content of the file: arguments, versions, ``spent`` (seconds measured),
+            ``cells``, and whatever else the system puts there.
     Raises:
-        StoreError: the file is of other arguments, or no results of this form. ValueError: it cannot be written.
+        StoreError: the file has other arguments, or no results of this form.
+        ValueError: it cannot be written.
     """
 
-    def __init__(self, path: Path, arguments: dict[str, Any], restart: bool = False, fields: Mapping[str, Any] = MEASURED) -> None:
+    def __init__(
+        self,
+        path: Path,
+        arguments: dict[str, Any],
+        restart: bool = False,
+        fields: Mapping[str, Any] = GRID_FIELDS,
+    ) -> None:
         path = path.expanduser()
         if path.parts[:1] == ("build",):
             path.parent.mkdir(parents=True, exist_ok=True)
         check_path(path, "--out")
-        self.path, self._written, self._fields = path, 0.0, fields
-        self._seen = _state(path)
-        self.document: dict[str, Any] = {"arguments": arguments, "versions": versions(), "spent": 0.0, "cells": {}}
+        self.path, self._saved_at, self._fields = path, 0.0, fields
+        self._file_state = _state(path)
+        self.document: dict[str, Any] = {
+            "arguments": arguments,
+            "versions": versions(),
+            "spent": 0.0,
+            "cells": {},
+        }
         if path.exists() and not restart:
-            self.document = self._old(arguments)
+            self.document = self._read(arguments)
 
     @property
     def cells(self) -> dict[str, Any]:
         return self.document["cells"]
 
     def save(self, final: bool = False) -> None:
-        """Write the file where that is due, or ``final``.
+        """Write the file where that is due, or in any case with ``final``.
 
         Raises:
             StoreError: another run has written it since.
         """
-        if final or time.monotonic() - self._written > EVERY:
-            if (now := _state(self.path)) is not None and now != self._seen:
-                raise StoreError(f"--out: another run has written {self.path} since this one began; run them one by one, or name two files")
-            parts = ",\n".join(f"{json.dumps(name)}: {_text(value)}" for name, value in self.document.items())
-            write(f"{{\n{parts}\n}}\n", self.path)
-            self._written, self._seen = time.monotonic(), _state(self.path)
+        if not final and time.monotonic() - self._saved_at <= EVERY:
+            return
+        if (now := _state(self.path)) is not None and now != self._file_state:
+            raise StoreError(
+                f"--out: another run has written {self.path} since this one began; "
+                "run them one by one, or name two files"
+            )
+        parts = ",\n".join(
+            f"{json.dumps(name)}: {_text(value)}" for name, value in self.document.items()
+        )
+        write(f"{{\n{parts}\n}}\n", self.path)
+        self._saved_at, self._file_state = time.monotonic(), _state(self.path)
 
-    def _old(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _read(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The document in the file, if its arguments are these."""
         try:
-            old = from_json(self.path.read_bytes())
+            document = from_json(self.path.read_bytes())
         except ValueError:
-            old = None
-        if (wrong := _wrong(old, self._fields)) is not None:
-            raise StoreError(f"--out: {self.path} holds no results of this command ({wrong}); name another file, or replace it with --restart")
-        before = old["arguments"]
-        given = json.loads(json.dumps(arguments))
-        for name in dict.fromkeys([*given, *before]):
-            if given.get(name) != before.get(name):
+            document = None
+        if (fault := _fault(document, self._fields)) is not None:
+            raise StoreError(
+                f"--out: {self.path} holds no results of this command ({fault}); "
+                "name another file, or replace it with --restart"
+            )
+        before = document["arguments"]
+        now = json.loads(json.dumps(arguments))
+        for name in dict.fromkeys([*now, *before]):
+            if now.get(name) != before.get(name):
                 raise StoreError(
-                    f"--out: {self.path} was measured with {name} = {before.get(name)!r}, now it is {given.get(name)!r}; "
+                    f"--out: {self.path} was measured with {name} = {before.get(name)!r}, "
+                    f"now it is {now.get(name)!r}; "
                     "name another file, or begin anew with --restart"
                 )
-        return old
+        return document
 
 
 def _state(path: Path) -> tuple[int, int] | None:
     """Which file it is and when it was written; None where there is no regular file."""
     if not path.is_file():
         return None
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
-def _wrong(document: Any, fields: Mapping[str, Any]) -> str | None:
-    """What keeps a document from being results whose cells have these fields; None where nothing does."""
+def _fault(document: Any, fields: Mapping[str, Any]) -> str | None:
+    """Why a document is no results whose cells have these fields; None where it is."""
     if not isinstance(document, dict):
         return "it is no table"
     for name in ("arguments", "versions", "cells"):
@@ -112,16 +162,19 @@ def _wrong(document: Any, fields: Mapping[str, Any]) -> str | None:
     if type(document.get("spent")) not in (int, float) or not 0 <= document["spent"] < float("inf"):
         return f"the seconds spent are {document.get('spent')!r}"
     for key, cell in document["cells"].items():
-        if not isinstance(cell, dict) or not all(isinstance(cell.get(name), kind) for name, kind in fields.items()):
+        if not isinstance(cell, dict) or not all(
+            isinstance(cell.get(name), kind) for name, kind in fields.items()
+        ):
             return f"its cell {key!r} is damaged"
     return None
 
 
 def _text(value: Any) -> str:
-    """JSON with a line for every entry of a dict or list, no more."""
+    """JSON with one line for every entry of a dict or list, whatever is inside."""
     compact = partial(json.dumps, separators=(",", ":"), allow_nan=False)
     if isinstance(value, dict) and value:
-        return "{\n" + ",\n".join(f" {json.dumps(name)}: {compact(entry)}" for name, entry in value.items()) + "\n}"
+        entries = [f" {json.dumps(name)}: {compact(entry)}" for name, entry in value.items()]
+        return "{\n" + ",\n".join(entries) + "\n}"
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f" {compact(entry)}" for entry in value) + "\n]"
     return compact(value)

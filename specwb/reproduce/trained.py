@@ -1,5 +1,8 @@
-"""Trained heads that are compared: which ones a target has, and ablations, whose heads differ in one thing each and are all trained for the recipe's
-budget ``ablation``."""
+"""Trained heads that are compared.
+
+They are a target's own heads, or those of an ablation, which differ in one thing each and are all
+trained for the recipe's budget ``ablation``.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,75 @@ from specwb.models.target import Target
 from specwb.options import MethodError
 
 BUDGET = "ablation"
-TOLD = ("parameters", "steps", "rows", "length", "tokens", "seed", "run", "sha256", "last_training_loss", "held_out")  # of a head's card
+CARD_KEYS = (
+    "parameters",
+    "steps",
+    "rows",
+    "length",
+    "tokens",
+    "seed",
+    "run",
+    "sha256",
+    "last_training_loss",
+    "held_out",
+)
+"""What is reported of a head's card."""
 
 
-def checksums(target: Target, kinds: Sequence[str], given: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """By kind, the checksum of the target's own head, or of the ``given`` folder (of what is no folder, its name).
+def checksums(
+    target: Target, kinds: Sequence[str], folders: Mapping[str, str | None] | None = None
+) -> dict[str, str]:
+    """Compute the checksum of the head of every kind.
 
+    Args:
+        target: the target model.
+        kinds: of heads.
+        folders: kind -> folder of the head that is used in place of the target's own; None is the
+            target's own. What is no folder, such as a hub id, is its own checksum.
     Raises:
-        MethodError: one is missing.
+        MethodError: a head is missing.
     """
-    asked = {kind: place for kind, place in (given or {}).items() if place is not None}
-    places = {kind: asked.get(kind, target.own_head(kind)) for kind in kinds}
+    named = {kind: folder for kind, folder in (folders or {}).items() if folder is not None}
+    places = {kind: named.get(kind, target.own_head(kind)) for kind in kinds}
     if missing := [kind for kind, place in places.items() if place is None]:
-        raise MethodError(f"{target.name!r} has no {' and no '.join(missing)} of its own; specwb train NAME --target makes one")
-    found = {kind: Path(place).expanduser() for kind, place in places.items() if place is not None}
-    return {kind: _hash(place, kind) if place.is_dir() else str(places[kind]) for kind, place in found.items()}
+        raise MethodError(
+            f"{target.name!r} has no {' and no '.join(missing)} of its own; "
+            "specwb train NAME --target makes one"
+        )
+    paths = {kind: Path(place).expanduser() for kind, place in places.items() if place is not None}
+    return {
+        kind: _checksum(path, kind) if path.is_dir() else str(places[kind])
+        for kind, path in paths.items()
+    }
 
 
-def _hash(place: Path, kind: str) -> str:
-    return hashlib.sha256((place / "ngram.npz").read_bytes()).hexdigest() if kind == "ngram" else weights_hash(place)
+def _checksum(folder: Path, kind: str) -> str:
+    """The sha256 of the n-grams' file, or of a head's weights."""
+    if kind == "ngram":
+        return hashlib.sha256((folder / "ngram.npz").read_bytes()).hexdigest()
+    return weights_hash(folder)
 
 
-def train(kind: str, variants: Mapping[str, str], target_place: str, folder: Path, *, device: str = "auto", seed: int = 1) -> dict[str, Any]:
-    """Train every variant (name -> what differs, as ``specwb train --set`` takes it) that is not in ``folder`` yet; what their cards say.
+def train(
+    kind: str,
+    variants: Mapping[str, str],
+    target_place: str,
+    folder: Path,
+    *,
+    device: str = "auto",
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Train every variant that is not in ``folder`` yet.
 
+    Args:
+        kind: of head.
+        variants: name -> what differs, as ``specwb train --set`` takes it.
+        target_place: lab, a folder or a hub id.
+        folder: of the variants.
+        device: auto, cpu, cuda.
+        seed: of the training.
+    Returns:
+        name -> what differs, and what the variant's card reports.
     Raises:
         TrainingError: as :func:`specwb.training.heads.train_for`.
     """
@@ -46,13 +94,21 @@ def train(kind: str, variants: Mapping[str, str], target_place: str, folder: Pat
 
     folder = folder.expanduser()
     for name, options in variants.items():
-        train_for(kind, target_place, folder / name, BUDGET, options=options, device=device, seed=seed)
+        train_for(
+            kind, target_place, folder / name, BUDGET, options=options, device=device, seed=seed
+        )
     cards = {name: json.loads((folder / name / "card.json").read_text()) for name in variants}
-    return {name: {"options": options, **{k: cards[name][k] for k in TOLD}} for name, options in variants.items()}
+    return {
+        name: {"options": options, **{key: cards[name][key] for key in CARD_KEYS}}
+        for name, options in variants.items()
+    }
 
 
 def shipped(path: str, target: Target) -> dict[str, Any] | None:
-    """The results that lie beside the lab family, if they are this target's."""
+    """Return the results that lie beside the lab family, if they are this target's."""
     place = data_dir() / path
-    found = json.loads(place.read_text("utf-8")) if place.exists() else None
-    return found if found and found["arguments"].get("sha256") == target.sha256 else None
+    if not place.exists():
+        return None
+    results = json.loads(place.read_text("utf-8"))
+    same = results and results["arguments"].get("sha256") == target.sha256
+    return results if same else None

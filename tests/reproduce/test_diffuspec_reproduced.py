@@ -28,7 +28,10 @@ from specwb.training.diffusion import DiffusionRecipe
 pytestmark = pytest.mark.slow
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(4)]
+QUESTIONS = [
+    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
+    for i in range(4)
+]
 CELLS = [
     Cell("ar"),
     made("k=6"),
@@ -48,7 +51,9 @@ def target() -> specwb.Target:
 @pytest.fixture(scope="module")
 def measured(target, tmp_path_factory) -> Store:
     store = Store(tmp_path_factory.mktemp("measured") / "found.json", {"system": "test"})
-    assert not diffuspec.run(target, QUESTIONS, store, CELLS, draft=tiny.head("diffusion"), rounds_each=6, most=60)
+    assert not diffuspec.run(
+        target, QUESTIONS, store, CELLS, draft=tiny.head("diffusion"), rounds_each=6, most=60
+    )
     return store
 
 
@@ -56,10 +61,19 @@ def measured(target, tmp_path_factory) -> Store:
 
 
 def test_the_papers_numbers_keep_what_identities_they_have():
-    one, two, four, five = (diffuspec.rows_of(n, *by) for n, by in ((1, ["method"]), (2, ["cps", "adl"]), (4, ["cps", "adl"]), (5, ["k"])))
+    one, two, four, five = (
+        diffuspec.rows_of(n, *by)
+        for n, by in ((1, ["method"]), (2, ["cps", "adl"]), (4, ["cps", "adl"]), (5, ["k"]))
+    )
     assert len(one) == 10
-    off = {name for name, r in one.items() if abs(fmean(r[t] for t in four[True, True]["mat"]) - r["speedup"]) > diffuspec.ROUNDED}
-    assert off == {"PLD", "SAMD", "DiffuSpec", "EAGLE"}, "the other six rows' means are those of their tasks"
+    off = {
+        name
+        for name, r in one.items()
+        if abs(fmean(r[t] for t in four[True, True]["mat"]) - r["speedup"]) > diffuspec.ROUNDED
+    }
+    assert off == {"PLD", "SAMD", "DiffuSpec", "EAGLE"}, (
+        "the other six rows' means are those of their tasks"
+    )
     full = (6.99, 3.08)
     assert (one["DiffuSpec"]["mat"], one["DiffuSpec"]["speedup"]) == full
     assert (two[True, True]["mat"], two[True, True]["speedup"]) == full
@@ -70,7 +84,10 @@ def test_the_papers_numbers_keep_what_identities_they_have():
         (point,) = [r for r in diffuspec.figure(7)[name] if r["value"] == usual[name]]
         assert (point["mat"], point["speedup"]) == full
     for what in ("generated", "accepted"):
-        assert all(a["to"] < b["from"] and a["low"] <= a["high"] for a, b in pairwise(diffuspec.figure(5)[what]))
+        assert all(
+            a["to"] < b["from"] and a["low"] <= a["high"]
+            for a, b in pairwise(diffuspec.figure(5)[what])
+        )
 
 
 def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
@@ -106,24 +123,36 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
         assert claim.paper is None or claim.paper > 1, "claims say which is larger"
         assert claim.first != claim.second
     found = {(c.text, c.what): c.paper for c in claims}
-    assert found["CPS over the argmax row, ADL of 20 to 30 tokens: tau", "tau"] == pytest.approx(6.99 / 6.43)
+    assert found["CPS over the argmax row, ADL of 20 to 30 tokens: tau", "tau"] == pytest.approx(
+        6.99 / 6.43
+    )
     assert found["CPS over the argmax row, k=6: speedup", "speedup"] == pytest.approx(2.98 / 2.69)
     assert found["ADL of 20 to 30 tokens over k = 50: tau", "tau"] == pytest.approx(6.99 / 6.51)
     assert found["steps = 1 is faster than 10", "speedup"] == pytest.approx(3.08 / 0.93)
     assert found["steps = 10 over 1: tau", "tau"] == pytest.approx(7.33 / 6.99)
     assert ("beams = 4 over 3: tau", "tau") not in found, "differs by less than was read off"
-    assert found["DiffuSpec (20 to 30 tokens) is faster than SPS", "speedup"] == pytest.approx(3.08 / 1.67)
+    assert found["DiffuSpec (20 to 30 tokens) is faster than SPS", "speedup"] == pytest.approx(
+        3.08 / 1.67
+    )
     assert {c.second.spec for c in claims if c.sign} == {"medusa", "eagle", "eagle2"}
-    assert all("ngram=" in c.spec for c in cells if c.spec.startswith(f"diffuspec:{LONG}")), "the paper's n-gram is counted beforehand"
+    assert all("ngram=" in c.spec for c in cells if c.spec.startswith(f"diffuspec:{LONG}")), (
+        "the paper's n-gram is counted beforehand"
+    )
     # of figure 7's cells none differs from the usual one in more than its option
     for name, rows in diffuspec.sweeps().items():
-        assert {cell.spec.replace(",ngram=own", "").removeprefix(f"diffuspec:{LONG}") for cell, _ in rows.values()} == {
-            "" if value == diffuspec.paper()["constants"][name] else f",{name}={value}" for value in rows
+        assert {
+            cell.spec.replace(",ngram=own", "").removeprefix(f"diffuspec:{LONG}")
+            for cell, _ in rows.values()
+        } == {
+            "" if value == diffuspec.paper()["constants"][name] else f",{name}={value}"
+            for value in rows
         }
 
 
 def test_every_cell_is_a_method(target):
-    for cell in dict.fromkeys(replace(cell, temperature=0.0) for cell in diffuspec.cells() if cell.kind == "diffuspec"):
+    for cell in dict.fromkeys(
+        replace(cell, temperature=0.0) for cell in diffuspec.cells() if cell.kind == "diffuspec"
+    ):
         drafter = cell.method(target, tiny.head("diffusion")).drafter
         if cell.spec.startswith(f"diffuspec:{LONG}") and "tree" not in cell.spec:
             assert drafter.tree.D == 30
@@ -136,14 +165,20 @@ def test_what_is_kept_is_what_the_engine_decodes(target, measured):
     assert set(measured.cells) == {c.key for c in CELLS}
     for cell in CELLS:
         have = measured.cells[cell.key]
-        assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean", "parts")] == [4] * 5
-        for kept, drafted, mean, parts in zip(have["accepted"], have["drafted"], have["mean"], have["parts"], strict=True):
+        assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean", "parts")] == [
+            4
+        ] * 5
+        for kept, drafted, mean, parts in zip(
+            have["accepted"], have["drafted"], have["mean"], have["parts"], strict=True
+        ):
             assert len(kept) == len(drafted) == 6
             assert all(0 <= a <= n for a, n in zip(kept, drafted, strict=True))
             assert sum(parts) == pytest.approx(mean, abs=1e-3)
             assert len(parts) == len(grid.PARTS)
             assert min(parts) >= 0
-            assert (parts[1] > 0) == (cell.kind == "diffuspec" and cell.temperature == 0), "only what searches spends time on it"
+            assert (parts[1] > 0) == (cell.kind == "diffuspec" and cell.temperature == 0), (
+                "only what searches spends time on it"
+            )
     assert measured.cells["T=0 ar"]["drafted"] == [[0] * 6] * 4
     assert {n for drafted in measured.cells[CELLS[2].key]["drafted"] for n in drafted} == {6}
     lengths = measured.cells[CELLS[3].key]["drafted"]
@@ -154,7 +189,9 @@ def test_what_is_kept_is_what_the_engine_decodes(target, measured):
     text = target.tokenizer(QUESTIONS[0].turns[0])["input_ids"]
     method = CELLS[2].method(target, tiny.head("diffusion"))
     steps = list(specwb.rounds(target, [text], method, max_new_tokens=60, seed=[0], eos=()))[:6]
-    assert measured.cells[CELLS[2].key]["accepted"][0] == [int(step.verdict.accepted) for step in steps]
+    assert measured.cells[CELLS[2].key]["accepted"][0] == [
+        int(step.verdict.accepted) for step in steps
+    ]
 
 
 def test_the_search_is_no_part_of_drafting(target, monkeypatch):
@@ -164,22 +201,39 @@ def test_the_search_is_no_part_of_drafting(target, monkeypatch):
 
     monkeypatch.setattr(diffusion, "beam", slow)
     method = CELLS[1].method(target, tiny.head("diffusion"))
-    draft, search, _, rest = grid.measure(target, method, CELLS[1], [5, 6], 3, 0, None, True)["parts"]
+    draft, search, _, rest = grid.measure(target, method, CELLS[1], [5, 6], 3, 0, None, True)[
+        "parts"
+    ]
     assert search >= 20 > draft
     assert 0 <= rest < 20
 
 
 def test_values_by_hand():
     cells = {
-        "T=0 ar": {"accepted": [[0, 0, 0]] * 2, "mean": [2.0, 4.0], "ms": [9, 9], "parts": [[0, 0, 2, 0]] * 2},
-        "T=0 diffuspec": {"accepted": [[9, 1, 3], [0, 2, 0]], "mean": [6.0, 4.0], "ms": [9, 9], "parts": [[1, 2, 2, 1], []]},
+        "T=0 ar": {
+            "accepted": [[0, 0, 0]] * 2,
+            "mean": [2.0, 4.0],
+            "ms": [9, 9],
+            "parts": [[0, 0, 2, 0]] * 2,
+        },
+        "T=0 diffuspec": {
+            "accepted": [[9, 1, 3], [0, 2, 0]],
+            "mean": [6.0, 4.0],
+            "ms": [9, 9],
+            "parts": [[1, 2, 2, 1], []],
+        },
     }
-    of = {what: diffuspec.values(cells, made(), what) for what in ("tau", "accepted", "ms", "speedup", "search")}
+    of = {
+        what: diffuspec.values(cells, made(), what)
+        for what in ("tau", "accepted", "ms", "speedup", "search")
+    }
     assert of["accepted"] == pytest.approx([13 / 3, 2 / 3])
     assert of["tau"] == pytest.approx([16 / 3, 5 / 3])
     assert of["ms"] == [6, 4]
     assert of["search"] == [2]  # where rounds were not clocked there is none
-    assert of["speedup"] == pytest.approx([3 * 2 / 6, 2 * 4 / 4])  # tokens and times of the same rounds, all but the first
+    assert of["speedup"] == pytest.approx(
+        [3 * 2 / 6, 2 * 4 / 4]
+    )  # tokens and times of the same rounds, all but the first
     assert diffuspec.values({}, made(), "speedup") == []
     cells["T=0 diffuspec"]["drafted"] = [[9, 3, 3], [1, 2, 1]]
     shapes = {"T=0 diffuspec": {"nodes": 10, "depth": 9, "chain": True}}
@@ -187,7 +241,11 @@ def test_values_by_hand():
     # kept, and tested: so deep a draft of which all above was kept
     assert r["by_depth"] == [[4, 6], [3, 4], [2, 2], *[[1, 1]] * 6]
     assert r["by_domain"] == {"code": 4.3333, "math": 0.6667}
-    assert (r["drafted"], r["ms_per_round"], r["parts"]) == (3.167, 5, {"draft": 1, "search": 2, "verify": 2, "rest": 1})
+    assert (r["drafted"], r["ms_per_round"], r["parts"]) == (
+        3.167,
+        5,
+        {"draft": 1, "search": 2, "verify": 2, "rest": 1},
+    )
 
 
 def test_a_text_that_comes_to_its_limit_loses_the_round_that_was_cut(target):
@@ -217,10 +275,20 @@ def test_rows_and_tables_of_what_was_measured(measured, monkeypatch):
     assert fmean(r["by_domain"].values()) == pytest.approx(r["accepted"], abs=1e-3)
     assert set(r["by_domain"]) == {"code", "prose"}
     assert found["rows"][4]["by_depth"] == [], "of a tree the drafted tokens are no depths"
-    assert {v["claim"] for v in found["verdicts"]} == {f"CPS over the argmax row, k=6: {what}" for what in ("accepted", "tau", "speedup")}
-    assert {v["verdict"] for v in found["verdicts"]} == {"not comparable"}, "four prompts are no reproduction"
+    assert {v["claim"] for v in found["verdicts"]} == {
+        f"CPS over the argmax row, k=6: {what}" for what in ("accepted", "tau", "speedup")
+    }
+    assert {v["verdict"] for v in found["verdicts"]} == {"not comparable"}, (
+        "four prompts are no reproduction"
+    )
     titles = {title.split(":")[0]: rows for title, rows in diffuspec.tables(found)}
-    assert set(titles) == {"Tables 2 and 4", "Table 5", "Where a round's time goes", "CPS and ADL by domain", "Every setting"}
+    assert set(titles) == {
+        "Tables 2 and 4",
+        "Table 5",
+        "Where a round's time goes",
+        "CPS and ADL by domain",
+        "Every setting",
+    }
     assert [x["setting"] for x in titles["Table 5"]] == ["k = 6"]
     assert titles["Where a round's time goes"][1]["search"] == "0.8%"
     notes = "\n".join(diffuspec.notes(found))
@@ -232,14 +300,21 @@ def test_rows_and_tables_of_what_was_measured(measured, monkeypatch):
 def test_the_searchs_share_is_judged_against_the_papers():
     def judged(search: float, n: int = 48) -> dict:
         noise = np.random.default_rng(0).uniform(0.9, 1.1, n)
-        cell = {"accepted": [[0, 0]] * n, "mean": [10.0] * n, "ms": [10.0] * n, "parts": [[1, search * x, 2, 3] for x in noise]}
+        cell = {
+            "accepted": [[0, 0]] * n,
+            "mean": [10.0] * n,
+            "ms": [10.0] * n,
+            "parts": [[1, search * x, 2, 3] for x in noise],
+        }
         return diffuspec.share({"cells": {made(SHORT).key: cell}}, SHORT)
 
     assert judged(0.1)["verdict"] == "reproduced"
     assert judged(0.1)["share"] == pytest.approx(0.01, rel=0.05)
     assert judged(0.1)["low"] < judged(0.1)["share"] < judged(0.1)["high"]
     assert judged(0.1, n=47)["verdict"] == "not comparable"
-    assert judged(0.219)["verdict"] == "not reproduced", "the interval reaches beyond twice the paper's"
+    assert judged(0.219)["verdict"] == "not reproduced", (
+        "the interval reaches beyond twice the paper's"
+    )
     assert judged(0.5)["verdict"] == "not reproduced"
     assert judged(0.1, n=1) is None
     assert diffuspec.share({"cells": {}}, LONG) is None
@@ -261,7 +336,9 @@ def test_continued_where_it_stopped(target, measured, tmp_path, monkeypatch):
     store.save(final=True)
     store = Store(tmp_path / "part.json", {"system": "test"})
     assert not diffuspec.run(target, QUESTIONS, store, cells, **how)
-    assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, "what was measured once is not measured again"
+    assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, (
+        "what was measured once is not measured again"
+    )
     for cell in cells:
         assert store.cells[cell.key]["accepted"] == measured.cells[cell.key]["accepted"]
         assert store.cells[cell.key]["drafted"] == measured.cells[cell.key]["drafted"]
@@ -281,17 +358,38 @@ def folder(tmp_path_factory):
 
 
 def test_command_line(monkeypatch, capsys, tmp_path, folder):
-    few = [Cell("ar"), Cell("sps"), made(SHORT), made(SHORT, ARGMAX), made("k=6"), made("k=6", ARGMAX)]
+    few = [
+        Cell("ar"),
+        Cell("sps"),
+        made(SHORT),
+        made(SHORT, ARGMAX),
+        made("k=6"),
+        made("k=6", ARGMAX),
+    ]
     few += [made(SHORT, "ngram=own"), made("k=6", "ngram=own")]
     monkeypatch.setattr(diffuspec, "cells", lambda: few)
     path = tmp_path / "found.json"
-    options = ["reproduce", "diffuspec", "--out", str(path), "--diffusion", str(folder), "--seconds", "0", "--rounds", "3"]
+    options = [
+        "reproduce",
+        "diffuspec",
+        "--out",
+        str(path),
+        "--diffusion",
+        str(folder),
+        "--seconds",
+        "0",
+        "--rounds",
+        "3",
+    ]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
     found = json.loads(path.read_text())
     assert set(found["cells"]) == {c.key for c in few}
     assert set(found["arguments"]["heads"]) == {"medusa", "eagle", "ngram", "diffusion"}
-    assert all(title in out for title in ("Table 1", "Tables 2 and 4", "Where a round's time goes", "In the paper: "))
+    assert all(
+        title in out
+        for title in ("Table 1", "Tables 2 and 4", "Where a round's time goes", "In the paper: ")
+    )
     assert all(v["claim"] in out for v in [*found["verdicts"], *found["shares"]])
     # CPS over the argmax row twice by three; against SPS and k = 6 and with both n-grams by two; both n-grams over one
     assert len(found["verdicts"]) == 13
@@ -300,10 +398,16 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
 
 
 def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
-    with pytest.raises(ValueError, match="has no medusa and no eagle and no ngram and no diffusion of its own"):
+    with pytest.raises(
+        ValueError, match="has no medusa and no eagle and no ngram and no diffusion of its own"
+    ):
         trained.checksums(target, diffuspec.HEADS)
     monkeypatch.chdir(tmp_path)
-    for options in (("--rounds", "1"), ("--diffusion", str(folder / "nothing")), ("--diffusion", str(folder), "--prompts", "2")):
+    for options in (
+        ("--rounds", "1"),
+        ("--diffusion", str(folder / "nothing")),
+        ("--diffusion", str(folder), "--prompts", "2"),
+    ):
         code, out, err = call(monkeypatch, capsys, "reproduce", "diffuspec", *options)
         assert (code, out) == (2, ""), options
         assert len(err.strip().splitlines()) <= 3
@@ -312,25 +416,36 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
 def test_tables_of_an_ngram_are_read_once_and_its_contexts_are_every_methods_own():
     lab = specwb.load("lab", device="cpu")
     draft = DiffusionRecipe(lab, {}).make(None, {}).eval()
-    one, two = (specwb.method("diffuspec:ngram=own", lab, head=draft).drafter.proxy() for _ in range(2))
+    one, two = (
+        specwb.method("diffuspec:ngram=own", lab, head=draft).drafter.proxy() for _ in range(2)
+    )
     assert isinstance(one, NGram)
     assert one.grams is two.grams
     assert one._scored is two._scored
     one.scores((5, 6), [7])
     assert (5, 6) in one._rows
     assert (5, 6) not in two._rows
-    other = specwb.method("diffuspec:ngram=own,smoothing=kn,order=3", lab, head=draft).drafter.proxy()
+    other = specwb.method(
+        "diffuspec:ngram=own,smoothing=kn,order=3", lab, head=draft
+    ).drafter.proxy()
     assert other.grams is one.grams
     assert other.scores((5, 6), [7]) != one.scores((5, 6), [7])
 
 
 def test_the_shipped_results_are_those_of_the_shipped_family():
-    found, lab = json.loads((data_dir() / "results/diffuspec-lab-cpu.json").read_text()), specwb.load("lab", device="cpu")
+    found, lab = (
+        json.loads((data_dir() / "results/diffuspec-lab-cpu.json").read_text()),
+        specwb.load("lab", device="cpu"),
+    )
     assert found["arguments"]["sha256"] == lab.sha256
     assert found["arguments"]["heads"] == trained.checksums(lab, diffuspec.HEADS)
     assert {c.key for c in diffuspec.cells()} == set(found["cells"])
     assert all(len(cell["ms"]) >= verdicts.ENOUGH for cell in found["cells"].values())
     # what is printed follows from what was measured
-    again = [v for claim in diffuspec.claims() if (v := verdicts.judge(found, claim, diffuspec.values))]
-    assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [(v["claim"], v["of"], v["verdict"]) for v in found["verdicts"]]
+    again = [
+        v for claim in diffuspec.claims() if (v := verdicts.judge(found, claim, diffuspec.values))
+    ]
+    assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [
+        (v["claim"], v["of"], v["verdict"]) for v in found["verdicts"]
+    ]
     assert found["commit"]

@@ -19,7 +19,10 @@ from specwb.reproduce.store import Store
 from specwb.reproduce.verdicts import Claim
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(4)]
+QUESTIONS = [
+    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
+    for i in range(4)
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,9 @@ def test_the_papers_tables_keep_their_own_identity():
 
 
 def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
-    own, ablation = ({c.key for c in cells} for cells in (falcon.own_cells(), falcon.ablation_cells()))
+    own, ablation = (
+        {c.key for c in cells} for cells in (falcon.own_cells(), falcon.ablation_cells())
+    )
     assert len(own) == len(falcon.own_cells())
     assert len(ablation) == len(falcon.ablation_cells())
     claims = falcon.claims()
@@ -64,7 +69,9 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
     found = {c.text: c.paper for c in claims}
     assert found["CSGD, with the tree: accepted"] == pytest.approx(3.34 / 2.78)
     assert found["k = 3 over k = 4: speedup"] == pytest.approx(2.96 / 2.86)
-    assert found["Falcon is faster than Eagle"] == pytest.approx(1.07, abs=0.01)  # falcon.md: mean 1.074 of 12 ratios
+    assert found["Falcon is faster than Eagle"] == pytest.approx(
+        1.07, abs=0.01
+    )  # falcon.md: mean 1.074 of 12 ratios
 
 
 def test_variants_differ_from_the_first_in_one_thing():
@@ -76,7 +83,10 @@ def document(a: list[float], b: list[float]) -> dict:
     """Cells of one round a prompt that accept so many tokens."""
     cells = {Cell("falcon").key: a, Cell("eagle").key: b, Cell("ar").key: [0] * len(a)}
     return {
-        "cells": {key: {"accepted": [[x] for x in kept], "ms": [1.0] * len(kept)} for key, kept in cells.items()},
+        "cells": {
+            key: {"accepted": [[x] for x in kept], "ms": [1.0] * len(kept)}
+            for key, kept in cells.items()
+        },
         "domains": [("code", "math", "prose")[i % 3] for i in range(len(a))],
     }
 
@@ -89,16 +99,26 @@ def test_verdicts_by_hand():
     claim = Claim("x", "table 1", "accepted", Cell("falcon"), Cell("eagle"), 1.44)
     noise = np.random.default_rng(0).uniform(-0.2, 0.2, 48)
 
-    def verdict(factor: float, n: int = 48, paper: float | None = 1.44, spread: float = 1.0) -> dict:
+    def verdict(
+        factor: float, n: int = 48, paper: float | None = 1.44, spread: float = 1.0
+    ) -> dict:
         b = 2 + noise[:n]
-        return judged(document(list(b * factor + spread * noise[:n][::-1]), list(b)), replace(claim, paper=paper))
+        return judged(
+            document(list(b * factor + spread * noise[:n][::-1]), list(b)),
+            replace(claim, paper=paper),
+        )
 
     assert verdict(1.25)["verdict"] == "reproduced"
     assert verdict(1.1)["verdict"] == "not reproduced"  # clear, but less than half of the effect
     assert verdict(0.8)["verdict"] == "not reproduced"
     assert verdict(1.25, spread=40)["verdict"] == "not reproduced"  # not clear
     assert falcon.judge is verdicts.judge
-    assert judged(document([1.1 * x for x in 2 + noise], list(2 + noise)), replace(claim, sign=True))["verdict"] == "reproduced"
+    assert (
+        judged(document([1.1 * x for x in 2 + noise], list(2 + noise)), replace(claim, sign=True))[
+            "verdict"
+        ]
+        == "reproduced"
+    )
     assert verdict(1.25, n=47)["verdict"] == "not comparable"
     assert verdict(1.25, paper=None)["verdict"] == "not comparable"
     found = verdict(1.25)
@@ -121,7 +141,12 @@ def test_the_interval_covers_as_often_as_it_says():
 
 
 def test_measured_judged_shown_and_continued(target, heads, tmp_path, monkeypatch):
-    cells = [Cell("ar"), Cell(f"falcon:{falcon.CHAIN4}", "csgd"), Cell("falcon:tree=2-1-1", "k3"), Cell(f"eagle:{falcon.CHAIN4}", "eagle")]
+    cells = [
+        Cell("ar"),
+        Cell(f"falcon:{falcon.CHAIN4}", "csgd"),
+        Cell("falcon:tree=2-1-1", "k3"),
+        Cell(f"eagle:{falcon.CHAIN4}", "eagle"),
+    ]
     store = Store(tmp_path / "part.json", {"system": "test"})
     real, calls = grid.measure, [0]
 
@@ -136,11 +161,15 @@ def test_measured_judged_shown_and_continued(target, heads, tmp_path, monkeypatc
     store.save(final=True)
     store = Store(tmp_path / "part.json", {"system": "test"})
     assert not falcon.run(target, QUESTIONS, store, cells, heads=heads, rounds_each=4)
-    assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, "what was measured once is not measured again"
+    assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, (
+        "what was measured once is not measured again"
+    )
     whole = Store(tmp_path / "whole.json", {"system": "test"})
     monkeypatch.setattr(grid, "measure", real)
     falcon.run(target, QUESTIONS, whole, cells, heads=heads, rounds_each=4)
-    assert {k: v["accepted"] for k, v in store.cells.items()} == {k: v["accepted"] for k, v in whole.cells.items()}
+    assert {k: v["accepted"] for k, v in store.cells.items()} == {
+        k: v["accepted"] for k, v in whole.cells.items()
+    }
     row = falcon.row(store.document, cells[1])
     kept = [a for one in store.cells[cells[1].key]["accepted"] for a in one]
     # alpha = accepted / generated tokens, the closing ones counted
@@ -153,7 +182,8 @@ def test_measured_judged_shown_and_continued(target, heads, tmp_path, monkeypatc
     assert set(row["by_domain"]) == {"code", "prose"}
     monkeypatch.setattr(falcon, "own_cells", lambda: [])
     shown = falcon.report(
-        Store(tmp_path / "own.json", {}), {**store.document, "heads": {"csgd": {"steps": 1, "rows": 1, "length": 2}}, "command": "x"}
+        Store(tmp_path / "own.json", {}),
+        {**store.document, "heads": {"csgd": {"steps": 1, "rows": 1, "length": 2}}, "command": "x"},
     )
     assert any("heads of the ablation" in title for title, _ in falcon.tables(shown))
     assert falcon.notes(shown)
@@ -176,16 +206,24 @@ def test_the_shipped_results_are_those_of_the_shipped_family():
     assert set(found["heads"]) == set(falcon.VARIANTS)
     assert {c.key for c in falcon.ablation_cells()} <= set(found["cells"])
     questions = load_prompts("lab")
-    assert all(len(cell["ms"]) == len(questions) >= verdicts.ENOUGH for cell in found["cells"].values())
+    assert all(
+        len(cell["ms"]) == len(questions) >= verdicts.ENOUGH for cell in found["cells"].values()
+    )
     steps = {(head["steps"], head["rows"], head["length"]) for head in found["heads"].values()}
     assert len(steps) == 1, "all variants at the same budget"
     assert found["commit"]
     assert found["command"].startswith("specwb reproduce falcon --train")
     own = json.loads((data_dir() / "results/falcon-lab-cpu.json").read_text())
     assert {c.key for c in falcon.own_cells()} <= set(own["cells"])
-    assert own["arguments"]["heads"] == {kind: specwb.files.weights_hash(lab.own_head(kind)) for kind in falcon.HEADS}
+    assert own["arguments"]["heads"] == {
+        kind: specwb.files.weights_hash(lab.own_head(kind)) for kind in falcon.HEADS
+    }
     # what is printed follows from what was measured
-    again = {v["claim"] + v["of"]: v["verdict"] for c in falcon.claims() if c.ablation and (v := judged(found, c))}
+    again = {
+        v["claim"] + v["of"]: v["verdict"]
+        for c in falcon.claims()
+        if c.ablation and (v := judged(found, c))
+    }
     assert again == {v["claim"] + v["of"]: v["verdict"] for v in own["ablation"]["verdicts"]}
 
 

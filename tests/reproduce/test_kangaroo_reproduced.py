@@ -25,10 +25,23 @@ from specwb.training.recipe import KangarooRecipe
 pytestmark = pytest.mark.slow
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
+QUESTIONS = [
+    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
+    for i in range(3)
+]
 ETA = 0.13
-VARIANTS = [chain(ETA, variant="exit1"), chain(0, variant="exit2"), chain(ETA, 6, "entropy", variant="exit1")]
-CELLS = [Cell("ar"), *VARIANTS, replace(tree(3, 0.05), variant="exit1"), chain(ETA, temperature=1.0, variant="exit1"), Cell("ar", temperature=1.0)]
+VARIANTS = [
+    chain(ETA, variant="exit1"),
+    chain(0, variant="exit2"),
+    chain(ETA, 6, "entropy", variant="exit1"),
+]
+CELLS = [
+    Cell("ar"),
+    *VARIANTS,
+    replace(tree(3, 0.05), variant="exit1"),
+    chain(ETA, temperature=1.0, variant="exit1"),
+    Cell("ar", temperature=1.0),
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +62,9 @@ def small():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(kangaroo, "TEXTS", 2)
         patched.setattr(kangaroo, "PLACES", 30)
-        patched.setattr(kangaroo.exits.costs, "__kwdefaults__", {"depths": (1, 6), "count": 2, "repeats": 1})
+        patched.setattr(
+            kangaroo.exits.costs, "__kwdefaults__", {"depths": (1, 6), "count": 2, "repeats": 1}
+        )
         yield
 
 
@@ -68,15 +83,28 @@ def test_the_papers_numbers_keep_what_identities_they_have():
     rows = published["tables"]["main"]["rows"]
     assert len(rows) == 18
     assert all(len(r["cr"]) == len(r["speedup"]) == 6 for r in rows)
-    assert all(r["cr"][task] > r["speedup"][task] for r in rows for task in r["cr"]), "a round is never cheaper than a plain step"
-    off = {(r["target"], r["method"]) for r in rows if abs(fmean(r["speedup"].values()) - r["mean"]) > kangaroo.ROUNDED}
+    assert all(r["cr"][task] > r["speedup"][task] for r in rows for task in r["cr"]), (
+        "a round is never cheaper than a plain step"
+    )
+    off = {
+        (r["target"], r["method"])
+        for r in rows
+        if abs(fmean(r["speedup"].values()) - r["mean"]) > kangaroo.ROUNDED
+    }
     assert off == {("Vicuna 7B", "REST"), ("Vicuna 7B", "Kangaroo")}
     # one setting, four places
-    assert there[0.6, 6]["speedup"] == kangaroo.depths()[2]["speedup"] == kangaroo.adapters()["attention"] == 1.5
+    assert (
+        there[0.6, 6]["speedup"]
+        == kangaroo.depths()[2]["speedup"]
+        == kangaroo.adapters()["attention"]
+        == 1.5
+    )
     for g in kangaroo.GAMMAS:
         crs = [there[eta, g]["cr"] for eta in kangaroo.ETAS if (eta, g) in there]
         assert len(crs) == (7 if g == 6 else 6)
-        assert all(a >= b - 0.011 for a, b in pairwise(crs)), "CR falls with eta, up to what was read off"
+        assert all(a >= b - 0.011 for a, b in pairwise(crs)), (
+            "CR falls with eta, up to what was read off"
+        )
     for r in published["figures"]["ctar"]["rows"]:
         assert all(a >= b for a, b in pairwise(r["ctar"]))
     for name in ("Vicuna 7B", "Vicuna 13B"):
@@ -102,29 +130,48 @@ def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
 
 
 def parts(compared) -> list[Cell]:
-    return [*compared.settings, *getattr(compared, "like", ())] if isinstance(compared, Tuned | Pooled) else [compared]
+    return (
+        [*compared.settings, *getattr(compared, "like", ())]
+        if isinstance(compared, Tuned | Pooled)
+        else [compared]
+    )
 
 
 def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
-    own, ablation = ({c.key for c in cells} for cells in (kangaroo.own_cells(), kangaroo.ablation_cells()))
+    own, ablation = (
+        {c.key for c in cells} for cells in (kangaroo.own_cells(), kangaroo.ablation_cells())
+    )
     assert len(own) == len(kangaroo.own_cells())
     assert len(ablation) == len(kangaroo.ablation_cells())
     claims = kangaroo.claims()
     assert len({(c.text, c.what) for c in claims}) == len(claims)
     for claim in claims:
-        assert {c.key for side in (claim.first, claim.second) for c in parts(side)} <= (ablation if claim.ablation else own), claim
+        assert {c.key for side in (claim.first, claim.second) for c in parts(side)} <= (
+            ablation if claim.ablation else own
+        ), claim
         assert (claim.paper is None) == (claim.table == "not in the paper")
         assert claim.first != claim.second
         assert claim.paper is None or claim.even or claim.paper > 1, "claims say which is larger"
     found = {c.text: c.paper for c in claims}
     assert found["CR falls with eta, gamma = 6: 0 over 0.9"] == pytest.approx(2.30 / 1.83)
-    assert found["speed peaks at an eta between .3 and .9, gamma = 8: over 0"] == pytest.approx(1.49 / 1.11)
+    assert found["speed peaks at an eta between .3 and .9, gamma = 8: over 0"] == pytest.approx(
+        1.49 / 1.11
+    )
     assert found["unscaled over scaled confidence, T = 0.2"] == pytest.approx(1.48 / 1.34)
-    assert found["speed peaks at an inner exit layer: over exit 6 (the paper's 16)"] == pytest.approx(1.50 / 1.07)
+    assert found[
+        "speed peaks at an inner exit layer: over exit 6 (the paper's 16)"
+    ] == pytest.approx(1.50 / 1.07)
     assert found["attention alone over layer"] == pytest.approx(1.50 / 1.37)
     assert found["Kangaroo's chain is faster than Medusa's"] == pytest.approx(1.071, abs=1e-3)
-    assert kangaroo.ratio("SpS", "Kangaroo, chain") < 1 < kangaroo.ratio("SpS", "Kangaroo, chain", family="Vicuna")
-    assert {c.second.key for c in claims if c.even} == {"T=0 kangaroo:gamma=8,eta=0.7", *(kangaroo.tuned(g, kangaroo.ETAS).key for g in (4, 8))}
+    assert (
+        kangaroo.ratio("SpS", "Kangaroo, chain")
+        < 1
+        < kangaroo.ratio("SpS", "Kangaroo, chain", family="Vicuna")
+    )
+    assert {c.second.key for c in claims if c.even} == {
+        "T=0 kangaroo:gamma=8,eta=0.7",
+        *(kangaroo.tuned(g, kangaroo.ETAS).key for g in (4, 8)),
+    }
 
 
 def test_every_cell_is_a_method_and_variants_differ_from_the_first_in_one_thing(target):
@@ -144,10 +191,16 @@ def test_what_is_kept_is_what_the_engine_decodes(target, heads, measured):
     for cell in CELLS:
         have = measured.cells[cell.key]
         assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean")] == [3] * 4
-        assert all(0 <= a <= n for kept, drafted in zip(have["accepted"], have["drafted"], strict=True) for a, n in zip(kept, drafted, strict=True))
+        assert all(
+            0 <= a <= n
+            for kept, drafted in zip(have["accepted"], have["drafted"], strict=True)
+            for a, n in zip(kept, drafted, strict=True)
+        )
         assert ("levels" in have) == ("tree=" in cell.spec)
     assert {n for one in measured.cells[VARIANTS[1].key]["drafted"] for n in one} == {6}
-    assert len({n for one in measured.cells[VARIANTS[0].key]["drafted"] for n in one}) > 1, "stops where it is unsure"
+    assert len({n for one in measured.cells[VARIANTS[0].key]["drafted"] for n in one}) > 1, (
+        "stops where it is unsure"
+    )
     r = kangaroo.row(measured.document, VARIANTS[0])
     assert r["variant"] == "exit1"
     assert r["tau"] == pytest.approx(1 + sum(r["ctar"]), abs=1e-3)  # theorem 12.3
@@ -164,7 +217,10 @@ def test_a_trace_simulates_what_the_engine_decodes(target, heads, measured):
             ids = target.tokenizer(QUESTIONS[text].turns[0])["input_ids"]
             cell = chain(eta, gamma, variant="exit1")
             method = cell.method(target, str(heads / "exit1"))
-            steps = [int(s.verdict.accepted) for s in specwb.rounds(target, [ids], method, max_new_tokens=60, eos=())]
+            steps = [
+                int(s.verdict.accepted)
+                for s in specwb.rounds(target, [ids], method, max_new_tokens=60, eos=())
+            ]
             mine = [k for k, at in zip(found.kept, found.text, strict=True) if at == text]
             assert mine == steps[: len(mine)]
             assert len(mine) > 3
@@ -187,9 +243,13 @@ def test_speedups_are_predicted_from_the_rounds_and_their_costs():
             cell.key: {"accepted": [[6, 1, 0]], "drafted": [[6, 2, 1]], "mean": [3.0]},
         },
         "shapes": {cell.key: {"chain": True}},
-        "costs": {"": {"plain": 2.0, "shallow": 0.5, "adapter": 0.1, "round": {"1": 2.5, "2": 3.5}}},
+        "costs": {
+            "": {"plain": 2.0, "shallow": 0.5, "adapter": 0.1, "round": {"1": 2.5, "2": 3.5}}
+        },
     }
-    (found,) = kangaroo.predicted(document, [cell, Cell("ar"), tree(4, 0.4), chain(0.6, temperature=1.0)])
+    (found,) = kangaroo.predicted(
+        document, [cell, Cell("ar"), tree(4, 0.4), chain(0.6, temperature=1.0)]
+    )
     assert found["measured"] == 1.5 * 2 / 3  # tokens and times of all rounds but the first
     assert found["predicted"] == 1.5 * 2 / 3
     assert found["error"] == 0
@@ -209,9 +269,13 @@ def test_a_tuned_setting_is_chosen_on_the_other_prompts():
     # without the first prompt .6 is best (6 against 3 and 5), without any other one .5 is
     assert tuned.series({}, "speedup", values) == [2, 1, 1, 1]
     assert tuned.series({}, "tau", values) == [20, 10, 10, 10]
-    other = Tuned("x", (chain(0.7), chain(0.6), chain(0.5)), like=(chain(0.5), chain(0.6), chain(0.7)))
+    other = Tuned(
+        "x", (chain(0.7), chain(0.6), chain(0.5)), like=(chain(0.5), chain(0.6), chain(0.7))
+    )
     assert other.series({}, "speedup", values) == [2, 1, 0, 4]
-    assert Pooled("y", tuple(speeds)).series({}, "speedup", values) == [pytest.approx(x) for x in (11 / 3, 4 / 3, 1, 7 / 3)]
+    assert Pooled("y", tuple(speeds)).series({}, "speedup", values) == [
+        pytest.approx(x) for x in (11 / 3, 4 / 3, 1, 7 / 3)
+    ]
     speeds[chain(0.7)] = [1]
     assert tuned.series({}, "speedup", values) == []
     found = {"cells": {}, "domains": ["code"] * 4}
@@ -224,22 +288,31 @@ def test_what_is_claimed_to_be_even_must_lie_close_to_one():
     def verdict(factor: float, n: int = 48) -> str:
         series = {chain(0.5): list(factor * noise[:n]), chain(0.6): list(noise[:n][::-1])}
         claim = Claim("x", "t", "speedup", chain(0.5), chain(0.6), 0.99, even=True)
-        return verdicts.judge({"cells": {}, "domains": ["code"] * n}, claim, lambda cells, cell, what: series[cell])["verdict"]
+        return verdicts.judge(
+            {"cells": {}, "domains": ["code"] * n}, claim, lambda cells, cell, what: series[cell]
+        )["verdict"]
 
     assert verdict(1.0) == verdict(0.98) == "reproduced"
     assert verdict(1.06) == verdict(0.94) == verdict(1.045) == "not reproduced"
     assert verdict(1.0, 47) == "not comparable"
 
 
-def test_measured_costs_and_traces_are_kept_and_shown(target, heads, measured, monkeypatch, tmp_path):
+def test_measured_costs_and_traces_are_kept_and_shown(
+    target, heads, measured, monkeypatch, tmp_path
+):
     path = tmp_path / "again.json"
     store = Store(path, {"system": "test"})
     store.document = json.loads(json.dumps(measured.document))
     monkeypatch.setattr(grid, "measure", None)
     for name in ("costs", "every_round"):
         monkeypatch.setattr(kangaroo.exits, name, None)
-    assert not kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5), "with the same arguments nothing is left to do"
-    cards = {name: {"options": "", "parameters": 9, "steps": 1, "rows": 1, "length": 2} for name in ("exit1", "exit2")}
+    assert not kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5), (
+        "with the same arguments nothing is left to do"
+    )
+    cards = {
+        name: {"options": "", "parameters": 9, "steps": 1, "rows": 1, "length": 2}
+        for name in ("exit1", "exit2")
+    }
     monkeypatch.setattr(kangaroo, "own_cells", lambda: [])
     monkeypatch.setattr(kangaroo, "ablation_cells", lambda: CELLS[:4])
     own = Store(tmp_path / "own.json", {})
@@ -252,12 +325,28 @@ def test_measured_costs_and_traces_are_kept_and_shown(target, heads, measured, m
     assert len(titles["Predicted speedup of chains"]) == 3
     notes = "\n".join(kangaroo.notes(document))
     assert "Predicted speedup of 3 chains, ablation: median error" in notes
-    assert all(text in notes for text in (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE, *kangaroo.contradictions()))
+    assert all(
+        text in notes
+        for text in (
+            verdicts.RULE,
+            verdicts.EVEN_RULE,
+            verdicts.TUNED_RULE,
+            *kangaroo.contradictions(),
+        )
+    )
 
 
 def test_interrupted_between_costs(target, heads, measured, monkeypatch, tmp_path):
     store = Store(tmp_path / "part.json", {"system": "test"})
-    store.document = json.loads(json.dumps({name: value for name, value in measured.document.items() if name not in ("costs", "traces")}))
+    store.document = json.loads(
+        json.dumps(
+            {
+                name: value
+                for name, value in measured.document.items()
+                if name not in ("costs", "traces")
+            }
+        )
+    )
     real, calls = exits.every_round, [0]
 
     def breaks(*args, **more):
@@ -281,10 +370,29 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     lab = specwb.load("lab", device="cpu")
     recipe = KangarooRecipe(lab, {"exit": 2})
     recipe.save(recipe.make(None, {}), tmp_path / "adapter", {"target_sha256": lab.sha256})
-    few = [Cell("ar"), Cell("lookahead"), chain(0), chain(0.5), chain(0.6), chain(0.9), tree(10, 0.4)]
+    few = [
+        Cell("ar"),
+        Cell("lookahead"),
+        chain(0),
+        chain(0.5),
+        chain(0.6),
+        chain(0.9),
+        tree(10, 0.4),
+    ]
     monkeypatch.setattr(kangaroo, "own_cells", lambda: few)
     path = tmp_path / "found.json"
-    options = ["reproduce", "kangaroo", "--out", str(path), "--head", str(tmp_path / "adapter"), "--seconds", "0", "--rounds", "2"]
+    options = [
+        "reproduce",
+        "kangaroo",
+        "--out",
+        str(path),
+        "--head",
+        str(tmp_path / "adapter"),
+        "--seconds",
+        "0",
+        "--rounds",
+        "2",
+    ]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
     found = json.loads(path.read_text())
@@ -292,7 +400,15 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     assert set(found["arguments"]["heads"]) == set(kangaroo.HEADS)
     assert set(found["costs"]) == {""}
     assert set(found["traces"]) == {""}
-    assert all(title in out for title in ("Main table", "Threshold and steps", "Predicted speedup of chains", "In the paper: "))
+    assert all(
+        title in out
+        for title in (
+            "Main table",
+            "Threshold and steps",
+            "Predicted speedup of chains",
+            "In the paper: ",
+        )
+    )
     assert found["verdicts"]
     assert all(v["claim"] in out for v in found["verdicts"])
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
@@ -315,7 +431,10 @@ def test_the_shipped_results_are_those_of_the_shipped_family():
     assert found is not None, "the ablation was measured on another target"
     assert set(found["heads"]) == set(kangaroo.VARIANTS)
     assert {c.key for c in kangaroo.ablation_cells()} <= set(found["cells"])
-    assert len({(head["steps"], head["rows"], head["length"]) for head in found["heads"].values()}) == 1, "all variants at the same budget"
+    assert (
+        len({(head["steps"], head["rows"], head["length"]) for head in found["heads"].values()})
+        == 1
+    ), "all variants at the same budget"
     assert (data_dir() / kangaroo.SHIPPED).stat().st_size < 700_000
     assert set(found["traces"]) == {f"exit{n}" for n in kangaroo.EXITS}
     for trace in found["traces"].values():
@@ -325,10 +444,19 @@ def test_the_shipped_results_are_those_of_the_shipped_family():
     assert own["arguments"]["heads"] == trained.checksums(lab, kangaroo.HEADS)
     assert {c.key for c in kangaroo.own_cells()} == set(own["cells"])
     for document in (own, found):
-        assert all(len(cell["ms"]) == len(questions) >= verdicts.ENOUGH for cell in document["cells"].values())
+        assert all(
+            len(cell["ms"]) == len(questions) >= verdicts.ENOUGH
+            for cell in document["cells"].values()
+        )
         assert document["command"].startswith("specwb reproduce kangaroo")
     # what is printed follows from what was measured
     for document, ablation in ((own, False), (found, True)):
-        again = [v for c in kangaroo.claims() if c.ablation == ablation and (v := verdicts.judge(document, c, grid.split_values))]
+        again = [
+            v
+            for c in kangaroo.claims()
+            if c.ablation == ablation and (v := verdicts.judge(document, c, grid.split_values))
+        ]
         kept = own["ablation"]["verdicts"] if ablation else own["verdicts"]
-        assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [(v["claim"], v["of"], v["verdict"]) for v in kept]
+        assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [
+            (v["claim"], v["of"], v["verdict"]) for v in kept
+        ]

@@ -18,7 +18,10 @@ from specwb.reproduce.mcsd import Cell, Statement
 from specwb.reproduce.store import Store, StoreError
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text") for i in range(3)]
+QUESTIONS = [
+    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
+    for i in range(3)
+]
 SHAPES = {"small": ((1,), (2,)), "trees": ((1, 1, 1), (2, 2, 1)), "equals": ((3,),)}
 
 
@@ -29,7 +32,16 @@ def target() -> specwb.Target:
 
 def measured(target, path, cells, seconds=1e-9, **settings) -> tuple[Store, bool]:
     store = Store(path, {"system": "test"})
-    stopped = mcsd.run(target, QUESTIONS, store, cells, draft=tiny.draft("llama", 0.05), rounds_each=4, seconds=seconds, **settings)
+    stopped = mcsd.run(
+        target,
+        QUESTIONS,
+        store,
+        cells,
+        draft=tiny.draft("llama", 0.05),
+        rounds_each=4,
+        seconds=seconds,
+        **settings,
+    )
     return store, stopped
 
 
@@ -38,7 +50,11 @@ def test_the_grid_is_the_one_stated():
     assert len(cells) == len({cell.key for cell in cells})
     for t in (0.3, 0.7, 1):
         for tree in (*mcsd.SMALL[1:], *mcsd.TREES[1:]):
-            assert {c.draw for c in cells if (c.temperature, c.tree, c.layout, c.long) == (t, tree, "tree", False)} == set(mcsd.DRAWS)
+            assert {
+                c.draw
+                for c in cells
+                if (c.temperature, c.tree, c.layout, c.long) == (t, tree, "tree", False)
+            } == set(mcsd.DRAWS)
     assert {c.draw for c in cells if c.temperature == 0} == {"without"}
     assert {c.temperature for c in cells if c.layout == "batch"} == {1}
     nodes = {tree: Cell(1, tree).nodes for tree in (*mcsd.TREES, *mcsd.EQUALS)}
@@ -55,7 +71,9 @@ def test_measure_counts_rounds_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
     method = cell.method(target, tiny.draft("llama", 0.05))
     found = grid.measure(target, method, cell, [5, 6], 6, seed=3)
-    steps = specwb.rounds(target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=())
+    steps = specwb.rounds(
+        target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=()
+    )
     assert found["accepted"] == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
     assert found["ms"] > 0
 
@@ -64,7 +82,7 @@ def test_run_keeps_going_where_it_stopped(target, tmp_path, monkeypatch):
     cells = mcsd.grid([0, 1], small=((2,),), trees=((1, 1),), equals=())
     whole, stopped = measured(target, tmp_path / "whole.json", cells)
     assert not stopped
-    assert all(len(cell["accepted"]) == mcsd.FEWEST for cell in whole.cells.values())
+    assert all(len(cell["accepted"]) == mcsd.MIN_PROMPTS for cell in whole.cells.values())
     assert set(whole.cells) == {cell.key for cell in cells}
 
     real, calls = grid.measure, [0]
@@ -85,7 +103,9 @@ def test_run_keeps_going_where_it_stopped(target, tmp_path, monkeypatch):
     again, stopped = measured(target, tmp_path / "part.json", cells)
     assert not stopped
     # all but the times, which differ, and what was measured once is not measured again
-    assert {k: v["accepted"] for k, v in again.cells.items()} == {k: v["accepted"] for k, v in whole.cells.items()}
+    assert {k: v["accepted"] for k, v in again.cells.items()} == {
+        k: v["accepted"] for k, v in whole.cells.items()
+    }
     assert calls[0] == 3 * len(cells) + 1
     # more time adds prompts to what is there
     longer, _ = measured(target, tmp_path / "part.json", cells, seconds=1e9)
@@ -110,7 +130,13 @@ def test_rows_by_hand():
 
 def fake(taus: dict[Cell, list[int]]) -> dict:
     """Cells whose prompts have 1 + these tenths accepted a round."""
-    return {cell.key: {"accepted": [[1] * n + [0] * (10 - n) for n in tenths], "ms": [1.0] * len(tenths)} for cell, tenths in taus.items()}
+    return {
+        cell.key: {
+            "accepted": [[1] * n + [0] * (10 - n) for n in tenths],
+            "ms": [1.0] * len(tenths),
+        }
+        for cell, tenths in taus.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,15 +146,28 @@ def fake(taus: dict[Cell, list[int]]) -> dict:
         (([5, 5, 6, 6], [8, 9, 9, 8]), ([5, 6, 5, 6], [9, 9, 8, 8]), "fails"),
         (([8, 9, 9, 9], [5, 5, 5, 6]), ([5, 6, 5, 6], [6, 7, 6, 8]), "mixed"),
         (([5, 6, 5, 6], [6, 5, 5, 6]), ([5, 6, 5, 6], [6, 5, 5, 6]), "undecided"),
-        (([5, 5, 5, 5], [4, 4, 4, 4]), ([5, 5, 5, 5], [4, 4, 4, 4]), "undecided"),  # no spread measured: nothing concluded
+        (
+            ([5, 5, 5, 5], [4, 4, 4, 4]),
+            ([5, 5, 5, 5], [4, 4, 4, 4]),
+            "undecided",
+        ),  # no spread measured: nothing concluded
     ],
 )
 def test_verdicts_by_the_stated_rule(first, second, verdict):
     pairs = tuple((Cell(t, (2,)), Cell(t, (1,))) for t in (0.7, 1.0))
     few = fake({pairs[0][0]: first[0][:2], pairs[0][1]: first[1][:2]})
-    assert mcsd.judge(few, Statement("x", "y", "tau", pairs))["verdict"] == "undecided"  # of two prompts nothing is concluded
+    assert (
+        mcsd.judge(few, Statement("x", "y", "tau", pairs))["verdict"] == "undecided"
+    )  # of two prompts nothing is concluded
     first, second = (tuple(tenths * 3 for tenths in two) for two in (first, second))
-    cells = fake({pairs[0][0]: first[0], pairs[0][1]: first[1], pairs[1][0]: second[0], pairs[1][1]: second[1]})
+    cells = fake(
+        {
+            pairs[0][0]: first[0],
+            pairs[0][1]: first[1],
+            pairs[1][0]: second[0],
+            pairs[1][1]: second[1],
+        }
+    )
     found = mcsd.judge(cells, Statement("x", "y", "tau", pairs))
     assert found["verdict"] == verdict
     d = [sum(a - b for a, b in zip(*two)) / 120 for two in (first, second)]
@@ -140,17 +179,26 @@ def test_verdicts_by_the_stated_rule(first, second, verdict):
         error = math.sqrt(sum((x - mean) ** 2 for x in joint) / 11 / 12)
         assert found["error"] == pytest.approx(error, abs=1e-4)
         assert (found["larger"], found["clearly"], found["against"]) == (2, 2, 0)
-    assert mcsd.judge(fake({pairs[0][0]: [5], pairs[0][1]: [4]}), Statement("x", "y", "tau", pairs)) is None
+    assert (
+        mcsd.judge(fake({pairs[0][0]: [5], pairs[0][1]: [4]}), Statement("x", "y", "tau", pairs))
+        is None
+    )
 
 
 def test_the_layouts_are_compared(target, tmp_path):
     cells = mcsd.grid([1], **SHAPES)
     store, _ = measured(target, tmp_path / "x.json", cells)
     document = mcsd.report(store, cells)
-    assert document["layouts"] == {"rounds": 2 * 2 * 4, "same": 16}  # prompts, short and long, rounds
+    assert document["layouts"] == {
+        "rounds": 2 * 2 * 4,
+        "same": 16,
+    }  # prompts, short and long, rounds
     (title, lines) = mcsd.tables(document)[-1]
     assert "layouts" in title
-    assert [(line["tree"], line["text"], line["leaves"]) for line in lines] == [("2-2-1", "prompt", "4"), ("2-2-1", "long", "4")]
+    assert [(line["tree"], line["text"], line["leaves"]) for line in lines] == [
+        ("2-2-1", "prompt", "4"),
+        ("2-2-1", "long", "4"),
+    ]
     texts = " ".join(mcsd.notes(document))
     assert "Published values: none known" in texts
     assert "theorem 4.3" in texts
@@ -186,12 +234,17 @@ CELL = {"accepted": [[1]], "ms": [1.5]}
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"cells": {"x": None}}, "its cell 'x' is damaged"), ({"cells": {"x": 3}}, "'x' is damaged"), ({"cells": {"x": [1]}}, "'x' is damaged"),
-        ({"cells": {"y": CELL, "x": {}}}, "'x' is damaged"), ({"cells": {"x": {**CELL, "ms": 3}}}, "'x' is damaged"),
-        ({"cells": []}, "its cells are no table"), ({"spent": None}, "the seconds spent are None"), ({"spent": "x"}, "the seconds spent are 'x'"),
+        ({"cells": {"x": None}}, "its cell 'x' is damaged"),
+        ({"cells": {"x": 3}}, "'x' is damaged"),
+        ({"cells": {"x": [1]}}, "'x' is damaged"),
+        ({"cells": {"y": CELL, "x": {}}}, "'x' is damaged"),
+        ({"cells": {"x": {**CELL, "ms": 3}}}, "'x' is damaged"),
+        ({"cells": []}, "its cells are no table"),
+        ({"spent": None}, "the seconds spent are None"),
+        ({"spent": "x"}, "the seconds spent are 'x'"),
         ({"versions": None}, "its versions are no table"),
     ],
-)  # fmt: skip
+)
 def test_results_that_were_damaged_are_refused_before_any_work(tmp_path, changes, named):
     path = tmp_path / "r.json"
     whole = {"arguments": {}, "versions": {}, "spent": 1.0, "cells": {"x": CELL}}
@@ -234,7 +287,11 @@ def test_the_commit_of_a_project_around_the_package_is_not_ours(tmp_path, monkey
 
 def test_bad_settings_before_any_work(target, tmp_path):
     store = Store(tmp_path / "r.json", {})
-    for questions, cells, rounds in (([], [Cell(1)], 4), (QUESTIONS, [], 4), (QUESTIONS, [Cell(1)], 1)):
+    for questions, cells, rounds in (
+        ([], [Cell(1)], 4),
+        (QUESTIONS, [], 4),
+        (QUESTIONS, [Cell(1)], 1),
+    ):
         with pytest.raises(ValueError, match="rounds must be >= 2, with a prompt and a cell"):
             mcsd.run(target, questions, store, cells, rounds_each=rounds)
     with pytest.raises(ValueError, match="leave no room for a prompt"):
@@ -245,7 +302,14 @@ def test_bad_settings_before_any_work(target, tmp_path):
 
 
 def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
-    settings = {"draft": tiny.draft("llama", 0.05), "temperatures": [0.7, 1.0], "ks": (1, 2), "tokens": 6, "positions": 3, "samples": 4}
+    settings = {
+        "draft": tiny.draft("llama", 0.05),
+        "temperatures": [0.7, 1.0],
+        "ks": (1, 2),
+        "tokens": 6,
+        "positions": 3,
+        "samples": 4,
+    }
     whole = Store(tmp_path / "whole.json", {}, fields=acceptance.CELL)
     assert not acceptance.run(target, QUESTIONS, whole, **settings)
     real, calls = acceptance.acceptance.rates, [0]
@@ -278,7 +342,10 @@ def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mcsd", "--temperatures", "0,x"], "--temperatures must be temperatures such as 0,0.7,1, got '0,x'"),
+        (
+            ["mcsd", "--temperatures", "0,x"],
+            "--temperatures must be temperatures such as 0,0.7,1, got '0,x'",
+        ),
         (["mcsd", "--temperatures", "-1"], "temperature must be >= 0"),
         (["mcsd", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["mcsd", "--out", "/nowhere/x.json"], "does not exist"),
@@ -296,8 +363,23 @@ def test_command_line_refuses_in_one_line(monkeypatch, capsys, tmp_path, argumen
 
 def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     path = tmp_path / "mcsd.json"
-    monkeypatch.setattr(mcsd, "grid", lambda temperatures: [Cell(t, tree) for t in temperatures for tree in ((), (1,), (2,))])
-    options = ["reproduce", "mcsd", "--out", str(path), "--seconds", "0", "--rounds", "2", "--temperatures", "1"]
+    monkeypatch.setattr(
+        mcsd,
+        "grid",
+        lambda temperatures: [Cell(t, tree) for t in temperatures for tree in ((), (1,), (2,))],
+    )
+    options = [
+        "reproduce",
+        "mcsd",
+        "--out",
+        str(path),
+        "--seconds",
+        "0",
+        "--rounds",
+        "2",
+        "--temperatures",
+        "1",
+    ]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
     document = json.loads(path.read_text())
