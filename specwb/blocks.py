@@ -1,4 +1,5 @@
-"""Trees that are drafted in blocks: which pass of a drafter that says k tokens at a time makes which nodes. Topology only."""
+"""Trees that are drafted in blocks: which pass of a drafter that predicts k tokens at a time makes
+which nodes. Topology only."""
 
 from __future__ import annotations
 
@@ -15,39 +16,60 @@ from specwb.tree import Tree
 class Pass:
     """One forward of the drafter.
 
-    blocks: the nodes whose subtrees it makes, in level order: those of depth ``k (pass - 1)`` that have children; the root in the first pass.
-    parents: of each block, which of the pass before it follows. nodes: ``k`` nodes of each block's path, the last being the block itself.
-    said: how many of its k laws are asked for. width: most children a node. first: drafter slots that earlier passes take.
+    Attributes:
+        blocks: the nodes whose subtrees it makes, in level order: those of depth ``k (pass - 1)``
+            that have children; the root in the first pass.
+        parents: of each block, which block of the pass before it follows.
+        nodes: ``k`` nodes of each block's path, the last of them the block itself.
+        levels: how many levels it makes: of its k distributions so many are used.
+        width: the largest number of children of a node.
+        first: how many of the drafter's slots earlier passes take.
     """
 
     blocks: tuple[int, ...]
     parents: tuple[int, ...]
     nodes: tuple[tuple[int, ...], ...]
-    said: int
+    levels: int
     width: int
     first: int
 
 
 class BlockTree:
-    """``tree`` as passes of blocks of ``k``: depth ``k b + j`` is said by place j of a block of pass b + 1; all nodes j - 1 levels below a block have
-    one list of candidates, that block's j-th, however their paths there differ.
+    """A tree as passes of blocks of ``k``.
 
-    Attributes: passes; slots: places that the passes below the first take in a drafter's cache, k a block; lists: candidate lists in all.
+    The nodes of depth ``k b + j`` are predicted at place j of a block of pass b + 1; all nodes
+    j - 1 levels below a block have one list of candidates, that block's j-th, however their paths
+    there differ.
+
+    Args:
+        tree: one shape for all rows, its nodes in level order.
+        k: tokens of a block.
+        passes: how many passes there may be; default as many as it takes.
+
+    Attributes:
+        passes: the passes.
+        above: of every node with children, the block whose distributions these are drawn from.
+        slots: places that the passes below the first take in a drafter's cache, k a block.
+        lists: how many lists of candidates there are.
+
     Raises:
-        ValueError: k < 1, a tree that is not one shape in level order, one without candidates, or deeper than ``passes`` passes allow.
+        ValueError: k < 1, a tree that is not one shape in level order, one without candidates, or
+            deeper than ``passes`` passes allow.
     """
 
     def __init__(self, tree: Tree, k: int, passes: int | None = None) -> None:
         if k < 1 or (passes is not None and passes < 1):
             raise ValueError(f"k and passes must be >= 1, got k={k}, passes={passes}")
         if not tree.in_level_order or tree.D < 1:
-            raise ValueError("blocks need one tree for all rows, of at least one candidate, its nodes in level order")
+            needs = "one tree for all rows, of at least one candidate, its nodes in level order"
+            raise ValueError(f"blocks need {needs}")
         if passes is not None and k * passes < tree.D:
-            raise ValueError(f"{passes} passes of k={k} tokens make trees of depth {k * passes} at most, this one has {tree.D}")
+            room = f"{passes} passes of k={k} tokens make trees of depth {k * passes} at most"
+            raise ValueError(f"{room}, this one has {tree.D}")
         self.tree, self.k = tree, k
         self.passes: list[Pass] = []
         parent, below = tree.host[0], tree.below[0]
-        self.above: dict[int, int] = {}  # node -> the block whose laws its children are drawn from
+        self.above: dict[int, int] = {}
         before: dict[int, int] = {}
         first = 0
         for b in range(-(-tree.D // k)):
@@ -66,30 +88,40 @@ class BlockTree:
                 while len(path) < k and parent[path[-1]] >= 0:
                     path.append(parent[path[-1]])
                 paths.append(tuple(reversed(path)) if b else (0,) * k)
-            said = min(k, tree.D - b * k)
+            levels = min(k, tree.D - b * k)
             follows = tuple(before[home_of(parent, node, k)] for node in blocks) if b else ()
-            self.passes.append(Pass(blocks, follows, tuple(paths), said, max(tree.widths[b * k : b * k + said]), first))
+            width = max(tree.widths[b * k : b * k + levels])
+            self.passes.append(Pass(blocks, follows, tuple(paths), levels, width, first))
             before = {node: i for i, node in enumerate(blocks)}
             first += k * len(blocks) if b else 0
         self.slots = first
-        self.lists = sum(len(p.blocks) * p.said for p in self.passes)
+        self.lists = sum(len(p.blocks) * p.levels for p in self.passes)
 
     @cached_property
     def places(self) -> list[tuple[int, int, int, int]]:
-        """Of every node but the root: (pass, block of that pass, place in the block from 0, rank)."""
+        """Of every node but the root: pass, block of that pass, place in the block from 0, rank."""
         parent, depth, rank = self.tree.host[0], self.tree.depths[0], self.tree.rank[0].tolist()
-        out = []
+        places = []
         for node in range(1, self.tree.n):
             b, j = divmod(depth[node] - 1, self.k)
-            out.append((b, self.passes[b].blocks.index(self.above[parent[node]]), j, rank[node]))
-        return out
+            block = self.passes[b].blocks.index(self.above[parent[node]])
+            places.append((b, block, j, rank[node]))
+        return places
 
     def steps(self, v: float, c: float, f: float) -> float:
-        """A round in steps of plain decoding: ``1 + v (n - 1) + c passes + f slots``; v a node scored, c a pass, f a pair fed below the text."""
+        """A step's time in steps of plain decoding: ``1 + v (n - 1) + c passes + f slots``.
+
+        Args:
+            v: of a node that is scored.
+            c: of a pass.
+            f: of a pair that is fed below the text.
+        """
         return 1 + v * (self.tree.n - 1) + c * len(self.passes) + f * self.slots
 
     def sight(self) -> Tensor:
-        """``[1, 1 + slots, 3 + slots]`` bool, as :func:`specwb.mask.table_mask` wants it: slot 0 is the last pair of the text, then blocks of k."""
+        """Which slots each slot sees, ``[1, 1 + slots, 3 + slots]`` bool, as
+        :func:`specwb.mask.table_mask` wants it: slot 0 is the last pair of the text, then come
+        blocks of k."""
         size = 1 + self.slots
         sees = torch.zeros(size, size, dtype=torch.bool)
         sees[:, 0] = True
@@ -105,14 +137,15 @@ class BlockTree:
 
 
 def home_of(parent: tuple[int, ...], node: int, k: int) -> int:
-    """k levels up."""
+    """The node k levels above a node."""
     for _ in range(k):
         node = parent[node]
     return node
 
 
 def _counts(text: str) -> Tree:
-    """From ``path:children`` entries, a path without a number having one child; ``.`` is the root. Children have ranks 0..n-1."""
+    """A tree from ``path:children`` entries; a path without a number has one child, ``.`` is the
+    root. Children have ranks 0..n-1."""
     paths: list[tuple[int, ...]] = []
     for entry in text.split():
         path, _, count = entry.partition(":")
@@ -122,16 +155,22 @@ def _counts(text: str) -> Tree:
 
 
 VICUNA = _counts(
-    ".:20 0:10 1:2 2:2 3 00:10 01:2 02:2 03 10:2 20 30 000:10 001:2 002 010:2 011 020 021 030 100:2 200 300 "
-    "0000:10 0001:2 0002 0010 0020 0100 0200 0300 1000 2000 3000 00000:9 00001:2 00002 00010 00011 00020 00100 00200 01000 02000 03000 "
-    "10000 20000 30000 000000:9 000001:2 000002 000010 000100 001000 002000 010000 020000 030000 100000 200000 "
-    "0000000:8 0000001:2 0000002 0000010 0000011 0000020 0000100 0001000 0010000 0020000 0100000 0200000 0300000 1000000 2000000"
+    ".:20 0:10 1:2 2:2 3 00:10 01:2 02:2 03 10:2 20 30 "
+    "000:10 001:2 002 010:2 011 020 021 030 100:2 200 300 "
+    "0000:10 0001:2 0002 0010 0020 0100 0200 0300 1000 2000 3000 "
+    "00000:9 00001:2 00002 00010 00011 00020 00100 00200 01000 02000 03000 10000 20000 30000 "
+    "000000:9 000001:2 000002 000010 000100 001000 002000 010000 020000 030000 100000 200000 "
+    "0000000:8 0000001:2 0000002 0000010 0000011 0000020 0000100 0001000 0010000 0020000 0100000 "
+    "0200000 0300000 1000000 2000000"
 )
-"""The released tree for Vicuna (``kmask2_8layer_tree``, its one duplicate left out): k = 2, 4 passes, 165 candidates."""
+"""The released tree for Vicuna (``kmask2_8layer_tree``, its one duplicate left out): k = 2, 4
+passes, 165 candidates."""
 LLAMA = _counts(
-    ".:20 0:11 1:4 2:4 00:7 01:8 02 03 10 20 000:10 010 020 030 100 200 0000:10 0001 0100 0200 0300 1000 2000 "
-    "00000:4 00010 01000 02000 03000 10000 20000 000000:4 000100 010000 020000 030000 100000 200000 "
+    ".:20 0:11 1:4 2:4 00:7 01:8 02 03 10 20 000:10 010 020 030 100 200 "
+    "0000:10 0001 0100 0200 0300 1000 2000 00000:4 00010 01000 02000 03000 10000 20000 "
+    "000000:4 000100 010000 020000 030000 100000 200000 "
     "0000000:3 0001000 0100000 0200000 0300000 1000000 2000000"
 )
-"""The paper's figure 6, for LLaMA2-Chat (``kmask2_8layer_tree_3``, 01's children counted 0..7 as its index arithmetic does): 118 candidates."""
+"""The paper's figure 6, for LLaMA2-Chat (``kmask2_8layer_tree_3``, 01's children counted 0..7 as
+its index arithmetic does): 118 candidates."""
 PUBLISHED = {"vicuna": VICUNA, "llama": LLAMA}

@@ -1,4 +1,4 @@
-"""The registry: a key, what builds its drafter, and what is true of it."""
+"""The registry of methods: the entries of their files, and what builds a method from its spec."""
 
 from __future__ import annotations
 
@@ -49,30 +49,45 @@ _USUAL = {
 
 @dataclass(frozen=True)
 class Method:
-    """A drafter with its verification rule, ready for any decoding with the target it was built for. ``key`` is its full spec."""
+    """A drafter with its verification rule, ready for any decoding with the target that it was
+    built for.
+
+    Attributes:
+        key: its full spec.
+        drafter: what proposes.
+        rule: the rule that was asked for, None for the usual one.
+        exactness: whether it keeps the target's distribution.
+        arenas: memory that is free for the next decoding, see :mod:`specwb.graphs`.
+    """
 
     key: str
     drafter: Drafter
     rule: Rule | None
     exactness: Exactness
-    arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)  # free ones, see specwb.graphs
+    arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)
 
     def rule_for(self, sampling: Sampling) -> Rule:
-        """The rule under these sampling settings: the greedy walk at T = 0, otherwise the one asked for or the law's usual one.
+        """The rule under these sampling settings: the greedy walk at T = 0, otherwise the rule that
+        was asked for, or the usual one of how the candidates are drawn.
 
         Raises:
-            LawMismatch: the rule would not preserve the target's law with these candidates.
+            LawMismatch: the rule would not keep the target's distribution with these candidates.
         """
-        warm = sampling if not sampling.greedy else Sampling(1.0)
-        law = self.drafter.law(warm)
+        sampled = sampling if not sampling.greedy else Sampling(1.0)
+        law = self.drafter.law(sampled)
         limits = self.drafter.limits
         single = limits.children <= 1 and law in ONE_A_NODE
-        rule = copy.copy(self.rule) if self.rule else RULES[self.drafter.rule or ("rejection" if single else _USUAL[law])]()
+        usual = self.drafter.rule or ("rejection" if single else _USUAL[law])
+        rule = copy.copy(self.rule) if self.rule else RULES[usual]()
         how = law, limits, self.drafter.independent
         try:
             rule.check(*how)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
         except LawMismatch as error:
-            fit = [name for name, kind in RULES.items() if kind.exactness is Exactness.LOSSLESS and _fits(kind(), *how)]
+            fit = [
+                name
+                for name, kind in RULES.items()
+                if kind.exactness is Exactness.LOSSLESS and _fits(kind(), *how)
+            ]
             raise LawMismatch(f"{error}; what fits them: {', '.join(fit) or 'no rule'}") from None
         return (rule.cold() or Greedy()) if sampling.greedy else rule
 
@@ -146,7 +161,7 @@ def register(
 
 
 def _constructor(drafter: type[Drafter]) -> Callable[..., Drafter]:
-    """``build(target, **options)`` of a class that does not care about the target before ``open``."""
+    """``build(target, **options)`` of a class that needs no target before ``open``."""
 
     def build(target: Target, **options) -> Drafter:
         return drafter(**options)
@@ -264,6 +279,7 @@ def read_spec(
 
 
 def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:
+    """The rule that is named by its key, class or instance."""
     if rule is None or isinstance(rule, Rule):
         return rule
     if isinstance(rule, type) and issubclass(rule, Rule):
@@ -274,6 +290,7 @@ def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:
 
 
 def _fits(rule: Rule, law: Law, limits: Limits, independent: bool) -> bool:
+    """Whether the rule is lossless for candidates that are drawn so."""
     try:
         rule.check(law, limits, independent)
     except LawMismatch:

@@ -51,7 +51,7 @@ def check(tree: Tree, k: int) -> None:
     assert [[every[node] for node in one.blocks] for one in made.passes] == wanted
     first = 0
     for b, one in enumerate(made.passes):
-        assert one.said == min(k, tree.D - b * k)
+        assert one.levels == min(k, tree.D - b * k)
         assert one.width == max(r[-1] + 1 for r in every[1:] if b * k < len(r) <= (b + 1) * k)
         assert one.first == first
         first += k * len(one.blocks) if b else 0
@@ -61,7 +61,7 @@ def check(tree: Tree, k: int) -> None:
                 assert wanted[b - 1][follows] == path[: (b - 1) * k]
                 assert [every[n] for n in nodes] == [path[:d] for d in range((b - 1) * k + 1, b * k + 1)]
     assert made.slots == first
-    assert made.lists == sum(len(one.blocks) * one.said for one in made.passes)
+    assert made.lists == sum(len(one.blocks) * one.levels for one in made.passes)
     # a node's list: the block k, 2k, .. tokens below the root that it hangs from, its depth there, its own rank
     rule = []
     for path in every[1:]:
@@ -147,7 +147,7 @@ def test_chains(depth, k):
     """One block a pass; the last may be cut short."""
     made = BlockTree(Tree.chain(depth), k)
     check(made.tree, k)
-    assert [one.said for one in made.passes] == [k] * (depth // k) + [depth % k] * (depth % k > 0)
+    assert [one.levels for one in made.passes] == [k] * (depth // k) + [depth % k] * (depth % k > 0)
     assert made.slots == k * (len(made.passes) - 1)
     assert made.passes[0].blocks == (0,)
 

@@ -1,1 +1,1 @@
-"""What proposes: one file a method over shared pieces."""
+"""What proposes draft tokens: one file a method, over pieces that several of them share."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 chain = lru_cache(maxsize=256)(Tree.chain)
-"""A cut draft's tree, made once."""
+"""The tree of a draft that was cut short, made once."""
 
 
 def by_name(**lists: Iterable[Tensor | None]) -> dict[str, Tensor]:
@@ -36,25 +36,33 @@ def by_name(**lists: Iterable[Tensor | None]) -> dict[str, Tensor]:
 
 
 class Drafter:
-    """Proposes a token tree each round. Subclass it and ``specwb.register`` the subclass: it is then decoded with, compared and tested.
+    """Proposes a tree of draft tokens in every decoding step.
 
-    An instance is a description and may be shared; the engine copies it and calls ``open`` once for every decoding, so whatever
-    ``open`` and ``propose`` set on ``self`` belongs to that decoding.
+    Subclass it and ``specwb.register`` the subclass: it is then decoded with, compared and tested.
+
+    An instance is a description and may be shared: the engine copies it and calls ``open`` once for
+    every decoding, so whatever ``open`` and ``propose`` set on ``self`` belongs to that decoding.
 
     Attributes:
-        tree: the largest tree it proposes (its root is the pending token), where that is always one.
+        tree: the largest tree it proposes (its root is the pending token), where that is always
+            one.
         limits: how large its drafts become; default those of ``tree``.
-        window: how many known positions it feeds again at the start of a round.
-        slots: where it writes to the target's cache while drafting, how many slots from the pending token on, if more than ``tree`` has nodes.
-        host_reads: at most so many tensor-to-Python conversions a round beyond the engine's one.
-        captured: steps may be recorded as CUDA graphs: while ``state.static`` all shapes depend on
-            ``state.horizon`` alone, and there are no host reads. What lives longer than a step is
-            a tensor made in ``open``, of a shape that does not depend on the prompts, listed by
-            :meth:`tensors` and changed in place. A drafter that reads a value to stop early does
-            so only where ``not state.static`` (the CPU, where a read costs nothing).
-        independent: the children of different nodes are drawn independently, given their paths; False where siblings share one list.
-        features: target layers whose hidden states it wants in ``state.features``.
-        rule: key of the verification rule it is used with unless another is named, or None for the law's usual one.
+        window: how many positions of the text it feeds again at the start of a step.
+        slots: how many slots of the target's cache, from the pending token on, it writes to while
+            drafting, if these are more than ``tree`` has nodes.
+        host_reads: how many tensor-to-Python conversions a step takes at most, beyond the engine's
+            one.
+        captured: whether steps may be recorded as CUDA graphs: while ``state.static`` all shapes
+            depend on ``state.horizon`` alone, and there are no host reads. What lives longer than a
+            step is a tensor made in ``open``, of a shape that does not depend on the prompts,
+            listed by :meth:`tensors` and changed in place. A drafter that reads a value to stop
+            early does so only where ``not state.static`` (the CPU, where a read costs nothing).
+        independent: whether the children of different nodes are drawn independently, given their
+            paths; False where siblings share one list.
+        features: the target's layers whose hidden states it wants in ``state.features``.
+        exactness: whether it keeps the target's distribution.
+        rule: key of the verification rule that it is used with unless another is named; None for
+            the usual one of how its candidates are drawn.
     """
 
     tree: Tree
@@ -69,59 +77,91 @@ class Drafter:
 
     @cached_property  # which a subclass may set instead
     def limits(self) -> Limits:
+        """How many nodes, levels and children of a node its drafts may have."""
         return self.tree.limits
 
     def law(self, sampling: Sampling) -> Law:
-        """How the candidates are drawn under these sampling settings."""
+        """How the candidates are drawn under these sampling settings (their sampling scheme)."""
         return Law.POINT
 
     def uniforms(self, sampling: Sampling) -> int:
-        """How many drafting uniforms a row needs a round."""
+        """How many uniforms a row needs for drafting in one step."""
         return 0
 
     def open(self, state: State, target: Target) -> None:
-        """Called once before the first round."""
+        """Called once, before the first step."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that it has made in :meth:`open` and holds, by name; of a cache its ``data``.
 
-        A ``captured`` drafter lists all of them, those of its base class with ``super().tensors()``.
-        Recorded steps read and write this memory, so the next decoding's contents are copied into
-        it. A tensor that is not listed is refused when a step is to be recorded; trees and models,
-        which all decodings share, are not listed.
+        A ``captured`` drafter lists all of them, those of its base class with
+        ``super().tensors()``. Recorded steps read and write this memory, so the next decoding's
+        contents are copied into it. A tensor that is not listed is refused when a step is to be
+        recorded; trees and models, which all decodings share, are not listed.
         """
         return {}
 
     def propose(self, state: State, noise: Noise) -> Draft:
+        """The draft of one step, from the text and the uniforms of the drafting stream."""
         raise NotImplementedError
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        """Called after the target's commit, before the text grows; move caches here."""
+        """Called after the target's commit and before the text grows; caches are moved here."""
 
     def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
-        """``[B]``: which entries of the caches it set in ``open`` are those of the text alone, the ones
-        below this number, after a round in which texts grew from ``before [B]`` tokens to ``known [B]``.
-        What lies behind is fed again before it is seen; tests compare the rest with a recomputation."""
+        """How many entries of the caches that it set in ``open`` are those of the text alone.
+
+        What lies behind them is fed again before it is seen; tests compare the others with a
+        recomputation.
+
+        Args:
+            before: ``[B]`` sequence lengths before a step.
+            known: ``[B]`` sequence lengths after it.
+
+        Returns:
+            ``[B]``.
+        """
         return known - self.window
 
     def largest(self, state: State, count: Tensor, most: int) -> int:
-        """How much of a draft some row can use, the largest of ``count [B]`` <= ``most``: a host read, to be declared in ``host_reads``.
+        """How much of a draft some row can use: the largest of ``count [B]``, which is at most
+        ``most``.
 
-        Where a read makes a device wait, or where rounds are recorded, it is ``most`` and nothing is read.
+        This is a host read, to be declared in ``host_reads``. Where a read would make a device
+        wait, or where steps are recorded, it is ``most`` and nothing is read.
         """
         return most if state.static or count.device.type != "cpu" else int(count.max())
 
-    def candidates(self, state: State, tokens: Tensor, valid: Tensor | None = None, tree: Tree | None = None) -> Draft:
-        """A point-mass draft of ``tree``, default ``self.tree``, from the tokens of nodes 1..n-1 ``[B,n-1]``."""
+    def candidates(
+        self,
+        state: State,
+        tokens: Tensor,
+        valid: Tensor | None = None,
+        tree: Tree | None = None,
+    ) -> Draft:
+        """A draft of point masses.
+
+        Args:
+            state: of the decoding.
+            tokens: ``[B,n-1]`` ids of the nodes 1..n-1.
+            valid: ``[B,n-1]`` which of them may be accepted; default all.
+            tree: of n nodes, default ``self.tree``.
+
+        Raises:
+            ValueError: tokens of another shape, or that are no integers.
+        """
         tree = tree or self.tree
         if tokens.shape != (state.rows, tree.n - 1):
-            raise ValueError(f"candidates must be [rows, nodes - 1] = {[state.rows, tree.n - 1]} tokens, got {list(tokens.shape)}")
+            wanted = f"[rows, nodes - 1] = {[state.rows, tree.n - 1]} tokens"
+            raise ValueError(f"candidates must be {wanted}, got {list(tokens.shape)}")
         pending = state.tokens.gather(1, (state.known - 1)[:, None])
         if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
             raise ValueError(f"candidates must be token ids, integers, got {tokens.dtype}")
         tokens = torch.cat([pending, tokens.long()], 1)
-        ok = torch.ones_like(tokens, dtype=torch.bool) if valid is None else torch.cat([torch.ones_like(pending, dtype=torch.bool), valid], 1)
-        return Draft(tree, tokens, ok, Law.POINT)
+        root = torch.ones_like(pending, dtype=torch.bool)
+        if valid is None:
+            valid = root.expand(-1, tree.n - 1)
+        return Draft(tree, tokens, torch.cat([root, valid], 1), Law.POINT)
 
 
 @dataclass(frozen=True)

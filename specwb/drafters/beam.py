@@ -196,7 +196,8 @@ class Nodes:
 
 
 def reranked(drafter: Drafter, state: State, nodes: Nodes, top: int) -> Draft:
-    """The best of all nodes as a draft of ``drafter.limits.nodes`` nodes, at most ``top`` children each.
+    """The best of all nodes as a draft of ``drafter.limits.nodes`` nodes, each of which has at most
+    ``top`` children.
 
     A node's score is never above its parent's, and of equals the one made first is chosen, which
     the parent is: what is chosen is a tree.

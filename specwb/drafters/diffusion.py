@@ -1,4 +1,5 @@
-"""DiffuSpec: a diffusion language model drafts all places at once, a search makes a path of them, and the draft length follows the text."""
+"""DiffuSpec: a diffusion language model drafts all places at once, a search makes a path of them,
+and the draft length follows the text."""
 
 from __future__ import annotations
 
@@ -28,25 +29,51 @@ DRAWS = ("search", "sample")
 
 
 class DiffusionDrafter(Drafter):
-    """``k`` tokens a forward of a diffusion model, whatever k is, and then one of these.
+    """``k`` tokens from one forward of a diffusion model, whatever k is, and then a search through
+    them or a draw.
 
-    search: of every place the ``top`` best tokens are pruned to the fewest that hold ``mass`` and a beam of width ``beams`` looks for the path that
-    model and proxy like (:mod:`specwb.lattice`). Candidates are a function of the text: point masses, by whose rule the path is verified, at every
-    temperature; with ``whole`` all the beam's paths are, as one tree. lam = 1 and beams = 1 is the argmax row.
+    ``draw="search"``: of every place the ``top`` best tokens are pruned to the fewest that hold
+    ``mass``, and a beam of width ``beams`` looks for the path that model and proxy like
+    (:mod:`specwb.lattice`). The candidates are a function of the text: point masses, by whose rule
+    the path is verified, at every temperature; with ``as_tree`` all the beam's paths are, as one
+    tree. lam = 1 and beams = 1 give the argmax row.
 
-    sample: one token a place, drawn from the model's law there, independently. Given the text, what one forward says of a place does not depend on
-    the tokens drawn at others, so that law is the q of the ratio rule; ``paths`` such sequences are K independent paths. At T = 0 the argmax row.
+    ``draw="sample"``: one token a place, drawn from the model's distribution there, independently.
+    Given the text, what one forward predicts for a place does not depend on the tokens drawn at
+    others, so that distribution is the q of the ratio rule; ``paths`` such sequences are K
+    independent paths. At T = 0 it is the argmax row.
 
-    The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, so many tokens a forward: a row goes on behind them
-    while the length allows and it is sure of each (``confidence``); what was drafted is then text to the next forward.
+    The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, so
+    many tokens come from a forward: a row goes on behind them while the length allows and it is
+    sure of each (``confidence``); the draft tokens are then text to the next forward.
 
-    A context that is too short for prefix and masks shrinks k, and ends in plain steps. One transfer a forward, of the lattice, and one of lengths.
+    A context that is too short for prefix and masks shrinks k, and ends in plain steps. There is
+    one transfer to the host a forward, of the lattice, and one of lengths.
 
-    Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after FailFast (2512.20573), K sequences after SpecDiff-2
-    (2511.00606). Differs from the paper in: at T > 0 its ratio test of a searched path is not lossless (theory 11), here it is a point mass; see
-    also :mod:`specwb.lattice` and :class:`~specwb.drafters.length.Adaptive`.
+    Args:
+        model: the diffusion model.
+        length: how many tokens a row drafts.
+        proxy: makes a row's proxy.
+        ends: tokens that end a text.
+        steps: steps of denoising.
+        top: candidates of a place before they are pruned.
+        mass: probability that the remaining candidates of a place hold.
+        beams: width of the search.
+        lam: the drafter's weight against the proxy's.
+        draw: search or sample.
+        paths: sequences that are drawn, with ``draw="sample"``.
+        as_tree: all the beam's paths are verified, as one tree.
+        chunk: so many tokens a forward; 0: all of them.
+        refresh: of a model that sees both ways, whole forwards only every so many steps.
 
-    Attributes: spent: seconds that all decodings of this description searched (``search``) and drafted in all (``draft``).
+    Attributes:
+        spent: seconds that all decodings of this description searched (``search``) and drafted in
+            all (``draft``).
+
+    Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after
+    FailFast (2512.20573), K sequences after SpecDiff-2 (2511.00606). Differs from the paper in: at
+    T > 0 its ratio test of a searched path is not lossless (theory 11), here it is a point mass;
+    see also :mod:`specwb.lattice` and :class:`~specwb.drafters.length.Adaptive`.
     """
 
     def __init__(
@@ -63,17 +90,19 @@ class DiffusionDrafter(Drafter):
         lam: float = 0.5,
         draw: str = "search",
         paths: int = 1,
-        whole: bool = False,
+        as_tree: bool = False,
         chunk: int = 0,
         refresh: int = 1,
     ) -> None:
         self.model, self.length, self.proxy, self.ends = model, length, proxy, frozenset(ends)
         self.steps, self.top, self.mass, self.beams, self.lam = steps, top, mass, beams, lam
-        self.draw, self.paths, self.whole, self.chunk, self.refresh = draw, paths, whole, chunk, refresh
+        self.draw, self.paths, self.as_tree = draw, paths, as_tree
+        self.chunk, self.refresh = chunk, refresh
         most = length.most
-        wide = beams if whole and draw == "search" else paths
+        wide = beams if as_tree and draw == "search" else paths
         self.tree = sequences(wide, most)
-        # lengths of the texts and of the drafts (which live on the host, and are converted like the others), and every lattice; sure of it or not
+        # lengths of the texts and of the drafts (which live on the host, and are converted like the
+        # others), and every lattice; sure of it or not
         self.host_reads = 2 + (2 * -(-most // chunk) if chunk else 1)
         self.spent = {"search": 0.0, "draft": 0.0}
 
@@ -87,83 +116,117 @@ class DiffusionDrafter(Drafter):
 
     def open(self, state: State, target: Target) -> None:
         self.vocabulary = target.vocabulary
-        self.blocks = Blocks(self.model, state.rows, state.capacity, self.refresh, target.vocabulary)
+        self.blocks = Blocks(
+            self.model, state.rows, state.capacity, self.refresh, target.vocabulary
+        )
         self.backbone, self.cache = self.blocks.backbone, self.blocks.cache
         if self.model.causal:
             prefill(self.backbone, state, self.cache)
         self.fed = state.known - 1 if self.model.causal else torch.zeros_like(state.known)
         self.length = copy.copy(self.length)
         self.length.open(state.rows, "cpu")
-        known = state.known.tolist()
-        self.texts = [row[:n] for row, n in zip(state.tokens[:, : state.horizon].tolist(), known, strict=True)]
-        self.proxies = [self.proxy() for _ in known]
-        self.read_to = [0] * len(known)  # what a proxy that reads along has read
-        self.index, self.known = 0, known
-        self.drafted: list[int] | None = None  # by the last round, of every row
+        lengths = state.known.tolist()
+        rows = state.tokens[:, : state.horizon].tolist()
+        self.texts = [row[:n] for row, n in zip(rows, lengths, strict=True)]
+        self.proxies = [self.proxy() for _ in lengths]
+        self.read_to = [0] * len(lengths)  # what a proxy that reads along has read
+        self.index, self.lengths = 0, lengths
+        self.drafted: list[int] | None = None  # by the last step, of every row
         self.stops = torch.tensor(sorted(self.ends), dtype=torch.long, device=state.tokens.device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
         began = time.perf_counter()
-        known, done = ([state.horizon], [0]) if state.rows == 1 else torch.stack([state.known, state.done.long()]).tolist()
+        lengths, done = [state.horizon], [0]
+        if state.rows > 1:
+            lengths, done = torch.stack([state.known, state.done.long()]).tolist()
         if self.drafted is not None:
-            kept = [max(n - before - 1, 0) for n, before in zip(known, self.known, strict=True)]
-            self.length.observe(torch.tensor(self.drafted), torch.tensor(kept))
-        room = [self.model.context - n for n in known]
+            accepted = [
+                max(n - before - 1, 0) for n, before in zip(lengths, self.lengths, strict=True)
+            ]
+            self.length.observe(torch.tensor(self.drafted), torch.tensor(accepted))
+        room = [self.model.context - n for n in lengths]
         fits = [r + self.model.spared if r >= 0 else 0 for r in room]
-        k = [0 if over else min(wished, most) for wished, most, over in zip(self.length.tokens.tolist(), fits, done, strict=True)]
-        self.known = known
-        draft = self._search(state, known, k) if self.law(state.sampling) is Law.POINT else self._sample(state, noise, known, k)
+        wished = zip(self.length.tokens.tolist(), fits, done, strict=True)
+        k = [0 if over else min(wish, most) for wish, most, over in wished]
+        self.lengths = lengths
+        if self.law(state.sampling) is Law.POINT:
+            draft = self._search(state, k)
+        else:
+            draft = self._sample(state, noise, k)
         self.index += 1
         self.spent["draft"] += time.perf_counter() - began
         return draft
 
     def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
-        """A round's tokens are met as text in the next; until then its masks lie in their slots."""
+        """A step's tokens are met as text in the next; until then its masks lie in their slots."""
         return before
 
-    def _forward(self, state: State, tokens: Tensor, known: list[int], drafted: int, k: list[int], most: int) -> Tensor:
-        """``[B,most,V]`` behind ``drafted`` tokens that stand in ``tokens`` behind the text."""
-        fresh = self.chunk if drafted else max([n - len(text) for n, text in zip(known, self.texts, strict=True)] + [1])
-        fed = state.known + (drafted - self.chunk) if drafted else self.fed
+    def _forward(
+        self, state: State, tokens: Tensor, drafted: int, k: list[int], most: int
+    ) -> Tensor:
+        """What the model predicts behind the text.
+
+        Args:
+            state: of the decoding.
+            tokens: ``[B,capacity]`` the texts, and behind them ``drafted`` draft tokens.
+            drafted: how many of them there are.
+            k: how many places each row asks for.
+            most: the largest of these.
+
+        Returns:
+            ``[B,most,V]`` logits.
+        """
+        if drafted:
+            fresh, fed = self.chunk, state.known + (drafted - self.chunk)
+        else:
+            new = [n - len(text) for n, text in zip(self.lengths, self.texts, strict=True)]
+            fresh, fed = max(*new, 1), self.fed
         anew = self.index % self.refresh == 0
         count = torch.tensor(k, device=tokens.device)
-        logits = self.blocks.say(tokens, state.known + drafted, max(known) + drafted, fed, fresh, count, most, self.steps, anew)
+        place = (state.known + drafted, max(self.lengths) + drafted)
+        logits = self.blocks.say(tokens, *place, fed, fresh, count, most, self.steps, anew)
         if not drafted:
             self.fed = state.known.clone()
         return logits
 
-    def _read(self, state: State, known: list[int], numbers: Tensor) -> list[list[float]]:
-        """``numbers [B,n]`` on the host; on the way the tokens that are new to it."""
-        new = max(n - len(text) for n, text in zip(known, self.texts, strict=True))
+    def _read(self, state: State, numbers: Tensor) -> list[list[float]]:
+        """``numbers [B,n]`` on the host, and in the same transfer the tokens that are new to it."""
+        new = max(n - len(text) for n, text in zip(self.lengths, self.texts, strict=True))
         if new <= 0:
             return numbers.tolist()
-        place = (state.known[:, None] + torch.arange(-new, 0, device=state.known.device)).clamp_min(0)
-        read = torch.cat([numbers, state.tokens.gather(1, place).to(numbers.dtype)], 1).tolist()
-        for text, n, row in zip(self.texts, known, read, strict=True):
+        place = state.known[:, None] + torch.arange(-new, 0, device=state.known.device)
+        tokens = state.tokens.gather(1, place.clamp_min(0)).to(numbers.dtype)
+        read = torch.cat([numbers, tokens], 1).tolist()
+        for text, n, row in zip(self.texts, self.lengths, read, strict=True):
             if n > len(text):
                 text.extend(int(x) for x in row[len(row) - (n - len(text)) :])
         return [row[: numbers.shape[1]] for row in read]
 
-    def _search(self, state: State, known: list[int], k: list[int]) -> Draft:
+    def _search(self, state: State, k: list[int]) -> Draft:
+        """The paths that the beam finds, of up to ``k`` tokens in each row."""
         rows, tokens, drafted = state.rows, state.tokens, 0
-        found: list[list[Path]] = [[] for _ in k]
+        beams: list[list[Path]] = [[] for _ in k]
         paths: list[tuple[int, ...]] = [() for _ in k]
         generated, left = [0] * rows, list(k)
         while (most := min(self.chunk, max(left)) if self.chunk else max(left)) > 0:
             now = [min(n, most) for n in left]
-            logits = self._forward(state, tokens, known, drafted, now, most)
+            logits = self._forward(state, tokens, drafted, now, most)
             best = candidates(logits, self.top, self.vocabulary, self.blocks.banned)
-            numbers = self._read(state, known, best.transpose(0, 1).flatten(1))
+            numbers = self._read(state, best.transpose(0, 1).flatten(1))
             began, wide = time.perf_counter(), best.shape[-1]
             sure = torch.ones(rows)
             for row, n in enumerate(now):
                 if not n:
                     continue
                 flat = numbers[row]
-                ids, logq = ([flat[at + i * wide : at + (i + 1) * wide] for i in range(n)] for at in (0, most * wide))
+                ids, logq = (
+                    [flat[at + i * wide : at + (i + 1) * wide] for i in range(n)]
+                    for at in (0, most * wide)
+                )
                 lattice, proxy = Lattice.prune(ids, logq, self.mass, self.ends), self._proxy(row)
-                found[row] = beam(lattice, proxy, (*last(self.texts[row], proxy.order - 1), *paths[row]), self.lam, self.beams)
-                path = found[row][0]
+                text = (*last(self.texts[row], proxy.order - 1), *paths[row])
+                beams[row] = beam(lattice, proxy, text, self.lam, self.beams)
+                path = beams[row][0]
                 paths[row] += path.tokens
                 generated[row] += lattice.generated
                 sure[row] = min(path.logq)
@@ -175,71 +238,84 @@ class DiffusionDrafter(Drafter):
             go = self.length.onward(drafted, sure.exp()).tolist()
             left = [n if on else 0 for n, on in zip(left, go, strict=True)]
             if max(left) > 0:
-                text = torch.tensor([[*path, *[0] * drafted][:drafted] for path in paths], device=tokens.device)
-                tokens = tokens.scatter(1, state.known[:, None] + torch.arange(drafted, device=tokens.device), text)
+                padded = [[*path, *[0] * drafted][:drafted] for path in paths]
+                place = state.known[:, None] + torch.arange(drafted, device=tokens.device)
+                tokens = tokens.scatter(1, place, torch.tensor(padded, device=tokens.device))
         self.drafted = generated
-        return self._tree(state, found) if self.whole else self._chain(state, paths)
+        return self._tree(state, beams) if self.as_tree else self._chain(state, paths)
 
     def _proxy(self, row: int) -> Proxy:
+        """The row's proxy, which has read the text up to here."""
         proxy = self.proxies[row]
         read_along(proxy, self.texts[row][self.read_to[row] :])
         self.read_to[row] = len(self.texts[row])
         return proxy
 
     def _chain(self, state: State, paths: Sequence[Sequence[int]]) -> Draft:
-        n = max(map(len, paths))
-        tokens = torch.tensor([[*p, *[0] * (n - len(p))] for p in paths], dtype=torch.long, device=state.tokens.device).view(len(paths), n)
-        length = torch.tensor([len(p) for p in paths], device=state.tokens.device)
-        valid = torch.arange(n, device=length.device) < length[:, None]
-        return self.candidates(state, tokens, valid, chain(n, state.tokens.device))
+        """Every row's path as a chain, padded with nodes that are never accepted."""
+        n, device = max(map(len, paths)), state.tokens.device
+        padded = [[*path, *[0] * (n - len(path))] for path in paths]
+        tokens = torch.tensor(padded, dtype=torch.long, device=device).view(len(paths), n)
+        length = torch.tensor([len(path) for path in paths], device=device)
+        valid = torch.arange(n, device=device) < length[:, None]
+        return self.candidates(state, tokens, valid, chain(n, device))
 
-    def _tree(self, state: State, found: list[list[Path]]) -> Draft:
+    def _tree(self, state: State, beams: list[list[Path]]) -> Draft:
         """Every row's paths as one trie, padded with nodes that are never accepted."""
-        tries = [trie([path.tokens for path in row]) for row in found]
+        tries = [trie([path.tokens for path in row]) for row in beams]
         n = max(len(parents) for parents, _, _ in tries)
         if n == 1:
             return self._chain(state, [()] * state.rows)
         device = state.tokens.device
-        parent = torch.tensor([[*parents, *[0] * (n - len(parents))] for parents, _, _ in tries], device=device)
-        depth = torch.tensor([[*depths, *[1] * (n - len(depths))] for _, depths, _ in tries], device=device)
-        tokens = torch.tensor([[*words, *[0] * (n - len(words))] for _, _, words in tries], device=device)[:, 1:]
+        # what pads a row hangs below its root
+        above = [[*parents, *[0] * (n - len(parents))] for parents, _, _ in tries]
+        levels = [[*depths, *[1] * (n - len(depths))] for _, depths, _ in tries]
+        words = [[*tokens, *[0] * (n - len(tokens))] for _, _, tokens in tries]
         length = torch.tensor([len(parents) for parents, _, _ in tries], device=device)
         valid = torch.arange(1, n, device=device) < length[:, None]
-        deepest = max(max(depths) for _, depths, _ in tries)
-        # what pads a row hangs below its root
-        wide = max(max(Counter([*parents, *[0] * (n - len(parents))]).values()) for parents, _, _ in tries)
+        deepest = max(map(max, levels))
+        wide = max(max(Counter(parents).values()) for parents in above)
+        parent, depth = (torch.tensor(x, device=device) for x in (above, levels))
+        tokens = torch.tensor(words, device=device)[:, 1:]
         return self.candidates(state, tokens, valid, GrownTree(parent, depth, deepest, wide))
 
-    def _sample(self, state: State, noise: Noise, known: list[int], k: list[int]) -> Draft:
+    def _sample(self, state: State, noise: Noise, k: list[int]) -> Draft:
+        """``paths`` sequences of up to ``k`` tokens in each row, drawn from one forward."""
         most = max(k)
         if most <= 0:
             self.drafted = [0] * state.rows
             return self._chain(state, [()] * state.rows)
-        logits = self._forward(state, state.tokens, known, 0, k, most)
+        logits = self._forward(state, state.tokens, 0, k, most)
         logits = logits.index_fill(-1, self.blocks.banned, -torch.inf)[..., : self.vocabulary]
         logits = F.pad(logits, (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)
         stop = torch.isin(logits.argmax(-1), self.stops)
-        said = self._read(state, known, torch.where(stop.any(-1), stop.int().argmax(-1), most)[:, None].double())
-        self.drafted = [min(int(row[0]), n) for row, n in zip(said, k, strict=True)]
+        first = torch.where(stop.any(-1), stop.int().argmax(-1), most)
+        ends = self._read(state, first[:, None].double())
+        self.drafted = [min(int(row[0]), n) for row, n in zip(ends, k, strict=True)]
         q = state.sampling.probabilities(logits)
         u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
-        drawn = torch.stack([inverse_cdf(q, u[..., j]) for j in range(self.paths)], -1)  # [B,k,K]: by level, path by path
+        # [B,k,K]: by level, path by path
+        tokens = torch.stack([inverse_cdf(q, u[..., j]) for j in range(self.paths)], -1)
         count = torch.tensor(k, device=q.device)
-        valid = (torch.arange(most, device=q.device) < count[:, None])[:, :, None].expand(-1, -1, self.paths).flatten(1)
+        within = torch.arange(most, device=q.device) < count[:, None]
+        valid = within[:, :, None].expand(-1, -1, self.paths).flatten(1)
         tree = sequences(self.paths, most, q.device)
-        draft = self.candidates(state, drawn.flatten(1), valid, tree)
+        draft = self.candidates(state, tokens.flatten(1), valid, tree)
         q_row = torch.where(tree.depth < most, tree.depth, -1)
         return Draft(tree, draft.tokens, draft.valid, self.law(state.sampling), q, q_row)
 
 
 @lru_cache(maxsize=256)
 def sequences(count: int, length: int, device: torch.device | str = "cpu") -> Tree:
-    """So many chains that part at the root; made once."""
+    """So many chains that part at the root, made once."""
     return Tree.branching(count, *[1] * (length - 1), device=device)
 
 
 def trie(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:
-    """Parents, depths and tokens of the trie of some paths, its root first (token 0); of siblings the one of the earlier path comes first."""
+    """Parents, depths and tokens of the trie of some paths, its root first (token 0).
+
+    Of siblings the one of the earlier path comes first.
+    """
     parents, depths, words = [-1], [0], [0]
     node: dict[tuple[int, ...], int] = {(): 0}
     for path in paths:

@@ -77,7 +77,8 @@ class Options:
         Option("a chunk follows while every token's probability is this or more", within="[0, 1]"),
     ] = 0.0
     refresh: Annotated[
-        int, Option("of a model that sees both ways, whole forwards only every so many steps", low=1)
+        int,
+        Option("of a model that sees both ways, whole forwards only every so many steps", low=1),
     ] = 1
 
 
@@ -118,7 +119,7 @@ def diffuspec(target: Target, options: Options) -> Drafter:
         lam=lam,
         draw=o.draw,
         paths=o.paths,
-        whole=o.tree,
+        as_tree=o.tree,
         chunk=o.chunk,
         refresh=o.refresh,
     )
@@ -159,35 +160,54 @@ def _check_effects(key: str, o: Options, causal: bool) -> None:
             raise MethodError(f"{key}: {what} has no effect with {why}; leave it out")
 
 
-def _diffusion(key: str, target: Target, given: Any) -> DiffusionModel:
-    if isinstance(given, DiffusionModel):
-        check_ids(f"{key}: the model", given, target)
-        check_place(key, target, given)
-        return given
-    return trained_head("diffusion", target, given, load_diffusion, DiffusionModel)
+def _diffusion(key: str, target: Target, head: Any) -> DiffusionModel:
+    """The diffusion model that was handed over, named, or lies beside the target."""
+    if isinstance(head, DiffusionModel):
+        check_ids(f"{key}: the model", head, target)
+        check_place(key, target, head)
+        return head
+    return trained_head("diffusion", target, head, load_diffusion, DiffusionModel)
 
 
-def proxy_for(key: str, target: Target, ngram: str | Path, order: int, smoothing: str) -> Callable[[], Proxy]:
-    """What makes a row's proxy: one for all rows, or for every row its own where it reads along."""
+def proxy_for(
+    key: str, target: Target, ngram: str | Path, order: int, smoothing: str
+) -> Callable[[], Proxy]:
+    """What makes a row's proxy: one for all rows, or for every row its own where it reads along.
+
+    Args:
+        key: the method, for the message.
+        target: the model whose tokens are counted.
+        ngram: both, own, online, none or a file.
+        order: n of the n-grams; 0: the file's, or 3.
+        smoothing: of counted n-grams.
+
+    Raises:
+        MethodError: no such file, or one that cannot be used.
+    """
     if ngram == "none":
         uniform = Uniform(target.vocabulary)
         return lambda: uniform
-    own = target.own_head("ngram") if ngram in ("own", "both") else None
-    if ngram == "online" or (ngram in ("own", "both") and own is None):
+    folder = target.own_head("ngram") if ngram in ("own", "both") else None
+    if ngram == "online" or (ngram in ("own", "both") and folder is None):
         return partial(OnlineNGram, order or 3, target.vocabulary)
-    place = own / "ngram.npz" if own is not None else Path(ngram).expanduser()
+    place = folder / "ngram.npz" if folder is not None else Path(ngram).expanduser()
     if isinstance(ngram, str) and not place.exists() and not place.suffix:
-        raise MethodError(f"{key}: ngram must be both, own, online, none or a file, and there is no file {ngram}")
+        wanted = "ngram must be both, own, online, none or a file"
+        raise MethodError(f"{key}: {wanted}, and there is no file {ngram}")
     place = place / "ngram.npz" if place.is_dir() else place
     try:
-        model = _counted(key, target, place, order, smoothing) if place.suffix == ".npz" else KenLM(place)
+        counted = place.suffix == ".npz"
+        model = _counted(key, target, place, order, smoothing) if counted else KenLM(place)
     except NGramError as error:
         raise MethodError(f"{key}: {error}") from error
-    return partial(CacheProxy, model, model.order, target.vocabulary) if ngram == "both" else lambda: model
+    if ngram == "both":
+        return partial(CacheProxy, model, model.order, target.vocabulary)
+    return lambda: model
 
 
 def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) -> NGram:
-    """Of a file's tables one a target, however many methods search with them; what it remembers of contexts is a method's own."""
+    """The n-grams of a file: one table for a target, however many methods search with it; what it
+    remembers of contexts is a method's own."""
 
     def read() -> NGram:
         counts = NGram.load(place)

@@ -28,22 +28,28 @@ EAGLE_TREE = Tree.paths([tuple(map(int, path)) for path in _PUBLISHED.split()])
 
 
 class EagleDrafter(Levels):
-    """One layer over pairs (token t_{i+1}, hidden state f_i), whose own output stands in for the states of tokens not yet verified.
+    """One layer over pairs (token t_{i+1}, hidden state f_i), whose own output stands in for the
+    states of tokens not yet verified.
 
-    The text of pairs is one shorter than the text of tokens: pair i lies at slot and position i, the root is the last token with the state it
-    was drawn from, at slot known - 2. A text of one token has no such state; its only pair has a zero state, and draws no better for it.
+    The text of pairs is one shorter than the text of tokens: pair i lies at slot and position i,
+    the root is the last token with the state it was drawn from, at slot L - 2 of a text of L
+    tokens. A text of one token has no such state; its only pair has a zero state, and draws no
+    better for it.
 
-    Catch-up window: each round begins by feeding the last D + 1 pairs again, now with the target's own states where the draft had only the
-    head's. A single row whose rounds are not recorded feeds no more than it has new: the length of the round before.
+    Catch-up window: each step begins by feeding the last D + 1 pairs again, now with the target's
+    own states where the draft had only the head's. A single row whose steps are not recorded feeds
+    no more than it has new: the tokens of the step before.
 
-    Laws: as :class:`Levels`. ``draw="greedy"`` are point masses at every temperature (EAGLE-2's verification), ``draw="without"`` the published
-    EAGLE-1's sampling without replacement.
+    Sampling schemes: as :class:`Levels`. ``draw="greedy"`` are point masses at every temperature
+    (EAGLE-2's verification), ``draw="without"`` the published EAGLE-1's sampling without
+    replacement.
 
     Source: Li et al. 2024, arXiv 2401.15077; EAGLE-3: Li et al. 2025, arXiv 2503.01840.
-    Differs from the published code in: it feeds accepted tokens again one round later, this one in the next round's first forward.
+    Differs from the published code in: it feeds accepted tokens again one step later, this one in
+    the next step's first forward.
     """
 
-    beams = 0  # slots that drafting takes beyond the tree's
+    extra_slots = 0  # that drafting takes beyond the tree's
 
     def __init__(self, head: EagleHead, shape: Tree | Limits, draw: str = "without") -> None:
         super().__init__(shape, draw)
@@ -53,11 +59,13 @@ class EagleDrafter(Levels):
 
     def open(self, state: State, target: Target) -> None:
         self.vocabulary = target.vocabulary
-        self.embed = target.backbone.embed if self.head.embed_tokens is None else self.head.embed_tokens
+        self.embed = (
+            target.backbone.embed if self.head.embed_tokens is None else self.head.embed_tokens
+        )
         self.lm_head = target.backbone.lm_head
         self.ids = self.head.ids if isinstance(self.head, Eagle3Head) else None
         self.lay_out(target.device)
-        self.cache = self.stack.cache(state.rows, state.capacity + self.beams)
+        self.cache = self.stack.cache(state.rows, state.capacity + self.extra_slots)
         self.fed: int | None = None
         m = state.horizon - 2  # all pairs but the last, which is fed with the first window
         if m > 0:
@@ -68,10 +76,11 @@ class EagleDrafter(Levels):
         return {**super().tensors(), **ids, "cache": self.cache.data}
 
     def prefill(self, state: State, m: int) -> None:
-        """Feed the first m pairs."""
+        """Feeds the first m pairs."""
         assert state.features is not None
         positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
-        self._run(state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m]), positions, positions, m, None, causal=True)
+        tokens, states = state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m])
+        self._run(tokens, states, positions, positions, m, None, causal=True)
 
     def text(self, state: State) -> tuple[Tensor, int]:
         return (state.known - 1).clamp_min(1), max(state.horizon - 1, 1)
@@ -88,38 +97,60 @@ class EagleDrafter(Levels):
         paired = state.known[:, None] > 1
         tokens = state.tokens.gather(1, torch.where(paired, positions + 1, positions))
         assert state.features is not None
-        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, state.features.shape[-1]))
+        width = state.features.shape[-1]
+        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, width))
         states = states.masked_fill(~paired[:, :, None], 0)
         extent = max(horizon, w)
         mask = causal_mask(positions, extent, self.stack.dtype)
         hidden = self._run(tokens, self.head.fuse(states), positions, positions, extent, mask)
-        return hidden.gather(1, (known - 1 - begin)[:, None, None].expand(-1, -1, hidden.shape[-1]))
+        root = (known - 1 - begin)[:, None, None]
+        return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
-    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+    def feed(
+        self,
+        state: State,
+        tokens: Tensor,
+        above: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+    ) -> Tensor:
         return self._run(tokens, above, positions, slots, extent, mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
         if not isinstance(self.head, Eagle3Head):
             return product(hidden, self.lm_head.weight, self.lm_head.bias)
-        own = product(rms(hidden, self.head.norm), self.head.lm_head.weight, None)
+        reduced = product(rms(hidden, self.head.norm), self.head.lm_head.weight, None)
         if self.ids is None:
-            return own
-        every = own.new_full((*own.shape[:-1], self.vocabulary), -torch.inf)
-        every[..., self.ids] = own
-        return every
+            return reduced
+        logits = reduced.new_full((*reduced.shape[:-1], self.vocabulary), -torch.inf)
+        logits[..., self.ids] = reduced
+        return logits
 
-    def whole(self, state: State) -> Tensor | None:
+    def node_mask(self, state: State) -> Tensor | None:
+        if state.rows == 1 and self.tree.is_chain and not state.static:
+            return None
         known, horizon = self.text(state)
-        alone = state.rows == 1 and self.tree.is_chain and not state.static
-        return None if alone else tree_mask(self.tree, known, horizon, self.stack.dtype)
+        return tree_mask(self.tree, known, horizon, self.stack.dtype)
 
     def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
-        """The pairs of the text before the round; what it drew is fed anew in the next."""
+        """The pairs of the text before the step; what it drew is fed anew in the next."""
         return before - 1
 
-    def _run(self, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, causal: bool = False) -> Tensor:
+    def _run(
+        self,
+        tokens: Tensor,
+        above: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+        causal: bool = False,
+    ) -> Tensor:
         attended, x = self.head.enter(self.embed(tokens).to(above.dtype), above)
-        return self.stack.run(x, positions, slots, self.cache, extent, mask, causal=causal, attended=attended)[0]
+        where = (positions, slots, self.cache, extent, mask)
+        return self.stack.run(x, *where, causal=causal, attended=attended)[0]
 
 
 @dataclass(frozen=True)

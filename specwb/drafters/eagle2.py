@@ -37,7 +37,7 @@ class DynamicEagle(EagleDrafter):
     def __init__(self, head: EagleHead, nodes: int = 60, depth: int = 6, top: int = 10) -> None:
         limits = grown_limits(nodes, depth, top, top + (depth - 1) * top * top)
         super().__init__(head, limits, "greedy")
-        self.top, self.beams = top, (depth - 1) * top
+        self.top, self.extra_slots = top, (depth - 1) * top
 
     def lay_out(self, device: torch.device) -> None:
         """A tree of every step's own has nothing to lay out."""

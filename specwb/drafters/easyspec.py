@@ -1,4 +1,5 @@
-"""EasySpec: an ordinary draft model whose layers run side by side, and whose cache is made exact again every round."""
+"""EasySpec: an ordinary draft model whose layers run side by side, and whose cache is made exact
+again in every step."""
 
 from __future__ import annotations
 
@@ -25,20 +26,26 @@ from specwb.tree import Limits, Tree
 
 
 class EasyDrafter(LevelDrafter):
-    """A causal draft model on a static tree, its layers run as ``groups`` say (:mod:`specwb.models.fuzzy`) for all tokens that it drafts.
+    """A causal draft model on a static tree, its layers run as ``groups`` say
+    (:mod:`specwb.models.fuzzy`) for all tokens that it drafts.
 
-    Calibration: each round begins with one exact forward over the last D + 1 known tokens, among them all that were accepted in the last
-    round and the closing token. It overwrites every fuzzy entry that the round left in the cache, so what the cache holds of the text is
-    what an exact forward would have left there, and it gives the exact law of the first drafted token. The older ones are exact
-    already, and feeding them again changes nothing; a single row whose rounds are not recorded feeds only what is new.
+    Calibration: each step begins with one exact forward over the last D + 1 tokens of the text,
+    among them all that were accepted in the step before and its bonus token. It overwrites every
+    fuzzy entry that the step before left in the cache, so what the cache holds of the text is what
+    an exact forward would have left there, and it gives the exact distribution of the first draft
+    token. The older entries are exact already, and feeding them again changes nothing; a single row
+    whose steps are not recorded feeds only what is new.
 
-    Without ``calibrate`` entries of accepted tokens stay as they were drafted, and the round begins with a fuzzy forward over the last two known
-    tokens (as every :class:`LevelDrafter`'s does): the drift that calibration removes. A prompt is read exactly, but for its last two tokens then.
+    Without ``calibrate`` entries of accepted tokens stay as they were drafted, and a step begins
+    with a fuzzy forward over the last two tokens of the text (as every :class:`LevelDrafter`'s
+    does): the drift that calibration removes. A prompt is read exactly, but for its last two tokens
+    then.
 
-    Lossless whatever the groups: q is the law that a token was drawn from.
+    It is lossless whatever the groups: q is the distribution that a token was drawn from.
 
-    Source: Wu et al. 2025, arXiv 2502.02493, 4.2 (layer-parallel) and 4.3 (bonus calibration). Differs from it in: batches with rows of different
-    lengths; a window of fixed length where rounds are recorded, so that shapes do not depend on what was accepted.
+    Source: Wu et al. 2025, arXiv 2502.02493, 4.2 (layer-parallel) and 4.3 (bonus calibration).
+    Differs from it in: batches with rows of different lengths; a window of fixed length where steps
+    are recorded, so that shapes do not depend on what was accepted.
     """
 
     def __init__(
@@ -70,15 +77,35 @@ class EasyDrafter(LevelDrafter):
             self.fed = state.horizon
         begin, positions, recent = state.window(w)
         extent = max(state.horizon, w)
-        mask = None if w == 1 and state.rows == 1 and not state.static else causal_mask(positions, extent, self.backbone.dtype)
-        hidden = self._forward(recent, positions, positions, extent, mask, self.exact if self.calibrate else self.fuzzy)
+        mask = None
+        if w > 1 or state.rows > 1 or state.static:
+            mask = causal_mask(positions, extent, self.backbone.dtype)
+        run = self.exact if self.calibrate else self.fuzzy
+        hidden = self._forward(recent, positions, positions, extent, mask, run)
         root = (state.known - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
-    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+    def feed(
+        self,
+        state: State,
+        tokens: Tensor,
+        above: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+    ) -> Tensor:
         return self._forward(tokens, positions, slots, extent, mask, self.fuzzy)
 
-    def _forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, run: Run | None) -> Tensor:
+    def _forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+        run: Run | None,
+    ) -> Tensor:
         forward = self.backbone.run if run is None else run
         return forward(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
 
@@ -86,7 +113,7 @@ class EasyDrafter(LevelDrafter):
         return self.groups.agreed(super().logits(hidden))
 
     def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
-        """All that was known before the round, which calibration feeds through layers in order."""
+        """All of the text before the step, which calibration feeds through layers in order."""
         return before if self.calibrate else torch.zeros_like(before)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
@@ -95,15 +122,19 @@ class EasyDrafter(LevelDrafter):
 
 
 class WideEasy(EasyDrafter):
-    """A tree of ``depth`` levels of ``width`` nodes each: of all continuations of a level's nodes by their ``width`` best tokens those with the
-    largest products of probabilities along their paths. All of it is verified.
+    """A tree of ``depth`` levels of ``width`` nodes each.
 
-    The tree and its tokens are a function of the text alone, at every temperature: point masses.
+    They are, of all continuations of a level's nodes by their ``width`` best tokens, those with the
+    largest products of probabilities along their paths. All of the tree is verified. It and its
+    tokens are a function of the text alone, at every temperature: point masses.
 
-    Source: Wu et al. 2025 has trees of widths 1 to 12 and depth 5; how their nodes are chosen is not written there, and this is our reading.
+    Source: Wu et al. 2025 has trees of widths 1 to 12 and depth 5; how their nodes are chosen is
+    not written there, and this is our reading.
     """
 
-    def __init__(self, draft: Target, depth: int, width: int, groups: Groups, calibrate: bool = True) -> None:
+    def __init__(
+        self, draft: Target, depth: int, width: int, groups: Groups, calibrate: bool = True
+    ) -> None:
         limits = grown_limits(1 + depth * width, depth, width, depth * width)
         super().__init__(draft, limits, groups, calibrate, "greedy")
         self.width = width
@@ -125,9 +156,10 @@ class WideEasy(EasyDrafter):
 
 
 def deep_draft(target: Target, draft: Target | str | None = None) -> Target:
-    """The draft model that was given or named, or the deep one that lies beside the target, or else the target's own."""
-    own = target.own_head("deep")
-    return draft_model(target, str(own) if draft is None and own is not None else draft)
+    """The draft model that was given or named, or the deep one that lies beside the target, or else
+    the target's own."""
+    deep = target.own_head("deep")
+    return draft_model(target, str(deep) if draft is None and deep is not None else draft)
 
 
 KINDS = {**EXECUTIONS, RankGroups.name: RankGroups}

@@ -25,24 +25,32 @@ from specwb.tree import Limits, Tree
 
 
 class FalconDrafter(EagleDrafter):
-    """A static tree of depth D in ``ceil(D / k)`` passes. The last k pairs of the text give the candidates of depths 1..k; every node of depth k
-    that has children is a block of the next pass: the k tokens of its path with the k states that the pass before made, which sees the text,
-    the blocks above it and itself.
+    """A static tree of depth D in ``ceil(D / k)`` passes.
 
-    All nodes j - 1 levels below a block share its j-th list of candidates, so siblings' children are not independent (``independent`` is False).
+    The last k pairs of the text give the candidates of depths 1..k; every node of depth k that has
+    children is a block of the next pass: the k tokens of its path with the k states that the pass
+    before made, which sees the text, the blocks above it and itself.
 
-    Laws, at T > 0: ``without``: drawn from q without replacement, a node with fewer children than its cousins taking the first of the common list;
-    ``greedy``: the most probable tokens, point masses. Both lossless: of all nodes that share a list at most one is reached, and whether it is
-    does not depend on the list. At T = 0 always the most probable tokens.
+    All nodes j - 1 levels below a block share its j-th list of candidates, so siblings' children
+    are not independent (``independent`` is False).
 
-    Catch-up window: D + k pairs, now with the target's own states. Aligned to the right, what is new is made whole blocks, backwards from the last
-    pair, with as many old pairs as that takes; every pair remembers where its block ended when it was last fed (``ends``), so that feeding it
-    again gives the same keys, and a row drafts the same alone and in a batch. With two layers at most, the cache is then a function of pairs
-    and ends; deeper heads draft aligned to the left. LSTM states lie by slot, like keys, four times the hidden size a slot; a
-    prompt goes through the LSTM one pair after the other. A text of fewer than k + 1 tokens drafts nothing.
+    Sampling schemes, at T > 0: ``without``: candidates are drawn from q without replacement, and a
+    node with fewer children than its cousins takes the first of the common list; ``greedy``: the
+    most probable tokens, point masses. Both are lossless: of all nodes that share a list at most
+    one is reached, and whether it is does not depend on the list. At T = 0 they are always the most
+    probable tokens.
 
-    Source: Gao et al. 2024, arXiv 2412.12639, 3.4 and appendix A. Differs from it in: the released code scores k - 1 known tokens again for their
-    states, here they are kept; verification at T > 0, which the release leaves incomplete.
+    Catch-up window: D + k pairs, now with the target's own states. Aligned to the right, what is
+    new is made whole blocks, backwards from the last pair, with as many old pairs as that takes;
+    every pair remembers where its block ended when it was last fed (``ends``), so that feeding it
+    again gives the same keys, and a row drafts the same alone and in a batch. With two layers at
+    most, the cache is then a function of pairs and ends; deeper heads draft aligned to the left.
+    LSTM states lie by slot, like keys, four times the hidden size a slot; a prompt goes through the
+    LSTM one pair after the other. A text of fewer than k + 1 tokens drafts nothing.
+
+    Source: Gao et al. 2024, arXiv 2412.12639, 3.4 and appendix A. Differs from it in: the released
+    code scores k - 1 tokens of the text again for their states, here they are kept; verification at
+    T > 0, which the release leaves incomplete.
     """
 
     independent = False
@@ -65,32 +73,40 @@ class FalconDrafter(EagleDrafter):
     def plan(self) -> None:
         """Which nodes each pass makes, and how many slots behind the text that takes."""
         self.blocks = BlockTree(self.tree, self.k)
-        self.beams = self.blocks.slots
+        self.extra_slots = self.blocks.slots
 
     def law(self, sampling: Sampling) -> Law:
         return Law.POINT if sampling.greedy or self.draw == "greedy" else Law.WITHOUT_REPLACEMENT
 
     def uniforms(self, sampling: Sampling) -> int:
-        return 0 if self.law(sampling) is Law.POINT else sum(len(p.blocks) * p.said * p.width for p in self.blocks.passes)
+        if self.law(sampling) is Law.POINT:
+            return 0
+        return sum(len(p.blocks) * p.levels * p.width for p in self.blocks.passes)
 
     def lay_out(self, device: torch.device) -> None:
         self.tree = tree = self.tree.to(device)
         k, blocks = self.k, self.blocks
         places = blocks.places
-        self.take: list[Tensor] = []  # by depth: of a level's nodes, their place among all candidates of the pass
+        # by depth: of a level's nodes, their place among all candidates of the pass
+        self.take: list[Tensor] = []
         for d, (start, stop) in enumerate(tree.levels[1:]):
-            one = blocks.passes[d // k]
-            at = [(block * one.said + j) * one.width + rank for _, block, j, rank in places[start - 1 : stop - 1]]
+            levels, width = blocks.passes[d // k].levels, blocks.passes[d // k].width
+            at = [
+                (block * levels + j) * width + rank
+                for _, block, j, rank in places[start - 1 : stop - 1]
+            ]
             self.take.append(torch.tensor(at, device=device))
-        rows = [0, *[len(p.blocks) * p.said for p in blocks.passes]]
+        rows = [0, *[len(p.blocks) * p.levels for p in blocks.passes]]
         q_row = [-1] * tree.n
         for node, block in blocks.above.items():
             b, j = divmod(tree.depths[0][node], k)
             one = blocks.passes[b]
-            q_row[node] = sum(rows[: b + 1]) + one.blocks.index(block) * one.said + j
+            q_row[node] = sum(rows[: b + 1]) + one.blocks.index(block) * one.levels + j
         self.q_row = torch.tensor([q_row], device=device)
         self.nodes = [torch.tensor(p.nodes, device=device).flatten() for p in blocks.passes]
-        self.follows = [torch.tensor(p.parents, device=device, dtype=torch.long) for p in blocks.passes]
+        self.follows = [
+            torch.tensor(p.parents, device=device, dtype=torch.long) for p in blocks.passes
+        ]
         sight = blocks.sight().to(device)
         dtype = self.stack.dtype
         self.table = torch.zeros(sight.shape, dtype=dtype, device=device).masked_fill_(~sight, torch.finfo(dtype).min)
@@ -99,13 +115,18 @@ class FalconDrafter(EagleDrafter):
 
     def open(self, state: State, target: Target) -> None:
         device = target.device
-        slots = state.capacity + self.beams
-        self.states = torch.zeros(state.rows, slots, self.head.state_width, dtype=self.stack.dtype, device=device)
-        # where the block of every pair ended when it was last fed; of the text that is there, aligned to its own end
+        slots = state.capacity + self.extra_slots
+        self.states = torch.zeros(
+            state.rows, slots, self.head.state_width, dtype=self.stack.dtype, device=device
+        )
+        # where the block of every pair ended when it was last fed; of the text that is there,
+        # aligned to its own end
         known = self.text(state)[0]
-        self.ends = self.aligned(torch.arange(slots, device=device).expand(state.rows, -1), known[:, None] - 1).contiguous()
+        pairs = torch.arange(slots, device=device).expand(state.rows, -1)
+        self.ends = self.aligned(pairs, known[:, None] - 1).contiguous()
         super().open(state, target)
-        self.upto = known - 1  # pairs fed by row; one less than there are: the first window feeds the last
+        # pairs fed by row; one less than there are: the first window feeds the last
+        self.upto = known - 1
 
     def tensors(self) -> dict[str, Tensor]:
         pairs = {"states": self.states, "ends": self.ends, "upto": self.upto}
@@ -120,10 +141,11 @@ class FalconDrafter(EagleDrafter):
         positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
         mask = None if self.k == 1 else sight_mask(self.ends[:, :m], m, self.stack.dtype)
         tokens, above = state.tokens[:, 1 : m + 1], state.features[:, :m]
-        self.pass_over(tokens[:, None], above[:, None], positions[:, :1] - 1, positions, positions, m, mask, causal=self.k == 1)
+        place = (positions[:, :1] - 1, positions, positions, m, mask)
+        self.pass_over(tokens[:, None], above[:, None], *place, causal=self.k == 1)
 
     def begin(self, state: State) -> Tensor:
-        """``[B,k,H]`` hidden states of the last k pairs."""
+        """Feeds the last pairs again; the hidden states ``[B,k,H]`` of the last k."""
         k = self.k
         known, horizon = self.text(state)
         last = (known - 1)[:, None]
@@ -142,30 +164,58 @@ class FalconDrafter(EagleDrafter):
         self.ends.scatter_(1, positions, ends)
         tokens = state.tokens.gather(1, positions + 1)
         assert state.features is not None
-        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, state.features.shape[-1]))
+        width = state.features.shape[-1]
+        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, width))
         extent = max(horizon, w)
         mask = sight_mask(ends.clamp_max(extent - 1), extent, self.stack.dtype)
-        hidden = self.pass_over(tokens[:, None], states[:, None], begin[:, None] - 1, positions, positions, extent, mask)[:, 0]
-        recent = (last - begin[:, None] - k + 1 + torch.arange(k, device=begin.device)).clamp_min(0)
+        place = (begin[:, None] - 1, positions, positions, extent, mask)
+        hidden = self.pass_over(tokens[:, None], states[:, None], *place)[:, 0]
+        recent = last - begin[:, None] - k + 1 + torch.arange(k, device=begin.device)
+        recent = recent.clamp_min(0)
         return hidden.gather(1, recent[:, :, None].expand(-1, -1, hidden.shape[-1]))
 
     def pass_over(
-        self, tokens: Tensor, above: Tensor, before: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None, causal: bool = False
+        self,
+        tokens: Tensor,
+        above: Tensor,
+        before: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+        causal: bool = False,
     ) -> Tensor:
-        """``tokens [B,r,n]`` with ``above [B,r,n,H]``: r runs of n successive pairs, each from the LSTM state at slot ``before [B,r]`` (-1: none) ->
-        ``[B,r,n,H]``; positions, slots ``[B,r n]``."""
+        """One forward of the head over r runs of n successive pairs.
+
+        Args:
+            tokens: ``[B,r,n]``.
+            above: ``[B,r,n,H]`` the states of the pairs.
+            before: ``[B,r]`` the slots whose LSTM states the runs go on from; -1: none.
+            positions: ``[B, r n]``.
+            slots: ``[B, r n]`` where they go in the cache.
+            extent: how many slots, from the first on, are looked at.
+            mask: ``[B, r n, extent]``.
+            causal: instead of a mask, every pair sees those before it.
+
+        Returns:
+            ``[B,r,n,H]``.
+        """
         rows, r, n = tokens.shape
         embedded = self.embed(tokens).to(above.dtype)
         width = self.states.shape[-1]
         start = None
         if width:
-            start = self.states.gather(1, before.clamp_min(0)[:, :, None].expand(-1, -1, width))
+            slot = before.clamp_min(0)[:, :, None]
+            start = self.states.gather(1, slot.expand(-1, -1, width))
             start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
         x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start)
         if states is not None:
-            self.states.scatter_(1, slots[:, :, None].expand(-1, -1, width), states.view(rows, r * n, width))
+            at = slots[:, :, None].expand(-1, -1, width)
+            self.states.scatter_(1, at, states.view(rows, r * n, width))
         x = x.view(rows, r * n, -1)
-        return self.stack.run(x, positions, slots, self.cache, extent, mask, causal=causal, attended=x)[0].view(rows, r, n, -1)
+        where = (positions, slots, self.cache, extent, mask)
+        hidden = self.stack.run(x, *where, causal=causal, attended=x)[0]
+        return hidden.view(rows, r, n, -1)
 
     def propose(self, state: State, noise: Noise) -> Draft:
         known, horizon = self.text(state)
@@ -179,34 +229,67 @@ class FalconDrafter(EagleDrafter):
         for b, one in enumerate(self.blocks.passes):
             if b:
                 hidden = self.below(b, one, torch.cat(tokens, 1), hidden, base, horizon, mask)
-            logits = self.logits(hidden[:, :, : one.said].flatten(1, 2))
+            logits = self.logits(hidden[:, :, : one.levels].flatten(1, 2))
             lists = logits.shape[1]
             if u is None:
-                children = logits.argmax(-1, keepdim=True) if one.width == 1 else logits.topk(one.width, -1).indices
+                children = (
+                    logits.argmax(-1, keepdim=True)
+                    if one.width == 1
+                    else logits.topk(one.width, -1).indices
+                )
                 ok = torch.ones_like(children, dtype=torch.bool)
             else:
                 q.append(state.sampling.probabilities(logits))
                 count = lists * one.width
-                children, ok = draw_without_replacement(q[-1], u[:, used : used + count].view(rows, lists, one.width))
+                columns = u[:, used : used + count].view(rows, lists, one.width)
+                children, ok = draw_without_replacement(q[-1], columns)
                 used += count
-            flat, fine = children.flatten(1), ok.flatten(1) & able
-            for take in self.take[b * self.k : b * self.k + one.said]:
+            flat, ok = children.flatten(1), ok.flatten(1) & able
+            for take in self.take[b * self.k : b * self.k + one.levels]:
                 tokens.append(flat.index_select(1, take))
-                valid.append(fine.index_select(1, take))
-        return Draft(self.tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row)
+                valid.append(ok.index_select(1, take))
+        drawn_from = torch.cat(q, 1) if q else None
+        all_tokens, all_valid = torch.cat(tokens, 1), torch.cat(valid, 1)
+        return Draft(self.tree, all_tokens, all_valid, law, drawn_from, self.q_row)
 
-    def below(self, b: int, one: Pass, tokens: Tensor, hidden: Tensor, base: Tensor, horizon: int, mask: Tensor) -> Tensor:
-        """``[B,blocks,k,H]`` of pass b: blocks of the tokens drafted so far and the states above them."""
+    def below(
+        self,
+        b: int,
+        one: Pass,
+        tokens: Tensor,
+        hidden: Tensor,
+        base: Tensor,
+        horizon: int,
+        mask: Tensor,
+    ) -> Tensor:
+        """The blocks of a pass below the first, fed.
+
+        Args:
+            b: the number of the pass.
+            one: the pass.
+            tokens: ``[B,nodes]`` those drafted so far.
+            hidden: ``[B,blocks,k,H]`` the states that the pass before has made.
+            base: ``[B]`` slot of the last pair of the text.
+            horizon: a bound of ``base + 1`` that the host knows.
+            mask: ``[B, 1 + slots, extent]`` of all passes.
+
+        Returns:
+            ``[B,blocks,k,H]``.
+        """
         k, n = self.k, len(one.blocks)
         above = hidden.index_select(1, self.follows[b])
         place = torch.arange(n * k, device=base.device)
         slots = base[:, None] + 1 + one.first + place
         positions = base[:, None] + 1 + (b - 1) * k + place % k
-        before = base[:, None].expand(-1, n) if b == 1 else base[:, None] + 1 + self.blocks.passes[b - 1].first + self.follows[b] * k + k - 1
+        before = base[:, None].expand(-1, n)
+        if b > 1:
+            first = self.blocks.passes[b - 1].first
+            before = before + 1 + first + self.follows[b] * k + k - 1
         stop = 1 + one.first + n * k
         extent = horizon - 1 + stop
         drafted = tokens.index_select(1, self.nodes[b]).view(-1, n, k)
-        return self.pass_over(drafted, above, before, positions, slots, extent, mask[:, stop - n * k : stop, :extent])
+        seen = mask[:, stop - n * k : stop, :extent]
+        return self.pass_over(drafted, above, before, positions, slots, extent, seen)
 
 
 BlockSize = Annotated[

@@ -1,4 +1,5 @@
-"""Falcon's blocks on a tree that follows the head's confidence: what the paper leaves for later, after EAGLE-2."""
+"""Falcon's blocks on a tree that follows the head's confidence, as EAGLE-2's does: what the paper
+leaves for later."""
 
 from __future__ import annotations
 
@@ -29,23 +30,37 @@ from specwb.tree import MOST
 
 
 class DynamicFalcon(FalconDrafter):
-    """Expand: of each block's k lists the ``top`` best tokens, in all combinations; of all combinations of k tokens the ``beams`` best are the next
-    pass's blocks. Re-rank: of all nodes made in ``passes`` passes the ``nodes - 1`` with the largest ``sum log q`` along their paths are drafted.
+    """A tree that is expanded block by block where the head is sure, and of which the best nodes
+    are drafted.
 
-    Inside a block q is that of a place whatever stands before it, so the score of k tokens is a product of marginals. Tree and tokens are a
-    function of the text alone: point masses, as in :class:`specwb.drafters.eagle2.DynamicEagle`.
+    Expand: of each block's k lists the ``top`` best tokens, in all combinations; of all
+    combinations of k tokens the ``beams`` best are the next pass's blocks. Re-rank: of all nodes
+    made in ``passes`` passes the ``nodes - 1`` with the largest ``sum log q`` along their paths are
+    drafted.
+
+    Inside a block q is that of a place whatever stands before it, so the score of k tokens is a
+    product of marginals. Tree and tokens are a function of the text alone: point masses, as in
+    :class:`specwb.drafters.eagle2.DynamicEagle`.
     """
 
-    def __init__(self, head: FalconHead, nodes: int, passes: int = 2, top: int = 4, beams: int = 4, align: str | None = None) -> None:
-        self.passes, self.top, self.wide = passes, top, beams
+    def __init__(
+        self,
+        head: FalconHead,
+        nodes: int,
+        passes: int = 2,
+        top: int = 4,
+        beams: int = 4,
+        align: str | None = None,
+    ) -> None:
+        self.passes, self.top, self.beams = passes, top, beams
         made = sum(top**j for j in range(1, head.k + 1))
         most = made * (1 + (passes - 1) * min(beams, top**head.k))
         limits = grown_limits(nodes, head.k * passes, top, most)
         super().__init__(head, limits, "greedy", align)
 
     def plan(self) -> None:
-        self.count = min(self.wide, self.top**self.k)  # blocks of a pass
-        self.beams = (self.passes - 1) * self.count * self.k
+        self.count = min(self.beams, self.top**self.k)  # blocks of a pass
+        self.extra_slots = (self.passes - 1) * self.count * self.k
 
     def lay_out(self, device: torch.device) -> None:
         """A tree of every step's own has nothing to lay out."""
@@ -103,9 +118,7 @@ def falcon_dynamic(target: Target, options: Options) -> Drafter:
         many = f"{top} tokens at {head.k} places have {top**head.k} combinations"
         raise MethodError(f"{key}: {many}, a tree at most {MOST} nodes")
     try:
-        return DynamicFalcon(
-            head, options.nodes, options.passes, top, options.beams, options.align
-        )
+        return DynamicFalcon(head, options.nodes, options.passes, top, options.beams, options.align)
     except ValueError as error:
         raise MethodError(f"{key}: {error}") from error
 

@@ -58,38 +58,73 @@ def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
     return Tree.parents(grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes))
 
 
-def trained_head(kind: str, target: Target, given: Any, load: Callable[..., Any], wanted: type, **options: Any) -> Any:
-    """The head that was given, named, or lies beside the target: loaded once a target and ``options`` of ``load``, checked."""
-    if isinstance(given, FalconHead) and wanted is not FalconHead:  # a subclass of EAGLE's, but it says other places
-        raise MethodError(f"{kind}: this is a Falcon head, whose methods are falcon and falcon_dynamic")
-    if isinstance(given, wanted):
-        _same_sizes(kind, target, given)
-        return given
-    place = given
+def trained_head(
+    kind: str,
+    target: Target,
+    head: Any,
+    load: Callable[..., Any],
+    wanted: type,
+    **options: Any,
+) -> Any:
+    """The head that was handed over, named, or lies beside the target, checked.
+
+    It is loaded once for a target and ``options`` of ``load``.
+
+    Args:
+        kind: which of the target's own heads it is.
+        target: the model whose states it reads.
+        head: a head, its folder or hub id, or None for the target's own.
+        load: what reads a folder.
+        wanted: the class it must be.
+        options: what ``load`` takes beside the folder and the target.
+
+    Raises:
+        MethodError: there is no such head, or it is for another target.
+    """
+    # a subclass of EAGLE's head, but it predicts other places
+    if isinstance(head, FalconHead) and wanted is not FalconHead:
+        methods = "falcon and falcon_dynamic"
+        raise MethodError(f"{kind}: this is a Falcon head, whose methods are {methods}")
+    if isinstance(head, wanted):
+        _same_sizes(kind, target, head)
+        return head
+    place = target.own_head(kind) if head is None else head
     if place is None:
-        own = target.own_head(kind)
-        if own is None:
-            raise MethodError(f"{target.name!r} has no {kind} head of its own; name one with head= (specwb train {kind} makes one)")
-        place = own
+        way_out = f"name one with head= (specwb train {kind} makes one)"
+        raise MethodError(f"{target.name!r} has no {kind} head of its own; {way_out}")
     if not isinstance(place, str | Path):
-        raise MethodError(f"{kind}: head must be a folder, a hub id or a loaded {wanted.__name__}, got {place!r}")
+        kinds = f"a folder, a hub id or a loaded {wanted.__name__}"
+        raise MethodError(f"{kind}: head must be {kinds}, got {place!r}")
     return target.loaded((kind, *options.items()), place, lambda: load(place, target, **options))
 
 
 def _same_sizes(kind: str, target: Target, head: Any) -> None:
-    """What loading checks of a file, of a head that was handed over."""
-    own, layers = target.backbone.config.hidden_size, len(target.backbone.layers)
-    hidden, vocabulary = getattr(head, "target_hidden", head.hidden), getattr(head, "vocabulary", target.vocabulary)
-    if (hidden, vocabulary) != (own, target.vocabulary) or max(head.features) > layers:
-        wants = f"hidden size {hidden}, {vocabulary} tokens and {max(*head.features, 0)} layers or more"
-        raise MethodError(f"{kind}: the head is for a target of {wants}; {target.name!r} has {own}, {target.vocabulary} and {layers}")
+    """Checks of a head that was handed over what loading checks of a file.
+
+    Raises:
+        MethodError: it is for a target of other sizes.
+    """
+    width, layers = target.backbone.config.hidden_size, len(target.backbone.layers)
+    hidden = getattr(head, "target_hidden", head.hidden)
+    vocabulary, deepest = getattr(head, "vocabulary", target.vocabulary), max(*head.features, 0)
+    if (hidden, vocabulary) != (width, target.vocabulary) or deepest > layers:
+        wants = f"hidden size {hidden}, {vocabulary} tokens and {deepest} layers or more"
+        sizes = f"{target.name!r} has {width}, {target.vocabulary} and {layers}"
+        raise MethodError(f"{kind}: the head is for a target of {wants}; {sizes}")
     check_place(kind, target, head)
 
 
 def check_place(kind: str, target: Target, head: Any) -> None:
-    """Raises MethodError where a head that was handed over is of another number type or device than the target."""
+    """Checks where a head that was handed over computes, and in what.
+
+    Raises:
+        MethodError: its number type or device is not the target's.
+    """
     weight = next(head.parameters())
     if (weight.dtype, weight.device) != (target.dtype, target.device):
-        found, wanted = (f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in (weight, target))
+        ours, theirs = (
+            f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in (weight, target)
+        )
         # not head.to: it would round the rotary frequencies too
-        raise MethodError(f"{kind}: the head is {found}, {target.name!r} is {wanted}; save the head and name its folder")
+        way_out = "save the head and name its folder"
+        raise MethodError(f"{kind}: the head is {ours}, {target.name!r} is {theirs}; {way_out}")

@@ -1,4 +1,4 @@
-"""Kangaroo: drafting from inside the target, behind an early exit, and stopping when unsure."""
+"""Kangaroo: drafting from inside the target, behind an early exit, with a stop when unsure."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ from specwb.tree import MOST, Limits, Tree
 
 
 class KangarooDrafter(Levels):
-    """The draft model is the target's first ``exit`` layers, an adapter, and the target's lm_head. The first layers run once a token: their keys
-    and values go straight to the target's cache, and verification goes on from the states they leave (``Draft.hidden``).
+    """The draft model is the target's first ``exit`` layers, an adapter, and the target's lm_head.
 
-    So a draft of D levels runs the first layers D + 1 times (the last level too, whose tokens are verified), the adapter and the head D times.
+    The first layers run once a token: their keys and values go straight to the target's cache, and
+    verification goes on from the states they leave (``Draft.hidden``). So a draft of D levels runs
+    the first layers D + 1 times (the last level too, whose tokens are verified), the adapter and
+    the head D times.
 
-    Catch-up window: 2. After a fully accepted draft the last accepted token has its state, in ``state.features``, and no entry in the adapter's
-    cache; each round the adapter is fed the states of the last two known tokens. A slot of the adapter's cache is a position.
+    Catch-up window: 2. After a fully accepted draft the last accepted token has its state, in
+    ``state.features``, and no entry in the adapter's cache; in each step the adapter is fed the
+    states of the last two tokens of the text. A slot of the adapter's cache is a position.
 
-    Stops: at ``length.most`` levels, or below a level that ``sure`` is less sure of than the length's threshold (eta).
+    It stops at ``length.most`` levels, or below a level that ``sure`` is less sure of than the
+    length's threshold (eta).
 
-    Source: Liu et al. 2024, arXiv 2404.18911, and its code (a chain, one row, greedy). Differs from them in: also static trees, T > 0, rows of
-    different lengths; the last round does not end before the limit.
+    Source: Liu et al. 2024, arXiv 2404.18911, and its code (a chain, one row, greedy). Differs from
+    them in: also static trees, T > 0, rows of different lengths; the last step does not end before
+    the limit.
     """
 
     def __init__(
@@ -64,7 +69,8 @@ class KangarooDrafter(Levels):
         if m > 0:
             assert state.features is not None
             positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
-            self.stack.run(state.features[:, :m], positions, positions, self.cache, m, None, causal=True)
+            states = state.features[:, :m]
+            self.stack.run(states, positions, positions, self.cache, m, None, causal=True)
 
     def tensors(self) -> dict[str, Tensor]:
         adapter = {} if self.stack is None else {"cache": self.cache.data}
@@ -75,38 +81,63 @@ class KangarooDrafter(Levels):
         draft = super().propose(state, noise)
         base, (start, stop) = (state.known - 1)[:, None], draft.tree.levels[-1]
         depth, index = self.offsets
-        whole, extent = self.whole(state), state.horizon - 1 + stop
-        mask = None if whole is None else whole[:, start:stop, :extent]
-        self.shallow(state, draft.tokens[:, start:stop], base + depth[start:stop], base + index[start:stop], extent, mask)
+        node_mask, extent = self.node_mask(state), state.horizon - 1 + stop
+        mask = None if node_mask is None else node_mask[:, start:stop, :extent]
+        positions, slots = base + depth[start:stop], base + index[start:stop]
+        self.shallow(state, draft.tokens[:, start:stop], positions, slots, extent, mask)
         draft.hidden, draft.start_layer = torch.cat(self.states, 1), self.exit
         self.states = []
         return draft
 
     def begin(self, state: State) -> Tensor:
         base = (state.known - 1)[:, None]
-        whole, extent = self.whole(state), state.horizon
-        f = self.shallow(state, state.tokens.gather(1, base), base, base, extent, None if whole is None else whole[:, :1, :extent])
+        node_mask, extent = self.node_mask(state), state.horizon
+        mask = None if node_mask is None else node_mask[:, :1, :extent]
+        f = self.shallow(state, state.tokens.gather(1, base), base, base, extent, mask)
         if self.stack is None:
             return self.adapted(f, base, base, extent, None)
         begin, positions, _ = state.window(self.window)
         root = (base - begin[:, None])[:, :, None].expand(-1, -1, f.shape[-1])
         assert state.features is not None
-        recent = state.features.gather(1, positions[:, :, None].expand(-1, -1, f.shape[-1])).scatter(1, root, f)
+        recent = state.features.gather(1, positions[:, :, None].expand(-1, -1, f.shape[-1]))
+        recent = recent.scatter(1, root, f)
         extent = max(state.horizon, self.window)
         mask = causal_mask(positions, extent, self.stack.dtype)
         return self.adapted(recent, positions, positions, extent, mask).gather(1, root)
 
-    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
-        return self.adapted(self.shallow(state, tokens, positions, slots, extent, mask), positions, slots, extent, mask)
+    def feed(
+        self,
+        state: State,
+        tokens: Tensor,
+        above: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+    ) -> Tensor:
+        f = self.shallow(state, tokens, positions, slots, extent, mask)
+        return self.adapted(f, positions, slots, extent, mask)
 
-    def shallow(self, state: State, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
-        """The target's first layers over ``[B,m]`` tokens: their states at the exit, kept for verification."""
-        f = self.target.run(self.target.embed(tokens), positions, slots, state.cache, extent, mask, last=self.exit)[0]
+    def shallow(
+        self,
+        state: State,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """The target's first layers over ``tokens [B,m]``: their states ``[B,m,H]`` at the exit,
+        which verification goes on from. The other arguments are those of :meth:`feed`."""
+        where = (positions, slots, state.cache, extent, mask)
+        f = self.target.run(self.target.embed(tokens), *where, last=self.exit)[0]
         self.states.append(f)
         return f
 
-    def adapted(self, f: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
-        """The adapter over ``[B,m,H]`` states at the exit."""
+    def adapted(
+        self, f: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None
+    ) -> Tensor:
+        """The adapter over the states ``f [B,m,H]`` at the exit."""
         if self.stack is None:
             return self.head.layers[0](f)
         return self.stack.run(f, positions, slots, self.cache, extent, mask)[0]
@@ -114,9 +145,10 @@ class KangarooDrafter(Levels):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.head.logits(hidden, self.target.lm_head)
 
-    def whole(self, state: State) -> Tensor | None:
-        alone = state.rows == 1 and self.tree.is_chain and not state.static
-        return None if alone else state.tree_mask(self.tree, self.target.dtype)
+    def node_mask(self, state: State) -> Tensor | None:
+        if state.rows == 1 and self.tree.is_chain and not state.static:
+            return None
+        return state.tree_mask(self.tree, self.target.dtype)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)
@@ -125,30 +157,37 @@ class KangarooDrafter(Levels):
 
 
 class DynamicKangaroo(KangarooDrafter):
-    """A tree of beams: each level has the ``top`` best of all continuations of the level above, by the product of the drafter's probabilities along
-    their paths; drafting stops below a level whose best product is under eta, once the tree has ``nodes`` nodes, or at ``depth`` levels.
+    """A tree of beams: each level has the ``top`` best of all continuations of the level above, by
+    the product of the drafter's probabilities along their paths.
 
-    What a level above leaves without a child is pruned by half, the less probable ones; of more than ``nodes`` the best by their products stay.
-    The tree and its tokens are a function of the text alone, at every temperature: point masses.
+    Drafting stops below a level whose best product is under eta, once the tree has ``nodes`` nodes,
+    or at ``depth`` levels. Of the nodes of a level that are left without a child, half are pruned,
+    the less probable ones; of more than ``nodes`` the best by their products stay. The tree and its
+    tokens are a function of the text alone, at every temperature: point masses.
 
-    All that was drafted has run through the first layers; the rest of the target runs over what is left, which moves to the slots of its nodes.
+    All that was drafted has run through the first layers; the rest of the target runs over what is
+    left, which moves to the slots of its nodes.
 
-    Source: Liu et al. 2024, NeurIPS version, 3.3; no code was published. Differs from it in: the root is the pending token, where the paper's is
-    the first drafted one, so that this has siblings too; what the last level has beyond the budget (which the paper does not state) is left out.
+    Source: Liu et al. 2024, NeurIPS version, 3.3; no code was published. Differs from it in: the
+    root is the pending token, where the paper's is the first draft token, so that this has siblings
+    too; what the last level has beyond the budget (which the paper does not state) is left out.
     """
 
     def __init__(self, head: KangarooAdapter, nodes: int, depth: int, top: int, eta: float) -> None:
         limits = grown_limits(min(nodes, 1 + depth * top), depth, top, depth * top)
         super().__init__(head, limits, "greedy")
-        self.top, self.slots, self.least = top, 1 + depth * top, math.log(eta) if eta else -math.inf
+        self.top, self.slots = top, 1 + depth * top
+        self.least_score = math.log(eta) if eta else -math.inf
         self.host_reads = depth
 
     def lay_out(self, device: torch.device) -> None:
         """A tree of every step's own has nothing to lay out."""
 
-    def whole(self, state: State) -> Tensor | None:
-        alone = state.rows == 1 and not state.static
-        return None if alone else causal_mask((state.known - 1)[:, None], state.horizon, self.target.dtype)  # of the root
+    def node_mask(self, state: State) -> Tensor | None:
+        """Of the root."""
+        if state.rows == 1 and not state.static:
+            return None
+        return causal_mask((state.known - 1)[:, None], state.horizon, self.target.dtype)
 
     def propose(self, state: State, noise: Noise) -> Draft:
         k, n, base = self.top, self.limits.nodes, state.known - 1
@@ -161,7 +200,7 @@ class DynamicKangaroo(KangarooDrafter):
         while True:
             place = beams.below(level.above)
             size = 1 + torch.stack([x.sum(1) for x in kept]).sum(0)
-            going = going & (level.score[:, 0] >= self.least) & (size < n)
+            going = going & (level.score[:, 0] >= self.least_score) & (size < n)
             if level.depth == self.limits.depth or not self.largest(state, going & ~state.done, 1):
                 self.shallow(state, level.token, *place)
                 break
@@ -254,6 +293,7 @@ def kangaroo(target: Target, options: Options) -> Drafter:
 
 
 def _adapter(key: str, target: Target, options: Options) -> KangarooAdapter:
+    """The adapter that the method drafts with, checked against its options."""
     exit, layers = options.exit, len(target.backbone.layers)
     adapter: KangarooAdapter = trained_head(
         key, target, options.head, load_kangaroo, KangarooAdapter, exit=exit
@@ -262,12 +302,13 @@ def _adapter(key: str, target: Target, options: Options) -> KangarooAdapter:
         ours = f"the adapter reads the states of layer {adapter.exit}, not of layer {exit}"
         raise MethodError(f"{key}: {ours}; train one for that layer")
     if not 0 <= adapter.exit < layers:
-        raise MethodError(f"{key}: exit layer {adapter.exit}, but {target.name!r} has {layers} layers")
+        few = f"{target.name!r} has {layers} layers"
+        raise MethodError(f"{key}: exit layer {adapter.exit}, but {few}")
     return adapter
 
 
 def _static_tree(key: str, target: Target, options: Options) -> Tree:
-    """A chain, or the tree that was asked for."""
+    """The chain of ``gamma`` tokens, or the tree in its place."""
     tree = options.tree
     if (options.top, options.nodes) != (Options.top, Options.nodes):
         kind = "a static tree" if tree else "a chain"

@@ -1,4 +1,4 @@
-"""Drafting level by level on a static tree: the piece that sps, mcsd, EAGLE and their relatives share."""
+"""Drafting level by level on a static tree, which sps, mcsd, EAGLE and their relatives share."""
 
 from __future__ import annotations
 
@@ -25,18 +25,26 @@ DRAWS = ("without", "with", "top", "coupled", "greedy")
 
 
 class Levels(Drafter):
-    """Drafts a static tree level by level: every node of one level is expanded in one forward; D forwards a round, the last level is never fed.
+    """Drafts a static tree level by level: every node of one level is expanded in one forward.
 
-    Children of a node, ``draw``: at T > 0 drawn from q (the drafter's own probabilities under the same temperature and filters), "with" or
-    "without" replacement; "top": all but the last are q's most probable tokens, the last is drawn from the rest of q; "coupled": K paths whose
-    tokens are ``argmin E / q``, E the exponential variables that the coupled rule looks at again; "greedy": the most probable tokens, whatever
-    the temperature, which are point masses. At T = 0 always the top-k tokens.
+    That is D forwards a step; the last level is never fed. A subclass says what a forward is:
+    :meth:`begin`, :meth:`feed`, :meth:`logits`, and :meth:`text`.
 
-    With a ``length`` a row drafts as many levels as that says, and with ``sure`` only while some node of the level above is as sure as the length's
-    threshold. Rows that have stopped have invalid nodes below; on the CPU drafting ends with the longest row (one host read a level), elsewhere
-    all levels are computed.
+    Rows that have stopped have invalid nodes below. On the CPU drafting ends with the longest row
+    (one host read a level), elsewhere all levels are computed.
 
-    A subclass says what a forward is: :meth:`begin`, :meth:`feed`, :meth:`logits`, and :meth:`text`.
+    Args:
+        shape: the static tree that is drafted, its nodes in level order, or the limits of trees
+            that a subclass grows in every step.
+        draw: how a node's children come from q, the drafter's own probabilities under the
+            decoding's temperature and filters. "with" or "without" replacement they are drawn;
+            "top": all but the last are q's most probable tokens, the last is drawn from the rest of
+            q; "coupled": K paths whose tokens are ``argmin E / q``, E the exponential variables
+            that the coupled rule looks at again; "greedy": the most probable tokens, whatever the
+            temperature, which are point masses. At T = 0 they are always the top-k tokens.
+        length: a row drafts as many levels as this says; None: all of them.
+        sure: then a row drafts on only while some node of the level above is as sure as the
+            length's threshold.
     """
 
     captured = True
@@ -50,7 +58,6 @@ class Levels(Drafter):
         length: Length | None = None,
         sure: Confidence | None = None,
     ) -> None:
-        """``shape``: a static tree, or the limits of trees that a subclass grows in every step."""
         if isinstance(shape, Tree):
             self.tree = shape
         else:
@@ -69,22 +76,45 @@ class Levels(Drafter):
         return {**super().tensors(), **self.tables, **length}
 
     def text(self, state: State) -> tuple[Tensor, int]:
-        """``known [B]`` and its host bound, of the text that lies in the drafter's cache: the root is at slot known - 1."""
+        """The length ``[B]`` of the text that lies in the drafter's cache, and a bound of it that
+        the host knows; the root is at the slot before."""
         return state.known, state.horizon
 
     def begin(self, state: State) -> Tensor:
-        """Feed the last known tokens again; ``[B,1,H]`` hidden state at the root."""
+        """Feeds the last tokens of the text again; the hidden state ``[B,1,H]`` at the root."""
         raise NotImplementedError
 
-    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
-        """``[B,m]`` nodes of one level, ``above [B,m,H]`` the hidden states of their parents -> ``[B,m,H]``."""
+    def feed(
+        self,
+        state: State,
+        tokens: Tensor,
+        above: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """Feeds the nodes of one level.
+
+        Args:
+            state: of the decoding.
+            tokens: ``[B,m]``.
+            above: ``[B,m,H]`` the hidden states of their parents.
+            positions: ``[B,m]``.
+            slots: ``[B,m]`` where they go in the cache.
+            extent: how many slots, from the first on, are looked at.
+            mask: ``[B,m,extent]``, None where every node sees all of them.
+
+        Returns:
+            Their hidden states ``[B,m,H]``.
+        """
         raise NotImplementedError
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[B,m,H] -> [B,m,V]``."""
         raise NotImplementedError
 
-    def whole(self, state: State) -> Tensor | None:
+    def node_mask(self, state: State) -> Tensor | None:
         """The mask of all nodes ``[B,n,extent]``, None where every node sees all there is."""
         raise NotImplementedError
 
@@ -92,36 +122,50 @@ class Levels(Drafter):
         if sampling.greedy or self.draw == "greedy":
             return Law.POINT
         if self.draw == "with":
-            # paths that end together, by what all of them drafted, are not independent: which is largest (gbv) tells how the others go on
-            alone = self.tree.is_paths and self.tree.K > 1 and self.sure is None
-            return Law.IID_PATHS if alone else Law.IID
-        return {"without": Law.WITHOUT_REPLACEMENT, "top": Law.TOP_AND_SAMPLE, "coupled": Law.COUPLED}[self.draw]
+            # paths that end together, by what all of them drafted, are not independent: which is
+            # largest (gbv) tells how the others go on
+            independent = self.tree.is_paths and self.tree.K > 1 and self.sure is None
+            return Law.IID_PATHS if independent else Law.IID
+        laws = {
+            "without": Law.WITHOUT_REPLACEMENT,
+            "top": Law.TOP_AND_SAMPLE,
+            "coupled": Law.COUPLED,
+        }
+        return laws[self.draw]
 
     def uniforms(self, sampling: Sampling) -> int:
-        # one a child, counting every node of a level as wide as the widest: no two draws may share a uniform
-        return (
-            0
-            if sampling.greedy or self.draw in ("coupled", "greedy")
-            else sum((stop - start) * k for (start, stop), k in zip(self.tree.levels, self.tree.widths, strict=False))
-        )
+        if sampling.greedy or self.draw in ("coupled", "greedy"):
+            return 0
+        # one a child, counting every node of a level as wide as the widest: no two draws may share
+        # a uniform
+        levels = zip(self.tree.levels, self.tree.widths, strict=False)
+        return sum((stop - start) * k for (start, stop), k in levels)
 
     def lay_out(self, device: torch.device) -> None:
-        """The tree's tables; called in ``open``."""
+        """Makes the tree's tables; called in ``open``."""
         self.tree = self.tree.to(device)
         levels = self.tree.levels
-        self.expanded = levels[-1][0]  # nodes before the last level, in level order: they have a row of q each
-        self.q_row = torch.arange(self.tree.n, device=device)[None].masked_fill(torch.arange(self.tree.n, device=device) >= self.expanded, -1)
-        # where a level's nodes take their children's tokens from: (parent's place in its level, rank among siblings)
+        # nodes before the last level, in level order: they have a row of q each
+        self.expanded = levels[-1][0]
+        leaf = torch.arange(self.tree.n, device=device) >= self.expanded
+        self.q_row = torch.arange(self.tree.n, device=device)[None].masked_fill(leaf, -1)
+        # where a level's nodes take their children's tokens from: (parent's place in its level,
+        # rank among siblings)
         self.take = []
-        self.parents: list[Tensor] = []  # of a level's nodes, their place in the level above
-        self.inner: list[Tensor | None] = []  # nodes of a level that have children, None if all have
-        self.fixed: list[Tensor] = []  # how many children of each node of a level are not drawn, under "top"
+        # of a level's nodes, their place in the level above
+        self.parents: list[Tensor] = []
+        # nodes of a level that have children, None if all have
+        self.inner: list[Tensor | None] = []
+        # how many children of each node of a level are not drawn, under "top"
+        self.fixed: list[Tensor] = []
         for d, (start, stop) in enumerate(levels[1:]):
-            self.fixed.append(((self.tree.kids[0, levels[d][0] : levels[d][1]] >= 0).sum(-1) - 1).clamp_min(0)[:, None])
-            own = range(levels[d][0], levels[d][1])
-            inner = [node - levels[d][0] for node in own if self.tree.below[0][node]]
-            self.inner.append(None if len(inner) == len(own) else torch.tensor(inner, device=device))
-            parents = torch.tensor(self.tree.host[0][start:stop], device=device) - levels[d][0]
+            first, end = levels[d]
+            children = (self.tree.kids[0, first:end] >= 0).sum(-1)
+            self.fixed.append((children - 1).clamp_min(0)[:, None])
+            inner = [node - first for node in range(first, end) if self.tree.below[0][node]]
+            every = len(inner) == end - first
+            self.inner.append(None if every else torch.tensor(inner, device=device))
+            parents = torch.tensor(self.tree.host[0][start:stop], device=device) - first
             self.parents.append(parents)
             self.take.append(parents * self.tree.widths[d] + self.tree.rank[0, start:stop])
         self.offsets = self.tree.depth[0], torch.arange(self.tree.n, device=device)
@@ -141,12 +185,14 @@ class Levels(Drafter):
         hidden = self.begin(state)
         u = race = None
         if self.law(state.sampling) is Law.COUPLED:
-            # by absolute place, the one after the draft too: a text is then a function of the seed and p alone where K = 1
+            # by absolute place, the one after the draft too: a text is then a function of the seed
+            # and p alone where K = 1
             places = state.known[:, None] + torch.arange(tree.D + 1, device=base.device)
-            race = -noise.make(DRAFT, places, tree.K * self.vocabulary).log().view(rows, tree.D + 1, tree.K, -1)
+            race = -noise.make(DRAFT, places, tree.K * self.vocabulary).log()
+            race = race.view(rows, tree.D + 1, tree.K, -1)
         elif self.uniforms(state.sampling):
             u = noise.u(DRAFT)
-        whole = self.whole(state)
+        node_mask = self.node_mask(state)
         going: Tensor | None = None  # rows that still draft
         for d in range(tree.D):
             start, stop = levels[d + 1]
@@ -158,11 +204,7 @@ class Levels(Drafter):
             valid.append(ok if going is None else ok & going[:, None])
             if d + 1 < tree.D:
                 if self.length is not None and d >= self.unasked:
-                    sure = None
-                    if self.sure is not None and self.length.confidence:
-                        asked = self.inner[d]
-                        of = (logits, hidden) if asked is None else (logits.index_select(1, asked), hidden.index_select(1, asked))
-                        sure = self.sure.of(*of, tokens[-1], state.sampling)
+                    sure = self._sureness(d, logits, hidden, tokens[-1], state.sampling)
                     go = self.length.onward(d + 1, sure)
                     going = go if going is None else go & going
                     if not self.largest(state, going & ~state.done, 1):
@@ -170,20 +212,55 @@ class Levels(Drafter):
                         break
                 depth, index = self.offsets
                 extent = horizon - 1 + stop
-                mask = None if whole is None else whole[:, start:stop, :extent]
+                mask = None if node_mask is None else node_mask[:, start:stop, :extent]
                 above = hidden.index_select(1, self.parents[d])
-                hidden = self.feed(state, tokens[-1], above, base + depth[start:stop], base + index[start:stop], extent, mask)
-        law = self.law(state.sampling)
-        return Draft(tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, torch.cat(q, 1) if q else None, self.q_row[:, : tree.n], race)
+                positions, slots = base + depth[start:stop], base + index[start:stop]
+                hidden = self.feed(state, tokens[-1], above, positions, slots, extent, mask)
+        law, rows_of_q = self.law(state.sampling), self.q_row[:, : tree.n]
+        drawn_from = torch.cat(q, 1) if q else None
+        return Draft(
+            tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, drawn_from, rows_of_q, race
+        )
+
+    def _sureness(
+        self, d: int, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling
+    ) -> Tensor | None:
+        """How sure each row is of level ``d + 1``, ``[B]``; None where it is not asked."""
+        if self.sure is None or self.length is None or not self.length.confidence:
+            return None
+        inner = self.inner[d]
+        if inner is not None:
+            logits, hidden = logits.index_select(1, inner), hidden.index_select(1, inner)
+        return self.sure.of(logits, hidden, tokens, sampling)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         if self.length is not None:
             self.length.observe((draft.valid * draft.tree.depth).amax(1), verdict.accepted)
 
     def _children(
-        self, logits: Tensor, d: int, sampling: Sampling, u: Tensor | None, used: int, race: Tensor | None, q: list[Tensor]
+        self,
+        logits: Tensor,
+        d: int,
+        sampling: Sampling,
+        u: Tensor | None,
+        used: int,
+        race: Tensor | None,
+        q: list[Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Children of every node of level ``d``: tokens and ok, each ``[B, nodes, k]``. ``used`` uniforms are gone already."""
+        """The children of every node of a level.
+
+        Args:
+            logits: ``[B,nodes,V]``.
+            d: the depth of the level.
+            sampling: of the decoding.
+            u: ``[B,uniforms]`` of the step, None where none are needed.
+            used: how many of them the levels above have used.
+            race: ``[B,D+1,K,V]`` exponential variables, with coupled draws.
+            q: the distribution that children were drawn from is appended here.
+
+        Returns:
+            Their tokens, and which of them may be accepted, each ``[B,nodes,k]``.
+        """
         k, nodes = self.tree.widths[d], logits.shape[1]
         if sampling.greedy or self.draw == "greedy":
             children = logits.argmax(-1, keepdim=True) if k == 1 else logits.topk(k, -1).indices
@@ -203,8 +280,11 @@ class Levels(Drafter):
             return children, torch.ones_like(children, dtype=torch.bool)
         return draw_without_replacement(law, columns)
 
-    def _top_and_draw(self, law: Tensor, fixed: Tensor, u: Tensor, q: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """A node's ``fixed [nodes, 1]`` most probable tokens, then one of the rest; ``q`` gets the law of the rest."""
+    def _top_and_draw(
+        self, law: Tensor, fixed: Tensor, u: Tensor, q: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """A node's ``fixed [nodes,1]`` most probable tokens, then one of the rest; the distribution
+        of the rest is appended to ``q``."""
         rank = torch.arange(u.shape[-1], device=law.device)
         best, children = law.topk(u.shape[-1], -1)
         rest = law.scatter(-1, children, torch.where(rank < fixed, 0, best))
@@ -252,8 +332,9 @@ def drawable(
 class LevelDrafter(Levels):
     """A causal draft model of its own on a static tree.
 
-    Catch-up window: each round begins by feeding the last two known tokens again. After a fully accepted draft the last accepted
-    node was never fed to the draft model; feeding two positions covers that case and every other, with the same shapes.
+    Catch-up window: each step begins by feeding the last two tokens of the text again. After a
+    fully accepted draft the last accepted node was never fed to the draft model; feeding two
+    positions covers that case and every other, with the same shapes.
     """
 
     window = 2
@@ -281,27 +362,47 @@ class LevelDrafter(Levels):
         return {**super().tensors(), "cache": self.cache.data}
 
     def storage(self, state: State) -> KVCache:
+        """The draft model's empty cache."""
         return self.backbone.cache(state.rows, state.capacity)
 
     def begin(self, state: State) -> Tensor:
         begin, positions, recent = state.window(self.window)
         extent = max(state.horizon, self.window)
-        hidden = self._run(recent, positions, positions, extent, causal_mask(positions, extent, self.backbone.dtype))
+        mask = causal_mask(positions, extent, self.backbone.dtype)
+        hidden = self._run(recent, positions, positions, extent, mask)
         root = (state.known - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
-    def feed(self, state: State, tokens: Tensor, above: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
+    def feed(
+        self,
+        state: State,
+        tokens: Tensor,
+        above: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+    ) -> Tensor:
         return self._run(tokens, positions, slots, extent, mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.backbone.head(hidden)
 
-    def whole(self, state: State) -> Tensor | None:
-        alone = state.rows == 1 and self.tree.is_chain and not state.static
-        return None if alone else state.tree_mask(self.tree, self.backbone.dtype)
+    def node_mask(self, state: State) -> Tensor | None:
+        if state.rows == 1 and self.tree.is_chain and not state.static:
+            return None
+        return state.tree_mask(self.tree, self.backbone.dtype)
 
-    def _run(self, tokens: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None) -> Tensor:
-        return self.backbone.run(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
+    def _run(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        extent: int,
+        mask: Tensor | None,
+    ) -> Tensor:
+        embedded = self.backbone.embed(tokens)
+        return self.backbone.run(embedded, positions, slots, self.cache, extent, mask)[0]
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)

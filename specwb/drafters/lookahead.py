@@ -1,4 +1,5 @@
-"""Lookahead decoding: n-grams from a Jacobi iteration that runs in the same forward as their verification."""
+"""Lookahead decoding: n-grams from a Jacobi iteration that runs in the same forward as their
+verification."""
 
 from __future__ import annotations
 
@@ -18,14 +19,19 @@ from specwb.tree import Tree
 
 
 @lru_cache(maxsize=256)
-def lookahead_tree(window: int, level: int, guesses: int, device: torch.device | str = "cpu") -> Tree:
-    """The published mask and positions as a tree: the root, ``guesses`` chains of level - 1 candidates, then the window, unverified.
+def lookahead_tree(
+    window: int, level: int, guesses: int, device: torch.device | str = "cpu"
+) -> Tree:
+    """The published mask and positions as a tree: the root, ``guesses`` chains of level - 1
+    candidates, then the window, unverified.
 
-    The window has ``level`` - 1 levels of ``window`` columns, row by row; column 0 of level 0 is the root. Level 0 is causal and a token
-    of level r sees level 0 up to its column and levels 1..r of its own column: parent(0, c) = (0, c - 1), parent(r, c) = (r - 1, c).
+    The window has ``level`` - 1 levels of ``window`` columns, row by row; column 0 of level 0 is
+    the root. Level 0 is causal and a token of level r sees level 0 up to its column and levels 1..r
+    of its own column: parent(0, c) = (0, c - 1), parent(r, c) = (r - 1, c).
     """
     length = level - 1
-    parents = [-1, *(0 if d == 0 else 1 + g * length + d - 1 for g in range(guesses) for d in range(length))]
+    chains = [[0, *range(1 + g * length, (g + 1) * length)] for g in range(guesses)]
+    parents = [-1, *(parent for chain in chains for parent in chain)]
     row = [0]
     for _ in range(window - 1):
         row.append(len(parents))
@@ -37,54 +43,73 @@ def lookahead_tree(window: int, level: int, guesses: int, device: torch.device |
 
 
 def remember(pool: Tensor, key: Tensor, gram: Tensor, ok: Tensor) -> None:
-    """Put n-grams into the pool, one after another: each to the front of its key's list, where it leaves its old place or pushes out the last.
+    """Puts n-grams into the pool, one after another: each to the front of its key's list, where it
+    leaves its old place or pushes out the last.
 
-    A list that is used so holds the last G distinct n-grams in order of their last use, so that all can be put in at once: what is new
-    and what was there, newest first, without repetitions and without what does not fit.
+    A list that is used so holds the last G distinct n-grams in order of their last use, so that all
+    can be put in at once: what is new and what was there, newest first, without repetitions and
+    without what does not fit.
 
-    Args: ``pool [B,V,G,L]``, -1 where empty, changed in place; ``key [B,m]``; ``gram [B,m,L]``; ``ok [B,m]``, the others are left out.
+    Args:
+        pool: ``[B,V,G,L]``, -1 where empty; it is changed in place.
+        key: ``[B,m]`` the first tokens.
+        gram: ``[B,m,L]`` the tokens that followed.
+        ok: ``[B,m]``; the others are left out.
     """
     row = torch.arange(len(pool), device=pool.device)[:, None]
-    held = pool[row, key]  # [B,m,G,L]
-    entries = torch.cat([gram.to(pool.dtype).flip(1)[:, None].expand(-1, key.shape[1], -1, -1), held], 2)
-    here = (key[:, :, None] == key.flip(1)[:, None]) & ok.flip(1)[:, None]
-    there = torch.cat([here, held[..., 0] >= 0], 2)
-    again = ((entries[:, :, :, None] == entries[:, :, None]).all(-1) & there[:, :, None]).tril(-1).any(-1)
-    keep = there & ~again
+    before = pool[row, key]  # [B,m,G,L]
+    newest = gram.to(pool.dtype).flip(1)[:, None].expand(-1, key.shape[1], -1, -1)
+    entries = torch.cat([newest, before], 2)
+    of_key = (key[:, :, None] == key.flip(1)[:, None]) & ok.flip(1)[:, None]
+    there = torch.cat([of_key, before[..., 0] >= 0], 2)
+    same = (entries[:, :, :, None] == entries[:, :, None]).all(-1) & there[:, :, None]
+    keep = there & ~same.tril(-1).any(-1)
     order = keep.int().argsort(dim=-1, descending=True, stable=True)[..., : pool.shape[2], None]
+    entries = entries.masked_fill(~keep[..., None], -1)
     # equal keys of a row write equal lists
-    pool[row, key] = entries.masked_fill(~keep[..., None], -1).gather(2, order.expand(-1, -1, -1, pool.shape[3]))
+    pool[row, key] = entries.gather(2, order.expand(-1, -1, -1, pool.shape[3]))
 
 
 class Lookahead(Drafter):
-    """Proposes up to G n-grams that the pool holds for the pending token, while W columns of guesses go on to produce new ones.
+    """Proposes up to G n-grams that the pool holds for the pending token, while W columns of
+    guesses go on to produce new ones.
 
-    One forward over the root, G chains of N - 1 candidates and a window of W (N - 1) - 1 tokens: N - 1 levels of W columns, in which the
-    pending token is the first slot of level 0. The argmax after the last level gives W new tokens. Column c then yields an n-gram:
-    key = its token of level 0, value = its tokens of levels 1..N-2 and the new one; the pool keeps the G last used values of a key.
-    Then the levels move up by one: level r becomes level r + 1, and the last the new tokens.
+    A step is one forward over the root, G chains of N - 1 candidates and a window of W (N - 1) - 1
+    tokens: N - 1 levels of W columns, in which the pending token is the first slot of level 0. The
+    argmax after the last level gives W new tokens. Column c then yields an n-gram: key = its token
+    of level 0, value = its tokens of levels 1..N-2 and the new one; the pool keeps the G last used
+    values of a key. Then the levels move up by one: level r becomes level r + 1, and the last the
+    new tokens.
 
-    Candidates and window are functions of the text alone (point masses; the window is greedy at every temperature), so that the result is
-    greedy decoding at T = 0 and exact sampling at T > 0. N-grams with a common beginning are verified as a trie (``Tree.merged``), so that
-    E[accepted] = sum over distinct beginnings of p(beginning).
+    Candidates and window are functions of the text alone (point masses; the window is greedy at
+    every temperature), so that the result is greedy decoding at T = 0 and exact sampling at T > 0.
+    N-grams with a common beginning are verified as a trie (``Tree.merged``), so that E[accepted] =
+    sum over distinct beginnings of p(beginning).
+
+    On the CPU, where a forward's cost grows with its nodes, a draft is cut to the largest number of
+    candidates of the step (one host read).
 
     Attributes:
-        levels ``[B, N-1, W]``: the window (column 0 of level 0 is not used, the pending token stands there).
-        pool ``[B, V, G, N-1]`` int32, newest first, -1 where empty: 4 V G (N - 1) bytes a row, 3.6 MB for 32000 tokens and the defaults.
+        levels: ``[B, N-1, W]`` the window (column 0 of level 0 is not used, the pending token
+            stands there).
+        pool: ``[B, V, G, N-1]`` int32, newest first, -1 where empty: 4 V G (N - 1) bytes a row,
+            3.6 MB for 32000 tokens and the defaults.
 
-    On the CPU, where a forward's cost grows with its nodes, a draft is cut to the largest number of candidates of the round (one host read).
-
-    Source: Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (2024), arXiv 2402.02057, and its code
-    (github.com/hao-ai-lab/LookaheadDecoding), whose parameters are LEVEL = N, WINDOW_SIZE = W, GUESS_SET_SIZE = G.
-    Differs from the published code in: it fills the levels one a round, from a wider level 0; here all levels start as random tokens of the
-    prompt, and as many rounds go by before n-grams are collected, so that shapes never change. There sampling also replaces end of text
-    tokens in the window.
+    Source: Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"
+    (2024), arXiv 2402.02057, and its code (github.com/hao-ai-lab/LookaheadDecoding), whose
+    parameters are LEVEL = N, WINDOW_SIZE = W, GUESS_SET_SIZE = G.
+    Differs from the published code in: it fills the levels one a step, from a wider level 0; here
+    all levels start as random tokens of the prompt, and as many steps go by before n-grams are
+    collected, so that shapes never change. There sampling also replaces end of text tokens in the
+    window.
     """
 
     host_reads = 1
     captured = True
 
-    def __init__(self, window: int = 7, level: int = 5, guesses: int = 7, prompt: bool = False) -> None:
+    def __init__(
+        self, window: int = 7, level: int = 5, guesses: int = 7, prompt: bool = False
+    ) -> None:
         self.columns, self.level, self.guesses, self.prompt = window, level, guesses, prompt
         self.tree = lookahead_tree(window, level, guesses)
 
@@ -94,13 +119,18 @@ class Lookahead(Drafter):
         self.row = torch.arange(rows, device=device)
         # the same for every seed and place in a batch: the window decides about speed only
         index = torch.arange(length * self.columns, device=device)
-        words = philox(torch.zeros((), dtype=torch.long, device=device), index, torch.zeros_like(index), torch.zeros_like(index))[:, 0]
-        self.levels = state.tokens.gather(1, words * state.start[:, None] >> 32).view(rows, length, self.columns)
+        zero = torch.zeros_like(index)
+        bits = philox(torch.zeros((), dtype=torch.long, device=device), index, zero, zero)[:, 0]
+        places = bits * state.start[:, None] >> 32
+        self.levels = state.tokens.gather(1, places).view(rows, length, self.columns)
         self.rounds = torch.zeros((), dtype=torch.long, device=device)
-        self.pool = torch.full((rows, target.vocabulary, self.guesses, length), -1, dtype=torch.int32, device=device)
+        sizes = (rows, target.vocabulary, self.guesses, length)
+        self.pool = torch.full(sizes, -1, dtype=torch.int32, device=device)
         if self.prompt and state.horizon >= self.level:
             grams = state.tokens[:, : state.horizon].unfold(1, self.level, 1)
-            inside = torch.arange(grams.shape[1], device=device) <= state.start[:, None] - self.level
+            inside = (
+                torch.arange(grams.shape[1], device=device) <= state.start[:, None] - self.level
+            )
             for some, ok in zip(grams.split(32, 1), inside.split(32, 1), strict=True):
                 remember(self.pool, some[:, :, 0], some[:, :, 1:], ok)
 
@@ -110,15 +140,17 @@ class Lookahead(Drafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         pending = state.tokens.gather(1, (state.known - 1)[:, None])
-        held = self.pool[self.row, pending[:, 0]]  # [B,G,N-1]
-        filled = (held[:, :, 0] >= 0) & ~state.done[:, None]
+        grams = self.pool[self.row, pending[:, 0]]  # [B,G,N-1]
+        filled = (grams[:, :, 0] >= 0) & ~state.done[:, None]
         guesses = self.largest(state, filled.sum(1), self.guesses)
         window = self.levels.flatten(1)[:, 1:]
-        tokens = torch.cat([held[:, :guesses].flatten(1).clamp_min(0), window], 1)
-        valid = torch.cat([filled[:, :guesses, None].expand(-1, -1, self.level - 1).flatten(1), torch.zeros_like(window, dtype=torch.bool)], 1)
+        tokens = torch.cat([grams[:, :guesses].flatten(1).clamp_min(0), window], 1)
+        valid = filled[:, :guesses, None].expand(-1, -1, self.level - 1).flatten(1)
+        valid = torch.cat([valid, torch.zeros_like(window, dtype=torch.bool)], 1)
         tree = lookahead_tree(self.columns, self.level, guesses, self.tree.device)
         draft = self.candidates(state, tokens, valid, tree)
-        if guesses > 1 and not state.sampling.greedy:  # the greedy walk looks at all paths and takes the longest
+        # the greedy walk looks at all paths and takes the longest
+        if guesses > 1 and not state.sampling.greedy:
             draft.tree = tree.merged(draft.tokens, draft.valid)
         return draft
 
@@ -130,19 +162,23 @@ class Lookahead(Drafter):
         ok = (self.rounds >= self.level - 2).expand(key.shape)
         if self.prompt:
             more = self._emitted(state, verdict)
-            key, gram, ok = torch.cat([key, more[0]], 1), torch.cat([gram, more[1]], 1), torch.cat([ok, more[2]], 1)
+            key, gram, ok = (torch.cat(x, 1) for x in zip((key, gram, ok), more, strict=True))
         remember(self.pool, key, gram, ok)
         self.levels.copy_(levels)
         self.rounds.add_(1)
 
     def _emitted(self, state: State, verdict: Verdict) -> tuple[Tensor, Tensor, Tensor]:
-        """The n-grams that end with a token of this round: key ``[B,D+1]``, value ``[B,D+1,N-1]``, ok."""
+        """The n-grams that end with a token of this step: keys ``[B,D+1]``, values
+        ``[B,D+1,N-1]``, and which of them lie
+        in the text."""
         assert verdict.emitted is not None
         first = state.known[:, None] - (self.level - 1)
-        before = state.tokens.gather(1, (first + torch.arange(self.level - 1, device=first.device)).clamp_min(0))
+        last = torch.arange(self.level - 1, device=first.device)
+        before = state.tokens.gather(1, (first + last).clamp_min(0))
         grams = torch.cat([before, verdict.emitted], 1).unfold(1, self.level, 1)
         place = torch.arange(grams.shape[1], device=first.device)
-        return grams[:, :, 0], grams[:, :, 1:], (place < verdict.count[:, None]) & (first + place >= 0)
+        ok = (place < verdict.count[:, None]) & (first + place >= 0)
+        return grams[:, :, 0], grams[:, :, 1:], ok
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from specwb.tree import Tree
 @dataclass(frozen=True)
 class Options:
     draft: DraftModel = None
-    tree: Annotated[Tree, Option("the tree that is drafted")] = (4, 2, 2)  # type: ignore[assignment]
+    tree: Annotated[Tree, Option("the draft tree")] = (4, 2, 2)  # type: ignore[assignment]
     draw: Annotated[
         str,
         Option(

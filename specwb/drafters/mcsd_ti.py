@@ -1,4 +1,5 @@
-"""Improved multi-candidate decoding: a decision model that stops drafting, and candidates that the target draws itself."""
+"""Improved multi-candidate decoding: a decision model that stops drafting, and candidates that the
+target draws itself."""
 
 from __future__ import annotations
 
@@ -23,13 +24,18 @@ from specwb.tree import Tree
 
 
 class SeveralRoots(LevelDrafter):
-    """Target-initialised candidates with several roots: LOSSY. The first level of the tree are ``roots`` tokens of the law that the target said after
-    the last kept token (at T > 0 drawn without replacement, at T = 0 its best), the draft model goes on below each, and the one with the longest
-    accepted path stays (:class:`specwb.verify.Longest`).
+    """Target-initialised candidates with several roots: LOSSY.
 
-    The loop's pending token is the last kept one, which the target has scored already; it is scored once more as the root of the tree.
+    The first level of the tree are ``roots`` tokens of the distribution that the target has given
+    after the last kept token (at T > 0 drawn without replacement, at T = 0 its best), the draft
+    model goes on below each, and the one with the longest accepted path stays
+    (:class:`specwb.verify.Longest`).
 
-    Source: Lu et al. 2024, arXiv 2409.10644, and its code; see the rule for where it differs. There the pending token is not scored again.
+    The loop's pending token is the last kept one, which the target has scored already; it is scored
+    once more as the root of the tree.
+
+    Source: Lu et al. 2024, arXiv 2409.10644, and its code; see the rule for where it differs. There
+    the pending token is not scored again.
     """
 
     exactness = Exactness.LOSSY
@@ -41,15 +47,27 @@ class SeveralRoots(LevelDrafter):
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)
         pending = state.tokens.gather(1, (state.known - 1)[:, None])
-        root = Draft(chain(0).to(target.device), pending, torch.ones_like(pending, dtype=torch.bool), Law.POINT)
+        valid = torch.ones_like(pending, dtype=torch.bool)
+        root = Draft(chain(0).to(target.device), pending, valid, Law.POINT)
         scores = target.score(state, root)
-        self.ahead = scores.logits[:, 0].clone() if state.sampling.greedy else scores.p(torch.zeros_like(state.known))
+        self.ahead = (
+            scores.logits[:, 0].clone()
+            if state.sampling.greedy
+            else scores.p(torch.zeros_like(state.known))
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         return {**super().tensors(), "ahead": self.ahead}
 
     def _children(
-        self, logits: Tensor, d: int, sampling: Sampling, u: Tensor | None, used: int, race: Tensor | None, q: list[Tensor]
+        self,
+        logits: Tensor,
+        d: int,
+        sampling: Sampling,
+        u: Tensor | None,
+        used: int,
+        race: Tensor | None,
+        q: list[Tensor],
     ) -> tuple[Tensor, Tensor]:
         if d:
             return super()._children(logits, d, sampling, u, used, race, q)
@@ -146,8 +164,10 @@ def _below_roots(key: str, tree: Tree, roots: int, vocabulary: int, draw: str) -
     return drawable(key, Tree.branching(roots, *tree.widths), vocabulary)
 
 
-def sureness(key: str, stop: str, target: Target, draft: Target, head: object = None) -> Confidence | None:
-    """What ``stop`` compares with its threshold.
+def sureness(
+    key: str, stop: str, target: Target, draft: Target, head: object = None
+) -> Confidence | None:
+    """What ``stop`` compares with its threshold, None for nothing.
 
     Raises:
         MethodError: no decision model, or one for another draft.
@@ -155,22 +175,28 @@ def sureness(key: str, stop: str, target: Target, draft: Target, head: object = 
     if stop in KINDS:
         return Decision(decision_model(key, target, draft, head), stop, draft.backbone)
     if head is not None:
-        raise MethodError(f"{key}: head is the decision model of stop=soft or hard; stop={stop} has none")
+        whose = "head is the decision model of stop=soft or hard"
+        raise MethodError(f"{key}: {whose}; stop={stop} has none")
     return {"top": Top(), "entropy": Entropy(), "none": None}[stop]
 
 
-def decision_model(key: str, target: Target, draft: Target, given: object = None) -> DecisionModel:
-    """The one that was given, named, or lies beside the target."""
-    if isinstance(given, DecisionModel):
-        if given.hidden != draft.backbone.config.hidden_size:
-            raise MethodError(
-                f"{key}: the decision model reads {given.hidden} numbers, {draft.name!r} has hidden size {draft.backbone.config.hidden_size}"
-            )
-        check_place(key, draft, given)
-        return given
-    place = given if given is not None else target.own_head("decision")
+def decision_model(key: str, target: Target, draft: Target, head: object = None) -> DecisionModel:
+    """The decision model that was handed over, named, or lies beside the target.
+
+    Raises:
+        MethodError: there is none, or it is for another draft model.
+    """
+    if isinstance(head, DecisionModel):
+        hidden = draft.backbone.config.hidden_size
+        if head.hidden != hidden:
+            reads = f"the decision model reads {head.hidden} numbers"
+            raise MethodError(f"{key}: {reads}, {draft.name!r} has hidden size {hidden}")
+        check_place(key, draft, head)
+        return head
+    place = head if head is not None else target.own_head("decision")
     if place is None:
-        raise MethodError(f"{target.name!r} has no decision model of its own; name one with head= (specwb train decision makes one), or stop=top")
+        way_out = "name one with head= (specwb train decision makes one), or stop=top"
+        raise MethodError(f"{target.name!r} has no decision model of its own; {way_out}")
     return load_decision(str(place), target, draft)
 
 

@@ -1,4 +1,4 @@
-"""Medusa: several heads over the target's last hidden state, one level of the tree each."""
+"""Medusa: several heads over the target's last hidden state, one for each level of the tree."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ from specwb.tree import Tree
 
 
 class MedusaDrafter(Drafter):
-    """Node of depth d and rank r is head d - 1's r-th best token after the state that the pending token was drawn from, whatever lies above it.
+    """The node of depth d and rank r is head d - 1's r-th best token after the state that the
+    pending token was drawn from, whatever lies above it.
 
-    All candidates come from one hidden state in one pass, before anything is verified: point masses, so that the result is greedy decoding at
-    T = 0 and, by the point-mass rule, exact sampling at T > 0. The heads do not know which tokens the levels above hold, nor which token is
+    All candidates come from one hidden state in one pass, before anything is verified: point
+    masses, so that the result is greedy decoding at T = 0 and, by the point-mass rule, exact
+    sampling at T > 0. The heads do not know which tokens the levels above hold, nor which token is
     pending; every node of a level has the same list of children (``independent`` is False).
 
-    No cache, no window. A text of one token has no state to draft from: its first round drafts nothing.
+    It has no cache and no window. A text of one token has no state to draft from: its first step
+    drafts nothing.
 
-    Source: Cai et al. 2024, arXiv 2401.10774. Differs from it in: its default at T > 0 is typical acceptance, here ``rule=typical`` (LOSSY); there
-    the pending token is the target's argmax, here what the target closed the round with, which is the same at T = 0.
+    Source: Cai et al. 2024, arXiv 2401.10774. Differs from it in: its default at T > 0 is typical
+    acceptance, here ``rule=typical`` (LOSSY); there the pending token is the target's argmax, here
+    it is the bonus token of the step before, which is the same at T = 0.
     """
 
     captured = True
@@ -38,7 +42,6 @@ class MedusaDrafter(Drafter):
 
     def __init__(self, heads: MedusaHeads, tree: Tree) -> None:
         self.heads, self.tree, self.features = heads, tree, heads.features
-        self.deepest = heads.heads
 
     def open(self, state: State, target: Target) -> None:
         self.tree = self.tree.to(target.device)
@@ -54,7 +57,8 @@ class MedusaDrafter(Drafter):
         last = (state.known - 2).clamp_min(0)
         if not self.tree.D:
             return self.candidates(state, state.tokens[:, :0])
-        x = state.features.gather(1, last[:, None, None].expand(-1, 1, state.features.shape[-1]))[:, 0]
+        at = last[:, None, None].expand(-1, 1, state.features.shape[-1])
+        x = state.features.gather(1, at)[:, 0]
         logits = self._logits(x)
         best = logits.topk(self.most, -1).indices.flatten(1)
         valid = (state.known > 1)[:, None].expand(-1, self.tree.n - 1)
@@ -62,15 +66,15 @@ class MedusaDrafter(Drafter):
 
     def _logits(self, x: Tensor) -> Tensor:
         """``[B,H] -> [B,D,V]``."""
-        out = []
+        logits = []
         for i in range(self.tree.D):
             *blocks, last = self.heads.get_submodule(str(i)).children()
             assert isinstance(last, nn.Linear)
             y = x
             for block in blocks:
                 y = block(y)
-            out.append(product(y, last.weight, None))
-        return torch.stack(out, 1)
+            logits.append(product(y, last.weight, None))
+        return torch.stack(logits, 1)
 
 
 @dataclass(frozen=True)

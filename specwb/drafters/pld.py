@@ -1,4 +1,5 @@
-"""Prompt lookup decoding: what followed the last few tokens earlier in the text is proposed again."""
+"""Prompt lookup decoding: the tokens that followed the last few earlier in the text are proposed
+again."""
 
 from __future__ import annotations
 
@@ -18,35 +19,50 @@ from specwb.tree import Tree
 
 
 def lookup(text: Tensor, known: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
-    """Where the longest of the last n-grams occurred first: of n = ngram..1 the largest n for which
-    ``text[s-n:s] == text[known-n:known]`` for an s < known, and of those s the smallest.
+    """Where the longest of the last n-grams occurred first.
 
-    Args: ``text [B,T]`` of ids >= 0, ``known [B] <= T``. Returns: ``s [B]``, the position of the first continuation token; found ``[B]``.
+    That is, of n = ngram..1 the largest n for which ``text[s-n:s] == text[known-n:known]`` for an
+    s < known, and of those s the smallest.
+
+    Args:
+        text: ``[B,T]`` ids >= 0.
+        known: ``[B]`` sequence lengths, at most T.
+        ngram: the largest n.
+
+    Returns:
+        ``s [B]``, the position of the first token that followed, and ``[B]`` whether there is one.
     """
     last = known[:, None] + torch.arange(-ngram, 0, device=text.device)
     suffix = text.gather(1, last.clamp_min(0))
     # window s is text[s-ngram:s]; before the text stands -1, which no token equals
     windows = F.pad(text, (ngram, 0), value=-1).unfold(1, ngram, 1)[:, : text.shape[1]]
-    matched = (windows == suffix[:, None]).flip(-1).cumprod(-1).sum(-1)  # how many last tokens agree
-    matched = matched.masked_fill(torch.arange(text.shape[1], device=text.device) >= known[:, None], 0)
+    # how many last tokens agree
+    matched = (windows == suffix[:, None]).flip(-1).cumprod(-1).sum(-1)
+    beyond = torch.arange(text.shape[1], device=text.device) >= known[:, None]
+    matched = matched.masked_fill(beyond, 0)
     longest, start = matched.max(1)  # the first of equals
     return start, longest > 0
 
 
 class PromptLookup(Drafter):
-    """Proposes the up to ``gamma`` tokens that followed the first earlier occurrence of the last n known tokens, n = ngram..1.
+    """Proposes the up to ``gamma`` tokens that followed the first earlier occurrence of the last n
+    tokens of the text, n = ngram..1.
 
-    The first n with an occurrence that at least one known token follows decides; the proposal is a chain, cut where the known text
-    ends. No match is a round of plain decoding. The candidates are a function of the text alone (a point mass), so that the result is
-    greedy decoding at T = 0 and exact sampling at T > 0. A round is one comparison of all positions with the last ``ngram`` tokens,
-    for all rows together.
+    The first n with an occurrence that at least one token follows decides; the proposal is a chain,
+    cut where the text ends. Without a match the step is one of plain decoding. The candidates are a
+    function of the text alone (a point mass), so that the result is greedy decoding at T = 0 and
+    exact sampling at T > 0. A step is one comparison of all positions with the last ``ngram``
+    tokens, for all rows together.
 
-    On the CPU, where a forward's cost grows with its nodes, a draft is cut to the longest proposal of the round (one host read).
+    On the CPU, where a forward's cost grows with its nodes, a draft is cut to the longest proposal
+    of the step (one host read).
 
     Source: Saxena, "Prompt Lookup Decoding" (2023, github.com/apoorvumang/prompt-lookup-decoding).
-    Differs from the published code in: it asks for a full continuation of ``gamma`` known tokens and goes on to the next occurrence and
-    then to a shorter n-gram without one. We propose what there is, as ``PromptLookupCandidateGenerator`` of the transformers library
-    does. The library also cuts candidates before an end of text token; here the engine trims what is accepted, with the same result.
+    Differs from the published code in: it asks for a full continuation of ``gamma`` tokens of the
+    text and goes on to the next occurrence and then to a shorter n-gram without one. We propose
+    what there is, as ``PromptLookupCandidateGenerator`` of the transformers library does. The
+    library also cuts candidates before an end of text token; here the engine trims what is
+    accepted, with the same result.
     """
 
     host_reads = 1

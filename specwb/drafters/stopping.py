@@ -1,7 +1,9 @@
-"""How sure a drafter is of what it has drafted, in [0, 1]: what early stopping compares with a threshold.
+"""How sure a drafter is of what it has drafted, in [0, 1]: early stopping compares it with a
+threshold.
 
-Each is a function of what has been drafted and of the drafter's own states. The next level is then drafted or not whatever its tokens will turn
-out to be, which keeps the output's law (theory 12.2); leaving out a token because of what it is would not.
+Each is a function of what has been drafted and of the drafter's own states. The next level is then
+drafted or not whatever its tokens will turn out to be, which keeps the output's distribution
+(theory 12.2); leaving out a token because of what it is would not.
 """
 
 from __future__ import annotations
@@ -14,20 +16,31 @@ from specwb.probability import Sampling, entropy
 
 
 class Confidence:
-    """``of(logits, hidden, tokens, sampling) -> [B]``: of a level's nodes the surest, so that a level follows if any of them passes the threshold.
-
-    Of the m nodes that have children, ``logits [B,m,V]`` and the states ``hidden [B,m,H]`` they came from, before the last norm; ``tokens [B,n]``,
-    drawn from them.
-    """
+    """How sure the surest node of a level is; a level follows if any passes the threshold."""
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
+        """How sure each row is.
+
+        Args:
+            logits: ``[B,m,V]`` of the m nodes that have children.
+            hidden: ``[B,m,H]`` the states that they came from, before the last norm.
+            tokens: ``[B,n]`` the tokens drawn from them.
+            sampling: temperature and filters of the decoding.
+
+        Returns:
+            ``[B]``, in [0, 1].
+        """
         raise NotImplementedError
 
 
 class Top(Confidence):
-    """The largest probability at temperature 1, whatever the decoding's temperature: at T < 1 scaled probabilities overstate it.
+    """The largest probability at temperature 1, whatever the decoding's temperature: at T < 1
+    scaled probabilities overstate it.
 
-    Source: Kangaroo (arXiv 2404.18911). Args: scaled: at the decoding's temperature and filters instead; the paper's comparison.
+    Args:
+        scaled: take it at the decoding's temperature and filters instead; the paper's comparison.
+
+    Source: Kangaroo (arXiv 2404.18911).
     """
 
     def __init__(self, scaled: bool = False) -> None:
@@ -41,7 +54,10 @@ class Top(Confidence):
 
 
 class Drafted(Confidence):
-    """Of a chain, q(x) of the drafted token x itself, at the decoding's temperature and filters: the transformers library's."""
+    """Of a chain, q(x) of the draft token x itself, at the decoding's temperature and filters.
+
+    It is the transformers library's.
+    """
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
         q = sampling.for_confidence.probabilities(logits[:, 0])
@@ -49,15 +65,22 @@ class Drafted(Confidence):
 
 
 class Entropy(Confidence):
-    """``exp(-H(q))`` at temperature 1: the inverse of the number of equally likely tokens that would be as unsure."""
+    """``exp(-H(q))`` at temperature 1.
+
+    It is the inverse of the number of equally likely tokens that would be as unsure.
+    """
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
         return (-entropy(logits.float().log_softmax(-1))).exp().amax(1)
 
 
 class Decision(Confidence):
-    """A trained model's guess that a token drafted here is accepted, see :class:`specwb.models.decision.DecisionModel`; ``kind``: its soft or its
-    hard net.
+    """A trained model's guess that a token drafted here is accepted.
+
+    Args:
+        model: see :class:`specwb.models.decision.DecisionModel`.
+        kind: its soft or its hard net.
+        draft: the draft model whose states it reads.
 
     Source: Lu et al. 2024 (arXiv 2409.10644): go on if any score is above the threshold.
     """

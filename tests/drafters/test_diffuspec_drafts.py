@@ -57,7 +57,7 @@ class Watched(DiffusionDrafter):
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
-        self.log.append((self.known, self.length.tokens.tolist(), self.drafted))
+        self.log.append((self.lengths, self.length.tokens.tolist(), self.drafted))
         return draft
 
 
@@ -164,7 +164,11 @@ def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
     model, k, ends = tiny.head("diffusion"), 5, {9}
     options = {"mass": 0.9, "beams": 4, "lam": 0.6}
     runs = [
-        (whole, step) for whole in (False, True) for step in steps(drafter(Length(k), lambda: OnlineNGram(3, V), ends, model, whole=whole, **options))
+        (whole, step)
+        for whole in (False, True)
+        for step in steps(
+            drafter(Length(k), lambda: OnlineNGram(3, V), ends, model, as_tree=whole, **options)
+        )
     ]
     more = several = 0
     for whole, step in runs:
@@ -246,7 +250,7 @@ NEVER = unseen()[0]
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_an_end_anywhere_in_the_block_cuts_the_draft_behind_it(told, at, whole):
     """First, in the middle, last: the end is drafted, nothing behind it; what it was wrong about is decoded on."""
-    made = drafter(Length(6), ends={NEVER}, whole=whole, lam=1.0)
+    made = drafter(Length(6), ends={NEVER}, as_tree=whole, lam=1.0)
     starts: dict[int, int] = {}
 
     def says(row: int, place: int) -> tuple[int, float]:
@@ -267,9 +271,9 @@ def _noting(made: DiffusionDrafter, starts: dict[int, int]) -> DiffusionDrafter:
     """Says to the script where each row's block begins."""
 
     class Noting(type(made)):  # type: ignore[misc]
-        def _forward(self, state, tokens, known, *rest):
-            starts.update(enumerate(known))
-            return super()._forward(state, tokens, known, *rest)
+        def _forward(self, state, tokens, *rest):
+            starts.update(enumerate(self.lengths))
+            return super()._forward(state, tokens, *rest)
 
     made.__class__ = Noting
     return made
@@ -553,7 +557,7 @@ def test_a_row_alone_and_in_a_batch_is_the_same_text(options):
 # ------------------------------------------------------------------------------------------------------------------- n-grams
 
 
-@pytest.mark.parametrize("draw", [{}, {"whole": True}, {"chunk": 2}, {"cached": True}], ids=str)
+@pytest.mark.parametrize("draw", [{}, {"as_tree": True}, {"chunk": 2}, {"cached": True}], ids=str)
 def test_what_reads_along_has_read_prompt_and_output(draw):
     """At its last round a row has read all that was known then, each token once; counted here from the final text."""
     read: list[OnlineNGram] = []

@@ -237,7 +237,7 @@ def test_no_two_lists_are_drawn_with_the_same_noise():
     model, tree = head(2, "linear", spread=1e-3), specwb.Tree.branching(2, 2, 2)
     made = BlockTree(tree, 2)
     firsts = [next(node for node, at in enumerate(made.places, 1) if at == (b, block, j, rank))
-              for b, one in enumerate(made.passes) for block in range(len(one.blocks)) for j in range(one.said) for rank in range(2)]  # fmt: skip
+              for b, one in enumerate(made.passes) for block in range(len(one.blocks)) for j in range(one.levels) for rank in range(2)]  # fmt: skip
     step = next(specwb.rounds(tiny.target(), [[1, 2, 3]] * 200, built(FalconDrafter(model, tree, "without")), max_new_tokens=1, temperature=1.0))
     torch.testing.assert_close(step.draft.q, torch.full_like(step.draft.q, 1 / 64), atol=1e-3, rtol=0)
     drawn = step.draft.tokens[:, firsts]

@@ -404,7 +404,7 @@ def test_usual_settings():
     made = {spec: specwb.method(spec, tiny.target(), head=head()).drafter for spec in ("kangaroo", "kangaroo:tree=true", "kangaroo:tree=2-2-1")}
     chain, grown, static = made.values()
     assert (chain.tree.D, chain.tree.is_chain, chain.length.confidence, chain.sure.scaled) == (6, True, 0.4, False)
-    assert (grown.limits.depth, grown.limits.nodes, grown.top, grown.least) == (6, 16, 4, math.log(0.4))
+    assert (grown.limits.depth, grown.limits.nodes, grown.top, grown.least_score) == (6, 16, 4, math.log(0.4))
     assert (static.tree.host, static.length.confidence) == (BUSHY.host, 0.4)
     assert specwb.method("kangaroo:eta=0", tiny.target(), head=head()).drafter.length is None
     assert specwb.method("kangaroo:eta=0", tiny.target(), head=head()).drafter.host_reads == 0
