@@ -138,8 +138,8 @@ def stopped(sure: Sure, gamma: int, onward: Callable[[History], bool], price: Pr
     Args:
         sure: How sure the drafter is of each next token, which is taken to be true (calibrated).
         gamma: The largest number of draft tokens.
-        onward: Whether one more token is drafted after a history. It is asked with the empty
-            history too.
+        onward: Whether one more token is drafted after a history. It is called with the
+            empty history too.
         price: Time of a draft token.
     Raises:
         ValueError: gamma < 0, a price below 0, or ``sure`` gives no distribution.

@@ -156,7 +156,7 @@ def _lacks(fixed: Tensor) -> Tensor:
 def _two_children(q: Tensor) -> Tensor:
     """``o (1 + sum over S of q / (1 - q))`` of every prefix S."""
     others = q.sum(-1, keepdim=True) - q  # 1 - q
-    # beside a token that holds nearly everything the others' mass has to be summed
+    # where one token holds nearly everything, the mass of the others has to be summed
     top = q.argmax(-1, keepdim=True)
     others = others.scatter(-1, top, q.scatter(-1, top, 0).sum(-1, keepdim=True))
     odds = torch.where(others > 0, q / torch.where(others > 0, others, 1), 0)

@@ -1,6 +1,6 @@
 """What a rule outputs, as a distribution.
 
-The rule that decodes is asked, and its decisions are recovered by bisection over the uniforms.
+The rule that decodes is called with chosen uniforms, and its decisions are recovered by bisection.
 Nothing is sampled.
 """
 
@@ -424,7 +424,7 @@ def distribution_of(
     """The joint distribution of the D + 1 tokens that a round of a rule begins, D the tree's depth.
 
     ``P(x) = sum over drafts of P(draft) sum over outcomes of P(outcome | draft) P(x | outcome)``:
-    all drafts are listed, the rule's own code is asked about each of them (:func:`boxes_of`), and
+    all drafts are listed, the rule's own code is called for each of them (:func:`boxes_of`), and
     what a round leaves open is continued with the target. A lossless rule gives the target's
     distribution, ``exact.target_law(p, D + 1)``; ``exact.tv`` measures how far two are apart.
 

@@ -305,7 +305,7 @@ class Counterexample:
 
     Attributes:
         name: Its name in reports.
-        claim: What is said.
+        claim: The claim in words.
         node: The node rule.
         scheme: How the children are drawn.
         p: The target's distribution.

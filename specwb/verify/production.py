@@ -1,6 +1,6 @@
 """Does a rule, as it decodes, keep the target's distribution?
 
-It is asked on every draft of small trees.
+The rule is run on every draft of small trees.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RuleCheck:
 
     Attributes:
         rule: Its name.
-        schemes: The names of the sampling schemes it was asked with.
+        schemes: The names of the sampling schemes it was run with.
         lossy: It does not claim to be lossless.
         rounds: How many rounds, a pair of models and a tree each, were compared.
         worst: The largest total variation between a round's output and the target's distribution.
@@ -63,7 +63,7 @@ class RuleCheck:
         host: In how many cases it decides otherwise with ``lazy`` set, as on a CPU.
         pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
         failure: What the rule raised.
-        unlisted: Why some of its ways of drawing could not be asked.
+        unlisted: Why none of its sampling schemes could be run.
     """
 
     rule: str
@@ -110,7 +110,7 @@ class RuleCheck:
         if self.failure:
             lines.append(f"  failed: {self.failure}")
         if self.unlisted:
-            lines.append(f"  not asked: {self.unlisted}")
+            lines.append(f"  not checked: {self.unlisted}")
         return "\n".join(lines)
 
 
@@ -122,10 +122,10 @@ def check_rule(
 
     For each way of drawing that the rule names in ``laws`` it takes every draft of chains and trees
     with up to five candidates, over two to four tokens, with models that change with the prefix,
-    some with zeros, ties, certainties and equal or disjoint supports. What is asked is the rule's
+    some with zeros, ties, certainties and equal or disjoint supports. What is run is the rule's
     own code, in the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a
     CPU. Nothing is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be
-    asked.
+    checked.
 
     Args:
         rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.

@@ -2,7 +2,7 @@
 and published claims refuted.
 
 It is run twice. Over fractions a distance of 0 is equality; a rule enters by standing in
-``exact.RULES`` or ``exact.TREE_RULES``. The rules that decode are asked by
+``exact.RULES`` or ``exact.TREE_RULES``. The rules that decode are checked by
 :func:`specwb.verify.check_rule`; a rule enters by standing in ``RULES``, or by being named.
 """
 
@@ -56,7 +56,7 @@ class RuleLine:
         killed: How many of the wrong rules made from it are told apart.
         mutants: How many wrong rules are made from it.
         failure: What it raised, such as a round without a distribution of the bonus token.
-        production: What is said of the rule that decodes; None until it has been asked.
+        production: What :func:`check_rule` says of the rule that decodes; None before.
     """
 
     rule: str
@@ -115,7 +115,7 @@ class Claim:
 
     Attributes:
         name: Its name.
-        claim: What is said.
+        claim: The claim in words.
         instance: The instance.
         outcome: What comes out.
         holds: Whether the claim holds on the instance.
@@ -351,7 +351,7 @@ def _mutants(line: RuleLine, report: Report) -> None:
 
 
 def _production(line: RuleLine) -> None:
-    """Ask the rule that decodes."""
+    """Check the rule that decodes."""
     line.production = check_rule(RULES[line.rule])
 
 

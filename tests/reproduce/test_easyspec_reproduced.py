@@ -13,7 +13,7 @@ from terminal import call
 import specwb
 from specwb.evaluation.prompts import Question
 from specwb.reproduce import easyspec, grid, verdicts
-from specwb.reproduce.easyspec import Cell, Eager, Stated, easy, plain
+from specwb.reproduce.easyspec import Cell, Eager, StatedClaim, easy, plain
 from specwb.reproduce.store import Store
 from specwb.reproduce.verdicts import Tuned
 from specwb.training.deep import DeepRecipe, save_half
@@ -176,7 +176,7 @@ def test_statements_are_judged_by_their_own_terms():
             plain(): second,
             **dict(zip((easy(2), easy(1)), over or (), strict=False)),
         }
-        claim = Stated(
+        claim = StatedClaim(
             "x",
             easyspec.STATED,
             "accepted",
@@ -211,7 +211,7 @@ def test_statements_are_judged_by_their_own_terms():
     assert (
         easyspec.judged(
             document({easy(): [1.0], plain(): [1.0]}),
-            Stated("x", easyspec.STATED, "accepted", easy(), plain(), 1.0),
+            StatedClaim("x", easyspec.STATED, "accepted", easy(), plain(), 1.0),
         )
         is None
     )
