@@ -150,15 +150,15 @@ class Arena:
         for key, tensor in listed.items():
             if self._opened.get(key) is not tensor:
                 raise RuntimeError(
-                    f"{name}: tensor {key} was made or replaced in a step; a captured drafter makes "
-                    "its tensors in open and changes them in place, because a graph goes on using "
-                    "the old memory"
+                    f"{name}: tensor {key} was made or replaced in a step; a captured drafter "
+                    "makes its tensors in open and changes them in place, because a graph goes on "
+                    "using the old memory"
                 )
         for key, tensor in tensors_of(self.drafter):
             if not any(tensor is other for other in listed.values()):
                 raise RuntimeError(
-                    f"{name}.tensors() does not list {key}; a captured drafter makes its tensors in "
-                    "open and lists all of them there, because the next decoding's contents are "
+                    f"{name}.tensors() does not list {key}; a captured drafter makes its tensors "
+                    "in open and lists all of them there, because the next decoding's contents are "
                     "copied into them"
                 )
 
@@ -205,8 +205,8 @@ def _copy(owner: str, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> N
         a, b = old.get(name), new.get(name)
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
             raise RuntimeError(
-                f"{owner}: tensor {name} differs in shape between two decodings; a captured drafter "
-                "makes its tensors in open, of shapes that do not depend on the prompts"
+                f"{owner}: tensor {name} differs in shape between two decodings; a captured "
+                "drafter makes its tensors in open, of shapes that do not depend on the prompts"
             )
         if a is not b:
             a.copy_(b)

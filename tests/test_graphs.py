@@ -293,7 +293,7 @@ def test_a_tensor_as_long_as_the_prompts_is_refused(registered, taped):
 
 @pytest.mark.parametrize("drafter", [Forgetful, Late, Exchanging])
 def test_replays_show_what_a_graph_loses(drafter, registered, taped, monkeypatch):
-    """Without the check the comparison of replayed and eager decodings catches the same mistakes."""
+    """Without the check the comparison of replayed and eager decodings catches the mistakes too."""
     monkeypatch.setattr(graphs.Arena, "_check_drafter", lambda arena: None)
     method = registered(drafter)
     pairs = [[drafted(method, prompts, g) for g in (None, False)] for prompts in (PROMPTS, OTHERS)]

@@ -1,1 +1,2 @@
-"""Real models: Hugging Face decoders run layer by layer with explicit masks, positions and our own cache."""
+"""Targets and draft models: the backbone, loading, trained heads and diffusion models, and their
+published files."""

@@ -37,8 +37,8 @@ class GroupError(SpecwbError, ValueError):
 
 
 def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> Layers:
-    """The paper's groups of at most ``n`` layers: ``[1..n-1], [n..2n-1], ..``, and in the last group
-    what remains. Layers are numbered from 0.
+    """The paper's groups of at most ``n`` layers: ``[1..n-1], [n..2n-1], ..``, and in the last
+    group what remains. Layers are numbered from 0.
 
     Args:
         layers: how many layers there are.
@@ -118,8 +118,8 @@ class Groups:
         """
         if isinstance(stack.layers[0].o.weight, DTensor):
             raise GroupError(
-                "it is parted among ranks itself; the draft model must be one that every rank holds "
-                "whole"
+                "it is parted among ranks itself; the draft model must be one that every rank "
+                "holds whole"
             )
 
     def exact(self, stack: Stack) -> Run | None:
@@ -218,9 +218,9 @@ class Stacked:
 
 
 class FusedGroups(Groups):
-    """*Fused group*: one product for all q, k and v of a group, one rotation, one attention with the
-    group in its batch and one batched output product: few large operators where the simulation has
-    many small ones. The stacked weights are a copy of those of the grouped attentions.
+    """*Fused group*: one product for all q, k and v of a group, one rotation, one attention with
+    the group in its batch and one batched output product: few large operators where the simulation
+    has many small ones. The stacked weights are a copy of those of the grouped attentions.
 
     It equals the simulation up to rounding: the gain of a layer's norm is multiplied into its
     weights before the product.
@@ -291,9 +291,9 @@ def unit(x: Tensor, norm: Any) -> Tensor:
 
 
 class StreamGroups(Groups):
-    """*Streams*: every attention of a group on a CUDA stream of its own, forked before the group and
-    joined behind it. Where a decoding step is recorded, the branches become the graph's. It gains
-    only where one attention alone does not fill the device."""
+    """*Streams*: every attention of a group on a CUDA stream of its own, forked before the group
+    and joined behind it. Where a decoding step is recorded, the branches become the graph's. It
+    gains only where one attention alone does not fill the device."""
 
     name = "streams"
 

@@ -1,4 +1,5 @@
-"""The batch layout of verification: the leaf paths of a draft's trees as rows of a batch, each over its own copy of the prefix."""
+"""The batch layout of verification: the leaf paths of a draft's trees as rows of a batch, each over
+its own copy of the prefix."""
 
 from __future__ import annotations
 
@@ -15,13 +16,21 @@ LAYOUTS = ("tree", "batch")
 
 
 @lru_cache(maxsize=256)
-def leaf_paths(host: tuple[tuple[int, ...], ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The leaf paths of trees given by their parents (``Tree.host``): nodes ``[R,P,W]``, and where each node first stands in them ``[R,n]``.
+def leaf_paths(
+    host: tuple[tuple[int, ...], ...], device: torch.device
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The leaf paths of trees, and where each node first stands in them.
 
-    A path goes from its root to a leaf; a short one repeats its last node, a tree with fewer leaves repeats its last path. Padding nodes are
-    roots of their own. ``where = path * W + place``.
+    A path goes from its root to a leaf. A short one repeats its last node, and a tree with fewer
+    leaves than others repeats its last path. Padding nodes are roots of their own.
+
+    Args:
+        host: the parents of every tree's nodes (``Tree.host``).
+        device: where the results lie.
+    Returns:
+        nodes ``[R,P,W]``, and for each node ``path * W + place``, ``[R,n]``.
     """
-    rows = []
+    trees = []
     for parents in host:
         inner, paths = set(parents), []
         for leaf in (i for i in range(len(parents)) if i not in inner):
@@ -29,23 +38,37 @@ def leaf_paths(host: tuple[tuple[int, ...], ...], device: torch.device) -> tuple
             while parents[path[-1]] >= 0:
                 path.append(parents[path[-1]])
             paths.append(path[::-1])
-        rows.append(paths)
-    most, width = max(map(len, rows)), max(len(path) for paths in rows for path in paths)
-    whole = [[path + path[-1:] * (width - len(path)) for path in paths] for paths in rows]
-    nodes = torch.tensor([paths + paths[-1:] * (most - len(paths)) for paths in whole])
+        trees.append(paths)
+    count = max(map(len, trees))
+    width = max(len(path) for paths in trees for path in paths)
+    padded = [[path + path[-1:] * (width - len(path)) for path in paths] for paths in trees]
+    nodes = torch.tensor([paths + paths[-1:] * (count - len(paths)) for paths in padded])
     flat = nodes.flatten(1)
     where = (flat[:, None] == torch.arange(len(host[0]))[:, None]).int().argmax(-1)
     return nodes.to(device), where.to(device)
 
 
-def run_paths(backbone: Backbone, state: State, draft: Draft, features: tuple[int, ...] = ()) -> tuple[Tensor, Tensor | None]:
-    """Hidden states ``[B,n,H]`` and features at every node, computed path by path: what one forward with a tree mask gives, up to rounding.
+def run_paths(
+    backbone: Backbone, state: State, draft: Draft, features: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor | None]:
+    """Hidden states and features at every node, computed path by path. They are what one forward
+    with a tree attention mask gives, up to rounding.
 
-    B rows with P leaves become B P rows of W tokens, a plain causal forward over B P copies of the prefix's keys and values; a node on several
-    paths is computed on each. Its first copy's entries then go to its slot of the target's cache, where the tree layout would have put them.
+    B rows with P leaves become B P rows of W tokens: a plain causal forward over B P copies of the
+    prefix's keys and values. A node on several paths is computed on each. Its first copy's entries
+    then go to its slot of the target's cache, where the tree layout would have put them.
 
-    Source: the MCSD code's strategy without tree attention (``tree_attn=False``), Yang et al. 2401.06706.
-    Differs from it in: the head, and nothing else, runs once a node; rows of different lengths.
+    Args:
+        backbone: the target's layers.
+        state: the texts.
+        draft: a token tree below each.
+        features: the numbers of the layers whose hidden states are wanted.
+    Returns:
+        hidden states ``[B,n,H]`` before the final norm, and features ``[B,n,F]`` or None.
+
+    Source: the MCSD code's strategy without tree attention (``tree_attn=False``), Yang et al.
+    2401.06706. Differs from it in: the head, and nothing else, runs once a node; rows of different
+    lengths.
     """
     n, rows, base = draft.tree.n, state.rows, (state.known - 1)[:, None]
     nodes, where = leaf_paths(draft.tree.host, base.device)
@@ -56,21 +79,27 @@ def run_paths(backbone: Backbone, state: State, draft: Draft, features: tuple[in
         x = backbone.embed(draft.tokens.gather(1, flat))
     else:
         x = draft.hidden.gather(1, flat[:, :, None].expand(-1, -1, draft.hidden.shape[-1]))
+    x = x.view(rows * paths, width, -1)
     # along a path slot = position; what short paths repeat lies beyond every node's sight
-    positions = (base.repeat_interleave(paths, 0) + torch.arange(width, device=base.device)).contiguous()
+    positions = base.repeat_interleave(paths, 0) + torch.arange(width, device=base.device)
+    positions = positions.contiguous()
     prefix = state.horizon - 1
     extent = prefix + width
     cache = backbone.cache(rows * paths, extent)
     # this copy is the layout's price
-    cache.data[:, :, :prefix].unflatten(1, (rows, paths)).copy_(state.cache.data[:, :, None, :prefix])
+    copies = cache.data[:, :, :prefix].unflatten(1, (rows, paths))
+    copies.copy_(state.cache.data[:, :, None, :prefix])
     mask = causal_mask(positions, extent, backbone.dtype)
-    hidden, found = backbone.run(x.view(rows * paths, width, -1), positions, positions, cache, extent, mask, first=first, features=features)
+    at = (positions, positions, cache, extent, mask)
+    hidden, states = backbone.run(x, *at, first=first, features=features)
 
     def of_nodes(x: Tensor) -> Tensor:
-        return x.view(rows, paths * width, -1).gather(1, where[:, :, None].expand(-1, -1, x.shape[-1]))
+        index = where[:, :, None].expand(-1, -1, x.shape[-1])
+        return x.view(rows, paths * width, -1).gather(1, index)
 
     row = torch.arange(rows, device=base.device)[:, None] * paths + where // width
     source = (row * extent + base + where % width).flatten()
     target = state.cache.index(base + torch.arange(n, device=base.device))
-    state.cache.flat[first:].index_copy_(1, target, cache.flat[first:].index_select(1, source))
-    return of_nodes(hidden), None if found is None else of_nodes(found)
+    entries = cache.flat[first:].index_select(1, source)
+    state.cache.flat[first:].index_copy_(1, target, entries)
+    return of_nodes(hidden), None if states is None else of_nodes(states)

@@ -29,16 +29,32 @@ class Target:
 
     The backbone shares the model's weights: move or cast the model before it is wrapped, not after.
 
-    Attributes: model (the Hugging Face model, weights shared), backbone, tokenizer, eos (ids), context, name, draft (default draft or None),
-        folder (where it was loaded from, None where that is no local folder), heads (folder of its own trained heads, each under its method's name).
+    Attributes:
+        model: the Hugging Face model, whose weights are shared.
+        backbone: what runs it.
+        tokenizer: its tokenizer, or None.
+        eos: the ids that end a text.
+        context: how many tokens a text may have.
+        name: what messages call it.
+        draft: its default draft model, or None.
+        folder: where it was loaded from; None where that is no local folder.
+        heads: the folder of its own trained heads, each under its method's name.
+        agreed: of a target that several processes share, makes the logits rank 0's.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any = None, name: str = "model", draft: str | None = None, folder: Path | None = None, heads: Path | None = None
-    ) -> None:  # fmt: skip
-        self.model, self.tokenizer, self.name, self.draft, self.folder, self.heads = model, tokenizer, name, draft, folder, heads
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        name: str = "model",
+        draft: str | None = None,
+        folder: Path | None = None,
+        heads: Path | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.draft, self.folder, self.heads = draft, folder, heads
         self.backbone = Backbone(model)
-        self.agreed: Callable[[Tensor], Tensor] | None = None  # of a target that several processes share: rank 0's
+        self.agreed: Callable[[Tensor], Tensor] | None = None
         eos = getattr(model.generation_config, "eos_token_id", None)
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
         self.eos: list[int] = [] if eos is None else list(eos) if is_many(eos) else [eos]
@@ -51,7 +67,8 @@ class Target:
         return f"Target({self.name!r}: {size}, {kind} on {self.device})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is made again from the rest: the backbone, and models loaded beside it.
+        """The state without what is made again from the rest: the backbone, and what was loaded
+        beside the target.
 
         The model's weights are views of the backbone's fused ones; ``torch.save`` writes memory
         that several tensors share once, where ``pickle`` would write it for each of them.
@@ -98,27 +115,33 @@ class Target:
 
     @cached_property
     def sha256(self) -> str | None:
-        """Of its weight files, None where they are not in a local folder: what trained heads name their target by."""
+        """The checksum of its weight files, by which trained heads name their target; None where
+        they are not in a local folder."""
         return weights_hash(self.folder) if self.folder is not None else None
 
     @cached_property
     def fingerprint(self) -> str:
-        """:attr:`sha256`, or one of the weights in memory where there are no files: what text that the target wrote is kept under."""
+        """What a text that the target wrote is kept under: :attr:`sha256`, or a checksum of the
+        weights in memory where there are no files."""
         if self.sha256 is not None:
             return self.sha256
         digest = hashlib.sha256()
         for name, weight in sorted(self.model.state_dict().items()):
-            digest.update(name.encode() + weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            flat = weight.detach().cpu().contiguous().flatten()
+            digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
     def own_head(self, kind: str) -> Path | None:
-        """The folder of a trained head that lies beside this target and whose card names it; None where there is none."""
-        place = None if self.heads is None else self.heads / kind
+        """The folder of a trained head that lies beside this target and whose card names it; None
+        where there is none."""
+        if self.heads is None:
+            return None
+        folder = self.heads / kind
         try:
-            trained = None if place is None else card_of(place).get("target_sha256")
+            trained_for = card_of(folder).get("target_sha256")
         except LoadError:
             return None
-        return place if trained and trained == self.sha256 else None
+        return folder if trained_for and trained_for == self.sha256 else None
 
     @property
     def ends(self) -> list[int]:
@@ -143,66 +166,104 @@ class Target:
         return self.backbone.vocabulary
 
     def open(
-        self, prompts: Sequence[Sequence[int]], max_new_tokens: Sequence[int], spare: int, sampling: Sampling,
-        eos: Sequence[int], features: tuple[int, ...] = (), static: bool = False,
-    ) -> State:  # fmt: skip
-        """A state with every prompt but its last token processed; ``spare`` slots are kept free for a draft beyond the limit."""
-        device = self.device
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: Sequence[int],
+        spare: int,
+        sampling: Sampling,
+        eos: Sequence[int],
+        features: tuple[int, ...] = (),
+        static: bool = False,
+    ) -> State:
+        """Makes the state of a decoding, with all tokens of every prompt but the last processed.
+
+        Args:
+            prompts: token ids, one list a row.
+            max_new_tokens: how many tokens each row may write.
+            spare: how many slots are kept free for a draft beyond the limit.
+            sampling: temperature and filters.
+            eos: the ids that end a row.
+            features: the numbers of the layers whose hidden states the drafter wants.
+            static: steps are recorded as graphs; capacities are rounded up then.
+        """
+        device, rows = self.device, len(prompts)
         lengths = [len(p) for p in prompts]
         limits = [n + m for n, m in zip(lengths, max_new_tokens, strict=True)]
         # decodings of like length share their graphs: a power of two of buckets
-        ceiling = BUCKET << (-(-max(limits) // BUCKET) - 1).bit_length() if static else max(limits)
+        buckets = 1 << (-(-max(limits) // BUCKET) - 1).bit_length()
+        ceiling = BUCKET * buckets if static else max(limits)
         capacity = ceiling + spare
-        tokens = torch.zeros(len(prompts), capacity, dtype=torch.long)
+        tokens = torch.zeros(rows, capacity, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = torch.tensor(prompt)
-        tokens = tokens.to(device)
         known = torch.tensor(lengths, device=device)
         state = State(
-            tokens, known, known.clone(), torch.tensor(limits, device=device), torch.zeros(len(prompts), dtype=torch.bool, device=device),
-            torch.tensor(list(eos), dtype=torch.long, device=device), sampling, max(lengths), self.backbone.cache(len(prompts), capacity), ceiling,
-        )  # fmt: skip
-        found = prefill(self.backbone, state, state.cache, features)
-        if features:
-            assert found is not None
-            state.features = torch.zeros(len(prompts), capacity, found.shape[-1], dtype=found.dtype, device=device)
-            state.features[:, : found.shape[1]] = found
+            tokens=tokens.to(device),
+            known=known,
+            start=known.clone(),
+            limit=torch.tensor(limits, device=device),
+            done=torch.zeros(rows, dtype=torch.bool, device=device),
+            eos=torch.tensor(list(eos), dtype=torch.long, device=device),
+            sampling=sampling,
+            horizon=max(lengths),
+            cache=self.backbone.cache(rows, capacity),
+            ceiling=ceiling,
+        )
+        states = prefill(self.backbone, state, state.cache, features)
+        if states is not None:
+            width = states.shape[-1]
+            state.features = torch.zeros(rows, capacity, width, dtype=states.dtype, device=device)
+            state.features[:, : states.shape[1]] = states
         return state
 
-    def score(self, state: State, draft: Draft, features: tuple[int, ...] = (), layout: str = "tree") -> Scores:
-        """ONE forward over the whole tree: logits after every node. Where the draft brings states (``draft.hidden``), through the layers behind them.
+    def score(
+        self, state: State, draft: Draft, features: tuple[int, ...] = (), layout: str = "tree"
+    ) -> Scores:
+        """Computes the logits after every node of a draft, in one forward over the whole tree.
 
-        ``layout``: "tree" is one sequence a row with a tree mask; "batch" a row for every leaf path, without one (of a chain they are the
-        same). Scores and the draft's slots of the cache are equal up to rounding.
+        Where the draft brings hidden states (``draft.hidden``), it goes through the layers behind
+        them only.
+
+        Args:
+            state: the texts.
+            draft: a token tree below each.
+            features: the numbers of the layers whose hidden states are wanted.
+            layout: "tree" is one sequence a row with a tree attention mask; "batch" is a row for
+                every leaf path, without one (of a chain they are the same). Scores and the draft's
+                slots of the cache are equal up to rounding.
         """
         tree = draft.tree
         if layout == "batch" and not (tree.is_chain and tree.v == tree.n):
-            hidden, found = run_paths(self.backbone, state, draft, features)
-            return Scores(self._logits(hidden), state.sampling, found)
+            hidden, states = run_paths(self.backbone, state, draft, features)
+            return Scores(self._logits(hidden), state.sampling, states)
         base = (state.known - 1)[:, None]
         positions = base + tree.depth
         slots = base + torch.arange(tree.n, device=base.device)
         extent = state.horizon - 1 + tree.n
-        everything = tree.n == 1 and state.rows == 1 and not state.static  # one query that sees all there is needs no mask
-        mask = None if everything else state.tree_mask(tree, self.dtype)
+        # one query that sees all there is needs no mask
+        unmasked = tree.n == 1 and state.rows == 1 and not state.static
+        mask = None if unmasked else state.tree_mask(tree, self.dtype)
         x = self.backbone.embed(draft.tokens) if draft.hidden is None else draft.hidden
-        hidden, found = self.backbone.run(x, positions, slots, state.cache, extent, mask, first=draft.start_layer, features=features)
-        return Scores(self._logits(hidden), state.sampling, found)
+        where, first = (positions, slots, state.cache, extent, mask), draft.start_layer
+        hidden, states = self.backbone.run(x, *where, first=first, features=features)
+        return Scores(self._logits(hidden), state.sampling, states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.backbone.head(hidden)
         return logits if self.agreed is None else self.agreed(logits)
 
     def commit(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        """Keep what was accepted: keys, values and features move to the slots of their positions."""
+        """Keeps what was accepted: keys, values and features move to the slots of their
+        positions."""
         base = state.known - 1
         if not draft.tree.is_chain:
             state.cache.keep(base, verdict.path)
         if scores.features is not None and state.features is not None:
+            nodes = verdict.path[:, :, None].expand(-1, -1, scores.features.shape[-1])
             width = verdict.path.shape[1]
-            index = (base[:, None] + torch.arange(width, device=base.device))[:, :, None].expand(-1, -1, scores.features.shape[-1])
-            kept = scores.features.gather(1, verdict.path[:, :, None].expand(-1, -1, scores.features.shape[-1]))
-            state.features.scatter_(1, index, kept)
+            slots = base[:, None] + torch.arange(width, device=base.device)
+            slots = slots[:, :, None].expand_as(nodes)
+            state.features.scatter_(1, slots, scores.features.gather(1, nodes))
 
 
 def prefill(
