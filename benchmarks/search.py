@@ -1,8 +1,13 @@
-"""What path search costs: a beam and the exact search over lattices of 30 places and 15 candidates. python benchmarks/search.py [--out FILE]
+"""What path search costs: a beam and the exact search over lattices of 30 positions.
 
-Lattices are those of the lab's diffusion drafter behind prompts of the set "lab"; where there is none, of the lab's draft model along text, the
-law of every place given the text before it (``--lattices draft``). The proxy is the lab's trigram by stupid backoff. ``first`` is a search
-whose contexts the proxy was never asked for, ``again`` the same once more; ``gap`` how much mean log score a token the beam misses of the best path.
+    python benchmarks/search.py [--out FILE]
+
+The lattices have 15 candidates a position. They are those of the lab's diffusion drafter behind
+prompts of the set "lab"; where there is none, those of the lab's draft model along text, the
+distribution of every position given the text before it (``--lattices draft``). The proxy is the
+lab's trigram by stupid backoff. ``first`` is a search whose contexts the proxy was never asked for,
+``again`` the same once more; ``gap`` is how much mean log score per token the beam is below the
+best path.
 """
 
 from __future__ import annotations
@@ -28,85 +33,138 @@ from specwb.ngram import NGram
 
 K, TOP, WIDTH, LAM = 30, 15, 3, 0.5
 EXACT = 12  # lattices that the exact search is timed on
+COLUMNS = (
+    "mass",
+    "candidates a position",
+    "prune",
+    "beam, first",
+    "beam, again",
+    "viterbi",
+    "gap, nats a token",
+    "best path found",
+)
+
+# the tokens and log-probabilities of 30 positions, and the text before them
+Block = tuple[list, list[int]]
 
 
-def drafted(kind: str, many: int) -> list[tuple[list, list[int]]]:
-    """For every prompt: what :func:`candidates` gave for 30 places, and the text before them."""
-    target = specwb.load("lab", device="cpu")
-    prompts = [q.ids(target.tokenizer)[:400] for q in interleave(load_prompts("lab"))[:many]]
-    none = torch.tensor([], dtype=torch.long)
-    found = []
-    with torch.inference_mode():
-        if kind == "diffusion":
-            from specwb.models.masked import Blocks
+def diffusion_blocks(target: specwb.Target, prompts: list[list[int]]) -> list[Block]:
+    """Returns what the lab's diffusion drafter predicts behind every prompt."""
+    from specwb.models.masked import Blocks
 
-            model = load_diffusion(data_dir() / "lab" / "diffusion", target)
-            none = torch.tensor([model.mask_id])
-            for prompt in prompts:
-                n = len(prompt)
-                tokens, known = torch.tensor([prompt]), torch.tensor([n])
-                logits = Blocks(model, 1, n + K).say(tokens, known, n, torch.zeros_like(known), n, torch.tensor([K]), K)
-                found.append((candidates(logits, TOP, target.vocabulary, none)[:, 0].tolist(), prompt))
-        else:
-            draft = specwb.load("lab-draft", device="cpu")
-            for prompt in (p for p in prompts if len(p) > K + 2):
-                logits = draft.model(torch.tensor([prompt])).logits[:, -K - 1 : -1]
-                found.append((candidates(logits, TOP, target.vocabulary, none)[:, 0].tolist(), prompt[:-K]))
-    return found
+    model = load_diffusion(data_dir() / "lab" / "diffusion", target)
+    banned = torch.tensor([model.mask_id])
+    blocks = []
+    for prompt in prompts:
+        n = len(prompt)
+        tokens, length = torch.tensor([prompt]), torch.tensor([n])
+        start, sizes = torch.zeros_like(length), torch.tensor([K])
+        logits = Blocks(model, 1, n + K).say(tokens, length, n, start, n, sizes, K)
+        best = candidates(logits, TOP, target.vocabulary, banned)
+        blocks.append((best[:, 0].tolist(), prompt))
+    return blocks
 
 
-def timed(repeats: int, call: Callable[..., object], *arguments: object) -> float:
-    """Milliseconds of processor time (it all runs on one core), the median of so many."""
-    out = []
+def draft_blocks(target: specwb.Target, prompts: list[list[int]]) -> list[Block]:
+    """Returns what the lab's draft model predicts along the end of every prompt."""
+    draft = specwb.load("lab-draft", device="cpu")
+    banned = torch.tensor([], dtype=torch.long)
+    blocks = []
+    for prompt in prompts:
+        if len(prompt) > K + 2:
+            logits = draft.model(torch.tensor([prompt])).logits[:, -K - 1 : -1]
+            best = candidates(logits, TOP, target.vocabulary, banned)
+            blocks.append((best[:, 0].tolist(), prompt[:-K]))
+    return blocks
+
+
+def milliseconds(repeats: int, call: Callable[..., object], *arguments: object) -> float:
+    """Returns the median of a call's processor time; it all runs on one core."""
+    times = []
     for _ in range(repeats):
         began = time.process_time()
         call(*arguments)
-        out.append(time.process_time() - began)
-    return 1e3 * median(out)
+        times.append(time.process_time() - began)
+    return 1e3 * median(times)
 
 
-def measured(found: list[tuple[list, list[int]]], mass: float, repeats: int) -> dict[str, float]:
-    """Medians over lattices pruned to ``mass``, all their places kept (no token ends the text)."""
-    lattices = [(Lattice.prune(*rows, mass), prompt[-2:]) for rows, prompt in found]
+def measure(blocks: list[Block], mass: float, repeats: int) -> dict[str, float]:
+    """Returns medians over lattices pruned to ``mass``.
+
+    All their positions stay: no token ends the text.
+    """
+    lattices = [(Lattice.prune(*rows, mass), text[-2:]) for rows, text in blocks]
     proxy = NGram.load(data_dir() / "lab" / "ngram" / "ngram.npz")
     proxy.scores((), [0])  # tables are made once
     few = lattices[:EXACT]
-    gaps = [viterbi(lattice, proxy, known, LAM).mean - beam(lattice, proxy, known, LAM, WIDTH)[0].mean for lattice, known in few]
-    proxy = proxy.with_smoothing(proxy.smoothing)  # that was asked for nothing
+    gaps = []
+    for lattice, context in few:
+        best = viterbi(lattice, proxy, context, LAM)
+        gaps.append(best.mean - beam(lattice, proxy, context, LAM, WIDTH)[0].mean)
+    proxy = proxy.with_smoothing(proxy.smoothing)  # one that remembers no context
     proxy.scores((), [0])
+
+    def beam_time(lattice: Lattice, context: list[int], repeats: int) -> float:
+        return milliseconds(repeats, beam, lattice, proxy, context, LAM, WIDTH)
+
+    count = sum(len(row) for lattice, _ in lattices for row in lattice.ids)
+    prune = [milliseconds(repeats, Lattice.prune, *rows, mass) for rows, _ in blocks]
+    first = [beam_time(*lattice, 1) for lattice in lattices]
+    again = [beam_time(*lattice, repeats) for lattice in lattices]
+    exact = [milliseconds(1, viterbi, lattice, proxy, context, LAM) for lattice, context in few]
     return {
         "mass": mass,
-        "candidates": sum(len(row) for lattice, _ in lattices for row in lattice.ids) / (len(lattices) * K),
-        "prune_ms": median(timed(repeats, Lattice.prune, *rows, mass) for rows, _ in found),
-        "beam_first_ms": median(timed(1, beam, lattice, proxy, known, LAM, WIDTH) for lattice, known in lattices),
-        "beam_again_ms": median(timed(repeats, beam, lattice, proxy, known, LAM, WIDTH) for lattice, known in lattices),
-        "viterbi_ms": median(timed(1, viterbi, lattice, proxy, known, LAM) for lattice, known in few),
+        "candidates": count / (len(lattices) * K),
+        "prune_ms": median(prune),
+        "beam_first_ms": median(first),
+        "beam_again_ms": median(again),
+        "viterbi_ms": median(exact),
         "gap_nats": sum(gaps) / len(gaps),
         "best_found": sum(gap <= 0 for gap in gaps) / len(gaps),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lattices", choices=("diffusion", "draft"), help="default: the first that there is")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = ("diffusion", "draft")
+    parser.add_argument("--lattices", choices=kinds, help="default: the first that there is")
     parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    lab = data_dir() / "lab"
-    kind = args.lattices or ("diffusion" if (lab / "diffusion").is_dir() else "draft")
-    found = drafted(kind, args.prompts)
-    records = [measured(found, mass, args.repeats) for mass in (1.0, 0.8)]
-    table = Table(header_style="bold", title=f"k = {K}, M = {TOP}, B = {WIDTH}, lambda = {LAM}; lattices of the lab's {kind} model, ms")
-    for name in ("mass", "candidates a place", "prune", "beam, first", "beam, again", "viterbi", "gap, nats a token", "best path found"):
+    has_diffusion = (data_dir() / "lab" / "diffusion").is_dir()
+    kind = args.lattices or ("diffusion" if has_diffusion else "draft")
+    target = specwb.load("lab", device="cpu")
+    questions = interleave(load_prompts("lab"))[: args.prompts]
+    prompts = [question.ids(target.tokenizer)[:400] for question in questions]
+    with torch.inference_mode():
+        make_blocks = diffusion_blocks if kind == "diffusion" else draft_blocks
+        blocks = make_blocks(target, prompts)
+    records = [measure(blocks, mass, args.repeats) for mass in (1.0, 0.8)]
+    sizes = f"k = {K}, M = {TOP}, B = {WIDTH}, lambda = {LAM}"
+    title = f"{sizes}; lattices of the lab's {kind} model, ms"
+    table = Table(header_style="bold", title=title)
+    for name in COLUMNS:
         table.add_column(name, justify="right")
-    for r in records:
-        table.add_row(*(f"{x:.3g}" for x in r.values()))
+    for record in records:
+        table.add_row(*(f"{value:.3g}" for value in record.values()))
     Console().print(table)
     if args.out:
-        shared = {"machine": platform.machine(), "python": platform.python_version(), "lattices": kind, "prompts": len(found),
-                  "k": K, "top": TOP, "width": WIDTH, "lambda": LAM, "clock": "process_time"}  # fmt: skip
-        args.out.write_text(json.dumps({**shared, "records": records}, indent=1) + "\n")
+        document = {
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "lattices": kind,
+            "prompts": len(blocks),
+            "k": K,
+            "top": TOP,
+            "width": WIDTH,
+            "lambda": LAM,
+            "clock": "process_time",
+            "records": records,
+        }
+        args.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The engine on random Llamas of three sizes: python benchmarks/sizes.py [--sizes 9,100,410] [--out FILE]
+"""The engine on random Llamas of three sizes.
+
+    python benchmarks/sizes.py [--sizes 9,100,410] [--out FILE]
 
 For each size, float32, batch 1, a text of 64 tokens, all in one run and taking turns:
 
@@ -6,7 +8,7 @@ For each size, float32, batch 1, a text of 64 tokens, all in one run and taking 
    weights once takes (``torch.sum`` of as many bytes): 1 is the most that a batch of one can reach;
 2. one forward over a draft of 5 and of 9 tokens over one of 1 token.
 
-Medians of rounds that take turns, with the fastest in brackets.
+It prints medians of turns and, behind each, the ratio of the fastest turns.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,6 +25,7 @@ import transformers
 
 import specwb
 from specwb.evaluation.compare import describe_device
+from specwb.flow import Draft, Law, State
 from specwb.models.products import packed_bytes
 from specwb.probability import Sampling
 
@@ -53,61 +57,22 @@ def random_llama(size: int) -> specwb.Target:
     return specwb.Target(model, name=f"random {size}M")
 
 
-def seconds(call) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def turns(calls: dict, rounds: int) -> dict[str, list[float]]:
+def take_turns(calls: dict[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
+    """Returns the seconds of every call; the calls take turns."""
     for call in calls.values():
         call()
         call()
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns):
         for name, call in calls.items():
-            found[name].append(seconds(call))
-    return found
+            began = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
 
 
-def measure(size: int, rounds: int, tokens: int) -> dict:
-    target = random_llama(size)
-    prompt = torch.randint(0, VOCABULARY, (1, PROMPT), generator=torch.Generator().manual_seed(1))
-    weights = [p for n, p in target.model.named_parameters() if p.dim() == 2 and "embed" not in n]
-    count = sum(w.numel() for w in weights)
-
-    def library():
-        target.model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, do_sample=False)
-
-    def ours():
-        specwb.decode(target, prompt[0].tolist(), "ar", max_new_tokens=tokens, eos=())
-
-    def read():
-        for w in weights:
-            w.sum()
-
-    with torch.inference_mode():
-        state = target.open([prompt[0].tolist()], [64], 40, Sampling(), ())
-        decoding = turns({"library": library, "ours": ours}, rounds)
-        forwards = turns({str(n): forward(target, state, n) for n in (1, 5, 9)} | {"read": read}, 8 * rounds)
-    middle = {k: statistics.median(v) for k, v in {**decoding, **forwards}.items()}
-    least = {k: min(v) for k, v in {**decoding, **forwards}.items()}
-    return {
-        "parameters": count,
-        "tokens_per_second": {k: round(tokens / middle[k], 1) for k in ("ours", "library")},
-        "over_library": [round(of["library"] / of["ours"], 3) for of in (middle, least)],
-        "over_reading": [round(of["ours"] / tokens / of["read"], 2) for of in (middle, least)],
-        "forward_ms": {n: round(1e3 * middle[n], 3) for n in ("1", "5", "9", "read")},
-        "five_over_one": [round(of["5"] / of["1"], 2) for of in (middle, least)],
-        "nine_over_one": [round(of["9"] / of["1"], 2) for of in (middle, least)],
-        "packed_megabytes": round(packed_bytes() / 2**20, 1),
-    }
-
-
-def forward(target: specwb.Target, state, n: int):
-    """One scoring of a chain of n tokens."""
-    from specwb.flow import Draft, Law
-
+def scoring(target: specwb.Target, state: State, n: int) -> Callable[[], object]:
+    """Returns a call that scores a chain of n tokens."""
     tree = specwb.Tree.chain(n - 1)
     tokens = torch.randint(0, VOCABULARY, (1, n))
     draft = Draft(tree, tokens, torch.ones(1, n, dtype=torch.bool), Law.POINT)
@@ -119,21 +84,74 @@ def forward(target: specwb.Target, state, n: int):
     return call
 
 
+def measure(size: int, turns: int, tokens: int) -> dict:
+    """Measures one size."""
+    target = random_llama(size)
+    generator = torch.Generator().manual_seed(1)
+    prompt = torch.randint(0, VOCABULARY, (1, PROMPT), generator=generator)
+    row = prompt[0].tolist()
+    weights = [
+        weight
+        for name, weight in target.model.named_parameters()
+        if weight.dim() == 2 and "embed" not in name
+    ]
+
+    def library():
+        target.model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=tokens,
+            do_sample=False,
+        )
+
+    def ours():
+        specwb.decode(target, row, "ar", max_new_tokens=tokens, eos=())
+
+    def read():
+        for weight in weights:
+            weight.sum()
+
+    with torch.inference_mode():
+        state = target.open([row], [64], 40, Sampling(), ())
+        seconds = take_turns({"library": library, "ours": ours}, turns)
+        forwards = {str(n): scoring(target, state, n) for n in (1, 5, 9)}
+        seconds |= take_turns({**forwards, "read": read}, 8 * turns)
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    fastest = {name: min(values) for name, values in seconds.items()}
+    both = (median, fastest)
+    return {
+        "parameters": sum(weight.numel() for weight in weights),
+        "tokens_per_second": {
+            name: round(tokens / median[name], 1) for name in ("ours", "library")
+        },
+        "over_library": [round(t["library"] / t["ours"], 3) for t in both],
+        "over_reading": [round(t["ours"] / tokens / t["read"], 2) for t in both],
+        "forward_ms": {name: round(1e3 * median[name], 3) for name in ("1", "5", "9", "read")},
+        "five_over_one": [round(t["5"] / t["1"], 2) for t in both],
+        "nine_over_one": [round(t["9"] / t["1"], 2) for t in both],
+        "packed_megabytes": round(packed_bytes() / 2**20, 1),
+    }
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sizes", default="9,100,410")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="how many turns")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    result = {"device": describe_device(torch.device("cpu")), "sizes": {}}
+    result: dict = {"device": describe_device(torch.device("cpu")), "sizes": {}}
     print(result["device"])
     for size in map(int, args.sizes.split(",")):
-        result["sizes"][size] = found = measure(size, args.rounds, args.tokens)
-        print(f"{size} M: " + "  ".join(f"{k} {v}" for k, v in found.items()), flush=True)
+        figures = measure(size, args.rounds, args.tokens)
+        result["sizes"][size] = figures
+        values = "  ".join(f"{name} {value}" for name, value in figures.items())
+        print(f"{size} M: {values}", flush=True)
     if args.out:
         args.out.write_text(json.dumps(result, indent=1))
 
