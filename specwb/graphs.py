@@ -13,12 +13,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from specwb.drafters.base import Drafter
 from specwb.flow import State
 from specwb.models.backbone import Stack
 from specwb.models.cache import KVCache
@@ -26,6 +25,9 @@ from specwb.models.fuzzy import Groups
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.tree import Tree
+
+if TYPE_CHECKING:
+    from specwb.drafters.base import Drafter
 
 
 class Recording(Protocol):
