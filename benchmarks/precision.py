@@ -35,7 +35,7 @@ def plain(target: specwb.Target, ids: list[int], length: int) -> Text:
     steps = specwb.rounds(target, [ids], "ar", max_new_tokens=length, eos=(), trace=True)
     for step in steps:
         best, second = step.scores.logits[0, 0].float().topk(2).values
-        tokens.append(int(step.verdict.closing[0]))
+        tokens.append(int(step.verdict.bonus[0]))
         margins.append(float(best - second))
     return tokens, margins
 

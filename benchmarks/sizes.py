@@ -25,7 +25,7 @@ import transformers
 
 import specwb
 from specwb.evaluation.compare import describe_device
-from specwb.flow import Draft, Law, State
+from specwb.flow import Draft, Scheme, State
 from specwb.models.products import packed_bytes
 from specwb.probability import Sampling
 
@@ -75,7 +75,7 @@ def scoring(target: specwb.Target, state: State, n: int) -> Callable[[], object]
     """Returns a call that scores a chain of n tokens."""
     tree = specwb.Tree.chain(n - 1)
     tokens = torch.randint(0, VOCABULARY, (1, n))
-    draft = Draft(tree, tokens, torch.ones(1, n, dtype=torch.bool), Law.POINT)
+    draft = Draft(tree, tokens, torch.ones(1, n, dtype=torch.bool), Scheme.POINT)
 
     def call():
         state._masks.clear()

@@ -34,7 +34,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specwb.flow import Draft, Law, Scores
+from specwb.flow import Draft, Scheme, Scores
 from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
 from specwb.tree import Tree
 from specwb.verify import RULES, Rule
@@ -63,17 +63,17 @@ def logits_pair(
     return z, w
 
 
-def shape(nodes: int, law: Law) -> Tree:
+def shape(nodes: int, scheme: Scheme) -> Tree:
     """Returns a tree of this many candidates that fits the sampling scheme.
 
     It is four paths for ``IID_PATHS``, and otherwise has four children a node, level by level.
     """
-    if law is Law.IID_PATHS:
+    if scheme is Scheme.IID_PATHS:
         return Tree.branching(min(4, nodes), *[1] * (max(1, nodes // 4) - 1))
     return Tree([[-1] + [i // 4 for i in range(nodes)]])
 
 
-def random_draft(tree: Tree, law: Law, w: Tensor) -> Draft:
+def random_draft(tree: Tree, scheme: Scheme, w: Tensor) -> Draft:
     """Draws candidates from the draft's logits under a sampling scheme.
 
     There is one row of q for every node with children.
@@ -88,24 +88,24 @@ def random_draft(tree: Tree, law: Law, w: Tensor) -> Draft:
         q_row[0, node] = r
         kids = [k for k in tree.kids[0, node].tolist() if k >= 0]
         u = torch.rand(rows, len(kids), generator=generator, device=w.device, dtype=torch.float64)
-        tokens[:, kids], q[:, r] = draw(q[:, r], u, law)
-    return Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), law, q, q_row)
+        tokens[:, kids], q[:, r] = draw(q[:, r], u, scheme)
+    return Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), scheme, q, q_row)
 
 
-def draw(q: Tensor, u: Tensor, law: Law) -> tuple[Tensor, Tensor]:
+def draw(q: Tensor, u: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     """Draws the children of one node; returns them, and the q that rules are to see.
 
     Args:
         q: ``[B, V]``.
         u: ``[B, K]``.
-        law: the sampling scheme.
+        scheme: the sampling scheme.
     """
     count = u.shape[1]
-    if law is Law.WITHOUT_REPLACEMENT:
+    if scheme is Scheme.WITHOUT_REPLACEMENT:
         return draw_without_replacement(q, u)[0], q
-    if law is Law.POINT:
+    if scheme is Scheme.POINT:
         return q.topk(count, -1).indices, q
-    if law is Law.TOP_AND_SAMPLE:
+    if scheme is Scheme.TOP_AND_SAMPLE:
         top = q.topk(count - 1, -1).indices
         q = q.scatter(1, top, 0)
         q = q / q.sum(1, keepdim=True)
@@ -205,17 +205,17 @@ def published_block(draft: Draft, scores: Scores, u: Tensor) -> tuple[list[list[
     return paths, torch.cat(bonus)
 
 
-CASES: dict[str, tuple[Law, Published | None]] = {
-    "rejection": (Law.IID, published(True)),
-    "block": (Law.IID, published_block),
-    "rrs": (Law.IID_PATHS, published(True)),
-    "rrsw": (Law.WITHOUT_REPLACEMENT, published(False)),
-    "naive": (Law.WITHOUT_REPLACEMENT, published_naive),
-    "top": (Law.TOP_AND_SAMPLE, None),
-    "kseq": (Law.IID_PATHS, None),
-    "race": (Law.IID_PATHS, None),
-    "traversal": (Law.WITHOUT_REPLACEMENT, None),
-    "gbv": (Law.IID_PATHS, None),
+CASES: dict[str, tuple[Scheme, Published | None]] = {
+    "rejection": (Scheme.IID, published(True)),
+    "block": (Scheme.IID, published_block),
+    "rrs": (Scheme.IID_PATHS, published(True)),
+    "rrsw": (Scheme.WITHOUT_REPLACEMENT, published(False)),
+    "naive": (Scheme.WITHOUT_REPLACEMENT, published_naive),
+    "top": (Scheme.TOP_AND_SAMPLE, None),
+    "kseq": (Scheme.IID_PATHS, None),
+    "race": (Scheme.IID_PATHS, None),
+    "traversal": (Scheme.WITHOUT_REPLACEMENT, None),
+    "gbv": (Scheme.IID_PATHS, None),
 }
 
 
@@ -294,11 +294,11 @@ def measure(
     name: str, rows: int, nodes: int, vocabulary: int, device: str, seconds: float
 ) -> dict[str, Any]:
     """Measures one rule at one size, for about ``seconds``."""
-    law, published_rule = CASES[name]
+    scheme, published_rule = CASES[name]
     is_chain = name in ("rejection", "block")
-    tree = (Tree.chain(nodes) if is_chain else shape(nodes, law)).to(device)
+    tree = (Tree.chain(nodes) if is_chain else shape(nodes, scheme)).to(device)
     z, w = logits_pair(rows, tree.n, vocabulary, device)
-    draft = random_draft(tree, law, w)
+    draft = random_draft(tree, scheme, w)
     assert draft.q is not None
     # copies enough to fill the cache several times over
     copies = min(200, COLD // (4 * (z.numel() + draft.q.numel())))
@@ -313,8 +313,8 @@ def measure(
     def ours(turn: int) -> Any:
         u = uniforms[turn % TURNS]
         verdict = rule.verify(*batches[turn % len(batches)], u)
-        assert verdict.law is not None
-        return verdict, inverse_cdf(verdict.law, u[:, 0])
+        assert verdict.distribution is not None
+        return verdict, inverse_cdf(verdict.distribution, u[:, 0])
 
     began, counts = time.perf_counter(), []
     while len(counts) < TURNS:

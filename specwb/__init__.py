@@ -3,7 +3,7 @@
 ```python
 target = specwb.load("lab")
 out = specwb.decode(target, "def fib(n):", method="mcsd", tree=(4, 2, 2), temperature=1.0, seed=0)
-out.text, out.mean_tokens_per_round
+out.text, out.mean_tokens_per_step
 ```
 
 Names and modules (``specwb.figures``, ``specwb.evaluation``, ..) are imported when they are first
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from specwb.evaluation.compare import compare
     from specwb.extras import MissingExtra
     from specwb.flow import (
-        BrokenLaw,
         Draft,
         Exactness,
-        Law,
-        LawMismatch,
+        InvalidDistribution,
+        RuleMismatch,
+        Scheme,
         Scores,
         State,
         Step,
@@ -66,11 +66,11 @@ _PLACES = {
     "evaluation.compare": ("compare",),
     "extras": ("MissingExtra",),
     "flow": (
-        "BrokenLaw",
+        "InvalidDistribution",
         "Draft",
         "Exactness",
-        "Law",
-        "LawMismatch",
+        "Scheme",
+        "RuleMismatch",
         "Scores",
         "State",
         "Step",
@@ -112,14 +112,12 @@ _MODULES = (
 __all__ = [
     "METHODS",
     "RULES",
-    "BrokenLaw",
     "Clock",
     "Draft",
     "DraftError",
     "Drafter",
     "Exactness",
-    "Law",
-    "LawMismatch",
+    "InvalidDistribution",
     "LoadError",
     "Method",
     "MethodError",
@@ -129,7 +127,9 @@ __all__ = [
     "Output",
     "PromptError",
     "Rule",
+    "RuleMismatch",
     "Sampling",
+    "Scheme",
     "Scores",
     "SpecwbError",
     "State",

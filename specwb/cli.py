@@ -142,7 +142,7 @@ def generate(
     lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""
     summary = "no tokens"
     if stream.rounds:
-        count, tau = len(stream.ids), stream.mean_tokens_per_round
+        count, tau = len(stream.ids), stream.mean_tokens_per_step
         summary = (
             f"{count} tokens in {stream.rounds} rounds, tau {tau:.2f} "
             f"({tau - 1:.2f} accepted/round), {count / seconds:.1f} tokens/s from a cold start"

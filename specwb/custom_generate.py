@@ -491,7 +491,7 @@ class _Text:
 
     def _new_tokens(self, state: State) -> tuple[Tensor, Tensor]:
         """Returns how many new tokens every row has, ``[B]``, and the tokens, ``[B, longest]``."""
-        counts = state.known - state.start
+        counts = state.length - state.start
         index = torch.arange(int(counts.max()), device=counts.device)
         tokens = state.tokens.gather(1, state.start[:, None] + index)
         return counts.to(self.ids.device), tokens.to(self.ids.device)
@@ -551,7 +551,7 @@ class _ProcessedScores(Scores):
     def __init__(self, rescore: _Rescore, state: State, draft: Draft, scores: Scores) -> None:
         super().__init__(scores.logits, scores.sampling, scores.features)
         self.rescore, self.draft, self.text = rescore, draft, state.tokens
-        self.lengths, self.done = torch.stack((state.known, state.done.long())).tolist()
+        self.lengths, self.done = torch.stack((state.length, state.done.long())).tolist()
         self.processed: dict[tuple[int, int], Tensor] = {}  # by row of the batch and node
 
     def alone(self, i: int) -> Scores:
@@ -594,7 +594,7 @@ class _ProcessedScores(Scores):
     def p(self, node: Tensor) -> Tensor:
         return torch.stack([self.row(i, n) for i, n in enumerate(node.tolist())])
 
-    def laws(self, tree: Tree) -> Tensor:
+    def probabilities(self, tree: Tree) -> Tensor:
         rows = [
             torch.stack([self.row(i, node) for node in range(tree.v)])
             for i in range(len(self.logits))

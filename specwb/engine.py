@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specwb.drafters.base import Drafter
 from specwb.errors import SpecwbError
-from specwb.flow import Draft, Law, Scores, State, Step, Verdict
+from specwb.flow import Draft, Scheme, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
 from specwb.inputs import (
     Prompt,
@@ -30,7 +30,7 @@ from specwb.methods import method as make_method
 from specwb.models.backbone import check_unhooked
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
-from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise, row_seeds
+from specwb.noise import ACCEPT, BONUS, DRAFT, Noise, row_seeds
 from specwb.probability import Sampling, inverse_cdf
 from specwb.verify import Rule
 
@@ -145,7 +145,7 @@ class Decoding:
         streams = {
             DRAFT: self.drafter.uniforms(self.sampling),
             ACCEPT: draws * self.rule.uniforms(limits),
-            CLOSE: draws,
+            BONUS: draws,
         }
         self.noise = Noise(self.seeds, streams, max_step=limits.depth + 1)
         return self
@@ -171,12 +171,12 @@ class Decoding:
 
     def step(self, arena: Arena | None = None) -> Step:
         """One decoding step and its host read; with an ``arena`` by its graphs."""
-        self.noise.renew(self.state.known)
+        self.noise.renew(self.state.length)
         step = self._advance() if arena is None else arena.run(self._advance).clone()
         self.state.read()
         self._lap("commit")
         if not self.trace:
-            step.scores = step.uniforms = step.close = None
+            step.scores = step.uniforms = step.bonus_uniform = None
         return step
 
     def _advance(self) -> Step:
@@ -185,7 +185,7 @@ class Decoding:
         state, target, drafter = self.state, self.target, self.drafter
         if self.clock:
             self.clock.start()
-        known = state.known.clone()
+        length = state.length.clone()
         draft = checked(drafter.propose(state, self.noise), drafter, state)
         self._lap("draft")
         scores = self._score(draft)
@@ -193,7 +193,7 @@ class Decoding:
         tests = not state.sampling.greedy and self.rule.uniforms(draft.tree.limits)
         accept = self.noise.u(ACCEPT) if tests else None
         raw = self.rule.verify(draft, scores, accept)  # type: ignore[arg-type]
-        close, broken = self._close(raw, scores)
+        bonus_uniform, broken = self._close(raw, scores)
         verdict, done = trim(raw, draft, state)
         self._lap("verify")
         target.commit(state, draft, verdict, scores)
@@ -201,7 +201,7 @@ class Decoding:
         state.advance(verdict, done, broken)
         tokenizer = target.tokenizer
         return Step(
-            0, known, draft, verdict, scores, accept, close, self.rule, tokenizer, state
+            0, length, draft, verdict, scores, accept, bonus_uniform, self.rule, tokenizer, state
         )  # fmt: skip
 
     def _score(self, draft: Draft) -> Scores:
@@ -217,16 +217,16 @@ class Decoding:
         """Draw the closing token of ``raw`` where the rule left that open. Returns its uniforms
         ``[B]`` and which rows ``[B]`` have nothing sound to draw from."""
         uniforms = None
-        if raw.law is not None:
-            uniforms = self.noise.u(CLOSE)[:, 0]
-            raw.closing = inverse_cdf(raw.law, uniforms)
-            sound = raw.law.gather(1, raw.closing[:, None]).squeeze(1) > 0
+        if raw.distribution is not None:
+            uniforms = self.noise.u(BONUS)[:, 0]
+            raw.bonus = inverse_cdf(raw.distribution, uniforms)
+            sound = raw.distribution.gather(1, raw.bonus[:, None]).squeeze(1) > 0
         else:
             row = torch.arange(len(raw.accepted), device=raw.accepted.device)
             last = raw.path.gather(1, raw.accepted[:, None]).squeeze(1)
-            sound = scores.logits[row, last, raw.closing].isfinite()
-            if raw.ahead is not None:
-                sound = sound & raw.ahead.amax(1).isfinite()
+            sound = scores.logits[row, last, raw.bonus].isfinite()
+            if raw.next_distribution is not None:
+                sound = sound & raw.next_distribution.amax(1).isfinite()
         return uniforms, ~sound & ~self.state.done
 
     def _lap(self, part: str) -> None:
@@ -306,7 +306,7 @@ def rounds(
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
         options: the method's own, where it is named by its key.
     Raises:
-        PromptError, ValueError, LawMismatch, LoadError: before any work is done.
+        PromptError, ValueError, RuleMismatch, LoadError: before any work is done.
         UnsupportedModel: a hook or a patched forward on one of the target's modules.
     """
     _check_target(target)
@@ -330,7 +330,7 @@ def rounds(
             )
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
-    if rescore is not None and method.drafter.law(sampling) is Law.ROOTS:
+    if rescore is not None and method.drafter.scheme(sampling) is Scheme.ROOTS:
         raise ValueError(
             f"{method.key}: several roots are drawn before their scores could be changed;"
             " decode without logits processors, or with roots=1"
@@ -429,23 +429,23 @@ def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]
     ``emitted``) and ``done [B]``.
     """
     drafted = draft.tokens.gather(1, verdict.path)
-    accepted, closing = verdict.accepted, verdict.closing[:, None]
+    accepted, bonus = verdict.accepted, verdict.bonus[:, None]
     place = torch.arange(verdict.path.shape[1], device=accepted.device)
-    emitted = torch.cat([drafted[:, 1:], closing], 1)
-    emitted = torch.where(place == accepted[:, None], closing, emitted)
-    count = torch.minimum(accepted + 1, state.limit - state.known)
+    emitted = torch.cat([drafted[:, 1:], bonus], 1)
+    emitted = torch.where(place == accepted[:, None], bonus, emitted)
+    count = torch.minimum(accepted + 1, state.limit - state.length)
     if state.eos.numel():
         stops = (emitted[:, :, None] == state.eos).any(-1) & (place < count[:, None])
         ended, at = stops.max(1)
         count = torch.where(ended, at + 1, count)
-        done = ended | (state.known + count >= state.limit)
+        done = ended | (state.length + count >= state.limit)
     else:
-        done = state.known + count >= state.limit
+        done = state.length + count >= state.limit
     count = torch.where(state.done, 0, count)
     last = (count - 1).clamp_min(0)[:, None]
     path = verdict.path.gather(1, torch.minimum(place, last))
-    closing = emitted.gather(1, last).squeeze(1)
-    cut = Verdict(path, count - 1, closing, verdict.law, emitted, verdict.ahead)
+    bonus = emitted.gather(1, last).squeeze(1)
+    cut = Verdict(path, count - 1, bonus, verdict.distribution, emitted, verdict.next_distribution)
     return cut, done | state.done
 
 
@@ -486,14 +486,14 @@ class Output:
         return self.texts[0]
 
     @property
-    def mean_tokens_per_round(self) -> float:
+    def mean_tokens_per_step(self) -> float:
         """tau: tokens a step, the closing token included; 1 for plain decoding."""
         return sum(map(len, self.tokens)) / max(1, sum(self.step_counts))
 
     @property
-    def accepted_per_round(self) -> float:
+    def accepted_per_step(self) -> float:
         """tau - 1: draft tokens kept a step."""
-        return self.mean_tokens_per_round - 1
+        return self.mean_tokens_per_step - 1
 
     @property
     def tokens_per_second(self) -> float:
@@ -562,7 +562,7 @@ def decode(
         if on_tokens is not None:
             _report(step, on_tokens)
     assert state is not None
-    starts, ends, table = state.start.tolist(), state.known.tolist(), state.tokens.tolist()
+    starts, ends, table = state.start.tolist(), state.length.tolist(), state.tokens.tolist()
     tokens = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
     per_step = torch.stack(counts, 1).tolist()
     accepted = [[n - 1 for n in row if n > 0] for row in per_step]
@@ -602,7 +602,7 @@ def _offered(step: Step) -> Tensor:
         return nodes, (children >= 0) & draft.valid.gather(1, nodes)
 
     nodes, there = below(last)
-    if verdict.ahead is not None:
-        closing = there & (draft.tokens.gather(1, nodes) == verdict.closing[:, None])
-        _, there = below(nodes.gather(1, closing.int().argmax(1, keepdim=True)))
+    if verdict.next_distribution is not None:
+        bonus = there & (draft.tokens.gather(1, nodes) == verdict.bonus[:, None])
+        _, there = below(nodes.gather(1, bonus.int().argmax(1, keepdim=True)))
     return there.any(1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BUCKET = 256  # positions by which a captured decoding's extents grow
 
 
-class Law(Enum):
+class Scheme(Enum):
     """The sampling scheme: how a drafter's candidates were drawn. A verification rule is lossless
     for some of these only."""
 
@@ -41,11 +41,11 @@ class Law(Enum):
     )
 
 
-class LawMismatch(SpecwbError, ValueError):
+class RuleMismatch(SpecwbError, ValueError):
     """A verification rule was put with a drafter whose candidates it is not lossless for."""
 
 
-class BrokenLaw(SpecwbError, ValueError):
+class InvalidDistribution(SpecwbError, ValueError):
     """There is no distribution to draw from: probabilities that are NaN or have no mass."""
 
 
@@ -56,12 +56,12 @@ class Exactness(Enum):
 
 @dataclass
 class State:
-    """All rows' text. ``known`` holds the sequence lengths, the only ones there are. The last token
+    """All rows' text. ``length`` holds the sequence lengths, the only ones there are. The last token
     of a row is pending: it is known and not yet processed.
 
     Attributes:
         tokens: ``[B,T]``.
-        known: ``[B]`` sequence lengths.
+        length: ``[B]`` sequence lengths.
         start: ``[B]`` lengths of the prompts.
         limit: ``[B]`` lengths at which rows stop.
         done: ``[B]``.
@@ -72,14 +72,14 @@ class State:
             rounded up to a multiple of ``BUCKET`` (at most ``ceiling``), so that shapes stay the
             same for many steps.
         cache: the target's.
-        features: ``[B,T,F]`` or None: target hidden states by position, exact below known - 1.
+        features: ``[B,T,F]`` or None: target hidden states by position, exact below length - 1.
         finished: all rows are done, as of the last :meth:`read`.
         static: this decoding is captured as graphs: tensors that live longer than a step are
             changed in place, and nothing reads a device value between two steps but :meth:`read`.
     """
 
     tokens: Tensor
-    known: Tensor
+    length: Tensor
     start: Tensor
     limit: Tensor
     done: Tensor
@@ -107,7 +107,7 @@ class State:
         another decoding is copied into them. Masks and the summary every step makes anew."""
         tensors = {
             "tokens": self.tokens,
-            "known": self.known,
+            "known": self.length,
             "start": self.start,
             "limit": self.limit,
             "done": self.done,
@@ -123,7 +123,7 @@ class State:
         A text shorter than w starts at 0 and runs past its end; what is computed there lies beyond
         every query's sight.
         """
-        begin = (self.known - w).clamp_min(0)
+        begin = (self.length - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
         return begin, positions, self.tokens.gather(1, positions)
 
@@ -136,7 +136,7 @@ class State:
                 return mask
             if mask is not None:
                 return mask[:, : tree.n, : self.horizon - 1 + tree.n]
-        mask = self._masks[tree, dtype] = tree_mask(tree, self.known, self.horizon, dtype)
+        mask = self._masks[tree, dtype] = tree_mask(tree, self.length, self.horizon, dtype)
         return mask
 
     def advance(self, verdict: Verdict, done: Tensor, broken: Tensor | None = None) -> None:
@@ -144,13 +144,13 @@ class State:
         closing token has no probability."""
         assert verdict.emitted is not None
         width = verdict.emitted.shape[1]
-        index = self.known[:, None] + torch.arange(width, device=self.known.device)
+        index = self.length[:, None] + torch.arange(width, device=self.length.device)
         # past accepted + 1 it writes beyond the new known
         self.tokens.scatter_(1, index, verdict.emitted)
-        self.known.add_(verdict.count)
+        self.length.add_(verdict.count)
         self.done.copy_(done)
-        fault = torch.zeros_like(self.known[0]) if broken is None else broken.any().long()
-        summary = torch.stack((done.all().long(), self.known.max(), fault))
+        fault = torch.zeros_like(self.length[0]) if broken is None else broken.any().long()
+        summary = torch.stack((done.all().long(), self.length.max(), fault))
         self._summary = summary if self._summary is None else self._summary.copy_(summary)
         self._masks.clear()
 
@@ -159,12 +159,12 @@ class State:
         everything sound.
 
         Raises:
-            BrokenLaw: a closing token was drawn from probabilities that are NaN or have no mass.
+            InvalidDistribution: a closing token was drawn from probabilities that are NaN or have no mass.
         """
         assert self._summary is not None
         finished, longest, fault = self._summary.tolist()
         if fault:
-            raise BrokenLaw(
+            raise InvalidDistribution(
                 f"the target's probabilities are NaN or sum to 0 within {longest} tokens; try"
                 " dtype='float32', or look at the weights"
             )
@@ -184,7 +184,7 @@ class Draft:
         tree: its shape.
         tokens: ``[B,n]``; column 0 is the pending token.
         valid: ``[B,n]``, which nodes may be accepted.
-        law: the sampling scheme.
+        scheme: the sampling scheme.
         q: ``[B,r,V]``, for sampled schemes, the distributions that candidates were drawn from.
             Under TOP_AND_SAMPLE it is that of the one that was drawn, which is 0 on the fixed ones.
         q_row: ``[R,n]``, which row of q a node's CHILDREN were drawn from (-1 for none).
@@ -198,7 +198,7 @@ class Draft:
     tree: Tree
     tokens: Tensor
     valid: Tensor
-    law: Law
+    scheme: Scheme
     q: Tensor | None = None
     q_row: Tensor | None = None
     race: Tensor | None = None
@@ -216,7 +216,7 @@ class Draft:
     def clone(self) -> Draft:
         """A copy that outlives the step where graphs write the next one into the same memory; it is
         without q."""
-        return Draft(self.tree.clone(), self.tokens.clone(), self.valid.clone(), self.law)
+        return Draft(self.tree.clone(), self.tokens.clone(), self.valid.clone(), self.scheme)
 
 
 @dataclass
@@ -237,7 +237,7 @@ class Scores:
         """``[V]``: :meth:`p` of one row at a node known to the host."""
         return self.sampling.probabilities(self.logits[i, node])
 
-    def laws(self, tree: Tree) -> Tensor:
+    def probabilities(self, tree: Tree) -> Tensor:
         """``[B,v,V]``: the probabilities at every verified node, for rules that read them all."""
         return self.sampling.probabilities(self.logits[:, : tree.v])
 
@@ -254,20 +254,20 @@ class Verdict:
     Attributes:
         path: ``[B,D+1]`` node indices; path[:,0] = 0, past ``accepted`` the last one is repeated.
         accepted: ``[B]`` draft tokens that are kept; -1 where the row had finished.
-        closing: ``[B]`` the token that ends the step.
-        law: ``[B,V]``, the distribution that the closing token was drawn from (None in greedy
+        bonus: ``[B]`` the token that ends the step.
+        distribution: ``[B,V]``, the distribution that the closing token was drawn from (None in greedy
             decoding); where ``trim`` cut a block short it is that of the untrimmed closing token.
         emitted: ``[B,D+1]`` tokens that this step appends, valid up to accepted + 1.
-        ahead: ``[B,V]``, where the closing token has been scored already, the distribution (at
+        next_distribution: ``[B,V]``, where the closing token has been scored already, the distribution (at
             temperature 0 the logits) of what comes after it.
     """
 
     path: Tensor
     accepted: Tensor
-    closing: Tensor
-    law: Tensor | None = None
+    bonus: Tensor
+    distribution: Tensor | None = None
     emitted: Tensor | None = None
-    ahead: Tensor | None = None
+    next_distribution: Tensor | None = None
 
     @property
     def count(self) -> Tensor:
@@ -276,10 +276,10 @@ class Verdict:
 
     def clone(self) -> Verdict:
         """A copy that outlives the step where graphs write the next one into the same memory."""
-        law = None if self.law is None else self.law.clone()
+        distribution = None if self.distribution is None else self.distribution.clone()
         emitted = None if self.emitted is None else self.emitted.clone()
-        path, accepted, closing = self.path.clone(), self.accepted.clone(), self.closing.clone()
-        return Verdict(path, accepted, closing, law, emitted)
+        path, accepted, bonus = self.path.clone(), self.accepted.clone(), self.bonus.clone()
+        return Verdict(path, accepted, bonus, distribution, emitted)
 
 
 @dataclass
@@ -291,12 +291,12 @@ class Step:
     """
 
     index: int
-    known: Tensor  # [B], before the step
+    length: Tensor  # [B], before the step
     draft: Draft
     verdict: Verdict
     scores: Scores | None
     uniforms: Tensor | None  # [B,m] the acceptance uniforms the rule was given
-    close: Tensor | None  # [B]
+    bonus_uniform: Tensor | None  # [B]
     rule: object
     tokenizer: object = None
     state: State | None = field(default=None, repr=False)
@@ -305,5 +305,5 @@ class Step:
         """A copy that outlives the step where graphs write the next one into the same memory; it is
         without scores and uniforms."""
         draft, verdict = self.draft.clone(), self.verdict.clone()
-        copies = (self.known.clone(), draft, verdict, None, None, None)
+        copies = (self.length.clone(), draft, verdict, None, None, None)
         return Step(self.index, *copies, self.rule, self.tokenizer, self.state)

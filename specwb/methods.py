@@ -26,7 +26,7 @@ from specwb.drafters import (
     sps,
 )
 from specwb.drafters.base import Drafter, Entry
-from specwb.flow import Exactness, Law, LawMismatch
+from specwb.flow import Exactness, RuleMismatch, Scheme
 from specwb.graphs import Arena
 from specwb.models.load import draft_model as draft_model
 from specwb.models.target import Target
@@ -37,13 +37,13 @@ from specwb.verify import RULES, Greedy, Rule
 from specwb.verify.rule import ONE_A_NODE
 
 _USUAL = {
-    Law.POINT: "point",
-    Law.IID: "rrs",
-    Law.WITHOUT_REPLACEMENT: "rrsw",
-    Law.IID_PATHS: "rrs",
-    Law.TOP_AND_SAMPLE: "top",
-    Law.COUPLED: "coupled",
-    Law.ROOTS: "longest",
+    Scheme.POINT: "point",
+    Scheme.IID: "rrs",
+    Scheme.WITHOUT_REPLACEMENT: "rrsw",
+    Scheme.IID_PATHS: "rrs",
+    Scheme.TOP_AND_SAMPLE: "top",
+    Scheme.COUPLED: "coupled",
+    Scheme.ROOTS: "longest",
 }
 
 
@@ -71,25 +71,25 @@ class Method:
         was asked for, or the usual one of how the candidates are drawn.
 
         Raises:
-            LawMismatch: the rule would not keep the target's distribution with these candidates.
+            RuleMismatch: the rule would not keep the target's distribution with these candidates.
         """
         sampled = sampling if not sampling.greedy else Sampling(1.0)
-        law = self.drafter.law(sampled)
+        scheme = self.drafter.scheme(sampled)
         limits = self.drafter.limits
-        single = limits.children <= 1 and law in ONE_A_NODE
-        usual = self.drafter.rule or ("rejection" if single else _USUAL[law])
+        single = limits.children <= 1 and scheme in ONE_A_NODE
+        usual = self.drafter.rule or ("rejection" if single else _USUAL[scheme])
         rule = copy.copy(self.rule) if self.rule else RULES[usual]()
-        how = law, limits, self.drafter.independent
+        how = scheme, limits, self.drafter.independent
         try:
             rule.check(*how)  # at T = 0 too: a wrong pair is wrong, whether or not it shows
-        except LawMismatch as error:
+        except RuleMismatch as error:
             fit = [
                 name
                 for name, kind in RULES.items()
                 if kind.exactness is Exactness.LOSSLESS and _fits(kind(), *how)
             ]
-            raise LawMismatch(f"{error}; what fits them: {', '.join(fit) or 'no rule'}") from None
-        return (rule.cold() or Greedy()) if sampling.greedy else rule
+            raise RuleMismatch(f"{error}; what fits them: {', '.join(fit) or 'no rule'}") from None
+        return (rule.greedy_rule() or Greedy()) if sampling.greedy else rule
 
 
 # in the order in which they are listed
@@ -195,7 +195,7 @@ def method(
 
     Raises:
         MethodError: unknown method, rule or option, or options that cannot be used.
-        LawMismatch: rule and drafter do not fit.
+        RuleMismatch: rule and drafter do not fit.
         LoadError: target and draft do not fit.
     """
     entry, chosen, options = read_spec(spec, rule, options)
@@ -289,11 +289,11 @@ def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:
     return RULES[rule]()
 
 
-def _fits(rule: Rule, law: Law, limits: Limits, independent: bool) -> bool:
+def _fits(rule: Rule, scheme: Scheme, limits: Limits, independent: bool) -> bool:
     """Whether the rule is lossless for candidates that are drawn so."""
     try:
-        rule.check(law, limits, independent)
-    except LawMismatch:
+        rule.check(scheme, limits, independent)
+    except RuleMismatch:
         return False
     return True
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specwb.inputs import as_int, is_many, to_python
 
-DRAFT, ACCEPT, CLOSE, SEED = 0, 1, 2, 3  # the streams
+DRAFT, ACCEPT, BONUS, SEED = 0, 1, 2, 3  # the streams
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57  # Philox' multipliers
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85  # what its key grows by in every turn

@@ -58,7 +58,7 @@ class Stream:
         self._show_up_to(text, False)
 
     @property
-    def mean_tokens_per_round(self) -> float:
+    def mean_tokens_per_step(self) -> float:
         """tau: tokens per decoding step, the bonus token included."""
         return len(self.ids) / max(1, self.rounds)
 

@@ -127,7 +127,7 @@ def explain(step: Step, row: int = 0) -> Explanation:
     if accepted < 0:
         raise ValueError(f"row {row} had finished before this step")
     levels = _levels(step, row)
-    bonus = int(step.verdict.closing[row])
+    bonus = int(step.verdict.bonus[row])
     name = step.rule.name if isinstance(step.rule, Rule) else ""
     trimmed = sum(level.accepted is not None for level in levels) > accepted
     return Explanation(row, levels[: accepted + 1], bonus, _text(step, bonus), name, trimmed)
@@ -148,8 +148,8 @@ def _levels(step: Step, row: int) -> list[Level]:
     rule.lazy = False  # all tests are computed here
     uniforms = step.uniforms
     if uniforms is None:  # at T = 0 p is one-hot and any uniform gives the same decision
-        shape = len(step.known), rule.uniforms(draft.tree.limits)
-        uniforms = torch.full(shape, 0.5, device=step.known.device)
+        shape = len(step.length), rule.uniforms(draft.tree.limits)
+        uniforms = torch.full(shape, 0.5, device=step.length.device)
     if not isinstance(rule, NodeRule):
         return _path_levels(step, rule.verify(draft, step.scores, uniforms), row)
     levels = []
@@ -198,7 +198,7 @@ def _path_levels(step: Step, verdict: Verdict, row: int) -> list[Level]:
     accepted = int(verdict.accepted[row])
     path = verdict.path[row].tolist()
     for depth, node in enumerate(path[: accepted + 1]):
-        nodes = torch.full_like(step.known, node)
+        nodes = torch.full_like(step.length, node)
         p, q_rows = step.scores.p(nodes)[row], draft.q_of(nodes)
         q = None if q_rows is None else q_rows[row]
         tests = []
@@ -210,8 +210,8 @@ def _path_levels(step: Step, verdict: Verdict, row: int) -> list[Level]:
             text = _text(step, token)
             tests.append(Test(j, token, text, float(p[token]), token_q, None, decision))
         if tests:
-            goes_on = depth < accepted or verdict.law is None
-            residual = p if goes_on else verdict.law[row]  # type: ignore[index]
+            goes_on = depth < accepted or verdict.distribution is None
+            residual = p if goes_on else verdict.distribution[row]  # type: ignore[index]
             levels.append(Level(depth + 1, node, tests, residual / residual.sum()))
     return levels
 
@@ -223,9 +223,9 @@ def _path_decision(step: Step, verdict: Verdict, row: int, depth: int, kid: int)
         return "invalid"
     if depth < accepted and kid == int(verdict.path[row, depth + 1]):
         return "accepted"
-    if verdict.ahead is not None:  # of several roots
+    if verdict.next_distribution is not None:  # of several roots
         token = int(draft.tokens[row, kid])
-        if depth == accepted and token == int(verdict.closing[row]):
+        if depth == accepted and token == int(verdict.bonus[row]):
             return "bonus"  # a draft token stays as the bonus token
         if depth == 0:
             return "not kept"  # roots are not tested

@@ -22,7 +22,7 @@ LONGEST = (
     "test_lab.py", "test_browser.py", "test_ranks.py", "09_easyspec.ipynb", "06_kangaroo.ipynb",
     "08_diffuspec.ipynb", "05_falcon.ipynb", "01_speculative_sampling.ipynb", "04_heads.ipynb",
     "07_improved_mcsd.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb",
-    "00_welcome.ipynb", "write_your_own_drafter.ipynb", "test_decoding_law.py", "test_protocol.py",
+    "00_welcome.ipynb", "write_your_own_drafter.ipynb", "test_decoding_distribution.py", "test_protocol.py",
     "test_hf.py", "test_heads.py", "test_falcon_training.py", "test_diffusion_training.py",
     "test_kangaroo_training.py", "test_graphs.py", "test_tune.py", "test_compare.py",
     "test_measured_dependence.py", "test_cost_model.py", "test_kernels.py",

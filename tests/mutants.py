@@ -1,7 +1,7 @@
 """Engines, drafters and rules that are wrong on purpose: each is killed by the tests that it names.
 
 Each mutant is one mistake as a developer would make it, put into the code in memory: no file is
-changed. In tests/verify and tests/test_decoding_law.py wrong *rules* are tried inside single tests;
+changed. In tests/verify and tests/test_decoding_distribution.py wrong *rules* are tried inside single tests;
 here the suite itself is asked whether it would notice.
 
     python tests/mutants.py                    all of them, after the same tests without any mistake
@@ -177,7 +177,7 @@ def end_inside_a_block(patch):
 @killed_by("test_flow.py: trim_is_closed")
 def limit_one_late(patch):
     """A row may be one token longer than its limit."""
-    room = "state.limit - state.known)"
+    room = "state.limit - state.length)"
     patch.edit(
         engine.trim,
         f"torch.minimum(accepted + 1, {room}",
@@ -194,8 +194,8 @@ def finished_rows_go_on(patch):
 @killed_by("test_protocol.py: reported_once sps")
 def counted_before_the_cut(patch):
     """A decoding step reports what was accepted, not what was left of it at the limit."""
-    raw = "Verdict(raw.path, raw.accepted, raw.closing, raw.law, verdict.emitted)"
-    patch.edit(engine.Decoding._advance, "0, known, draft, verdict,", f"0, known, draft, {raw},")
+    raw = "Verdict(raw.path, raw.accepted, raw.bonus, raw.distribution, verdict.emitted)"
+    patch.edit(engine.Decoding._advance, "0, length, draft, verdict,", f"0, length, draft, {raw},")
 
 
 @killed_by("test_protocol.py: reported_once sps")
@@ -222,7 +222,7 @@ def mask_of_the_step_before(patch):
     patch.edit(State.advance, "self._masks.clear()", "pass")
 
 
-@killed_by("test_broken_law.py: one_message")
+@killed_by("test_invalid_distribution.py: one_message")
 def nan_row_ignored(patch):
     """A bonus token drawn from NaN is written down like any other."""
 
@@ -234,8 +234,8 @@ def nan_row_ignored(patch):
 @killed_by("test_flow.py: window_is_the_last")
 def window_of_the_longest_row(patch):
     """The catch-up window ends where the longest row ends, in all rows."""
-    longest = "(self.known.max() - w).clamp_min(0).expand_as(self.known)"
-    patch.edit(State.window, "(self.known - w).clamp_min(0)", longest)
+    longest = "(self.length.max() - w).clamp_min(0).expand_as(self.length)"
+    patch.edit(State.window, "(self.length - w).clamp_min(0)", longest)
 
 
 @killed_by("test_flow.py: window_is_the_last")
@@ -261,20 +261,20 @@ def noise_by_place_in_the_batch(patch):
     patch.edit(Noise.__init__, "self.seeds = seeds", f"self.seeds = seeds + {place}")
 
 
-@killed_by("test_decoding_law.py: of_the_text_is mcsd-plain")
+@killed_by("test_decoding_distribution.py: of_the_text_is mcsd-plain")
 def levels_share_draws(patch):
     """All levels of a draft tree are drawn with the first level's uniforms."""
     width = "(levels[d][1] - levels[d][0]) * tree.widths[d]"
     patch.edit(Levels.propose, f"used += {width}", "used += 0")
 
 
-@killed_by("test_decoding_law.py: of_the_text_is replacement-plain")
+@killed_by("test_decoding_distribution.py: of_the_text_is replacement-plain")
 def siblings_share_a_draw(patch):
     """All children of a node are drawn with one uniform, so that they are one token."""
     patch.edit(Levels._children, "columns[..., j]", "columns[..., 0]")
 
 
-@killed_by("test_decoding_law.py: of_the_text_is sps-plain")
+@killed_by("test_decoding_distribution.py: of_the_text_is sps-plain")
 def depths_share_a_test(patch):
     """The acceptance tests of all depths are made with the first depth's uniforms."""
     patch.edit(NodeRule.visits, "u[:, d, : self.draws", "u[:, 0, : self.draws")
@@ -289,7 +289,7 @@ def drawn_tokens_stay(patch):
 # ------------------------------------------------------------------------------------ distributions
 
 
-@killed_by("test_decoding_law.py: of_the_text_is sps-top_p")
+@killed_by("test_decoding_distribution.py: of_the_text_is sps-top_p")
 def temperature_on_the_draft_only(patch):
     """p is the target's distribution at temperature 1, whatever was asked for."""
     cold = "replace(self.sampling, temperature=1.0).probabilities(self.logits[row, node])"
@@ -307,13 +307,13 @@ def _with_replace(patch: Patch, function: Callable, old: str, new: str) -> None:
     patch.edit(function, old, new.replace("replace(", "__import__('dataclasses').replace(", 1))
 
 
-@killed_by("test_decoding_law.py: of_the_text_is mcsd-top_p")
+@killed_by("test_decoding_distribution.py: of_the_text_is mcsd-top_p")
 def q_of_another_temperature(patch):
     """q is recorded at temperature 1, and the draft tokens were drawn at the decoding's own."""
-    patch.edit(Levels._children, "q.append(law)", "q.append(logits.float().softmax(-1))")
+    patch.edit(Levels._children, "q.append(distribution)", "q.append(logits.float().softmax(-1))")
 
 
-@killed_by("test_decoding_law.py: of_the_text_is mcsd-plain")
+@killed_by("test_decoding_distribution.py: of_the_text_is mcsd-plain")
 def q_of_the_node_itself(patch):
     """A node's children are tested against the q that the node itself was drawn from."""
     patch.edit(
@@ -323,7 +323,7 @@ def q_of_the_node_itself(patch):
     )
 
 
-@killed_by("test_decoding_law.py: of_the_text_is sps-plain")
+@killed_by("test_decoding_distribution.py: of_the_text_is sps-plain")
 def drafter_peeks(patch):
     """Draft tokens that the target finds improbable are dropped before they are tested."""
 
@@ -336,7 +336,7 @@ def drafter_peeks(patch):
         return real(self, draft, scores, u)
 
 
-@killed_by("test_decoding_law.py: of_the_text_is confidence-plain")
+@killed_by("test_decoding_distribution.py: of_the_text_is confidence-plain")
 def unsure_tokens_dropped(patch):
     """A draft token that the draft model is not sure of is left out, instead of being the last."""
 

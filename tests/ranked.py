@@ -95,7 +95,7 @@ def decoded(target: specwb.Target, case: str, execution: str, after: Callable | 
                 after(step, opened[0])
     finally:
         kind.open = real  # type: ignore[method-assign]
-    found["texts"] = [step.state.tokens[row, : int(step.state.known[row])].tolist() for row in range(len(PROMPTS))]
+    found["texts"] = [step.state.tokens[row, : int(step.state.length[row])].tolist() for row in range(len(PROMPTS))]
     return found
 
 
@@ -113,9 +113,9 @@ def work(here: Ranks, folder: Path) -> dict[str, Any]:
             held.update(drafter.groups.held)
             assert drafter.cache.data.shape[0] == max(1, len(held))
             for row in range(len(PROMPTS)):
-                known = int(step.known[row])
-                exact = tiny.recomputed(plain, step.state.tokens[row, :known])
-                off += [float((drafter.cache.data[at, row, :known] - exact[i]).abs().max()) for i, at in held.items()]
+                length = int(step.length[row])
+                exact = tiny.recomputed(plain, step.state.tokens[row, :length])
+                off += [float((drafter.cache.data[at, row, :length] - exact[i]).abs().max()) for i, at in held.items()]
 
         seen["decoded"][case] = decoded(target, case, "ranks", after)
         seen["held"][case], seen["off"][case] = sorted(held), max(off)

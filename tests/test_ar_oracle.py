@@ -31,7 +31,7 @@ def test_plain_decoding_is_the_librarys_greedy_generation(kind):
         assert tokens == wanted
         assert len(set(tokens)) > 3, "a text of one token would prove nothing"
     assert out.step_counts == [LENGTH] * 3
-    assert out.mean_tokens_per_round == 1
+    assert out.mean_tokens_per_step == 1
 
 
 @every_kind
@@ -77,4 +77,4 @@ def test_sampling_follows_the_librarys_probabilities(kind):
     for i, step in enumerate(steps):
         below = float(p[i, : text[len(prompt) + i]].sum())
         assert p[i, text[len(prompt) + i]] > 0
-        assert below - 1e-4 <= float(step.close[0]) <= below + float(p[i, text[len(prompt) + i]]) + 1e-4
+        assert below - 1e-4 <= float(step.bonus_uniform[0]) <= below + float(p[i, text[len(prompt) + i]]) + 1e-4

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import specwb
-from specwb.flow import Draft, Law
+from specwb.flow import Draft, Scheme
 from specwb.mask import causal_mask
 from specwb.models.backbone import Backbone, check_supported
 from specwb.probability import Sampling
@@ -181,7 +181,7 @@ def test_a_tree_in_one_forward_equals_its_paths_one_by_one(kind, tree):
     state = target.open(prompts, [20] * 3, tree.n + 1, Sampling(), ())
     drafted = torch.cat([torch.tensor([[p[-1]] for p in prompts]), tokens(tree.n - 1, rows=3, seed=5)], 1)
     with torch.no_grad():
-        found = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Law.POINT)).logits
+        found = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Scheme.POINT)).logits
     for row, prompt in enumerate(prompts):
         parents = tree.host[row if tree.R > 1 else 0]
         for node in range(tree.n):
@@ -205,7 +205,7 @@ def test_ragged_rows_equal_rows_alone(kind):
     def score(state, rows):
         part = drafted[rows]
         with torch.no_grad():
-            return target.score(state, Draft(tree, part, torch.ones_like(part, dtype=torch.bool), Law.POINT), (1, 3))
+            return target.score(state, Draft(tree, part, torch.ones_like(part, dtype=torch.bool), Scheme.POINT), (1, 3))
 
     whole = score(together, slice(None))
     for i, prompt in enumerate(prompts):

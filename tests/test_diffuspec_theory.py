@@ -16,7 +16,7 @@ from specwb.verify import exact as E
 from specwb.verify.instances import models
 from specwb.verify.tree_mutants import TREE_MUTANTS
 
-Laws = Sequence[E.Dist]
+Distributions = Sequence[E.Dist]
 Joint = dict[E.Tokens, F]
 CHAIN = (-1, 0, 1, 2)
 MUTANTS = {mutant.name: mutant for mutant in TREE_MUTANTS}
@@ -33,13 +33,13 @@ def block(rng: random.Random, k: int, v: int, sure: int = 0) -> Joint:
     return {x: F(w, sum(weights.values())) for x, w in weights.items() if w}
 
 
-def flat(laws: Laws) -> E.Model:
+def flat(distributions: Distributions) -> E.Model:
     """A draft that says all its places at once."""
-    return lambda prefix: laws[len(prefix)]
+    return lambda prefix: distributions[len(prefix)]
 
 
-def padded(laws: Laws, v: int) -> list[list[F]]:
-    return [[*law, *[F(0)] * (v - len(law))] for law in laws]
+def padded(distributions: Distributions, v: int) -> list[list[F]]:
+    return [[*distribution, *[F(0)] * (v - len(distribution))] for distribution in distributions]
 
 
 def given(joint: Joint, known: dict[int, int], place: int, v: int) -> list[F]:
@@ -60,15 +60,15 @@ def test_one_pass_gives_marginals():
     for _ in range(6):
         k, v = 3, 2
         joint = block(rng, k, v)
-        laws, said = padded(d.marginals(joint), v), [drawn(rng, v) for _ in range(k)]
+        distributions, said = padded(d.marginals(joint), v), [drawn(rng, v) for _ in range(k)]
 
-        def loss(laws: Laws, joint: Joint = joint) -> float:
-            return -sum(float(c) * math.log(law[y]) for x, c in joint.items() for law, y in zip(laws, x, strict=True))
+        def loss(distributions: Distributions, joint: Joint = joint) -> float:
+            return -sum(float(c) * math.log(distribution[y]) for x, c in joint.items() for distribution, y in zip(distributions, x, strict=True))
 
         autoregressive = -sum(float(c) * math.log(c) for c in joint.values())
-        correlation = sum(float(c) * math.log(c / math.prod(m[y] for m, y in zip(laws, x, strict=True))) for x, c in joint.items())
-        assert loss(laws) == pytest.approx(autoregressive + correlation)
-        assert loss(said) == pytest.approx(loss(laws) + sum(divergence(m, q) for m, q in zip(laws, said, strict=True)))
+        correlation = sum(float(c) * math.log(c / math.prod(m[y] for m, y in zip(distributions, x, strict=True))) for x, c in joint.items())
+        assert loss(distributions) == pytest.approx(autoregressive + correlation)
+        assert loss(said) == pytest.approx(loss(distributions) + sum(divergence(m, q) for m, q in zip(distributions, said, strict=True)))
 
         # hidden places S, the others seen: what is lost is a sum over S, with laws of its own for each
         found = least = over = 0.0
@@ -83,7 +83,7 @@ def test_one_pass_gives_marginals():
                     over += weight * float(c) * divergence(best, other)
         assert found == pytest.approx(least + over)
         assert over > 0.01
-        assert [given(joint, {}, i, v) for i in range(k)] == laws  # all hidden
+        assert [given(joint, {}, i, v) for i in range(k)] == distributions  # all hidden
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
@@ -99,7 +99,7 @@ def test_how_many_places_are_hidden(k):
     assert weights[-1] / sum(weights) == F(1, k)
 
 
-def test_where_the_targets_law_may_be_learnt():
+def test_where_the_targets_distribution_may_be_learnt():
     """The mean of the target's law given what is shown is the law of the token given that, if nothing to its right is shown."""
     rng, other = random.Random(13), 0
     for _ in range(10):
@@ -110,8 +110,8 @@ def test_where_the_targets_law_may_be_learnt():
                 for values in {tuple(x[i] for i in shown) for x in joint}:
                     known = dict(zip(shown, values, strict=True))
                     there = {x: c for x, c in joint.items() if all(x[i] == a for i, a in known.items())}
-                    laws = {x: given(joint, dict(enumerate(x[:place])), place, v) for x in there}
-                    mean = E.norm([sum((c * laws[x][y] for x, c in there.items()), F(0)) for y in range(v)])
+                    distributions = {x: given(joint, dict(enumerate(x[:place])), place, v) for x in there}
+                    mean = E.norm([sum((c * distributions[x][y] for x, c in there.items()), F(0)) for y in range(v)])
                     right = max(shown, default=-1) > place
                     assert right or mean == given(joint, known, place, v)
                     other += right and mean != given(joint, known, place, v)
@@ -148,13 +148,13 @@ def test_bounds_of_the_row():
     for case in range(200):
         k, v = rng.choice([(2, 3), (3, 2), (3, 3), (2, 4)])
         joint = block(rng, k, v, sure=20 * (case % 2) * v**k)
-        row, laws = d.argmax_row(joint), d.marginals(joint)
+        row, distributions = d.argmax_row(joint), d.marginals(joint)
         kept, most = d.expected_accepted(joint, row), d.expected_accepted(joint, d.best_path(joint))
         assert row[0] == d.greedy_path(joint)[0]
-        assert kept >= max(laws[0]) >= most / k
+        assert kept >= max(distributions[0]) >= most / k
         s, spent = F(0), F(0)
-        for j, law in enumerate(laws, start=1):
-            s += 1 - law[row[j - 1]]
+        for j, distribution in enumerate(distributions, start=1):
+            s += 1 - distribution[row[j - 1]]
             assert sum((c for x, c in joint.items() if x[:j] == row[:j]), F(0)) >= 1 - s
             spent += max(1 - s, F(0))
         assert kept >= spent
@@ -167,7 +167,7 @@ def test_bounds_of_the_row():
     assert tight > 0
     for e in (F(1, 10), F(1, 1000)):  # no number above 1/2
         joint = {(0, 0): F(1, 2) - 3 * e / 2, (0, 1): F(1, 2) - e / 2, (1, 0): 2 * e}
-        assert sum(1 - max(law) for law in d.marginals(joint)) == F(1, 2) + 3 * e / 2
+        assert sum(1 - max(distribution) for distribution in d.marginals(joint)) == F(1, 2) + 3 * e / 2
         assert d.argmax_row(joint) == (0, 0)
         assert d.greedy_path(joint) == d.most_probable(joint) == (0, 1)
 
@@ -182,8 +182,8 @@ class Table:
         self.order, self.row = order, row
 
     def scores(self, context, candidates, /) -> list[float]:
-        law = self.row(tuple(context[max(0, len(context) - self.order + 1) :]))
-        return [math.log(law[x]) for x in candidates]
+        distribution = self.row(tuple(context[max(0, len(context) - self.order + 1) :]))
+        return [math.log(distribution[x]) for x in candidates]
 
 
 def lattice(rows: Sequence[Sequence[F]], ends: Sequence[int] = ()) -> Lattice:
@@ -253,7 +253,7 @@ def test_two_kinds_of_evidence():
             prior, c, h = drawn(rng, v), [drawn(rng, 3) for _ in range(v)], [drawn(rng, 3) for _ in range(v)]
         else:  # the instance: likelihoods proportional to SAID/PRIOR and CAUSAL/PRIOR
             prior = PRIOR
-            c, h = ([[a / b / 10, 1 - a / b / 10] for a, b in zip(law, PRIOR, strict=True)] for law in (SAID, CAUSAL))
+            c, h = ([[a / b / 10, 1 - a / b / 10] for a, b in zip(distribution, PRIOR, strict=True)] for distribution in (SAID, CAUSAL))
         m = E.norm([prior[x] * c[x][0] for x in range(v)])
         r = E.norm([prior[x] * h[x][0] for x in range(v)])
         truth = E.norm([prior[x] * c[x][0] * h[x][0] for x in range(v)])
@@ -277,7 +277,7 @@ def test_the_most_probable_path_is_not_kept_longest():
     for _ in range(10):  # a Markov law: from the end, by the last token alone
         v, k = 3, 4
         first, step = drawn(rng, v), [drawn(rng, v, 0) for _ in range(v)]
-        markov = E.target_law(lambda prefix, first=first, step=step: step[prefix[-1]] if prefix else first, k)
+        markov = E.target_distribution(lambda prefix, first=first, step=step: step[prefix[-1]] if prefix else first, k)
         f = [F(0)] * v
         for _ in range(k - 1):
             f = [max(p * (1 + f[x]) for x, p in enumerate(step[s])) for s in range(v)]
@@ -292,7 +292,7 @@ def path_as_draft(path: E.Tokens, v: int) -> E.Model:
     return lambda prefix: [F(x == path[len(prefix)]) for x in range(v)]
 
 
-def two(seed: int, v: int, kind: str, k: int = 3) -> tuple[E.Model, Laws]:
+def two(seed: int, v: int, kind: str, k: int = 3) -> tuple[E.Model, Distributions]:
     """A target whose laws change with every prefix, and a law for every place."""
     target, draft = models(seed, v, kind)
     return target, [draft((0,) * i) for i in range(k)]
@@ -305,22 +305,22 @@ every_model = pytest.mark.parametrize(("v", "kind"), [(2, "any"), (2, "dense"), 
 def test_every_path_is_lossless_by_the_point_mass_rule(v, kind):
     """All paths, so also the one that a search would choose, whatever it chose by."""
     for seed in range(3):
-        target, laws = two(seed, v, kind)
-        wanted = E.target_law(target, 4)
+        target, distributions = two(seed, v, kind)
+        wanted = E.target_distribution(target, 4)
         for path in product(range(v), repeat=3):
-            assert E.tv(E.round_law(E.point, E.top, target, path_as_draft(path, v), CHAIN), wanted) == 0
-        where, proxy = lattice(laws), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
+            assert E.tv(E.round_distribution(E.point, E.top, target, path_as_draft(path, v), CHAIN), wanted) == 0
+        where, proxy = lattice(distributions), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
         found = beam(where, proxy)[0].tokens
-        assert E.tv(E.round_law(E.point, E.top, target, path_as_draft(found, v), CHAIN), wanted) == 0
+        assert E.tv(E.round_distribution(E.point, E.top, target, path_as_draft(found, v), CHAIN), wanted) == 0
 
 
 @every_model
 def test_independent_draws_are_lossless(v, kind):
     for seed in range(4):
-        target, laws = two(seed, v, kind)
-        wanted = E.target_law(target, 4)
-        assert E.tv(E.round_law(E.rejection, E.iid, target, flat(laws), CHAIN), wanted) == 0
-        assert E.tv(E.tree_round_law(E.TREE_RULES["block"], "IID", target, flat(laws), CHAIN), wanted) == 0
+        target, distributions = two(seed, v, kind)
+        wanted = E.target_distribution(target, 4)
+        assert E.tv(E.round_distribution(E.rejection, E.iid, target, flat(distributions), CHAIN), wanted) == 0
+        assert E.tv(E.tree_round_distribution(E.TREE_RULES["block"], "IID", target, flat(distributions), CHAIN), wanted) == 0
 
 
 @pytest.mark.parametrize("paths", [2, 3])
@@ -328,24 +328,24 @@ def test_independent_sequences_are_lossless(paths):
     """Also in any fixed order; their order of drawing is one of them."""
     length = 2
     for seed, (v, kind) in product(range(2), ((2, "any"), (2, "dense"), (3, "dense")) if paths == 2 else ((2, "any"), (2, "dense"))):
-        target, laws = two(seed, v, kind, length)
+        target, distributions = two(seed, v, kind, length)
         for order in permutations(range(paths)):
-            law = E.completed(sequences(target, laws, paths, lambda drawn, order=order: [drawn[i] for i in order]), target, length + 1)
-            assert E.tv(law, E.target_law(target, length + 1)) == 0
+            distribution = E.completed(sequences(target, distributions, paths, lambda drawn, order=order: [drawn[i] for i in order]), target, length + 1)
+            assert E.tv(distribution, E.target_distribution(target, length + 1)) == 0
         parents = (-1, *[0] * paths, *range(1, paths + 1))
-        law = E.completed(E.paths_outcomes(E.rrs, target, flat(laws), parents), target, length + 1)
-        assert E.tv(law, E.target_law(target, length + 1)) == 0
+        distribution = E.completed(E.paths_outcomes(E.rrs, target, flat(distributions), parents), target, length + 1)
+        assert E.tv(distribution, E.target_distribution(target, length + 1)) == 0
         # all sequences that agree are followed: under the rule of points the target's text is kept as far as some sequence has it
-        kept = sum(len(path) * c for path, _, c in E.paths_outcomes(E.point, target, flat(laws), parents))
-        said = [E.target_law(flat(laws), n) for n in (1, 2)]
-        assert kept == sum(p * (1 - (1 - said[n - 1].get(x, F(0))) ** paths) for n in (1, 2) for x, p in E.target_law(target, n).items())
+        kept = sum(len(path) * c for path, _, c in E.paths_outcomes(E.point, target, flat(distributions), parents))
+        said = [E.target_distribution(flat(distributions), n) for n in (1, 2)]
+        assert kept == sum(p * (1 - (1 - said[n - 1].get(x, F(0))) ** paths) for n in (1, 2) for x, p in E.target_distribution(target, n).items())
 
 
-def sequences(target: E.Model, laws: Laws, paths: int, arrange, rule: E.NodeRule = E.rrs) -> Iterator[E.Outcome]:
+def sequences(target: E.Model, distributions: Distributions, paths: int, arrange, rule: E.NodeRule = E.rrs) -> Iterator[E.Outcome]:
     """Rounds over sequences of independent draws, arranged in some way before they are tested."""
-    for drawn in product(*(E.iid(law, paths) for law in laws)):
+    for drawn in product(*(E.iid(distribution, paths) for distribution in distributions)):
         found = list(zip(*(tokens for tokens, _ in drawn), strict=True))
-        yield from E.walked(rule, target, flat(laws), arrange(found), math.prod((c for _, c in drawn), start=F(1)))
+        yield from E.walked(rule, target, flat(distributions), arrange(found), math.prod((c for _, c in drawn), start=F(1)))
 
 
 def as_tree(paths: Sequence[E.Tokens], v: int) -> tuple[tuple[int, ...], E.Model]:
@@ -362,16 +362,16 @@ def as_tree(paths: Sequence[E.Tokens], v: int) -> tuple[tuple[int, ...], E.Model
 def test_beams_as_a_tree(v, kind):
     rng, more = random.Random(7), 0
     for seed in range(6):
-        target, laws = two(seed, v, kind)
-        where, proxy = lattice(laws), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
+        target, distributions = two(seed, v, kind)
+        where, proxy = lattice(distributions), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
         found = [path.tokens for path in beam(where, proxy, width=3)]
         some = rng.sample(list(product(range(v), repeat=3)), 3)
         for paths in (found, some, [some[0][:1], some[1]]):
             parents, draft = as_tree(paths, v)
-            wanted = E.target_law(target, max(E.depths(parents)) + 1)
-            assert E.tv(E.round_law(E.point, E.top, target, draft, parents), wanted) == 0
+            wanted = E.target_distribution(target, max(E.depths(parents)) + 1)
+            assert E.tv(E.round_distribution(E.point, E.top, target, draft, parents), wanted) == 0
             kept = E.expected_accepted(E.point, E.top, target, draft, parents)
-            joint = E.target_law(target, 3)
+            joint = E.target_distribution(target, 3)
             nodes = {path[:n] for path in paths for n in range(1, len(path) + 1)}
             assert kept == sum(c for x, c in joint.items() for n in range(1, 4) if x[:n] in nodes)
             best = max(d.expected_accepted(joint, path) for path in paths)
@@ -392,13 +392,13 @@ def test_two_denoising_steps_are_not_a_draw():
             yield from E.walked(E.rejection, target, flat([points[y], second(y)]), [(y, y)], chance)
 
     points = [[F(1), F(0)], [F(0), F(1)]]
-    law = E.completed(outcomes(lambda y: half), target, 3)
-    assert sum(law.values()) == 1
-    assert {x: sum(law[*x, y] for y in range(2)) for x in product(range(2), repeat=2)} == {
+    distribution = E.completed(outcomes(lambda y: half), target, 3)
+    assert sum(distribution.values()) == 1
+    assert {x: sum(distribution[*x, y] for y in range(2)) for x in product(range(2), repeat=2)} == {
         (0, 0): F(3, 8), (0, 1): F(1, 8), (1, 0): F(1, 8), (1, 1): F(3, 8),
     }  # fmt: skip
-    assert E.tv(law, E.target_law(target, 3)) == F(1, 4)
-    assert E.tv(E.completed(outcomes(lambda y: points[y]), target, 3), E.target_law(target, 3)) == 0  # tested as what they are: chosen
+    assert E.tv(distribution, E.target_distribution(target, 3)) == F(1, 4)
+    assert E.tv(E.completed(outcomes(lambda y: points[y]), target, 3), E.target_distribution(target, 3)) == 0  # tested as what they are: chosen
 
 
 # ------------------------------------------------------------------------------------------------------- 11.5, what does not
@@ -406,15 +406,15 @@ def test_two_denoising_steps_are_not_a_draw():
 
 def test_a_searched_path_tested_as_a_drawn_one():
     p, q = [F(3, 10), F(7, 10)], [F(3, 5), F(2, 5)]
-    assert d.ratio_law(p, q, 0) == [F(1, 2), F(1, 2)]
-    assert E.tv(d.ratio_law(p, q, 0), p) == F(1, 5)
+    assert d.ratio_distribution(p, q, 0) == [F(1, 2), F(1, 2)]
+    assert E.tv(d.ratio_distribution(p, q, 0), p) == F(1, 5)
     searched = MUTANTS["searched_ratio"]
     for parents, length in (((-1, 0), 2), (CHAIN, 4)):
         wrong = E.completed(searched.outcomes("POINT", lambda prefix: p, lambda prefix: q, parents), lambda prefix: p, length)
         assert sum(wrong.values()) == 1
         assert sum(c for x, c in wrong.items() if x[0] == 0) == F(1, 2)
-        right = E.round_law(E.point, E.top, lambda prefix: p, path_as_draft((0,) * 3, 2), parents)
-        assert E.tv(right, E.target_law(lambda prefix: p, length)) == 0
+        right = E.round_distribution(E.point, E.top, lambda prefix: p, path_as_draft((0,) * 3, 2), parents)
+        assert E.tv(right, E.target_distribution(lambda prefix: p, length)) == 0
     with pytest.raises(ValueError, match="a chain"):
         list(searched.outcomes("POINT", lambda prefix: p, lambda prefix: q, (-1, 0, 0)))
 
@@ -427,25 +427,25 @@ def test_how_far_off_it_can_be():
         p, q = drawn(rng, v, 0), drawn(rng, v)
         for x in range(v):
             a = min(F(1), p[x] / q[x])
-            off = E.tv(d.ratio_law(p, q, x), p)
+            off = E.tv(d.ratio_distribution(p, q, x), p)
             assert a - p[x] <= off <= 1 - q[x]
             assert v > 2 or off == a - p[x]
             assert (a == p[x]) == (p[x] in (0, 1) or q[x] == 1)
-            assert E.tv(d.ratio_law(q, q, x), q) == 1 - q[x]
+            assert E.tv(d.ratio_distribution(q, q, x), q) == 1 - q[x]
             equal += off == a - p[x]
     assert equal > 100
     strict = 0
     for seed in range(8):
         target, draft = models(seed, 3, "dense")
-        laws = [draft((0,) * i) for i in range(2)]
+        distributions = [draft((0,) * i) for i in range(2)]
         outcomes = list(MUTANTS["searched_ratio"].outcomes("POINT", target, draft, (-1, 0, 1)))
         path = max((path for path, _, _ in outcomes), key=len)  # laws without zeros: sometimes all of it is kept
-        bound = sum(prob * sum(1 - laws[i][path[i]] for i in range(min(len(kept) + 1, 2))) for kept, _, prob in outcomes)
-        off = E.tv(E.completed(outcomes, target, 3), E.target_law(target, 3))
+        bound = sum(prob * sum(1 - distributions[i][path[i]] for i in range(min(len(kept) + 1, 2))) for kept, _, prob in outcomes)
+        off = E.tv(E.completed(outcomes, target, 3), E.target_distribution(target, 3))
         assert len(path) == 2
         assert 0 < off <= bound
         tested_once = sum(prob for kept, _, prob in outcomes if not kept)
-        strict += bound < 2 - laws[0][path[0]] - laws[1][path[1]] and tested_once > 0
+        strict += bound < 2 - distributions[0][path[0]] - distributions[1][path[1]] and tested_once > 0
     assert strict > 3
 
 
@@ -458,17 +458,17 @@ def test_sorting_sequences():
     def likelier_first(drawn: list[E.Tokens]) -> list[E.Tokens]:
         return sorted(drawn, key=lambda path: -math.prod(third[x] for x in path))
 
-    law = E.completed(sequences(target, [third], 2, likelier_first), target, 1 + 1)
-    assert sum(c for x, c in law.items() if x[0] == 1) == F(8, 9)
-    assert E.tv(law, E.target_law(target, 2)) == F(2, 9)
-    assert E.completed(sequences(target, [third], 2, list), target, 2) == E.target_law(target, 2)
+    distribution = E.completed(sequences(target, [third], 2, likelier_first), target, 1 + 1)
+    assert sum(c for x, c in distribution.items() if x[0] == 1) == F(8, 9)
+    assert E.tv(distribution, E.target_distribution(target, 2)) == F(2, 9)
+    assert E.completed(sequences(target, [third], 2, list), target, 2) == E.target_distribution(target, 2)
     # what is sorted may be verified as what it is: candidates
     for length in (1, 2):
         right = E.completed(sequences(target, [third] * length, 2, likelier_first, E.point), target, length + 1)
-        assert right == E.target_law(target, length + 1)
+        assert right == E.target_distribution(target, length + 1)
     mutant = MUTANTS["sorted_paths"]
-    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0, 0)), target, 2) == law
-    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0)), target, 2) == E.target_law(target, 2)  # one sequence: nothing to sort
+    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0, 0)), target, 2) == distribution
+    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0)), target, 2) == E.target_distribution(target, 2)  # one sequence: nothing to sort
     with pytest.raises(ValueError, match="part at the root"):
         list(mutant.outcomes("IID", target, target, (-1, 0, 0, 1)))
 

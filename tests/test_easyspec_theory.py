@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import specwb
 from specwb.drafters.easyspec import EasyDrafter, WideEasy
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.models.backbone import Backbone, rms
 from specwb.models.fuzzy import FusedGroups, Groups, grouping, unit
 from specwb.tree import Tree
@@ -46,10 +46,10 @@ class Looked(EasyDrafter):
     def propose(self, state, noise):
         self.seen.append({"logits": [], "forwards": []})
         draft = super().propose(state, noise)
-        text = state.tokens[0, : int(state.known)]
+        text = state.tokens[0, : int(state.length)]
         wanted = tiny.recomputed(self.backbone, text)
         off = (self.cache.data[:, 0, : len(text)] - wanted).abs().amax((-1, -2))
-        self.seen[-1] |= {"text": text.tolist(), "tokens": draft.tokens[0, 1:].tolist(), "q": draft.q, "off": off, "law": draft.law}
+        self.seen[-1] |= {"text": text.tolist(), "tokens": draft.tokens[0, 1:].tolist(), "q": draft.q, "off": off, "law": draft.scheme}
         return draft
 
     def logits(self, hidden):
@@ -80,7 +80,7 @@ def looked(calibrate: bool = True, depth: int = 3, groups=GROUPS) -> Looked:
 # ------------------------------------------------------------------------------------------------------- 14.1, lossless
 
 
-def written(target: E.Model, draft, rule: E.NodeRule, law: E.SamplingScheme, parents: tuple[int, ...], length: int) -> dict[E.Tokens, F]:
+def written(target: E.Model, draft, rule: E.NodeRule, scheme: E.SamplingScheme, parents: tuple[int, ...], length: int) -> dict[E.Tokens, F]:
     """The law of ``length`` tokens written in rounds by a drafter that is a function of all that was ever drafted, kept or not."""
     done: dict[E.Tokens, F] = defaultdict(F)
     todo: list[tuple[E.Tokens, tuple, F]] = [((), (), F(1))]
@@ -101,8 +101,8 @@ def written(target: E.Model, draft, rule: E.NodeRule, law: E.SamplingScheme, par
         def there(tokens: E.Tokens, text=text) -> E.Dist:
             return target(text + tokens)
 
-        for path, closing, prob in E.walks(rule, law, there, here, parents, note):
-            for y, a in enumerate(closing or ()):
+        for path, bonus, prob in E.walks(rule, scheme, there, here, parents, note):
+            for y, a in enumerate(bonus or ()):
                 if a:
                     todo.append(((*text, *path, y), (*history, (len(text), tuple(drafted[-1]))), chance * prob * a))
     return done
@@ -112,38 +112,38 @@ def remembering(seed: int, v: int):
     """A draft law that depends on the text and on the whole history of rounds, as a cache that is never made exact does."""
 
     @cache
-    def law(history: tuple, text: E.Tokens) -> list[F]:
+    def distribution(history: tuple, text: E.Tokens) -> list[F]:
         rng = random.Random(f"{seed} {history} {text}")
         return E.norm([rng.randint(1, 9) for _ in range(v)])
 
-    return law
+    return distribution
 
 
 @pytest.mark.parametrize(("parents", "length"), [((-1, 0), 3), ((-1, 0, 1), 3), ((-1, 0, 0), 2)])
 def test_lossless_whatever_the_drafter_remembers(parents, length):
     for seed in range(2):
         target, _ = models(seed, 2, "dense")
-        for law, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
-            assert written(target, remembering(seed, 2), rule, law, parents, length) == E.target_law(target, length)
+        for scheme, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
+            assert written(target, remembering(seed, 2), rule, scheme, parents, length) == E.target_distribution(target, length)
     # what it remembers does matter: the same text, drafted for after other rounds, has other laws
     draft = remembering(0, 2)
     assert draft(((0, ((), (1,))),), (0, 0)) != draft(((0, ((), (0,))),), (0, 0))
 
 
-def test_the_exact_law_in_the_place_of_the_one_drawn_from():
+def test_the_exact_distribution_in_the_place_of_the_one_drawn_from():
     rng, off, equal = random.Random(3), 0, 0
     for _ in range(60):
         v = rng.choice([2, 3, 4])
         p, q, drawn = (E.norm([rng.randint(1, 6) for _ in range(v)]) for _ in range(3))
         for target, tested in ((p, q), (q, q)):
-            law = [F(0)] * v
+            distribution = [F(0)] * v
             for x, chance in enumerate(drawn):
-                for y, a in enumerate(E.conditional_law(E.rejection(target, tested, (x,)), (x,), v)):
-                    law[y] += chance * a
-            assert E.tv(law, target) <= E.tv(drawn, tested)
-            off += law != target
-        assert law == drawn  # where the exact draft is the target: everything is accepted
-        equal += E.tv(law, q) == E.tv(drawn, q)
+                for y, a in enumerate(E.conditional_distribution(E.rejection(target, tested, (x,)), (x,), v)):
+                    distribution[y] += chance * a
+            assert E.tv(distribution, target) <= E.tv(drawn, tested)
+            off += distribution != target
+        assert distribution == drawn  # where the exact draft is the target: everything is accepted
+        equal += E.tv(distribution, q) == E.tv(drawn, q)
     assert off > 60
     assert equal == 60
 
@@ -157,7 +157,7 @@ def test_the_q_of_a_draft_is_what_its_tokens_were_drawn_from():
         exact = tiny.forward(model, seen["text"] + seen["tokens"])[len(seen["text"]) - 1 : -1].softmax(-1)
         torch.testing.assert_close(q[0], exact[0], atol=1e-4, rtol=1e-3)
         fuzzy += int(((q[1:] - exact[1:]).abs().amax(-1) > 1e-3).sum())
-        assert seen["law"] is Law.WITHOUT_REPLACEMENT
+        assert seen["law"] is Scheme.WITHOUT_REPLACEMENT
     assert fuzzy > 4
 
 
@@ -171,13 +171,13 @@ def test_width_trees_are_point_masses():
         for seed in range(3)
     ]
     assert first[0] == first[1] == first[2]
-    assert drafter.law(specwb.Sampling(1.0)) is Law.POINT
+    assert drafter.scheme(specwb.Sampling(1.0)) is Scheme.POINT
 
 
 def shared(draft) -> dict[tuple[int, ...], F]:
     """The law of three of two tokens, p uniform, by two paths and shared noise: at a place both paths' tokens under uniform q and which path wins
     are eight cases of one chance. ``draft`` of the text and all rounds: a token for both paths, or None for uniform q, at each place left."""
-    law: dict[tuple[int, ...], F] = defaultdict(F)
+    distribution: dict[tuple[int, ...], F] = defaultdict(F)
     for noise in product(product((0, 1), repeat=3), repeat=3):
         text: list[int] = []
         rounds: list[list[list[int]]] = []
@@ -190,8 +190,8 @@ def shared(draft) -> dict[tuple[int, ...], F]:
                 agree = [k for k in agree if drafted[k] == text[-1]]
                 if not agree:
                     break
-        law[tuple(text)] += F(1, 512)
-    return law
+        distribution[tuple(text)] += F(1, 512)
+    return distribution
 
 
 def test_shared_noise_and_a_drafter_that_remembers_what_was_not_kept():
@@ -208,8 +208,8 @@ def test_shared_noise_and_a_drafter_that_remembers_what_was_not_kept():
         return [None] * (3 - len(text)) if text else knowing(text, rounds)
 
     assert set(shared(knowing).values()) == {F(1, 8)}
-    law = shared(remembering)
-    assert law[1, 0, 0] / (law[1, 0, 0] + law[1, 0, 1]) == F(9, 16)
+    distribution = shared(remembering)
+    assert distribution[1, 0, 0] / (distribution[1, 0, 0] + distribution[1, 0, 1]) == F(9, 16)
 
 
 # ------------------------------------------------------------------------------------------------------- 14.2, groups of one layer
@@ -274,8 +274,8 @@ def test_a_window_of_one_less_is_too_short():
     wrong = [i for i, s in enumerate(seen) if float(s["off"].max()) > 1e-4]
     assert full
     assert wrong[0] == full[0] + 1
-    known = len(seen[full[0]]["text"])
-    assert seen[wrong[0]]["off"].amax(0).gt(1e-4).nonzero().min() == known
+    length = len(seen[full[0]]["text"])
+    assert seen[wrong[0]]["off"].amax(0).gt(1e-4).nonzero().min() == length
 
 
 def test_calibrated_drafts_are_a_function_of_the_text():

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import specwb
-from specwb import LawMismatch, LoadError, MethodError, PromptError
+from specwb import LoadError, MethodError, PromptError, RuleMismatch
 from specwb.models.target import Target
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
@@ -107,9 +107,9 @@ def test_the_same_option_as_text_and_as_keyword_are_the_same_method(target, draf
 def test_a_rule_that_would_not_be_lossless_is_refused(target, draft, spec, named, temperature):
     """At T = 0 too, where it would not show."""
     own = {} if spec.startswith("ar") else {"draft": draft}
-    with pytest.raises(LawMismatch, match=named):
+    with pytest.raises(RuleMismatch, match=named):
         specwb.method(spec, target, **own)
-    with pytest.raises(LawMismatch, match=named):
+    with pytest.raises(RuleMismatch, match=named):
         specwb.decode(target, [1], spec, temperature=temperature, **own)
 
 
@@ -129,7 +129,7 @@ class Repeat(specwb.Drafter):
         self.tree = specwb.Tree.chain(times)
 
     def propose(self, state, noise):
-        return self.candidates(state, state.tokens.gather(1, (state.known - 1)[:, None]).expand(-1, self.tree.D))
+        return self.candidates(state, state.tokens.gather(1, (state.length - 1)[:, None]).expand(-1, self.tree.D))
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_a_draft_named_by_its_folder_is_loaded_once(folder):
     two = specwb.method("mcsd", target, draft=str(folder))
     assert one.drafter.draft is two.drafter.draft
     out = specwb.decode(target, "w1 w2 w3", one, max_new_tokens=10)
-    assert out.mean_tokens_per_round == 5
+    assert out.mean_tokens_per_step == 5
 
 
 def test_a_folder_that_does_not_exist(tmp_path):

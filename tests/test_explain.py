@@ -7,7 +7,7 @@ import tiny
 import torch
 
 import specwb
-from specwb.noise import ACCEPT, CLOSE, Noise
+from specwb.noise import ACCEPT, BONUS, Noise
 from specwb.probability import inverse_cdf
 from specwb.trace import Level
 
@@ -65,7 +65,7 @@ def check_row(step: specwb.Step, row: int, sampled: bool) -> set[str]:
     walk = [level.accepted.token for level in explanation.levels if level.accepted]
     path = verdict.path[row, : accepted + 1].tolist()
     assert walk[:accepted] == step.draft.tokens[row, path[1:]].tolist()
-    assert explanation.bonus == int(verdict.closing[row])
+    assert explanation.bonus == int(verdict.bonus[row])
     untrimmed = len(walk) == accepted
     assert untrimmed or bool(step.state.done[row]), "only a row's last block is cut"
     nodes = [level.node for level in explanation.levels[: accepted + 1]]
@@ -129,7 +129,7 @@ def check_bonus(step: specwb.Step, row: int, explanation, last_node: int, sample
     is_rejection = bool(levels) and not levels[-1].accepted
     p = step.scores.p(step.verdict.path[:, -1])[row]
     distribution = levels[-1].residual if is_rejection else p
-    drawn = inverse_cdf(distribution[None], step.close[row : row + 1])
+    drawn = inverse_cdf(distribution[None], step.bonus_uniform[row : row + 1])
     assert int(drawn) == explanation.bonus
 
 
@@ -139,8 +139,8 @@ def test_replay_needs_nothing_but_the_seed(spec, options):
     for step in steps(spec, options, 1.0):
         tree = step.draft.tree
         noise = Noise(torch.tensor(SEEDS), {}, 1)
-        positions = step.known[:, None]
-        assert torch.equal(step.close, noise.make(CLOSE, positions, 1)[:, 0, 0])
+        positions = step.length[:, None]
+        assert torch.equal(step.bonus_uniform, noise.make(BONUS, positions, 1)[:, 0, 0])
         if tree.D:
             wanted = noise.make(ACCEPT, positions, tree.D * tree.K)[:, 0]
             assert torch.equal(step.uniforms, wanted)
@@ -192,7 +192,7 @@ def test_printed_with_the_tokenizers_words():
             assert test.text == f"w{test.token}"
             numbers = f"p={test.p:.3g}  q={test.q:.3g}  u={test.u:.3g}"
             assert f"'w{test.token}' {numbers}  {test.decision}" in text
-    assert text.endswith(f"bonus token 'w{int(step.verdict.closing[0])}'")
+    assert text.endswith(f"bonus token 'w{int(step.verdict.bonus[0])}'")
 
 
 def test_a_trimmed_step_is_explained_as_trimmed():

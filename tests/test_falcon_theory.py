@@ -39,8 +39,8 @@ def divergence(p, q) -> float:
 
 def given(joint: np.ndarray, j: int, shown: tuple[int, ...]) -> np.ndarray:
     """The law of X_j (from 1) after the tokens ``shown``."""
-    law = joint[shown].sum(axis=tuple(i - len(shown) for i in range(len(shown), joint.ndim) if i != j - 1))
-    return law / law.sum()
+    distribution = joint[shown].sum(axis=tuple(i - len(shown) for i in range(len(shown), joint.ndim) if i != j - 1))
+    return distribution / distribution.sum()
 
 
 def least_loss(joint: np.ndarray, j: int, r: int) -> float:
@@ -113,13 +113,13 @@ def test_falcons_equations():
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_the_floor_of_product_laws(k):
+def test_the_floor_of_product_distributions(k):
     for seed in range(6):
         joint = table(seed, *[3] * k)
         marginals = [given(joint, j, ()) for j in range(1, k + 1)]
 
-        def against(laws, joint=joint) -> float:
-            return sum(p * math.log(p / math.prod(law[a] for law, a in zip(laws, x))) for x, p in np.ndenumerate(joint))
+        def against(distributions, joint=joint) -> float:
+            return sum(p * math.log(p / math.prod(distribution[a] for distribution, a in zip(distributions, x))) for x, p in np.ndenumerate(joint))
 
         tc = dependence.total_correlation(joint)
         assert against(marginals) == pytest.approx(tc)
@@ -128,8 +128,8 @@ def test_the_floor_of_product_laws(k):
         if k == 3:
             assert dependence.total_correlation(joint.sum(-1)) <= tc
         for other in range(20):
-            laws = [table(100 + other + 50 * j, 3) for j in range(k)]
-            assert against(laws) == pytest.approx(tc + sum(divergence(m, q) for m, q in zip(marginals, laws)))
+            distributions = [table(100 + other + 50 * j, 3) for j in range(k)]
+            assert against(distributions) == pytest.approx(tc + sum(divergence(m, q) for m, q in zip(marginals, distributions)))
     independent = np.multiply.outer(table(1, 3), table(2, 4))
     assert dependence.total_correlation(independent) == pytest.approx(0, abs=1e-12)
 
@@ -151,8 +151,8 @@ def test_the_excess_of_glancing(k):
     """By place and by block, against losses that are summed token by token; and what is inside falls with every token shown."""
     for seed in range(2):
         joint = table(seed, *[3] * k)
-        law = table(seed + 7, k)  # of R = 0..k-1
-        reveal = [(law[:j] / law[:j].sum()).tolist() for j in range(1, k + 1)]
+        distribution = table(seed + 7, k)  # of R = 0..k-1
+        reveal = [(distribution[:j] / distribution[:j].sum()).tolist() for j in range(1, k + 1)]
         losses = [sum(share * least_loss(joint, j, r) for r, share in enumerate(row)) for j, row in enumerate(reveal, 1)]
         floors = [least_loss(joint, j, j - 1) for j in range(1, k + 1)]
         assert dependence.glanced_loss(joint, reveal) == pytest.approx(sum(losses))
@@ -161,11 +161,11 @@ def test_the_excess_of_glancing(k):
             sum(joint[x].sum() * dependence.total_correlation(joint[x] / joint[x].sum()) for x in product(range(3), repeat=r)) if r < k - 1 else 0.0
             for r in range(k)
         ]
-        counted = sum(law[:j].sum() * (loss - floor) for j, (loss, floor) in enumerate(zip(losses, floors), 1))
-        assert counted == pytest.approx(sum(law[r] * hidden[r] for r in range(k)))
+        counted = sum(distribution[:j].sum() * (loss - floor) for j, (loss, floor) in enumerate(zip(losses, floors), 1))
+        assert counted == pytest.approx(sum(distribution[r] * hidden[r] for r in range(k)))
         assert all(a > b for a, b in pairwise(hidden))
         if k == 2:
-            assert dependence.excess(joint, reveal) == pytest.approx(law[0] * dependence.mutual_information(joint, (1,), (2,)))
+            assert dependence.excess(joint, reveal) == pytest.approx(distribution[0] * dependence.mutual_information(joint, (1,), (2,)))
 
 
 def test_all_or_nothing_is_not_prefixes():
@@ -193,10 +193,10 @@ def test_prefixes_are_what_the_trainer_replaces(k):
     shown = found.sum(1)
     assert torch.equal(found, torch.arange(k) < shown[:, None])
     assert torch.bincount(shown, minlength=k).tolist() == [0] + [6] * (k - 1)
-    law = torch.bincount(shown, minlength=k).double() / blocks
+    distribution = torch.bincount(shown, minlength=k).double() / blocks
     for j, row in enumerate(dependence.prefix_reveal(k, 1.0), 1):
         if j > 1:
-            assert row == pytest.approx((law[:j] / law[:j].sum()).tolist())
+            assert row == pytest.approx((distribution[:j] / distribution[:j].sum()).tolist())
 
 
 # ------------------------------------------------------------------------------------------------------- 10.5, acceptance
@@ -255,17 +255,17 @@ def test_marginals_need_not_be_the_best_block():
 
 def two_tokens(rule, p1, q1, p2, q2, joint) -> dict:
     """The law of two tokens where all children of the root have the same list: ``joint`` is the law of (list of the root, list of its children)."""
-    v, law = len(p1), {}
+    v, distribution = len(p1), {}
     for a, b, chance in joint:
         accept, residual = rule(p1, q1, a)
-        ways = [(x, c, exact.conditional_law(rule(p2[x], q2, b), b, v)) for x, c in zip(a, accept)]
+        ways = [(x, c, exact.conditional_distribution(rule(p2[x], q2, b), b, v)) for x, c in zip(a, accept)]
         none = 1 - sum(accept, F(0))
         ways += [(x, none * r, p2[x]) for x, r in enumerate(residual or ()) if none]
         for x, weight, after in ways:
             for y, c in enumerate(after):
                 if chance * weight * c:
-                    law[x, y] = law.get((x, y), F(0)) + chance * weight * c
-    return law
+                    distribution[x, y] = distribution.get((x, y), F(0)) + chance * weight * c
+    return distribution
 
 
 def wanted(p1, p2) -> dict:
@@ -278,9 +278,9 @@ def test_one_list_for_several_parents():
         v = 3
         p1, q1, q2 = drawn(rng, v, 0), drawn(rng, v), drawn(rng, v)
         p2 = [drawn(rng, v, 0) for _ in range(v)]
-        for rule, law in ((exact.rrsw, exact.without_replacement), (exact.point, exact.top)):
+        for rule, scheme in ((exact.rrsw, exact.without_replacement), (exact.point, exact.top)):
             for sizes in ((2, 1), (3, 2)):
-                joint = [(a, b, c * d) for a, c in law(q1, sizes[0]) for b, d in law(q2, sizes[1])]
+                joint = [(a, b, c * d) for a, c in scheme(q1, sizes[0]) for b, d in scheme(q2, sizes[1])]
                 assert exact.tv(two_tokens(rule, p1, q1, p2, q2, joint), wanted(p1, p2)) == 0, case
 
 
@@ -288,8 +288,8 @@ def test_one_draw_for_parent_and_child():
     half = [F(1, 2), F(1, 2)]
     p1, p2 = [F(1), F(0)], [half, half]
     same = [(a, a, c) for a, c in exact.without_replacement(half, 1)]
-    law = two_tokens(exact.rrsw, p1, half, p2, half, same)
-    assert law == {(0, 0): F(3, 4), (0, 1): F(1, 4)}
+    distribution = two_tokens(exact.rrsw, p1, half, p2, half, same)
+    assert distribution == {(0, 0): F(3, 4), (0, 1): F(1, 4)}
     apart = [(a, b, c * d) for a, c in exact.without_replacement(half, 1) for b, d in exact.without_replacement(half, 1)]
     assert exact.tv(two_tokens(exact.rrsw, p1, half, p2, half, apart), wanted(p1, p2)) == 0
 

@@ -10,39 +10,39 @@ import torch
 
 import specwb
 from specwb.engine import trim
-from specwb.flow import Draft, Law, State, Verdict
+from specwb.flow import Draft, Scheme, State, Verdict
 from specwb.mask import tree_mask
 from specwb.probability import Sampling
 
 TREE = specwb.Tree.branching(2, 2, 1)
 
 
-def state_of(known: list[int], limit: list[int], done: list[bool], eos: list[int], capacity: int = 30) -> State:
-    rows = len(known)
+def state_of(lengths: list[int], limit: list[int], done: list[bool], eos: list[int], capacity: int = 30) -> State:
+    rows = len(lengths)
     tokens = torch.arange(rows * capacity).view(rows, capacity) % 7 + 100
     return State(
         tokens,
-        torch.tensor(known),
-        torch.tensor(known),
+        torch.tensor(lengths),
+        torch.tensor(lengths),
         torch.tensor(limit),
         torch.tensor(done),
         torch.tensor(eos, dtype=torch.long),
         Sampling(),
-        max(known),
+        max(lengths),
         None,
     )
 
 
-def by_hand(path: list[int], accepted: int, closing: int, tokens: list[int], known: int, limit: int, done: bool, eos: list[int]):
+def by_hand(path: list[int], accepted: int, bonus: int, tokens: list[int], length: int, limit: int, done: bool, eos: list[int]):
     """(emitted tokens, done), one row, from the words of the contract."""
     if done:
         return [], True
-    emitted = [tokens[node] for node in path[1 : accepted + 1]] + [closing]
-    emitted = emitted[: limit - known]
+    emitted = [tokens[node] for node in path[1 : accepted + 1]] + [bonus]
+    emitted = emitted[: limit - length]
     for i, token in enumerate(emitted):
         if token in eos:
             return emitted[: i + 1], True
-    return emitted, known + len(emitted) >= limit
+    return emitted, length + len(emitted) >= limit
 
 
 @pytest.mark.parametrize("eos", [[], [3], [3, 4]], ids=["none", "one", "two"])
@@ -51,24 +51,24 @@ def test_trim_is_closed(tree, eos):
     """Against the contract row by row: random paths, limits that fall inside the block, rows that had finished."""
     rng = random.Random(1)
     rows = 400
-    known = [rng.randint(1, 9) for _ in range(rows)]
-    limit = [k + rng.randint(1, 7) for k in known]
+    lengths = [rng.randint(1, 9) for _ in range(rows)]
+    limit = [k + rng.randint(1, 7) for k in lengths]
     done = [rng.random() < 0.1 for _ in range(rows)]
     tokens = [[rng.randrange(8) for _ in range(tree.n)] for _ in range(rows)]
     node = [rng.randrange(tree.n) for _ in range(rows)]
     path = tree.trail[0][torch.tensor(node)]
     accepted = tree.depth[0][torch.tensor(node)]
-    closing = [rng.randrange(8) for _ in range(rows)]
-    draft = Draft(tree, torch.tensor(tokens), torch.ones(rows, tree.n, dtype=torch.bool), Law.POINT)
-    raw = Verdict(path.clone(), accepted.clone(), torch.tensor(closing), torch.rand(rows, 8))
-    state = state_of(known, limit, done, eos)
+    bonus = [rng.randrange(8) for _ in range(rows)]
+    draft = Draft(tree, torch.tensor(tokens), torch.ones(rows, tree.n, dtype=torch.bool), Scheme.POINT)
+    raw = Verdict(path.clone(), accepted.clone(), torch.tensor(bonus), torch.rand(rows, 8))
+    state = state_of(lengths, limit, done, eos)
     verdict, after = trim(raw, draft, state)
     assert torch.equal(raw.path, path), "the raw verdict was changed"
     assert torch.equal(raw.accepted, accepted)
-    assert verdict.law is raw.law
+    assert verdict.distribution is raw.distribution
     cuts = 0
     for i in range(rows):
-        wanted, over = by_hand(path[i].tolist(), int(accepted[i]), closing[i], tokens[i], known[i], limit[i], done[i], eos)
+        wanted, over = by_hand(path[i].tolist(), int(accepted[i]), bonus[i], tokens[i], lengths[i], limit[i], done[i], eos)
         n = len(wanted)
         assert verdict.accepted[i] == n - 1
         assert verdict.count[i] == n
@@ -76,7 +76,7 @@ def test_trim_is_closed(tree, eos):
         assert verdict.emitted[i, :n].tolist() == wanted
         if n:
             cuts += n <= int(accepted[i])
-            assert verdict.closing[i] == wanted[-1]
+            assert verdict.bonus[i] == wanted[-1]
             # an ordinary verdict: the path to the last accepted node, repeated
             assert verdict.path[i].tolist() == [int(path[i, min(d, n - 1)]) for d in range(tree.D + 1)]
         else:
@@ -88,12 +88,12 @@ def test_eos_among_what_was_not_emitted_does_not_count():
     """Past the limit, on the path's repeated tail and in a row that had finished."""
     tree = specwb.Tree.chain(3)
     tokens = torch.tensor([[0, 1, 2, 9], [0, 9, 1, 1], [0, 9, 9, 9]])
-    draft = Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Law.POINT)
+    draft = Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.POINT)
     raw = Verdict(torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3]]), torch.tensor([3, 0, 3]), torch.tensor([9, 5, 9]))
     verdict, done = trim(raw, draft, state_of([4, 4, 4], [6, 20, 20], [False, False, True], [9]))
     assert verdict.count.tolist() == [2, 1, 0]
     assert done.tolist() == [True, False, True]
-    assert verdict.closing[:2].tolist() == [2, 5]
+    assert verdict.bonus[:2].tolist() == [2, 5]
 
 
 def test_advance_appends_what_was_emitted():
@@ -101,11 +101,11 @@ def test_advance_appends_what_was_emitted():
     before = state.tokens.clone()
     emitted = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
     verdict = Verdict(torch.zeros(3, 3, dtype=torch.long), torch.tensor([1, 2, -1]), torch.tensor([2, 6, 0]), None, emitted)
-    known = state.known
+    length = state.length
     state.advance(verdict, torch.tensor([False, False, True]))
     state.read()
-    assert known is state.known, "in place: a captured round has its address"
-    assert state.known.tolist() == [5, 8, 4]
+    assert length is state.length, "in place: a captured round has its address"
+    assert state.length.tolist() == [5, 8, 4]
     assert (state.horizon, state.finished) == (8, False)
     assert state.tokens[0, :5].tolist() == [*before[0, :3].tolist(), 1, 2]
     assert state.tokens[1, :8].tolist() == [*before[1, :5].tolist(), 4, 5, 6]
@@ -132,7 +132,7 @@ def test_masks_are_made_once_a_round_and_anew_the_next():
     mask = state.tree_mask(TREE, torch.float32)
     assert state.tree_mask(TREE, torch.float32) is mask
     assert state.tree_mask(TREE, torch.float64).dtype == torch.float64
-    assert torch.equal(mask, tree_mask(TREE, state.known, 4, torch.float32))
+    assert torch.equal(mask, tree_mask(TREE, state.length, 4, torch.float32))
     state.advance(
         Verdict(torch.zeros(2, 1, dtype=torch.long), torch.tensor([0, 0]), torch.tensor([1, 1]), None, torch.ones(2, 1, dtype=torch.long)), state.done
     )
@@ -147,7 +147,7 @@ def test_trees_made_for_one_round_do_not_share_masks():
         tree = specwb.Tree.chain(3) if turn % 2 else specwb.Tree.branching(2, 1)
         if turn % 3:
             tree = specwb.Tree.branching(3)
-        assert torch.equal(state.tree_mask(tree, torch.float32), tree_mask(tree, state.known, 4, torch.float32)), turn
+        assert torch.equal(state.tree_mask(tree, torch.float32), tree_mask(tree, state.length, 4, torch.float32)), turn
         del tree
 
 
@@ -159,7 +159,7 @@ class Told(specwb.Drafter):
         self.truth = torch.tensor(truth)
 
     def propose(self, state, noise):
-        right = self.truth.gather(1, (state.known[:, None] - 1 + self.tree.depth).clamp_max(self.truth.shape[1] - 1))
+        right = self.truth.gather(1, (state.length[:, None] - 1 + self.tree.depth).clamp_max(self.truth.shape[1] - 1))
         wrong = (right + 1) % tiny.VOCABULARY
         good = torch.tensor([[True] * 5, [True, False, True, False, True], [True, False, True, True, True]])
         return self.candidates(state, torch.where(good, right, wrong)[:, 1:])
@@ -185,7 +185,7 @@ def test_what_is_not_valid_is_not_accepted():
                 self.tree = tree
 
             def propose(self, state, noise):
-                right = truth.gather(1, (state.known[:, None] - 1 + self.tree.depth).clamp_max(truth.shape[1] - 1))
+                right = truth.gather(1, (state.length[:, None] - 1 + self.tree.depth).clamp_max(truth.shape[1] - 1))
                 valid = torch.tensor([[True, False, True, True][: self.tree.n - 1]])
                 return self.candidates(state, right[:, 1:], valid[:, : self.tree.n - 1] & (self.tree.depth[:, 1:] != 2))
 

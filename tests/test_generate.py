@@ -55,7 +55,7 @@ def test_pieces_add_up_to_the_text_and_no_character_is_printed_by_halves(bytelev
     assert not any("\ufffd" in text for text, _ in pieces)
     assert made.ids == ids
     assert made.rounds == len(blocks)
-    assert made.mean_tokens_per_round == len(ids) / len(blocks)
+    assert made.mean_tokens_per_step == len(ids) / len(blocks)
     assert made.accepted == len(ids) - len(blocks)
 
 
@@ -103,7 +103,7 @@ def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, tempera
     wanted = specwb.decode(lab, PROMPT, "mcsd:tree=4-2-2", max_new_tokens=24, temperature=float(temperature))
     assert code == 0
     assert out == wanted.text + "\n" * (not wanted.text.endswith("\n"))
-    tau = wanted.mean_tokens_per_round
+    tau = wanted.mean_tokens_per_step
     assert f"mcsd: {len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round)" in err
     assert "speedup" not in err  # nothing was measured against
 
@@ -114,7 +114,7 @@ def test_a_lossy_rule_is_said_to_be_one(monkeypatch, capsys):
         assert (code, err.splitlines()[-1].startswith(label)) == (0, True)
 
 
-def test_a_terminal_tells_drafted_tokens_from_closing_ones(monkeypatch, capsys, lab):
+def test_a_terminal_tells_drafted_tokens_from_bonus_ones(monkeypatch, capsys, lab):
     monkeypatch.delenv("NO_COLOR", raising=False)
     _, out, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24", terminal=True)
     wanted = specwb.decode(lab, PROMPT, "sps", max_new_tokens=24)

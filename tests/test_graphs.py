@@ -152,7 +152,7 @@ def test_the_state_and_the_noise_list_what_outlives_a_step(opened):
     """All tensors but those that a step makes anew: the summary, and of the noise the block and
     what it is read by, which follow from the seeds."""
     decoding = opened("eagle", {}, 1.0)
-    decoding.noise.renew(decoding.state.known)
+    decoding.noise.renew(decoding.state.length)
     for part, anew in (
         (decoding.state, {"_summary"}),
         (decoding.noise, {"_start", "_block", "_position", "_streams", "_blocks"}),
@@ -179,7 +179,7 @@ class Last(Drafter):
         return self.candidates(state, self.last)
 
     def observe(self, state, draft, verdict, scores):
-        self.last.copy_(verdict.closing[:, None])
+        self.last.copy_(verdict.bonus[:, None])
 
 
 class Forgetful(Last):
@@ -216,7 +216,7 @@ class Exchanging(Last):
     """Replaces its tensor in every step: a graph goes on reading the old one."""
 
     def observe(self, state, draft, verdict, scores):
-        self.last = verdict.closing[:, None] + 0
+        self.last = verdict.bonus[:, None] + 0
 
 
 class Long(Last):
@@ -236,7 +236,7 @@ class Waiting(Last):
     """Reads a value."""
 
     def propose(self, state, noise):
-        assert int(state.known[0]) > 0
+        assert int(state.length[0]) > 0
         return super().propose(state, noise)
 
 
@@ -351,7 +351,7 @@ def test_two_decodings_at_once_have_an_arena_each(taped):
             if step is None:
                 loops[i] = None
             else:
-                text = step.state.tokens[0, len(PROMPTS[i]) : int(step.state.known[0])]
+                text = step.state.tokens[0, len(PROMPTS[i]) : int(step.state.length[0])]
                 last[i] = text.tolist()
     assert last == apart
 
@@ -425,9 +425,9 @@ def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
     eager = list(specwb.rounds(pair.target, PROMPTS, method, graphs=False, **run))
     steps = list(specwb.rounds(pair.target, PROMPTS, method, **run))
     for a, b in zip(eager, steps, strict=True):
-        assert torch.equal(a.known, b.known)
+        assert torch.equal(a.length, b.length)
         assert torch.equal(a.verdict.accepted, b.verdict.accepted)
-        assert torch.equal(a.verdict.closing, b.verdict.closing)
+        assert torch.equal(a.verdict.bonus, b.verdict.bonus)
         if key != "lookahead":  # its eager steps draft no more than some row can use
             assert torch.equal(a.draft.tree.parent, b.draft.tree.parent)
             assert torch.equal(a.draft.tokens, b.draft.tokens)

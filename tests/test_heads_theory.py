@@ -81,22 +81,22 @@ def test_what_the_next_token_is_worth():
     """The loss of a head that does not see X is I(X; Y | S), computed as a difference of entropies and as a mean divergence."""
     rng = random.Random(0)
     for case in range(12):
-        s_law, v = drawn(rng, 2), 3
-        x_law = [drawn(rng, v) for _ in s_law]
+        s_distribution, v = drawn(rng, 2), 3
+        x_distribution = [drawn(rng, v) for _ in s_distribution]
         same = drawn(rng, v)
-        y_law = [[same if case == 0 else drawn(rng, v) for _ in range(v)] for _ in s_law]  # case 0: Y independent of X
+        y_distribution = [[same if case == 0 else drawn(rng, v) for _ in range(v)] for _ in s_distribution]  # case 0: Y independent of X
         without = with_x = information = 0.0
         best_without = best_with = F(0)
-        for s, chance in enumerate(s_law):
-            m = [sum(x_law[s][x] * y_law[s][x][y] for x in range(v)) for y in range(v)]
+        for s, chance in enumerate(s_distribution):
+            m = [sum(x_distribution[s][x] * y_distribution[s][x][y] for x in range(v)) for y in range(v)]
             assert sum(m) == 1
             without -= float(chance) * sum(float(a) * math.log(a) for a in m)
             best_without += chance * max(m)
             for x in range(v):
-                weight = chance * x_law[s][x]
-                with_x -= float(weight) * sum(float(a) * math.log(a) for a in y_law[s][x])
-                information += float(weight) * divergence(y_law[s][x], m)
-                best_with += weight * max(y_law[s][x])
+                weight = chance * x_distribution[s][x]
+                with_x -= float(weight) * sum(float(a) * math.log(a) for a in y_distribution[s][x])
+                information += float(weight) * divergence(y_distribution[s][x], m)
+                best_with += weight * max(y_distribution[s][x])
             q = drawn(rng, v)  # no other prediction from S alone has a smaller cross-entropy
             assert -sum(float(a) * math.log(b) for a, b in zip(m, q)) >= -sum(float(a) * math.log(a) for a in m) - 1e-12
         assert without - with_x == pytest.approx(information, abs=1e-12)
@@ -208,9 +208,9 @@ def test_one_uniform_decides_about_top_k():
             if one_by_one:
                 left = exact.norm(exact.without(left, (x,)))
         if one_by_one:
-            closing = residual[choice < 0][0]
-            torch.testing.assert_close(closing / closing.sum(), torch.tensor([float(a) for a in left], dtype=torch.float64))
-        assert [a + one_by_one * b for a, b in zip(out, left)] == p == exact.output_law(exact.point, exact.top, p, q, k)
+            bonus = residual[choice < 0][0]
+            torch.testing.assert_close(bonus / bonus.sum(), torch.tensor([float(a) for a in left], dtype=torch.float64))
+        assert [a + one_by_one * b for a, b in zip(out, left)] == p == exact.output_distribution(exact.point, exact.top, p, q, k)
 
 
 def test_dividing_by_the_softmax_is_wrong():
@@ -218,7 +218,7 @@ def test_dividing_by_the_softmax_is_wrong():
     for _ in range(40):
         p, q = drawn(rng, 3), drawn(rng, 3)
         (((x,), _),) = exact.top(q, 1)
-        out = exact.output_law(exact.rejection, exact.top, p, q, 1)
+        out = exact.output_distribution(exact.rejection, exact.top, p, q, 1)
         assert out[x] == min(F(1), p[x] / q[x]) > p[x]
         assert exact.tv(out, p) >= out[x] - p[x] > 0
 
@@ -227,17 +227,17 @@ def test_dividing_by_the_softmax_is_wrong():
 
 
 def table(seed: int, v: int):
-    rng, laws = random.Random(seed), {}
-    return lambda text: laws.setdefault(text, drawn(rng, v))
+    rng, distributions = random.Random(seed), {}
+    return lambda text: distributions.setdefault(text, drawn(rng, v))
 
 
-def text_law(rule, grow, target, draft, length: int) -> dict:
+def text_distribution(rule, grow, target, draft, length: int) -> dict:
     """The law of ``length`` tokens that come of rounds on the trees ``grow(text)``."""
-    law: dict = {}
+    distribution: dict = {}
 
     def go(text, chance, paths, path):
         if len(text) == length:
-            law[text] = law.get(text, F(0)) + chance
+            distribution[text] = distribution.get(text, F(0)) + chance
             return
         kids = tuple(p[-1] for p in paths if p[:-1] == path)
         accept, residual = rule(target(text), draft(text), kids)
@@ -251,7 +251,7 @@ def text_law(rule, grow, target, draft, length: int) -> dict:
                 go(new, chance * none * r, grow(new), ())
 
     go((), F(1), grow(()), ())
-    return law
+    return distribution
 
 
 @pytest.mark.parametrize("nodes", [2, 5])
@@ -265,9 +265,9 @@ def test_trees_that_change_with_the_text(nodes):
 
         texts = [(), *((x,) for x in range(3))]
         assert len({tuple(map(len, grow(text))) for text in texts}) > 1 or len({tuple(grow(text)) for text in texts}) > 1
-        wanted = exact.target_law(target, 4)
-        assert exact.tv(text_law(exact.point, grow, target, draft, 4), wanted) == 0
-        assert exact.tv(text_law(exact.rrsw, grow, target, draft, 4), wanted) > 0
+        wanted = exact.target_distribution(target, 4)
+        assert exact.tv(text_distribution(exact.point, grow, target, draft, 4), wanted) == 0
+        assert exact.tv(text_distribution(exact.rrsw, grow, target, draft, 4), wanted) > 0
 
 
 def pruned(p, q, least: F, rule) -> list[F]:
@@ -275,7 +275,7 @@ def pruned(p, q, least: F, rule) -> list[F]:
     out = [F(0)] * len(p)
     for (x,), chance in exact.iid(q, 1):
         tokens = (x,) if q[x] >= least else ()
-        given = exact.conditional_law(rule(p, q, tokens), tokens, len(p))
+        given = exact.conditional_distribution(rule(p, q, tokens), tokens, len(p))
         out = [a + chance * b for a, b in zip(out, given)]
     return out
 
@@ -310,7 +310,7 @@ def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
         out = specwb.decode(target, tiny.PROMPTS[2], method, max_new_tokens=6, temperature=temperature, seed=seed, trace=True)
         draft = out.steps[0].draft
         drafts[temperature, seed] = (draft.tokens.tolist(), draft.tree.parent.tolist())
-        assert draft.law is specwb.Law.POINT
+        assert draft.scheme is specwb.Scheme.POINT
     assert len({str(d) for d in drafts.values()}) == 1
 
 
@@ -374,7 +374,7 @@ def test_equal_loss_and_other_acceptance():
     assert math.prod(q) == math.prod(other) > math.prod(worse)  # for a uniform p the divergence is - log(27 product) / 3
     assert divergence(UNIFORM, q) == pytest.approx(divergence(UNIFORM, other), abs=1e-15)
     assert divergence(UNIFORM, worse) > divergence(UNIFORM, other)
-    assert [exact.overlap(UNIFORM, law) for law in (q, other, worse)] == [F(29, 39), F(25, 39), F(31, 42)]
+    assert [exact.overlap(UNIFORM, distribution) for distribution in (q, other, worse)] == [F(29, 39), F(25, 39), F(31, 42)]
     p = [F(1, 2) + F(1, 100), F(1, 2) - F(1, 100)]
     assert divergence(p, p[::-1]) < 1e-3
     assert p.index(max(p)) != p[::-1].index(max(p))

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-import test_decoding_law as decoding
+import test_decoding_distribution as decoding
 import tiny
 import torch
 from test_protocol import EVERYTHING, FIRST, LLAMA, Pair, cases, every_case, first_cases, given
@@ -87,7 +87,7 @@ class Accepted:
             self.settings = settings
             for step in real(*arguments, **settings):
                 self.count += int(step.verdict.accepted.clamp_min(0).sum())
-                self.lengths = (step.state.known - step.state.start).tolist()
+                self.lengths = (step.state.length - step.state.start).tolist()
                 yield step
 
         patch.setattr(hf_module, "rounds", rounds)

@@ -7,9 +7,9 @@ import torch
 from scipy import stats
 
 from specwb import Noise
-from specwb.noise import ACCEPT, CLOSE, DRAFT, philox, row_seeds
+from specwb.noise import ACCEPT, BONUS, DRAFT, philox, row_seeds
 
-WIDTHS = {DRAFT: 5, ACCEPT: 7, CLOSE: 1}
+WIDTHS = {DRAFT: 5, ACCEPT: 7, BONUS: 1}
 
 
 def reference(counter: list[int], key: list[int]) -> list[int]:
@@ -98,38 +98,38 @@ def test_blocks_computed_ahead_are_what_is_computed_afresh(ahead, max_step):
 
 
 def test_a_block_does_not_move_when_the_length_changes_in_place():
-    noise = Noise(torch.tensor([5]), {CLOSE: 1}, 2)
+    noise = Noise(torch.tensor([5]), {BONUS: 1}, 2)
     length = torch.tensor([4])
     noise.renew(length)
-    first = noise.u(CLOSE).clone()
+    first = noise.u(BONUS).clone()
     length += 2  # in place
     noise.renew(length)
-    assert torch.equal(noise.u(CLOSE), noise.make(CLOSE, length[:, None], 1)[:, 0])
-    assert not torch.equal(noise.u(CLOSE), first)
+    assert torch.equal(noise.u(BONUS), noise.make(BONUS, length[:, None], 1)[:, 0])
+    assert not torch.equal(noise.u(BONUS), first)
 
 
 def test_uniforms_depend_on_seed_stream_position_and_index_only():
     noise = Noise(torch.tensor([1, 2]), {}, 1)
     positions = torch.arange(50).expand(2, 50)
-    values = torch.stack([noise.make(stream, positions, 6) for stream in (DRAFT, ACCEPT, CLOSE)])
+    values = torch.stack([noise.make(stream, positions, 6) for stream in (DRAFT, ACCEPT, BONUS)])
     assert values.flatten().unique().numel() == values.numel(), "a uniform occurs twice"
     narrow = noise.make(DRAFT, positions, 3)
     assert torch.equal(values[0][..., :3], narrow), "the width changes the values"
     assert torch.equal(noise.make(DRAFT, positions[:, 7:9], 6), values[0][:, 7:9])
     second_row = Noise(torch.tensor([2]), {}, 1)
-    assert torch.equal(second_row.make(CLOSE, positions[:1], 6), values[2][1:])
+    assert torch.equal(second_row.make(BONUS, positions[:1], 6), values[2][1:])
 
 
 def test_uniforms_are_uniform_and_streams_independent():
     noise = Noise(torch.arange(100), {}, 1)
     positions = torch.arange(200).expand(100, 200)
-    u = {stream: noise.make(stream, positions, 2) for stream in (DRAFT, ACCEPT, CLOSE)}
+    u = {stream: noise.make(stream, positions, 2) for stream in (DRAFT, ACCEPT, BONUS)}
     for stream, values in u.items():
         assert values.dtype == torch.float64
         assert float(values.min()) > 0
         assert float(values.max()) < 1
         assert stats.kstest(values.flatten().numpy(), "uniform").pvalue > 1e-3, stream
-    draft, accept, close = (u[stream][..., 0] for stream in (DRAFT, ACCEPT, CLOSE))
+    draft, accept, close = (u[stream][..., 0] for stream in (DRAFT, ACCEPT, BONUS))
     pairs = {
         "draft and accept": (draft, accept),
         "draft and close": (draft, close),

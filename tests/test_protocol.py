@@ -237,7 +237,7 @@ def test_draft_pairs_accept_something_and_not_everything(key, options):
     depth = method.drafter.limits.depth
     for temperature in (0.0, 1.0):
         settings = {"max_new_tokens": 30, "temperature": temperature, "seed": 1}
-        taus.append(specwb.decode(pair.target, PROMPTS, method, **settings).mean_tokens_per_round)
+        taus.append(specwb.decode(pair.target, PROMPTS, method, **settings).mean_tokens_per_step)
     least = 1 if key in FROM_THE_TEXT else 1.5
     good = [tau == 1 if depth == 0 else least < tau < depth + 1 for tau in taus]
     assert any(good), f"tau must be between {least} and {depth + 1}: {taus}"
@@ -260,7 +260,7 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypa
         def propose(self, state, noise, j=j):
             draft = real(self, state, noise)
             tree = draft.tree
-            at = (state.known[:, None] - 1 + tree.depth).clamp_max(truth.shape[1] - 1)
+            at = (state.length[:, None] - 1 + tree.depth).clamp_max(truth.shape[1] - 1)
             right = truth.gather(1, at)
             leaf = tree.depth[:, : tree.v].argmax(1)
             on = tree.mask[torch.arange(tree.R), leaf] & (tree.depth <= j)
@@ -271,7 +271,7 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypa
             return draft
 
         def right(state, drafter, step, j=j):
-            left = torch.tensor(LIMITS) + torch.tensor([len(p) for p in PROMPTS]) - step.known
+            left = torch.tensor(LIMITS) + torch.tensor([len(p) for p in PROMPTS]) - step.length
             deep = step.draft.tree.depth.amax(1).clamp_max(j)  # a tree that is grown may be less deep than it could be
             drafted.add(step.draft.tree.D)
             wanted = torch.where(left > 0, torch.minimum(left, deep + 1) - 1, -1)
@@ -296,10 +296,10 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypa
 def first_layers(target: specwb.Target, state: specwb.State, draft: specwb.Draft) -> torch.Tensor:
     """``[B,n,H]``: the target's layers before ``start_layer`` over the draft's tokens, their keys and values
     in its cache."""
-    base, n, backbone = (state.known - 1)[:, None], draft.tree.n, target.backbone
+    base, n, backbone = (state.length - 1)[:, None], draft.tree.n, target.backbone
     positions, slots = base + draft.tree.depth, base + torch.arange(n)
     where = (positions.expand(state.rows, n), slots, state.cache, state.horizon - 1 + n)
-    seen = tree_mask(draft.tree, state.known, state.horizon, target.dtype)
+    seen = tree_mask(draft.tree, state.length, state.horizon, target.dtype)
     return backbone.run(backbone.embed(draft.tokens), *where, seen, last=draft.start_layer)[0]
 
 
@@ -311,7 +311,7 @@ Kept = tuple[torch.Tensor, torch.Tensor]  # a text [m], and what was stored of i
 
 def keep_target_cache(state: specwb.State, kept: list[Kept]) -> None:
     for row in range(state.rows):
-        good = int(state.known[row]) - 1
+        good = int(state.length[row]) - 1
         kept.append((state.tokens[row, :good].clone(), state.cache.data[:, row, :good].clone()))
 
 
@@ -337,11 +337,11 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         nonlocal checked, opened
         opened = drafter  # the decoding's own
         lengths.update(step.verdict.accepted.tolist())
-        assert state.horizon == int(state.known.max())
+        assert state.horizon == int(state.length.max())
         keep_target_cache(state, targets)
         for cache in [value for value in vars(drafter).values() if isinstance(value, KVCache)]:
             assert cache is not state.cache
-            for row, good in enumerate(drafter.exact_until(step.known, state.known).tolist()):
+            for row, good in enumerate(drafter.exact_until(step.length, state.length).tolist()):
                 if good <= 0:
                     continue
                 checked += 1
@@ -373,7 +373,7 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
 
 @cases([case for case in CASES if case[0] != "ar"])
 def test_features_equal_recomputation_after_every_round(key, options, monkeypatch):
-    """Whatever a drafter asks for: hidden states of every layer, by position, exact below known - 1."""
+    """Whatever a drafter asks for: hidden states of every layer, by position, exact below length - 1."""
     pair = EVERYTHING
     method = made(key, options, pair)
     drafter = copy.copy(method.drafter)
@@ -383,7 +383,7 @@ def test_features_equal_recomputation_after_every_round(key, options, monkeypatc
 
     def check(state, drafter, step):
         for row in range(state.rows):
-            m = int(state.known[row]) - 1
+            m = int(state.length[row]) - 1
             kept.append((state.tokens[row, :m].clone(), state.features[row : row + 1, :m].clone()))
 
     with watched(monkeypatch, after=check):
@@ -404,7 +404,7 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
     for step, _ in zip(loop, range(3)):
         draft, parents = step.draft, step.draft.tree.host[0]
         for row in range(3):
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             for node in sorted(set(parents[1:])):
                 path, at = [], node
                 while at > 0:
@@ -413,9 +413,9 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
                 logits = tiny.forward(pair.draft.model, text + path[::-1])[-1]
                 kids = [i for i, parent in enumerate(parents) if parent == node]
                 if draft.race is not None:  # no q is kept: its race is run again
-                    law, d = logits.softmax(-1).double(), len(path)
+                    distribution, d = logits.softmax(-1).double(), len(path)
                     runners = draft.race[row, d, :] if d == 0 else draft.race[row, d, [(kids[0] - 1) % method.drafter.limits.children]]
-                    assert draft.tokens[row, kids].tolist() == (runners / law).argmin(-1).tolist()
+                    assert draft.tokens[row, kids].tolist() == (runners / distribution).argmin(-1).tolist()
                 elif temperature:
                     q = draft.q[row, draft.q_row[0, node]]
                     torch.testing.assert_close(q, logits.softmax(-1), atol=1e-5, rtol=1e-4)
@@ -474,7 +474,7 @@ def test_a_done_row_does_not_change(key, options, temperature):
     ):
         state = step.state
         for row in range(3):
-            text = state.tokens[row, : int(state.known[row])].tolist()
+            text = state.tokens[row, : int(state.length[row])].tolist()
             if row in frozen:
                 waited += 1
                 assert text == frozen[row]
@@ -505,7 +505,7 @@ def test_a_method_is_a_description_and_can_be_shared(key, options):
             if step is None:
                 open_now.remove(item)
             else:
-                found[len(prompt)] = step.state.tokens[0, len(prompt) : int(step.state.known[0])].tolist()
+                found[len(prompt)] = step.state.tokens[0, len(prompt) : int(step.state.length[0])].tolist()
     assert [found[3], found[7]] == apart
 
 
@@ -524,7 +524,7 @@ def test_every_token_is_reported_once(key, options):
     assert heard == out.tokens
     assert drafted == [sum(lengths) for lengths in out.accepted_lengths]
     assert [len(lengths) for lengths in out.accepted_lengths] == out.step_counts
-    assert out.mean_tokens_per_round == 24 / sum(out.step_counts)
+    assert out.mean_tokens_per_step == 24 / sum(out.step_counts)
 
 
 # ------------------------------------------------------------------------------------------------------------ host reads

@@ -8,7 +8,7 @@ import torch
 
 import specwb
 from specwb.drafters.length import Heuristic
-from specwb.flow import Law, Verdict
+from specwb.flow import Scheme, Verdict
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.verify.rule import Rule
@@ -21,7 +21,7 @@ ACCEPTED = (DEPTH, 0, DEPTH, DEPTH, 1, 2)  # by round, in every row
 class Scheduled(Rule):
     """Accepts so many tokens of a chain, whatever they are."""
 
-    laws = frozenset(Law)
+    schemes = frozenset(Scheme)
 
     def __init__(self) -> None:
         self.left = list(ACCEPTED)
@@ -73,8 +73,8 @@ def test_a_draft_is_a_function_of_the_text_whatever_was_accepted_before(key):
         if len(accepted) > len(ACCEPTED):
             break
         accepted.append(int(step.verdict.accepted[0]))
-        for row, known in enumerate(step.known.tolist()):
-            text = step.state.tokens[row, :known].tolist()
+        for row, length in enumerate(step.length.tolist()):
+            text = step.state.tokens[row, :length].tolist()
             anew = next(specwb.rounds(target, [text], right, max_new_tokens=DEPTH + 1, **settings))
             q, wanted = step.draft.q[row, 0], anew.draft.q[0, 0]
             torch.testing.assert_close(q, wanted, atol=1e-5, rtol=1e-3)

@@ -35,12 +35,12 @@ def test_a_forward_split_at_any_layer(family):
     """A text, then a tree behind it: through the first layers, later through the rest, against one forward. States, keys and values."""
     backbone, tree = tiny.target(family).backbone, Tree.parents(TREES[0])
     torch.manual_seed(0)
-    known = torch.tensor([6, 4])
+    length = torch.tensor([6, 4])
     text, nodes = torch.randint(tiny.VOCABULARY, (2, 6)), torch.randint(tiny.VOCABULARY, (2, tree.n))
     place = torch.arange(6).expand(2, -1)
-    base = (known - 1)[:, None]
+    base = (length - 1)[:, None]
     positions, slots, extent = base + tree.depth, base + torch.arange(tree.n), 5 + tree.n
-    mask, layers = tree_mask(tree, known, 6, torch.float32), len(backbone.layers)
+    mask, layers = tree_mask(tree, length, 6, torch.float32), len(backbone.layers)
     behind = (positions, slots)
     with torch.inference_mode():
         one = backbone.cache(2, 20)
@@ -65,7 +65,7 @@ class Looked(KangarooDrafter):
     checked = 0
 
     def propose(self, state, noise):
-        (base,) = (state.known - 1).tolist()
+        (base,) = (state.length - 1).tolist()
         before = state.cache.data.clone()
         draft = super().propose(state, noise)
         text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
@@ -93,7 +93,7 @@ def test_what_each_cache_holds():
     method, kept, drafted = specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS), set(), set()
 
     def rescore(state, draft, scores):
-        (base,) = (state.known - 1).tolist()
+        (base,) = (state.length - 1).tolist()
         text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
         torch.testing.assert_close(state.cache.data[:, 0, : len(text)], tiny.recomputed(drafter.target, torch.tensor(text)), atol=1e-4, rtol=1e-4)
         drafted.add(draft.tree.D)
@@ -134,7 +134,7 @@ def arbitrary(seed: int) -> Decide:
 
 
 @pytest.mark.parametrize("parents", [(-1, 0, 1, 2), (-1, 0, 0, 1, 2), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 0, 1, 1, 2)])
-def test_deciding_about_what_is_not_drawn_yet_keeps_the_law(parents):
+def test_deciding_about_what_is_not_drawn_yet_keeps_the_distribution(parents):
     """Whatever decides: a coin that knows all tokens, how sure the draft was of them, the target's laws at them and behind them."""
     length, shapes = max(E.depths(parents)) + 1, set()
     for seed in range(2):
@@ -146,9 +146,9 @@ def test_deciding_about_what_is_not_drawn_yet_keeps_the_law(parents):
             "peeking ahead": lambda paths, t=target, d=draft: E.overlap(t(paths[-1] or ()), d(paths[-1] or ())) > F(3, 4),
         }
         for onward in deciders.values():
-            for law, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
-                found = list(E.walks(rule, law, target, draft, parents, cut_below(parents, onward)))
-                assert E.completed(found, target, length) == E.target_law(target, length)
+            for scheme, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
+                found = list(E.walks(rule, scheme, target, draft, parents, cut_below(parents, onward)))
+                assert E.completed(found, target, length) == E.target_distribution(target, length)
                 shapes |= {len(path) for path, _, _ in found}
     assert len(shapes) == length
 
@@ -157,9 +157,9 @@ def test_deciding_about_a_token_by_itself_does_not():
     """The same two confidences, of the token itself and not of the next one; and every arbitrary function of it."""
     p, q = [F(1, 2)] * 2, [F(3, 4), F(1, 4)]
     for out, x, tv in ((lambda p, q: q < F(1, 2), F(5, 8), F(1, 8)), (lambda p, q: p < q, F(3, 8), F(1, 8))):
-        law = E.completed(left_out(out)("IID", lambda t: p, lambda t: q, (-1, 0)), lambda t: p, 2)
-        assert sum(c for t, c in law.items() if t[0] == 0) == x
-        assert E.tv(law, E.target_law(lambda t: p, 2)) == tv
+        distribution = E.completed(left_out(out)("IID", lambda t: p, lambda t: q, (-1, 0)), lambda t: p, 2)
+        assert sum(c for t, c in distribution.items() if t[0] == 0) == x
+        assert E.tv(distribution, E.target_distribution(lambda t: p, 2)) == tv
     off = 0
     for seed in range(12):
         target, draft = models(seed, 3, "dense")
@@ -170,7 +170,7 @@ def test_deciding_about_a_token_by_itself_does_not():
             return [None if path in gone else path for path in paths]
 
         found = E.walks(E.rejection, E.iid, target, draft, (-1, 0, 1), change)
-        off += E.tv(E.completed(found, target, 3), E.target_law(target, 3)) > 0
+        off += E.tv(E.completed(found, target, 3), E.target_distribution(target, 3)) > 0
     assert off > 9
 
 
@@ -195,7 +195,7 @@ def test_one_beam_is_a_chain_that_stops_by_its_product():
     seen = []
 
     def rescore(state, draft, scores):
-        seen.append((state.tokens[0, : int(state.known)].tolist(), draft.tokens[0].tolist()))
+        seen.append((state.tokens[0, : int(state.length)].tolist(), draft.tokens[0].tolist()))
         return scores
 
     list(specwb.rounds(target, [[1, 2, 3]], dynamic, max_new_tokens=40, rescore=rescore))
@@ -246,15 +246,15 @@ def test_pruning_keeps_a_tree_and_products_fall():
 
 @pytest.mark.parametrize("parents", [*TREES, (-1, *[0] * 3, *range(1, 10))])
 def test_a_prefix_is_a_leading_block(parents):
-    tree, known = Tree.parents(parents), torch.tensor([5, 3])
-    whole = tree_mask(tree, known, 5, torch.float32)
+    tree, length = Tree.parents(parents), torch.tensor([5, 3])
+    whole = tree_mask(tree, length, 5, torch.float32)
     for d in range(tree.D + 1):
         n = tree.levels[d][1]
         cut, rebuilt = tree.prefix(d), Tree.parents(parents[:n])
         assert torch.equal(cut.mask, rebuilt.mask)
         assert torch.equal(cut.mask, tree.mask[:, :n, :n])
         assert torch.equal(cut.mask.sum(-1) - 1, rebuilt.depth)
-        assert torch.equal(whole[:, :n, : 5 - 1 + n], tree_mask(rebuilt, known, 5, torch.float32))
+        assert torch.equal(whole[:, :n, : 5 - 1 + n], tree_mask(rebuilt, length, 5, torch.float32))
 
 
 def test_out_of_level_order_it_is_not():

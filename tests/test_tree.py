@@ -142,12 +142,12 @@ def seen(mask: torch.Tensor) -> torch.Tensor:
     "tree", [Tree.chain(0), Tree.branching(2, 2), Tree([[-1, 0, 1, 2], [-1, 0, 0, -1], [-1, 0, 1, 0]])], ids=["root", "tree", "rows"]
 )
 def test_every_node_sees_the_committed_text_its_ancestors_and_itself(tree, dtype):
-    known = torch.tensor([6, 1, 3])
-    mask = tree_mask(tree, known, 6, dtype)
+    length = torch.tensor([6, 1, 3])
+    mask = tree_mask(tree, length, 6, dtype)
     assert mask.dtype == dtype
     found = seen(mask)
     assert found.shape == (3, tree.n, 5 + tree.n)
-    for row, k in enumerate(known.tolist()):
+    for row, k in enumerate(length.tolist()):
         parents = tree.host[row if tree.R > 1 else 0]
         for i in range(tree.n):
             wanted = {*range(k - 1), *(k - 1 + a for a in ancestors(parents, i))}
@@ -343,12 +343,12 @@ def test_a_merged_prefix_is_the_merged_tree_built_anew(tree):
 @pytest.mark.parametrize("tree", LEVELLED.values(), ids=LEVELLED)
 def test_the_rounds_mask_of_a_prefix_is_a_slice(tree):
     """Whether the whole tree's was made in this round or not, with rows of different lengths."""
-    known, horizon = torch.tensor([7, 3, 1]), 7
+    length, horizon = torch.tensor([7, 3, 1]), 7
     for d in range(tree.D):
-        wanted = tree_mask(rebuilt(tree, d), known, horizon, torch.float32)
-        state = a_state(known, horizon)
+        wanted = tree_mask(rebuilt(tree, d), length, horizon, torch.float32)
+        state = a_state(length, horizon)
         assert torch.equal(state.tree_mask(tree.prefix(d), torch.float32), wanted)
-        state = a_state(known, horizon)
+        state = a_state(length, horizon)
         whole = state.tree_mask(tree, torch.float32)
         sliced = state.tree_mask(tree.prefix(d), torch.float32)
         assert torch.equal(sliced, wanted)
@@ -356,10 +356,10 @@ def test_the_rounds_mask_of_a_prefix_is_a_slice(tree):
         assert torch.equal(state.tree_mask(tree.prefix(d), torch.float64), wanted.double().masked_fill(wanted < 0, torch.finfo(torch.float64).min))
 
 
-def a_state(known: torch.Tensor, horizon: int) -> State:
-    tokens = torch.zeros(len(known), 20, dtype=torch.long)
-    done, ends = torch.zeros(len(known), dtype=torch.bool), torch.empty(0, dtype=torch.long)
-    return State(tokens, known, known, known + 9, done, ends, Sampling(), horizon, None)  # type: ignore[arg-type]
+def a_state(length: torch.Tensor, horizon: int) -> State:
+    tokens = torch.zeros(len(length), 20, dtype=torch.long)
+    done, ends = torch.zeros(len(length), dtype=torch.bool), torch.empty(0, dtype=torch.long)
+    return State(tokens, length, length, length + 9, done, ends, Sampling(), horizon, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tree", [Tree([[-1, 0, 1, 0, 3]]), Tree([[-1, 0, 1], [-1, 0, 0]]), Tree([[-1, 0, 1, 1]], unverified=1)], ids=str)

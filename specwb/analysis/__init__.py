@@ -15,7 +15,7 @@ The proofs are in theory/.
 from specwb.analysis.acceptance import (
     acceptance_rate,
     acceptance_under_temperature,
-    output_law,
+    output_distribution,
     residual,
     simulate,
 )
@@ -123,7 +123,7 @@ __all__ = [
     "optimum",
     "optimum_by_subsets",
     "optimum_lp",
-    "output_law",
+    "output_distribution",
     "path_values",
     "point_rate",
     "race_rate",

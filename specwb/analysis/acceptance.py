@@ -57,7 +57,7 @@ def residual(p: Distribution, q: Distribution) -> Any:
     return xp.where(mass > 0, excess / xp.where(mass > 0, mass, 1), p)
 
 
-def output_law(p: Distribution, q: Distribution) -> Any:
+def output_distribution(p: Distribution, q: Distribution) -> Any:
     """The token that comes out has distribution ``min(p, q) + (1 - alpha) residual``, which is p.
 
     The two terms are its two ways: the draft token is accepted, or it is rejected and the bonus

@@ -5,7 +5,7 @@ path found by a search, or tokens drawn position by position; and how the length
 
 A block is the joint distribution of the next k tokens given the text: ``{tokens: probability}``.
 Every key has length k, and what is missing has probability 0;
-``specwb.verify.exact.target_law`` makes a block of a model. Fractions stay fractions, floats stay
+``specwb.verify.exact.target_distribution`` makes a block of a model. Fractions stay fractions, floats stay
 floats. ``p(x^j)`` is the probability of the first j tokens of x. What is proved of these functions
 is in theory/11_diffuspec.md.
 """
@@ -152,7 +152,7 @@ def most_probable(joint: Joint, among: Sequence[Collection[int]] | None = None) 
     return max(_paths(joint, among), key=lambda path: joint.get(path, _0))
 
 
-def ratio_law(p: Dist, q: Dist, x: int) -> list[Fraction]:
+def ratio_distribution(p: Dist, q: Dist, x: int) -> list[Fraction]:
     """LOSSY: the output's distribution where a *chosen* token x is tested with the ratio p/q.
 
     Nothing was drawn from q, so the test with p/q is not lossless. With

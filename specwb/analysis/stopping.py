@@ -28,7 +28,7 @@ Price = float | Fraction | Callable[[int], Any]
 draft token's position, from 1 on."""
 
 
-def left_out_law(p: Dist, q: Dist, out: Collection[int]) -> list[Fraction]:
+def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fraction]:
     """The output's distribution where a token of ``out`` that was drawn is left out untested.
 
     The token was drawn from q, and the bonus token is then drawn from p in its place. Out comes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Exactness, Law, Scores, State, Verdict
+from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.noise import Noise
 from specwb.options import Option, options_of
 from specwb.probability import Sampling
@@ -80,9 +80,9 @@ class Drafter:
         """How many nodes, levels and children of a node its drafts may have."""
         return self.tree.limits
 
-    def law(self, sampling: Sampling) -> Law:
+    def scheme(self, sampling: Sampling) -> Scheme:
         """How the candidates are drawn under these sampling settings (their sampling scheme)."""
-        return Law.POINT
+        return Scheme.POINT
 
     def uniforms(self, sampling: Sampling) -> int:
         """How many uniforms a row needs for drafting in one step."""
@@ -108,7 +108,7 @@ class Drafter:
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Called after the target's commit and before the text grows; caches are moved here."""
 
-    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+    def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
         """How many entries of the caches that it set in ``open`` are those of the text alone.
 
         What lies behind them is fed again before it is seen; tests compare the others with a
@@ -116,12 +116,12 @@ class Drafter:
 
         Args:
             before: ``[B]`` sequence lengths before a step.
-            known: ``[B]`` sequence lengths after it.
+            length: ``[B]`` sequence lengths after it.
 
         Returns:
             ``[B]``.
         """
-        return known - self.window
+        return length - self.window
 
     def largest(self, state: State, count: Tensor, most: int) -> int:
         """How much of a draft some row can use: the largest of ``count [B]``, which is at most
@@ -154,14 +154,14 @@ class Drafter:
         if tokens.shape != (state.rows, tree.n - 1):
             wanted = f"[rows, nodes - 1] = {[state.rows, tree.n - 1]} tokens"
             raise ValueError(f"candidates must be {wanted}, got {list(tokens.shape)}")
-        pending = state.tokens.gather(1, (state.known - 1)[:, None])
+        pending = state.tokens.gather(1, (state.length - 1)[:, None])
         if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
             raise ValueError(f"candidates must be token ids, integers, got {tokens.dtype}")
         tokens = torch.cat([pending, tokens.long()], 1)
         root = torch.ones_like(pending, dtype=torch.bool)
         if valid is None:
             valid = root.expand(-1, tree.n - 1)
-        return Draft(tree, tokens, torch.cat([root, valid], 1), Law.POINT)
+        return Draft(tree, tokens, torch.cat([root, valid], 1), Scheme.POINT)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from specwb.drafters.base import Drafter, chain
 from specwb.drafters.length import Length
-from specwb.flow import Draft, Law, State
+from specwb.flow import Draft, Scheme, State
 from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.masked import Blocks
@@ -106,13 +106,13 @@ class DiffusionDrafter(Drafter):
         self.host_reads = 2 + (2 * -(-most // chunk) if chunk else 1)
         self.spent = {"search": 0.0, "draft": 0.0}
 
-    def law(self, sampling: Sampling) -> Law:
+    def scheme(self, sampling: Sampling) -> Scheme:
         if sampling.greedy or self.draw == "search":
-            return Law.POINT
-        return Law.IID_PATHS if self.paths > 1 else Law.IID
+            return Scheme.POINT
+        return Scheme.IID_PATHS if self.paths > 1 else Scheme.IID
 
     def uniforms(self, sampling: Sampling) -> int:
-        return 0 if self.law(sampling) is Law.POINT else self.length.most * self.paths
+        return 0 if self.scheme(sampling) is Scheme.POINT else self.length.most * self.paths
 
     def open(self, state: State, target: Target) -> None:
         self.vocabulary = target.vocabulary
@@ -122,10 +122,10 @@ class DiffusionDrafter(Drafter):
         self.backbone, self.cache = self.blocks.backbone, self.blocks.cache
         if self.model.causal:
             prefill(self.backbone, state, self.cache)
-        self.fed = state.known - 1 if self.model.causal else torch.zeros_like(state.known)
+        self.fed = state.length - 1 if self.model.causal else torch.zeros_like(state.length)
         self.length = copy.copy(self.length)
         self.length.open(state.rows, "cpu")
-        lengths = state.known.tolist()
+        lengths = state.length.tolist()
         rows = state.tokens[:, : state.horizon].tolist()
         self.texts = [row[:n] for row, n in zip(rows, lengths, strict=True)]
         self.proxies = [self.proxy() for _ in lengths]
@@ -138,7 +138,7 @@ class DiffusionDrafter(Drafter):
         began = time.perf_counter()
         lengths, done = [state.horizon], [0]
         if state.rows > 1:
-            lengths, done = torch.stack([state.known, state.done.long()]).tolist()
+            lengths, done = torch.stack([state.length, state.done.long()]).tolist()
         if self.drafted is not None:
             accepted = [
                 max(n - before - 1, 0) for n, before in zip(lengths, self.lengths, strict=True)
@@ -149,7 +149,7 @@ class DiffusionDrafter(Drafter):
         wished = zip(self.length.tokens.tolist(), fits, done, strict=True)
         k = [0 if over else min(wish, most) for wish, most, over in wished]
         self.lengths = lengths
-        if self.law(state.sampling) is Law.POINT:
+        if self.scheme(state.sampling) is Scheme.POINT:
             draft = self._search(state, k)
         else:
             draft = self._sample(state, noise, k)
@@ -157,7 +157,7 @@ class DiffusionDrafter(Drafter):
         self.spent["draft"] += time.perf_counter() - began
         return draft
 
-    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+    def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
         """A step's tokens are met as text in the next; until then its masks lie in their slots."""
         return before
 
@@ -177,16 +177,16 @@ class DiffusionDrafter(Drafter):
             ``[B,most,V]`` logits.
         """
         if drafted:
-            fresh, fed = self.chunk, state.known + (drafted - self.chunk)
+            fresh, fed = self.chunk, state.length + (drafted - self.chunk)
         else:
             new = [n - len(text) for n, text in zip(self.lengths, self.texts, strict=True)]
             fresh, fed = max(*new, 1), self.fed
         anew = self.index % self.refresh == 0
         count = torch.tensor(k, device=tokens.device)
-        place = (state.known + drafted, max(self.lengths) + drafted)
+        place = (state.length + drafted, max(self.lengths) + drafted)
         logits = self.blocks.say(tokens, *place, fed, fresh, count, most, self.steps, anew)
         if not drafted:
-            self.fed = state.known.clone()
+            self.fed = state.length.clone()
         return logits
 
     def _read(self, state: State, numbers: Tensor) -> list[list[float]]:
@@ -194,7 +194,7 @@ class DiffusionDrafter(Drafter):
         new = max(n - len(text) for n, text in zip(self.lengths, self.texts, strict=True))
         if new <= 0:
             return numbers.tolist()
-        place = state.known[:, None] + torch.arange(-new, 0, device=state.known.device)
+        place = state.length[:, None] + torch.arange(-new, 0, device=state.length.device)
         tokens = state.tokens.gather(1, place.clamp_min(0)).to(numbers.dtype)
         read = torch.cat([numbers, tokens], 1).tolist()
         for text, n, row in zip(self.texts, self.lengths, read, strict=True):
@@ -239,7 +239,7 @@ class DiffusionDrafter(Drafter):
             left = [n if on else 0 for n, on in zip(left, go, strict=True)]
             if max(left) > 0:
                 padded = [[*path, *[0] * drafted][:drafted] for path in paths]
-                place = state.known[:, None] + torch.arange(drafted, device=tokens.device)
+                place = state.length[:, None] + torch.arange(drafted, device=tokens.device)
                 tokens = tokens.scatter(1, place, torch.tensor(padded, device=tokens.device))
         self.drafted = generated
         return self._tree(state, beams) if self.as_tree else self._chain(state, paths)
@@ -302,7 +302,7 @@ class DiffusionDrafter(Drafter):
         tree = sequences(self.paths, most, q.device)
         draft = self.candidates(state, tokens.flatten(1), valid, tree)
         q_row = torch.where(tree.depth < most, tree.depth, -1)
-        return Draft(tree, draft.tokens, draft.valid, self.law(state.sampling), q, q_row)
+        return Draft(tree, draft.tokens, draft.valid, self.scheme(state.sampling), q, q_row)
 
 
 @lru_cache(maxsize=256)

@@ -78,23 +78,23 @@ class EagleDrafter(Levels):
     def prefill(self, state: State, m: int) -> None:
         """Feeds the first m pairs."""
         assert state.features is not None
-        positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
+        positions = torch.arange(m, device=state.length.device).expand(state.rows, m)
         tokens, states = state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m])
         self._run(tokens, states, positions, positions, m, None, causal=True)
 
     def text(self, state: State) -> tuple[Tensor, int]:
-        return (state.known - 1).clamp_min(1), max(state.horizon - 1, 1)
+        return (state.length - 1).clamp_min(1), max(state.horizon - 1, 1)
 
     def begin(self, state: State) -> Tensor:
-        known, horizon = self.text(state)
+        length, horizon = self.text(state)
         w = self.window
         if state.rows == 1 and not state.static:
             w = min(w, 1 if self.fed is None else state.horizon - self.fed)
             self.fed = state.horizon
-        begin = (known - w).clamp_min(0)
+        begin = (length - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
         # a text of one token stands for itself, with a state of zeros
-        paired = state.known[:, None] > 1
+        paired = state.length[:, None] > 1
         tokens = state.tokens.gather(1, torch.where(paired, positions + 1, positions))
         assert state.features is not None
         width = state.features.shape[-1]
@@ -103,7 +103,7 @@ class EagleDrafter(Levels):
         extent = max(horizon, w)
         mask = causal_mask(positions, extent, self.stack.dtype)
         hidden = self._run(tokens, self.head.fuse(states), positions, positions, extent, mask)
-        root = (known - 1 - begin)[:, None, None]
+        root = (length - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
     def feed(
@@ -131,10 +131,10 @@ class EagleDrafter(Levels):
     def node_mask(self, state: State) -> Tensor | None:
         if state.rows == 1 and self.tree.is_chain and not state.static:
             return None
-        known, horizon = self.text(state)
-        return tree_mask(self.tree, known, horizon, self.stack.dtype)
+        length, horizon = self.text(state)
+        return tree_mask(self.tree, length, horizon, self.stack.dtype)
 
-    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+    def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
         """The pairs of the text before the step; what it drew is fed anew in the next."""
         return before - 1
 

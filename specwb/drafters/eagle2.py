@@ -43,9 +43,9 @@ class DynamicEagle(EagleDrafter):
         """A tree of every step's own has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        known, horizon = self.text(state)
-        level = Level.root(state.rows, known.device)
-        beams, nodes = Beams(known - 1, horizon, self.stack.dtype), Nodes()
+        length, horizon = self.text(state)
+        level = Level.root(state.rows, length.device)
+        beams, nodes = Beams(length - 1, horizon, self.stack.dtype), Nodes()
         hidden = self.begin(state)
         for depth in range(1, self.limits.depth + 1):
             level = nodes.add(level.expand(*best(self.logits(hidden), self.top)))

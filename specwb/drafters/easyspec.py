@@ -82,7 +82,7 @@ class EasyDrafter(LevelDrafter):
             mask = causal_mask(positions, extent, self.backbone.dtype)
         run = self.exact if self.calibrate else self.fuzzy
         hidden = self._forward(recent, positions, positions, extent, mask, run)
-        root = (state.known - 1 - begin)[:, None, None]
+        root = (state.length - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
     def feed(
@@ -112,7 +112,7 @@ class EasyDrafter(LevelDrafter):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.groups.agreed(super().logits(hidden))
 
-    def exact_until(self, before: Tensor, known: Tensor) -> Tensor:
+    def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
         """All of the text before the step, which calibration feeds through layers in order."""
         return before if self.calibrate else torch.zeros_like(before)
 
@@ -143,8 +143,8 @@ class WideEasy(EasyDrafter):
         """A tree of every step's own has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        level = Level.root(state.rows, state.known.device)
-        beams = Beams(state.known - 1, state.horizon, self.backbone.dtype)
+        level = Level.root(state.rows, state.length.device)
+        beams = Beams(state.length - 1, state.horizon, self.backbone.dtype)
         nodes, hidden = Nodes(), self.begin(state)
         for depth in range(1, self.limits.depth + 1):
             level = level.expand(*best(self.logits(hidden), self.width)).best(self.width)

@@ -13,7 +13,7 @@ from specwb.drafters.base import Drafter, Entry, by_name
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import Levels, drawable
-from specwb.flow import Draft, Law, State
+from specwb.flow import Draft, Scheme, State
 from specwb.mask import block_ends, sight_mask, table_mask
 from specwb.models.backbone import Stack
 from specwb.models.falcon import ALIGNS, FalconHead, load_falcon
@@ -75,11 +75,11 @@ class FalconDrafter(EagleDrafter):
         self.blocks = BlockTree(self.tree, self.k)
         self.extra_slots = self.blocks.slots
 
-    def law(self, sampling: Sampling) -> Law:
-        return Law.POINT if sampling.greedy or self.draw == "greedy" else Law.WITHOUT_REPLACEMENT
+    def scheme(self, sampling: Sampling) -> Scheme:
+        return Scheme.POINT if sampling.greedy or self.draw == "greedy" else Scheme.WITHOUT_REPLACEMENT
 
     def uniforms(self, sampling: Sampling) -> int:
-        if self.law(sampling) is Law.POINT:
+        if self.scheme(sampling) is Scheme.POINT:
             return 0
         return sum(len(p.blocks) * p.levels * p.width for p in self.blocks.passes)
 
@@ -121,12 +121,12 @@ class FalconDrafter(EagleDrafter):
         )
         # where the block of every pair ended when it was last fed; of the text that is there,
         # aligned to its own end
-        known = self.text(state)[0]
+        length = self.text(state)[0]
         pairs = torch.arange(slots, device=device).expand(state.rows, -1)
-        self.ends = self.aligned(pairs, known[:, None] - 1).contiguous()
+        self.ends = self.aligned(pairs, length[:, None] - 1).contiguous()
         super().open(state, target)
         # pairs fed by row; one less than there are: the first window feeds the last
-        self.upto = known - 1
+        self.upto = length - 1
 
     def tensors(self) -> dict[str, Tensor]:
         pairs = {"states": self.states, "ends": self.ends, "upto": self.upto}
@@ -138,7 +138,7 @@ class FalconDrafter(EagleDrafter):
 
     def prefill(self, state: State, m: int) -> None:
         assert state.features is not None
-        positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
+        positions = torch.arange(m, device=state.length.device).expand(state.rows, m)
         mask = None if self.k == 1 else sight_mask(self.ends[:, :m], m, self.stack.dtype)
         tokens, above = state.tokens[:, 1 : m + 1], state.features[:, :m]
         place = (positions[:, :1] - 1, positions, positions, m, mask)
@@ -147,17 +147,17 @@ class FalconDrafter(EagleDrafter):
     def begin(self, state: State) -> Tensor:
         """Feeds the last pairs again; the hidden states ``[B,k,H]`` of the last k."""
         k = self.k
-        known, horizon = self.text(state)
-        last = (known - 1)[:, None]
-        fresh = known - self.upto
+        length, horizon = self.text(state)
+        last = (length - 1)[:, None]
+        fresh = length - self.upto
         cover = -(-fresh // k) * k if self.align == "right" else fresh + k - 1
         w = self.window
         if state.rows == 1 and not state.static:  # no more than is new, made whole blocks
             new = 1 if self.fed is None else horizon - self.fed
             self.fed = horizon
             w = min(w, max(-(-new // k) * k if self.align == "right" else new + k - 1, k))
-        self.upto.copy_(known)
-        begin = (known - w).clamp_min(0)
+        self.upto.copy_(length)
+        begin = (length - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
         old = self.ends.gather(1, positions)
         ends = torch.where(positions > last - cover[:, None], self.aligned(positions, last), old)
@@ -218,13 +218,13 @@ class FalconDrafter(EagleDrafter):
         return hidden.view(rows, r, n, -1)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        known, horizon = self.text(state)
-        rows, base, law = state.rows, known - 1, self.law(state.sampling)
-        tokens = [state.tokens.gather(1, (state.known - 1)[:, None])]
+        length, horizon = self.text(state)
+        rows, base, scheme = state.rows, length - 1, self.scheme(state.sampling)
+        tokens = [state.tokens.gather(1, (state.length - 1)[:, None])]
         valid = [torch.ones_like(tokens[0], dtype=torch.bool)]
-        able = (state.known > self.k)[:, None]  # k pairs, each of a token and the one before it
+        able = (state.length > self.k)[:, None]  # k pairs, each of a token and the one before it
         u = noise.u(DRAFT) if self.uniforms(state.sampling) else None
-        mask = table_mask(self.table, known, horizon)
+        mask = table_mask(self.table, length, horizon)
         hidden, used, q = self.begin(state)[:, None], 0, []
         for b, one in enumerate(self.blocks.passes):
             if b:
@@ -250,7 +250,7 @@ class FalconDrafter(EagleDrafter):
                 valid.append(ok.index_select(1, take))
         drawn_from = torch.cat(q, 1) if q else None
         all_tokens, all_valid = torch.cat(tokens, 1), torch.cat(valid, 1)
-        return Draft(self.tree, all_tokens, all_valid, law, drawn_from, self.q_row)
+        return Draft(self.tree, all_tokens, all_valid, scheme, drawn_from, self.q_row)
 
     def below(
         self,

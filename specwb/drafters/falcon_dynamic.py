@@ -67,9 +67,9 @@ class DynamicFalcon(FalconDrafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         k, top = self.k, self.top
-        known, horizon = self.text(state)
-        level = Level.root(state.rows, known.device)
-        beams, nodes = Beams(known - 1, horizon, self.stack.dtype, k), Nodes()
+        length, horizon = self.text(state)
+        level = Level.root(state.rows, length.device)
+        beams, nodes = Beams(length - 1, horizon, self.stack.dtype, k), Nodes()
         hidden = self.begin(state)[:, None]  # [B,blocks,k,H]
         ends = beams.base[:, None]  # slots of the blocks' last pairs
         for block in range(self.passes):
@@ -88,7 +88,7 @@ class DynamicFalcon(FalconDrafter):
                 hidden = self.pass_over(taken(words, chosen), taken(hidden, above), before, *place)
                 ends = place[1][:, k - 1 :: k]
         draft = reranked(self, state, nodes, top)
-        draft.valid[:, 1:] &= (state.known > k)[:, None]
+        draft.valid[:, 1:] &= (state.length > k)[:, None]
         return draft
 
 

@@ -68,7 +68,7 @@ class KangarooDrafter(Levels):
         m = state.horizon - 1
         if m > 0:
             assert state.features is not None
-            positions = torch.arange(m, device=state.known.device).expand(state.rows, m)
+            positions = torch.arange(m, device=state.length.device).expand(state.rows, m)
             states = state.features[:, :m]
             self.stack.run(states, positions, positions, self.cache, m, None, causal=True)
 
@@ -79,7 +79,7 @@ class KangarooDrafter(Levels):
     def propose(self, state: State, noise: Noise) -> Draft:
         self.states: list[Tensor] = []
         draft = super().propose(state, noise)
-        base, (start, stop) = (state.known - 1)[:, None], draft.tree.levels[-1]
+        base, (start, stop) = (state.length - 1)[:, None], draft.tree.levels[-1]
         depth, index = self.offsets
         node_mask, extent = self.node_mask(state), state.horizon - 1 + stop
         mask = None if node_mask is None else node_mask[:, start:stop, :extent]
@@ -90,7 +90,7 @@ class KangarooDrafter(Levels):
         return draft
 
     def begin(self, state: State) -> Tensor:
-        base = (state.known - 1)[:, None]
+        base = (state.length - 1)[:, None]
         node_mask, extent = self.node_mask(state), state.horizon
         mask = None if node_mask is None else node_mask[:, :1, :extent]
         f = self.shallow(state, state.tokens.gather(1, base), base, base, extent, mask)
@@ -153,7 +153,7 @@ class KangarooDrafter(Levels):
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)
         if self.stack is not None and not draft.tree.is_chain:
-            self.cache.keep(state.known - 1, verdict.path)
+            self.cache.keep(state.length - 1, verdict.path)
 
 
 class DynamicKangaroo(KangarooDrafter):
@@ -187,10 +187,10 @@ class DynamicKangaroo(KangarooDrafter):
         """Of the root."""
         if state.rows == 1 and not state.static:
             return None
-        return causal_mask((state.known - 1)[:, None], state.horizon, self.target.dtype)
+        return causal_mask((state.length - 1)[:, None], state.horizon, self.target.dtype)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        k, n, base = self.top, self.limits.nodes, state.known - 1
+        k, n, base = self.top, self.limits.nodes, state.length - 1
         beams, nodes = Beams(base, state.horizon, self.target.dtype), Nodes()
         self.states = []
         root = Level.root(state.rows, base.device)

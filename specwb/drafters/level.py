@@ -10,7 +10,7 @@ from torch import Tensor
 from specwb.drafters.base import Drafter, by_name
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
-from specwb.flow import Draft, Law, Scores, State, Verdict
+from specwb.flow import Draft, Scheme, Scores, State, Verdict
 from specwb.mask import causal_mask
 from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
@@ -78,7 +78,7 @@ class Levels(Drafter):
     def text(self, state: State) -> tuple[Tensor, int]:
         """The length ``[B]`` of the text that lies in the drafter's cache, and a bound of it that
         the host knows; the root is at the slot before."""
-        return state.known, state.horizon
+        return state.length, state.horizon
 
     def begin(self, state: State) -> Tensor:
         """Feeds the last tokens of the text again; the hidden state ``[B,1,H]`` at the root."""
@@ -118,20 +118,20 @@ class Levels(Drafter):
         """The mask of all nodes ``[B,n,extent]``, None where every node sees all there is."""
         raise NotImplementedError
 
-    def law(self, sampling: Sampling) -> Law:
+    def scheme(self, sampling: Sampling) -> Scheme:
         if sampling.greedy or self.draw == "greedy":
-            return Law.POINT
+            return Scheme.POINT
         if self.draw == "with":
             # paths that end together, by what all of them drafted, are not independent: which is
             # largest (gbv) tells how the others go on
             independent = self.tree.is_paths and self.tree.K > 1 and self.sure is None
-            return Law.IID_PATHS if independent else Law.IID
-        laws = {
-            "without": Law.WITHOUT_REPLACEMENT,
-            "top": Law.TOP_AND_SAMPLE,
-            "coupled": Law.COUPLED,
+            return Scheme.IID_PATHS if independent else Scheme.IID
+        schemes = {
+            "without": Scheme.WITHOUT_REPLACEMENT,
+            "top": Scheme.TOP_AND_SAMPLE,
+            "coupled": Scheme.COUPLED,
         }
-        return laws[self.draw]
+        return schemes[self.draw]
 
     def uniforms(self, sampling: Sampling) -> int:
         if sampling.greedy or self.draw in ("coupled", "greedy"):
@@ -174,20 +174,20 @@ class Levels(Drafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         tree, levels = self.tree, self.tree.levels
-        known, horizon = self.text(state)
-        rows, base = state.rows, (known - 1)[:, None]
-        tokens = [state.tokens.gather(1, (state.known - 1)[:, None])]
+        length, horizon = self.text(state)
+        rows, base = state.rows, (length - 1)[:, None]
+        tokens = [state.tokens.gather(1, (state.length - 1)[:, None])]
         valid = [torch.ones_like(tokens[0], dtype=torch.bool)]
         q: list[Tensor] = []
         used = 0
         if tree.D == 0:
-            return Draft(tree, tokens[0], valid[0], self.law(state.sampling), None, self.q_row)
+            return Draft(tree, tokens[0], valid[0], self.scheme(state.sampling), None, self.q_row)
         hidden = self.begin(state)
         u = race = None
-        if self.law(state.sampling) is Law.COUPLED:
+        if self.scheme(state.sampling) is Scheme.COUPLED:
             # by absolute place, the one after the draft too: a text is then a function of the seed
             # and p alone where K = 1
-            places = state.known[:, None] + torch.arange(tree.D + 1, device=base.device)
+            places = state.length[:, None] + torch.arange(tree.D + 1, device=base.device)
             race = -noise.make(DRAFT, places, tree.K * self.vocabulary).log()
             race = race.view(rows, tree.D + 1, tree.K, -1)
         elif self.uniforms(state.sampling):
@@ -216,10 +216,10 @@ class Levels(Drafter):
                 above = hidden.index_select(1, self.parents[d])
                 positions, slots = base + depth[start:stop], base + index[start:stop]
                 hidden = self.feed(state, tokens[-1], above, positions, slots, extent, mask)
-        law, rows_of_q = self.law(state.sampling), self.q_row[:, : tree.n]
+        scheme, rows_of_q = self.scheme(state.sampling), self.q_row[:, : tree.n]
         drawn_from = torch.cat(q, 1) if q else None
         return Draft(
-            tree, torch.cat(tokens, 1), torch.cat(valid, 1), law, drawn_from, rows_of_q, race
+            tree, torch.cat(tokens, 1), torch.cat(valid, 1), scheme, drawn_from, rows_of_q, race
         )
 
     def _sureness(
@@ -265,29 +265,29 @@ class Levels(Drafter):
         if sampling.greedy or self.draw == "greedy":
             children = logits.argmax(-1, keepdim=True) if k == 1 else logits.topk(k, -1).indices
             return children, torch.ones_like(children, dtype=torch.bool)
-        law = sampling.probabilities(logits)
+        distribution = sampling.probabilities(logits)
         if race is not None:
             # the root has K children, every other node one, in the order of the paths
-            children = (race[:, d].unflatten(1, (nodes, k)) / law[:, :, None]).argmin(-1)
+            children = (race[:, d].unflatten(1, (nodes, k)) / distribution[:, :, None]).argmin(-1)
             return children, torch.ones_like(children, dtype=torch.bool)
         assert u is not None
         columns = u[:, used : used + nodes * k].view(-1, nodes, k)
         if self.draw == "top" and k > 1:
-            return self._top_and_draw(law, self.fixed[d], columns, q)
-        q.append(law)
+            return self._top_and_draw(distribution, self.fixed[d], columns, q)
+        q.append(distribution)
         if self.draw == "with" or k == 1:
-            children = torch.stack([inverse_cdf(law, columns[..., j]) for j in range(k)], -1)
+            children = torch.stack([inverse_cdf(distribution, columns[..., j]) for j in range(k)], -1)
             return children, torch.ones_like(children, dtype=torch.bool)
-        return draw_without_replacement(law, columns)
+        return draw_without_replacement(distribution, columns)
 
     def _top_and_draw(
-        self, law: Tensor, fixed: Tensor, u: Tensor, q: list[Tensor]
+        self, distribution: Tensor, fixed: Tensor, u: Tensor, q: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """A node's ``fixed [nodes,1]`` most probable tokens, then one of the rest; the distribution
         of the rest is appended to ``q``."""
-        rank = torch.arange(u.shape[-1], device=law.device)
-        best, children = law.topk(u.shape[-1], -1)
-        rest = law.scatter(-1, children, torch.where(rank < fixed, 0, best))
+        rank = torch.arange(u.shape[-1], device=distribution.device)
+        best, children = distribution.topk(u.shape[-1], -1)
+        rest = distribution.scatter(-1, children, torch.where(rank < fixed, 0, best))
         mass = rest.sum(-1, keepdim=True)
         drawn = inverse_cdf(rest, u[..., 0]).unsqueeze(-1)
         q.append(torch.where(mass > 0, rest / mass, 0))
@@ -370,7 +370,7 @@ class LevelDrafter(Levels):
         extent = max(state.horizon, self.window)
         mask = causal_mask(positions, extent, self.backbone.dtype)
         hidden = self._run(recent, positions, positions, extent, mask)
-        root = (state.known - 1 - begin)[:, None, None]
+        root = (state.length - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
     def feed(
@@ -407,4 +407,4 @@ class LevelDrafter(Levels):
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)
         if not draft.tree.is_chain:
-            self.cache.keep(state.known - 1, verdict.path)
+            self.cache.keep(state.length - 1, verdict.path)

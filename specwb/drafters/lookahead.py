@@ -139,7 +139,7 @@ class Lookahead(Drafter):
         return {**super().tensors(), **window, "pool": self.pool}
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        pending = state.tokens.gather(1, (state.known - 1)[:, None])
+        pending = state.tokens.gather(1, (state.length - 1)[:, None])
         grams = self.pool[self.row, pending[:, 0]]  # [B,G,N-1]
         filled = (grams[:, :, 0] >= 0) & ~state.done[:, None]
         guesses = self.largest(state, filled.sum(1), self.guesses)
@@ -172,7 +172,7 @@ class Lookahead(Drafter):
         ``[B,D+1,N-1]``, and which of them lie
         in the text."""
         assert verdict.emitted is not None
-        first = state.known[:, None] - (self.level - 1)
+        first = state.length[:, None] - (self.level - 1)
         last = torch.arange(self.level - 1, device=first.device)
         before = state.tokens.gather(1, (first + last).clamp_min(0))
         grams = torch.cat([before, verdict.emitted], 1).unfold(1, self.level, 1)

@@ -14,7 +14,7 @@ from specwb.drafters.heads import check_place
 from specwb.drafters.length import Length
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.drafters.stopping import Confidence, Decision, Entropy, Top
-from specwb.flow import Draft, Exactness, Law, Scores, State, Verdict
+from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.load import draft_model
 from specwb.models.target import Target
@@ -41,23 +41,23 @@ class SeveralRoots(LevelDrafter):
     exactness = Exactness.LOSSY
     unasked = 1
 
-    def law(self, sampling: Sampling) -> Law:
-        return Law.ROOTS
+    def scheme(self, sampling: Sampling) -> Scheme:
+        return Scheme.ROOTS
 
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)
-        pending = state.tokens.gather(1, (state.known - 1)[:, None])
+        pending = state.tokens.gather(1, (state.length - 1)[:, None])
         valid = torch.ones_like(pending, dtype=torch.bool)
-        root = Draft(chain(0).to(target.device), pending, valid, Law.POINT)
+        root = Draft(chain(0).to(target.device), pending, valid, Scheme.POINT)
         scores = target.score(state, root)
-        self.ahead = (
+        self.next_distribution = (
             scores.logits[:, 0].clone()
             if state.sampling.greedy
-            else scores.p(torch.zeros_like(state.known))
+            else scores.p(torch.zeros_like(state.length))
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**super().tensors(), "ahead": self.ahead}
+        return {**super().tensors(), "ahead": self.next_distribution}
 
     def _children(
         self,
@@ -73,15 +73,15 @@ class SeveralRoots(LevelDrafter):
             return super()._children(logits, d, sampling, u, used, race, q)
         k = self.tree.widths[0]
         if u is None:
-            children = self.ahead.topk(k, -1).indices[:, None]
+            children = self.next_distribution.topk(k, -1).indices[:, None]
             return children, torch.ones_like(children, dtype=torch.bool)
-        q.append(self.ahead[:, None])
-        return draw_without_replacement(self.ahead[:, None], u[:, used : used + k].view(-1, 1, k))
+        q.append(self.next_distribution[:, None])
+        return draw_without_replacement(self.next_distribution[:, None], u[:, used : used + k].view(-1, 1, k))
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)
-        assert verdict.ahead is not None
-        self.ahead.copy_(verdict.ahead)
+        assert verdict.next_distribution is not None
+        self.next_distribution.copy_(verdict.next_distribution)
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,14 @@ class MedusaDrafter(Drafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         assert state.features is not None
-        last = (state.known - 2).clamp_min(0)
+        last = (state.length - 2).clamp_min(0)
         if not self.tree.D:
             return self.candidates(state, state.tokens[:, :0])
         at = last[:, None, None].expand(-1, 1, state.features.shape[-1])
         x = state.features.gather(1, at)[:, 0]
         logits = self._logits(x)
         best = logits.topk(self.most, -1).indices.flatten(1)
-        valid = (state.known > 1)[:, None].expand(-1, self.tree.n - 1)
+        valid = (state.length > 1)[:, None].expand(-1, self.tree.n - 1)
         return self.candidates(state, best.index_select(1, self.pick), valid)
 
     def _logits(self, x: Tensor) -> Tensor:

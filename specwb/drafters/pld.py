@@ -18,27 +18,27 @@ from specwb.options import Option
 from specwb.tree import Tree
 
 
-def lookup(text: Tensor, known: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
+def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
     """Where the longest of the last n-grams occurred first.
 
-    That is, of n = ngram..1 the largest n for which ``text[s-n:s] == text[known-n:known]`` for an
-    s < known, and of those s the smallest.
+    That is, of n = ngram..1 the largest n for which ``text[s-n:s] == text[length-n:length]`` for an
+    s < length, and of those s the smallest.
 
     Args:
         text: ``[B,T]`` ids >= 0.
-        known: ``[B]`` sequence lengths, at most T.
+        length: ``[B]`` sequence lengths, at most T.
         ngram: the largest n.
 
     Returns:
         ``s [B]``, the position of the first token that followed, and ``[B]`` whether there is one.
     """
-    last = known[:, None] + torch.arange(-ngram, 0, device=text.device)
+    last = length[:, None] + torch.arange(-ngram, 0, device=text.device)
     suffix = text.gather(1, last.clamp_min(0))
     # window s is text[s-ngram:s]; before the text stands -1, which no token equals
     windows = F.pad(text, (ngram, 0), value=-1).unfold(1, ngram, 1)[:, : text.shape[1]]
     # how many last tokens agree
     matched = (windows == suffix[:, None]).flip(-1).cumprod(-1).sum(-1)
-    beyond = torch.arange(text.shape[1], device=text.device) >= known[:, None]
+    beyond = torch.arange(text.shape[1], device=text.device) >= length[:, None]
     matched = matched.masked_fill(beyond, 0)
     longest, start = matched.max(1)  # the first of equals
     return start, longest > 0
@@ -76,9 +76,9 @@ class PromptLookup(Drafter):
         self.tree = self.tree.to(target.device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        start, found = lookup(state.tokens[:, : state.horizon], state.known, self.ngram)
+        start, found = lookup(state.tokens[:, : state.horizon], state.length, self.ngram)
         at = start[:, None] + torch.arange(self.gamma, device=start.device)
-        valid = (found & ~state.done)[:, None] & (at < state.known[:, None])
+        valid = (found & ~state.done)[:, None] & (at < state.length[:, None])
         length = self.largest(state, valid.sum(1), self.gamma)
         tree = self.tree if length == self.gamma else chain(length, self.tree.device)
         tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))

@@ -111,7 +111,7 @@ class Check:
         joint: the test of the first three tokens' joint distribution.
         transform: the p-value of single tokens of longer texts.
         tokens: how many single tokens there are.
-        mean_tokens_per_round: of greedy decoding.
+        mean_tokens_per_step: of greedy decoding.
     """
 
     method: str
@@ -121,7 +121,7 @@ class Check:
     joint: Joint
     transform: float
     tokens: int
-    mean_tokens_per_round: float
+    mean_tokens_per_step: float
 
     @property
     def batch(self) -> bool:
@@ -148,7 +148,7 @@ class Check:
         single = answer(self.transform > FALSE_ALARM)
         lines = [
             f"{self.method}: {'passed' if self.passed else 'FAILED'}",
-            f"  greedy text is plain decoding's: {greedy} (tau {self.mean_tokens_per_round:.2f})",
+            f"  greedy text is plain decoding's: {greedy} (tau {self.mean_tokens_per_step:.2f})",
             f"  a row alone is the row in the batch: {batch}"
             f" ({self.differing} of {self.compared} texts differ)",
         ]
@@ -254,7 +254,7 @@ def check(
         joint=first,
         transform=float(stats.kstest(uniforms.numpy(), "uniform").pvalue),
         tokens=len(uniforms),
-        mean_tokens_per_round=greedy.mean_tokens_per_round,
+        mean_tokens_per_step=greedy.mean_tokens_per_step,
     )
 
 

@@ -21,7 +21,7 @@ from torch.special import entr, xlogy
 
 from specwb.drafters.falcon import FalconDrafter
 from specwb.engine import Prompt, token_rows
-from specwb.flow import BrokenLaw, Draft, Law, State
+from specwb.flow import Draft, InvalidDistribution, Scheme, State
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
 from specwb.options import whole
@@ -81,7 +81,7 @@ def dependence(
         ValueError: there are no contexts or another number of labels; k < 1; paths < 2 or more than
             fit a tree; seed < 0; the temperature is < 0; a context and k tokens more are longer
             than the target's context, or it has tokens that the target does not have.
-        BrokenLaw: probabilities are NaN.
+        InvalidDistribution: probabilities are NaN.
 
     Source: both bounds are those for known conditional distributions of Poole et al., "On
     Variational Bounds of Mutual Information" (2019), arXiv 1905.06922, with the sum over the last
@@ -229,7 +229,7 @@ def exact_pair(
     Raises:
         ValueError: keep is outside (0, 1]; max_tokens is < 1 or more than fits a tree; the context
             is empty, too long, or has tokens that the target does not have.
-        BrokenLaw: probabilities are NaN.
+        InvalidDistribution: probabilities are NaN.
     """
     if not 0 < keep <= 1:
         raise ValueError(f"keep must be in (0, 1], got {keep}")
@@ -315,7 +315,7 @@ def _open(
 def _logits(target: Target, state: State, tree: Tree, tokens: Sequence[int] | Tensor) -> Tensor:
     """``[n,V]`` logits after every node; ``tokens``: of the nodes, the root's first."""
     row = torch.as_tensor(tokens, device=target.device)[None]
-    draft = Draft(tree, row, torch.ones_like(row, dtype=torch.bool), Law.POINT)
+    draft = Draft(tree, row, torch.ones_like(row, dtype=torch.bool), Scheme.POINT)
     return target.score(state, draft).logits[0]
 
 
@@ -323,7 +323,7 @@ def _distributions(sampling: Sampling, logits: Tensor) -> Tensor:
     """``[n,V]`` probabilities in float64; NaN is an error."""
     p = sampling.probabilities(logits.double())
     if not bool(p.isfinite().all()):
-        raise BrokenLaw(
+        raise InvalidDistribution(
             "the target's probabilities are NaN; try dtype='float32', or look at the weights"
         )
     return p

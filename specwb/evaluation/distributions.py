@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from specwb.flow import Draft, Law
+from specwb.flow import Draft, Scheme
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.tree import Tree
@@ -52,7 +52,7 @@ def distributions_after(
         valid = torch.ones_like(tokens, dtype=torch.bool)
         last = torch.tensor([len(prefix)], device=model.device)
         with torch.inference_mode():
-            draft = Draft(trees[len(prefix)], tokens, valid, Law.POINT)
+            draft = Draft(trees[len(prefix)], tokens, valid, Scheme.POINT)
             return model.score(state, draft).p(last)[0].cpu().numpy()
 
     return distribution

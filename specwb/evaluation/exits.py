@@ -355,7 +355,7 @@ def _part_seconds(
     )
     drafter.open(state, target)
     drafter.states = []
-    position = (state.known - 1)[:, None]
+    position = (state.length - 1)[:, None]
     pending = state.tokens.gather(1, position)
 
     def first_layers() -> Tensor:

@@ -236,7 +236,7 @@ def _step_caches(
     )
     caches, accepted, text = [], [], torch.empty(0)
     for step in islice(steps, count):
-        length = int(step.known)
+        length = int(step.length)
         assert step.state is not None
         caches.append(drafters[-1].cache.data[:, 0, :length].clone())
         accepted.append(int(step.verdict.accepted))
@@ -441,7 +441,7 @@ def _recording(target: Target, method: Method, prompt: Sequence[int]) -> tuple[D
         static=True,
     ).open()
     state, drafter, noise = decoding.state, decoding.drafter, decoding.noise
-    noise.renew(state.known)
+    noise.renew(state.length)
 
     def draft() -> object:
         return drafter.propose(state, noise)

@@ -18,7 +18,7 @@ import torch
 from specwb.analysis.diffusion import AdlRound, adl_trace
 from specwb.drafters.diffusion import trie
 from specwb.engine import Prompt, PromptError, decode, token_rows
-from specwb.flow import Draft, Law
+from specwb.flow import Draft, Scheme
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block
@@ -268,7 +268,7 @@ def expected_length(
     tree = Tree.parents(parents, device=target.device)
     state = target.open([ids], [depth], tree.n, sampling, ())
     tokens = torch.tensor([[ids[-1], *words[1:]]], device=target.device)
-    draft = Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Law.POINT)
+    draft = Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.POINT)
     p = sampling.probabilities(target.score(state, draft).logits[0].double())
     reach = [1.0]  # the probability that the target's text goes through the node
     for node in range(1, tree.n):

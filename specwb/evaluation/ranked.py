@@ -102,7 +102,7 @@ def decode_steps(
         {
             "draft": step.draft.tokens[0, 1:].tolist(),
             "accepted": int(step.verdict.accepted[0]),
-            "bonus": int(step.verdict.closing[0]),
+            "bonus": int(step.verdict.bonus[0]),
         }
         for step in rounds(target, [list(ids)], method, **settings)
     ]

@@ -122,8 +122,8 @@ class _BestRoots(SeveralRoots):
     ) -> tuple[Tensor, Tensor]:
         if d:
             return super()._children(logits, d, sampling, u, used, race, q)
-        q.append(self.ahead[:, None])
-        best = self.ahead.topk(self.tree.widths[0], -1).indices[:, None]
+        q.append(self.next_distribution[:, None])
+        best = self.next_distribution.topk(self.tree.widths[0], -1).indices[:, None]
         return best, torch.ones_like(best, dtype=torch.bool)
 
 
@@ -180,9 +180,9 @@ def root_distributions(
     drafter.open(state, target)
     streams = {DRAFT: drafter.uniforms(sampling)}
     noise = Noise(row_seeds(seed, 1, target.device), streams, max_step=1)
-    noise.renew(state.known)
+    noise.renew(state.length)
     proposal = drafter.propose(state, noise)
-    p = target.score(state, proposal).laws(tree)[0]
+    p = target.score(state, proposal).probabilities(tree)[0]
     assert proposal.q is not None
     assert proposal.q_row is not None
     q = proposal.q[0, proposal.q_row[0].clamp_min(0)]
@@ -389,7 +389,7 @@ def output_shifts(
                 roots=n,
                 temperature=float(temperature),
                 tokens=sum(map(len, out.tokens)),
-                mean_tokens_per_round=out.mean_tokens_per_round,
+                mean_tokens_per_round=out.mean_tokens_per_step,
                 other=1 - float(first_choice.double().mean()),
                 log_p=log_p,
                 error=error,

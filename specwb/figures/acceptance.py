@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from specwb.analysis import acceptance_rate, output_law
+from specwb.analysis import acceptance_rate, output_distribution
 from specwb.analysis.acceptance import Distribution
 from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DARK, DRAFT, figure
 
@@ -17,7 +17,7 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
     is the residual, what q has beyond p is rejected.
 
     Accepted and residual together are as high as p, accepted and rejected as high as q. The black
-    diamonds are the distribution of the output (:func:`specwb.analysis.output_law`); they lie on p
+    diamonds are the distribution of the output (:func:`specwb.analysis.output_distribution`); they lie on p
     whatever q is. Five traces: accepted, residual, rejected, output, drawn.
 
     Args:
@@ -52,7 +52,7 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
         bar(target - both, "residual, (p − q)+", BONUS, "/"),
         bar(draft - both, "rejected, (q − p)+", DRAFT, "."),
         go.Scatter(
-            x=names, y=output_law(target, draft), mode="markers", name="output",
+            x=names, y=output_distribution(target, draft), mode="markers", name="output",
             marker={"symbol": "diamond-wide", "size": 13, "color": "black", "line": {"width": 1, "color": "white"}}, hovertemplate=hover,
         ),
         go.Scatter(

@@ -18,7 +18,7 @@ def tokens_per_round(output: Output) -> go.Figure:
     most = max(counts, default=1)
     sizes = list(range(1, most + 1))
     heights = [counts[n] for n in sizes]
-    tau, top = output.mean_tokens_per_round, max(heights) * 1.2
+    tau, top = output.mean_tokens_per_step, max(heights) * 1.2
     return figure(
         go.Bar(x=sizes, y=heights, text=heights, textposition="outside", name="rounds", marker={"color": ACCEPTED}, cliponaxis=False),
         go.Scatter(

@@ -44,7 +44,7 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
     valid = step.draft.valid[row].tolist()
     tokens = dict(enumerate(step.draft.tokens[row].tolist()))
     path = step.verdict.path[row, : accepted + 1].tolist()
-    tokens[-1] = int(step.verdict.closing[row])  # node -1: the bonus token
+    tokens[-1] = int(step.verdict.bonus[row])  # node -1: the bonus token
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
         if parent >= 0 and valid[node]:

@@ -1,5 +1,5 @@
 """Key/value storage without a length: slot = position, and node i of a draft lies at slot
-known - 1 + i."""
+length - 1 + i."""
 
 from __future__ import annotations
 

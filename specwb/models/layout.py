@@ -70,7 +70,7 @@ def run_paths(
     2401.06706. Differs from it in: the head, and nothing else, runs once a node; rows of different
     lengths.
     """
-    n, rows, base = draft.tree.n, state.rows, (state.known - 1)[:, None]
+    n, rows, base = draft.tree.n, state.rows, (state.length - 1)[:, None]
     nodes, where = leaf_paths(draft.tree.host, base.device)
     paths, width = nodes.shape[1:]
     nodes, where = nodes.expand(rows, -1, -1), where.expand(rows, -1)

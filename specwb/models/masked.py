@@ -51,7 +51,7 @@ class Blocks:
     def say(
         self,
         tokens: Tensor,
-        known: Tensor,
+        length: Tensor,
         horizon: int,
         fed: Tensor,
         fresh: int,
@@ -65,7 +65,7 @@ class Blocks:
 
         Args:
             tokens: the texts, ``[B,T]``.
-            known: their sequence lengths, ``[B]``.
+            length: their sequence lengths, ``[B]``.
             horizon: the longest one's.
             fed: places below it have keys and values that are to stay, ``[B]``.
             fresh: at most so many places of any row have none.
@@ -85,7 +85,7 @@ class Blocks:
         place = torch.arange(most, device=device)
         masked, out = place < k[:, None], None
         for step in range(steps):
-            hidden = self._run(tokens, known, horizon, fed, width, k, block)
+            hidden = self._run(tokens, length, horizon, fed, width, k, block)
             logits = self.backbone.head(hidden[:, width + model.first :][:, :most])
             if steps == 1:
                 return logits
@@ -98,14 +98,14 @@ class Blocks:
             masked = masked & ~now
             block = torch.where(now[:, :m], best[:, :m], block)
             if not everything:  # of the text only its last place is asked again
-                fed, width = known - 1, 1
+                fed, width = length - 1, 1
         assert out is not None
         return out
 
     def _run(
         self,
         tokens: Tensor,
-        known: Tensor,
+        length: Tensor,
         horizon: int,
         fed: Tensor,
         width: int,
@@ -115,16 +115,16 @@ class Blocks:
         """Hidden states of the last ``width`` places of the text and the block behind it,
         ``[B, width + m, H]``."""
         m, extent = block.shape[1], horizon + block.shape[1]
-        place = known[:, None] + torch.arange(-width, m, device=known.device)
+        place = length[:, None] + torch.arange(-width, m, device=length.device)
         positions = place.clamp_min(0)
         slots = torch.where(place >= fed[:, None], place, self.nowhere)
         ids = torch.cat([tokens.gather(1, positions[:, :width]), block], 1)
         masks = (k - self.model.spared).clamp_min(0)
-        last = (known + masks - 1)[:, None].expand(-1, width + m)
+        last = (length + masks - 1)[:, None].expand(-1, width + m)
         ends = last
         if self.model.causal:
             ends = torch.cat([positions[:, :width], last[:, width:]], 1)
-        unmasked = len(known) == 1 and not self.model.causal and width == horizon
+        unmasked = len(length) == 1 and not self.model.causal and width == horizon
         mask = None if unmasked else sight_mask(ends, extent, self.backbone.dtype)
         x = self.backbone.embed(ids)
         return self.backbone.run(x, positions, slots, self.cache, extent, mask)[0]
@@ -142,7 +142,7 @@ def block(model: DiffusionModel, text: Sequence[int], k: int, steps: int = 1) ->
     """
     device = model.backbone.device
     tokens = torch.tensor([[*text, *[0] * k]], device=device)
-    known = torch.tensor([len(text)], device=device)
+    length = torch.tensor([len(text)], device=device)
     blocks = Blocks(model, 1, tokens.shape[1] + 1)
-    fed, count = torch.zeros_like(known), torch.tensor([k], device=device)
-    return blocks.say(tokens, known, len(text), fed, len(text), count, k, steps)[0]
+    fed, count = torch.zeros_like(length), torch.tensor([k], device=device)
+    return blocks.say(tokens, length, len(text), fed, len(text), count, k, steps)[0]

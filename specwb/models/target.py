@@ -196,11 +196,11 @@ class Target:
         tokens = torch.zeros(rows, capacity, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = torch.tensor(prompt)
-        known = torch.tensor(lengths, device=device)
+        length = torch.tensor(lengths, device=device)
         state = State(
             tokens=tokens.to(device),
-            known=known,
-            start=known.clone(),
+            length=length,
+            start=length.clone(),
             limit=torch.tensor(limits, device=device),
             done=torch.zeros(rows, dtype=torch.bool, device=device),
             eos=torch.tensor(list(eos), dtype=torch.long, device=device),
@@ -236,7 +236,7 @@ class Target:
         if layout == "batch" and not (tree.is_chain and tree.v == tree.n):
             hidden, states = run_paths(self.backbone, state, draft, features)
             return Scores(self._logits(hidden), state.sampling, states)
-        base = (state.known - 1)[:, None]
+        base = (state.length - 1)[:, None]
         positions = base + tree.depth
         slots = base + torch.arange(tree.n, device=base.device)
         extent = state.horizon - 1 + tree.n
@@ -255,7 +255,7 @@ class Target:
     def commit(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Keeps what was accepted: keys, values and features move to the slots of their
         positions."""
-        base = state.known - 1
+        base = state.length - 1
         if not draft.tree.is_chain:
             state.cache.keep(base, verdict.path)
         if scores.features is not None and state.features is not None:
@@ -273,7 +273,7 @@ def prefill(
     features: tuple[int, ...] = (),
     run: Run | None = None,
 ) -> Tensor | None:
-    """Processes positions 0..known-2 of every row, without the head.
+    """Processes positions 0..length-2 of every row, without the head.
 
     What is computed of a short row past its end is overwritten before it is seen.
 

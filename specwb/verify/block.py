@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Law, Scores, Verdict
+from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Limits
 from specwb.verify.rule import Rule
 
@@ -42,7 +42,7 @@ class Block(Rule):
     """
 
     name = "block"
-    laws = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT})  # one draw: the two are the same
+    schemes = frozenset({Scheme.IID, Scheme.WITHOUT_REPLACEMENT})  # one draw: the two are the same
     chain_only = True
 
     def uniforms(self, limits: Limits) -> int:

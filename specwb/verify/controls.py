@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rrs import RRS
 from specwb.verify.rrsw import RRSw
 from specwb.verify.rule import Rule
@@ -57,7 +57,7 @@ class ReplacementForgotten(RRS):
     """Wrong: candidates drawn without replacement are tested by the rule for independent ones."""
 
     name = "replacement_forgotten"
-    laws = frozenset({Law.WITHOUT_REPLACEMENT})
+    schemes = frozenset({Scheme.WITHOUT_REPLACEMENT})
 
 
 class DuplicatesDropped(RRS):
@@ -65,7 +65,7 @@ class DuplicatesDropped(RRS):
     were all."""
 
     name = "duplicates_dropped"
-    laws = frozenset({Law.IID})
+    schemes = frozenset({Scheme.IID})
 
     def node(
         self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor

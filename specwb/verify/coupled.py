@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Law, LawMismatch, Scores, Verdict
+from specwb.flow import Draft, RuleMismatch, Scheme, Scores, Verdict
 from specwb.tree import Limits
 from specwb.verify.rule import Rule
 
@@ -30,12 +30,12 @@ class Coupled(Rule):
     """
 
     name = "coupled"
-    laws = frozenset({Law.COUPLED})
+    schemes = frozenset({Scheme.COUPLED})
 
-    def check(self, law: Law, limits: Limits, independent: bool = True) -> None:
-        super().check(law, limits, independent)
+    def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:
+        super().check(scheme, limits, independent)
         if limits.depth and not limits.paths:
-            raise LawMismatch(
+            raise RuleMismatch(
                 "rule 'coupled' follows whole paths; give a tree such as 4-1-1, which is four paths"
                 " of three tokens"
             )
@@ -49,7 +49,7 @@ class Coupled(Rule):
         paths = 1 + torch.arange(tree.D * K, device=draft.tokens.device).view(tree.D, K)
         agree = torch.ones((rows, K), dtype=torch.bool, device=draft.tokens.device)
         node = torch.zeros_like(draft.tokens[:, 0])
-        accepted, closing = torch.zeros_like(node), torch.zeros_like(node)
+        accepted, bonus = torch.zeros_like(node), torch.zeros_like(node)
         going = torch.ones_like(agree[:, 0])
         # has Y a probability: NaN must show in the closing distribution
         held = torch.ones_like(agree[:, :1])
@@ -60,7 +60,7 @@ class Coupled(Rule):
             soonest = torch.where(agree[:, :, None], draft.race[:, d], torch.inf).amin(1)
             y = (soonest / p).argmin(1)
             py = p.gather(1, y[:, None])
-            closing = torch.where(going, y, closing)
+            bonus = torch.where(going, y, bonus)
             held = torch.where(going[:, None], py > 0, held)
             if d == tree.D:
                 break
@@ -71,5 +71,5 @@ class Coupled(Rule):
             agree = agree | ~going[:, None]
             node = torch.where(going, paths[d][agree.int().argmax(1)], node)
             accepted = accepted + going
-        one_hot = torch.zeros_like(p).scatter_(1, closing[:, None], held.to(p.dtype))
+        one_hot = torch.zeros_like(p).scatter_(1, bonus[:, None], held.to(p.dtype))
         return Verdict(tree.trail[0, node], accepted, torch.empty(0), one_hot)

@@ -15,20 +15,20 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Law, Scores
+from specwb.flow import Draft, Scheme, Scores
 from specwb.probability import Sampling
 from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.rule import Rule
 
-DRAFTS: dict[Law, E.SamplingScheme] = {
-    **{Law[name]: scheme for name, scheme in E.SCHEMES.items()},
-    Law.IID_PATHS: E.iid,
+DRAFTS: dict[Scheme, E.SamplingScheme] = {
+    **{Scheme[name]: scheme for name, scheme in E.SCHEMES.items()},
+    Scheme.IID_PATHS: E.iid,
 }
 """How candidates are drawn, where all drafts of a tree can be listed."""
 UNLISTED = {
-    Law.COUPLED: "its candidates come with exponential variables and are not tested by uniforms",
-    Law.ROOTS: "its roots are drawn from the target and one of them is kept, "
+    Scheme.COUPLED: "its candidates come with exponential variables and are not tested by uniforms",
+    Scheme.ROOTS: "its roots are drawn from the target and one of them is kept, "
     "which is LOSSY by design",
 }
 """Sampling schemes whose rounds no list of drafts and no cube of uniforms describes, and why."""
@@ -105,14 +105,14 @@ class _Oracle:
             draft.tree,
             draft.tokens[row],
             draft.valid[row],
-            draft.law,
+            draft.scheme,
             None if draft.q is None else draft.q[row],
             draft.q_row,
         )
         verdict = self.rule.verify(drafts, Scores(scores.logits[row], scores.sampling), u)
-        if verdict.law is None:
+        if verdict.distribution is None:
             raise ValueError(f"rule {self.rule.name!r} gives no distribution for the bonus token")
-        bonus = verdict.law.double()
+        bonus = verdict.distribution.double()
         mass = bonus.sum(1, keepdim=True)
         sound = (bonus >= 0).all(1) & (mass[:, 0] > 0) & mass[:, 0].isfinite()
         if not bool(sound.all()):
@@ -338,7 +338,7 @@ class Drafts:
     case: list[int]
 
 
-def all_drafts(scheme: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]) -> Drafts:
+def all_drafts(scheme: Scheme, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]) -> Drafts:
     """List every draft of a tree with its probability, as tensors in float64.
 
     Args:
@@ -363,7 +363,7 @@ def all_drafts(scheme: Law, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]
 
 
 def as_tensors(
-    scheme: Law,
+    scheme: Scheme,
     tree: Tree,
     cases: Sequence[tuple[E.Model, E.Model]],
     drafts: Sequence[tuple[int, E.Paths]],
@@ -392,7 +392,7 @@ def as_tensors(
         if path is None:
             return uniform
         q = cases[case][1](path)
-        if scheme is Law.TOP_AND_SAMPLE:
+        if scheme is Scheme.TOP_AND_SAMPLE:
             # what the last child is drawn from; no mass where it is not drawn
             ((fixed, _),) = E.top(q, width - 1)
             q = E.without(q, fixed)
@@ -401,7 +401,7 @@ def as_tensors(
 
     p = [[p_at(case, path) for path in paths] for case, paths in drafts]
     q = [[q_at(case, paths[n], len(children[n])) for n in inner] for case, paths in drafts]
-    sampled = scheme is not Law.POINT and bool(inner)
+    sampled = scheme is not Scheme.POINT and bool(inner)
     q_row = [[inner.index(n) if n in inner else -1 for n in range(len(parents))]]
     draft = Draft(
         tree.to("cpu"),
@@ -419,14 +419,14 @@ def distribution_of(
     p: Sequence | E.Model,
     q: Sequence | E.Model,
     tree: Tree | Sequence[int],
-    scheme: Law | None = None,
+    scheme: Scheme | None = None,
 ) -> dict[E.Tokens, float]:
     """The joint distribution of the D + 1 tokens that a round of a rule begins, D the tree's depth.
 
     ``P(x) = sum over drafts of P(draft) sum over outcomes of P(outcome | draft) P(x | outcome)``:
     all drafts are listed, the rule's own code is called for each of them (:func:`boxes_of`), and
     what a round leaves open is continued with the target. A lossless rule gives the target's
-    distribution, ``exact.target_law(p, D + 1)``; ``exact.tv`` measures how far two are apart.
+    distribution, ``exact.target_distribution(p, D + 1)``; ``exact.tv`` measures how far two are apart.
 
     Args:
         rule: A :class:`NodeRule` or :class:`Rule`, or its class, or a key of ``RULES``.
@@ -439,7 +439,7 @@ def distribution_of(
     Returns:
         Tuples of D + 1 tokens -> probability, up to rounding in float64.
     Raises:
-        LawMismatch: The rule is not made for candidates drawn so, or for this tree.
+        RuleMismatch: The rule is not made for candidates drawn so, or for this tree.
         ValueError: The drafts cannot be listed (COUPLED: exponential variables take the place of
             the uniforms; ROOTS: roots drawn from the target), p or q is no distribution, and what
             :func:`boxes_of` raises.
@@ -487,21 +487,21 @@ def rule_of(rule: str | Rule | type[Rule]) -> Rule:
     raise ValueError(f"rule must be a Rule, its class or one of {', '.join(RULES)}; got {rule!r}")
 
 
-def scheme_of(rule: Rule, tree: Tree) -> Law:
+def scheme_of(rule: Rule, tree: Tree) -> Scheme:
     """The first sampling scheme that a rule is made for, that fits the tree and whose drafts can be
     listed.
 
     Raises:
         ValueError: There is none.
     """
-    order = (Law.IID, Law.WITHOUT_REPLACEMENT, Law.TOP_AND_SAMPLE, Law.POINT, Law.IID_PATHS)
+    order = (Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.TOP_AND_SAMPLE, Scheme.POINT, Scheme.IID_PATHS)
     for scheme in order:
-        fits = scheme is not Law.IID_PATHS or tree.is_paths or tree.D == 0
-        if scheme in rule.laws and fits:
+        fits = scheme is not Scheme.IID_PATHS or tree.is_paths or tree.D == 0
+        if scheme in rule.schemes and fits:
             return scheme
-    unlisted = sorted((x for x in rule.laws if x in UNLISTED), key=lambda x: x.name)
+    unlisted = sorted((x for x in rule.schemes if x in UNLISTED), key=lambda x: x.name)
     if not unlisted:
-        raise ValueError(f"rule {rule.name!r}: set `laws`, how its candidates are drawn")
+        raise ValueError(f"rule {rule.name!r}: set `schemes`, how its candidates are drawn")
     reasons = ", ".join(f"{scheme.name} ({UNLISTED[scheme]})" for scheme in unlisted)
     raise ValueError(f"rule {rule.name!r}: {reasons}: its distribution cannot be computed so")
 

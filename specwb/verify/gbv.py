@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Law, LawMismatch, Scores, Verdict
+from specwb.flow import Draft, RuleMismatch, Scheme, Scores, Verdict
 from specwb.tree import Limits
 from specwb.verify.block import Block
 
@@ -35,13 +35,13 @@ class GBV(Block):
     """
 
     name = "gbv"
-    laws = frozenset({Law.IID_PATHS})
+    schemes = frozenset({Scheme.IID_PATHS})
     chain_only = False
 
-    def check(self, law: Law, limits: Limits, independent: bool = True) -> None:
-        super().check(law, limits, independent)
+    def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:
+        super().check(scheme, limits, independent)
         if limits.children > 1 and not limits.paths:
-            raise LawMismatch(
+            raise RuleMismatch(
                 "rule 'gbv' compares whole paths; give a tree such as 4-1-1, which is four paths of"
                 " three tokens"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Law, Scores, Verdict
+from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Limits
 from specwb.verify.rule import Rule
 
@@ -20,7 +20,7 @@ class Greedy(Rule):
     """
 
     name = "greedy"
-    laws = frozenset(Law)
+    schemes = frozenset(Scheme)
 
     def uniforms(self, limits: Limits) -> int:
         return 0

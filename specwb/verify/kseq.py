@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rule import NodeRule, first
 
 STEPS = 32
@@ -31,7 +31,7 @@ class KSeq(NodeRule):
     """
 
     name = "kseq"
-    laws = frozenset({Law.IID, Law.IID_PATHS})
+    schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
 
     def node(
         self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor

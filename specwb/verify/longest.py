@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Exactness, Law, Scores, Verdict
+from specwb.flow import Draft, Exactness, Scheme, Scores, Verdict
 from specwb.tree import Limits
 from specwb.verify.greedy import sound
 from specwb.verify.rrsw import RRSw
@@ -20,7 +20,7 @@ class Longest(Rule):
     0 it may be the target's second choice.
 
     The last token that stays becomes the closing token: it has been scored already, and the law of
-    what comes after it is ``Verdict.ahead``.
+    what comes after it is ``Verdict.next_distribution``.
 
     Source: Lu et al. 2024, arXiv 2409.10644, and its code. Differs from it in: children are tested
     in turn (there all at once, with one q), and a residual is taken wherever a walk ends (there p
@@ -28,13 +28,13 @@ class Longest(Rule):
     """
 
     name = "longest"
-    laws = frozenset({Law.ROOTS})
+    schemes = frozenset({Scheme.ROOTS})
     exactness = Exactness.LOSSY
 
     def __init__(self, greedy: bool = False) -> None:
         self.greedy = greedy
 
-    def cold(self) -> Rule:
+    def greedy_rule(self) -> Rule:
         return Longest(greedy=True)
 
     def uniforms(self, limits: Limits) -> int:
@@ -47,20 +47,20 @@ class Longest(Rule):
         broken = torch.zeros_like(row, dtype=torch.bool)
         for w, root in enumerate(tree.below[0][0]):
             if self.greedy:
-                last, ahead = self._agreeing(draft, scores, root), None
+                last, next_distribution = self._agreeing(draft, scores, root), None
             else:
                 start = torch.full_like(row, root)
                 below = RRSw().verify(draft, scores, u[:, w * each : (w + 1) * each], start)
-                last, ahead = below.path[:, -1], below.law
-            ends.append((last, ahead, draft.valid[:, root]))
-            after = scores.logits[row, last] if ahead is None else ahead
+                last, next_distribution = below.path[:, -1], below.distribution
+            ends.append((last, next_distribution, draft.valid[:, root]))
+            after = scores.logits[row, last] if next_distribution is None else next_distribution
             broken = broken | (draft.valid[:, root] & ~after.amax(1).isfinite())
         nodes = torch.stack([last for last, _, _ in ends], 1)
         # of those that could be drawn; the first always could
         lengths = tree.depth[0][nodes].masked_fill(~torch.stack([ok for _, _, ok in ends], 1), -1)
         best = lengths.argmax(1)
         node = nodes[row, best]
-        aheads = [ahead for _, ahead, _ in ends if ahead is not None]
+        aheads = [next_distribution for _, next_distribution, _ in ends if next_distribution is not None]
         following = torch.stack(aheads, 1)[row, best] if aheads else scores.logits[row, node]
         # a NaN row that ended one root's path is behind the choice of another root too
         following = torch.where(broken[:, None], torch.nan, following)

@@ -21,7 +21,7 @@ from specwb.verify.exact import (
     kseq,
     kseq_rho,
     norm,
-    output_law,
+    output_distribution,
     rejection,
     rrs,
     rrsw,
@@ -323,7 +323,7 @@ class Counterexample:
 
     def output(self) -> list[Fraction]:
         """The distribution of the next token, by enumeration."""
-        return output_law(self.node, self.scheme, self.p, self.q, self.k)
+        return output_distribution(self.node, self.scheme, self.p, self.q, self.k)
 
 
 _THIRD, _HALF = Fraction(1, 3), Fraction(1, 2)

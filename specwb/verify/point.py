@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rule import NodeRule, first, without
 
 
@@ -22,7 +22,7 @@ class PointMass(NodeRule):
 
     name = "point"
     in_turn = False
-    laws = frozenset(Law) - {Law.ROOTS}  # sampled candidates too, see Naive
+    schemes = frozenset(Scheme) - {Scheme.ROOTS}  # sampled candidates too, see Naive
 
     def draws(self, children: int) -> int:
         return min(children, 1)
@@ -50,4 +50,4 @@ class Naive(PointMass):
     """
 
     name = "naive"
-    laws = frozenset(Law) - {Law.ROOTS} - {Law.POINT}
+    schemes = frozenset(Scheme) - {Scheme.ROOTS} - {Scheme.POINT}

@@ -12,7 +12,7 @@ from itertools import product
 import torch
 from scipy import stats
 
-from specwb.flow import Draft, Exactness, Law, LawMismatch, Scores
+from specwb.flow import Draft, Exactness, RuleMismatch, Scheme, Scores
 from specwb.probability import Sampling, inverse_cdf
 from specwb.tree import Tree
 from specwb.verify import exact as E
@@ -106,7 +106,7 @@ class RuleCheck:
         if self.host:
             lines.append(f"  with `lazy` set it decides otherwise in {self.host} cases")
         if self.pvalue is not None:
-            lines.append(f"  sampled, since {UNLISTED[Law.COUPLED]}: p-value {self.pvalue:.2g}")
+            lines.append(f"  sampled, since {UNLISTED[Scheme.COUPLED]}: p-value {self.pvalue:.2g}")
         if self.failure:
             lines.append(f"  failed: {self.failure}")
         if self.unlisted:
@@ -120,7 +120,7 @@ def check_rule(
     """Compare what a rule outputs with the target's distribution, on small trees and difficult
     models.
 
-    For each way of drawing that the rule names in ``laws`` it takes every draft of chains and trees
+    For each way of drawing that the rule names in ``schemes`` it takes every draft of chains and trees
     with up to five candidates, over two to four tokens, with models that change with the prefix,
     some with zeros, ties, certainties and equal or disjoint supports. What is run is the rule's
     own code, in the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a
@@ -131,45 +131,45 @@ def check_rule(
         rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
         progress: Called with what comes next.
     Raises:
-        ValueError: ``rule`` is no rule, or one that names no ``laws``.
+        ValueError: ``rule`` is no rule, or one that names no ``schemes``.
     """
     rule = rule_of(rule)
     name = rule.name or type(rule).__name__
-    if not rule.laws:
-        raise ValueError(f"rule {name!r} names no laws; set `laws` to what it is lossless for")
-    schemes = tuple(scheme.name for scheme in Law if scheme in rule.laws)
+    if not rule.schemes:
+        raise ValueError(f"rule {name!r} names no laws; set `schemes` to what it is lossless for")
+    schemes = tuple(scheme.name for scheme in Scheme if scheme in rule.schemes)
     check = RuleCheck(name, schemes, rule.exactness is Exactness.LOSSY)
     try:
         for scheme, parents, cases in _rounds(rule):
             if progress is not None:
                 progress(f"{name}: {len(parents) - 1} nodes, {scheme.name}")
             _compare(rule, check, scheme, Tree.parents(list(parents)), cases)
-        if rule.laws == {Law.COUPLED}:
+        if rule.schemes == {Scheme.COUPLED}:
             check.pvalue = _sampled(rule)
             check.rounds += 1
     except Exception as error:  # a rule of somebody's own may raise anything
         check.failure = f"{type(error).__name__}: {error}"
     if not check.rounds and not check.failure:
-        reasons = [f"{x.name}: {UNLISTED[x]}" for x in rule.laws if x in UNLISTED]
+        reasons = [f"{x.name}: {UNLISTED[x]}" for x in rule.schemes if x in UNLISTED]
         check.unlisted = "; ".join(reasons) or "it refuses every small tree"
     return check
 
 
-def _rounds(rule: Rule) -> Iterator[tuple[Law, tuple[int, ...], list[Case]]]:
+def _rounds(rule: Rule) -> Iterator[tuple[Scheme, tuple[int, ...], list[Case]]]:
     """Sampling scheme, tree and pairs of models of the rounds that a rule takes."""
     for scheme, (parents, v, seeds) in product(DRAFTS, _TREES):
         tree = Tree.parents(list(parents))
-        if scheme not in rule.laws or (scheme is Law.IID_PATHS and not tree.is_paths):
+        if scheme not in rule.schemes or (scheme is Scheme.IID_PATHS and not tree.is_paths):
             continue
         try:
             rule.check(scheme, tree.limits)
-        except LawMismatch:
+        except RuleMismatch:
             continue
         cases = [models(seed, v, kind) for seed in seeds for kind in ("any", "dense")]
         yield scheme, parents, cases
 
 
-def _compare(rule: Rule, check: RuleCheck, scheme: Law, tree: Tree, cases: Sequence[Case]) -> None:
+def _compare(rule: Rule, check: RuleCheck, scheme: Scheme, tree: Tree, cases: Sequence[Case]) -> None:
     """Add the rounds of one tree to the check."""
     drafts = all_drafts(scheme, tree, cases)
     boxes = boxes_of(rule, drafts.draft, drafts.scores)
@@ -178,7 +178,7 @@ def _compare(rule: Rule, check: RuleCheck, scheme: Law, tree: Tree, cases: Seque
         p, q = (", ".join(f"{float(x):.3g}" for x in model(())) for model in (target, draft))
         shape = ".".join(map(str, tree.host[0][1:]))
         where = f"{scheme.name}, tree {shape}, first p = ({p}), q = ({q})"
-        check.add(distance(output, E.target_law(target, tree.D + 1)), where)
+        check.add(distance(output, E.target_distribution(target, tree.D + 1)), where)
     check.host += host_differs(rule, drafts.draft, drafts.scores, boxes)
 
 
@@ -202,12 +202,12 @@ def _sampled(rule: Rule) -> float:
     at_root = p[:1].expand(DRAWS, 1, -1)
     probabilities = torch.cat([at_root, p[1 + first], p[4 + 3 * first + second]], 1)
     valid = torch.ones_like(tokens, dtype=torch.bool)
-    drafts = Draft(Tree.branching(2, 1), tokens, valid, Law.COUPLED, race=race)
+    drafts = Draft(Tree.branching(2, 1), tokens, valid, Scheme.COUPLED, race=race)
     scores = Scores(probabilities.log(), Sampling(1.0))
     verdict = rule.verify(drafts, scores, torch.empty(DRAWS, 0))
-    assert verdict.law is not None
+    assert verdict.distribution is not None
     u = torch.rand((DRAWS, 3), dtype=torch.float64, generator=random)
-    bonus = inverse_cdf(verdict.law, u[:, 0])
+    bonus = inverse_cdf(verdict.distribution, u[:, 0])
     path = tokens.gather(1, verdict.path)[:, 1:]
     text = torch.zeros_like(bonus)  # three tokens as one number
     row = torch.zeros_like(bonus)  # of the table: 0, 1 + x, 4 + 3 x + y
@@ -222,7 +222,7 @@ def _sampled(rule: Rule) -> float:
         elif d == 1:
             row = 4 + 3 * (row - 1) + x
     counts = torch.bincount(text, minlength=27).numpy()
-    texts = E.target_law(target, 3)
+    texts = E.target_distribution(target, 3)
     expected = [DRAWS * float(texts.get(xs, 0)) for xs in product(range(3), repeat=3)]
     return float(stats.chisquare(counts, expected).pvalue)
 

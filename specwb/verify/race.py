@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rule import NodeRule, first
 
 CELLS, SPAN = 512, 8.0
@@ -42,7 +42,7 @@ class WeightedRace(NodeRule):
 
     name = "race"
     in_turn = False
-    laws = frozenset({Law.IID, Law.IID_PATHS})
+    schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
 
     def draws(self, children: int) -> int:
         return 2 * min(children, 1)

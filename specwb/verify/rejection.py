@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rule import NodeRule
 
 
@@ -17,7 +17,7 @@ class Rejection(NodeRule):
     """
 
     name = "rejection"
-    laws = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT})  # one draw: the two are the same
+    schemes = frozenset({Scheme.IID, Scheme.WITHOUT_REPLACEMENT})  # one draw: the two are the same
     chain_only = True
 
     def node(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rule import NodeRule
 
 
@@ -27,7 +27,7 @@ class RRS(NodeRule):
     """
 
     name = "rrs"
-    laws = frozenset({Law.IID, Law.IID_PATHS})
+    schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
 
     def node(
         self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rule import NodeRule
 
 SCALE = 2.0**64
@@ -33,7 +33,7 @@ class RRSw(NodeRule):
     """
 
     name = "rrsw"
-    laws = frozenset({Law.WITHOUT_REPLACEMENT, Law.IID, Law.IID_PATHS})
+    schemes = frozenset({Scheme.WITHOUT_REPLACEMENT, Scheme.IID, Scheme.IID_PATHS})
 
     def node(
         self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Exactness, Law, LawMismatch, Scores, Verdict
+from specwb.flow import Draft, Exactness, RuleMismatch, Scheme, Scores, Verdict
 from specwb.tree import Limits
 
-ONE_A_NODE = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.IID_PATHS, Law.TOP_AND_SAMPLE})
+ONE_A_NODE = frozenset({Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.IID_PATHS, Scheme.TOP_AND_SAMPLE})
 """The same thing where a node has one child."""
 
 
@@ -24,7 +24,7 @@ class Rule:
 
     Attributes:
         name: its key in ``RULES``.
-        laws: the sampling schemes it is lossless for, or, if it is LOSSY, made for.
+        schemes: the sampling schemes it is lossless for, or, if it is LOSSY, made for.
         chain_only: it decides about one candidate a node.
         needs_independent: it looks at the children of several siblings, which must not share one
             list.
@@ -34,38 +34,38 @@ class Rule:
     """
 
     name = ""
-    laws: frozenset[Law] = frozenset()
+    schemes: frozenset[Scheme] = frozenset()
     exactness = Exactness.LOSSLESS
     chain_only = False
     needs_independent = False
     lazy = False
 
-    def check(self, law: Law, limits: Limits, independent: bool = True) -> None:
+    def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:
         """Whether the rule preserves the target's distribution with such drafts.
 
         Args:
-            law: how the candidates are drawn.
+            scheme: how the candidates are drawn.
             limits: how large the drafts become.
             independent: the children of different nodes are drawn independently.
         Raises:
-            LawMismatch: it would not.
+            RuleMismatch: it would not.
         """
-        single = limits.children <= 1 and law in ONE_A_NODE and bool(self.laws & ONE_A_NODE)
-        if law not in self.laws and not single:
-            names = sorted(self.laws, key=lambda one: one.name)
+        single = limits.children <= 1 and scheme in ONE_A_NODE and bool(self.schemes & ONE_A_NODE)
+        if scheme not in self.schemes and not single:
+            names = sorted(self.schemes, key=lambda one: one.name)
             fits = ", ".join(f"{one.name} ({one.value})" for one in names)
             claim = "lossless" if self.exactness is Exactness.LOSSLESS else "made"
-            raise LawMismatch(
+            raise RuleMismatch(
                 f"rule {self.name!r} is {claim} for {fits}; this drafter's candidates are"
-                f" {law.name} ({law.value})"
+                f" {scheme.name} ({scheme.value})"
             )
         if self.chain_only and limits.children > 1:
-            raise LawMismatch(
+            raise RuleMismatch(
                 f"rule {self.name!r} decides about one candidate a node, this tree has up to"
                 f" {limits.children}"
             )
         if self.needs_independent and not independent:
-            raise LawMismatch(
+            raise RuleMismatch(
                 f"rule {self.name!r} looks below several siblings, and this drafter gives them one"
                 " shared list of children"
             )
@@ -74,13 +74,13 @@ class Rule:
         """How many acceptance uniforms a row needs for a draft of such a size."""
         raise NotImplementedError
 
-    def cold(self) -> Rule | None:
+    def greedy_rule(self) -> Rule | None:
         """What decides at temperature 0 in its place; None is the greedy walk."""
         return None
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         """Accepted path and the distribution of the closing token, which the engine draws from it
-        (``closing`` of the verdict stays empty).
+        (``bonus`` of the verdict stays empty).
 
         Args:
             draft: the tree of candidates, B rows.
@@ -171,7 +171,7 @@ class NodeRule(Rule):
         rows = draft.tokens.shape[0]
         # there are more than this tree's where the drafter could have made a larger one
         u = u[:, : self.uniforms(tree.limits)].view(rows, tree.D, -1)
-        if draft.law is Law.IID_PATHS and tree.K > 1:
+        if draft.scheme is Scheme.IID_PATHS and tree.K > 1:
             tree = tree.merged(draft.tokens, draft.valid, repeats=True)
         row = torch.arange(rows, device=draft.tokens.device)
         of = row if len(tree.kids) > 1 else torch.zeros_like(row)
@@ -202,19 +202,19 @@ class NodeRule(Rule):
         rows, device = draft.tokens.shape[0], draft.tokens.device
         node = torch.zeros(rows, dtype=torch.long, device=device) if start is None else start
         accepted = torch.full_like(node, 0 if start is None else 1)
-        closing: Tensor | None = None
+        bonus: Tensor | None = None
         alive = torch.ones_like(node, dtype=torch.bool)
         for visit in self.visits(draft, scores, u, start):
             if self.some(alive & ~visit.onward):
                 residual = visit.residual
-                closing = residual if closing is None else self.put(closing, residual, alive)
+                bonus = residual if bonus is None else self.put(bonus, residual, alive)
             alive, node = visit.onward, visit.reached
             accepted = accepted + alive
-        if self.some(alive) or closing is None:
+        if self.some(alive) or bonus is None:
             last = self.p(scores, node)
-            closing = last if closing is None else self.put(closing, last, alive)
+            bonus = last if bonus is None else self.put(bonus, last, alive)
         trail = draft.tree.trail
-        return Verdict(trail[_rows(trail, node), node], accepted, torch.empty(0), closing)
+        return Verdict(trail[_rows(trail, node), node], accepted, torch.empty(0), bonus)
 
 
 def _rows(table: Tensor, node: Tensor) -> Tensor:

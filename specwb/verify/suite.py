@@ -367,7 +367,7 @@ def _node(line: RuleLine, name: str) -> None:
     fractions = []
     for p, q in pairs(_INSTANCES):
         for k in (1,) if one_child_only else (1, 2, 3):
-            line.compare(E.output_law(rule, scheme, p, q, k), p)
+            line.compare(E.output_distribution(rule, scheme, p, q, k), p)
             if k > 2:
                 continue
             accepted, optimum = E.acceptance(rule, scheme, p, q, k), E.optimum(scheme, p, q, k)
@@ -389,7 +389,7 @@ def _paths(line: RuleLine, parents: tuple[int, ...]) -> None:
     for seed in range(2):
         target, draft = models(seed, 2)
         outcomes = E.paths_outcomes(E.RULES[line.rule], target, draft, parents)
-        line.compare(E.completed(outcomes, target, length), E.target_law(target, length))
+        line.compare(E.completed(outcomes, target, length), E.target_distribution(target, length))
 
 
 def _round(line: RuleLine, scheme: str, parents: tuple[int, ...]) -> None:
@@ -404,8 +404,8 @@ def _round_of_tree_rule(
     line: RuleLine, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
 ) -> None:
     rule = E.TREE_RULES[line.rule]
-    output = E.tree_round_law(rule, scheme, target, draft, parents)
-    line.compare(output, E.target_law(target, max(E.depths(parents)) + 1))
+    output = E.tree_round_distribution(rule, scheme, target, draft, parents)
+    line.compare(output, E.target_distribution(target, max(E.depths(parents)) + 1))
     if rule.expected is not None:
         accepted = E.tree_expected_accepted(rule, scheme, target, draft, parents)
         line.equal(accepted, rule.expected(target, draft, parents))
@@ -415,7 +415,7 @@ def _round_of_node_rule(
     line: RuleLine, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
 ) -> None:
     arguments = E.RULES[line.rule], E.SCHEMES[scheme], target, draft, parents
-    line.compare(E.round_law(*arguments), E.target_law(target, max(E.depths(parents)) + 1))
+    line.compare(E.round_distribution(*arguments), E.target_distribution(target, max(E.depths(parents)) + 1))
     table = E.CHILD_TABLES.get((line.rule, scheme))
     if table is not None:
         accepted = E.expected_accepted(*arguments)
@@ -434,7 +434,7 @@ def _summary(name: str, original: str, wrong: str, distances: Iterable[Fraction]
 def _distance(mutant: Mutant) -> WrongRule:
     """A wrong node rule."""
     distances = (
-        E.tv(E.output_law(mutant.node, mutant.scheme, p, q, mutant.k), p)
+        E.tv(E.output_distribution(mutant.node, mutant.scheme, p, q, mutant.k), p)
         for p, q in dense_pairs(_INSTANCES)
     )
     return _summary(mutant.name, mutant.original, mutant.wrong, distances)
@@ -454,7 +454,7 @@ def _tree_distance(mutant: TreeMutant) -> WrongRule:
     def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, mutant.models)
         outcomes = mutant.outcomes(mutant.scheme, target, draft, mutant.parents)
-        return E.tv(E.completed(outcomes, target, length), E.target_law(target, length))
+        return E.tv(E.completed(outcomes, target, length), E.target_distribution(target, length))
 
     distances = map(distance, range(_MODELS))
     return _summary(mutant.name, mutant.original, mutant.wrong, distances)
@@ -465,7 +465,7 @@ def _products() -> WrongRule:
 
     def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, "dense")
-        output, expected = cumulative_products(target, draft), E.target_law(target, 3)
+        output, expected = cumulative_products(target, draft), E.target_distribution(target, 3)
         texts = {*output, *expected}
         tv = sum(abs(output.get(x, 0.0) - float(expected.get(x, 0))) for x in texts) / 2
         return Fraction(round(tv, 9))
@@ -478,7 +478,7 @@ def typical() -> WrongRule:
     """Typical acceptance of the two most probable tokens, which is lossy by design."""
     wrong = "LOSSY by design: a child above a threshold is taken for certain"
     distances = (
-        E.tv(E.output_law(E.typical, E.top, p, q, 2), p) for p, q in dense_pairs(_INSTANCES)
+        E.tv(E.output_distribution(E.typical, E.top, p, q, 2), p) for p, q in dense_pairs(_INSTANCES)
     )
     return _summary("typical", "typical", wrong, distances)
 
@@ -489,7 +489,7 @@ def longest() -> WrongRule:
 
     def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, "dense")
-        return E.tv(E.roots_law(target, draft, (-1, 0, 1), 2, 3), E.target_law(target, 3))
+        return E.tv(E.roots_distribution(target, draft, (-1, 0, 1), 2, 3), E.target_distribution(target, 3))
 
     wrong = "LOSSY by design: of two roots the one with the longest accepted path is kept"
     return _summary("longest", "longest", wrong, map(distance, range(_MODELS)))
@@ -530,7 +530,7 @@ def _claims_about_blocks() -> list[Claim]:
     )
     (hsd,) = (m for m in TREE_MUTANTS if m.name == "hsd")
     outcomes = list(hsd.outcomes(hsd.scheme, target, draft, hsd.parents))
-    tv = E.tv(E.completed(outcomes, target, 3), E.target_law(target, 3))
+    tv = E.tv(E.completed(outcomes, target, 3), E.target_distribution(target, 3))
     accepted = sum((len(path) * probability for path, _, probability in outcomes), _0)
     uncapped = Claim(
         "uncapped whole blocks",

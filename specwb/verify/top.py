@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Law
+from specwb.flow import Scheme
 from specwb.verify.rule import NodeRule, first, without
 
 
@@ -30,7 +30,7 @@ class TopAndSample(NodeRule):
 
     name = "top"
     in_turn = False
-    laws = frozenset({Law.TOP_AND_SAMPLE})
+    schemes = frozenset({Scheme.TOP_AND_SAMPLE})
 
     def draws(self, children: int) -> int:
         return 2 * min(children, 1)

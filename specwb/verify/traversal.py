@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Law, Scores, Verdict
+from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Limits, Tree
 from specwb.verify.rrsw import SCALE
 from specwb.verify.rule import Rule
@@ -47,7 +47,7 @@ class Traversal(Rule):
     """
 
     name = "traversal"
-    laws = frozenset({Law.WITHOUT_REPLACEMENT, Law.IID, Law.IID_PATHS})
+    schemes = frozenset({Scheme.WITHOUT_REPLACEMENT, Scheme.IID, Scheme.IID_PATHS})
     needs_independent = True
 
     def uniforms(self, limits: Limits) -> int:
@@ -108,14 +108,14 @@ class Traversal(Rule):
                 draft.tokens,
                 going,
             )
-        closing, c = target.p(at), state[row, at, 0]
+        bonus, c = target.p(at), state[row, at, 0]
         if self.some(c > 0):
-            rest = _rest(closing, draft.q[row, q_row[row, at]] * SCALE, c)
-            closing = self.put(closing, rest, c > 0)
+            rest = _rest(bonus, draft.q[row, q_row[row, at]] * SCALE, c)
+            bonus = self.put(bonus, rest, c > 0)
         if self.some(broken):
-            closing = torch.where(broken[:, None], torch.nan, closing)
+            bonus = torch.where(broken[:, None], torch.nan, bonus)
         of = row if tree.R > 1 else torch.zeros_like(row)
-        return Verdict(tree.trail[of, at], tree.depth[of, at], torch.empty(0), closing)
+        return Verdict(tree.trail[of, at], tree.depth[of, at], torch.empty(0), bonus)
 
     def _reject(
         self,
@@ -155,7 +155,7 @@ class _Target:
     def __init__(self, scores: Scores, tree: Tree, lazy: bool) -> None:
         self.scores = scores
         self.rows: dict[int, Tensor] = {}
-        self.table = None if lazy else scores.laws(tree)
+        self.table = None if lazy else scores.probabilities(tree)
 
     def p(self, node: Tensor) -> Tensor:
         """``[B]`` nodes -> ``[B,V]``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specwb.flow import Exactness, Law
+from specwb.flow import Exactness, Scheme
 from specwb.verify.rule import NodeRule
 
 
@@ -31,7 +31,7 @@ class Typical(NodeRule):
 
     name = "typical"
     in_turn = False
-    laws = frozenset(Law) - {Law.ROOTS}
+    schemes = frozenset(Scheme) - {Scheme.ROOTS}
     exactness = Exactness.LOSSY
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:

@@ -146,7 +146,7 @@ class RoundExplorer(Panel):
         self._say(
             f"{self._describe()}: round {self.round.value} of {len(self.output.steps)} accepted "
             f"{accepted} of at most {step.draft.tree.D} "
-            f"and added {accepted + 1}; tau {self.output.mean_tokens_per_round:.2f} over all rounds"
+            f"and added {accepted + 1}; tau {self.output.mean_tokens_per_step:.2f} over all rounds"
         )
 
     def _say(self, line: str, wrong: bool = False) -> None:

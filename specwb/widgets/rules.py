@@ -36,12 +36,12 @@ def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tup
             f"{mismatch}, {vocabulary}"
         )
     z, e = np.random.default_rng(seed).normal(size=(2, vocabulary))
-    laws = []
+    distributions = []
     for logits in (1.5 * z, 1.5 * z + mismatch * e):
         units = [round(UNITS * float(x)) for x in softmax(logits / temperature)]
         units[int(np.argmax(units))] += UNITS - sum(units)
-        laws.append(exact.norm(units))
-    return laws[0], laws[1]
+        distributions.append(exact.norm(units))
+    return distributions[0], distributions[1]
 
 
 @lru_cache(maxsize=512)
@@ -51,8 +51,8 @@ def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
     """
     if verifier in WRONG:
         wrong = WRONG[verifier]
-        return exact.output_law(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k)
-    return exact.output_law(exact.RULES[verifier], exact.SCHEMES[exact.LOSSLESS[verifier][0]], p, q, 1 if verifier == "rejection" else k)
+        return exact.output_distribution(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k)
+    return exact.output_distribution(exact.RULES[verifier], exact.SCHEMES[exact.LOSSLESS[verifier][0]], p, q, 1 if verifier == "rejection" else k)
 
 
 class RulesExplorer(Panel):
@@ -102,10 +102,10 @@ class RulesExplorer(Panel):
         after: list[Dist] = []
         while len(after) < k and exact.overlap(left := after[-1] if after else self.p, self.q) < 1:  # beyond, nothing is rejected
             after.append(list(residual(left, self.q)))
-        p, q = (np.array(law, dtype=float) for law in (self.p, self.q))
+        p, q = (np.array(distribution, dtype=float) for distribution in (self.p, self.q))
         self.rates = {NAMES.get(name, name): float(rate(p, q, k)) for name, rate in RATES.items()}
-        drawn = {NAMES.get(name, name): law for name, law in DRAWN.items()}
-        self.optima = {law: float(optimum(p, q, k, law)) for law in dict.fromkeys(drawn.values())}
+        drawn = {NAMES.get(name, name): claim for name, claim in DRAWN.items()}
+        self.optima = {claim: float(optimum(p, q, k, claim)) for claim in dict.fromkeys(drawn.values())}
         self.out = came_out(chosen, tuple(self.p), tuple(self.q), k)
         name = f"the WRONG rule {chosen}" if chosen in WRONG else NAMES.get(chosen, chosen)
         new = [figures.residuals(self.p, self.q, after), figures.rule_rates(self.rates, self.optima, drawn), figures.output(self.p, self.out, name)]
@@ -116,12 +116,12 @@ class RulesExplorer(Panel):
             self._figures = [canvas(figure) for figure in new]
         off = exact.tv(self.out, self.p)
         most = max(self.rates, key=lambda rule: round(self.rates[rule], 9))  # the first of equal ones
-        law = "the output has distribution p, TV = 0 in fractions" if off == 0 else f"the output is off p, TV = {float(off):.4f}"
+        claim = "the output has distribution p, TV = 0 in fractions" if off == 0 else f"the output is off p, TV = {float(off):.4f}"
         self.summary = (
             f"temperature {self.temperature.value:.1f}, mismatch {self.mismatch.value:.1f}, "
             f"{len(p)} tokens, k = {k}, seed {self.seed.value}: "
             f"1 - TV(p, q) = {self.rates['rejection']:.3f}; most accepted by {most}, "
             f"{self.rates[most]:.3f}. "
-            f"{name}: {law}"
+            f"{name}: {claim}"
         )
         self._line.value = status(self.summary)

@@ -53,9 +53,9 @@ def test_no_coupling_accepts_more():
         assert -best.fun == pytest.approx(float(analysis.acceptance_rate(p, q)), abs=1e-9)
 
 
-def test_output_law_is_p_and_the_residual_the_rules():
+def test_output_distribution_is_p_and_the_residual_the_rules():
     for p, q in CASES:
-        assert list(analysis.output_law(p, q)) == p
+        assert list(analysis.output_distribution(p, q)) == p
         rejected = next(
             (r for xs, _ in exact.iid(q, 1) if (r := exact.rejection(p, q, xs)[1]) is not None),
             None,
@@ -76,11 +76,11 @@ def test_arrays_and_tensors_in_batches(kind):
     ]
     assert analysis.acceptance_rate(p, q).tolist() == pytest.approx(expected[0])
     assert analysis.residual(p, q)[:, 1].tolist() == pytest.approx(expected[1])
-    assert np.allclose(np.asarray(analysis.output_law(p, q)), np.asarray(p))
+    assert np.allclose(np.asarray(analysis.output_distribution(p, q)), np.asarray(p))
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    for f in (analysis.acceptance_rate, analysis.residual, analysis.output_law):
+    for f in (analysis.acceptance_rate, analysis.residual, analysis.output_distribution):
         with pytest.raises(ValueError, match=r"same tokens.*\[2\] and \[3\]"):
             f([0.5, 0.5], [0.2, 0.3, 0.5])
     with pytest.raises(ValueError, match="two distributions"):

@@ -203,7 +203,7 @@ def test_total_correlation(k):
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_no_product_of_laws_is_nearer_than_the_marginals(k):
+def test_no_product_of_distributions_is_nearer_than_the_marginals(k):
     joint = table(6, k)[0][0]
     marginals = [joint.sum(tuple(i for i in range(k) if i != j)) for j in range(k)]
     tc = dep.total_correlation(joint)

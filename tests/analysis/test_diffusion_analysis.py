@@ -23,7 +23,7 @@ CROSSED = {  # the row of most probable tokens is (0, 1), which the target never
 
 
 def blocks(k: int, kind: str = "any") -> list[dict]:
-    return [E.target_law(models(seed, v, kind)[0], k) for seed in range(8) for v in (2, 3)]
+    return [E.target_distribution(models(seed, v, kind)[0], k) for seed in range(8) for v in (2, 3)]
 
 
 def test_a_table_by_hand() -> None:
@@ -70,7 +70,7 @@ def test_expected_lengths_are_what_the_exact_rules_accept(kind: str) -> None:
     chain = (-1, 0, 1, 2)
     for seed, v in product(range(4), (2, 3)):
         target, draft = models(seed, v, kind)
-        joint = E.target_law(target, 3)
+        joint = E.target_distribution(target, 3)
         for path in product(range(v), repeat=3):
             nodes = [path[:i] for i in range(4)]
             assert d.expected_accepted(joint, path) == E.point_expected_accepted(target, nodes)
@@ -101,11 +101,11 @@ def test_the_best_and_the_most_probable_path_by_definition() -> None:
     assert differ > 0
 
 
-def test_ratio_law_is_the_exact_rule_on_a_point() -> None:
+def test_ratio_distribution_is_the_exact_rule_on_a_point() -> None:
     for p, q in pairs(300, sizes=(2, 3, 4)):
         for x, b in enumerate(q):
             if b:
-                assert d.ratio_law(p, q, x) == E.output_law(
+                assert d.ratio_distribution(p, q, x) == E.output_distribution(
                     E.rejection, lambda q, k, x=x: [((x,), F(1))], p, q, 1
                 )
 
@@ -192,8 +192,8 @@ HALF = {(0,): F(1, 2), (1,): F(1, 2)}
         (lambda: d.drawn_accepted(HALF, [[F(1)], [F(1)]]), "there are 2 distributions"),
         (lambda: d.best_path(HALF, [[0], [1]]), "the block has 1 positions"),
         (lambda: d.most_probable(HALF, [[]]), "each needs a candidate"),
-        (lambda: d.ratio_law([F(1), F(0)], [F(1), F(0)], 1), r"q\(1\) = 0"),
-        (lambda: d.ratio_law([F(1)], [F(1), F(0)], 0), "got 1 and 2 tokens"),
+        (lambda: d.ratio_distribution([F(1), F(0)], [F(1), F(0)], 1), r"q\(1\) = 0"),
+        (lambda: d.ratio_distribution([F(1)], [F(1), F(0)], 0), "got 1 and 2 tokens"),
         (lambda: d.adl_trace([3], [1, 2]), "as many lengths"),
         (lambda: d.adl_trace([3], [-1]), "none below 0"),
         (lambda: d.adl_trace([3], [1], least=5, most=4), "least=5, most=4"),

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise, product
 
 import pytest
-import test_decoding_law as decoding
+import test_decoding_distribution as decoding
 import torch
 from torch import Tensor
 
@@ -102,7 +102,7 @@ def test_four_tokens() -> None:
     def draft(prefix: E.Tokens) -> E.Dist:
         return low if prefix[0] > 1 else high
 
-    text = E.roots_law(target, draft, (-1, 0), 2, 1)
+    text = E.roots_distribution(target, draft, (-1, 0), 2, 1)
     assert [text[(x,)] for x in range(4)] == P[::-1]
 
 
@@ -117,8 +117,8 @@ def test_what_is_written_below_the_root_is_moved_too() -> None:
     def draft(prefix: E.Tokens) -> E.Dist:
         return [F(1), F(0)]
 
-    text_of = {W: E.roots_law(right, draft, (-1, 0), W, 2) for W in (1, 2)}
-    assert text_of[1] == E.target_law(right, 2)
+    text_of = {W: E.roots_distribution(right, draft, (-1, 0), W, 2) for W in (1, 2)}
+    assert text_of[1] == E.target_distribution(right, 2)
     second = {W: sum(c for x, c in text.items() if x[1] == 0) for W, text in text_of.items()}
     assert second == {1: HALF, 2: F(3, 4)}
     assert {x[:1]: sum(c for y, c in text_of[2].items() if y[:1] == x[:1]) for x in text_of[2]} == {
@@ -131,8 +131,8 @@ def test_what_is_written_below_the_root_is_moved_too() -> None:
 def test_one_root_is_lossless(parents: tuple[int, ...]) -> None:
     for seed in range(3):
         target, draft = models(seed, 2, "dense")
-        assert E.roots_law(target, draft, parents, 1, 3) == E.target_law(target, 3)
-        off = E.tv(E.roots_law(target, draft, parents, 2, 3), E.target_law(target, 3))
+        assert E.roots_distribution(target, draft, parents, 1, 3) == E.target_distribution(target, 3)
+        off = E.tv(E.roots_distribution(target, draft, parents, 2, 3), E.target_distribution(target, 3))
         # below a leaf nothing is accepted; of two siblings over two tokens one always is
         assert (off > 0) == (parents not in ((-1,), (-1, 0, 0)))
 
@@ -200,7 +200,7 @@ def table(which: int, longest: int = 5) -> Callable[[E.Tokens], list[float]]:
 @cache
 def exactly(W: int, parents: tuple[int, ...]) -> Tensor:
     distribution = torch.zeros(decoding.VOCABULARY**decoding.LENGTH, dtype=torch.float64)
-    for (a, b, c), chance in E.roots_law(table(0), table(1), parents, W, decoding.LENGTH).items():
+    for (a, b, c), chance in E.roots_distribution(table(0), table(1), parents, W, decoding.LENGTH).items():
         distribution[(a * decoding.VOCABULARY + b) * decoding.VOCABULARY + c] = chance
     return distribution
 
@@ -234,7 +234,7 @@ class FirstStays(Otherwise):
 
 @pytest.mark.parametrize(("W", "tree", "parents"), [(2, (1, 1), (-1, 0, 1)), (3, (2,), (-1, 0, 0))])
 @pytest.mark.slow
-def test_decoding_has_the_exact_law(W, tree, parents) -> None:
+def test_decoding_has_the_exact_distribution(W, tree, parents) -> None:
     counts, _ = decoding.sampled(method(W, tree), "plain")
     assert decoding.chi_square(counts, exactly(W, parents)) > 1e-4
     assert decoding.chi_square(counts, decoding.enumerated("plain")) < 1e-12
@@ -265,7 +265,7 @@ def test_the_published_code_with_one_root() -> None:
             E.completed(
                 at_once("WITHOUT_REPLACEMENT", target, draft, parents, plain), target, length
             ),
-            E.target_law(target, length),
+            E.target_distribution(target, length),
         )
 
     for seed in range(4):
@@ -322,7 +322,7 @@ def test_bounds() -> None:
         outcomes = list(E.roots_outcomes(target(()), target, draft, parents, W))
         text = E.completed(outcomes, target, len(parents) + 1)
         bound = 1 - roots.first_stays(target(()), lengths, W)
-        assert E.tv(text, E.target_law(target, len(parents) + 1)) <= bound
+        assert E.tv(text, E.target_distribution(target, len(parents) + 1)) <= bound
         assert (bound > 0) == (W == 2)
 
 

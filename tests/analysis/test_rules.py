@@ -45,7 +45,7 @@ def top_and_sample(p, q, k):
         return sum(p[x] for x in fixed)
     rest, total = exact.norm(rest), F(0)
     for (x,), chance in exact.iid(rest, 1):
-        output = exact.conditional_law(exact.rejection(p, rest, (x,)), (x,), len(p))
+        output = exact.conditional_distribution(exact.rejection(p, rest, (x,)), (x,), len(p))
         total += chance * sum(output[y] for y in {*fixed, x})
     return total
 
@@ -188,7 +188,7 @@ def test_rho_is_rounded_up():
 def test_a_larger_rho_is_lossless_too():
     p, q, k = exact.norm([4, 3, 2, 1]), exact.norm([1, 2, 3, 4]), 2
     rho = F(float(analysis.kseq_rho(p, q, k))) + F(1, 10)
-    assert exact.output_law(kseq(rho), exact.iid, p, q, k) == p
+    assert exact.output_distribution(kseq(rho), exact.iid, p, q, k) == p
     rate = analysis.kseq_rate(p, q, k, rho=float(rho))
     assert rate == pytest.approx(float(exact.acceptance(kseq(rho), exact.iid, p, q, k)), abs=1e-14)
     assert rate < analysis.kseq_rate(p, q, k)

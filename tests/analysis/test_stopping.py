@@ -47,7 +47,7 @@ def test_what_comes_out_where_tokens_are_left_out() -> None:
         v = rng.choice([2, 3, 4])
         p, q = random_distribution(rng, v), random_distribution(rng, v, 1)
         for out in ({x for x in range(v) if subset >> x & 1} for subset in range(1 << v)):
-            output = s.left_out_law(p, q, out)
+            output = s.left_out_distribution(p, q, out)
             assert output == one_position(p, q, out)
             if not out or len(out) == v:
                 assert output == p
@@ -56,17 +56,17 @@ def test_what_comes_out_where_tokens_are_left_out() -> None:
         behind = {
             x for x in range(v) if p[x] < q[x]
         }  # these tokens are left out after a look at the target
-        peeked = s.left_out_law(p, q, behind)
+        peeked = s.left_out_distribution(p, q, behind)
         mass = sum(q[x] for x in behind)
         assert [peeked[x] for x in behind] == [mass * p[x] for x in behind]
         assert E.tv(peeked, p) >= sum(p[x] for x in behind) * (1 - mass)
         assert v > 2 or E.tv(peeked, p) == sum(p[x] for x in behind) * (1 - mass)
         improbable = {x for x in range(v) if p[x] < F(1, 3)}
         mass = sum(p[x] for x in improbable)
-        assert E.tv(s.left_out_law(p, p, improbable), p) == mass * (1 - mass)
+        assert E.tv(s.left_out_distribution(p, p, improbable), p) == mass * (1 - mass)
     assert off > 200
     with pytest.raises(ValueError, match="tokens are"):
-        s.left_out_law([F(1)], [F(1)], {1})
+        s.left_out_distribution([F(1)], [F(1)], {1})
 
 
 def test_the_mutants_do_what_the_closed_form_says() -> None:
@@ -78,11 +78,11 @@ def test_the_mutants_do_what_the_closed_form_says() -> None:
             target, draft = models(seed, 3, "dense")
             p, q = target(()), draft(())
             text = E.completed(MUTANTS[name].outcomes("IID", target, draft, (-1, 0)), target, 2)
-            expected = s.left_out_law(p, q, {x for x in range(3) if out(p[x], q[x])})
+            expected = s.left_out_distribution(p, q, {x for x in range(3) if out(p[x], q[x])})
             assert [sum(c for t, c in text.items() if t[0] == x) for x in range(3)] == expected
     never = left_out(lambda p, q: False)
     target, draft = models(0, 3, "dense")
-    assert E.completed(never("IID", target, draft, (-1, 0, 1)), target, 3) == E.target_law(
+    assert E.completed(never("IID", target, draft, (-1, 0, 1)), target, 3) == E.target_distribution(
         target, 3
     )
 

@@ -88,7 +88,7 @@ def test_a_price_that_falls_may_hide_a_better_tree():
 
 
 def joint(model, length: int) -> dict:
-    return exact.target_law(model, length)
+    return exact.target_distribution(model, length)
 
 
 def test_what_a_dynamic_tree_can_lose():
@@ -194,7 +194,7 @@ def test_shapes_that_look_back_are_lossless():
     for seed in range(12):
         target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
         assert (
-            exact.tv(text_distribution(policy, target, draft), exact.target_law(target, DEPTH + 1))
+            exact.tv(text_distribution(policy, target, draft), exact.target_distribution(target, DEPTH + 1))
             == 0
         )
         shapes |= {tuple(at for at, _ in drawn) for drawn, _ in drawings(policy, draft)}
@@ -209,7 +209,7 @@ def test_dropping_a_drawn_candidate_is_not():
         accept, residual = exact.rrsw(p, q, likely)
         return [accept[likely.index(x)] if x in likely else F(0) for x in tokens], residual
 
-    assert exact.output_law(unlikely_dropped, exact.iid, half, q, 1) == [F(5, 8), F(3, 8)]
+    assert exact.output_distribution(unlikely_dropped, exact.iid, half, q, 1) == [F(5, 8), F(3, 8)]
     # in whole trees: only the two most probable sampled nodes stay, or siblings are put in order of
     # q
     off = []
@@ -232,7 +232,7 @@ def test_dropping_a_drawn_candidate_is_not():
         off += [
             exact.tv(
                 text_distribution(policy, target, draft, change),
-                exact.target_law(target, DEPTH + 1),
+                exact.target_distribution(target, DEPTH + 1),
             )
             for change in (likeliest, ordered)
         ]
@@ -252,7 +252,7 @@ def test_a_tree_cut_from_samples_needs_the_point_rule():
         assert (
             exact.tv(
                 text_distribution(policy, target, draft, likely, exact.point),
-                exact.target_law(target, DEPTH + 1),
+                exact.target_distribution(target, DEPTH + 1),
             )
             == 0
         )

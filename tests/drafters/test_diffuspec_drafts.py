@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-import test_decoding_law as law
+import test_decoding_distribution as decoding
 import tiny
 import torch
 from scipy import stats
@@ -20,7 +20,7 @@ import specwb
 import specwb.drafters.diffusion as module
 from specwb.drafters.diffusion import DiffusionDrafter, trie
 from specwb.drafters.length import Adaptive, Length
-from specwb.flow import Law, LawMismatch
+from specwb.flow import RuleMismatch, Scheme
 from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.checkpoint import HeadError
 from specwb.models.diffusion import DiffusionModel, build
@@ -77,8 +77,8 @@ class Told(Blocks):
 
     calls: list[tuple[list[int], list[int], list[list[int]]]]
 
-    def say(self, tokens, known, horizon, fed, fresh, k, most, steps=1, anew=True):
-        lengths, logits = known.tolist(), torch.zeros(len(k), most, V)
+    def say(self, tokens, length, horizon, fed, fresh, k, most, steps=1, anew=True):
+        lengths, logits = length.tolist(), torch.zeros(len(k), most, V)
         texts = [tokens[row, :n].tolist() for row, n in enumerate(lengths)]
         self.calls.append((lengths, k.tolist(), texts))
         for row, text in enumerate(texts):
@@ -126,7 +126,7 @@ def steps(made: DiffusionDrafter, prompts=PROMPTS, limit: int = LIMIT, **options
 
 def drafts(step: specwb.Step) -> list[list[int]]:
     """Of a chain, by row."""
-    return [step.draft.tokens[row, 1:][step.draft.valid[row, 1:]].tolist() for row in range(len(step.known))]
+    return [step.draft.tokens[row, 1:][step.draft.valid[row, 1:]].tolist() for row in range(len(step.length))]
 
 
 # -------------------------------------------------------------------------------------------------- the row, the path, the tree
@@ -144,7 +144,7 @@ def test_lambda_1_and_one_beam_is_the_argmax_row(shift, causal):
     assert texts.tokens == [text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS)]
     for step in specwb.rounds(tiny.target(), PROMPTS, built(made), max_new_tokens=LIMIT):
         for row, found in enumerate(drafts(step)):
-            n = int(step.known[row])
+            n = int(step.length[row])
             if n < len(PROMPTS[row]) + LIMIT:
                 best = block(model, plain()[row][:n], 6).index_fill(-1, torch.tensor([MASK]), -math.inf).argmax(-1).tolist()
                 stop = next((i for i, x in enumerate(best) if x in ends), 5)
@@ -173,7 +173,7 @@ def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
     more = several = 0
     for whole, step in runs:
         for row in range(3):
-            n = int(step.known[row])
+            n = int(step.length[row])
             if n == len(PROMPTS[row]) + LIMIT:
                 continue
             text, proxy = plain()[row][:n], OnlineNGram(3, V)
@@ -259,7 +259,7 @@ def test_an_end_anywhere_in_the_block_cuts_the_draft_behind_it(told, at, whole):
     calls = told(says)
     for step in specwb.rounds(tiny.target(), PROMPTS, built(_noting(made, starts)), max_new_tokens=LIMIT):
         for row in range(3):
-            n = int(step.known[row])
+            n = int(step.length[row])
             if n < len(PROMPTS[row]) + LIMIT:
                 assert drafts(step)[row] == [*plain()[row][n : n + at], NEVER]
                 assert int(step.verdict.accepted[row]) == min(at, len(PROMPTS[row]) + LIMIT - n - 1)
@@ -317,7 +317,7 @@ def test_a_context_that_is_too_short_shrinks_drafts_and_ends_in_plain_steps(kind
         texts = []
         for step in specwb.rounds(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, temperature=temperature, seed=[1, 2, 3]):
             for row in range(3):
-                n, limit = int(step.known[row]), len(PROMPTS[row]) + LIMIT
+                n, limit = int(step.length[row]), len(PROMPTS[row]) + LIMIT
                 if n == limit:
                     continue
                 most = min(made.drafter.length.k, 16 - n + spared) if n <= 16 else 0
@@ -335,7 +335,7 @@ def test_no_forward_where_no_row_can_draft(told):
     made = drafter(Length(4), model=muted(8))
     out = specwb.decode(tiny.target(), PROMPTS[:2], built(made), max_new_tokens=LIMIT)
     assert out.tokens == [text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS[:2])]
-    # a token a round; the row of 3 tokens is at the limit of 8 after 5 rounds, the row of 1 after 7: k shrinks from 8 - known + 1 < 4 on
+    # a token a round; the row of 3 tokens is at the limit of 8 after 5 rounds, the row of 1 after 7: k shrinks from 8 - length + 1 < 4 on
     assert [k for _, k, _ in calls] == [[4, 4], [4, 4], [4, 4], [3, 4], [2, 4], [1, 3], [0, 2], [0, 1]]
 
 
@@ -359,7 +359,7 @@ def test_adaptive_lengths_in_a_decoding_are_those_replayed_by_hand(told):
         g = a = 0.0
         k = k_max
         for index, step in enumerate(run):
-            n, limit = int(step.known[row]), len(prompt) + 60
+            n, limit = int(step.length[row]), len(prompt) + 60
             if n == limit:
                 assert calls[index][1][row] == 0
                 continue
@@ -387,8 +387,8 @@ def test_chunks_go_on_while_every_token_is_sure(told, confidence):
     made = drafter(Length(8, confidence=confidence), chunk=3, lam=1.0, beams=1)
     run, at, sizes = steps(made, limit=40), 0, set()
     for step in run:
-        known = step.known.tolist()
-        wanted = [0 if n >= len(prompt) + 40 else 8 for n, prompt in zip(known, PROMPTS)]
+        sequence_lengths = step.length.tolist()
+        wanted = [0 if n >= len(prompt) + 40 else 8 for n, prompt in zip(sequence_lengths, PROMPTS)]
         drafted, left = [0] * 3, list(wanted)
         while max(left) > 0:
             now = [min(n, 3) for n in left]
@@ -396,15 +396,15 @@ def test_chunks_go_on_while_every_token_is_sure(told, confidence):
             assert k == now
             for row in range(3):
                 if now[row]:
-                    assert lengths[row] == known[row] + drafted[row]
+                    assert lengths[row] == sequence_lengths[row] + drafted[row]
                     assert texts[row] == plain()[row][: lengths[row]]
-            sure = [all(p(row, known[row] + drafted[row] + j) >= confidence for j in range(now[row])) for row in range(3)]
+            sure = [all(p(row, sequence_lengths[row] + drafted[row] + j) >= confidence for j in range(now[row])) for row in range(3)]
             drafted = [d + n for d, n in zip(drafted, now)]
             left = [n - m if on else 0 for n, m, on in zip(left, now, sure)]
             at += 1
         sizes.update(drafted)
         assert [len(found) for found in drafts(step)] == drafted
-        assert all(found == plain()[row][known[row] : known[row] + len(found)] for row, found in enumerate(drafts(step)))
+        assert all(found == plain()[row][sequence_lengths[row] : sequence_lengths[row] + len(found)] for row, found in enumerate(drafts(step)))
     assert at == len(calls)
     assert {3, 6, 8} <= sizes
 
@@ -426,7 +426,7 @@ def test_chunks_of_a_real_model_are_forwards_behind_what_was_drafted():
         made = drafter(Length(7, confidence=1e-6), model=other(*kind), chunk=3, lam=1.0, beams=1)
         for step in steps(made, limit=20):
             for row, found in enumerate(drafts(step)):
-                text = plain()[row][: int(step.known[row])]
+                text = plain()[row][: int(step.length[row])]
                 for at in range(0, len(found), 3):
                     part = found[at : at + 3]
                     said = block(other(*kind), [*text, *found[:at]], len(part)).index_fill(-1, torch.tensor([MASK]), -math.inf)
@@ -447,13 +447,13 @@ def test_one_forward_drafts_twenty_tokens(monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- sampled schemes
 
 
-SMALL, DEEP = law.VOCABULARY, 3
+SMALL, DEEP = decoding.VOCABULARY, 3
 
 
 @cache
 def little(vocabulary: int) -> DiffusionModel:
     """Beside the target of six tokens: its weights a little off, and a mask, which is a seventh token or the target's sixth."""
-    base, c = law.models()[1].model, law.models()[1].model.config
+    base, c = decoding.models()[1].model, decoding.models()[1].model.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         config = LlamaConfig(
@@ -480,11 +480,11 @@ SCHEMES = {
 
 @pytest.mark.parametrize(("vocabulary", "options"), SCHEMES.values(), ids=SCHEMES)
 @pytest.mark.slow
-def test_the_law_of_the_text_is_the_autoregressive_law(vocabulary, options):
+def test_the_distribution_of_the_text_is_the_autoregressive_distribution(vocabulary, options):
     name = "plain" if options.get("paths") else "top_k"
-    counts, tau = law.sampled(specwb.method("diffuspec", law.models()[0], head=little(vocabulary), **options), name)
-    assert law.chi_square(counts, law.enumerated(name)) > 1e-4
-    assert 1.2 < tau < law.LENGTH
+    counts, tau = decoding.sampled(specwb.method("diffuspec", decoding.models()[0], head=little(vocabulary), **options), name)
+    assert decoding.chi_square(counts, decoding.enumerated(name)) > 1e-4
+    assert 1.2 < tau < decoding.LENGTH
 
 
 class Flatter(DiffusionDrafter):
@@ -497,22 +497,22 @@ class Flatter(DiffusionDrafter):
 
 
 @pytest.mark.parametrize("paths", [1, 3])
-def test_another_law_than_the_drawn_one_is_seen(paths):
-    target = law.models()[0]
+def test_another_distribution_than_the_drawn_one_is_seen(paths):
+    target = decoding.models()[0]
     right = specwb.method("diffuspec", target, head=little(7), k=DEEP, draw="sample", paths=paths)
     wrong = copy.copy(right.drafter)
     wrong.__class__ = Flatter
-    counts, _ = law.sampled(specwb.Method("wrong", wrong, right.rule, right.exactness), "top_k")
-    assert law.chi_square(counts, law.enumerated("top_k")) < 1e-6
+    counts, _ = decoding.sampled(specwb.Method("wrong", wrong, right.rule, right.exactness), "top_k")
+    assert decoding.chi_square(counts, decoding.enumerated("top_k")) < 1e-6
 
 
 @pytest.mark.parametrize(("paths", "vocabulary"), [(1, 7), (3, 6)])
-def test_the_recorded_law_is_the_models_and_that_of_the_tokens(paths, vocabulary):
+def test_the_recorded_distribution_is_the_models_and_that_of_the_tokens(paths, vocabulary):
     """Of each place, over many rows: the tokens of its level, and pairs of tokens of a path and of neighbours, are independent draws of it."""
     model, text, rows = little(vocabulary), [1, 4, 2, 0], 3000
-    chosen = specwb.method("diffuspec", law.models()[0], head=model, k=DEEP, draw="sample", paths=paths)
-    assert chosen.drafter.law(specwb.probability.Sampling(0.8)) is (Law.IID_PATHS if paths > 1 else Law.IID)
-    step = next(specwb.rounds(law.models()[0], [text] * rows, chosen, max_new_tokens=1, temperature=0.8, seed=3))
+    chosen = specwb.method("diffuspec", decoding.models()[0], head=model, k=DEEP, draw="sample", paths=paths)
+    assert chosen.drafter.scheme(specwb.probability.Sampling(0.8)) is (Scheme.IID_PATHS if paths > 1 else Scheme.IID)
+    step = next(specwb.rounds(decoding.models()[0], [text] * rows, chosen, max_new_tokens=1, temperature=0.8, seed=3))
     tree, tokens, q = step.draft.tree, step.draft.tokens, step.draft.q
     # never the mask, which is the seventh token or the target's last
     wanted = (block(model, text, DEEP).index_fill(-1, torch.tensor([vocabulary - 1]), -math.inf)[:, :SMALL] / 0.8).softmax(-1)
@@ -528,8 +528,8 @@ def test_the_recorded_law_is_the_models_and_that_of_the_tokens(paths, vocabulary
         assert _fits(tokens[:, a] * SMALL + tokens[:, b], joint)
 
 
-def _fits(found: Tensor, law_: Tensor) -> bool:
-    counts, expected = torch.bincount(found, minlength=len(law_)).double(), law_.double() / law_.double().sum() * len(found)
+def _fits(found: Tensor, row: Tensor) -> bool:
+    counts, expected = torch.bincount(found, minlength=len(row)).double(), row.double() / row.double().sum() * len(found)
     few = expected < 5
     a = torch.cat([counts[~few], counts[few].sum()[None]]) if few.any() else counts
     b = torch.cat([expected[~few], expected[few].sum()[None]]) if few.any() else expected
@@ -571,7 +571,7 @@ def test_what_reads_along_has_read_prompt_and_output(draw):
     run = steps(drafter(Length(5, confidence=0.1), proxy, **options), limit=40)
     assert len(read) == len(PROMPTS)
     for row, (prompt, counted) in enumerate(zip(PROMPTS, read)):
-        text = plain()[row][: max(n for step in run if (n := int(step.known[row])) < len(prompt) + 40)]
+        text = plain()[row][: max(n for step in run if (n := int(step.length[row])) < len(prompt) + 40)]
         one, two, three = (Counter(zip(*(text[i:] for i in range(n)))) for n in (1, 2, 3))
         for (a, b), before in list(two.items())[:-1]:  # what the text ends with has nothing behind it
             for x in range(V):
@@ -676,7 +676,7 @@ def test_a_bad_option_is_one_line(options, named, tmp_path, monkeypatch):
     NGram.count([stream], 10, 3).save(tmp_path / "small.npz")
     NGram.count([stream], V, 2).save(tmp_path / "pairs.npz")
     (tmp_path / "broken.npz").write_bytes(b"PK")
-    with pytest.raises((MethodError, HeadError, LawMismatch)) as caught:
+    with pytest.raises((MethodError, HeadError, RuleMismatch)) as caught:
         specwb.method("diffuspec", tiny.target(), **{"head": tiny.head("diffusion"), **options})
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -70,7 +70,7 @@ def chained(head: EagleHead, target: specwb.Target, text: list[int], path: list[
     return hidden[-1]
 
 
-def law(head: EagleHead, target: specwb.Target, text: list[int], path: list[int]) -> Tensor:
+def distribution(head: EagleHead, target: specwb.Target, text: list[int], path: list[int]) -> Tensor:
     """``[V]`` logits over the target's vocabulary."""
     with torch.no_grad():
         own = head.logits(chained(head, target, text, path), target.backbone.lm_head)
@@ -99,10 +99,10 @@ def test_cached_drafting_is_the_head_run_anew(kind, temperature):
     for step, _ in zip(specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=temperature, seed=1), range(4)):
         lengths.update(step.verdict.accepted.tolist())
         for row in range(3):
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             tokens = step.draft.tokens[row].tolist()
             for node in sorted(set(parents[1:])):
-                logits = law(model, target, text, path_to(parents, tokens, node))
+                logits = distribution(model, target, text, path_to(parents, tokens, node))
                 if temperature:
                     q = step.draft.q[row, step.draft.q_row[0, node]]
                     torch.testing.assert_close(q, (logits / temperature).softmax(-1), atol=1e-5, rtol=1e-3)
@@ -197,9 +197,9 @@ def test_a_head_that_is_the_target_is_always_accepted(tree):
         out = specwb.decode(target, PROMPTS, method, max_new_tokens=4 * (depth + 1))
         assert out.tokens == specwb.decode(target, PROMPTS, "ar", max_new_tokens=4 * (depth + 1)).tokens
         if sees == "token":
-            assert out.mean_tokens_per_round == depth + 1
+            assert out.mean_tokens_per_step == depth + 1
         else:
-            assert out.mean_tokens_per_round < depth, "without the token the head is a step behind"
+            assert out.mean_tokens_per_step < depth, "without the token the head is a step behind"
 
 
 # ---------------------------------------------------------------------------------------------------------- dynamic trees
@@ -274,10 +274,10 @@ def test_the_dynamic_tree_is_the_papers(kind, change, nodes, depth, top):
             shapes.add(tuple(parents))
             if change is not CHANGES["as they are"]:
                 continue
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             heard = [node for scores, words in said for node in zip(scores, words, strict=True)]
             for path, (scores, words) in zip(asked, heard, strict=True):
-                wanted = law(model, target, text, path).log_softmax(-1)
+                wanted = distribution(model, target, text, path).log_softmax(-1)
                 torch.testing.assert_close(torch.tensor(scores), wanted.topk(top).values, atol=1e-4, rtol=1e-4)
                 torch.testing.assert_close(torch.tensor(scores), wanted[words], atol=1e-4, rtol=1e-4)
     if change is CHANGES["as they are"] and depth > 1:
@@ -316,7 +316,7 @@ def test_tokens_outside_a_heads_vocabulary_are_never_drafted(draw, temperature):
         if step.draft.q is not None:
             assert not step.draft.q[..., outside].any()
             torch.testing.assert_close(step.draft.q.sum(-1), torch.ones_like(step.draft.q[..., 0]))
-        emitted |= set(step.verdict.closing.tolist())
+        emitted |= set(step.verdict.bonus.tolist())
     if temperature:
         assert emitted & set(outside), "the target says what the head cannot"
 

@@ -11,7 +11,7 @@ import ranked
 import tiny
 import torch
 from tape import Tape
-from test_decoding_law import LENGTH, PROMPT, VOCABULARY, chi_square, enumerated, models, sampled
+from test_decoding_distribution import LENGTH, PROMPT, VOCABULARY, chi_square, enumerated, models, sampled
 from test_protocol import watched
 from torch import Tensor
 
@@ -104,7 +104,7 @@ def path_to(parents: tuple[int, ...], tokens: list[int], node: int) -> list[int]
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]], ids=["batch", "alone"])
 @pytest.mark.parametrize("n", [3, 4])
 @every_shape
-def test_every_nodes_law_is_that_of_a_cache_made_anew(shape, n, prompts):
+def test_every_nodes_distribution_is_that_of_a_cache_made_anew(shape, n, prompts):
     """The first token's is exact, deeper ones are of fuzzy entries of their own path over an exact text."""
     method, lengths = made(n=n, **shape), set()
     plain = copy.copy(method.drafter)
@@ -113,7 +113,7 @@ def test_every_nodes_law_is_that_of_a_cache_made_anew(shape, n, prompts):
     for step, _ in zip(specwb.rounds(tiny.target(), prompts, method, max_new_tokens=24, temperature=0.7, seed=1), range(4)):
         lengths.update(step.verdict.accepted.tolist())
         for row in range(len(prompts)):
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             parents, tokens = step.draft.tree.host[row if step.draft.tree.R > 1 else 0], step.draft.tokens[row].tolist()
             if step.draft.q is None:
                 beams(anew, method.drafter, text, parents, tokens)
@@ -128,13 +128,13 @@ def test_every_nodes_law_is_that_of_a_cache_made_anew(shape, n, prompts):
     assert len(lengths) > 1 or len(prompts) == 1
 
 
-def beams(laws, drafter: EasyDrafter, text: list[int], parents: tuple[int, ...], tokens: list[int]) -> None:
+def beams(distributions, drafter: EasyDrafter, text: list[int], parents: tuple[int, ...], tokens: list[int]) -> None:
     """Of one row, level by level: the tree has the ``width`` most probable of all continuations of the level above, best first."""
     width, depth = drafter.width, drafter.limits.depth
     level: list[tuple[list[int], float]] = [([], 0.0)]
     for d in range(depth):
         every = []
-        for (path, score), logits in zip(level, laws(drafter, text, [path for path, _ in level]), strict=True):
+        for (path, score), logits in zip(level, distributions(drafter, text, [path for path, _ in level]), strict=True):
             top = logits.log_softmax(-1).topk(width)
             every += [([*path, token], score + more) for more, token in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
         level = sorted(every, key=lambda node: -node[1])[:width]
@@ -151,7 +151,7 @@ def test_a_wide_tree_is_a_function_of_the_text_alone():
         row = prompts.index(PROMPTS[2])
         trees.append((draft.tree.host[row], draft.tokens[row].tolist()))
         assert draft.valid.all()
-        assert draft.law is specwb.Law.POINT
+        assert draft.scheme is specwb.Scheme.POINT
         assert (draft.tree.n, draft.tree.D) == (13, 3)
     assert trees[0] == trees[1] == trees[2]
 
@@ -176,9 +176,9 @@ class Watch:
 
     def __call__(self, state, drafter, step) -> None:
         for row, accepted in enumerate(step.verdict.accepted.tolist()):
-            known = int(step.known[row])
-            fresh = tiny.recomputed(drafter.backbone, state.tokens[row, :known])
-            off = (drafter.cache.data[:, row, :known] - fresh).abs() / (1 + fresh.abs())
+            length = int(step.length[row])
+            fresh = tiny.recomputed(drafter.backbone, state.tokens[row, :length])
+            off = (drafter.cache.data[:, row, :length] - fresh).abs() / (1 + fresh.abs())
             self.off.append(float(off.max()))
             start = int(state.start[row]) - 2  # the last two known tokens are fed again
             if start > 0:
@@ -204,7 +204,7 @@ def test_the_calibrated_cache_is_a_fresh_exact_one_whatever_was_accepted(options
         for row in range(state.rows):
             r = row if tree.R > 1 else 0
             for node in range(1, tree.n):
-                right = truth[row][min(int(state.known[row]) - 1 + int(tree.depth[r, node]), len(truth[row]) - 1)]
+                right = truth[row][min(int(state.length[row]) - 1 + int(tree.depth[r, node]), len(truth[row]) - 1)]
                 on = bool(tree.mask[r, leaf[row], node]) and int(tree.depth[r, node]) <= (counted[0] + 2 * row) % (tree.D + 1)
                 draft.tokens[row, node] = right if on else (right + 1) % V
         return draft
@@ -278,15 +278,15 @@ def test_one_exact_forward_a_round_and_the_others_side_by_side(shape, calibrate,
     for index, step in enumerate(specwb.rounds(tiny.target(), prompts, method, max_new_tokens=24, temperature=1.0, seed=4)):
         if not index:
             assert calls.pop(0) == (max(map(len, prompts)) - 1, True), "prompts are read exactly"
-        known = int(step.known.max())
+        length = int(step.length.max())
         if not calibrate:
             first = 2
         elif len(prompts) > 1:
             first = D + 1
         else:
-            first = 1 if before is None else known - before
+            first = 1 if before is None else length - before
         assert calls == [(first, calibrate), *((m, False) for m in levels)]
-        before = known
+        before = length
         calls.clear()
 
 
@@ -322,7 +322,7 @@ def test_greedy_is_plain_decoding_with_every_combination():
     assert accepted >= {0, 1, 2, 3}
 
 
-LAW: dict[str, tuple[str, dict]] = {
+CASES: dict[str, tuple[str, dict]] = {
     "chain": ("plain", {"groups": "1-2", "gamma": 2}),
     "chain, all at once, not calibrated": ("top_p", {"groups": "0-3", "gamma": 2, "calibrate": False}),
     "tree": ("top_p", {"n": 3, "tree": LOPSIDED}),
@@ -338,26 +338,26 @@ def shallow() -> specwb.Target:
         return specwb.load(ranked.deepened(models()[0].model, 4, 0.4, 0.15))
 
 
-def lawful(**options) -> specwb.Method:
+def shallow_method(**options) -> specwb.Method:
     return specwb.method("easyspec", models()[0], draft=shallow(), **options)
 
 
-@pytest.mark.parametrize(("name", "options"), LAW.values(), ids=LAW)
+@pytest.mark.parametrize(("name", "options"), CASES.values(), ids=CASES)
 @pytest.mark.slow
-def test_the_law_of_the_text_is_the_autoregressive_law(name, options):
-    counts, tau = sampled(lawful(**options), name)
+def test_the_distribution_of_the_text_is_the_autoregressive_distribution(name, options):
+    counts, tau = sampled(shallow_method(**options), name)
     assert chi_square(counts, enumerated(name)) > 1e-4
     assert 1.05 < tau < LENGTH
 
 
-def test_the_exact_models_law_is_not_what_a_fuzzy_token_was_drawn_from(monkeypatch):
+def test_the_exact_models_distribution_is_not_what_a_fuzzy_token_was_drawn_from(monkeypatch):
     """The mistake that is near: to accept by what the draft model says when its layers run in order."""
-    method = lawful(groups="0-3", gamma=2)
+    method = shallow_method(groups="0-3", gamma=2)
     real = EasyDrafter.propose
 
     def propose(self, state, noise):
         draft = real(self, state, noise)
-        places = state.known[:, None] - 1 + torch.arange(3)
+        places = state.length[:, None] - 1 + torch.arange(3)
         texts = state.tokens.scatter(1, places, draft.tokens)[:, : len(PROMPT) + LENGTH + 2]
         logits = self.draft.model(texts).logits.gather(1, places[:, :2, None].expand(-1, -1, VOCABULARY))
         exact = state.sampling.probabilities(logits)
@@ -495,9 +495,9 @@ def test_the_calibrated_cache_on_cuda(execution, monkeypatch):
 
     def after(state, drafter, step):
         for row in range(3):
-            known = int(step.known[row])
-            fresh = tiny.recomputed(plain, state.tokens[row, :known].cpu())
-            off.append(float((drafter.cache.data[:, row, :known].cpu() - fresh).abs().max()))
+            length = int(step.length[row])
+            fresh = tiny.recomputed(plain, state.tokens[row, :length].cpu())
+            off.append(float((drafter.cache.data[:, row, :length].cpu() - fresh).abs().max()))
 
     for calibrate in (True, False):
         off.clear()

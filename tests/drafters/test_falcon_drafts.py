@@ -19,7 +19,7 @@ from specwb.drafters import falcon_dynamic
 from specwb.drafters.beam import best
 from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.falcon_dynamic import DynamicFalcon
-from specwb.flow import Law, Verdict
+from specwb.flow import Scheme, Verdict
 from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import ALIGNS, FUSIONS, FalconHead
@@ -99,7 +99,7 @@ class Watched(FalconDrafter):
 class Forced(Rule):
     """Accepts any node, which depends on where the row is and how its text began only."""
 
-    laws = frozenset(Law)
+    schemes = frozenset(Scheme)
 
     def uniforms(self, tree):
         return 0
@@ -108,8 +108,8 @@ class Forced(Rule):
         tree, rows = draft.tree, range(len(draft.tokens))
         node = []
         for row in rows:
-            known, first = int(self.state.known[row]), int(self.state.tokens[row, 0])
-            dice = random.Random(100 * known + first)
+            length, first = int(self.state.length[row]), int(self.state.tokens[row, 0])
+            dice = random.Random(100 * length + first)
             node.append(dice.randrange(*tree.levels[dice.randrange(tree.D + 1)]) if bool(draft.valid[row].all()) else 0)
         at = torch.tensor(node)
         return Verdict(tree.trail[0, at], tree.depth[0, at], torch.empty(0), scores.p(at))
@@ -133,7 +133,7 @@ def forced_rounds(model: FalconHead, tree: specwb.Tree, draw: str, align: str, p
             ends, states = drafter.log[-1]
             rows = []
             for row in range(len(prompts)):
-                text = step.state.tokens[row, : int(step.known[row])].tolist()
+                text = step.state.tokens[row, : int(step.length[row])].tolist()
                 rows.append((text, ends[row], states[row]))
             yield step, rows
 
@@ -221,13 +221,13 @@ def test_cousins_of_one_block_have_one_list(k, draw):
     for step in specwb.rounds(tiny.target(), [[1, 2, 3, 4], [9, 8, 7, 6, 5]], built(FalconDrafter(head(k), tree, draw)), **run):
         for row in range(2):
             lists: dict[tuple[int, int, int], dict[int, int]] = {}
-            laws: dict[tuple[int, int, int], int] = {}
+            distributions: dict[tuple[int, int, int], int] = {}
             for node, (b, block, place, rank) in enumerate(places, 1):
                 assert lists.setdefault((b, block, place), {}).setdefault(rank, token := int(step.draft.tokens[row, node])) == token
                 if draw == "without":
-                    assert laws.setdefault((b, block, place), law := int(step.draft.q_row[0, tree.host[0][node]])) == law
+                    assert distributions.setdefault((b, block, place), distribution := int(step.draft.q_row[0, tree.host[0][node]])) == distribution
             assert all(len(set(found.values())) == len(found) for found in lists.values())
-            assert len(set(laws.values())) == len(laws)
+            assert len(set(distributions.values())) == len(distributions)
             apart += len({tuple(sorted(found.items())) for found in lists.values()}) > 1
     assert apart > 2
 
@@ -247,7 +247,7 @@ def test_no_two_lists_are_drawn_with_the_same_noise():
 
 @pytest.mark.parametrize("rule", ["traversal"])
 def test_rules_that_look_below_several_siblings_are_refused(rule):
-    with pytest.raises(specwb.LawMismatch, match="one shared list of children"):
+    with pytest.raises(specwb.RuleMismatch, match="one shared list of children"):
         specwb.method(f"falcon:rule={rule},draw=without", tiny.target(), head=head(2), tree=(2, 2))
 
 
@@ -375,7 +375,7 @@ def test_the_dynamic_tree_is_what_brute_force_finds(k, settings, change):
             assert draft.valid[row, 1:].tolist() == [score > -np.inf for score, _ in kept]
             shapes.add(parents)
             if change is CHANGES["as they are"]:
-                text = step.state.tokens[row, : int(step.known[row])].tolist()
+                text = step.state.tokens[row, : int(step.length[row])].tolist()
                 anew = Anew(head(k), text, drafter.log[-1][row])
                 heard = [words for scores, tokens in said for words in zip(scores, tokens, strict=True)]
                 assert len(heard) == k * len(asked)

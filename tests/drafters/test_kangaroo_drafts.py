@@ -42,7 +42,7 @@ def built(drafter: KangarooDrafter) -> specwb.Method:
     return specwb.Method("kangaroo", drafter, None, specwb.Exactness.LOSSLESS)
 
 
-def laws(head: KangarooAdapter, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+def distributions(head: KangarooAdapter, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Of texts of one length the states at the exit ``[texts,H]`` and logits of what follows ``[texts,V]``, from nothing."""
     target = tiny.target()
     with torch.no_grad():
@@ -64,10 +64,10 @@ def test_cached_drafting_is_the_adapter_run_anew(exit, adapter, layers, tree, pr
         lengths.update(step.verdict.accepted.tolist())
         assert step.draft.start_layer == exit
         for row in range(len(prompts)):
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             tokens = step.draft.tokens[row].tolist()
             for start, stop in tree.levels:
-                states, logits = laws(model, [text + path_to(parents, tokens, node) for node in range(start, stop)])
+                states, logits = distributions(model, [text + path_to(parents, tokens, node) for node in range(start, stop)])
                 torch.testing.assert_close(step.draft.hidden[row, start:stop], states, atol=1e-4, rtol=1e-4)
                 for node in set(parents) & set(range(start, stop)):
                     q = step.draft.q[row, step.draft.q_row[0, node]]
@@ -99,8 +99,8 @@ class Told:
         depths = range(self.limits.depth + 1)
         self.wanted = [depths[(self.round + 2 * row) % len(depths)] for row in range(state.rows)]
         self.at, self.round = 0, self.round + 1
-        self.base = (state.known - 1).tolist()
-        self.texts = [state.tokens[row, : int(state.known[row])].tolist() for row in range(state.rows)]
+        self.base = (state.length - 1).tolist()
+        self.texts = [state.tokens[row, : int(state.length[row])].tolist() for row in range(state.rows)]
         self.draft = draft = super().propose(state, noise)
         self.paths = {}
         for row in range(state.rows):
@@ -167,7 +167,7 @@ class Told:
             full = accepted == deepest
             self.text_is_right(state, row, text, len(text) - full)  # after full acceptance the adapter is one short
             type(self).seen.add(full)
-            left = int(state.limit[row]) - int(state.known[row])
+            left = int(state.limit[row]) - int(state.length[row])
             assert accepted == min(self.wanted[row], deepest, left - 1)
             type(self).lengths.append(accepted)
 
@@ -327,15 +327,15 @@ def test_the_dynamic_tree_is_the_papers(settings, change):
             widest = max(widest, len(valid))
             shapes.add(parents)
             ended.add(levels)
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             for level in range(1, levels + 1):
                 of_level = [(node, path) for node, path in zip(valid, kept, strict=True) if len(path) == level]
                 if of_level:
-                    states, _ = laws(model, [[*text, *path] for _, path in of_level])
+                    states, _ = distributions(model, [[*text, *path] for _, path in of_level])
                     torch.testing.assert_close(draft.hidden[row, [node for node, _ in of_level]], states, atol=1e-4, rtol=1e-4)
             if change is CHANGES["as they are"]:
                 for level, (scores, words) in enumerate(said[:levels]):
-                    _, logits = laws(model, [[*text, *path] for path in asked if len(path) == level])
+                    _, logits = distributions(model, [[*text, *path] for path in asked if len(path) == level])
                     wanted = logits.log_softmax(-1)
                     torch.testing.assert_close(torch.tensor(scores), wanted.topk(top).values, atol=1e-4, rtol=1e-4)
                     torch.testing.assert_close(torch.tensor(scores), wanted.gather(1, torch.tensor(words)), atol=1e-4, rtol=1e-4)

@@ -13,7 +13,7 @@ import torch
 
 import specwb
 from specwb.drafters.lookahead import Lookahead, lookahead_tree, remember
-from specwb.flow import Draft, Law, Scores
+from specwb.flow import Draft, Scheme, Scores
 from specwb.mask import tree_mask
 from specwb.probability import Sampling
 from specwb.verify import PointMass
@@ -66,8 +66,8 @@ def test_mask_and_positions_are_the_published_ones(window, level, guesses):
     candidates = list(range(1, 1 + guesses * length))
     ours_to_theirs = [0, *range(1 + guesses * length, tree.n), *candidates]
     mask, positions = published(window, level, guesses)
-    known, before = torch.tensor([6]), 5
-    found = (tree_mask(tree, known, 6, torch.float32) == 0)[0]
+    lengths, before = torch.tensor([6]), 5
+    found = (tree_mask(tree, lengths, 6, torch.float32) == 0)[0]
     assert bool(found[:, :before].all()), "everything sees the text before the pending token"
     assert found[:, before:][ours_to_theirs][:, ours_to_theirs].tolist() == mask
     assert tree.depth[0, ours_to_theirs].tolist() == positions
@@ -194,7 +194,7 @@ def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_repeats_is_accepted(spec, temperature):
     out = specwb.decode(loops(), tiny.PROMPTS, spec, max_new_tokens=60, temperature=temperature, seed=3)
-    assert out.mean_tokens_per_round > 1.3
+    assert out.mean_tokens_per_step > 1.3
     assert max(map(max, out.accepted_lengths)) == specwb.method(spec, loops()).drafter.tree.D
 
 
@@ -211,7 +211,7 @@ def test_explain_finds_what_was_accepted(temperature):
             walk = [level.accepted.token for level in told.levels if level.accepted]
             assert walk[:accepted] == step.draft.tokens[row, step.verdict.path[row, 1 : accepted + 1]].tolist()
             assert len(walk) == accepted or bool(step.state.done[row])
-            assert told.bonus == int(step.verdict.closing[row])
+            assert told.bonus == int(step.verdict.bonus[row])
             longest = max(longest, accepted)
             v = step.draft.tree.v
             firsts = step.draft.tokens[row, 1:v:4][step.draft.valid[row, 1:v:4]].tolist()
@@ -255,7 +255,7 @@ def test_expected_accepted_is_the_sum_over_distinct_beginnings(seed):
     scores = Scores(logits.expand(rows, -1, -1), Sampling(1.0))
 
     def accepted(shape: specwb.Tree) -> tuple[float, dict]:
-        verdict = PointMass().verify(Draft(shape, tokens, valid, Law.POINT), scores, u)
+        verdict = PointMass().verify(Draft(shape, tokens, valid, Scheme.POINT), scores, u)
         reached: dict[tuple[int, ...], float] = {}
         for path, count in zip(verdict.path.tolist(), verdict.accepted.tolist()):
             assert all(tree.host[0][b] == a or a == b for a, b in pairwise(path)), "a path of the tree itself"

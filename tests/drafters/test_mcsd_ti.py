@@ -74,10 +74,10 @@ BAD = [
         specwb.MethodError,
         "below several roots give children a node by level, such as 2-1-1, got 0.0.0",
     ),
-    ({"roots": 2, "lossy": True, "rule": "rrsw"}, specwb.LawMismatch, "'rrsw' is lossless for .*candidates are ROOTS .* no rule"),
-    ({"roots": 2, "lossy": True, "rule": "typical"}, specwb.LawMismatch, "candidates are ROOTS"),
-    ({"roots": 2, "lossy": True, "rule": "point"}, specwb.LawMismatch, "candidates are ROOTS"),
-    ({"rule": "longest"}, specwb.LawMismatch, "'longest' is made for ROOTS"),
+    ({"roots": 2, "lossy": True, "rule": "rrsw"}, specwb.RuleMismatch, "'rrsw' is lossless for .*candidates are ROOTS .* no rule"),
+    ({"roots": 2, "lossy": True, "rule": "typical"}, specwb.RuleMismatch, "candidates are ROOTS"),
+    ({"roots": 2, "lossy": True, "rule": "point"}, specwb.RuleMismatch, "candidates are ROOTS"),
+    ({"rule": "longest"}, specwb.RuleMismatch, "'longest' is made for ROOTS"),
     ({"roots": 65, "lossy": True}, specwb.MethodError, "65 children a node but the vocabulary has 64 tokens"),
     ({"tree": (65,)}, specwb.MethodError, "65 children a node"),
     ({"threshold": 1.5}, specwb.MethodError, r"threshold must be a number in \[0, 1\], got 1.5"),
@@ -119,7 +119,7 @@ def test_the_roots_are_the_targets_best_and_the_longest_stays():
         text, changed, sizes = list(prompt), 0, set()
         for step in specwb.rounds(tiny.target(dtype=EXACT), [prompt], several(roots, (2, 1)), max_new_tokens=24):
             tree, tokens = step.draft.tree, step.draft.tokens[0].tolist()
-            assert text == step.state.tokens[0, : int(step.known[0])].tolist()[: len(text)]
+            assert text == step.state.tokens[0, : int(step.length[0])].tolist()[: len(text)]
             logits = tiny.forward(tiny.target(dtype=EXACT).model, text)[-1]
             assert tokens[1 : 1 + roots] == logits.topk(roots).indices.tolist()
             best: list[list[int]] = []
@@ -146,29 +146,29 @@ def test_the_roots_are_the_targets_best_and_the_longest_stays():
 
 
 @pytest.mark.parametrize("draw", ["without", "with"])
-def test_the_roots_are_drawn_from_the_law_that_is_recorded(draw):
+def test_the_roots_are_drawn_from_the_distribution_that_is_recorded(draw):
     """At first the target's own after the prompt; then what the verification left: the residual, or the law after the last kept token."""
     target, before, residual = tiny.target(dtype=EXACT), None, 0
     method = specwb.method("mcsd_ti", target, draft=tiny.draft(noise=0.1, dtype=EXACT), roots=3, tree=(2, 1), lossy=True, stop="none", draw=draw)
     for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=0.8, seed=2, trace=True):
         alive = step.verdict.accepted >= 0
-        ahead = step.draft.q[:, 0]
+        next_distribution = step.draft.q[:, 0]
         for row in alive.nonzero().flatten().tolist():
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             p = (tiny.forward(target.model, text)[-1] / 0.8).softmax(-1)
             if before is None:
-                torch.testing.assert_close(ahead[row], p, atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(next_distribution[row], p, atol=1e-5, rtol=1e-4)
             else:
-                assert torch.equal(ahead[row], before[row])
-                residual += float((ahead[row] / ahead[row].sum() - p).abs().max()) > 1e-3
+                assert torch.equal(next_distribution[row], before[row])
+                residual += float((next_distribution[row] / next_distribution[row].sum() - p).abs().max()) > 1e-3
             drawn = step.draft.tokens[row, 1:4].tolist()
             assert len(set(drawn)) == 3
-            assert (ahead[row, drawn] > 0).all()
-        before = step.verdict.ahead.clone()
+            assert (next_distribution[row, drawn] > 0).all()
+        before = step.verdict.next_distribution.clone()
     assert residual > 3
 
 
-def test_the_first_root_is_drawn_as_a_closing_token_would_be():
+def test_the_first_root_is_drawn_as_a_bonus_token_would_be():
     """Many rows of one prompt: its frequencies are the target's law."""
     rows = 4096
     target, draft = models()
@@ -179,7 +179,7 @@ def test_the_first_root_is_drawn_as_a_closing_token_would_be():
     assert ((found - p).abs() < 4.5 * (p * (1 - p) / rows).sqrt()).all()
 
 
-def test_several_roots_do_change_the_law_and_one_does_not():
+def test_several_roots_do_change_the_distribution_and_one_does_not():
     target, draft = models()
     for roots, lossy in ((3, True), (1, False)):
         method = specwb.method("mcsd_ti", target, draft=draft, roots=roots, tree=(2, 1), lossy=lossy, stop="top", threshold=0.45)
@@ -236,7 +236,7 @@ def test_caches_of_several_roots(temperature):
         patch.setattr(type(method.drafter), "observe", observe)
         for step in specwb.rounds(tiny.target(dtype=EXACT), PROMPTS, method, max_new_tokens=16, temperature=temperature, seed=1):
             for row in range(3):
-                text = step.state.tokens[row, : int(step.state.known[row]) - 1]
+                text = step.state.tokens[row, : int(step.state.length[row]) - 1]
                 for backbone, cache, short in (
                     (tiny.target(dtype=EXACT).backbone, step.state.cache, 0),
                     (tiny.draft(dtype=EXACT).backbone, kept[0].cache, 1),

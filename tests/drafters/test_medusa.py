@@ -20,7 +20,7 @@ def test_a_node_is_its_depths_head_and_its_rank(temperature):
     tree, drafted = LOPSIDED, 0
     for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=12, temperature=temperature, seed=1):
         for row in range(3):
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             if len(text) == 1:
                 assert not step.draft.valid[row, 1:].any(), "there is no state to draft from"
                 continue

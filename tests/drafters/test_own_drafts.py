@@ -25,7 +25,7 @@ def drafted(*tokens, **changes):
 
 def raw(tokens, valid=None):
     ok = torch.ones(1, 3, dtype=torch.bool) if valid is None else valid
-    return lambda self, state: specwb.Draft(self.tree, tokens, ok, specwb.Law.POINT)
+    return lambda self, state: specwb.Draft(self.tree, tokens, ok, specwb.Scheme.POINT)
 
 
 @pytest.mark.parametrize(

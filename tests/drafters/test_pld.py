@@ -17,13 +17,13 @@ from specwb.probability import Sampling
 
 def state_of(texts: list[list[int]], done: list[bool] | None = None, spare: int = 20) -> State:
     """Rows of these known texts; what lies beyond them is tokens too."""
-    known = torch.tensor([len(text) for text in texts])
-    capacity = int(known.max()) + spare
+    length = torch.tensor([len(text) for text in texts])
+    capacity = int(length.max()) + spare
     tokens = torch.randint(0, 4, (len(texts), capacity))
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
     over = torch.tensor(done or [False] * len(texts))
-    return State(tokens, known, known.clone(), known + 10, over, torch.tensor([], dtype=torch.long), Sampling(), int(known.max()), None)
+    return State(tokens, length, length.clone(), length + 10, over, torch.tensor([], dtype=torch.long), Sampling(), int(length.max()), None)
 
 
 def proposed(drafter: PromptLookup, state: State) -> list[list[int]]:
@@ -32,7 +32,7 @@ def proposed(drafter: PromptLookup, state: State) -> list[list[int]]:
     assert bool((draft.valid[:, 1:].int().cumprod(1).sum(1) == lengths).all()), "a chain is valid up to its end"
     assert draft.tree.is_chain
     assert int(lengths.max()) == draft.tree.D, "cut to the longest"
-    assert draft.tokens[:, 0].tolist() == [int(row[k - 1]) for row, k in zip(state.tokens, state.known)]
+    assert draft.tokens[:, 0].tolist() == [int(row[k - 1]) for row, k in zip(state.tokens, state.length)]
     return [row[1 : n + 1].tolist() for row, n in zip(draft.tokens, lengths.tolist())]
 
 
@@ -103,7 +103,7 @@ def loops() -> specwb.Target:
 @pytest.mark.parametrize(("temperature", "most"), [(0.0, 10), (0.3, 5)])
 def test_what_repeats_is_accepted(temperature, most):
     out = specwb.decode(loops(), tiny.PROMPTS, "pld", max_new_tokens=60, temperature=temperature, seed=3)
-    assert out.mean_tokens_per_round > 1.3
+    assert out.mean_tokens_per_step > 1.3
     assert max(map(max, out.accepted_lengths)) == most
 
 

@@ -47,11 +47,11 @@ def test_drafting_stops_below_the_first_unlikely_token_which_stays_a_candidate(t
         for row in range(3):
             if step.verdict.accepted[row] < 0:
                 continue
-            text = step.state.tokens[row, : int(step.known[row])].tolist()
+            text = step.state.tokens[row, : int(step.length[row])].tolist()
             drafted = step.draft.tokens[row, 1:][step.draft.valid[row, 1:]].tolist()
             logits = tiny.forward(draft.model, text + drafted)[len(text) - 1 : -1]
             q = (logits / temperature if temperature else logits).softmax(-1)
-            confidence = [float(law[token]) for law, token in zip(q, drafted, strict=True)]
+            confidence = [float(distribution[token]) for distribution, token in zip(q, drafted, strict=True)]
             assert all(c >= 0.4 for c in confidence[:-1])
             if len(drafted) < 2:
                 assert confidence[-1] < 0.4

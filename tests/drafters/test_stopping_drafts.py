@@ -6,10 +6,10 @@ from functools import cache
 from itertools import product
 
 import pytest
-import test_decoding_law
+import test_decoding_distribution
 import tiny
 import torch
-from test_decoding_law import chi_square
+from test_decoding_distribution import chi_square
 from test_eagle import path_to
 from torch import Tensor
 
@@ -133,7 +133,7 @@ def test_a_row_stops_below_the_first_level_that_it_is_unsure_of(name, temperatur
                 continue
             seen.add(depth)
             assert step.draft.valid[row].tolist() == [d <= depth for d in tree.depths[0]]
-            text, tokens = step.state.tokens[row, : int(step.known[row])].tolist(), step.draft.tokens[row].tolist()
+            text, tokens = step.state.tokens[row, : int(step.length[row])].tolist(), step.draft.tokens[row].tolist()
             for d in range(depth):  # asked of level d when its children have been drafted
                 start, stop = tree.levels[d]
                 value = max(by_hand(name, text + path_to(tree.host[0], tokens, node), temperature) for node in range(start, stop))
@@ -177,7 +177,7 @@ CUT = {
 def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
     """A row that stopped early, its tree whole with invalid nodes (beside a longer row, or on a device) or cut: the same uniforms decide the same."""
     tree, rows, v = specwb.Tree.branching(*CUT[name]), 200, 8
-    law = {"longest": specwb.Law.ROOTS, "top": specwb.Law.TOP_AND_SAMPLE}.get(name, specwb.Law.IID)
+    scheme = {"longest": specwb.Scheme.ROOTS, "top": specwb.Scheme.TOP_AND_SAMPLE}.get(name, specwb.Scheme.IID)
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(v, (rows, tree.n), generator=generator)
     q, p = (torch.rand(rows, tree.n, v, generator=generator).pow(3) for _ in range(2))
@@ -191,13 +191,13 @@ def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
         ok = (tree.depth <= depth).expand(rows, -1)
         verdicts = []
         for shape, valid in ((tree, ok), (cut, ok[:, :n])):
-            draft = specwb.Draft(shape, tokens[:, : shape.n], valid, law, q[:, : shape.n], q_row[:, : shape.n])
+            draft = specwb.Draft(shape, tokens[:, : shape.n], valid, scheme, q[:, : shape.n], q_row[:, : shape.n])
             logits = p[:, : shape.n].log()
             verdicts.append(rule.verify(draft, Scores(logits, WARM), u))
         whole, short = verdicts
         assert torch.equal(whole.accepted, short.accepted)
         assert torch.equal(whole.path[:, : short.path.shape[1]], short.path)
-        for a, b in ((whole.law, short.law), (whole.ahead, short.ahead)):
+        for a, b in ((whole.distribution, short.distribution), (whole.next_distribution, short.next_distribution)):
             assert (a is None) == (b is None)
             assert a is None or torch.equal(a, b)
         found |= set(whole.accepted.tolist())
@@ -212,7 +212,7 @@ V, LENGTH, PROMPT, ROWS = 6, 3, [1, 4, 2], 4096
 
 @cache
 def models() -> tuple[specwb.Target, specwb.Target]:
-    """As in test_decoding_law, of two layers."""
+    """As in test_decoding_distribution, of two layers."""
     model = tiny.build("llama", seed=5, spread=0.35, vocab_size=V, hidden_size=16, intermediate_size=16, num_hidden_layers=2)
     return specwb.load(model), specwb.load(tiny.perturbed(model, 0.15, 6))
 
@@ -257,7 +257,7 @@ def built(spec: str, **options) -> specwb.Method:
 
 
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
-LAWS: dict[str, tuple[str, dict]] = {
+CASES: dict[str, tuple[str, dict]] = {
     "kangaroo": ("kangaroo", {"gamma": 3, "eta": 0.45}),
     "kangaroo, block verification": ("kangaroo:rule=block", {"gamma": 3, "eta": 0.235, "stop": "entropy"}),
     "kangaroo, static tree": ("kangaroo", {"tree": LOPSIDED, "eta": 0.45}),
@@ -269,11 +269,11 @@ LAWS: dict[str, tuple[str, dict]] = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow
-def test_the_law_of_the_text_with_stopping(name):
+def test_the_distribution_of_the_text_with_stopping(name):
     """Theorem 12.2: whatever decides about the next level, as long as it has not been drafted yet."""
-    spec, options = LAWS[name]
+    spec, options = CASES[name]
     pvalue, tau, drafted = right(built(spec, **options))
     assert len(drafted) > 1, "nothing was decided"
     assert 1.2 < tau < LENGTH
@@ -287,7 +287,7 @@ class Peeks(KangarooDrafter):
         draft = super().propose(state, noise)
         scores = self.whole_target.score(state, draft)
         for i in range(1, draft.tree.n):
-            p, q = scores.p(torch.full_like(state.known, i - 1)), draft.q[:, i - 1]
+            p, q = scores.p(torch.full_like(state.length, i - 1)), draft.q[:, i - 1]
             x = draft.tokens[:, i : i + 1]
             draft.valid[:, i] &= (p.gather(1, x) >= q.gather(1, x))[:, 0]
         return draft
@@ -336,16 +336,16 @@ class Together(Confidence):
 def test_paths_that_stop_together_are_not_independent(monkeypatch):
     """The largest of several paths is chosen before its law is looked at: where how far they go depends on all of them, that is not lossless, and
     the rule is refused."""
-    target, draft = test_decoding_law.models()
+    target, draft = test_decoding_distribution.models()
     made = {
         stop: specwb.method("mcsd_ti", target, draft=draft, tree=(2, 1, 1), draw="with", stop=stop, rule=None if stop == "top" else "gbv")
         for stop in ("top", "none")
     }
-    with pytest.raises(specwb.LawMismatch, match="'gbv' is lossless for IID_PATHS"):
+    with pytest.raises(specwb.RuleMismatch, match="'gbv' is lossless for IID_PATHS"):
         specwb.method("mcsd_ti:rule=gbv", target, draft=draft, tree=(2, 1, 1), draw="with", stop="top")
-    drafter, law = made["top"].drafter, test_decoding_law.enumerated("plain")
+    drafter, distribution = made["top"].drafter, test_decoding_distribution.enumerated("plain")
     drafter.sure, drafter.length = Together(), Length(3, confidence=0.5)
-    assert chi_square(test_decoding_law.sampled(made["top"], "plain")[0], law) > 1e-4
-    monkeypatch.setattr(type(drafter), "law", lambda self, sampling: specwb.Law.IID_PATHS)
+    assert chi_square(test_decoding_distribution.sampled(made["top"], "plain")[0], distribution) > 1e-4
+    monkeypatch.setattr(type(drafter), "scheme", lambda self, sampling: specwb.Scheme.IID_PATHS)
     wrong = specwb.Method("wrong", drafter, made["none"].rule, specwb.Exactness.LOSSLESS)
-    assert chi_square(test_decoding_law.sampled(wrong, "plain")[0], law) < 1e-5
+    assert chi_square(test_decoding_distribution.sampled(wrong, "plain")[0], distribution) < 1e-5

@@ -24,21 +24,21 @@ class Repeat(specwb.Drafter):
 
     def propose(self, state, noise):
         return self.candidates(
-            state, state.tokens.gather(1, (state.known - 1)[:, None]).expand(-1, 3)
+            state, state.tokens.gather(1, (state.length - 1)[:, None]).expand(-1, 3)
         )
 
 
 class Liar(Repeat):
     """Claims that its fixed tokens were drawn from a uniform q."""
 
-    def law(self, sampling):
-        return specwb.Law.IID
+    def scheme(self, sampling):
+        return specwb.Scheme.IID
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
         q = torch.full((state.rows, 3, tiny.VOCABULARY), 1 / tiny.VOCABULARY)
         return specwb.Draft(
-            draft.tree, draft.tokens, draft.valid, specwb.Law.IID, q, torch.tensor([[0, 1, 2, -1]])
+            draft.tree, draft.tokens, draft.valid, specwb.Scheme.IID, q, torch.tensor([[0, 1, 2, -1]])
         )
 
 
@@ -84,7 +84,7 @@ def test_methods_pass(spec):
     assert 0.05 < report.joint.sees < 0.3
     assert "passed" in str(report)
     greedy = specwb.decode(tiny.target(), PROMPTS, method, max_new_tokens=8, eos=())
-    assert report.mean_tokens_per_round == pytest.approx(greedy.mean_tokens_per_round)
+    assert report.mean_tokens_per_step == pytest.approx(greedy.mean_tokens_per_step)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
@@ -220,5 +220,5 @@ def test_bad_arguments():
 
 
 def test_rrs_for_candidates_without_replacement_is_refused_before_any_work():
-    with pytest.raises(specwb.LawMismatch):
+    with pytest.raises(specwb.RuleMismatch):
         specwb.check(tiny.target(), fixed(mcsd(), RRS), PROMPTS)

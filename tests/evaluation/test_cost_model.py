@@ -69,7 +69,7 @@ class Known(specwb.Drafter):
 
     def propose(self, state, noise):
         (row,) = state.tokens.tolist()
-        length = int(state.known[0])
+        length = int(state.length[0])
         text = self.texts[row[0]]
         tokens, (_, *nodes) = [], range(self.tree.n)
         depth, rank = self.tree.depth[0].tolist(), self.tree.rank[0].tolist()

@@ -301,5 +301,5 @@ def test_bad_input_of_the_others():
     broken = tiny.build("llama")
     with torch.no_grad():
         broken.lm_head.weight.fill_(float("nan"))
-    with pytest.raises(specwb.flow.BrokenLaw, match="NaN"):
+    with pytest.raises(specwb.flow.InvalidDistribution, match="NaN"):
         measured.dependence(specwb.load(broken), [[1, 2]], paths=2)

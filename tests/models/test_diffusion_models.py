@@ -130,15 +130,15 @@ class Decoding:
         self.texts, self.blocks = texts, Blocks(made, len(texts), capacity, refresh)
         self.capacity, self.fed, self.index = capacity, torch.zeros(len(texts), dtype=torch.long), 0
 
-    def say(self, known: list[int], k: list[int], steps: int = 1) -> Tensor:
+    def say(self, lengths: list[int], k: list[int], steps: int = 1) -> Tensor:
         """Slots behind the known text hold rubbish, as after a rejected draft."""
-        tokens = torch.randint(V, (len(known), self.capacity))
-        for row, (text, n) in enumerate(zip(self.texts, known, strict=True)):
+        tokens = torch.randint(V, (len(lengths), self.capacity))
+        for row, (text, n) in enumerate(zip(self.texts, lengths, strict=True)):
             tokens[row, :n] = torch.tensor(text[:n])
-        length, anew = torch.tensor(known), self.index % self.blocks.refresh == 0
+        length, anew = torch.tensor(lengths), self.index % self.blocks.refresh == 0
         fresh = max(1, max((length - self.fed).tolist()))
         with torch.inference_mode():
-            out = self.blocks.say(tokens, length, max(known), self.fed, fresh, torch.tensor(k), max(k), steps, anew)
+            out = self.blocks.say(tokens, length, max(lengths), self.fed, fresh, torch.tensor(k), max(k), steps, anew)
         self.fed, self.index = length, self.index + 1
         return out
 
@@ -153,12 +153,12 @@ def test_rounds_with_a_cache_are_forwards_over_everything(kind, steps):
     """Rows of different lengths, drafts of different lengths, some of nothing; whatever stood in the block the round before."""
     made, batch = model(kind), Decoding(model(kind), TEXTS)
     alone = [Decoding(made, [text]) for text in TEXTS]
-    for known, k in ROUNDS:
-        found = batch.say(known, k, steps)
+    for lengths, k in ROUNDS:
+        found = batch.say(lengths, k, steps)
         for row in range(3):
             if k[row]:
-                close(found[row, : k[row]], denoised(made, TEXTS[row][: known[row]], k[row], steps)[0])
-                close(found[row, : k[row]], alone[row].say([known[row]], [k[row]], steps)[0])
+                close(found[row, : k[row]], denoised(made, TEXTS[row][: lengths[row]], k[row], steps)[0])
+                close(found[row, : k[row]], alone[row].say([lengths[row]], [k[row]], steps)[0])
 
 
 def test_a_model_that_looks_back_computes_only_what_is_new(monkeypatch):
@@ -173,8 +173,8 @@ def test_a_model_that_looks_back_computes_only_what_is_new(monkeypatch):
             return run(x, *rest, **more)
 
         monkeypatch.setattr(made.backbone, "run", counted)
-        for known in (5, 8, 9):
-            decoding.say([known], [20])
+        for length in (5, 8, 9):
+            decoding.say([length], [20])
         masks = 19 if kind == "ours" else 20
         assert widths == [n + masks for n in ((5, 3, 1) if made.causal else (5, 8, 9))]
         monkeypatch.undo()
@@ -184,24 +184,24 @@ def test_refreshing_every_so_many_rounds():
     """The same as everything anew in the rounds that refresh; in the others the keys are of an earlier round, and the draft another."""
     made, decoding = model("dream"), Decoding(model("dream"), TEXTS[:1], refresh=3)
     away = []
-    for known in (5, 8, 9, 12, 15, 16, 20):
-        away.append(float((decoding.say([known], [6])[0] - said(made, TEXTS[0][:known], 6)).abs().max()))
+    for length in (5, 8, 9, 12, 15, 16, 20):
+        away.append(float((decoding.say([length], [6])[0] - said(made, TEXTS[0][:length], 6)).abs().max()))
     assert all((a < 1e-4) is (i % 3 == 0) for i, a in enumerate(away)), away
     assert min(a for i, a in enumerate(away) if i % 3) > 1e-2
     stays = Decoding(model("ours"), TEXTS[:1], refresh=3)
-    for known in (5, 8, 9):
-        close(stays.say([known], [6])[0], said(model("ours"), TEXTS[0][:known], 6))
+    for length in (5, 8, 9):
+        close(stays.say([length], [6])[0], said(model("ours"), TEXTS[0][:length], 6))
 
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_rows_refreshed_together_draft_what_each_would_alone(steps):
     """What a row is given again because another has more that is new does not change what it keeps of an earlier round."""
     batch, alone = Decoding(model("dream"), TEXTS, refresh=3), [Decoding(model("dream"), [text], refresh=3) for text in TEXTS]
-    for known, k in ROUNDS:
+    for lengths, k in ROUNDS:
         k = [max(n, 1) for n in k]
-        found = batch.say(known, k, steps)
+        found = batch.say(lengths, k, steps)
         for row in range(3):
-            close(found[row, : k[row]], alone[row].say([known[row]], [k[row]], steps)[0])
+            close(found[row, : k[row]], alone[row].say([lengths[row]], [k[row]], steps)[0])
 
 
 # ----------------------------------------------------------------------------------------------------- published layouts

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import specwb
-from specwb.flow import Draft, Law
+from specwb.flow import Draft, Scheme
 from specwb.mask import causal_mask, tree_mask
 from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError
@@ -70,19 +70,19 @@ def opened(kind: str, tree: specwb.Tree, features: tuple[int, ...] = ()):
         state = target.open(RAGGED, [20] * 3, tree.n + 1, Sampling(), (), features)
     drafted = torch.randint(V, (3, tree.n), generator=torch.Generator().manual_seed(1))
     drafted[:, 0] = torch.tensor([prompt[-1] for prompt in RAGGED])
-    return target, state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Law.POINT)
+    return target, state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Scheme.POINT)
 
 
 def shallow(target: specwb.Target, state: specwb.State, draft: Draft, exit: int) -> Draft:
     """The same draft with its states at ``exit``, made level by level as drafting does: the keys and values of the first layers go to the cache."""
-    tree, base, found = draft.tree, (state.known - 1)[:, None], []
-    mask = tree_mask(tree, state.known, state.horizon, target.dtype)
+    tree, base, found = draft.tree, (state.length - 1)[:, None], []
+    mask = tree_mask(tree, state.length, state.horizon, target.dtype)
     for start, stop in tree.levels:
         index, extent = torch.arange(start, stop), state.horizon - 1 + stop
         x = target.backbone.embed(draft.tokens[:, start:stop])
         where = base + tree.depth[:, start:stop], base + index, state.cache, extent, mask[:, start:stop, :extent]
         found.append(target.backbone.run(x, *where, last=exit)[0])
-    return Draft(tree, draft.tokens, draft.valid, draft.law, hidden=torch.cat(found, 1), start_layer=exit)
+    return Draft(tree, draft.tokens, draft.valid, draft.scheme, hidden=torch.cat(found, 1), start_layer=exit)
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)

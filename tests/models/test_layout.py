@@ -9,7 +9,7 @@ from tiny import EXACT
 
 import specwb
 from specwb import engine
-from specwb.flow import Draft, Law
+from specwb.flow import Draft, Scheme
 from specwb.models.layout import leaf_paths
 
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
@@ -45,8 +45,8 @@ def test_scores_and_cache_of_any_tree(rows, unverified):
         with torch.inference_mode():
             state = target.open(tiny.PROMPTS, [4] * 3, tree.n + 1, specwb.Sampling(1.0), ())
             drafted = torch.arange(3 * tree.n).view(3, tree.n) * 7 % tiny.VOCABULARY
-            scores = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Law.POINT), (0, 2, 3), layout)
-        base = state.known - 1
+            scores = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Scheme.POINT), (0, 2, 3), layout)
+        base = state.length - 1
         here = [state.cache.data[:, row, : int(base[row]) + tree.n] for row in range(3)]
         found.append((scores.logits, scores.features, *here))
     for one, other in zip(*found, strict=True):
@@ -64,8 +64,8 @@ def test_verdicts_texts_and_caches_are_the_tree_layouts(key, options, temperatur
         assert one.verdict.accepted.tolist() == other.verdict.accepted.tolist()
         assert one.verdict.path.tolist() == other.verdict.path.tolist()
         assert one.state.tokens[:, : one.state.horizon].tolist() == other.state.tokens[:, : one.state.horizon].tolist()
-        for row, known in enumerate(one.state.known.tolist()):
-            a, b = (step.state.cache.data[:, row, : known - 1] for step in (one, other))
+        for row, length in enumerate(one.state.length.tolist()):
+            a, b = (step.state.cache.data[:, row, : length - 1] for step in (one, other))
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
         count, accepted = count + 1, accepted + int(one.verdict.accepted.clamp_min(0).sum())
     assert count > 2

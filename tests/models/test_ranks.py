@@ -78,8 +78,8 @@ def test_all_ranks_draft_and_say_what_one_process_does(case, size, seen, alone):
         assert found["drafts"] == wanted["drafts"]
         assert found["accepted"] == wanted["accepted"]
         assert len(found["q"]) == len(wanted["q"])
-        for q, law, first in zip(found["q"], wanted["q"], seen[size][0]["decoded"][case]["q"], strict=True):
-            torch.testing.assert_close(q, law, atol=1e-5, rtol=1e-4)
+        for q, distribution, first in zip(found["q"], wanted["q"], seen[size][0]["decoded"][case]["q"], strict=True):
+            torch.testing.assert_close(q, distribution, atol=1e-5, rtol=1e-4)
             assert torch.equal(q, first), "one law for all ranks, to the last bit"
     if not ranked.CASES[case][1]:
         assert wanted["texts"] == [prompt + list(tiny.plain("llama", tuple(prompt), 24))[:9] for prompt in tiny.PROMPTS]

@@ -206,7 +206,7 @@ def test_the_slider_changes_what_the_page_says(page):
 
     def expected(index: int) -> tuple[str, ...]:
         accepted = lengths[index - 1]
-        return (str(index), str(len(lengths)), str(accepted), "3", str(accepted + 1), f"{direct.mean_tokens_per_round:.2f}")
+        return (str(index), str(len(lengths)), str(accepted), "3", str(accepted + 1), f"{direct.mean_tokens_per_step:.2f}")
 
     at = int(summary(page)[1])
     assert summary(page).groups() == expected(at)
@@ -291,13 +291,13 @@ def test_rules_are_compared_in_the_page(rules):
     from specwb.verify.mutants import no_residual_update
     from specwb.widgets.rules import NAMES, pair
 
-    def said(verifier: str, law: str) -> str:
+    def said(verifier: str, claim: str) -> str:
         a, b = (np.array(x, dtype=float) for x in pair(settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"]))
         rates = {name: float(rate(a, b, settings["k"])) for name, rate in analysis.RATES.items()}
         most = max(rates, key=lambda name: round(rates[name], 9))
         return (
             "temperature {temperature:.1f}, mismatch {mismatch:.1f}, {vocabulary} tokens, k = {k}, seed {seed}: ".format(**settings)
-            + f"1 - TV(p, q) = {rates['rejection']:.3f}; most accepted by {NAMES.get(most, most)}, {rates[most]:.3f}. {verifier}: the output {law}"
+            + f"1 - TV(p, q) = {rates['rejection']:.3f}; most accepted by {NAMES.get(most, most)}, {rates[most]:.3f}. {verifier}: the output {claim}"
         )
 
     rules.locator(".specwb-summary").first.wait_for(timeout=60_000)
@@ -309,7 +309,7 @@ def test_rules_are_compared_in_the_page(rules):
         assert text == said("rrsw", "has law p, TV = 0 in fractions")
     rules.get_by_label("verifier").select_option("WRONG: sampled siblings tested without updating the residual")
     p, q = pair(settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"])
-    off = exact.tv(exact.output_law(no_residual_update, exact.iid, p, q, 3), p)
+    off = exact.tv(exact.output_distribution(no_residual_update, exact.iid, p, q, 3), p)
     assert off > 0
     line = rules.locator(".specwb-summary").first
     playwright.expect(line).to_have_text(said("the WRONG rule no_update_sampled", f"is off p, TV = {float(off):.4f}"), timeout=30_000)
@@ -464,9 +464,9 @@ def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
         W, D = W + (slider == "roots"), D + (slider == "levels below")
         if place >= 0:
             rates[place] += Fraction(1, 20)
-        law = kept_root(P, [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates], W)
-        assert "the root that stays has law " + " ".join(f"{float(x):.3f}" for x in law) in text
-        assert f"{float(exact.tv(law, P)):.3f} from the target's" in text
+        distribution = kept_root(P, [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates], W)
+        assert "the root that stays has law " + " ".join(f"{float(x):.3f}" for x in distribution) in text
+        assert f"{float(exact.tv(distribution, P)):.3f} from the target's" in text
     assert mcsd_ti.uncaught == []
 
 

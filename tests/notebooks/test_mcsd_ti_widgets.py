@@ -124,13 +124,13 @@ def test_the_root_that_stays(W, D, rates):
     P = [Fraction(n, 10) for n in (4, 3, 2, 1)]
     exactly = [Fraction(round(100 * rate), 100) for rate in rates]
     lengths = [[*(a**n - a ** (n + 1) for n in range(D)), a**D] for a in exactly]
-    law = kept_root(P, lengths, W)
-    assert view.distribution == law
-    assert view.tv == exact.tv(law, P)
+    distribution = kept_root(P, lengths, W)
+    assert view.distribution == distribution
+    assert view.tv == exact.tv(distribution, P)
     target, kept = shown(view)["data"]
     assert target["y"] == [0.4, 0.3, 0.2, 0.1]
-    assert kept["y"] == [round(float(x), 4) for x in law]
-    assert " ".join(f"{float(x):.3f}" for x in law) in view.summary
+    assert kept["y"] == [round(float(x), 4) for x in distribution]
+    assert " ".join(f"{float(x):.3f}" for x in distribution) in view.summary
     assert (
         f"{float(view.tv):.3f} from the target's; another than the first root stays with {float(1 - first_stays(P, lengths, W)):.3f}" in view.summary
     )

@@ -49,12 +49,12 @@ def expected(temperature=1.0, mismatch=1.0, vocabulary=5, k=2, seed=0, verifier=
     after = [exact.norm(exact.minus(p, q))]
     for _ in range(k - 1):
         after.append(exact.norm(exact.minus(after[-1], q)))
-    drawn = {NAMES.get(name, name): law for name, law in analysis.DRAWN.items()}
+    drawn = {NAMES.get(name, name): scheme for name, scheme in analysis.DRAWN.items()}
     a, b = np.array(p, dtype=float), np.array(q, dtype=float)
     rates = {NAMES.get(name, name): float(rate(a, b, k)) for name, rate in analysis.RATES.items()}
-    optima = {law: float(analysis.optimum(a, b, k, law)) for law in dict.fromkeys(drawn.values())}
+    optima = {scheme: float(analysis.optimum(a, b, k, scheme)) for scheme in dict.fromkeys(drawn.values())}
     wrong = {m.name: m for m in MUTANTS}.get(verifier)
-    out = exact.output_law(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k) if wrong else p
+    out = exact.output_distribution(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k) if wrong else p
     name = f"the WRONG rule {verifier}" if wrong else NAMES.get(verifier, verifier)
     return [picture(f) for f in (figures.residuals(p, q, after), figures.rule_rates(rates, optima, drawn), figures.output(p, out, name))]
 
@@ -93,23 +93,23 @@ def test_rules_give_p_and_wrong_ones_do_not(explorer, k):
 def test_no_bar_is_above_its_line(explorer):
     for seed in range(8):
         explorer.seed.value = seed
-        drawn = {NAMES.get(name, name): law for name, law in analysis.DRAWN.items()}
+        drawn = {NAMES.get(name, name): scheme for name, scheme in analysis.DRAWN.items()}
         assert all(rate <= explorer.optima[drawn[name]] + 1e-9 for name, rate in explorer.rates.items())
         best = explorer.summary.split("most accepted by ")[1].split(", ")[0]
         assert explorer.rates[best] == pytest.approx(max(explorer.rates.values()), abs=1e-9)
 
 
-def test_equal_laws_have_no_residual(explorer):
+def test_equal_distributions_have_no_residual(explorer):
     explorer.mismatch.value = 0
     assert explorer.p == explorer.q
     assert [bool(trace["visible"]) for trace in shown(explorer)[0]["data"]] == [True, True] + [False] * len(HATCHES)
 
 
-def test_pairs_are_laws_in_small_fractions():
+def test_pairs_are_distributions_in_small_fractions():
     for seed in range(20):
-        for law in pair(0.3, 3.0, 6, seed) + pair(3.0, 0.5, 2, seed):
-            assert sum(law) == 1
-            assert all(x >= 0 and UNITS % x.denominator == 0 for x in law)
+        for distribution in pair(0.3, 3.0, 6, seed) + pair(3.0, 0.5, 2, seed):
+            assert sum(distribution) == 1
+            assert all(x >= 0 and UNITS % x.denominator == 0 for x in distribution)
     for bad in ((0, 1, 3), (1, -1, 3), (1, 1, 1)):
         with pytest.raises(ValueError, match="temperature must be > 0"):
             pair(*bad, 0)

@@ -71,7 +71,7 @@ def test_draft_tree_shows_the_round(method, options, temperature):
         path = step.verdict.path[0, 1 : accepted + 1].tolist()
         tokens = step.draft.tokens[0].tolist()
         assert sorted(n for n, _ in shown["accepted"]) == sorted(path)
-        assert shown["bonus"] == [[-1, int(step.verdict.closing[0])]]
+        assert shown["bonus"] == [[-1, int(step.verdict.bonus[0])]]
         assert shown["pending"] == [[0, tokens[0]]]
         valid = step.draft.valid[0].tolist()
         assert {n for n, _ in shown["drafted"]} == {n for n in range(1, step.draft.tree.n) if valid[n]} - set(path)
@@ -100,7 +100,7 @@ def test_draft_tree_of_a_row_in_a_batch():
         tiny.target(), tiny.PROMPTS, "mcsd", draft=tiny.draft(), max_new_tokens=[20, 1, 20], temperature=1.0, seed=[1, 2, 3], trace=True
     )
     for row in (0, 2):
-        assert nodes(figures.draft_tree(out.steps[0], row))["bonus"] == [[-1, int(out.steps[0].verdict.closing[row])]]
+        assert nodes(figures.draft_tree(out.steps[0], row))["bonus"] == [[-1, int(out.steps[0].verdict.bonus[row])]]
     with pytest.raises(ValueError, match="row 1 had finished"):
         figures.draft_tree(out.steps[1], 1)
     with pytest.raises(ValueError, match=r"row must be 0\.\.2, got 3"):
@@ -142,7 +142,7 @@ def test_tokens_per_round_counts_all_rounds():
     bars, line = figures.tokens_per_round(out).data
     assert sum(bars.y) == sum(out.step_counts)
     assert sum(n * k for n, k in zip(bars.x, bars.y, strict=True)) == sum(map(len, out.tokens))
-    assert set(line.x) == {out.mean_tokens_per_round}
+    assert set(line.x) == {out.mean_tokens_per_step}
     assert line.line.dash == "dash"
 
 
@@ -333,7 +333,7 @@ def test_every_round_is_the_librarys(explorer):
         accepted = out.accepted_lengths[0][index - 1]
         assert explorer.summary == (
             f"mcsd 4-2-2, temperature 1, seed 0: round {index} of {len(out.steps)} accepted {accepted} of at most 3 "
-            f"and added {accepted + 1}; tau {out.mean_tokens_per_round:.2f} over all rounds"
+            f"and added {accepted + 1}; tau {out.mean_tokens_per_step:.2f} over all rounds"
         )
 
 
@@ -491,7 +491,7 @@ def test_acceptance_explorer_shows_the_librarys_numbers(control, value):
     assert explorer.summary in explorer.children[1].value
 
 
-def test_shaped_laws():
+def test_shaped_distributions():
     p, q = shaped(1.0, 0.0, 1.0)
     assert p.tolist() == q.tolist()
     assert p.sum() == pytest.approx(1)

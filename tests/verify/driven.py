@@ -331,7 +331,7 @@ def worst_tv(name: str, rule: NodeRule, batch: Batch) -> float:
     outputs = output_distribution(rule, batch)
     worst = 0.0
     for i, (p, q, tokens) in enumerate(batch.rows):
-        exact = E.conditional_law(RULES[name][1](p, q, tokens), tokens, len(p))
+        exact = E.conditional_distribution(RULES[name][1](p, q, tokens), tokens, len(p))
         worst = max(
             worst,
             0.5 * sum(abs(a - float(b)) for a, b in zip(outputs[i].tolist(), exact, strict=True)),

@@ -21,14 +21,14 @@ from specwb.verify.production import distance
 CHAIN, FORK = (-1, 0, 1), (-1, 0, 0, 1, 2)
 # a wrong rule, and its twin over fractions: both have the same distribution, which is not the
 # target's
-WRONG = [(ReplacementForgotten, E.rrs, E.without_replacement, specwb.Law.WITHOUT_REPLACEMENT)]
+WRONG = [(ReplacementForgotten, E.rrs, E.without_replacement, specwb.Scheme.WITHOUT_REPLACEMENT)]
 
 
 class AlwaysFirst(specwb.verify.NodeRule):
     """A rule of a user's own, which accepts what was drafted."""
 
     name = "always_first"
-    laws = frozenset({specwb.Law.IID})
+    schemes = frozenset({specwb.Scheme.IID})
 
     def node(self, p, q, tokens, ok, u):
         return torch.where(ok[:, 0], 0, -1), p
@@ -51,10 +51,10 @@ class AlwaysFirst(specwb.verify.NodeRule):
 def test_it_is_the_targets_distribution(name, scheme, parents, v) -> None:
     for kind in ("any", "dense"):
         p, q = models(1, v, kind)
-        output = distribution_of(name, p, q, parents, specwb.Law[scheme])
+        output = distribution_of(name, p, q, parents, specwb.Scheme[scheme])
         length = max(E.depths(parents)) + 1
         assert all(len(text) == length for text in output)
-        assert distance(output, E.target_law(p, length)) < 1e-11
+        assert distance(output, E.target_distribution(p, length)) < 1e-11
 
 
 @pytest.mark.parametrize(("rule", "exact", "drawing", "scheme"), WRONG)
@@ -62,20 +62,20 @@ def test_of_a_wrong_rule_it_is_what_enumeration_gives(rule, exact, drawing, sche
     for seed in range(3):
         p, q = models(seed, 3, "dense")
         output = distribution_of(rule, p, q, (-1, 0, 0, 1), scheme)
-        assert distance(output, E.round_law(exact, drawing, p, q, (-1, 0, 0, 1))) < 1e-11
-        assert distance(output, E.target_law(p, 3)) > 1e-3
+        assert distance(output, E.round_distribution(exact, drawing, p, q, (-1, 0, 0, 1))) < 1e-11
+        assert distance(output, E.target_distribution(p, 3)) > 1e-3
 
 
 def test_what_it_takes() -> None:
     p, q = [F(3, 4), F(1, 4)], torch.tensor([0.25, 0.75], dtype=torch.float64)
     output = distribution_of(Rejection, p, q, specwb.Tree.chain(1))
-    assert distance(output, E.target_law(lambda prefix: p, 2)) < 1e-12
+    assert distance(output, E.target_distribution(lambda prefix: p, 2)) < 1e-12
     assert distribution_of(Rejection(), lambda prefix: p, q.numpy(), (-1, 0)) == output
     for rule, scheme, message in [
         ("coupled", None, "coupled.*exponential"),
         ("longest", None, "longest.*LOSSY by design"),
         ("nope", None, "rule must be"),
-        (RRS, specwb.Law.COUPLED, "made for|lossless for"),
+        (RRS, specwb.Scheme.COUPLED, "made for|lossless for"),
     ]:
         with pytest.raises(ValueError, match=message):
             distribution_of(rule, p, q, (-1, 0), scheme)
@@ -149,7 +149,7 @@ def test_coupled_is_sampled(monkeypatch) -> None:
         race = draft.race.square()  # no exponential variables any more
         return real(
             self,
-            specwb.Draft(draft.tree, draft.tokens, draft.valid, draft.law, race=race),
+            specwb.Draft(draft.tree, draft.tokens, draft.valid, draft.scheme, race=race),
             scores,
             u,
         )

@@ -58,13 +58,13 @@ def test_top_takes_the_lowest_index_among_equals() -> None:
 def test_lossless_at_a_node(rule: str, scheme: str) -> None:
     for p, q in instances(200):
         for k in (1,) if rule == "rejection" else (1, 2, 3):
-            assert E.tv(E.output_law(E.RULES[rule], E.SCHEMES[scheme], p, q, k), p) == 0
+            assert E.tv(E.output_distribution(E.RULES[rule], E.SCHEMES[scheme], p, q, k), p) == 0
 
 
 @pytest.mark.parametrize(("rule", "scheme"), SEVERAL)
 def test_more_children_than_tokens(rule: str, scheme: str) -> None:
     for p, q in instances(40, sizes=(1, 2, 3), seed=5):
-        assert E.tv(E.output_law(E.RULES[rule], E.SCHEMES[scheme], p, q, 4), p) == 0
+        assert E.tv(E.output_distribution(E.RULES[rule], E.SCHEMES[scheme], p, q, 4), p) == 0
 
 
 WEIGHTS = st.lists(st.integers(0, 30), min_size=3, max_size=3).filter(any).map(E.norm)
@@ -73,7 +73,7 @@ WEIGHTS = st.lists(st.integers(0, 30), min_size=3, max_size=3).filter(any).map(E
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(WEIGHTS, WEIGHTS, st.integers(1, 3), st.sampled_from(SEVERAL))
 def test_lossless_property(p: list[F], q: list[F], k: int, names: tuple[str, str]) -> None:
-    assert E.output_law(E.RULES[names[0]], E.SCHEMES[names[1]], p, q, k) == p
+    assert E.output_distribution(E.RULES[names[0]], E.SCHEMES[names[1]], p, q, k) == p
 
 
 @pytest.mark.parametrize("rule", E.RULES)
@@ -190,7 +190,7 @@ def test_golden_acceptances(case: str) -> None:
     for (rule, scheme), text in zip(columns, GOLDEN[case], strict=True):
         for k, value in enumerate(map(F, text.split()), start=1):
             assert E.acceptance(rule, scheme, p, q, k) == value
-            assert E.output_law(rule, scheme, p, q, k) == p
+            assert E.output_distribution(rule, scheme, p, q, k) == p
 
 
 def test_golden_residuals() -> None:
@@ -221,8 +221,8 @@ def test_lossless_over_a_round(rule: str, scheme: str, tree: str) -> None:
     for seed in range(6 if len(parents) > 5 else 10):
         v = 2 if len(parents) > 5 else 2 + seed % 2
         target, draft = tables(seed, v)
-        output = E.round_law(E.RULES[rule], E.SCHEMES[scheme], target, draft, parents)
-        assert E.tv(output, E.target_law(target, length)) == 0
+        output = E.round_distribution(E.RULES[rule], E.SCHEMES[scheme], target, draft, parents)
+        assert E.tv(output, E.target_distribution(target, length)) == 0
         assert sum(output.values()) == 1
 
 
@@ -232,7 +232,7 @@ def test_branching_with_three_tokens() -> None:
         target, draft = tables(seed, 3)
         for rule, scheme in ((E.rrsw, E.without_replacement), (E.rrs, E.iid)):
             assert (
-                E.tv(E.round_law(rule, scheme, target, draft, parents), E.target_law(target, 3))
+                E.tv(E.round_distribution(rule, scheme, target, draft, parents), E.target_distribution(target, 3))
                 == 0
             )
 
@@ -280,7 +280,7 @@ def test_a_missing_distribution_of_the_bonus_token_is_seen() -> None:
 
     target, draft = (lambda _: [F(1, 4), F(3, 4)]), (lambda _: [F(1, 2), F(1, 2)])
     with pytest.raises(ValueError, match="bonus token"):
-        E.round_law(forgets, E.iid, target, draft, (-1, 0))
+        E.round_distribution(forgets, E.iid, target, draft, (-1, 0))
 
 
 # ------------------------------------------------------------------------------------------ mutants
@@ -289,7 +289,7 @@ def test_a_missing_distribution_of_the_bonus_token_is_seen() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_mutants_are_killed_at_a_node(mutant: Mutant) -> None:
     distances = [
-        E.tv(E.output_law(mutant.node, mutant.scheme, p, q, mutant.k), p)
+        E.tv(E.output_distribution(mutant.node, mutant.scheme, p, q, mutant.k), p)
         for p, q in dense_pairs(40)
     ]
     assert max(distances) > F(1, 100)
@@ -307,8 +307,8 @@ def test_mutants_are_killed_over_a_round(mutant: Mutant) -> None:
         worst = max(
             worst,
             E.tv(
-                E.round_law(mutant.node, mutant.scheme, target, draft, parents),
-                E.target_law(target, 3),
+                E.round_distribution(mutant.node, mutant.scheme, target, draft, parents),
+                E.target_distribution(target, 3),
             ),
         )
     assert worst > 0
@@ -319,10 +319,10 @@ def late(shift: Callable[[E.Tokens], E.Tokens]) -> F:
     worst = F(0)
     for seed in range(10):
         target, draft = tables(seed, 2)
-        paths = E.target_law(lambda _: [F(1, 2)] * 2, 2)
+        paths = E.target_distribution(lambda _: [F(1, 2)] * 2, 2)
         for prefix in [(), *[path[:1] for path in paths]]:
             p, sampled, used = target(prefix), draft(prefix), draft(shift(prefix))
-            out = E.output_law(
+            out = E.output_distribution(
                 lambda p, q, xs, used=used: E.rejection(p, used, xs), E.iid, p, sampled, 1
             )  # type: ignore[misc]
             worst = max(worst, E.tv(out, p))

@@ -59,8 +59,8 @@ def test_a_lazy_rule_decides_alike(spec, options):
         assert torch.equal(a.accepted, b.accepted)
         assert torch.equal(step.draft.tokens.gather(1, a.path), step.draft.tokens.gather(1, b.path))
         torch.testing.assert_close(
-            a.law / a.law.sum(1, keepdim=True),
-            b.law / b.law.sum(1, keepdim=True),
+            a.distribution / a.distribution.sum(1, keepdim=True),
+            b.distribution / b.distribution.sum(1, keepdim=True),
             atol=1e-6,
             rtol=1e-5,
         )
@@ -73,7 +73,7 @@ def test_a_rule_of_ones_own_works_lazily():
         """The last child that is ok, if its uniform is under a half."""
 
         name = "last"
-        laws = frozenset(specwb.Law)
+        schemes = frozenset(specwb.Scheme)
 
         def node(self, p, q, tokens, ok, u):
             index = torch.where(ok, torch.arange(tokens.shape[1]), -1).amax(1)
@@ -90,7 +90,7 @@ def test_a_rule_of_ones_own_works_lazily():
         max_new_tokens=20,
         temperature=1.0,
     )
-    assert 1 < out.mean_tokens_per_round < 4
+    assert 1 < out.mean_tokens_per_step < 4
 
 
 def test_a_subclass_decides_by_its_own_node():
@@ -107,7 +107,7 @@ def test_a_subclass_decides_by_its_own_node():
         max_new_tokens=20,
         temperature=1.0,
     )
-    assert out.mean_tokens_per_round == 1
+    assert out.mean_tokens_per_step == 1
 
 
 def test_a_subclass_that_walks_otherwise_is_not_walked_around():
@@ -127,7 +127,7 @@ def test_a_subclass_that_walks_otherwise_is_not_walked_around():
         max_new_tokens=20,
         temperature=1.0,
     )
-    assert out.mean_tokens_per_round == 1
+    assert out.mean_tokens_per_step == 1
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "traversal"])
@@ -135,13 +135,13 @@ def test_a_round_without_a_draft(rule):
     class Nothing(specwb.Drafter):
         tree = specwb.Tree.chain(2)
 
-        def law(self, sampling):
-            return specwb.Law.IID
+        def scheme(self, sampling):
+            return specwb.Scheme.IID
 
         def propose(self, state, noise):
-            root = state.tokens.gather(1, (state.known - 1)[:, None])
+            root = state.tokens.gather(1, (state.length - 1)[:, None])
             return specwb.Draft(
-                specwb.Tree.chain(0), root, torch.ones_like(root, dtype=torch.bool), specwb.Law.IID
+                specwb.Tree.chain(0), root, torch.ones_like(root, dtype=torch.bool), specwb.Scheme.IID
             )
 
     method = specwb.Method("nothing", Nothing(), RULES[rule](), specwb.Exactness.LOSSLESS)

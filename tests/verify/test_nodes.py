@@ -76,7 +76,7 @@ def test_k_seq_is_lossless_at_every_scale_that_is_large_enough() -> None:
                 def at_rho(p: E.Dist, q: E.Dist, tokens: E.Tokens, rho: F = rho) -> E.Decision:
                     return E.kseq(p, q, tokens, rho)
 
-                assert E.output_law(at_rho, E.iid, p, q, k) == p
+                assert E.output_distribution(at_rho, E.iid, p, q, k) == p
                 assert E.acceptance(at_rho, E.iid, p, q, k) == E.kseq_acceptance(p, q, k, rho)
 
 
@@ -92,7 +92,7 @@ def test_a_scale_below_the_smallest_is_not_lossless() -> None:
             def too_low(p: E.Dist, q: E.Dist, tokens: E.Tokens, rho: F = lower) -> E.Decision:
                 return E.kseq(p, q, tokens, rho)
 
-            out = E.output_law(too_low, E.iid, p, q, 3)
+            out = E.output_distribution(too_low, E.iid, p, q, 3)
             assert E.tv(out, p) > 0
             off += 1
     assert off > 10
@@ -117,11 +117,11 @@ def test_the_race_is_lossless_whatever_the_weights() -> None:
             def weighted(p: E.Dist, q: E.Dist, tokens: E.Tokens, w: E.Dist = w) -> E.Decision:
                 return E.race(p, q, tokens, w)
 
-            assert E.output_law(weighted, E.iid, p, q, k) == p
+            assert E.output_distribution(weighted, E.iid, p, q, k) == p
             assert E.acceptance(weighted, E.iid, p, q, k) >= E.race_acceptance(p, q, k, w)
-            assert sum(E.race_law(tuple(q), w, k)) <= 1
+            assert sum(E.race_distribution(tuple(q), w, k)) <= 1
     p, q = dense_pairs(1)[0]
-    assert E.race_law(tuple(q), tuple(F(1) for _ in q), 3) == tuple(
+    assert E.race_distribution(tuple(q), tuple(F(1) for _ in q), 3) == tuple(
         q
     )  # equal weights select as q draws
     assert E.race(p, q, (2,), (F(3), F(1), F(4), F(1))) == E.rejection(
@@ -140,7 +140,7 @@ def test_top_and_sample_draws_the_last_child_from_the_rest() -> None:
 def test_top_and_sample_of_the_whole_support_is_the_point_mass_rule() -> None:
     for p, q in pairs(40, seed=12):
         for tokens, _ in E.top_and_sample(q, len(p)):
-            assert sorted(E.conditional_law(E.top_rule(p, q, tokens), tokens, len(p))) == sorted(p)
+            assert sorted(E.conditional_distribution(E.top_rule(p, q, tokens), tokens, len(p))) == sorted(p)
             assert E.top_rule(p, q, tokens)[0] == E.point(p, q, tokens)[0]
 
 
@@ -157,7 +157,7 @@ def test_typical_acceptance_is_not_lossless() -> None:
     assert E.typical([F(1, 20)] * 20, p, (1,)) == ([1], None)  # 0.3 / 20 is the threshold here
     for scheme in (E.top, E.iid):
         assert max(
-            E.tv(E.output_law(E.typical, scheme, p, q, 2), p) for p, q in dense_pairs(20)
+            E.tv(E.output_distribution(E.typical, scheme, p, q, 2), p) for p, q in dense_pairs(20)
         ) > F(1, 3)
 
 
@@ -191,13 +191,13 @@ def test_lossless_on_independent_paths(rule: str, parents: tuple[int, ...]) -> N
         output = E.completed(
             E.paths_outcomes(E.RULES[rule], target, draft, parents), target, length
         )
-        assert E.tv(output, E.target_law(target, length)) == 0
+        assert E.tv(output, E.target_distribution(target, length)) == 0
 
 
 def test_independent_paths_see_a_wrong_rule_and_refuse_other_trees() -> None:
     target, draft = models(1, 2, "dense")
     output = E.completed(E.paths_outcomes(no_residual_update, target, draft, PATHS[2]), target, 3)
-    assert E.tv(output, E.target_law(target, 3)) > 0
+    assert E.tv(output, E.target_distribution(target, 3)) > 0
     with pytest.raises(ValueError, match="not a tree of equally long paths"):
         list(E.paths_outcomes(E.rrs, target, draft, (-1, 0, 0, 1)))
 
@@ -219,7 +219,7 @@ def test_the_error_is_at_most_that_of_q(rule: str, scheme: str) -> None:
         )
         out = [F(0)] * v
         for tokens, prob in tuples_sampled.items():
-            conditional = E.conditional_law(E.RULES[rule](p, used, tokens), tokens, v)
+            conditional = E.conditional_distribution(E.RULES[rule](p, used, tokens), tokens, v)
             out = [a + prob * b for a, b in zip(out, conditional, strict=True)]
         assert E.tv(out, p) <= E.tv(tuples_sampled, tuples_used)
         off += out != p
@@ -241,7 +241,7 @@ def test_noise_that_is_reused_by_counting() -> None:
         passes = min(F(1), p[x] / q[x])
         out[x] += passes / 8
         out[y] += (1 - passes) / 8
-    assert E.output_law(noise_reused, E.iid, p, q, 1) == out == [F(7, 24), F(11, 24), F(1, 4)]
+    assert E.output_distribution(noise_reused, E.iid, p, q, 1) == out == [F(7, 24), F(11, 24), F(1, 4)]
 
 
 COUNTED = {

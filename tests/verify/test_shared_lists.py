@@ -177,7 +177,7 @@ def wrong_by(scheme: str, tree: str, seed: int, **changes) -> F:
     target, q_of = adversary(seed, v, k)
     output = round_distribution(scheme, parents, k, target, q_of, **changes)
     assert sum(output.values()) == 1
-    return E.tv(output, E.target_law(target, max(E.depths(parents)) + 1))
+    return E.tv(output, E.target_distribution(target, max(E.depths(parents)) + 1))
 
 
 # ----------------------------------------------------------------------------------------- lossless
@@ -193,7 +193,7 @@ def test_of_four_tokens():
     target, q_of = adversary(3, 4, 2)
     for parents in ((-1, 0, 0, 1, 2, 2), (-1, 0, 0, 0, 1, 2, 3)):
         output = round_distribution("without replacement", parents, 2, target, q_of)
-        assert E.tv(output, E.target_law(target, 3)) == 0
+        assert E.tv(output, E.target_distribution(target, 3)) == 0
 
 
 def test_the_tables_are_adversarial():
@@ -232,12 +232,12 @@ def test_cousins_really_share():
 
 
 def test_blocks_of_one_are_the_usual_trees():
-    """With k = 1 each path has a list of its own, and the round is the one that ``exact.round_law``
+    """With k = 1 each path has a list of its own, and the round is the one that ``exact.round_distribution``
     of independent siblings enumerates."""
     parents = TREES["k = 1 shares nothing"][0]
     target, q_of = adversary(2, 3, 1)
     for scheme, (sampling, rule) in RULES.items():
-        assert round_distribution(scheme, parents, 1, target, q_of) == E.round_law(
+        assert round_distribution(scheme, parents, 1, target, q_of) == E.round_distribution(
             rule, sampling, target, lambda path: q_of(path, 0), parents
         )
 
@@ -330,7 +330,7 @@ def test_a_list_that_depends_on_the_one_above_is_refuted():
         target, q_of = blind(seed, 3)
         return E.tv(
             round_distribution("without replacement", parents, 2, target, q_of, draw_list),
-            E.target_law(target, 3),
+            E.target_distribution(target, 3),
         )
 
     assert max(distance(seed, same_noise) for seed in range(8)) > F(1, 100)

@@ -306,19 +306,19 @@ def test_any_selection_is_lossless() -> None:
             random_distribution(rng, v),
             random_distribution(rng, v),
         )
-        t = E.race_law(tuple(q), tuple(w), k)
+        t = E.race_distribution(tuple(q), tuple(w), k)
 
         def rule(p: E.Dist, q: E.Dist, xs: E.Tokens, w: list[F] = w) -> E.Decision:
             return E.race(p, q, xs, w)
 
-        assert E.output_law(rule, E.iid, p, q, k) == p
+        assert E.output_distribution(rule, E.iid, p, q, k) == p
         assert E.overlap(p, t) <= E.acceptance(rule, E.iid, p, q, k) <= alpha(p, E.iid(q, k))
 
         def against_q(p: E.Dist, q: E.Dist, xs: E.Tokens, w: list[F] = w) -> E.Decision:
             accept = [w[x] / sum(w[y] for y in xs) * min(F(1), p[x] / q[x]) for x in xs]
             return accept, E.norm(E.minus(p, q)) if sum(accept) < 1 else None
 
-        wrong += E.output_law(against_q, E.iid, p, q, k) != p if p != q else 0
+        wrong += E.output_distribution(against_q, E.iid, p, q, k) != p if p != q else 0
     assert wrong > 10
 
 
@@ -333,7 +333,7 @@ def test_the_distribution_of_the_one_selected() -> None:
             for row in race_weights(*(torch.tensor([x], dtype=torch.float64) for x in (p, q)), k)
         )
         assert t == pytest.approx(
-            [float(x) for x in E.race_law(tuple(q), tuple(map(F, w)), k)], abs=1e-9
+            [float(x) for x in E.race_distribution(tuple(q), tuple(map(F, w)), k)], abs=1e-9
         )
 
 
@@ -394,9 +394,9 @@ def test_no_rule_accepts_more_of_one_path(gamma: int) -> None:
         v = 2 + seed % 2
         target, draft = models(seed, v)
         texts = {y: i for i, y in enumerate(product(range(v), repeat=gamma + 1))}
-        paths = E.target_law(draft, gamma)
+        paths = E.target_distribution(draft, gamma)
         choices = [(x, n, y) for x in paths for n in range(gamma + 1) for y in range(v)]
-        wanted = E.target_law(target, gamma + 1)
+        wanted = E.target_distribution(target, gamma + 1)
         rows, right = (
             np.zeros((len(texts) + len(paths), len(choices))),
             np.zeros(len(texts) + len(paths)),
@@ -410,7 +410,7 @@ def test_no_rule_accepts_more_of_one_path(gamma: int) -> None:
             ) -> E.Dist:
                 return model((*before, *t))
 
-            for rest, chance in E.target_law(after, gamma - n).items():
+            for rest, chance in E.target_distribution(after, gamma - n).items():
                 rows[texts[(*x[:n], y, *rest)], j] = chance
             rows[len(texts) + list(paths).index(x), j] = 1
         right[len(texts) :] = [float(chance) for chance in paths.values()]
@@ -437,7 +437,7 @@ def test_block_against_token_by_token() -> None:
 
         ratios = [
             [target(x[:i])[x[i]] / draft(x[:i])[x[i]] for i in range(2)]
-            for x in E.target_law(draft, 2)
+            for x in E.target_distribution(draft, 2)
         ]
         expected = any(0 < first < 1 < second for first, second in ratios)
         block, token = (
@@ -484,10 +484,10 @@ def test_traversal_can_accept_less() -> None:
     ) == F(3, 2)
     assert E.expected_accepted(E.rrsw, E.without_replacement, target, draft, parents) == F(13, 8)
     for output_of_rule in (
-        E.tree_round_law(E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents),
-        E.round_law(E.rrsw, E.without_replacement, target, draft, parents),
+        E.tree_round_distribution(E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents),
+        E.round_distribution(E.rrsw, E.without_replacement, target, draft, parents),
     ):
-        assert E.tv(output_of_rule, E.target_law(target, 4)) == 0
+        assert E.tv(output_of_rule, E.target_distribution(target, 4)) == 0
 
 
 # ------------------------------------------------------------------------------------------- page 8
@@ -497,7 +497,7 @@ def output(
     rule: E.NodeRule, scheme: E.SamplingScheme, p: E.Dist, used: E.Dist, sampled: E.Dist, k: int
 ) -> list[F]:
     """The output where the candidates are sampled from one q and tested with another."""
-    return E.output_law(lambda p, _, xs: rule(p, used, xs), scheme, p, sampled, k)
+    return E.output_distribution(lambda p, _, xs: rule(p, used, xs), scheme, p, sampled, k)
 
 
 def test_a_wrong_q() -> None:
@@ -520,7 +520,7 @@ def test_a_wrong_q() -> None:
     p, q, sampled = distributions("0 2/5 3/5", "2/5 1/5 2/5", "2/5 2/5 1/5")
     assert E.tv(output(E.rrs, E.iid, p, q, sampled, 2), p) == F(7, 25) > E.tv(q, sampled) == F(1, 5)
     (p,) = distributions("1/3 2/3")
-    assert E.output_law(squared_q, E.iid, p, p, 1)[0] == F(4, 9)
+    assert E.output_distribution(squared_q, E.iid, p, p, 1)[0] == F(4, 9)
 
 
 def test_a_wrong_q_over_a_round() -> None:
@@ -537,7 +537,7 @@ def test_a_wrong_q_over_a_round() -> None:
         stated = {(tuple(target(t)), tuple(sampled(t))): used(t) for t in [(), (0,), (1,)]}
         if len(stated) < 3:
             continue
-        off = E.tv(E.round_law(tested, E.iid, target, sampled, (-1, 0, 1)), E.target_law(target, 3))
+        off = E.tv(E.round_distribution(tested, E.iid, target, sampled, (-1, 0, 1)), E.target_distribution(target, 3))
         accepted = [min(F(1), a / b) for a, b in zip(target(()), used(()), strict=True)]
         bound = E.tv(sampled(()), used(()))
         bound += sum(
@@ -569,7 +569,7 @@ def test_a_wrong_q_over_a_round() -> None:
 def test_small_instances(name: str, p: str, q: str, k: int, off: str) -> None:
     """These are the instances of theorems 8.3 to 8.7."""
     mutant, (a, b) = BY_NAME[name], distributions(p, q)
-    assert E.tv(E.output_law(mutant.node, mutant.scheme, a, b, k), a) == F(off)
+    assert E.tv(E.output_distribution(mutant.node, mutant.scheme, a, b, k), a) == F(off)
 
 
 def test_noise_used_twice() -> None:
@@ -610,7 +610,7 @@ def test_the_whole_path_without_a_cap() -> None:
             ratio *= target(path[:i])[x] / draft(path[:i])[x]
         return [(path, min(F(1), ratio), bonus), *rest]
 
-    target_texts = E.target_law(target, 3)
+    target_texts = E.target_distribution(target, 3)
     cases = [
         (uncapped, "7/16 5/16 3/16 1/16", F(1), F(1, 8)),
         (E.block_tests, "9/16 3/16 3/16 1/16", F(7, 8), F(0)),

@@ -18,7 +18,7 @@ from test_trees_exact import all_trees, constant, dense, paths_tree, tied
 from torch import Tensor
 
 import specwb
-from specwb.flow import Draft, Law, LawMismatch, Scores, Verdict
+from specwb.flow import Draft, RuleMismatch, Scheme, Scores, Verdict
 from specwb.noise import DRAFT, Noise, row_seeds
 from specwb.probability import Sampling
 from specwb.tree import Tree
@@ -34,13 +34,13 @@ Rows = Callable[
 ]  # path -> the target's logits [V] and the draft's distribution [V] after it
 
 # name -> rule, exact rule, how its candidates are drawn, trees
-KERNELS: dict[str, tuple[type[Rule], E.Tests, E.SamplingScheme, Law, list[tuple[int, ...]]]] = {
-    "block": (Block, E.block_tests, E.iid, Law.IID, [(-1, 0), (-1, 0, 1), (-1, 0, 1, 2, 3)]),
+KERNELS: dict[str, tuple[type[Rule], E.Tests, E.SamplingScheme, Scheme, list[tuple[int, ...]]]] = {
+    "block": (Block, E.block_tests, E.iid, Scheme.IID, [(-1, 0), (-1, 0, 1), (-1, 0, 1, 2, 3)]),
     "traversal": (
         Traversal,
         E.traversal_tests,
         E.without_replacement,
-        Law.WITHOUT_REPLACEMENT,
+        Scheme.WITHOUT_REPLACEMENT,
         [
             (-1, 0, 1, 2),
             TREES["siblings3"],
@@ -53,21 +53,21 @@ KERNELS: dict[str, tuple[type[Rule], E.Tests, E.SamplingScheme, Law, list[tuple[
         Traversal,
         E.traversal_tests,
         E.iid,
-        Law.IID,
+        Scheme.IID,
         [TREES["siblings3"], TREES["late"], TREES["branching2-2"]],
     ),
     "traversal, paths": (
         Traversal,
         E.traversal_tests,
         E.iid,
-        Law.IID_PATHS,
+        Scheme.IID_PATHS,
         [paths_tree(3, 1), paths_tree(3, 2), paths_tree(2, 3)],
     ),
     "gbv": (
         GBV,
         E.gbv_tests,
         E.iid,
-        Law.IID_PATHS,
+        Scheme.IID_PATHS,
         [paths_tree(2, 1), paths_tree(3, 2), paths_tree(2, 3), (-1, 0, 1)],
     ),
 }
@@ -92,7 +92,7 @@ class Batch:
 
     def __init__(
         self,
-        scheme: Law,
+        scheme: Scheme,
         parents: tuple[int, ...],
         rows: list[Rows],
         drafted: list[Paths],
@@ -179,7 +179,7 @@ def batch_of(
 ) -> Batch:
     rng = random.Random(seed)
     _, _, scheme, kind, _ = KERNELS[name]
-    kind = Law.IID if max(parents.count(i) for i in parents) == 1 else kind
+    kind = Scheme.IID if max(parents.count(i) for i in parents) == 1 else kind
     return Batch(
         kind,
         parents,
@@ -218,7 +218,7 @@ def kernel_outcomes(name: str, rule: Rule, batch: Batch) -> list[list[E.Outcome]
     width, device = max(1, rule.uniforms(draft.tree.limits)), draft.tokens.device
     again = torch.arange(rows, device=device).repeat(tests)
     q = None if draft.q is None else draft.q[again]
-    draft = Draft(draft.tree, draft.tokens[again], draft.valid[again], draft.law, q, draft.q_row)
+    draft = Draft(draft.tree, draft.tokens[again], draft.valid[again], draft.scheme, q, draft.q_row)
     scores = Scores(batch.scores.logits[again], batch.scores.sampling)
     ids = torch.tensor(
         [turn[t] if t < len(turn) else -1 for t in range(tests) for turn in turns], device=device
@@ -242,10 +242,10 @@ def kernel_outcomes(name: str, rule: Rule, batch: Batch) -> list[list[E.Outcome]
         low, high = torch.where(hit, middle, low), torch.where(hit, high, middle)
     passes = torch.where(low > 1 - 1e-8, 1.0, low).view(tests, rows).tolist()
     hit, verdict = verify(torch.full_like(low, TINY))
-    assert verdict.law is not None
-    assert bool((verdict.law >= 0).all())
-    assert bool((verdict.law.sum(1) > 0).all())
-    bonus = (verdict.law.double() / verdict.law.double().sum(1, keepdim=True)).tolist()
+    assert verdict.distribution is not None
+    assert bool((verdict.distribution >= 0).all())
+    assert bool((verdict.distribution.sum(1) > 0).all())
+    bonus = (verdict.distribution.double() / verdict.distribution.double().sum(1, keepdim=True)).tolist()
     tokens = draft.tokens.gather(1, verdict.path)[:, 1:].tolist()
     by_row: list[list[E.Outcome]] = []
     for b in range(rows):
@@ -366,7 +366,7 @@ def round_tv(name: str, models: tuple[E.Model, E.Model], parents: tuple[int, ...
     ]
     length = max(E.depths(parents)) + 1
     output = E.completed(outcomes, models[0], length)  # type: ignore[arg-type]
-    target = E.target_law(models[0], length)
+    target = E.target_distribution(models[0], length)
     return 0.5 * sum(
         abs(float(output.get(x, 0)) - float(target.get(x, 0))) for x in {*output, *target}
     )
@@ -399,7 +399,7 @@ class Uncapped(Block):
         passes = u[:, last - 1] * qx[:, last - 1] < px
         path = torch.where(passes[:, None], nodes, verdict.path)
         return Verdict(
-            path, torch.where(passes, last, verdict.accepted), verdict.closing, verdict.law
+            path, torch.where(passes, last, verdict.accepted), verdict.bonus, verdict.distribution
         )
 
 
@@ -449,7 +449,7 @@ def test_a_residual_without_mass_keeps_what_is_in_force(name: str, device: str) 
     u = torch.tensor([[0.5, LARGEST]], dtype=torch.float64, device=device)
     verdict = rule.verify(batch.draft, batch.scores, u)
     assert verdict.accepted.tolist() == [1]
-    torch.testing.assert_close(verdict.law[0], batch.scores.p(torch.ones_like(verdict.accepted))[0])
+    torch.testing.assert_close(verdict.distribution[0], batch.scores.p(torch.ones_like(verdict.accepted))[0])
 
 
 @every_device
@@ -472,7 +472,7 @@ def test_a_token_without_target_mass_is_never_accepted(name: str, device: str) -
         tokens = batch.draft.tokens.gather(1, verdict.path)[:, 1:]
         accepted = torch.arange(tokens.shape[1], device=tokens.device) < verdict.accepted[:, None]
         assert not bool(((tokens == 0) & accepted).any())
-        assert bool((verdict.law[:, 0] == 0).all())
+        assert bool((verdict.distribution[:, 0] == 0).all())
 
 
 def random_call(
@@ -493,9 +493,9 @@ def random_call(
 def assert_same(one: Verdict, other: Verdict, rows: slice = slice(None)) -> None:
     assert torch.equal(one.accepted, other.accepted[rows])
     assert torch.equal(one.path, other.path[rows])
-    assert one.law is not None
-    assert other.law is not None
-    torch.testing.assert_close(one.law, other.law[rows], atol=1e-7, rtol=1e-5)
+    assert one.distribution is not None
+    assert other.distribution is not None
+    torch.testing.assert_close(one.distribution, other.distribution[rows], atol=1e-7, rtol=1e-5)
 
 
 def row_of(batch: Batch, i: int) -> tuple[Draft, Scores]:
@@ -504,7 +504,7 @@ def row_of(batch: Batch, i: int) -> tuple[Draft, Scores]:
     tree = draft.tree if draft.tree.R == 1 else Tree(draft.tree.host[row])
     q_row = draft.q_row[row] if draft.q_row is not None and len(draft.q_row) > 1 else draft.q_row
     q, race = (None if x is None else x[row] for x in (draft.q, draft.race))
-    alone = Draft(tree, draft.tokens[row], draft.valid[row], draft.law, q, q_row, race)
+    alone = Draft(tree, draft.tokens[row], draft.valid[row], draft.scheme, q, q_row, race)
     return alone, Scores(batch.scores.logits[row], batch.scores.sampling)
 
 
@@ -541,7 +541,7 @@ def test_inputs_are_left_alone(name: str, lazy: bool, device: str) -> None:
     ]
     before = [x.clone() for x in inputs]
     verdict = rule.verify(batch.draft, batch.scores, u)
-    verdict.law.zero_()
+    verdict.distribution.zero_()
     assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
 
 
@@ -569,22 +569,22 @@ def test_a_lazy_block_that_is_kept_whole_sums_no_row() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     for rule, scheme, tree in [
-        ("block", Law.IID, Tree.branching(2, 1)),
-        ("block", Law.POINT, Tree.chain(2)),
-        ("traversal", Law.POINT, Tree.chain(2)),
-        ("traversal", Law.TOP_AND_SAMPLE, Tree.branching(2, 2)),
-        ("gbv", Law.IID, Tree.branching(2, 2)),
-        ("gbv", Law.IID_PATHS, Tree.branching(2, 2)),
-        ("coupled", Law.IID_PATHS, Tree.branching(2, 1)),
-        ("coupled", Law.COUPLED, Tree.branching(2, 2)),
+        ("block", Scheme.IID, Tree.branching(2, 1)),
+        ("block", Scheme.POINT, Tree.chain(2)),
+        ("traversal", Scheme.POINT, Tree.chain(2)),
+        ("traversal", Scheme.TOP_AND_SAMPLE, Tree.branching(2, 2)),
+        ("gbv", Scheme.IID, Tree.branching(2, 2)),
+        ("gbv", Scheme.IID_PATHS, Tree.branching(2, 2)),
+        ("coupled", Scheme.IID_PATHS, Tree.branching(2, 1)),
+        ("coupled", Scheme.COUPLED, Tree.branching(2, 2)),
     ]:
-        with pytest.raises(LawMismatch, match=rule):
+        with pytest.raises(RuleMismatch, match=rule):
             RULES[rule]().check(scheme, tree.limits)
-    with pytest.raises(LawMismatch, match="shared"):
-        Traversal().check(Law.IID, Tree.branching(2, 2).limits, independent=False)
-    Traversal().check(Law.IID, Tree.branching(2, 2).limits)
-    GBV().check(Law.IID, Tree.chain(3).limits)
-    Coupled().check(Law.COUPLED, Tree.branching(3, 1).limits)
+    with pytest.raises(RuleMismatch, match="shared"):
+        Traversal().check(Scheme.IID, Tree.branching(2, 2).limits, independent=False)
+    Traversal().check(Scheme.IID, Tree.branching(2, 2).limits)
+    GBV().check(Scheme.IID, Tree.chain(3).limits)
+    Coupled().check(Scheme.COUPLED, Tree.branching(3, 1).limits)
 
 
 # ----------------------------------------------------------------------------------------- coupling
@@ -608,7 +608,7 @@ def coupled_call(p: Tensor, q: Tensor, k: int, rows: int, seed: int) -> tuple[Dr
         Tree.branching(k, 1),
         tokens,
         torch.ones_like(tokens, dtype=torch.bool),
-        Law.COUPLED,
+        Scheme.COUPLED,
         race=race,
     )
     return draft, Scores(logits, Sampling(1.0))
@@ -647,7 +647,7 @@ def test_coupled_is_the_race(k: int) -> None:
             d += 1
         assert int(verdict.accepted[b]) == d
         assert draft.tokens[b, verdict.path[b, 1 : d + 1]].tolist() == path
-        assert verdict.law[b].tolist() == [float(x == y) for x in range(5)]
+        assert verdict.distribution[b].tolist() == [float(x == y) for x in range(5)]
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -664,7 +664,7 @@ def test_coupled_rounds_follow_the_exact_joint_distribution(k: int) -> None:
     )
     verdict = Coupled().verify(draft, scores)
     first = torch.where(
-        verdict.accepted > 0, draft.tokens.gather(1, verdict.path)[:, 1], verdict.law.argmax(1)
+        verdict.accepted > 0, draft.tokens.gather(1, verdict.path)[:, 1], verdict.distribution.argmax(1)
     )
     seen: dict[tuple[E.Tokens, int], int] = {}
     for xs, y in zip(draft.tokens[:, 1 : 1 + k].tolist(), first.tolist(), strict=True):
@@ -696,7 +696,7 @@ def test_one_coupled_path_gives_the_text_of_the_noise_and_the_target_alone() -> 
             **settings,
         )
         texts.append(out.tokens)
-        taus.append(out.mean_tokens_per_round)
+        taus.append(out.mean_tokens_per_step)
     assert all(text == texts[0] for text in texts)
     assert max(taus) > 1.5
     noise = Noise(row_seeds(11, 3, torch.device("cpu")), {}, 1)

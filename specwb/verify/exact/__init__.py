@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from specwb.verify.exact.acceptance import (
     acceptance,
-    conditional_law,
+    conditional_distribution,
     kseq_acceptance,
     naive_acceptance,
     optimum,
-    output_law,
+    output_distribution,
     point_acceptance,
     race_acceptance,
     rejection_acceptance,
@@ -79,7 +79,7 @@ from specwb.verify.exact.nodes import (
     naive,
     point,
     race,
-    race_law,
+    race_distribution,
     rejection,
     rrs,
     rrs_scalar,
@@ -89,7 +89,7 @@ from specwb.verify.exact.nodes import (
     typical,
 )
 from specwb.verify.exact.paths import paths_outcomes, walked
-from specwb.verify.exact.roots import kept_root, root_chances, roots_law, roots_outcomes
+from specwb.verify.exact.roots import kept_root, root_chances, roots_distribution, roots_outcomes
 from specwb.verify.exact.rounds import (
     Outcome,
     Paths,
@@ -100,8 +100,8 @@ from specwb.verify.exact.rounds import (
     depths,
     expected_accepted,
     point_expected_accepted,
-    round_law,
-    target_law,
+    round_distribution,
+    target_distribution,
     trees,
     walks,
 )
@@ -113,7 +113,7 @@ from specwb.verify.exact.tree_rules import (
     TreeRule,
     decided,
     tree_expected_accepted,
-    tree_round_law,
+    tree_round_distribution,
 )
 
 __all__ = [
@@ -140,7 +140,7 @@ __all__ = [
     "chain_expected_accepted",
     "children_of",
     "completed",
-    "conditional_law",
+    "conditional_distribution",
     "coupled",
     "coupled_acceptance",
     "coupled_outcomes",
@@ -165,7 +165,7 @@ __all__ = [
     "naive_acceptance",
     "norm",
     "optimum",
-    "output_law",
+    "output_distribution",
     "overlap",
     "paths_outcomes",
     "point",
@@ -173,14 +173,14 @@ __all__ = [
     "point_expected_accepted",
     "race",
     "race_acceptance",
-    "race_law",
+    "race_distribution",
     "ranking",
     "rejection",
     "rejection_acceptance",
     "root_chances",
-    "roots_law",
+    "roots_distribution",
     "roots_outcomes",
-    "round_law",
+    "round_distribution",
     "rrs",
     "rrs_acceptance",
     "rrs_acceptance_scalar",
@@ -190,7 +190,7 @@ __all__ = [
     "rrsw_scalar",
     "skewed",
     "table_total",
-    "target_law",
+    "target_distribution",
     "tests_along",
     "top",
     "top_and_sample",
@@ -199,7 +199,7 @@ __all__ = [
     "traversal_scalar_tests",
     "traversal_tests",
     "tree_expected_accepted",
-    "tree_round_law",
+    "tree_round_distribution",
     "trees",
     "trie",
     "tv",

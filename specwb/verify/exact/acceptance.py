@@ -17,12 +17,12 @@ from specwb.verify.exact.basics import (
     without,
 )
 from specwb.verify.exact.child_tables import table_total, top_and_sample_table
-from specwb.verify.exact.nodes import kseq_rho, race_law, ratio
+from specwb.verify.exact.nodes import kseq_rho, race_distribution, ratio
 
 _0, _1 = Fraction(0), Fraction(1)
 
 
-def conditional_law(decision: Decision, tokens: Tokens, vocabulary: int) -> list[Fraction]:
+def conditional_distribution(decision: Decision, tokens: Tokens, vocabulary: int) -> list[Fraction]:
     """Given the children the next token y has probability
     ``sum_i accept_i [x_i = y] + (1 - sum_i accept_i) residual(y)``.
 
@@ -41,7 +41,7 @@ def conditional_law(decision: Decision, tokens: Tokens, vocabulary: int) -> list
     return output
 
 
-def output_law(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> list[Fraction]:
+def output_distribution(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> list[Fraction]:
     """The distribution of the next token at one node is ``P(Y = y) = sum_x P(x) P(y | x)``.
 
     The sum is over the tuples x of children. The rule is lossless iff the result equals p.
@@ -55,7 +55,7 @@ def output_law(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int)
     """
     output = [_0] * len(p)
     for tokens, probability in scheme(q, k):
-        conditional = conditional_law(rule(p, q, tokens), tokens, len(p))
+        conditional = conditional_distribution(rule(p, q, tokens), tokens, len(p))
         output = [a + probability * b for a, b in zip(output, conditional, strict=True)]
     return output
 
@@ -75,7 +75,7 @@ def acceptance(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int)
     """
     total = _0
     for tokens, probability in scheme(q, k):
-        conditional = conditional_law(rule(p, q, tokens), tokens, len(p))
+        conditional = conditional_distribution(rule(p, q, tokens), tokens, len(p))
         total += probability * sum((conditional[x] for x in set(tokens)), _0)
     return total
 
@@ -252,7 +252,7 @@ def race_acceptance(p: Dist, q: Dist, k: int, weights: Dist | None = None) -> Fr
         weights: One per token, default p/q.
     """
     w = ratio(p, q) if weights is None else weights
-    return overlap(p, race_law(tuple(q), tuple(w), k))
+    return overlap(p, race_distribution(tuple(q), tuple(w), k))
 
 
 def top_and_sample_acceptance(p: Dist, q: Dist, k: int) -> Fraction:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from specwb.verify.exact.basics import Model, Tokens, minus, norm
-from specwb.verify.exact.rounds import Test, depths, target_law
+from specwb.verify.exact.rounds import Test, depths, target_distribution
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -94,4 +94,4 @@ def block_expected_accepted(target: Model, draft: Model, parents: Sequence[int])
         )
 
     lengths = range(1, max(depths(parents)) + 1)
-    return sum((smallest(path) for i in lengths for path in target_law(target, i)), _0)
+    return sum((smallest(path) for i in lengths for path in target_distribution(target, i)), _0)

@@ -206,7 +206,7 @@ def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decis
     if not tokens:
         return [], list(p)
     w = ratio(p, q) if weights is None else weights
-    t = race_law(tuple(q), tuple(w), len(tokens))
+    t = race_distribution(tuple(q), tuple(w), len(tokens))
     total = sum((w[x] for x in tokens), _0)
     selected = [w[x] / total if total else _0 for x in tokens]
     accept = [
@@ -221,7 +221,7 @@ def ratio(p: Dist, q: Dist) -> list[Fraction]:
 
 
 @cache
-def race_law(q: Dist, weights: Dist, k: int) -> tuple[Fraction, ...]:
+def race_distribution(q: Dist, weights: Dist, k: int) -> tuple[Fraction, ...]:
     """The distribution of the child that the race selects, by enumeration.
 
     Among k independent children one is selected with probability proportional to its weight.

@@ -134,7 +134,7 @@ def roots_outcomes(
                 yield (x, *path), bonus, chance
 
 
-def roots_law(
+def roots_distribution(
     target: Model, draft: Model, parents: Sequence[int], W: int, tokens: int
 ) -> dict[Tokens, Fraction]:
     """The distribution of the first ``tokens`` tokens that rounds with W roots write.

@@ -136,7 +136,7 @@ def walks(
                 yield path, residual, probability * none
 
 
-def round_law(
+def round_distribution(
     rule: NodeRule,
     scheme: SamplingScheme,
     target: Model,
@@ -145,7 +145,7 @@ def round_law(
 ) -> dict[Tokens, Fraction]:
     """The joint distribution of the D + 1 tokens that a round over a tree of depth D starts.
 
-    The round is lossless iff it equals :func:`target_law`. The drafted trees are enumerated and
+    The round is lossless iff it equals :func:`target_distribution`. The drafted trees are enumerated and
     each is walked from the root (accept a child, or draw the bonus token). Outputs shorter than
     D + 1 are extended by the target model, so that wrong lengths and wrong bonus tokens show as
     well.
@@ -193,7 +193,7 @@ def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[T
     return by_length[length]
 
 
-def target_law(target: Model, length: int) -> dict[Tokens, Fraction]:
+def target_distribution(target: Model, length: int) -> dict[Tokens, Fraction]:
     """The joint distribution of the next tokens under plain decoding is ``prod_i p(x_i | x_<i)``.
 
     Tokens of probability 0 are left out.

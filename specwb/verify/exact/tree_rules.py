@@ -66,12 +66,12 @@ def decided(tests: Tests) -> Callable[[str, Model, Model, Sequence[int]], Iterat
     return outcomes
 
 
-def tree_round_law(
+def tree_round_distribution(
     rule: TreeRule, scheme: str, target: Model, draft: Model, parents: Sequence[int]
 ) -> dict[Tokens, Fraction]:
     """The joint distribution of the D + 1 tokens that a round over a tree of depth D starts.
 
-    The round is lossless iff it equals ``target_law``.
+    The round is lossless iff it equals ``target_distribution``.
 
     Args:
         rule: One of ``TREE_RULES``.
@@ -89,7 +89,7 @@ def tree_expected_accepted(
 ) -> Fraction:
     """The expected number of draft tokens a round accepts, by enumeration.
 
-    Arguments are those of :func:`tree_round_law`.
+    Arguments are those of :func:`tree_round_distribution`.
     """
     outcomes = rule.outcomes(scheme, target, draft, parents)
     return sum((len(path) * probability for path, _, probability in outcomes), _0)

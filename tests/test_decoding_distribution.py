@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 import specwb
-from specwb.noise import ACCEPT, CLOSE, DRAFT, Noise
+from specwb.noise import ACCEPT, BONUS, DRAFT, Noise
 from specwb.probability import Sampling
 from specwb.verify import RRS, PointMass, RRSw
 
@@ -106,13 +106,13 @@ def sampled(method: specwb.Method, name: str, prompt: list[int] = PROMPT) -> tup
     return counts, LENGTH * ROWS * batches / rounds
 
 
-def chi_square(counts: Tensor, law: Tensor) -> float:
+def chi_square(counts: Tensor, distribution: Tensor) -> float:
     """p-value; texts that are expected less than eight times share one cell, and impossible ones make it 0."""
-    if bool((counts[law == 0] > 0).any()):
+    if bool((counts[distribution == 0] > 0).any()):
         return 0.0
-    expected = law * int(counts.sum())
-    rare = (expected < 8) & (law > 0)
-    observed, wanted = counts[~rare & (law > 0)].double(), expected[~rare & (law > 0)]
+    expected = distribution * int(counts.sum())
+    rare = (expected < 8) & (distribution > 0)
+    observed, wanted = counts[~rare & (distribution > 0)].double(), expected[~rare & (distribution > 0)]
     if bool(rare.any()):
         observed, wanted = torch.cat([observed, counts[rare].sum()[None].double()]), torch.cat([wanted, expected[rare].sum()[None]])
     assert len(wanted) > 10, "too few cells to see anything"
@@ -138,7 +138,7 @@ def built(spec: str, options: dict) -> specwb.Method:
 
 @every_filter
 @pytest.mark.parametrize(("spec", "options"), METHODS.values(), ids=METHODS)
-def test_the_law_of_the_text_is_the_autoregressive_law(spec, options, name):
+def test_the_distribution_of_the_text_is_the_autoregressive_distribution(spec, options, name):
     counts, tau = sampled(built(spec, options), name)
     assert chi_square(counts, enumerated(name)) > 1e-4
     if spec == "ar":
@@ -151,7 +151,7 @@ def test_the_law_of_the_text_is_the_autoregressive_law(spec, options, name):
 
 @every_filter
 @pytest.mark.parametrize(("spec", "options"), FROM_THE_TEXT.values(), ids=FROM_THE_TEXT)
-def test_the_law_of_the_text_of_drafters_that_know_only_the_text(spec, options, name):
+def test_the_distribution_of_the_text_of_drafters_that_know_only_the_text(spec, options, name):
     counts, tau = sampled(built(spec, options), name, REPETITION)
     assert chi_square(counts, enumerated(name, tuple(REPETITION))) > 1e-4
     assert 1.3 < tau < LENGTH
@@ -240,7 +240,7 @@ class ClosesWithP(RRSw):
 class RRSwAsRRS(RRS):
     """Wrong: the rule for independent candidates on candidates drawn without replacement."""
 
-    laws = RRSw.laws
+    schemes = RRSw.schemes
 
 
 class AlwaysFirst(RRSw):
@@ -276,7 +276,7 @@ def reuse_of(one: int, by: int) -> Callable:
 
 
 @pytest.mark.parametrize(
-    ("one", "by"), [(DRAFT, ACCEPT), (ACCEPT, CLOSE), (DRAFT, CLOSE)], ids=["draft for accept", "accept for close", "draft for close"]
+    ("one", "by"), [(DRAFT, ACCEPT), (ACCEPT, BONUS), (DRAFT, BONUS)], ids=["draft for accept", "accept for close", "draft for close"]
 )
 @pytest.mark.parametrize(("spec", "options"), [METHODS["sps"], METHODS["mcsd"]], ids=["sps", "mcsd"])
 @pytest.mark.slow
@@ -330,8 +330,8 @@ def test_a_draft_may_be_smaller_than_the_drafters_largest_tree():
 
         def propose(self, state, noise):
             small = specwb.Tree.chain(1)
-            tokens = state.tokens.gather(1, (state.known - 1)[:, None]).expand(-1, 2)
-            return specwb.Draft(small, tokens, torch.ones_like(tokens, dtype=torch.bool), specwb.Law.POINT)
+            tokens = state.tokens.gather(1, (state.length - 1)[:, None]).expand(-1, 2)
+            return specwb.Draft(small, tokens, torch.ones_like(tokens, dtype=torch.bool), specwb.Scheme.POINT)
 
     specwb.register("shrinking", Shrinking)
     try:

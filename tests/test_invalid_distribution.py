@@ -9,7 +9,7 @@ import tiny
 import torch
 
 import specwb
-from specwb.flow import BrokenLaw, Draft, Law, Scores
+from specwb.flow import Draft, InvalidDistribution, Scheme, Scores
 from specwb.probability import Sampling
 from specwb.verify import RULES, Greedy, Longest
 from specwb.verify.distribution import all_drafts
@@ -25,13 +25,13 @@ def test_one_message(spec, temperature, value):
     seen = []
 
     def rescore(state, draft, scores):
-        seen.append(int(state.known.max()))
+        seen.append(int(state.length.max()))
         return replace(scores, logits=torch.full_like(scores.logits, value)) if len(seen) == 3 else scores
 
     own = {} if spec == "ar" else {"draft": tiny.draft()}
     loop = specwb.rounds(tiny.target(), tiny.PROMPTS, spec, **own, max_new_tokens=30, temperature=temperature, rescore=rescore)
     steps = []
-    with pytest.raises(BrokenLaw, match="NaN or sum to 0"):
+    with pytest.raises(InvalidDistribution, match="NaN or sum to 0"):
         steps.extend(loop)
     assert len(seen) == 3
 
@@ -51,7 +51,7 @@ def test_nan_at_a_node_on_the_way(spec):
 
         try:
             assert specwb.decode(tiny.target(), [[1, 2, 3]], spec, **settings, rescore=rescore).tokens == whole.tokens
-        except BrokenLaw:
+        except InvalidDistribution:
             broke += 1
     assert broke
 
@@ -86,28 +86,28 @@ def test_the_sweep_has_every_rule():
     assert {name.partition(",")[0] for name, *_ in SWEEP} == {*RULES, "greedy"}
 
 
-def rounds_of(law: str, tree: specwb.Tree, count: int) -> tuple[Draft, Scores]:
+def rounds_of(scheme: str, tree: specwb.Tree, count: int) -> tuple[Draft, Scores]:
     """Drafts of the tree, of two dense and two difficult pairs of models over two tokens."""
-    drawn = {"COUPLED": Law.IID_PATHS, "ROOTS": Law.WITHOUT_REPLACEMENT}.get(law, Law[law])
+    drawn = {"COUPLED": Scheme.IID_PATHS, "ROOTS": Scheme.WITHOUT_REPLACEMENT}.get(scheme, Scheme[scheme])
     every = all_drafts(drawn, tree, [models(seed, 2, kind) for seed in (0, 1) for kind in ("dense", "any")])
     rows = torch.linspace(0, len(every.case) - 1, count).long()
     draft, scores = every.draft, every.scores
     race = torch.rand(count, tree.D + 1, tree.K, 2, generator=torch.Generator().manual_seed(0)).log().neg()
     q = None if draft.q is None else draft.q[rows]
-    made = Draft(tree, draft.tokens[rows], draft.valid[rows], Law[law], q, draft.q_row, race if law == "COUPLED" else None)
-    return made, Scores(scores.logits[rows], Sampling(0.0) if law == "greedy" else scores.sampling)
+    made = Draft(tree, draft.tokens[rows], draft.valid[rows], Scheme[scheme], q, draft.q_row, race if scheme == "COUPLED" else None)
+    return made, Scores(scores.logits[rows], Sampling(0.0) if scheme == "greedy" else scores.sampling)
 
 
 @pytest.mark.parametrize(
-    ("name", "law", "shape", "lazy"),
+    ("name", "scheme", "shape", "lazy"),
     [(*case, lazy) for case in SWEEP for lazy in (False, True) if not (lazy and case[0] in ("race", "kseq"))],  # no form of their own for one row
 )
-def test_every_rule_says_what_it_met(name, law, shape, lazy):
+def test_every_rule_says_what_it_met(name, scheme, shape, lazy):
     """A broken row at one node, whichever: the closing distribution is none, or the round is the same as without it.
     On the way that was taken it is never the same."""
     tree = specwb.Tree.parents(list(TREES[shape]))
     count, few = (24, 12) if lazy else (150, 150)  # few rows are verified one by one
-    draft, scores = rounds_of(law, tree, count)
+    draft, scores = rounds_of(scheme, tree, count)
     rule = Greedy() if name == "greedy" else Longest(True) if name == "longest, greedy" else RULES[name]()
     rule.lazy = lazy
     u = torch.rand(count, rule.uniforms(tree.limits), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -117,19 +117,19 @@ def test_every_rule_says_what_it_met(name, law, shape, lazy):
         for rows in (slice(i, i + few) for i in range(0, count, few)):
             q = None if draft.q is None else draft.q[rows]
             race = None if draft.race is None else draft.race[rows]
-            part = Draft(tree, draft.tokens[rows], draft.valid[rows], draft.law, q, draft.q_row, race)
+            part = Draft(tree, draft.tokens[rows], draft.valid[rows], draft.scheme, q, draft.q_row, race)
             verdict = rule.verify(part, Scores(logits[rows], scores.sampling), u[rows])
-            closing = verdict.ahead if verdict.ahead is not None else verdict.law
+            bonus = verdict.next_distribution if verdict.next_distribution is not None else verdict.distribution
             last = verdict.path.gather(1, verdict.accepted[:, None]).squeeze(1)
-            if closing is None:  # greedy: what the engine looks at
-                closing = logits[rows][torch.arange(len(last)), last, verdict.closing][:, None]
-            found.append((verdict.path, verdict.accepted, closing, closing.amax(1)))
-        path, accepted, closing, most = (torch.cat(x) for x in zip(*found))
-        return path, accepted, closing, ~(most.isfinite() & (most > (-torch.inf if "greedy" in name else 0)))
+            if bonus is None:  # greedy: what the engine looks at
+                bonus = logits[rows][torch.arange(len(last)), last, verdict.bonus][:, None]
+            found.append((verdict.path, verdict.accepted, bonus, bonus.amax(1)))
+        path, accepted, bonus, most = (torch.cat(x) for x in zip(*found))
+        return path, accepted, bonus, ~(most.isfinite() & (most > (-torch.inf if "greedy" in name else 0)))
 
     trail = tree.trail.expand(count, -1, -1)
     words = draft.tokens.gather(1, trail.flatten(1)).view_as(trail)
-    path, accepted, closing, broken = verified(scores.logits)
+    path, accepted, bonus, broken = verified(scores.logits)
     assert not bool(broken.any())
     seen = 0
     for node in range(tree.n):
@@ -139,7 +139,7 @@ def test_every_rule_says_what_it_met(name, law, shape, lazy):
             where = equal[:, :, None] & (torch.arange(2) == 1) if value == torch.inf else equal[:, :, None]
             logits = torch.where(where, value, scores.logits)
             p, a, c, error = verified(logits)
-            same = (a == accepted) & (p == path).all(1) & ((c == closing) | ((c - closing).abs() < 1e-9)).all(1)
+            same = (a == accepted) & (p == path).all(1) & ((c == bonus) | ((c - bonus).abs() < 1e-9)).all(1)
             assert bool((error | same).all()), (node, value)
             taken = (path == node).any(1)  # repeats of the last node included
             if name.startswith("longest"):  # of the pending token, which was scored before, and of what stays there is nothing to say
@@ -164,6 +164,6 @@ def test_roots_that_were_broken_ahead_are_an_error(monkeypatch):
     monkeypatch.setattr(specwb.Target, "score", score)
     for temperature in (0.0, 1.0):
         calls.clear()
-        with pytest.raises(BrokenLaw):
+        with pytest.raises(InvalidDistribution):
             specwb.decode(tiny.target(), [[1, 2, 3]], method, max_new_tokens=30, temperature=temperature, eos=())
         assert len(calls) == 4
