@@ -7,9 +7,9 @@
 2. Tau of some trees predicted from these rates, and measured (prompt set "lab").
 3. Expected accepted tokens by the point-mass rule, for every number of draft nodes, where nothing
    is sampled but the text: at every 12th token of texts that the target wrote at T = 1, p and q of
-   all nodes are computed. Trees of the draft's top tokens: a chain, binary, the best static tree (for
-   rates of the other positions), the likeliest paths under q (dynamic; for greedy decoding also
-   under a sharper q), the likeliest under p (the bound).
+       all nodes are computed. Trees of the draft's top tokens: a chain, binary, the best static
+       tree (for rates of the other positions), the likeliest paths under q (dynamic; for greedy
+       decoding also under a sharper q), the likeliest under p (the bound).
 
 Notebook 03 reads the result. Nothing here is a time.
 """
@@ -47,7 +47,7 @@ TokenPath = tuple[int, ...]
 Distribution = Callable[[TokenPath], np.ndarray]  # of the token behind a path
 
 
-# ------------------------------------------------------------------------------- sampled candidates
+# ----------------------------------------------------------------------------- sampled candidates
 
 
 def pooled(rates: list[list[float]]) -> list[float]:
@@ -115,7 +115,7 @@ def measure_sampled(target: specwb.Target, tune: list, lab: list) -> list[dict]:
     return results
 
 
-# ------------------------------------------------------------------------------ deterministic trees
+# ---------------------------------------------------------------------------- deterministic trees
 
 
 def rank_paths(q_of: Distribution, parents: Sequence[int]) -> list[TokenPath]:
@@ -281,7 +281,7 @@ def measure_positions(target: specwb.Target, draft: specwb.Target, tune: list) -
     return [curve.result(temperature) for temperature, curve in curves.items()]
 
 
-# ----------------------------------------------------------------------------------------- the file
+# --------------------------------------------------------------------------------------- the file
 
 
 def main() -> None:

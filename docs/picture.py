@@ -20,8 +20,8 @@ WIDTH, HEIGHT, LEFT, COLUMN, BOX = 760, 384, 310, 104, 92
 
 
 def decoded() -> tuple[list[str], list[str], int]:
-    """The first step after the prompt: its draft tokens, what the target writes after the prompt and
-    after each draft token, and how many draft tokens are accepted."""
+    """The first step after the prompt: its draft tokens, what the target writes after the prompt
+    and after each draft token, and how many draft tokens are accepted."""
     target = specwb.load("lab", dtype="float32")
     step = next(specwb.rounds(target, PROMPT, "sps:gamma=4", trace=True))
     best = step.scores.logits[0].topk(2)

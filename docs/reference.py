@@ -1,4 +1,5 @@
-"""The API reference: pages made from the docstrings by pdoc, in build/reference or the folder named.
+"""The API reference: pages made from the docstrings by pdoc, in build/reference or the folder
+named.
 
 A warning of pdoc's (a name that does not resolve, an annotation it cannot read) ends it with an
 error, so that what is made is whole.
@@ -37,8 +38,8 @@ def build(folder: Path) -> None:
         warnings.simplefilter("error")
         # the modules of a package without __all__ are named twice: by it and by the list
         warnings.filterwarnings("ignore", "The module specification")
-        # Python makes these signatures (NamedTuple, a dataclass's child elsewhere) without the names
-        # of the module they stand in; pdoc then prints the annotation as it is written
+        # Python makes these signatures (NamedTuple, a dataclass's child elsewhere) without the
+        # names of the module they stand in; pdoc then prints the annotation as it is written
         warnings.filterwarnings("ignore", r"Error parsing type annotation .*\.__init__\.")
         pdoc.pdoc(*modules(), output_directory=folder)
 

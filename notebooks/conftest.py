@@ -1,4 +1,5 @@
-"""What `pytest --nbval notebooks` compares: text, strictly. Pictures have a line of text beside them (specwb.widgets.show)."""
+"""What `pytest --nbval notebooks` compares: text, strictly. Pictures have a line of text beside
+them (specwb.widgets.show)."""
 
 from __future__ import annotations
 

@@ -117,13 +117,15 @@ def palette_png(pixels: np.ndarray) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + check
 
     indexed = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, of a palette
-    return b"".join([
-        b"\x89PNG\r\n\x1a\n",
-        chunk(b"IHDR", indexed),
-        chunk(b"PLTE", np.array(palette).tobytes()),
-        chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
-        chunk(b"IEND", b""),
-    ])
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", indexed),
+            chunk(b"PLTE", np.array(palette).tobytes()),
+            chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
+            chunk(b"IEND", b""),
+        ]
+    )
 
 
 def _html(part: dict[str, Any]) -> dict[str, Any]:

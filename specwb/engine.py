@@ -202,7 +202,7 @@ class Decoding:
         tokenizer = target.tokenizer
         return Step(
             0, length, draft, verdict, scores, accept, bonus_uniform, self.rule, tokenizer, state
-        )  # fmt: skip
+        )
 
     def _score(self, draft: Draft) -> Scores:
         try:

@@ -56,8 +56,8 @@ class Exactness(Enum):
 
 @dataclass
 class State:
-    """All rows' text. ``length`` holds the sequence lengths, the only ones there are. The last token
-    of a row is pending: it is known and not yet processed.
+    """All rows' text. ``length`` holds the sequence lengths, the only ones there are. The last
+    token of a row is pending: it is known and not yet processed.
 
     Attributes:
         tokens: ``[B,T]``.
@@ -159,7 +159,8 @@ class State:
         everything sound.
 
         Raises:
-            InvalidDistribution: a closing token was drawn from probabilities that are NaN or have no mass.
+            InvalidDistribution: a closing token was drawn from probabilities that are NaN or have
+                no mass.
         """
         assert self._summary is not None
         finished, longest, fault = self._summary.tolist()
@@ -255,11 +256,12 @@ class Verdict:
         path: ``[B,D+1]`` node indices; path[:,0] = 0, past ``accepted`` the last one is repeated.
         accepted: ``[B]`` draft tokens that are kept; -1 where the row had finished.
         bonus: ``[B]`` the token that ends the step.
-        distribution: ``[B,V]``, the distribution that the closing token was drawn from (None in greedy
-            decoding); where ``trim`` cut a block short it is that of the untrimmed closing token.
+        distribution: ``[B,V]``, the distribution that the closing token was drawn from (None in
+            greedy decoding); where ``trim`` cut a block short it is that of the untrimmed closing
+            token.
         emitted: ``[B,D+1]`` tokens that this step appends, valid up to accepted + 1.
-        next_distribution: ``[B,V]``, where the closing token has been scored already, the distribution (at
-            temperature 0 the logits) of what comes after it.
+        next_distribution: ``[B,V]``, where the closing token has been scored already, the
+            distribution (at temperature 0 the logits) of what comes after it.
     """
 
     path: Tensor

@@ -188,7 +188,9 @@ def tensors_of(drafter: Drafter) -> Iterator[tuple[str, Tensor]]:
         elif isinstance(value, list | tuple | set | frozenset):
             parts = [(f"{name}[{i}]", part) for i, part in enumerate(value)]
         else:
-            parts = [(f"{name}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
+            parts = [
+                (f"{name}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()
+            ]
         for part in parts:
             yield from walk(*part)
 

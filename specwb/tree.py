@@ -1,4 +1,5 @@
-"""Token trees: topology only, as host tuples beside device tensors made once. Nothing changes them."""
+"""Token trees: topology only, as host tuples beside device tensors made once. Nothing changes
+them."""
 
 from __future__ import annotations
 
@@ -91,9 +92,21 @@ class Tree:
     K: int
     widths: tuple[int, ...]
     _FIELDS = (
-        "host", "depths", "below", "parent", "depth", "rank", "kids", "mask", "trail",
-        "v", "D", "K", "widths", "_uncut",
-    )  # fmt: skip
+        "host",
+        "depths",
+        "below",
+        "parent",
+        "depth",
+        "rank",
+        "kids",
+        "mask",
+        "trail",
+        "v",
+        "D",
+        "K",
+        "widths",
+        "_uncut",
+    )
     _uncut: Tree | None = None
 
     def __init__(
@@ -391,7 +404,9 @@ class GrownTree(Tree):
         up = [node.expand(rows, -1)]
         for _ in range(D):
             up.append(parent.gather(1, up[-1]).clamp_min(0))
-        above = torch.stack(up, -1)  # [R,n,D+1]: a node, its parent, .. and the root again and again
+        above = torch.stack(
+            up, -1
+        )  # [R,n,D+1]: a node, its parent, .. and the root again and again
         mask = torch.zeros(rows, n, n, dtype=torch.bool, device=device).scatter_(2, above, True)
         back = (depth[:, :, None] - torch.arange(D + 1, device=device)).clamp_min(0)
         self._set(

@@ -19,14 +19,34 @@ os.environ.setdefault("SPECWB_CACHE", str(Path(__file__).parents[1] / "build" / 
 
 # by the seconds of their tests (pytest --durations=0); what is not here comes after them
 LONGEST = (
-    "test_lab.py", "test_browser.py", "test_ranks.py", "09_easyspec.ipynb", "06_kangaroo.ipynb",
-    "08_diffuspec.ipynb", "05_falcon.ipynb", "01_speculative_sampling.ipynb", "04_heads.ipynb",
-    "07_improved_mcsd.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb",
-    "00_welcome.ipynb", "write_your_own_drafter.ipynb", "test_decoding_distribution.py", "test_protocol.py",
-    "test_hf.py", "test_heads.py", "test_falcon_training.py", "test_diffusion_training.py",
-    "test_kangaroo_training.py", "test_graphs.py", "test_tune.py", "test_compare.py",
-    "test_measured_dependence.py", "test_cost_model.py", "test_kernels.py",
-)  # fmt: skip
+    "test_lab.py",
+    "test_browser.py",
+    "test_ranks.py",
+    "09_easyspec.ipynb",
+    "06_kangaroo.ipynb",
+    "08_diffuspec.ipynb",
+    "05_falcon.ipynb",
+    "01_speculative_sampling.ipynb",
+    "04_heads.ipynb",
+    "07_improved_mcsd.ipynb",
+    "02_multi_candidate_verification.ipynb",
+    "03_draft_trees.ipynb",
+    "00_welcome.ipynb",
+    "write_your_own_drafter.ipynb",
+    "test_decoding_distribution.py",
+    "test_protocol.py",
+    "test_hf.py",
+    "test_heads.py",
+    "test_falcon_training.py",
+    "test_diffusion_training.py",
+    "test_kangaroo_training.py",
+    "test_graphs.py",
+    "test_tune.py",
+    "test_compare.py",
+    "test_measured_dependence.py",
+    "test_cost_model.py",
+    "test_kernels.py",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +65,8 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """``--dist loadscope``: a process takes whole files in the order above, and of the protocol, which
-    takes as long as many files, single functions."""
+    """``--dist loadscope``: a process takes whole files in the order above, and of the protocol,
+    which takes as long as many files, single functions."""
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling

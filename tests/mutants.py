@@ -1,8 +1,8 @@
 """Engines, drafters and rules that are wrong on purpose: each is killed by the tests that it names.
 
 Each mutant is one mistake as a developer would make it, put into the code in memory: no file is
-changed. In tests/verify and tests/test_decoding_distribution.py wrong *rules* are tried inside single tests;
-here the suite itself is asked whether it would notice.
+changed. In tests/verify and tests/test_decoding_distribution.py wrong *rules* are tried inside
+single tests; here the suite itself is asked whether it would notice.
 
     python tests/mutants.py                    all of them, after the same tests without any mistake
     python tests/mutants.py keep_off_by_one    these only
@@ -165,7 +165,7 @@ def killed_by(*tests: str) -> Callable[[Callable[[Patch], None]], Callable[[Patc
     return register
 
 
-# ------------------------------------------------------------------------- the engine and its state
+# ----------------------------------------------------------------------- the engine and its state
 
 
 @killed_by("test_flow.py: trim_is_closed")
@@ -245,7 +245,7 @@ def window_of_the_first_row(patch):
     patch.edit(State.window, "self.tokens.gather(", first)
 
 
-# --------------------------------------------------------------------------------------- randomness
+# ------------------------------------------------------------------------------------- randomness
 
 
 @killed_by("test_noise.py: computed_ahead")
@@ -286,7 +286,7 @@ def drawn_tokens_stay(patch):
     patch.edit(draw_without_replacement, "left.scatter_(-1, x.unsqueeze(-1), 0.0)", "pass")
 
 
-# ------------------------------------------------------------------------------------ distributions
+# ---------------------------------------------------------------------------------- distributions
 
 
 @killed_by("test_decoding_distribution.py: of_the_text_is sps-top_p")
@@ -355,7 +355,7 @@ def draft_length_of_the_batch(patch):
     patch.edit(Heuristic.observe, "accepted == drafted,", "(accepted == drafted).all(),")
 
 
-# -------------------------------------------------------------------------------------------- rules
+# ------------------------------------------------------------------------------------------ rules
 
 
 @killed_by("test_kernels.py: kernel_is_the_exact_rule rejection")
@@ -395,7 +395,7 @@ def invalid_tokens_accepted(patch):
     )
 
 
-# ----------------------------------------------------------------------- trees, masks and positions
+# --------------------------------------------------------------------- trees, masks and positions
 
 
 @killed_by("test_tree.py: tables_agree")
@@ -441,7 +441,7 @@ def draft_positions_from_slots(patch):
     patch.edit(Levels.propose, "base + depth[start:stop]", "base + index[start:stop]")
 
 
-# ------------------------------------------------------------------------------- caches and windows
+# ----------------------------------------------------------------------------- caches and windows
 
 
 @killed_by("test_flow.py: row_may_have_its_own_tree", "test_protocol.py: caches mcsd 1.0")
@@ -528,7 +528,7 @@ def kangaroo_runs_a_layer_twice(patch):
     patch.edit(KangarooDrafter.shallow, "last=self.exit", "last=self.exit + 1")
 
 
-# ------------------------------------------------------------------------------- as a pytest plugin
+# ----------------------------------------------------------------------------- as a pytest plugin
 
 
 def matches(selection: str, nodeid: str) -> bool:
@@ -600,7 +600,7 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.register(Plugin(MUTANTS.get(name), [s for s in selections if s]), "mutant")
 
 
-# -------------------------------------------------------------------------------------- all of them
+# ------------------------------------------------------------------------------------ all of them
 
 
 @dataclass(frozen=True)

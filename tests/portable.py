@@ -61,7 +61,9 @@ def main() -> int:
         if asked.only not in name:
             continue
         began = time.monotonic()
-        processes = "1" if variables["SPECWB_TEST_THREADS"] == "2" else "2"  # as many threads in all
+        processes = (
+            "1" if variables["SPECWB_TEST_THREADS"] == "2" else "2"
+        )  # as many threads in all
         options = ["-m", "not slow", "-n", processes, "--dist", "loadscope"]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *asked.paths],
@@ -76,7 +78,9 @@ def main() -> int:
             print(done.stdout)
         counts = re.findall(r"\d+ (?:passed|failed|error).* in [^=\n]*", done.stdout)
         word = "FAILED" if done.returncode else "passed"
-        lines.append(f"{word}  {name}: {counts[-1].strip() if counts else f'exit code {done.returncode}'}")
+        lines.append(
+            f"{word}  {name}: {counts[-1].strip() if counts else f'exit code {done.returncode}'}"
+        )
         print(lines[-1], f"({time.monotonic() - began:.0f} s)", flush=True)
     print("", *lines, sep="\n")
     return int(failed or not lines)

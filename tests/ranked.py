@@ -1,6 +1,8 @@
-"""Tiny deep drafts; and, as a script, several ranks that draft with one and write what they saw: ``python ranked.py FOLDER``.
+"""Tiny deep drafts; and, as a script, several ranks that draft with one and write what they saw:
+``python ranked.py FOLDER``.
 
-The ranks are children of one process, which has read all the libraries for them; each gets the environment that torchrun would make.
+The ranks are children of one process, which has read all the libraries for them; each gets the
+environment that torchrun would make.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ LAYERS = 6
 PROMPTS = tiny.PROMPTS
 
 
-def deepened(model: nn.Module, layers: int = LAYERS, small: float = 0.1, noise: float = 0.01) -> nn.Module:
-    """A model of ``layers`` layers that is often right about ``model``: its own layers, a little wrong, with others between and behind them that say
-    little; so the order of the layers matters, and not too much."""
+def deepened(
+    model: nn.Module, layers: int = LAYERS, small: float = 0.1, noise: float = 0.01
+) -> nn.Module:
+    """A model of ``layers`` layers that is often right about ``model``: its own layers, a little
+    wrong, with others between and behind them that say little; so the order of the layers matters,
+    and not too much."""
     config = copy.deepcopy(model.config)
     own, config.num_hidden_layers = config.num_hidden_layers, layers
     if getattr(config, "layer_types", None):
@@ -61,7 +66,8 @@ def deep(kind: str = "llama") -> specwb.Target:
 
 
 HOT = {"temperature": 1.0, "seed": [3, 4, 5]}
-# method and decoding: more attentions than ranks, a rank with nothing to run, MLPs side by side, no calibration
+# method and decoding: more attentions than ranks, a rank with nothing to run, MLPs side by side, no
+# calibration
 CASES: dict[str, tuple[dict, dict]] = {
     "chain": ({"n": 4, "gamma": 4}, {}),
     "tree": ({"n": 5, "tree": (2, 2, 1)}, HOT),
@@ -71,8 +77,11 @@ CASES: dict[str, tuple[dict, dict]] = {
 }
 
 
-def decoded(target: specwb.Target, case: str, execution: str, after: Callable | None = None) -> dict[str, Any]:
-    """Texts and drafts of one case; ``after(state, drafter)`` is called with what every round left."""
+def decoded(
+    target: specwb.Target, case: str, execution: str, after: Callable | None = None
+) -> dict[str, Any]:
+    """Texts and drafts of one case; ``after(state, drafter)`` is called with what every round
+    left."""
     options, settings = CASES[case]
     method = specwb.method("easyspec", target, draft=deep("llama"), execution=execution, **options)
     found: dict[str, Any] = {"drafts": [], "q": [], "accepted": []}
@@ -95,27 +104,40 @@ def decoded(target: specwb.Target, case: str, execution: str, after: Callable | 
                 after(step, opened[0])
     finally:
         kind.open = real  # type: ignore[method-assign]
-    found["texts"] = [step.state.tokens[row, : int(step.state.length[row])].tolist() for row in range(len(PROMPTS))]
+    found["texts"] = [
+        step.state.tokens[row, : int(step.state.length[row])].tolist()
+        for row in range(len(PROMPTS))
+    ]
     return found
 
 
 def work(here: Ranks, folder: Path) -> dict[str, Any]:
     """Everything that a rank can say while the others are well."""
     target = specwb.load(folder / "target", ranks=here)
-    seen: dict[str, Any] = {"heads": (target.backbone.heads, target.backbone.kv_heads), "decoded": {}, "held": {}, "off": {}}
+    seen: dict[str, Any] = {
+        "heads": (target.backbone.heads, target.backbone.kv_heads),
+        "decoded": {},
+        "held": {},
+        "off": {},
+    }
     fresh = copy.deepcopy(deep("llama").model)  # not parted, not grouped
     plain = specwb.load(fresh).backbone
     for case in CASES:
         held: dict[int, int] = {}
         off = [0.0]
 
-        def after(step: Any, drafter: Any, held: dict[int, int] = held, off: list[float] = off) -> None:
+        def after(
+            step: Any, drafter: Any, held: dict[int, int] = held, off: list[float] = off
+        ) -> None:
             held.update(drafter.groups.held)
             assert drafter.cache.data.shape[0] == max(1, len(held))
             for row in range(len(PROMPTS)):
                 length = int(step.length[row])
                 exact = tiny.recomputed(plain, step.state.tokens[row, :length])
-                off += [float((drafter.cache.data[at, row, :length] - exact[i]).abs().max()) for i, at in held.items()]
+                off += [
+                    float((drafter.cache.data[at, row, :length] - exact[i]).abs().max())
+                    for i, at in held.items()
+                ]
 
         seen["decoded"][case] = decoded(target, case, "ranks", after)
         seen["held"][case], seen["off"][case] = sorted(held), max(off)
@@ -132,7 +154,10 @@ def work(here: Ranks, folder: Path) -> dict[str, Any]:
     except specwb.LoadError as error:
         seen["incomplete"] = str(error)
     projection = target.model.model.layers[0].self_attn.k_proj.weight.to_local()
-    seen["stored once"] = projection.untyped_storage().data_ptr() == target.backbone.layers[0].qkv.untyped_storage().data_ptr()
+    seen["stored once"] = (
+        projection.untyped_storage().data_ptr()
+        == target.backbone.layers[0].qkv.untyped_storage().data_ptr()
+    )
     with torch.no_grad():
         seen["library"] = target.model(torch.tensor([PROMPTS[0]])).logits
     options = {"draft": deep("llama"), "n": 4, "gamma": 2, "width": 1}
@@ -144,7 +169,8 @@ def work(here: Ranks, folder: Path) -> dict[str, Any]:
 
 
 def end(here: Ranks, how: str) -> str:
-    """The last rank dies, or answers no more, in the middle of a round; what that is for the others."""
+    """The last rank dies, or answers no more, in the middle of a round; what that is for the
+    others."""
     from specwb.models.ranks import RankGroups
 
     real, calls = RankGroups.attend, [0]
@@ -167,7 +193,12 @@ def end(here: Ranks, how: str) -> str:
 
 
 def rank(folder: Path, size: int, number: int, ports: list[int]) -> None:
-    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+    }
     os.environ["MASTER_PORT"] = str(ports[0])
     seen: dict[str, Any] = {}
     try:

@@ -19,15 +19,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 CONVERSIONS = (
-    "__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__", "item", "tolist",
-    "numpy", "cpu",
-)  # fmt: skip
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__complex__",
+    "__index__",
+    "__array__",
+    "item",
+    "tolist",
+    "numpy",
+    "cpu",
+)
 # operators that wait for values: a scalar read, or a result whose shape depends on values
 WAITING = {
-    "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal",
-    "bincount", "is_nonzero", "nonzero_static", "_unique", "unique_consecutive",
-    "repeat_interleave", "multinomial",
-}  # fmt: skip
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "equal",
+    "bincount",
+    "is_nonzero",
+    "nonzero_static",
+    "_unique",
+    "unique_consecutive",
+    "repeat_interleave",
+    "multinomial",
+}
 INDEXING = ("index", "index_put", "index_put_")
 
 

@@ -8,7 +8,9 @@ import sys
 from specwb import cli
 
 
-def call(monkeypatch, capsys, *arguments: str, terminal: bool = False, stdin: str = "") -> tuple[int, str, str]:
+def call(
+    monkeypatch, capsys, *arguments: str, terminal: bool = False, stdin: str = ""
+) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``specwb arguments``."""
     monkeypatch.setattr(sys, "argv", ["specwb", *arguments])
     monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))

@@ -1,5 +1,6 @@
 """``ar`` is what transformers' own greedy generation gives, token by token: the reference of every
-other test is not our own. In float32, where no argmax of these texts is a matter of rounding (``MARGIN``)."""
+other test is not our own. In float32, where no argmax of these texts is a matter of rounding
+(``MARGIN``)."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ import torch
 import specwb
 
 LENGTH = 40
-MARGIN = 1e-4  # between the two best logits; those of two ways to compute them differ by 1e-5 at most
+MARGIN = (
+    1e-4  # between the two best logits; those of two ways to compute them differ by 1e-5 at most
+)
 every_kind = pytest.mark.parametrize("kind", list(tiny.FAMILIES))
 
 
 def generated(target: specwb.Target, prompt: list[int], length: int, **settings) -> list[int]:
-    out = target.model.generate(torch.tensor([prompt]), max_new_tokens=length, do_sample=False, pad_token_id=0, **settings)
+    out = target.model.generate(
+        torch.tensor([prompt]), max_new_tokens=length, do_sample=False, pad_token_id=0, **settings
+    )
     return out[0, len(prompt) :].tolist()
 
 
@@ -41,12 +46,12 @@ def test_with_eos(kind):
         whole = generated(target, prompt, LENGTH)
         for place in (0, 1, 7, 20):
             ends = [whole[place], whole[place + 5]]
-            assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends[0]).tokens == [
-                generated(target, prompt, LENGTH, eos_token_id=ends[0])
-            ]
-            assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends).tokens == [
-                generated(target, prompt, LENGTH, eos_token_id=ends)
-            ]
+            assert specwb.decode(
+                target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends[0]
+            ).tokens == [generated(target, prompt, LENGTH, eos_token_id=ends[0])]
+            assert specwb.decode(
+                target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends
+            ).tokens == [generated(target, prompt, LENGTH, eos_token_id=ends)]
 
 
 def test_the_models_own_eos_is_the_default():
@@ -64,17 +69,41 @@ def test_the_models_own_eos_is_the_default():
 
 @every_kind
 def test_sampling_follows_the_librarys_probabilities(kind):
-    """T > 0: every token of a sampled text lies in the library's own filtered support, and is the inverse CDF of its probabilities."""
-    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+    """T > 0: every token of a sampled text lies in the library's own filtered support, and is the
+    inverse CDF of its probabilities."""
+    from transformers import (
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
     target = tiny.target(kind)
     prompt = tiny.PROMPTS[2]
-    steps = list(specwb.rounds(target, [prompt], "ar", max_new_tokens=20, temperature=0.8, top_k=7, top_p=0.85, seed=3, trace=True))
+    steps = list(
+        specwb.rounds(
+            target,
+            [prompt],
+            "ar",
+            max_new_tokens=20,
+            temperature=0.8,
+            top_k=7,
+            top_p=0.85,
+            seed=3,
+            trace=True,
+        )
+    )
     text = steps[-1].state.tokens[0, : len(prompt) + 20].tolist()
     logits = tiny.forward(target.model, text)
-    warp = LogitsProcessorList([TemperatureLogitsWarper(0.8), TopKLogitsWarper(7), TopPLogitsWarper(0.85)])
+    warp = LogitsProcessorList(
+        [TemperatureLogitsWarper(0.8), TopKLogitsWarper(7), TopPLogitsWarper(0.85)]
+    )
     p = warp(torch.empty(0, dtype=torch.long), logits).softmax(-1)[len(prompt) - 1 : -1].double()
     for i, step in enumerate(steps):
         below = float(p[i, : text[len(prompt) + i]].sum())
         assert p[i, text[len(prompt) + i]] > 0
-        assert below - 1e-4 <= float(step.bonus_uniform[0]) <= below + float(p[i, text[len(prompt) + i]]) + 1e-4
+        assert (
+            below - 1e-4
+            <= float(step.bonus_uniform[0])
+            <= below + float(p[i, text[len(prompt) + i]]) + 1e-4
+        )

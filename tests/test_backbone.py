@@ -1,5 +1,6 @@
 """The backbone is the library's model: same logits, same hidden states, whatever the order in which
-tokens are fed. All of it in float32, which has products of its own on the CPU, within a margin (``close``)."""
+tokens are fed. All of it in float32, which has products of its own on the CPU, within a margin
+(``close``)."""
 
 from __future__ import annotations
 
@@ -25,10 +26,31 @@ SHAPES: list[tuple[str, dict]] = [
     ("llama", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
     ("llama", {"head_dim": 6, "hidden_act": "gelu"}),
     ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
-    ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                                   "original_max_position_embeddings": 64, "rope_theta": 10000.0}}),
-    ("qwen2", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}}),
-]  # fmt: skip
+    (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "rope_theta": 10000.0,
+            }
+        },
+    ),
+    (
+        "qwen2",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+                "rope_theta": 10000.0,
+            }
+        },
+    ),
+]
 TREES = {
     "root": specwb.Tree.chain(0),
     "chain": specwb.Tree.chain(4),
@@ -42,7 +64,9 @@ every_tree = pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 
 
 def tokens(m: int, rows: int = 1, seed: int = 0) -> Tensor:
-    return torch.randint(0, tiny.VOCABULARY, (rows, m), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, tiny.VOCABULARY, (rows, m), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def run(backbone: Backbone, x: Tensor, start: int, cache, **more) -> tuple[Tensor, Tensor | None]:
@@ -59,7 +83,9 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
     assert worst < tolerance, f"off by {worst:.1e} of the largest logit"
 
 
-@pytest.mark.parametrize(("kind", "changes"), SHAPES, ids=[f"{k}-{'-'.join(map(str, c))}" for k, c in SHAPES])
+@pytest.mark.parametrize(
+    ("kind", "changes"), SHAPES, ids=[f"{k}-{'-'.join(map(str, c))}" for k, c in SHAPES]
+)
 def test_forward_equals_the_library_model_before_and_after_its_weights_are_fused(kind, changes):
     model = tiny.build(kind, **changes)
     ids = tokens(23, rows=2)
@@ -73,30 +99,48 @@ def test_forward_equals_the_library_model_before_and_after_its_weights_are_fused
     close(masked, before)
     positions = torch.arange(23).expand(2, 23)
     with torch.no_grad():
-        causal = backbone.head(backbone.run(backbone.embed(ids), positions, positions, backbone.cache(2, 30), 23, None, causal=True)[0])
+        causal = backbone.head(
+            backbone.run(
+                backbone.embed(ids),
+                positions,
+                positions,
+                backbone.cache(2, 30),
+                23,
+                None,
+                causal=True,
+            )[0]
+        )
     close(causal, before)
 
 
-@pytest.mark.parametrize(("kind", "changes"), [("llama", {"attention_bias": True, "mlp_bias": True}), ("qwen2", {})])
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("llama", {"attention_bias": True, "mlp_bias": True}), ("qwen2", {})]
+)
 def test_biases_are_not_forgotten(kind, changes):
-    """The comparison above would not see a missing bias if it were zero, as the library initialises it."""
+    """The comparison above would not see a missing bias if it were zero, as the library initialises
+    it."""
     model = tiny.build(kind, **changes)
     ids = tokens(9)
     whole = tiny.forward(model, ids[0])
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
             weight.data.zero_()
-    assert float((tiny.forward(model, ids[0]) - whole).abs().max()) > 1e-2 * float(whole.abs().max())
+    assert float((tiny.forward(model, ids[0]) - whole).abs().max()) > 1e-2 * float(
+        whole.abs().max()
+    )
 
 
 def test_fusing_stores_nothing_twice():
     model = tiny.build("llama")
     layer = Backbone(model).layers[1]
     attention, mlp = model.model.layers[1].self_attn, model.model.layers[1].mlp
-    assert {p.weight.untyped_storage().data_ptr() for p in (attention.q_proj, attention.k_proj, attention.v_proj)} == {
-        layer.qkv.untyped_storage().data_ptr()
+    assert {
+        p.weight.untyped_storage().data_ptr()
+        for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+    } == {layer.qkv.untyped_storage().data_ptr()}
+    assert {p.weight.untyped_storage().data_ptr() for p in (mlp.gate_proj, mlp.up_proj)} == {
+        layer.gate_up.untyped_storage().data_ptr()
     }
-    assert {p.weight.untyped_storage().data_ptr() for p in (mlp.gate_proj, mlp.up_proj)} == {layer.gate_up.untyped_storage().data_ptr()}
 
 
 def test_a_model_loaded_twice_is_the_same_model():
@@ -108,7 +152,10 @@ def test_a_model_loaded_twice_is_the_same_model():
         first.head(run(first, first.embed(ids), 0, first.cache(1, 11))[0]),
         1e-6,
     )
-    close(first.head(run(first, first.embed(ids), 0, first.cache(1, 11))[0])[0], tiny.forward(model, ids[0]))
+    close(
+        first.head(run(first, first.embed(ids), 0, first.cache(1, 11))[0])[0],
+        tiny.forward(model, ids[0]),
+    )
 
 
 @every_kind
@@ -121,7 +168,9 @@ def test_prefill_and_single_steps_equal_one_forward(kind):
     for i in range(6, 16):
         with torch.no_grad():  # one token sees everything: no mask
             at = torch.tensor([[i]])
-            parts.append(backbone.run(backbone.embed(ids[:, i : i + 1]), at, at, cache, i + 1, None)[0])
+            parts.append(
+                backbone.run(backbone.embed(ids[:, i : i + 1]), at, at, cache, i + 1, None)[0]
+            )
     close(backbone.head(torch.cat(parts, 1))[0], whole)
 
 
@@ -144,14 +193,18 @@ def test_features_are_the_library_models_hidden_states(kind):
     with torch.no_grad():
         theirs = target.model(ids, output_hidden_states=True).hidden_states
     layers = range(len(backbone.layers) + 1)
-    hidden, found = run(backbone, backbone.embed(ids), 0, backbone.cache(1, 13), features=tuple(layers))
+    hidden, found = run(
+        backbone, backbone.embed(ids), 0, backbone.cache(1, 13), features=tuple(layers)
+    )
     ours = found.chunk(len(layers), -1)
     assert len(theirs) == len(ours) == 4
     for i in layers[:-1]:
         close(ours[i], theirs[i])
     assert torch.equal(ours[-1], hidden)
     with torch.no_grad():
-        close(target.model.model.norm(ours[-1]), theirs[-1])  # the library gives its last one after the final norm
+        close(
+            target.model.model.norm(ours[-1]), theirs[-1]
+        )  # the library gives its last one after the final norm
     _, some = run(backbone, backbone.embed(ids), 0, backbone.cache(1, 13), features=(2, 1))
     torch.testing.assert_close(some, torch.cat([ours[2], ours[1]], -1))
     assert run(backbone, backbone.embed(ids), 0, backbone.cache(1, 13))[1] is None
@@ -179,9 +232,13 @@ def test_a_tree_in_one_forward_equals_its_paths_one_by_one(kind, tree):
     target = tiny.target(kind)
     prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7, 9]]
     state = target.open(prompts, [20] * 3, tree.n + 1, Sampling(), ())
-    drafted = torch.cat([torch.tensor([[p[-1]] for p in prompts]), tokens(tree.n - 1, rows=3, seed=5)], 1)
+    drafted = torch.cat(
+        [torch.tensor([[p[-1]] for p in prompts]), tokens(tree.n - 1, rows=3, seed=5)], 1
+    )
     with torch.no_grad():
-        found = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Scheme.POINT)).logits
+        found = target.score(
+            state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Scheme.POINT)
+        ).logits
     for row, prompt in enumerate(prompts):
         parents = tree.host[row if tree.R > 1 else 0]
         for node in range(tree.n):
@@ -205,7 +262,11 @@ def test_ragged_rows_equal_rows_alone(kind):
     def score(state, rows):
         part = drafted[rows]
         with torch.no_grad():
-            return target.score(state, Draft(tree, part, torch.ones_like(part, dtype=torch.bool), Scheme.POINT), (1, 3))
+            return target.score(
+                state,
+                Draft(tree, part, torch.ones_like(part, dtype=torch.bool), Scheme.POINT),
+                (1, 3),
+            )
 
     whole = score(together, slice(None))
     for i, prompt in enumerate(prompts):
@@ -214,42 +275,80 @@ def test_ragged_rows_equal_rows_alone(kind):
         close(whole.logits[i], one.logits[0])
         close(whole.features[i], one.features[0])
         m = len(prompt) - 1
-        torch.testing.assert_close(together.features[i, :m], alone.features[0, :m], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(together.cache.data[:, i, :m], alone.cache.data[:, 0, :m], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            together.features[i, :m], alone.features[0, :m], atol=1e-5, rtol=1e-5
+        )
+        torch.testing.assert_close(
+            together.cache.data[:, i, :m], alone.cache.data[:, 0, :m], atol=1e-5, rtol=1e-5
+        )
 
 
 def test_positions_beyond_the_first_rotation_table():
-    """The table of the rotary embedding is made for a cache's capacity and must grow with the next cache."""
+    """The table of the rotary embedding is made for a cache's capacity and must grow with the next
+    cache."""
     model = tiny.build("llama")
     backbone = Backbone(model)
     run(backbone, backbone.embed(tokens(4)), 0, backbone.cache(1, 4))
     ids = tokens(90)
-    close(backbone.head(run(backbone, backbone.embed(ids), 0, backbone.cache(1, 90))[0])[0], tiny.forward(model, ids[0]))
+    close(
+        backbone.head(run(backbone, backbone.embed(ids), 0, backbone.cache(1, 90))[0])[0],
+        tiny.forward(model, ids[0]),
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------- refusals
 
 
 def gemma2() -> Gemma2ForCausalLM:
     return Gemma2ForCausalLM(
         Gemma2Config(
-            vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8
+            vocab_size=16,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
         )
     )
 
 
 def gpt2() -> GPT2LMHeadModel:
-    return GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None))
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=16,
+            n_positions=32,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        (lambda: tiny.build("mistral", sliding_window=16), "mistral with a sliding attention window .*16"),
-        (lambda: tiny.build("qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1), "qwen2 with a sliding attention window .*16"),
+        (
+            lambda: tiny.build("mistral", sliding_window=16),
+            "mistral with a sliding attention window .*16",
+        ),
+        (
+            lambda: tiny.build(
+                "qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1
+            ),
+            "qwen2 with a sliding attention window .*16",
+        ),
         (gemma2, "'gemma2' is not supported; supported: llama, mistral, qwen2, qwen3"),
         (gpt2, "'gpt2' is not supported"),
-        (lambda: tiny.build("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}), "rope type 'dynamic'"),
+        (
+            lambda: tiny.build(
+                "llama",
+                rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+            ),
+            "rope type 'dynamic'",
+        ),
     ],
     ids=["mistral-window", "qwen2-window", "gemma2", "gpt2", "dynamic-rope"],
 )
@@ -270,7 +369,9 @@ def test_a_default_mistral_has_a_window_and_a_default_qwen2_has_none():
     check_supported(Qwen2Config())
 
 
-@pytest.mark.parametrize("where", ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "lm_head"])
+@pytest.mark.parametrize(
+    "where", ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "lm_head"]
+)
 def test_a_layer_that_is_more_than_its_weights_is_refused(where):
     """Adapters and quantised layers: reading their weights alone would leave out what they add."""
 

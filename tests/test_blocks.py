@@ -1,4 +1,5 @@
-"""Trees drafted in blocks: every node's place, every block's sight, against rules written down once more over paths."""
+"""Trees drafted in blocks: every node's place, every block's sight, against rules written down once
+more over paths."""
 
 from __future__ import annotations
 
@@ -15,10 +16,27 @@ COUNTS = {"vicuna": (20, 15, 19, 23, 21, 23, 21, 23), "llama": (20, 19, 19, 15, 
 BLOCKS = {"vicuna": (1, 7, 11, 12), "llama": (1, 6, 7, 7)}
 # of every depth: how many children its nodes have that have any, the most first
 CHILDREN = {
-    "vicuna": [[20], [10, 2, 2, 1], [10, *[2] * 3, *[1] * 3], [10, *[2] * 3, *[1] * 7], [10, 2, *[1] * 9], [9, 2, *[1] * 12], [9, 2, *[1] * 10],
-               [8, 2, *[1] * 13]],
-    "llama": [[20], [11, 4, 4], [8, 7, *[1] * 4], [10, *[1] * 5], [10, *[1] * 6], [4, *[1] * 6], [4, *[1] * 6], [3, *[1] * 6]],
-}  # fmt: skip
+    "vicuna": [
+        [20],
+        [10, 2, 2, 1],
+        [10, *[2] * 3, *[1] * 3],
+        [10, *[2] * 3, *[1] * 7],
+        [10, 2, *[1] * 9],
+        [9, 2, *[1] * 12],
+        [9, 2, *[1] * 10],
+        [8, 2, *[1] * 13],
+    ],
+    "llama": [
+        [20],
+        [11, 4, 4],
+        [8, 7, *[1] * 4],
+        [10, *[1] * 5],
+        [10, *[1] * 6],
+        [4, *[1] * 6],
+        [4, *[1] * 6],
+        [3, *[1] * 6],
+    ],
+}
 
 
 @st.composite
@@ -26,7 +44,9 @@ def level_ordered(draw) -> Tree:
     """Up to 14 nodes, a level after the other, the order of parents within a level free."""
     parents, depth = [-1], [0]
     for _ in range(draw(st.integers(1, 13))):
-        parents.append(draw(st.sampled_from([i for i in range(len(parents)) if depth[i] + 1 >= depth[-1]])))
+        parents.append(
+            draw(st.sampled_from([i for i in range(len(parents)) if depth[i] + 1 >= depth[-1]]))
+        )
         depth.append(depth[parents[-1]] + 1)
     return Tree.parents(parents)
 
@@ -42,7 +62,10 @@ def paths(tree: Tree) -> list[Path]:
 def blocks_of(every: list[Path], k: int) -> list[list[Path]]:
     """By pass: paths that k more tokens are said of, in the order of their nodes."""
     inner = {path[:-1] for path in every[1:]}
-    return [[p for p in every if len(p) == b * k and p in inner] for b in range(-(-max(map(len, every)) // k))]
+    return [
+        [p for p in every if len(p) == b * k and p in inner]
+        for b in range(-(-max(map(len, every)) // k))
+    ]
 
 
 def check(tree: Tree, k: int) -> None:
@@ -55,36 +78,48 @@ def check(tree: Tree, k: int) -> None:
         assert one.width == max(r[-1] + 1 for r in every[1:] if b * k < len(r) <= (b + 1) * k)
         assert one.first == first
         first += k * len(one.blocks) if b else 0
-        for node, follows, nodes in zip(one.blocks, one.parents or [None] * len(one.blocks), one.nodes, strict=True):
+        for node, follows, nodes in zip(
+            one.blocks, one.parents or [None] * len(one.blocks), one.nodes, strict=True
+        ):
             path = every[node]
             if b:
                 assert wanted[b - 1][follows] == path[: (b - 1) * k]
-                assert [every[n] for n in nodes] == [path[:d] for d in range((b - 1) * k + 1, b * k + 1)]
+                assert [every[n] for n in nodes] == [
+                    path[:d] for d in range((b - 1) * k + 1, b * k + 1)
+                ]
     assert made.slots == first
     assert made.lists == sum(len(one.blocks) * one.levels for one in made.passes)
-    # a node's list: the block k, 2k, .. tokens below the root that it hangs from, its depth there, its own rank
+    # a node's list: the block k, 2k, .. tokens below the root that it hangs from, its depth there,
+    # its own rank
     rule = []
     for path in every[1:]:
         b, j = divmod(len(path) - 1, k)
         rule.append((b, wanted[b].index(path[: b * k]), j, path[-1]))
     assert made.places == rule
     inner = {path[:-1] for path in every[1:]}
-    assert {every[node]: every[block] for node, block in made.above.items()} == {p: p[: len(p) // k * k] for p in inner}
+    assert {every[node]: every[block] for node, block in made.above.items()} == {
+        p: p[: len(p) // k * k] for p in inner
+    }
     check_sight(made, wanted, k)
 
 
 def check_sight(made: BlockTree, wanted: list[list[Path]], k: int) -> None:
     """Who sees whom is a matter of paths: a block sees those whose path its own begins with."""
-    places: list[Path | None] = [None, *(p for level in wanted[1:] for p in level for _ in range(k))]
+    places: list[Path | None] = [
+        None,
+        *(p for level in wanted[1:] for p in level for _ in range(k)),
+    ]
     table = made.sight()
     assert table.shape == (1, 1 + made.slots, 3 + made.slots)
     assert table.dtype == torch.bool
     for row, path in enumerate(places):
-        sees = [other is None or (path is not None and path[: len(other)] == other) for other in places]
+        sees = [
+            other is None or (path is not None and path[: len(other)] == other) for other in places
+        ]
         assert table[0, row].tolist() == [True, *sees, False]
 
 
-# ---------------------------------------------------------------------------------------------------------- the published
+# ---------------------------------------------------------------------------------- the published
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -96,7 +131,10 @@ def test_the_published_trees_are_as_they_were_counted(name):
     assert tuple(len(one.blocks) for one in made.passes) == BLOCKS[name]
     for depth, wanted in enumerate(CHILDREN[name]):
         start, stop = tree.levels[depth]
-        assert sorted((len(kids) for kids in tree.below[0][start:stop] if kids), reverse=True) == wanted
+        assert (
+            sorted((len(kids) for kids in tree.below[0][start:stop] if kids), reverse=True)
+            == wanted
+        )
 
 
 def test_the_published_trees_differ_where_they_are_known_to():
@@ -125,7 +163,7 @@ def test_ancestors_and_leaf_paths_of_the_published_trees(name):
         assert tree.trail[0, node].tolist() == on + [node] * (tree.D + 1 - len(on))
 
 
-# ------------------------------------------------------------------------------------------------------------- every node
+# ------------------------------------------------------------------------------------- every node
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 8, 9])
@@ -153,7 +191,8 @@ def test_chains(depth, k):
 
 
 def test_what_the_papers_figure_shows():
-    """Blocks (can, i) | (assist, you), (get, to) | (make, a), (help, with), (to, do): the last sees the text, its own first block and itself."""
+    """Blocks (can, i) | (assist, you), (get, to) | (make, a), (help, with), (to, do): the last sees
+    the text, its own first block and itself."""
     # depths 1-2: two paths; depths 3-4 below the second, depths 3-4 below the first
     tree = Tree.paths([(0, 0, 0, 0, 0), (0, 0, 1, 0, 0), (1, 0, 0, 0, 0)])
     made = BlockTree(tree, 2)
@@ -165,14 +204,22 @@ def test_what_the_papers_figure_shows():
 
 
 def test_lists_are_shared_within_a_block():
-    """(2, 2) in blocks of two: both nodes of depth 1 take their children from one list; in blocks of one each has its own."""
+    """(2, 2) in blocks of two: both nodes of depth 1 take their children from one list; in blocks
+    of one each has its own."""
     tree = Tree.branching(2, 2)
-    assert BlockTree(tree, 2).places == [(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1), (0, 0, 1, 0), (0, 0, 1, 1)]
+    assert BlockTree(tree, 2).places == [
+        (0, 0, 0, 0),
+        (0, 0, 0, 1),
+        (0, 0, 1, 0),
+        (0, 0, 1, 1),
+        (0, 0, 1, 0),
+        (0, 0, 1, 1),
+    ]
     assert BlockTree(tree, 1).places[2:] == [(1, 0, 0, 0), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, 0, 1)]
     assert (BlockTree(tree, 2).lists, BlockTree(tree, 1).lists) == (2, 3)
 
 
-# -------------------------------------------------------------------------------------------------------------- bad input
+# -------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
@@ -180,7 +227,12 @@ def test_lists_are_shared_within_a_block():
     [
         (Tree.chain(2), 0, None, "k and passes must be >= 1, got k=0, passes=None"),
         (Tree.chain(2), 2, 0, "k and passes must be >= 1, got k=2, passes=0"),
-        (Tree.chain(5), 2, 2, "2 passes of k=2 tokens make trees of depth 4 at most, this one has 5"),
+        (
+            Tree.chain(5),
+            2,
+            2,
+            "2 passes of k=2 tokens make trees of depth 4 at most, this one has 5",
+        ),
         (Tree.chain(0), 2, None, "of at least one candidate"),
         (Tree.parents([-1, 0, 1, 0]), 2, None, "its nodes in level order"),
         (Tree([[-1, 0], [-1, -1]]), 2, None, "one tree for all rows"),
@@ -198,5 +250,7 @@ def test_a_tree_as_deep_as_its_passes_allow():
 
 
 def test_steps_of_a_round_by_hand():
-    made = BlockTree(Tree.branching(2, 2, 1), 2)  # 10 candidates, two passes, four blocks of two pairs below the text
+    made = BlockTree(
+        Tree.branching(2, 2, 1), 2
+    )  # 10 candidates, two passes, four blocks of two pairs below the text
     assert made.steps(0.5, 10, 100) == 1 + 0.5 * 10 + 10 * 2 + 100 * 8

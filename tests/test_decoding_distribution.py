@@ -1,5 +1,5 @@
-"""Whole decodings on a tiny vocabulary: the law of the text is the enumerated law of autoregressive sampling, and the same test
-rejects engines and rules that are wrong."""
+"""Whole decodings on a tiny vocabulary: the law of the text is the enumerated law of autoregressive
+sampling, and the same test rejects engines and rules that are wrong."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ from specwb.verify import RRS, PointMass, RRSw
 
 VOCABULARY, LENGTH, PROMPT = 6, 3, [1, 4, 2]
 ROWS = 4096
-FILTERS = {"plain": Sampling(1.0), "top_k": Sampling(0.9, top_k=4), "top_p": Sampling(1.3, top_p=0.8)}
-every_filter = pytest.mark.parametrize("name", [name if name == "plain" else pytest.param(name, marks=pytest.mark.slow) for name in FILTERS])
+FILTERS = {
+    "plain": Sampling(1.0),
+    "top_k": Sampling(0.9, top_k=4),
+    "top_p": Sampling(1.3, top_p=0.8),
+}
+every_filter = pytest.mark.parametrize(
+    "name",
+    [name if name == "plain" else pytest.param(name, marks=pytest.mark.slow) for name in FILTERS],
+)
 TREE = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 METHODS: dict[str, tuple[str, dict]] = {
     "ar": ("ar", {}),
@@ -34,42 +41,70 @@ METHODS: dict[str, tuple[str, dict]] = {
     "mcsd lopsided": ("mcsd", {"tree": TREE}),
     "mcsd lopsided with replacement": ("mcsd", {"tree": TREE, "draw": "with"}),
     "block verification": ("sps:rule=block", {"gamma": 3}),
-    "block verification of chains that end early": ("sps:rule=block", {"gamma": 1, "schedule": "heuristic", "confidence": 0.2}),
+    "block verification of chains that end early": (
+        "sps:rule=block",
+        {"gamma": 1, "schedule": "heuristic", "confidence": 0.2},
+    ),
     "traversal": ("mcsd:rule=traversal", {"tree": TREE}),
     "traversal of independent siblings": ("mcsd:rule=traversal", {"tree": (3, 2), "draw": "with"}),
     "traversal of paths": ("mcsd:rule=traversal", {"tree": (3, 1, 1), "draw": "with"}),
     "greedy multi-path block verification": ("mcsd:rule=gbv", {"tree": (3, 1, 1), "draw": "with"}),
     "coupled": ("mcsd", {"tree": (3, 1, 1), "draw": "coupled"}),
     "naive verification": ("sps:rule=point", {"gamma": 2}),
-    "naive verification of repeated siblings": ("mcsd:rule=point", {"tree": (3, 2, 1), "draw": "with"}),
+    "naive verification of repeated siblings": (
+        "mcsd:rule=point",
+        {"tree": (3, 2, 1), "draw": "with"},
+    ),
     "mcsd wider than the support": ("mcsd", {"tree": (6,)}),
     "mcsd top and sample": ("mcsd", {"tree": (3, 2, 1), "draw": "top"}),
     "medusa": ("medusa", {"tree": (3, 2)}),
     "eagle": ("eagle", {"tree": TREE}),
-    "eagle with replacement, reduced vocabulary": ("eagle", {"tree": (3, 2), "draw": "with", "head": "eagle3"}),
+    "eagle with replacement, reduced vocabulary": (
+        "eagle",
+        {"tree": (3, 2), "draw": "with", "head": "eagle3"},
+    ),
     "eagle of the most probable tokens": ("eagle", {"tree": TREE, "draw": "greedy"}),
     "eagle2": ("eagle2", {"nodes": 9, "depth": 3, "top": 3}),
     "eagle3, reduced vocabulary": ("eagle3", {"nodes": 7, "depth": 2, "top": 3}),
     "falcon": ("falcon", {"tree": (3, 2, 1)}),
     "falcon of the most probable tokens": ("falcon", {"tree": TREE, "draw": "greedy"}),
-    "falcon_dynamic": ("falcon_dynamic", {"nodes": 9, "passes": 2, "top": 3, "beams": 2, "head": "falcon"}),
-    **{f"mcsd, paths with {rule}": (f"mcsd:rule={rule}", {"tree": (4, 1, 1), "draw": "with"}) for rule in ("rrs", "kseq", "race", "naive")},
+    "falcon_dynamic": (
+        "falcon_dynamic",
+        {"nodes": 9, "passes": 2, "top": 3, "beams": 2, "head": "falcon"},
+    ),
+    **{
+        f"mcsd, paths with {rule}": (f"mcsd:rule={rule}", {"tree": (4, 1, 1), "draw": "with"})
+        for rule in ("rrs", "kseq", "race", "naive")
+    },
 }
 
 
-# drafters that know only the text, so it has to repeat something; 5 was followed by 1 4, 1 2, 5 4 and 4 3
+# drafters that know only the text, so it has to repeat something; 5 was followed by 1 4, 1 2, 5 4
+# and 4 3
 REPETITION = [5, 1, 4, 3, 3, 0, 4, 5, 1, 2, 5, 5, 4, 3, 2, 5]
 FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
     "pld": ("pld", {"gamma": 3, "ngram": 2}),
     "lookahead": ("lookahead", {"window": 3, "level": 3, "guesses": 4, "prompt": True}),
-    "lookahead, longer n-grams": ("lookahead", {"window": 2, "level": 4, "guesses": 2, "prompt": True}),
+    "lookahead, longer n-grams": (
+        "lookahead",
+        {"window": 2, "level": 4, "guesses": 2, "prompt": True},
+    ),
 }
 
 
 @cache
 def models() -> tuple[specwb.Target, specwb.Target]:
-    """A target of middling entropy and a draft that is often wrong, so that every branch of a rule is taken."""
-    model = tiny.build("llama", seed=5, spread=0.35, vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    """A target of middling entropy and a draft that is often wrong, so that every branch of a rule
+    is taken."""
+    model = tiny.build(
+        "llama",
+        seed=5,
+        spread=0.35,
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+    )
     return specwb.load(model), specwb.load(tiny.perturbed(model, 0.2, 6))
 
 
@@ -107,22 +142,31 @@ def sampled(method: specwb.Method, name: str, prompt: list[int] = PROMPT) -> tup
 
 
 def chi_square(counts: Tensor, distribution: Tensor) -> float:
-    """p-value; texts that are expected less than eight times share one cell, and impossible ones make it 0."""
+    """p-value; texts that are expected less than eight times share one cell, and impossible ones
+    make it 0."""
     if bool((counts[distribution == 0] > 0).any()):
         return 0.0
     expected = distribution * int(counts.sum())
     rare = (expected < 8) & (distribution > 0)
-    observed, wanted = counts[~rare & (distribution > 0)].double(), expected[~rare & (distribution > 0)]
+    observed, wanted = (
+        counts[~rare & (distribution > 0)].double(),
+        expected[~rare & (distribution > 0)],
+    )
     if bool(rare.any()):
-        observed, wanted = torch.cat([observed, counts[rare].sum()[None].double()]), torch.cat([wanted, expected[rare].sum()[None]])
+        observed, wanted = (
+            torch.cat([observed, counts[rare].sum()[None].double()]),
+            torch.cat([wanted, expected[rare].sum()[None]]),
+        )
     assert len(wanted) > 10, "too few cells to see anything"
-    return float(stats.chisquare(observed.numpy(), (wanted * observed.sum() / wanted.sum()).numpy()).pvalue)
+    return float(
+        stats.chisquare(observed.numpy(), (wanted * observed.sum() / wanted.sum()).numpy()).pvalue
+    )
 
 
 @cache
 def head(kind: str):
-    """Of an EAGLE-3 head the target has two tokens more. Few steps: trained for longer, Falcon's knows
-    its dozen texts by heart, and little else is accepted."""
+    """Of an EAGLE-3 head the target has two tokens more. Few steps: trained for longer, Falcon's
+    knows its dozen texts by heart, and little else is accepted."""
     return tiny.trained(kind, models()[0], vocabulary=VOCABULARY - 2, temperature=1.0, steps=60)
 
 
@@ -169,10 +213,22 @@ class KeepsCandidates(PointMass):
 def test_a_wrong_rule_is_seen_with_drafters_that_know_only_the_text(spec, options):
     right = built(spec, options)
     wrong = specwb.Method("wrong", right.drafter, KeepsCandidates(), right.exactness)
-    assert chi_square(sampled(wrong, "plain", REPETITION)[0], enumerated("plain", tuple(REPETITION))) < 1e-6
+    assert (
+        chi_square(sampled(wrong, "plain", REPETITION)[0], enumerated("plain", tuple(REPETITION)))
+        < 1e-6
+    )
 
 
-@pytest.mark.parametrize("name", ["medusa", "eagle of the most probable tokens", "eagle2", "falcon of the most probable tokens", "falcon_dynamic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "medusa",
+        "eagle of the most probable tokens",
+        "eagle2",
+        "falcon of the most probable tokens",
+        "falcon_dynamic",
+    ],
+)
 @pytest.mark.slow
 def test_a_wrong_rule_is_seen_with_heads_of_candidates_that_are_certain(name):
     right = built(*METHODS[name])
@@ -187,7 +243,8 @@ def test_filters_make_some_texts_impossible():
 
 
 class Fixed(specwb.Drafter):
-    """Proposes the same tokens every round, some of them twice: a deterministic draft of any shape."""
+    """Proposes the same tokens every round, some of them twice: a deterministic draft of any
+    shape."""
 
     def __init__(self, tree: specwb.Tree, tokens: list[int]) -> None:
         self.tree, self.tokens = tree, tokens
@@ -198,7 +255,11 @@ class Fixed(specwb.Drafter):
 
 @pytest.mark.parametrize(
     ("tree", "tokens"),
-    [(specwb.Tree.chain(2), [2, 5]), (specwb.Tree.branching(3, 2), [2, 0, 5, 1, 2, 3, 4, 5, 0]), (specwb.Tree.branching(4), [3, 3, 1, 3])],
+    [
+        (specwb.Tree.chain(2), [2, 5]),
+        (specwb.Tree.branching(3, 2), [2, 0, 5, 1, 2, 3, 4, 5, 0]),
+        (specwb.Tree.branching(4), [3, 3, 1, 3]),
+    ],
     ids=["chain", "tree", "repeated"],
 )
 def test_deterministic_candidates_with_the_point_mass_rule(tree, tokens):
@@ -217,7 +278,7 @@ def test_rows_of_different_shape():
     assert chi_square(counts, enumerated("plain")) > 1e-4
 
 
-# --------------------------------------------------------------------------------------------------- what must be rejected
+# -------------------------------------------------------------------------- what must be rejected
 
 
 class StaleRRS(RRS):
@@ -227,7 +288,9 @@ class StaleRRS(RRS):
         px, qx = p.gather(1, tokens), q.gather(1, tokens)
         hit, choice = (ok & (u * qx < px)).max(1)
         residual = (p - q).clamp_min(0)
-        return torch.where(hit, choice, -1), torch.where(residual.sum(1, keepdim=True) > 0, residual, p)
+        return torch.where(hit, choice, -1), torch.where(
+            residual.sum(1, keepdim=True) > 0, residual, p
+        )
 
 
 class ClosesWithP(RRSw):
@@ -253,10 +316,13 @@ class AlwaysFirst(RRSw):
 @pytest.mark.parametrize(
     ("spec", "options", "rule"),
     [
-        ("mcsd", {"tree": (3, 2, 1), "draw": "with"}, StaleRRS), ("sps", {"gamma": 2}, ClosesWithP), ("mcsd", {"tree": (3, 2, 1)}, ClosesWithP),
-        ("mcsd", {"tree": (3, 2, 1)}, RRSwAsRRS), ("sps", {"gamma": 2}, AlwaysFirst),
+        ("mcsd", {"tree": (3, 2, 1), "draw": "with"}, StaleRRS),
+        ("sps", {"gamma": 2}, ClosesWithP),
+        ("mcsd", {"tree": (3, 2, 1)}, ClosesWithP),
+        ("mcsd", {"tree": (3, 2, 1)}, RRSwAsRRS),
+        ("sps", {"gamma": 2}, AlwaysFirst),
     ],
-)  # fmt: skip
+)
 @pytest.mark.slow
 def test_a_wrong_rule_is_seen(spec, options, rule):
     right = built(spec, options)
@@ -276,9 +342,13 @@ def reuse_of(one: int, by: int) -> Callable:
 
 
 @pytest.mark.parametrize(
-    ("one", "by"), [(DRAFT, ACCEPT), (ACCEPT, BONUS), (DRAFT, BONUS)], ids=["draft for accept", "accept for close", "draft for close"]
+    ("one", "by"),
+    [(DRAFT, ACCEPT), (ACCEPT, BONUS), (DRAFT, BONUS)],
+    ids=["draft for accept", "accept for close", "draft for close"],
 )
-@pytest.mark.parametrize(("spec", "options"), [METHODS["sps"], METHODS["mcsd"]], ids=["sps", "mcsd"])
+@pytest.mark.parametrize(
+    ("spec", "options"), [METHODS["sps"], METHODS["mcsd"]], ids=["sps", "mcsd"]
+)
 @pytest.mark.slow
 def test_noise_that_is_used_twice_is_seen(spec, options, one, by, monkeypatch):
     monkeypatch.setattr(Noise, "u", reuse_of(one, by))
@@ -288,7 +358,15 @@ def test_noise_that_is_used_twice_is_seen(spec, options, one, by, monkeypatch):
 def test_one_seed_for_all_rows_is_seen():
     """The test relies on rows being independent."""
     target, draft = models()
-    out = specwb.decode(target, [PROMPT] * 50, "sps", draft=draft, max_new_tokens=LENGTH, temperature=1.0, seed=[3] * 50)
+    out = specwb.decode(
+        target,
+        [PROMPT] * 50,
+        "sps",
+        draft=draft,
+        max_new_tokens=LENGTH,
+        temperature=1.0,
+        seed=[3] * 50,
+    )
     assert len(set(map(tuple, out.tokens))) == 1
 
 
@@ -323,7 +401,8 @@ def test_leaving_out_a_token_that_is_itself_unlikely_is_seen(monkeypatch):
 
 
 def test_a_draft_may_be_smaller_than_the_drafters_largest_tree():
-    """``Drafter.tree`` only bounds what is proposed: noise is sized for it, verification must not assume it."""
+    """``Drafter.tree`` only bounds what is proposed: noise is sized for it, verification must not
+    assume it."""
 
     class Shrinking(specwb.Drafter):
         tree = specwb.Tree.branching(2, 2)
@@ -331,12 +410,16 @@ def test_a_draft_may_be_smaller_than_the_drafters_largest_tree():
         def propose(self, state, noise):
             small = specwb.Tree.chain(1)
             tokens = state.tokens.gather(1, (state.length - 1)[:, None]).expand(-1, 2)
-            return specwb.Draft(small, tokens, torch.ones_like(tokens, dtype=torch.bool), specwb.Scheme.POINT)
+            return specwb.Draft(
+                small, tokens, torch.ones_like(tokens, dtype=torch.bool), specwb.Scheme.POINT
+            )
 
     specwb.register("shrinking", Shrinking)
     try:
         for temperature in (0.0, 1.0):
-            out = specwb.decode(tiny.target(), tiny.PROMPTS, "shrinking", max_new_tokens=6, temperature=temperature)
+            out = specwb.decode(
+                tiny.target(), tiny.PROMPTS, "shrinking", max_new_tokens=6, temperature=temperature
+            )
             assert all(len(row) == 6 for row in out.tokens)
     finally:
         specwb.unregister("shrinking")

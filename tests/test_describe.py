@@ -1,4 +1,5 @@
-"""The methods as they are described: the page is the registry's, and so is what the command says."""
+"""The methods as they are described: the page is the registry's, and so is what the command
+says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""theory/11_diffuspec.md: laws in fractions, searches against all paths, and what its theorems say of the code."""
+"""theory/11_diffuspec.md: laws in fractions, searches against all paths, and what its theorems say
+of the code."""
 
 from __future__ import annotations
 
@@ -44,18 +45,31 @@ def padded(distributions: Distributions, v: int) -> list[list[F]]:
 
 def given(joint: Joint, known: dict[int, int], place: int, v: int) -> list[F]:
     """The law of one place given others."""
-    return E.norm([sum((c for x, c in joint.items() if x[place] == y and all(x[i] == a for i, a in known.items())), F(0)) for y in range(v)])
+    return E.norm(
+        [
+            sum(
+                (
+                    c
+                    for x, c in joint.items()
+                    if x[place] == y and all(x[i] == a for i, a in known.items())
+                ),
+                F(0),
+            )
+            for y in range(v)
+        ]
+    )
 
 
 def divergence(p: Sequence, q: Sequence) -> float:
     return sum(float(a) * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
 
 
-# ------------------------------------------------------------------------------------------------------- 11.1, marginals
+# -------------------------------------------------------------------------------- 11.1, marginals
 
 
 def test_one_pass_gives_marginals():
-    """Every law of a place loses its divergence from the marginal, all together the total correlation; and so for every set of hidden places."""
+    """Every law of a place loses its divergence from the marginal, all together the total
+    correlation; and so for every set of hidden places."""
     rng = random.Random(0)
     for _ in range(6):
         k, v = 3, 2
@@ -63,21 +77,35 @@ def test_one_pass_gives_marginals():
         distributions, said = padded(d.marginals(joint), v), [drawn(rng, v) for _ in range(k)]
 
         def loss(distributions: Distributions, joint: Joint = joint) -> float:
-            return -sum(float(c) * math.log(distribution[y]) for x, c in joint.items() for distribution, y in zip(distributions, x, strict=True))
+            return -sum(
+                float(c) * math.log(distribution[y])
+                for x, c in joint.items()
+                for distribution, y in zip(distributions, x, strict=True)
+            )
 
         autoregressive = -sum(float(c) * math.log(c) for c in joint.values())
-        correlation = sum(float(c) * math.log(c / math.prod(m[y] for m, y in zip(distributions, x, strict=True))) for x, c in joint.items())
+        correlation = sum(
+            float(c) * math.log(c / math.prod(m[y] for m, y in zip(distributions, x, strict=True)))
+            for x, c in joint.items()
+        )
         assert loss(distributions) == pytest.approx(autoregressive + correlation)
-        assert loss(said) == pytest.approx(loss(distributions) + sum(divergence(m, q) for m, q in zip(distributions, said, strict=True)))
+        assert loss(said) == pytest.approx(
+            loss(distributions)
+            + sum(divergence(m, q) for m, q in zip(distributions, said, strict=True))
+        )
 
-        # hidden places S, the others seen: what is lost is a sum over S, with laws of its own for each
+        # hidden places S, the others seen: what is lost is a sum over S, with laws of its own for
+        # each
         found = least = over = 0.0
         for hidden in (s for n in range(1, k + 1) for s in combinations(range(k), n)):
             weight, said_there = rng.random(), {}
             for x, c in joint.items():
                 known = {i: x[i] for i in range(k) if i not in hidden}
                 for i in hidden:
-                    best, other = given(joint, known, i, v), said_there.setdefault((i, *known.items()), drawn(rng, v))
+                    best, other = (
+                        given(joint, known, i, v),
+                        said_there.setdefault((i, *known.items()), drawn(rng, v)),
+                    )
                     found -= weight * float(c) * math.log(other[x[i]])
                     least -= weight * float(c) * math.log(best[x[i]])
                     over += weight * float(c) * divergence(best, other)
@@ -88,10 +116,13 @@ def test_one_pass_gives_marginals():
 
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
 def test_how_many_places_are_hidden(k):
-    """Integrals over t of binomial probabilities, multiplied out; and of the same with each hidden place weighing 1/t."""
+    """Integrals over t of binomial probabilities, multiplied out; and of the same with each hidden
+    place weighing 1/t."""
 
     def integral(n: int, less: int) -> F:
-        return math.comb(k, n) * sum((F(math.comb(k - n, j) * (-1) ** j, n + j - less + 1) for j in range(k - n + 1)), F(0))
+        return math.comb(k, n) * sum(
+            (F(math.comb(k - n, j) * (-1) ** j, n + j - less + 1) for j in range(k - n + 1)), F(0)
+        )
 
     assert [integral(n, 0) for n in range(k + 1)] == [F(1, k + 1)] * (k + 1)
     weights = [n * integral(n, 1) for n in range(1, k + 1)]
@@ -100,18 +131,30 @@ def test_how_many_places_are_hidden(k):
 
 
 def test_where_the_targets_distribution_may_be_learnt():
-    """The mean of the target's law given what is shown is the law of the token given that, if nothing to its right is shown."""
+    """The mean of the target's law given what is shown is the law of the token given that, if
+    nothing to its right is shown."""
     rng, other = random.Random(13), 0
     for _ in range(10):
         k, v = 3, 2
         joint = block(rng, k, v)
         for place in range(k):
-            for shown in (s for n in range(k) for s in combinations(sorted({*range(k)} - {place}), n)):
+            for shown in (
+                s for n in range(k) for s in combinations(sorted({*range(k)} - {place}), n)
+            ):
                 for values in {tuple(x[i] for i in shown) for x in joint}:
                     known = dict(zip(shown, values, strict=True))
-                    there = {x: c for x, c in joint.items() if all(x[i] == a for i, a in known.items())}
-                    distributions = {x: given(joint, dict(enumerate(x[:place])), place, v) for x in there}
-                    mean = E.norm([sum((c * distributions[x][y] for x, c in there.items()), F(0)) for y in range(v)])
+                    there = {
+                        x: c for x, c in joint.items() if all(x[i] == a for i, a in known.items())
+                    }
+                    distributions = {
+                        x: given(joint, dict(enumerate(x[:place])), place, v) for x in there
+                    }
+                    mean = E.norm(
+                        [
+                            sum((c * distributions[x][y] for x, c in there.items()), F(0))
+                            for y in range(v)
+                        ]
+                    )
                     right = max(shown, default=-1) > place
                     assert right or mean == given(joint, known, place, v)
                     other += right and mean != given(joint, known, place, v)
@@ -122,19 +165,28 @@ def test_where_the_targets_distribution_may_be_learnt():
 
 
 def test_the_number_of_masks_as_a_promise():
-    """Answers of one token say 0, those of two say 1 first. Trained on whole answers a model says 0 to one mask and 1 to two."""
+    """Answers of one token say 0, those of two say 1 first. Trained on whole answers a model says 0
+    to one mask and 1 to two."""
     answers = {(1, 0): F(2, 5), (2, 1): F(3, 5)}  # (length, first token)
     by_length = {length: given(answers, {0: length}, 1, 2) for length in (1, 2)}
     assert by_length == {1: [1, 0], 2: [0, 1]}
-    assert [sum(c * by_length[length][y] for (length, _), c in answers.items()) for y in range(2)] == given(answers, {}, 1, 2) == [F(2, 5), F(3, 5)]
+    assert (
+        [sum(c * by_length[length][y] for (length, _), c in answers.items()) for y in range(2)]
+        == given(answers, {}, 1, 2)
+        == [F(2, 5), F(3, 5)]
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- 11.2, the row
+# ---------------------------------------------------------------------------------- 11.2, the row
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_the_row_is_no_path(k):
-    joint = {(0, *[2] * (k - 1)): F(2, 5), (1, *[1] * (k - 1)): F(3, 10), (2, *[1] * (k - 1)): F(3, 10)}
+    joint = {
+        (0, *[2] * (k - 1)): F(2, 5),
+        (1, *[1] * (k - 1)): F(3, 10),
+        (2, *[1] * (k - 1)): F(3, 10),
+    }
     row, greedy = d.argmax_row(joint), d.greedy_path(joint)
     assert row == (0, *[1] * (k - 1))
     assert not any(x[:2] == row[:2] for x in joint)
@@ -167,12 +219,14 @@ def test_bounds_of_the_row():
     assert tight > 0
     for e in (F(1, 10), F(1, 1000)):  # no number above 1/2
         joint = {(0, 0): F(1, 2) - 3 * e / 2, (0, 1): F(1, 2) - e / 2, (1, 0): 2 * e}
-        assert sum(1 - max(distribution) for distribution in d.marginals(joint)) == F(1, 2) + 3 * e / 2
+        assert (
+            sum(1 - max(distribution) for distribution in d.marginals(joint)) == F(1, 2) + 3 * e / 2
+        )
         assert d.argmax_row(joint) == (0, 0)
         assert d.greedy_path(joint) == d.most_probable(joint) == (0, 1)
 
 
-# ------------------------------------------------------------------------------------------------------- 11.3, the search
+# ------------------------------------------------------------------------------- 11.3, the search
 
 
 class Table:
@@ -188,8 +242,15 @@ class Table:
 
 def lattice(rows: Sequence[Sequence[F]], ends: Sequence[int] = ()) -> Lattice:
     """All tokens of positive probability at every place, the likeliest first."""
-    ids = [sorted((x for x, q in enumerate(row) if q), key=lambda x, row=row: (-row[x], x)) for row in rows]
-    return Lattice(ids, [[math.log(row[x]) for x in places] for row, places in zip(rows, ids, strict=True)], frozenset(ends))
+    ids = [
+        sorted((x for x, q in enumerate(row) if q), key=lambda x, row=row: (-row[x], x))
+        for row in rows
+    ]
+    return Lattice(
+        ids,
+        [[math.log(row[x]) for x in places] for row, places in zip(rows, ids, strict=True)],
+        frozenset(ends),
+    )
 
 
 def test_a_beam_as_wide_as_the_states_can_miss_the_best_path():
@@ -198,7 +259,12 @@ def test_a_beam_as_wide_as_the_states_can_miss_the_best_path():
     proxy = Table(2, lambda before: [F(1, 4), F(1, 2)] if before == (1,) else quarter)
     where = lattice(rows)
     assert viterbi(where, proxy).tokens == exhaustive(where, proxy)[0].tokens == (1, 1, 1)
-    assert [beam(where, proxy, width=b)[0].tokens == (1, 1, 1) for b in (1, 2, 3, 4)] == [False, False, True, True]
+    assert [beam(where, proxy, width=b)[0].tokens == (1, 1, 1) for b in (1, 2, 3, 4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     beginnings = beam(Lattice(where.ids[:2], where.logq[:2]), proxy, width=2)
     assert {path.tokens[-1] for path in beginnings} == {0}
     first = math.log(F(1, 2)) + math.log(F(1, 4))  # of the first token, the same for all
@@ -211,12 +277,16 @@ def test_dynamic_programming_and_wide_beams_are_exact():
     rng, ended = random.Random(5), 0
     for case in range(60):
         order, k, v = rng.choice([1, 2, 3]), rng.randint(1, 4), 3
-        table = {before: drawn(rng, v) for n in range(order) for before in product(range(v), repeat=n)}
+        table = {
+            before: drawn(rng, v) for n in range(order) for before in product(range(v), repeat=n)
+        }
         where = lattice([drawn(rng, v, 0) for _ in range(k)], ends=[0] if case % 2 else [])
         proxy, lam = Table(order, table.__getitem__), rng.choice([0.0, 0.3, 0.5, 0.9])
         best = exhaustive(where, proxy, (1, 0), lam)[0]
         assert viterbi(where, proxy, (1, 0), lam).mean == pytest.approx(best.mean, abs=1e-12)
-        assert beam(where, proxy, (1, 0), lam, width=v ** (k - 1))[0].mean == pytest.approx(best.mean, abs=1e-12)
+        assert beam(where, proxy, (1, 0), lam, width=v ** (k - 1))[0].mean == pytest.approx(
+            best.mean, abs=1e-12
+        )
         ended += best.ends_text and len(best.tokens) < k
     assert ended > 3
 
@@ -234,7 +304,11 @@ def test_lambda_moves_one_way():
             causal.append(sum(proxy.scores(path[:i], [x])[0] for i, x in enumerate(path)))
         assert all(a <= b + 1e-9 for a, b in pairwise(said))
         assert all(a >= b - 1e-9 for a, b in pairwise(causal))
-        assert viterbi(where, proxy, lam=1).tokens == tuple(where.row) == beam(where, proxy, lam=1, width=1)[0].tokens
+        assert (
+            viterbi(where, proxy, lam=1).tokens
+            == tuple(where.row)
+            == beam(where, proxy, lam=1, width=1)[0].tokens
+        )
         moved += said[0] < said[-1] - 1e-9
     assert moved > 6
 
@@ -245,15 +319,23 @@ CAUSAL = [F(1, 10), F(6, 10), F(2, 10), F(1, 10)]
 
 
 def test_two_kinds_of_evidence():
-    """p(x|C, h) from a joint table in which C and h are independent given x, against m r / p; also for random tables."""
+    """p(x|C, h) from a joint table in which C and h are independent given x, against m r / p; also
+    for random tables."""
     rng = random.Random(3)
     for case in range(20):
         v = 4
         if case:
-            prior, c, h = drawn(rng, v), [drawn(rng, 3) for _ in range(v)], [drawn(rng, 3) for _ in range(v)]
+            prior, c, h = (
+                drawn(rng, v),
+                [drawn(rng, 3) for _ in range(v)],
+                [drawn(rng, 3) for _ in range(v)],
+            )
         else:  # the instance: likelihoods proportional to SAID/PRIOR and CAUSAL/PRIOR
             prior = PRIOR
-            c, h = ([[a / b / 10, 1 - a / b / 10] for a, b in zip(distribution, PRIOR, strict=True)] for distribution in (SAID, CAUSAL))
+            c, h = (
+                [[a / b / 10, 1 - a / b / 10] for a, b in zip(distribution, PRIOR, strict=True)]
+                for distribution in (SAID, CAUSAL)
+            )
         m = E.norm([prior[x] * c[x][0] for x in range(v)])
         r = E.norm([prior[x] * h[x][0] for x in range(v)])
         truth = E.norm([prior[x] * c[x][0] * h[x][0] for x in range(v)])
@@ -277,14 +359,18 @@ def test_the_most_probable_path_is_not_kept_longest():
     for _ in range(10):  # a Markov law: from the end, by the last token alone
         v, k = 3, 4
         first, step = drawn(rng, v), [drawn(rng, v, 0) for _ in range(v)]
-        markov = E.target_distribution(lambda prefix, first=first, step=step: step[prefix[-1]] if prefix else first, k)
+        markov = E.target_distribution(
+            lambda prefix, first=first, step=step: step[prefix[-1]] if prefix else first, k
+        )
         f = [F(0)] * v
         for _ in range(k - 1):
             f = [max(p * (1 + f[x]) for x, p in enumerate(step[s])) for s in range(v)]
-        assert max(p * (1 + f[x]) for x, p in enumerate(first)) == d.expected_accepted(markov, d.best_path(markov))
+        assert max(p * (1 + f[x]) for x, p in enumerate(first)) == d.expected_accepted(
+            markov, d.best_path(markov)
+        )
 
 
-# ------------------------------------------------------------------------------------------------------- 11.4, what keeps the law
+# ----------------------------------------------------------------------- 11.4, what keeps the law
 
 
 def path_as_draft(path: E.Tokens, v: int) -> E.Model:
@@ -308,10 +394,24 @@ def test_every_path_is_lossless_by_the_point_mass_rule(v, kind):
         target, distributions = two(seed, v, kind)
         wanted = E.target_distribution(target, 4)
         for path in product(range(v), repeat=3):
-            assert E.tv(E.round_distribution(E.point, E.top, target, path_as_draft(path, v), CHAIN), wanted) == 0
-        where, proxy = lattice(distributions), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
+            assert (
+                E.tv(
+                    E.round_distribution(E.point, E.top, target, path_as_draft(path, v), CHAIN),
+                    wanted,
+                )
+                == 0
+            )
+        where, proxy = (
+            lattice(distributions),
+            Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)]),
+        )
         found = beam(where, proxy)[0].tokens
-        assert E.tv(E.round_distribution(E.point, E.top, target, path_as_draft(found, v), CHAIN), wanted) == 0
+        assert (
+            E.tv(
+                E.round_distribution(E.point, E.top, target, path_as_draft(found, v), CHAIN), wanted
+            )
+            == 0
+        )
 
 
 @every_model
@@ -319,42 +419,89 @@ def test_independent_draws_are_lossless(v, kind):
     for seed in range(4):
         target, distributions = two(seed, v, kind)
         wanted = E.target_distribution(target, 4)
-        assert E.tv(E.round_distribution(E.rejection, E.iid, target, flat(distributions), CHAIN), wanted) == 0
-        assert E.tv(E.tree_round_distribution(E.TREE_RULES["block"], "IID", target, flat(distributions), CHAIN), wanted) == 0
+        assert (
+            E.tv(
+                E.round_distribution(E.rejection, E.iid, target, flat(distributions), CHAIN), wanted
+            )
+            == 0
+        )
+        assert (
+            E.tv(
+                E.tree_round_distribution(
+                    E.TREE_RULES["block"], "IID", target, flat(distributions), CHAIN
+                ),
+                wanted,
+            )
+            == 0
+        )
 
 
 @pytest.mark.parametrize("paths", [2, 3])
 def test_independent_sequences_are_lossless(paths):
     """Also in any fixed order; their order of drawing is one of them."""
     length = 2
-    for seed, (v, kind) in product(range(2), ((2, "any"), (2, "dense"), (3, "dense")) if paths == 2 else ((2, "any"), (2, "dense"))):
+    for seed, (v, kind) in product(
+        range(2),
+        ((2, "any"), (2, "dense"), (3, "dense")) if paths == 2 else ((2, "any"), (2, "dense")),
+    ):
         target, distributions = two(seed, v, kind, length)
         for order in permutations(range(paths)):
-            distribution = E.completed(sequences(target, distributions, paths, lambda drawn, order=order: [drawn[i] for i in order]), target, length + 1)
+            distribution = E.completed(
+                sequences(
+                    target,
+                    distributions,
+                    paths,
+                    lambda drawn, order=order: [drawn[i] for i in order],
+                ),
+                target,
+                length + 1,
+            )
             assert E.tv(distribution, E.target_distribution(target, length + 1)) == 0
         parents = (-1, *[0] * paths, *range(1, paths + 1))
-        distribution = E.completed(E.paths_outcomes(E.rrs, target, flat(distributions), parents), target, length + 1)
+        distribution = E.completed(
+            E.paths_outcomes(E.rrs, target, flat(distributions), parents), target, length + 1
+        )
         assert E.tv(distribution, E.target_distribution(target, length + 1)) == 0
-        # all sequences that agree are followed: under the rule of points the target's text is kept as far as some sequence has it
-        kept = sum(len(path) * c for path, _, c in E.paths_outcomes(E.point, target, flat(distributions), parents))
+        # all sequences that agree are followed: under the rule of points the target's text is kept
+        # as far as some sequence has it
+        kept = sum(
+            len(path) * c
+            for path, _, c in E.paths_outcomes(E.point, target, flat(distributions), parents)
+        )
         said = [E.target_distribution(flat(distributions), n) for n in (1, 2)]
-        assert kept == sum(p * (1 - (1 - said[n - 1].get(x, F(0))) ** paths) for n in (1, 2) for x, p in E.target_distribution(target, n).items())
+        assert kept == sum(
+            p * (1 - (1 - said[n - 1].get(x, F(0))) ** paths)
+            for n in (1, 2)
+            for x, p in E.target_distribution(target, n).items()
+        )
 
 
-def sequences(target: E.Model, distributions: Distributions, paths: int, arrange, rule: E.NodeRule = E.rrs) -> Iterator[E.Outcome]:
+def sequences(
+    target: E.Model, distributions: Distributions, paths: int, arrange, rule: E.NodeRule = E.rrs
+) -> Iterator[E.Outcome]:
     """Rounds over sequences of independent draws, arranged in some way before they are tested."""
     for drawn in product(*(E.iid(distribution, paths) for distribution in distributions)):
         found = list(zip(*(tokens for tokens, _ in drawn), strict=True))
-        yield from E.walked(rule, target, flat(distributions), arrange(found), math.prod((c for _, c in drawn), start=F(1)))
+        yield from E.walked(
+            rule,
+            target,
+            flat(distributions),
+            arrange(found),
+            math.prod((c for _, c in drawn), start=F(1)),
+        )
 
 
 def as_tree(paths: Sequence[E.Tokens], v: int) -> tuple[tuple[int, ...], E.Model]:
-    """Paths merged where they begin alike: the tree, and a draft whose top tokens at a node are its children in order."""
+    """Paths merged where they begin alike: the tree, and a draft whose top tokens at a node are its
+    children in order."""
     nodes: list[E.Tokens] = [()]
     for n in range(1, max(map(len, paths)) + 1):
         nodes += list(dict.fromkeys(path[:n] for path in paths if len(path) >= n))
     below = {node: [x[-1] for x in nodes if x and x[:-1] == node] for node in nodes}
-    weights = {node: [F(v + 1 - kids.index(x)) if x in kids else F(0) for x in range(v)] for node, kids in below.items()}
+    weights = {
+        node: [F(v + 1 - kids.index(x)) if x in kids else F(0) for x in range(v)]
+        for node, kids in below.items()
+    }
     return (-1, *(nodes.index(node[:-1]) for node in nodes[1:])), lambda prefix: weights[prefix]
 
 
@@ -363,7 +510,10 @@ def test_beams_as_a_tree(v, kind):
     rng, more = random.Random(7), 0
     for seed in range(6):
         target, distributions = two(seed, v, kind)
-        where, proxy = lattice(distributions), Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)])
+        where, proxy = (
+            lattice(distributions),
+            Table(2, lambda before, v=v: [F(1 + (x in before), v + 1) for x in range(v)]),
+        )
         found = [path.tokens for path in beam(where, proxy, width=3)]
         some = rng.sample(list(product(range(v), repeat=3)), 3)
         for paths in (found, some, [some[0][:1], some[1]]):
@@ -381,7 +531,8 @@ def test_beams_as_a_tree(v, kind):
 
 
 def test_two_denoising_steps_are_not_a_draw():
-    """The second place first, the first given it; each tested with the law of the step that drew it."""
+    """The second place first, the first given it; each tested with the law of the step that drew
+    it."""
     half = [F(1, 2), F(1, 2)]
 
     def target(prefix: E.Tokens) -> E.Dist:
@@ -395,13 +546,21 @@ def test_two_denoising_steps_are_not_a_draw():
     distribution = E.completed(outcomes(lambda y: half), target, 3)
     assert sum(distribution.values()) == 1
     assert {x: sum(distribution[*x, y] for y in range(2)) for x in product(range(2), repeat=2)} == {
-        (0, 0): F(3, 8), (0, 1): F(1, 8), (1, 0): F(1, 8), (1, 1): F(3, 8),
-    }  # fmt: skip
+        (0, 0): F(3, 8),
+        (0, 1): F(1, 8),
+        (1, 0): F(1, 8),
+        (1, 1): F(3, 8),
+    }
     assert E.tv(distribution, E.target_distribution(target, 3)) == F(1, 4)
-    assert E.tv(E.completed(outcomes(lambda y: points[y]), target, 3), E.target_distribution(target, 3)) == 0  # tested as what they are: chosen
+    assert (
+        E.tv(
+            E.completed(outcomes(lambda y: points[y]), target, 3), E.target_distribution(target, 3)
+        )
+        == 0
+    )  # tested as what they are: chosen
 
 
-# ------------------------------------------------------------------------------------------------------- 11.5, what does not
+# ---------------------------------------------------------------------------- 11.5, what does not
 
 
 def test_a_searched_path_tested_as_a_drawn_one():
@@ -410,17 +569,24 @@ def test_a_searched_path_tested_as_a_drawn_one():
     assert E.tv(d.ratio_distribution(p, q, 0), p) == F(1, 5)
     searched = MUTANTS["searched_ratio"]
     for parents, length in (((-1, 0), 2), (CHAIN, 4)):
-        wrong = E.completed(searched.outcomes("POINT", lambda prefix: p, lambda prefix: q, parents), lambda prefix: p, length)
+        wrong = E.completed(
+            searched.outcomes("POINT", lambda prefix: p, lambda prefix: q, parents),
+            lambda prefix: p,
+            length,
+        )
         assert sum(wrong.values()) == 1
         assert sum(c for x, c in wrong.items() if x[0] == 0) == F(1, 2)
-        right = E.round_distribution(E.point, E.top, lambda prefix: p, path_as_draft((0,) * 3, 2), parents)
+        right = E.round_distribution(
+            E.point, E.top, lambda prefix: p, path_as_draft((0,) * 3, 2), parents
+        )
         assert E.tv(right, E.target_distribution(lambda prefix: p, length)) == 0
     with pytest.raises(ValueError, match="a chain"):
         list(searched.outcomes("POINT", lambda prefix: p, lambda prefix: q, (-1, 0, 0)))
 
 
 def test_how_far_off_it_can_be():
-    """One place: bounds from both sides. A round: the expected sum over the places that are tested."""
+    """One place: bounds from both sides. A round: the expected sum over the places that are
+    tested."""
     rng, equal = random.Random(8), 0
     for _ in range(300):
         v = rng.choice([2, 3, 4])
@@ -439,13 +605,20 @@ def test_how_far_off_it_can_be():
         target, draft = models(seed, 3, "dense")
         distributions = [draft((0,) * i) for i in range(2)]
         outcomes = list(MUTANTS["searched_ratio"].outcomes("POINT", target, draft, (-1, 0, 1)))
-        path = max((path for path, _, _ in outcomes), key=len)  # laws without zeros: sometimes all of it is kept
-        bound = sum(prob * sum(1 - distributions[i][path[i]] for i in range(min(len(kept) + 1, 2))) for kept, _, prob in outcomes)
+        path = max(
+            (path for path, _, _ in outcomes), key=len
+        )  # laws without zeros: sometimes all of it is kept
+        bound = sum(
+            prob * sum(1 - distributions[i][path[i]] for i in range(min(len(kept) + 1, 2)))
+            for kept, _, prob in outcomes
+        )
         off = E.tv(E.completed(outcomes, target, 3), E.target_distribution(target, 3))
         assert len(path) == 2
         assert 0 < off <= bound
         tested_once = sum(prob for kept, _, prob in outcomes if not kept)
-        strict += bound < 2 - distributions[0][path[0]] - distributions[1][path[1]] and tested_once > 0
+        strict += (
+            bound < 2 - distributions[0][path[0]] - distributions[1][path[1]] and tested_once > 0
+        )
     assert strict > 3
 
 
@@ -461,19 +634,27 @@ def test_sorting_sequences():
     distribution = E.completed(sequences(target, [third], 2, likelier_first), target, 1 + 1)
     assert sum(c for x, c in distribution.items() if x[0] == 1) == F(8, 9)
     assert E.tv(distribution, E.target_distribution(target, 2)) == F(2, 9)
-    assert E.completed(sequences(target, [third], 2, list), target, 2) == E.target_distribution(target, 2)
+    assert E.completed(sequences(target, [third], 2, list), target, 2) == E.target_distribution(
+        target, 2
+    )
     # what is sorted may be verified as what it is: candidates
     for length in (1, 2):
-        right = E.completed(sequences(target, [third] * length, 2, likelier_first, E.point), target, length + 1)
+        right = E.completed(
+            sequences(target, [third] * length, 2, likelier_first, E.point), target, length + 1
+        )
         assert right == E.target_distribution(target, length + 1)
     mutant = MUTANTS["sorted_paths"]
-    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0, 0)), target, 2) == distribution
-    assert E.completed(mutant.outcomes("IID", target, target, (-1, 0)), target, 2) == E.target_distribution(target, 2)  # one sequence: nothing to sort
+    assert (
+        E.completed(mutant.outcomes("IID", target, target, (-1, 0, 0)), target, 2) == distribution
+    )
+    assert E.completed(
+        mutant.outcomes("IID", target, target, (-1, 0)), target, 2
+    ) == E.target_distribution(target, 2)  # one sequence: nothing to sort
     with pytest.raises(ValueError, match="part at the root"):
         list(mutant.outcomes("IID", target, target, (-1, 0, 0, 1)))
 
 
-# ------------------------------------------------------------------------------------------------------- 11.6, adaptive length
+# -------------------------------------------------------------------------- 11.6, adaptive length
 
 
 @pytest.mark.parametrize("rho", [F(1, 2), F(1, 5), F(1)])
@@ -490,10 +671,17 @@ def traces(count: int, end: bool = True) -> Iterator[tuple[list[d.AdlRound], int
         least = rng.randint(1, 20)
         most = least + rng.randint(0, 30)
         n, whole = 25, rng.randint(0, 8)
-        made = [rng.choice([None, rng.randint(0, most)]) if end or i <= whole else None for i in range(n)]
+        made = [
+            rng.choice([None, rng.randint(0, most)]) if end or i <= whole else None
+            for i in range(n)
+        ]
         kept = [most if i < whole else rng.randint(0, most) for i in range(n)]
         kept = [k if m is None else min(k, m) for k, m in zip(kept, made, strict=True)]
-        yield d.adl_trace(made, kept, least, most, rng.randint(0, 12), F(rng.randint(1, 4), 5)), least, most
+        yield (
+            d.adl_trace(made, kept, least, most, rng.randint(0, 12), F(rng.randint(1, 4), 5)),
+            least,
+            most,
+        )
 
 
 def test_growth_ends_with_the_first_failure():
@@ -517,7 +705,9 @@ def test_growth_ends_with_the_first_failure():
     rounds = d.adl_trace([None] * 80, [19] + [20] * 79, least=20, most=20, rho=0.5)
     assert not any(r.grows for r in rounds[:45])
     assert rounds[-1].grows
-    assert not any(r.grows for r in d.adl_trace([None] * 80, [19] + [20] * 79, least=20, most=20, rho=F(1, 2)))
+    assert not any(
+        r.grows for r in d.adl_trace([None] * 80, [19] + [20] * 79, least=20, most=20, rho=F(1, 2))
+    )
 
 
 def test_without_ends_the_length_is_frozen():
@@ -552,7 +742,14 @@ def test_published_constants():
     for least, most, rho in ((4, 8, F(1, 2)), (6, 30, F(1, 5))):
         rounds = d.adl_trace([None] * 9, [most - 1] + [most] * 8, least, most, rho=rho)
         assert [r.k for r in rounds] == [most] + [least] * 8
-    assert [r.k for r in d.adl_trace([None] * 6, [30, 25, 30, 0, 5, 28])] == [30, 25, 30, 30, 28, 28]  # three whole rounds: frozen elsewhere
+    assert [r.k for r in d.adl_trace([None] * 6, [30, 25, 30, 0, 5, 28])] == [
+        30,
+        25,
+        30,
+        30,
+        28,
+        28,
+    ]  # three whole rounds: frozen elsewhere
 
 
 def test_a_relaxed_condition_grows_again():
@@ -563,20 +760,27 @@ def test_a_relaxed_condition_grows_again():
         kept = [rng.randint(0, 30 if m is None else m) for m in made]
         rounds = d.adl_trace(made, kept, 4, 30, 4, rho, share)
         low, high = [rng.randint(0, 29) for _ in range(n)], [rng.randint(0, 4) for _ in range(n)]
-        closing = d.adl_trace(low, [max(x - y, 0) + 1 for x, y in zip(low, high, strict=True)], 30, 30, 4, rho)
+        closing = d.adl_trace(
+            low, [max(x - y, 0) + 1 for x, y in zip(low, high, strict=True)], 30, 30, 4, rho
+        )
         for m in range(n):
             weights = [rho * (1 - rho) ** (m - j) for j in range(m + 1)]
-            a, b = (sum(w * getattr(r, what) for w, r in zip(weights, rounds, strict=False)) for what in ("generated", "accepted"))
+            a, b = (
+                sum(w * getattr(r, what) for w, r in zip(weights, rounds, strict=False))
+                for what in ("generated", "accepted")
+            )
             assert rounds[m].grows == (b >= share * a)
             again += rounds[m].grows and any(r.accepted < r.generated for r in rounds[: m + 1])
-            lost = sum(w * (r.generated - (r.accepted - 1)) for w, r in zip(weights, closing, strict=False)) / sum(weights)
+            lost = sum(
+                w * (r.generated - (r.accepted - 1)) for w, r in zip(weights, closing, strict=False)
+            ) / sum(weights)
             assert closing[m].grows == (lost <= 1)
             both.add(closing[m].grows)
     assert again > 50
     assert both == {False, True}
 
 
-# ------------------------------------------------------------------------------------------------------- 11.7, choosing or drawing
+# ---------------------------------------------------------------------- 11.7, choosing or drawing
 
 
 def test_choosing_against_drawing_at_one_place():
@@ -587,7 +791,9 @@ def test_choosing_against_drawing_at_one_place():
         alpha = E.rejection_acceptance(p, q)
         for x in range(v):
             kept = E.point_acceptance(p, (x,))
-            assert alpha - kept == sum((min(a, b) for y, (a, b) in enumerate(zip(p, q, strict=True)) if y != x), F(0)) - max(p[x] - q[x], F(0))
+            assert alpha - kept == sum(
+                (min(a, b) for y, (a, b) in enumerate(zip(p, q, strict=True)) if y != x), F(0)
+            ) - max(p[x] - q[x], F(0))
             assert kept - alpha <= max(p[x] - q[x], F(0))
             assert p[x] > q[x] or alpha >= kept
             ahead.add((alpha > kept) - (alpha < kept))
@@ -598,13 +804,17 @@ def test_choosing_against_drawing_at_one_place():
         assert E.naive_acceptance(p, p, 1) == square
         uniform = len({a for a in p if a}) == 1
         assert (square == max(p)) == uniform
-        assert (abs(math.exp(sum(float(a) * math.log(a) for a in p if a)) - float(square)) < 1e-9) == uniform
+        assert (
+            abs(math.exp(sum(float(a) * math.log(a) for a in p if a)) - float(square)) < 1e-9
+        ) == uniform
     assert ahead == {-1, 0, 1}
 
 
 def test_a_colder_draft_becomes_a_choice():
     p, q = [F(1, 2), F(3, 10), F(1, 5)], [F(2, 5), F(7, 20), F(1, 4)]
-    kept = [E.rejection_acceptance(p, E.norm([b**n for b in q])) for n in (1, 2, 50, 400)]  # temperatures 1/n
+    kept = [
+        E.rejection_acceptance(p, E.norm([b**n for b in q])) for n in (1, 2, 50, 400)
+    ]  # temperatures 1/n
     assert abs(kept[-1] - p[0]) < F(1, 10**6) < abs(kept[0] - p[0])
     assert kept[1] > max(kept[0], p[0])  # between the ends it can be better than at both
     certain = [F(0), F(1), F(0)]

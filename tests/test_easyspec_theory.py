@@ -1,4 +1,5 @@
-"""theory/14_easyspec.md: what its theorems say of the code. Times and bounds are in tests/analysis/test_layer_parallel.py."""
+"""theory/14_easyspec.md: what its theorems say of the code. Times and bounds are in
+tests/analysis/test_layer_parallel.py."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ LAYERS, GROUPS = 6, ((0,), (1,), (2, 3, 4), (5,))
 
 @cache
 def pair() -> tuple[specwb.Target, specwb.Target]:
-    """A deep draft and a target that is nearly the same; branches small enough for layers side by side to be about right."""
+    """A deep draft and a target that is nearly the same; branches small enough for layers side by
+    side to be about right."""
     made = tiny.build("llama", seed=4, num_hidden_layers=LAYERS)
     for name, weight in made.named_parameters():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -37,7 +39,8 @@ def pair() -> tuple[specwb.Target, specwb.Target]:
 
 
 class Looked(EasyDrafter):
-    """Every round: what was drafted with which logits, what the cache holds of the text, and which forwards were run."""
+    """Every round: what was drafted with which logits, what the cache holds of the text, and which
+    forwards were run."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -49,7 +52,13 @@ class Looked(EasyDrafter):
         text = state.tokens[0, : int(state.length)]
         wanted = tiny.recomputed(self.backbone, text)
         off = (self.cache.data[:, 0, : len(text)] - wanted).abs().amax((-1, -2))
-        self.seen[-1] |= {"text": text.tolist(), "tokens": draft.tokens[0, 1:].tolist(), "q": draft.q, "off": off, "law": draft.scheme}
+        self.seen[-1] |= {
+            "text": text.tolist(),
+            "tokens": draft.tokens[0, 1:].tolist(),
+            "q": draft.q,
+            "off": off,
+            "law": draft.scheme,
+        }
         return draft
 
     def logits(self, hidden):
@@ -65,7 +74,9 @@ class Looked(EasyDrafter):
         self.seen[-1]["kept"] = int(verdict.accepted)
 
 
-def decoded(drafter: EasyDrafter, text: list[int], length: int, temperature: float = 0.0) -> list[dict]:
+def decoded(
+    drafter: EasyDrafter, text: list[int], length: int, temperature: float = 0.0
+) -> list[dict]:
     seen: list[dict] = []
     drafter.seen = seen  # type: ignore[attr-defined]
     method = specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS)
@@ -77,11 +88,19 @@ def looked(calibrate: bool = True, depth: int = 3, groups=GROUPS) -> Looked:
     return Looked(pair()[1], Tree.chain(depth), Groups(groups), calibrate)
 
 
-# ------------------------------------------------------------------------------------------------------- 14.1, lossless
+# --------------------------------------------------------------------------------- 14.1, lossless
 
 
-def written(target: E.Model, draft, rule: E.NodeRule, scheme: E.SamplingScheme, parents: tuple[int, ...], length: int) -> dict[E.Tokens, F]:
-    """The law of ``length`` tokens written in rounds by a drafter that is a function of all that was ever drafted, kept or not."""
+def written(
+    target: E.Model,
+    draft,
+    rule: E.NodeRule,
+    scheme: E.SamplingScheme,
+    parents: tuple[int, ...],
+    length: int,
+) -> dict[E.Tokens, F]:
+    """The law of ``length`` tokens written in rounds by a drafter that is a function of all that
+    was ever drafted, kept or not."""
     done: dict[E.Tokens, F] = defaultdict(F)
     todo: list[tuple[E.Tokens, tuple, F]] = [((), (), F(1))]
     while todo:
@@ -104,12 +123,19 @@ def written(target: E.Model, draft, rule: E.NodeRule, scheme: E.SamplingScheme, 
         for path, bonus, prob in E.walks(rule, scheme, there, here, parents, note):
             for y, a in enumerate(bonus or ()):
                 if a:
-                    todo.append(((*text, *path, y), (*history, (len(text), tuple(drafted[-1]))), chance * prob * a))
+                    todo.append(
+                        (
+                            (*text, *path, y),
+                            (*history, (len(text), tuple(drafted[-1]))),
+                            chance * prob * a,
+                        )
+                    )
     return done
 
 
 def remembering(seed: int, v: int):
-    """A draft law that depends on the text and on the whole history of rounds, as a cache that is never made exact does."""
+    """A draft law that depends on the text and on the whole history of rounds, as a cache that is
+    never made exact does."""
 
     @cache
     def distribution(history: tuple, text: E.Tokens) -> list[F]:
@@ -124,7 +150,9 @@ def test_lossless_whatever_the_drafter_remembers(parents, length):
     for seed in range(2):
         target, _ = models(seed, 2, "dense")
         for scheme, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
-            assert written(target, remembering(seed, 2), rule, scheme, parents, length) == E.target_distribution(target, length)
+            assert written(
+                target, remembering(seed, 2), rule, scheme, parents, length
+            ) == E.target_distribution(target, length)
     # what it remembers does matter: the same text, drafted for after other rounds, has other laws
     draft = remembering(0, 2)
     assert draft(((0, ((), (1,))),), (0, 0)) != draft(((0, ((), (0,))),), (0, 0))
@@ -138,7 +166,9 @@ def test_the_exact_distribution_in_the_place_of_the_one_drawn_from():
         for target, tested in ((p, q), (q, q)):
             distribution = [F(0)] * v
             for x, chance in enumerate(drawn):
-                for y, a in enumerate(E.conditional_distribution(E.rejection(target, tested, (x,)), (x,), v)):
+                for y, a in enumerate(
+                    E.conditional_distribution(E.rejection(target, tested, (x,)), (x,), v)
+                ):
                     distribution[y] += chance * a
             assert E.tv(distribution, target) <= E.tv(drawn, tested)
             off += distribution != target
@@ -149,12 +179,17 @@ def test_the_exact_distribution_in_the_place_of_the_one_drawn_from():
 
 
 def test_the_q_of_a_draft_is_what_its_tokens_were_drawn_from():
-    """The first row of q is the exact law of the text, the others are the fuzzy ones and not the exact ones."""
+    """The first row of q is the exact law of the text, the others are the fuzzy ones and not the
+    exact ones."""
     model, fuzzy = pair()[1].model, 0
     for seen in decoded(looked(), [3, 1, 4, 1, 5], 16, temperature=1.0):
         q = seen["q"][0]
-        torch.testing.assert_close(q, torch.cat(seen["logits"], 1)[0].softmax(-1), atol=1e-6, rtol=1e-4)
-        exact = tiny.forward(model, seen["text"] + seen["tokens"])[len(seen["text"]) - 1 : -1].softmax(-1)
+        torch.testing.assert_close(
+            q, torch.cat(seen["logits"], 1)[0].softmax(-1), atol=1e-6, rtol=1e-4
+        )
+        exact = tiny.forward(model, seen["text"] + seen["tokens"])[
+            len(seen["text"]) - 1 : -1
+        ].softmax(-1)
         torch.testing.assert_close(q[0], exact[0], atol=1e-4, rtol=1e-3)
         fuzzy += int(((q[1:] - exact[1:]).abs().amax(-1) > 1e-3).sum())
         assert seen["law"] is Scheme.WITHOUT_REPLACEMENT
@@ -167,7 +202,13 @@ def test_width_trees_are_point_masses():
     drafter = WideEasy(draft, 3, 2, Groups(GROUPS))
     method = specwb.Method("wide", drafter, None, specwb.Exactness.LOSSLESS)
     first = [
-        next(iter(specwb.rounds(target, [[3, 1, 4]], method, max_new_tokens=8, temperature=1.0, seed=seed))).draft.tokens.tolist()
+        next(
+            iter(
+                specwb.rounds(
+                    target, [[3, 1, 4]], method, max_new_tokens=8, temperature=1.0, seed=seed
+                )
+            )
+        ).draft.tokens.tolist()
         for seed in range(3)
     ]
     assert first[0] == first[1] == first[2]
@@ -175,15 +216,21 @@ def test_width_trees_are_point_masses():
 
 
 def shared(draft) -> dict[tuple[int, ...], F]:
-    """The law of three of two tokens, p uniform, by two paths and shared noise: at a place both paths' tokens under uniform q and which path wins
-    are eight cases of one chance. ``draft`` of the text and all rounds: a token for both paths, or None for uniform q, at each place left."""
+    """The law of three of two tokens, p uniform, by two paths and shared noise: at a place both
+    paths' tokens under uniform q and which path wins are eight cases of one chance. ``draft`` of
+    the text and all rounds: a token for both paths, or None for uniform q, at each place left."""
     distribution: dict[tuple[int, ...], F] = defaultdict(F)
     for noise in product(product((0, 1), repeat=3), repeat=3):
         text: list[int] = []
         rounds: list[list[list[int]]] = []
         while len(text) < 3:
             ahead = noise[len(text) :]
-            rounds.append([[*at[:2]] if q is None else [q, q] for at, q in zip(ahead, draft(text, rounds), strict=True)])
+            rounds.append(
+                [
+                    [*at[:2]] if q is None else [q, q]
+                    for at, q in zip(ahead, draft(text, rounds), strict=True)
+                ]
+            )
             agree = [0, 1]
             for (*own, winner), drafted in zip(ahead, rounds[-1], strict=True):
                 text.append(own[winner if len(agree) == 2 else agree[0]])
@@ -212,7 +259,7 @@ def test_shared_noise_and_a_drafter_that_remembers_what_was_not_kept():
     assert distribution[1, 0, 0] / (distribution[1, 0, 0] + distribution[1, 0, 1]) == F(9, 16)
 
 
-# ------------------------------------------------------------------------------------------------------- 14.2, groups of one layer
+# ---------------------------------------------------------------------- 14.2, groups of one layer
 
 
 def test_groups_of_one_layer_are_the_model():
@@ -230,7 +277,12 @@ def test_groups_of_one_layer_are_the_model():
     of = specwb.method("sps", target, draft=draft, gamma=3)
     same = EasyDrafter(draft, Tree.chain(3), FusedGroups(grouping(LAYERS, 1)), False)
     rounds = [
-        [(step.draft.tokens, step.draft.q) for step in specwb.rounds(target, [[3, 1, 4]], method, max_new_tokens=12, temperature=1.0)]
+        [
+            (step.draft.tokens, step.draft.q)
+            for step in specwb.rounds(
+                target, [[3, 1, 4]], method, max_new_tokens=12, temperature=1.0
+            )
+        ]
         for method in (of, specwb.Method("one", same, None, specwb.Exactness.LOSSLESS))
     ]
     assert len(rounds[0]) == len(rounds[1])
@@ -241,32 +293,48 @@ def test_groups_of_one_layer_are_the_model():
 
 def test_entries_are_exact_up_to_the_first_layer_of_the_first_group():
     """Never calibrated, and off in every layer behind it and in none before."""
-    for groups, exact in ((((0,), (1, 2), (3, 4), (5,)), 2), (GROUPS, 3), (((0, 1, 2), (3,), (4,), (5,)), 1)):
-        off = torch.stack([seen["off"].amax(-1) for seen in decoded(looked(False, groups=groups), [3, 1, 4, 1, 5], 12)]).amax(0)
+    for groups, exact in (
+        (((0,), (1, 2), (3, 4), (5,)), 2),
+        (GROUPS, 3),
+        (((0, 1, 2), (3,), (4,), (5,)), 1),
+    ):
+        off = torch.stack(
+            [
+                seen["off"].amax(-1)
+                for seen in decoded(looked(False, groups=groups), [3, 1, 4, 1, 5], 12)
+            ]
+        ).amax(0)
         assert float(off[:exact].max()) < 1e-4
         assert float(off[exact:].min()) > 1e-3
 
 
-# ------------------------------------------------------------------------------------------------------- 14.3, calibration
+# ------------------------------------------------------------------------------ 14.3, calibration
 
 
 def test_what_calibration_leaves_in_the_cache():
-    """Exact up to the last known token in every round; without it the prompt stays exact, and later tokens are not."""
+    """Exact up to the last known token in every round; without it the prompt stays exact, and later
+    tokens are not."""
     prompt = [3, 1, 4, 1, 5]
     for depth in (1, 3):
         seen = decoded(looked(depth=depth), prompt, 20)
         assert max(float(s["off"].max()) for s in seen) < 1e-4
-        assert all(s["forwards"][0][1] is False and s["forwards"][1:] == [(1, True)] * (depth - 1) for s in seen)
+        assert all(
+            s["forwards"][0][1] is False and s["forwards"][1:] == [(1, True)] * (depth - 1)
+            for s in seen
+        )
         # a row alone is fed what was kept and the closing token
         assert [s["forwards"][0][0] for s in seen[1:]] == [s["kept"] + 1 for s in seen[:-1]]
     drifted = decoded(looked(False), prompt, 20)
-    assert all(float(s["off"][:, : len(prompt) - 2].max()) < 1e-4 for s in drifted)  # the prompt, but for the last two tokens
+    assert all(
+        float(s["off"][:, : len(prompt) - 2].max()) < 1e-4 for s in drifted
+    )  # the prompt, but for the last two tokens
     assert all(float(s["off"][3:, len(prompt) - 2 :].amax(0).min()) > 1e-4 for s in drifted[1:])
     assert all(all(fuzzy for _, fuzzy in s["forwards"]) for s in drifted)
 
 
 def test_a_window_of_one_less_is_too_short():
-    """D tokens fed, not D + 1: exact until a round keeps all D, off from there on, first in its first drafted token."""
+    """D tokens fed, not D + 1: exact until a round keeps all D, off from there on, first in its
+    first drafted token."""
     drafter = looked(depth=2)
     drafter.window = 2
     seen = decoded(drafter, [3, 1, 4, 1, 5], 30)
@@ -279,7 +347,8 @@ def test_a_window_of_one_less_is_too_short():
 
 
 def test_calibrated_drafts_are_a_function_of_the_text():
-    """What a round drafts after others is what a first round drafts after the same text; not so without calibration."""
+    """What a round drafts after others is what a first round drafts after the same text; not so
+    without calibration."""
     for calibrate in (True, False):
         gaps = []
         for seen in decoded(looked(calibrate), [3, 1, 4, 1, 5], 14):
@@ -290,7 +359,7 @@ def test_calibrated_drafts_are_a_function_of_the_text():
         assert (max(gaps) < 1e-3) is calibrate
 
 
-# ------------------------------------------------------------------------------------------------------- 14.4, norms
+# ------------------------------------------------------------------------------------ 14.4, norms
 
 
 @torch.no_grad()
@@ -304,18 +373,22 @@ def test_a_norm_without_a_gain_keeps_cosines():
     def cosine(a, b):
         return torch.cosine_similarity(a, b, -1)
 
-    torch.testing.assert_close(cosine(unit(x, norm), unit(y, norm)), cosine(x, y), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        cosine(unit(x, norm), unit(y, norm)), cosine(x, y), atol=1e-6, rtol=0
+    )
     gained = (cosine(rms(x, norm), rms(y, norm)) - cosine(x, y)).abs()
     kappa = float(norm.weight.abs().max() / norm.weight.abs().min())
     assert float(gained.max()) > 1e-3
-    for before, after in zip(cosine(x, y).double().tolist(), cosine(rms(x, norm), rms(y, norm)).tolist(), strict=True):
+    for before, after in zip(
+        cosine(x, y).double().tolist(), cosine(rms(x, norm), rms(y, norm)).tolist(), strict=True
+    ):
         low, high = specwb.analysis.gained_cosine(before, kappa)
         assert low - 1e-6 <= after <= high + 1e-6
     centred = torch.nn.functional.layer_norm(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), (2,))
     assert float(cosine(centred[0], centred[1])) == pytest.approx(-1)
 
 
-# ------------------------------------------------------------------------------------------------------- 14.7, one device
+# ------------------------------------------------------------------------------- 14.7, one device
 
 
 class Operators(TorchDispatchMode):
@@ -343,14 +416,18 @@ class Operators(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += not any(str(func).removeprefix("aten.").lstrip("_").startswith(view) for view in self.VIEWS)
+        self.count += not any(
+            str(func).removeprefix("aten.").lstrip("_").startswith(view) for view in self.VIEWS
+        )
         return func(*args, **(kwargs or {}))
 
 
 def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
     stack, m = pair()[1].backbone, 12
     x, places = torch.randn(1, m, 32), torch.arange(m)[None]
-    mask = torch.zeros(1, m, m).masked_fill_(torch.ones(m, m).triu(1).bool(), torch.finfo(torch.float32).min)
+    mask = torch.zeros(1, m, m).masked_fill_(
+        torch.ones(m, m).triu(1).bool(), torch.finfo(torch.float32).min
+    )
 
     def measured(groups: Groups | None) -> tuple[int, int]:
         run = stack.run if groups is None else groups.on(stack)
@@ -365,7 +442,13 @@ def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
         return work.get_total_flops(), operators.count
 
     plain = measured(None)
-    by_n = {n: [measured(kind(((*range(n),), *((i,) for i in range(n, LAYERS))))) for kind in (Groups, FusedGroups)] for n in (2, 3, 4, 5, 6)}
+    by_n = {
+        n: [
+            measured(kind(((*range(n),), *((i,) for i in range(n, LAYERS)))))
+            for kind in (Groups, FusedGroups)
+        ]
+        for n in (2, 3, 4, 5, 6)
+    }
     for simulated, fused in by_n.values():
         assert simulated[0] == fused[0] == plain[0] > 0
         assert simulated[1] == plain[1] > fused[1]
@@ -375,7 +458,7 @@ def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
     assert saved[0] > 0
 
 
-# ------------------------------------------------------------------------------------------------------- 14.8, whole layers
+# ----------------------------------------------------------------------------- 14.8, whole layers
 
 
 @cache
@@ -389,7 +472,8 @@ def scaled(eps: float) -> Backbone:
 
 
 def test_side_by_side_is_right_to_first_order():
-    """The error falls with the square of the branches' size; attentions side by side drop half the terms of whole layers."""
+    """The error falls with the square of the branches' size; attentions side by side drop half the
+    terms of whole layers."""
     tokens, places = torch.tensor([[3, 1, 4, 1, 5, 9, 2]]), torch.arange(7)[None]
     errors: dict[bool, list[torch.Tensor]] = {False: [], True: []}
     for eps in (1e-3, 5e-4):
@@ -438,7 +522,8 @@ def test_which_products_of_linear_layers_are_dropped():
     fed = sum(m[j] @ (a[i] + m[i]) for i, j in pairs)
     torch.testing.assert_close((exact(one) - fuzzy(one)) / eps**2, attended, atol=0.1, rtol=0)
     torch.testing.assert_close((exact(one) - whole(one)) / eps**2, attended + fed, atol=0.1, rtol=0)
-    # counted: words of two letters in the product of all (1 + a_i), (1 + m_i) in order, whose first letter is applied last
+    # counted: words of two letters in the product of all (1 + a_i), (1 + m_i) in order, whose first
+    # letter is applied last
     letters = [(i, kind) for i in range(n) for kind in "am"]
     words = [(later, first) for at, later in enumerate(letters) for first in letters[:at]]
     assert len(words) == n + 2 * n * (n - 1) == 28

@@ -1,4 +1,5 @@
-"""Every mistake is refused before any work, by an exception of its own kind that names what was given."""
+"""Every mistake is refused before any work, by an exception of its own kind that names what was
+given."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def draft() -> Target:
     return tiny.draft()
 
 
-# ---------------------------------------------------------------------------------------------------------------- methods
+# ---------------------------------------------------------------------------------------- methods
 
 
 @pytest.mark.parametrize("call", [specwb.rounds, specwb.decode], ids=["rounds", "decode"])
@@ -40,7 +41,11 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
     [
         ("nope", {}, "unknown method 'nope'; known: ar, sps, mcsd"),
         ("", {}, "unknown method ''"),
-        ("sps", {"gama": 3}, "sps has no option 'gama'; its options: draft, gamma, schedule, confidence, rule"),
+        (
+            "sps",
+            {"gama": 3},
+            "sps has no option 'gama'; its options: draft, gamma, schedule, confidence, rule",
+        ),
         ("sps:gama=3", {}, "sps has no option 'gama'"),
         ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
         ("sps:gamma", {}, "option 'gamma' must be written name=value"),
@@ -61,8 +66,16 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
         ("mcsd", {"tree": True}, "mcsd: tree must be a tree, got True"),
         ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
         ("mcsd:tree=999999", {}, "mcsd: a tree has at most 4096 nodes"),
-        ("mcsd:tree=2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2", {}, "mcsd: a tree has at most 4096 nodes"),
-        ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, top, coupled, greedy, got 'maybe'"),
+        (
+            "mcsd:tree=2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2",
+            {},
+            "mcsd: a tree has at most 4096 nodes",
+        ),
+        (
+            "mcsd:draw=maybe",
+            {},
+            "mcsd: draw must be one of without, with, top, coupled, greedy, got 'maybe'",
+        ),
         ("mcsd:draw=coupled", {}, "couples whole paths; give a tree such as 4-1-1"),
     ],
 )
@@ -76,7 +89,9 @@ def test_wrong_methods_and_options(target, draft, spec, options, named):
 
 @pytest.mark.parametrize("key", ["sps", "mcsd"])
 def test_a_method_that_needs_a_draft_says_so(target, key):
-    with pytest.raises(MethodError, match="'LlamaForCausalLM' has no draft model of its own; name one with draft="):
+    with pytest.raises(
+        MethodError, match="'LlamaForCausalLM' has no draft model of its own; name one with draft="
+    ):
         specwb.method(key, target)
 
 
@@ -91,16 +106,30 @@ def test_the_same_option_as_text_and_as_keyword_are_the_same_method(target, draf
     assert text.drafter.tree.host == keyword.drafter.tree.host == specwb.Tree.branching(3, 2).host
     assert text.drafter.draw == keyword.drafter.draw == "with"
     assert type(text.rule) is type(keyword.rule) is specwb.verify.RRS
-    assert specwb.method("mcsd", target, draft=draft, draw="with", rule=specwb.verify.RRS).key == "mcsd:draw=with,rule=rrs"
+    assert (
+        specwb.method("mcsd", target, draft=draft, draw="with", rule=specwb.verify.RRS).key
+        == "mcsd:draw=with,rule=rrs"
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ("mcsd:draw=top,rule=rrsw", "rule 'rrsw' is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE"),
-        ("mcsd:rule=rrs", "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT .*; what fits them: rrsw, point, naive, traversal"),
-        ("mcsd:rule=rejection", "rule 'rejection' decides about one candidate a node, this tree has up to 4; what fits them: rrsw, "),
+        (
+            "mcsd:draw=top,rule=rrsw",
+            "rule 'rrsw' is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE",
+        ),
+        (
+            "mcsd:rule=rrs",
+            "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT .*; what fits them: rrsw, "
+            "point, naive, traversal",
+        ),
+        (
+            "mcsd:rule=rejection",
+            "rule 'rejection' decides about one candidate a node, this tree has up to 4; what "
+            "fits them: rrsw, ",
+        ),
         ("ar:rule=rrs", "rule 'rrs' is lossless for IID .* are POINT"),
     ],
 )
@@ -119,7 +148,7 @@ def test_options_beside_a_finished_method(target, draft):
         specwb.decode(target, [1], made, gamma=2)
 
 
-# --------------------------------------------------------------------------------------------------------------- registry
+# --------------------------------------------------------------------------------------- registry
 
 
 class Repeat(specwb.Drafter):
@@ -129,7 +158,9 @@ class Repeat(specwb.Drafter):
         self.tree = specwb.Tree.chain(times)
 
     def propose(self, state, noise):
-        return self.candidates(state, state.tokens.gather(1, (state.length - 1)[:, None]).expand(-1, self.tree.D))
+        return self.candidates(
+            state, state.tokens.gather(1, (state.length - 1)[:, None]).expand(-1, self.tree.D)
+        )
 
 
 @pytest.fixture
@@ -150,7 +181,9 @@ def test_a_registered_class_is_a_method(target, repeat):
 
 
 def test_registering_twice_is_refused(repeat):
-    with pytest.raises(MethodError, match=r"'repeat' is registered already; specwb.unregister\('repeat'\)"):
+    with pytest.raises(
+        MethodError, match=r"'repeat' is registered already; specwb.unregister\('repeat'\)"
+    ):
         specwb.register("repeat", Repeat)
     specwb.unregister("repeat")
     specwb.register("repeat", Repeat)
@@ -184,7 +217,7 @@ def test_citation_of_what_is_not_there():
     assert specwb.citation("mcsd").startswith("@article{yang2024multi")
 
 
-# ---------------------------------------------------------------------------------------------------------------- prompts
+# ---------------------------------------------------------------------------------------- prompts
 
 
 @pytest.mark.parametrize(
@@ -199,8 +232,16 @@ def test_citation_of_what_is_not_there():
         ([1], {"max_new_tokens": 0}, "max_new_tokens must be an integer >= 1.*got 0"),
         ([[1], [2]], {"max_new_tokens": [3]}, r"max_new_tokens .* got \[3\]"),
         ([[1], [2]], {"max_new_tokens": [3, -1]}, r"max_new_tokens .* got \[3, -1\]"),
-        ([1] * 500, {"max_new_tokens": 13}, r"prompt 0 has 500 tokens; with max_new_tokens=13 .* 'LlamaForCausalLM' \(512\)"),
-        ([[1], [1] * 3], {"max_new_tokens": [511, 510]}, "prompt 1 has 3 tokens; with max_new_tokens=510"),
+        (
+            [1] * 500,
+            {"max_new_tokens": 13},
+            r"prompt 0 has 500 tokens; with max_new_tokens=13 .* 'LlamaForCausalLM' \(512\)",
+        ),
+        (
+            [[1], [1] * 3],
+            {"max_new_tokens": [511, 510]},
+            "prompt 1 has 3 tokens; with max_new_tokens=510",
+        ),
     ],
 )
 def test_wrong_prompts(target, prompts, settings, named):
@@ -215,7 +256,8 @@ def test_an_empty_text_is_an_empty_prompt():
 
 
 def test_the_whole_context_can_be_used(draft):
-    """The last token fits exactly, for the deepest draft too; a slot more is what the test above refuses."""
+    """The last token fits exactly, for the deepest draft too; a slot more is what the test above
+    refuses."""
     target = tiny.target()
     prompt = [i % 64 for i in range(500)]
     out = specwb.decode(target, [prompt], "sps", draft=draft, max_new_tokens=12)
@@ -226,22 +268,29 @@ def test_the_whole_context_can_be_used(draft):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"temperature": -0.5}, "temperature .* -0.5"), ({"temperature": float("nan")}, "temperature .* nan"),
+        ({"temperature": -0.5}, "temperature .* -0.5"),
+        ({"temperature": float("nan")}, "temperature .* nan"),
         ({"temperature": 1.0, "top_p": 0}, "top_p .* 0"),
-        ({"top_p": 1.1}, "top_p .* 1.1"), ({"top_k": -1}, "top_k .* -1"), ({"seed": [1, 2, 3]}, "seed has 3 entries for 1 prompts"),
+        ({"top_p": 1.1}, "top_p .* 1.1"),
+        ({"top_k": -1}, "top_k .* -1"),
+        ({"seed": [1, 2, 3]}, "seed has 3 entries for 1 prompts"),
     ],
-)  # fmt: skip
+)
 def test_wrong_settings(target, settings, named):
     with pytest.raises(ValueError, match=named):
         specwb.rounds(target, [1, 2], **settings)
 
 
-# ---------------------------------------------------------------------------------------------------- target and draft
+# ------------------------------------------------------------------------------- target and draft
 
 
 def test_vocabularies_of_different_size(target):
     other = specwb.load(tiny.build("llama", vocab_size=65))
-    with pytest.raises(LoadError, match="vocabulary mismatch: target 'LlamaForCausalLM' has 64 tokens, draft 'LlamaForCausalLM' has 65"):
+    with pytest.raises(
+        LoadError,
+        match="vocabulary mismatch: target 'LlamaForCausalLM' has 64 tokens, draft "
+        "'LlamaForCausalLM' has 65",
+    ):
         specwb.method("sps", target, draft=other)
 
 
@@ -254,17 +303,20 @@ def test_padded_vocabularies_are_told_apart_from_different_ones():
 
 
 def test_tokenizers_that_disagree():
-    """The same number of tokens, two of them exchanged: ids would be verified as if they meant the same."""
+    """The same number of tokens, two of them exchanged: ids would be verified as if they meant the
+    same."""
     target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
     exchanged = [*WORDS[:7], "w8", "w7", *WORDS[9:]]
     other = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer(exchanged))
-    with pytest.raises(LoadError, match=r"tokenizer mismatch: 'w[78]' is id [78] for target .* and [78] for draft"):
+    with pytest.raises(
+        LoadError, match=r"tokenizer mismatch: 'w[78]' is id [78] for target .* and [78] for draft"
+    ):
         specwb.method("sps", target, draft=other)
     same = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer(WORDS))
     assert specwb.decode(target, "w3 w4", "sps", draft=same, max_new_tokens=3).text.startswith("w")
 
 
-# ------------------------------------------------------------------------------------------------------ loading a folder
+# ------------------------------------------------------------------------------- loading a folder
 
 
 @pytest.fixture
@@ -313,7 +365,9 @@ def test_a_folder_without_config(folder):
 def test_weights_that_are_cut_off(folder, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(LoadError, match=r"model\.safetensors is damaged, cut off or no file of weights"):
+    with pytest.raises(
+        LoadError, match=r"model\.safetensors is damaged, cut off or no file of weights"
+    ):
         specwb.load(folder)
 
 
@@ -330,9 +384,17 @@ def test_no_weights_at_all(folder):
 
 
 def test_a_shard_that_is_missing(folder):
-    index = {"metadata": {}, "weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors", "model.norm.weight": "model.safetensors"}}
+    index = {
+        "metadata": {},
+        "weight_map": {
+            "lm_head.weight": "model-00002-of-00002.safetensors",
+            "model.norm.weight": "model.safetensors",
+        },
+    }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(LoadError, match=r"weight file model-00002-of-00002\.safetensors is missing"):
+    with pytest.raises(
+        LoadError, match=r"weight file model-00002-of-00002\.safetensors is missing"
+    ):
         specwb.load(folder)
 
 
@@ -368,7 +430,9 @@ def test_unknown_dtype(folder, dtype):
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", ""])
 def test_unknown_device(folder, device):
-    with pytest.raises(LoadError, match=f"device must be auto, cpu, cuda or cuda:N, got {device!r}"):
+    with pytest.raises(
+        LoadError, match=f"device must be auto, cpu, cuda or cuda:N, got {device!r}"
+    ):
         specwb.load(folder, device=device)
 
 

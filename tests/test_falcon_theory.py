@@ -1,4 +1,5 @@
-"""theory/10_falcon.md: laws in fractions, entropies of small tables by brute force, and what its theorems say of the code."""
+"""theory/10_falcon.md: laws in fractions, entropies of small tables by brute force, and what its
+theorems say of the code."""
 
 from __future__ import annotations
 
@@ -39,21 +40,28 @@ def divergence(p, q) -> float:
 
 def given(joint: np.ndarray, j: int, shown: tuple[int, ...]) -> np.ndarray:
     """The law of X_j (from 1) after the tokens ``shown``."""
-    distribution = joint[shown].sum(axis=tuple(i - len(shown) for i in range(len(shown), joint.ndim) if i != j - 1))
+    distribution = joint[shown].sum(
+        axis=tuple(i - len(shown) for i in range(len(shown), joint.ndim) if i != j - 1)
+    )
     return distribution / distribution.sum()
 
 
 def least_loss(joint: np.ndarray, j: int, r: int) -> float:
     """Mean of -log of the best law of X_j from r tokens, token by token."""
-    return -sum(p * math.log(given(joint, j, x[:r])[x[j - 1]]) for x, p in np.ndenumerate(joint) if p)
+    return -sum(
+        p * math.log(given(joint, j, x[:r])[x[j - 1]]) for x, p in np.ndenumerate(joint) if p
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- 10.1, blocks
+# ----------------------------------------------------------------------------------- 10.1, blocks
 
 
-@pytest.mark.parametrize(("k", "fusion"), [(1, "lstm"), (2, "lstm"), (3, "pointwise"), (4, "linear")])
+@pytest.mark.parametrize(
+    ("k", "fusion"), [(1, "lstm"), (2, "lstm"), (3, "pointwise"), (4, "linear")]
+)
 def test_no_pair_sees_what_it_says(k, fusion):
-    """The law that place j of a block says moves with every token up to the one after its block's last pair, and with no later one."""
+    """The law that place j of a block says moves with every token up to the one after its block's
+    last pair, and with no later one."""
     target = tiny.target()
     torch.manual_seed(0)
     head = FalconHead(eagle_config(target, 2), target.backbone.config.hidden_size, k, fusion).eval()
@@ -81,7 +89,9 @@ def test_no_pair_sees_what_it_says(k, fusion):
 def test_ends_of_blocks():
     for k, n in product(range(1, 5), range(1, 12)):
         last = torch.tensor(n - 1)
-        right, left = (block_ends(torch.arange(n), last, k, align).tolist() for align in ("right", "left"))
+        right, left = (
+            block_ends(torch.arange(n), last, k, align).tolist() for align in ("right", "left")
+        )
         assert right == [n - 1 - (n - 1 - i) // k * k for i in range(n)]
         assert left == [min(i // k * k + k - 1, n - 1) for i in range(n)]
         if n >= k:
@@ -91,25 +101,32 @@ def test_ends_of_blocks():
             assert not s or set(left[n - k : n - s]) == {n - s - 1}
 
 
-# ------------------------------------------------------------------------------------------------------- 10.2, Falcon's equations
+# ----------------------------------------------------------------------- 10.2, Falcon's equations
 
 
 def test_falcons_equations():
     for seed in range(5):
         joint, weights = np.stack([table(seed + i, 3, 4) for i in range(0, 30, 10)]), table(seed, 3)
         everything = np.moveaxis(joint * weights[:, None, None], 0, -1)  # X, Y, C as three tokens
-        h, i = partial(dependence.entropy, everything), partial(dependence.mutual_information, everything)
+        h, i = (
+            partial(dependence.entropy, everything),
+            partial(dependence.mutual_information, everything),
+        )
         x, y, c = (1,), (2,), (3,)
         for known in ((), c):
             assert h(x, known) == pytest.approx(h(x, (*y, *known)) + i(x, y, known))
-            assert h(x, known) + h(y, known) == pytest.approx(h(y, (*x, *known)) + 2 * i(x, y, known) + h(x, (*y, *known)))
-            assert h(x, known) + h(y, (*x, *known)) == pytest.approx(h(y, (*x, *known)) + i(x, y, known) + h(x, (*y, *known)))
+            assert h(x, known) + h(y, known) == pytest.approx(
+                h(y, (*x, *known)) + 2 * i(x, y, known) + h(x, (*y, *known))
+            )
+            assert h(x, known) + h(y, (*x, *known)) == pytest.approx(
+                h(y, (*x, *known)) + i(x, y, known) + h(x, (*y, *known))
+            )
         assert h(x, c) + i(x, c) + h(y, x) + i(x, y) == pytest.approx(h(x) + h(y))
         assert i(x, c) > 0.001
         assert dependence.total_correlation(joint, weights) == pytest.approx(i(x, y, c))
 
 
-# ------------------------------------------------------------------------------------------------------- 10.3, the floor
+# -------------------------------------------------------------------------------- 10.3, the floor
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -119,17 +136,27 @@ def test_the_floor_of_product_distributions(k):
         marginals = [given(joint, j, ()) for j in range(1, k + 1)]
 
         def against(distributions, joint=joint) -> float:
-            return sum(p * math.log(p / math.prod(distribution[a] for distribution, a in zip(distributions, x))) for x, p in np.ndenumerate(joint))
+            return sum(
+                p
+                * math.log(
+                    p / math.prod(distribution[a] for distribution, a in zip(distributions, x))
+                )
+                for x, p in np.ndenumerate(joint)
+            )
 
         tc = dependence.total_correlation(joint)
         assert against(marginals) == pytest.approx(tc)
-        assert tc == pytest.approx(sum(dependence.mutual_information(joint, (j,), range(1, j)) for j in range(2, k + 1)))
+        assert tc == pytest.approx(
+            sum(dependence.mutual_information(joint, (j,), range(1, j)) for j in range(2, k + 1))
+        )
         assert tc > 0.001
         if k == 3:
             assert dependence.total_correlation(joint.sum(-1)) <= tc
         for other in range(20):
             distributions = [table(100 + other + 50 * j, 3) for j in range(k)]
-            assert against(distributions) == pytest.approx(tc + sum(divergence(m, q) for m, q in zip(marginals, distributions)))
+            assert against(distributions) == pytest.approx(
+                tc + sum(divergence(m, q) for m, q in zip(marginals, distributions))
+            )
     independent = np.multiply.outer(table(1, 3), table(2, 4))
     assert dependence.total_correlation(independent) == pytest.approx(0, abs=1e-12)
 
@@ -137,35 +164,56 @@ def test_the_floor_of_product_distributions(k):
 def test_a_determined_text_has_no_dependence():
     joint = np.zeros((3, 3, 3))
     joint[1, 2, 0] = 1
-    assert dependence.block_loss(joint) == dependence.autoregressive_loss(joint) == dependence.total_correlation(joint) == 0
+    assert (
+        dependence.block_loss(joint)
+        == dependence.autoregressive_loss(joint)
+        == dependence.total_correlation(joint)
+        == 0
+    )
     drawn_first = np.zeros((3, 3))
-    drawn_first[0, 1] = drawn_first[1, 2] = 0.5  # the second is determined by the first alone: the block still loses
+    drawn_first[0, 1] = drawn_first[1, 2] = (
+        0.5  # the second is determined by the first alone: the block still loses
+    )
     assert dependence.total_correlation(drawn_first) == pytest.approx(math.log(2))
 
 
-# ------------------------------------------------------------------------------------------------------- 10.4, glancing
+# --------------------------------------------------------------------------------- 10.4, glancing
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_the_excess_of_glancing(k):
-    """By place and by block, against losses that are summed token by token; and what is inside falls with every token shown."""
+    """By place and by block, against losses that are summed token by token; and what is inside
+    falls with every token shown."""
     for seed in range(2):
         joint = table(seed, *[3] * k)
         distribution = table(seed + 7, k)  # of R = 0..k-1
         reveal = [(distribution[:j] / distribution[:j].sum()).tolist() for j in range(1, k + 1)]
-        losses = [sum(share * least_loss(joint, j, r) for r, share in enumerate(row)) for j, row in enumerate(reveal, 1)]
+        losses = [
+            sum(share * least_loss(joint, j, r) for r, share in enumerate(row))
+            for j, row in enumerate(reveal, 1)
+        ]
         floors = [least_loss(joint, j, j - 1) for j in range(1, k + 1)]
         assert dependence.glanced_loss(joint, reveal) == pytest.approx(sum(losses))
         assert dependence.excess(joint, reveal) == pytest.approx(sum(losses) - sum(floors))
         hidden = [
-            sum(joint[x].sum() * dependence.total_correlation(joint[x] / joint[x].sum()) for x in product(range(3), repeat=r)) if r < k - 1 else 0.0
+            sum(
+                joint[x].sum() * dependence.total_correlation(joint[x] / joint[x].sum())
+                for x in product(range(3), repeat=r)
+            )
+            if r < k - 1
+            else 0.0
             for r in range(k)
         ]
-        counted = sum(distribution[:j].sum() * (loss - floor) for j, (loss, floor) in enumerate(zip(losses, floors), 1))
+        counted = sum(
+            distribution[:j].sum() * (loss - floor)
+            for j, (loss, floor) in enumerate(zip(losses, floors), 1)
+        )
         assert counted == pytest.approx(sum(distribution[r] * hidden[r] for r in range(k)))
         assert all(a > b for a, b in pairwise(hidden))
         if k == 2:
-            assert dependence.excess(joint, reveal) == pytest.approx(distribution[0] * dependence.mutual_information(joint, (1,), (2,)))
+            assert dependence.excess(joint, reveal) == pytest.approx(
+                distribution[0] * dependence.mutual_information(joint, (1,), (2,))
+            )
 
 
 def test_all_or_nothing_is_not_prefixes():
@@ -174,19 +222,25 @@ def test_all_or_nothing_is_not_prefixes():
         joint, g = table(seed, 3, 3, 3), 0.5
         *_, row = dependence.prefix_reveal(3, g)
         whole = dependence.mutual_information(joint, (3,), (1, 2))
-        e = sum(share * (least_loss(joint, 3, r) - least_loss(joint, 3, 2)) for r, share in enumerate(row))
+        e = sum(
+            share * (least_loss(joint, 3, r) - least_loss(joint, 3, 2))
+            for r, share in enumerate(row)
+        )
         low, high = row[0] * whole, (1 - row[2]) * whole
         assert (row[0], 1 - row[2]) == pytest.approx((1 - g, 1 - g / 2))
         assert low <= e <= high
         apart.append(min(e - low, high - e))
         only = [[1.0], [1.0, 0.0], [1 - g, 0.0, g]]
-        assert dependence.excess(joint, only) == pytest.approx(dependence.mutual_information(joint, (1,), (2,)) + (1 - g) * whole)
+        assert dependence.excess(joint, only) == pytest.approx(
+            dependence.mutual_information(joint, (1,), (2,)) + (1 - g) * whole
+        )
     assert max(apart) > 0.005
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_prefixes_are_what_the_trainer_replaces(k):
-    """Every block glanced, lengths from a fine grid: prefixes of 1..k-1 pairs, each length as often, which is the table of g = 1."""
+    """Every block glanced, lengths from a fine grid: prefixes of 1..k-1 pairs, each length as
+    often, which is the table of g = 1."""
     blocks = 6 * (k - 1)
     order, lengths = torch.rand(1, blocks), (torch.arange(blocks) + 0.5)[None] / blocks
     found = glance_mask(torch.tensor([k * blocks]), k * blocks, k, order, lengths).view(blocks, k)
@@ -199,7 +253,7 @@ def test_prefixes_are_what_the_trainer_replaces(k):
             assert row == pytest.approx((distribution[:j] / distribution[:j].sum()).tolist())
 
 
-# ------------------------------------------------------------------------------------------------------- 10.5, acceptance
+# ------------------------------------------------------------------------------- 10.5, acceptance
 
 
 def overlap(p, q) -> float:
@@ -209,12 +263,18 @@ def overlap(p, q) -> float:
 def test_dependence_bounds_acceptance():
     better = 0
     for seed in range(40):
-        joint = table(seed, 3, 4) if seed % 2 else np.diag(table(seed, 4)) * 0.9 + 0.1 * table(seed, 4, 4)
+        joint = (
+            table(seed, 3, 4)
+            if seed % 2
+            else np.diag(table(seed, 4)) * 0.9 + 0.1 * table(seed, 4, 4)
+        )
         first, second = joint.sum(1), joint.sum(0)
         rows = joint / first[:, None]
         d = sum(a * (1 - overlap(row, second)) for a, row in zip(first, rows))
         information = dependence.mutual_information(joint, (1,), (2,))
-        below = sum(a * (1 - a) / math.log(1 / a) * divergence(row, second) for a, row in zip(first, rows))
+        below = sum(
+            a * (1 - a) / math.log(1 / a) * divergence(row, second) for a, row in zip(first, rows)
+        )
         assert below - 1e-12 <= d <= math.sqrt(information / 2) + 1e-12
         for other in range(30):
             q = table(1000 * seed + other, joint.shape[1])
@@ -225,7 +285,9 @@ def test_dependence_bounds_acceptance():
     p = table(3, 5)
     below = sum(a * (1 - a) / math.log(1 / a) * math.log(1 / a) for a in p)
     assert below == pytest.approx(sum(a * (1 - overlap(np.eye(5)[x], p)) for x, a in enumerate(p)))
-    assert dependence.mutual_information(np.diag(p), (1,), (2,)) == pytest.approx(dependence.entropy(p))
+    assert dependence.mutual_information(np.diag(p), (1,), (2,)) == pytest.approx(
+        dependence.entropy(p)
+    )
     w = [(1 - a) / math.log(1 / a) for a in np.linspace(1e-6, 0.999, 50)]
     assert all(a < b for a, b in pairwise(w))
 
@@ -247,18 +309,25 @@ def test_marginals_need_not_be_the_best_block():
         common = sum(min(joint[x][y], q1[x] * q2[y]) for x in range(3) for y in range(3))
         flat, prod = [a for row in joint for a in row], [a * b for a in q1 for b in q2]
         assert common == 1 - exact.tv(flat, prod)
-        assert float(common) >= 1 - math.sqrt(dependence.total_correlation(np.array(joint, dtype=float)) / 2) - 1e-12
+        assert (
+            float(common)
+            >= 1 - math.sqrt(dependence.total_correlation(np.array(joint, dtype=float)) / 2) - 1e-12
+        )
 
 
-# ------------------------------------------------------------------------------------------------------- 10.6, shared lists
+# ----------------------------------------------------------------------------- 10.6, shared lists
 
 
 def two_tokens(rule, p1, q1, p2, q2, joint) -> dict:
-    """The law of two tokens where all children of the root have the same list: ``joint`` is the law of (list of the root, list of its children)."""
+    """The law of two tokens where all children of the root have the same list: ``joint`` is the law
+    of (list of the root, list of its children)."""
     v, distribution = len(p1), {}
     for a, b, chance in joint:
         accept, residual = rule(p1, q1, a)
-        ways = [(x, c, exact.conditional_distribution(rule(p2[x], q2, b), b, v)) for x, c in zip(a, accept)]
+        ways = [
+            (x, c, exact.conditional_distribution(rule(p2[x], q2, b), b, v))
+            for x, c in zip(a, accept)
+        ]
         none = 1 - sum(accept, F(0))
         ways += [(x, none * r, p2[x]) for x, r in enumerate(residual or ()) if none]
         for x, weight, after in ways:
@@ -280,7 +349,9 @@ def test_one_list_for_several_parents():
         p2 = [drawn(rng, v, 0) for _ in range(v)]
         for rule, scheme in ((exact.rrsw, exact.without_replacement), (exact.point, exact.top)):
             for sizes in ((2, 1), (3, 2)):
-                joint = [(a, b, c * d) for a, c in scheme(q1, sizes[0]) for b, d in scheme(q2, sizes[1])]
+                joint = [
+                    (a, b, c * d) for a, c in scheme(q1, sizes[0]) for b, d in scheme(q2, sizes[1])
+                ]
                 assert exact.tv(two_tokens(rule, p1, q1, p2, q2, joint), wanted(p1, p2)) == 0, case
 
 
@@ -290,24 +361,32 @@ def test_one_draw_for_parent_and_child():
     same = [(a, a, c) for a, c in exact.without_replacement(half, 1)]
     distribution = two_tokens(exact.rrsw, p1, half, p2, half, same)
     assert distribution == {(0, 0): F(3, 4), (0, 1): F(1, 4)}
-    apart = [(a, b, c * d) for a, c in exact.without_replacement(half, 1) for b, d in exact.without_replacement(half, 1)]
+    apart = [
+        (a, b, c * d)
+        for a, c in exact.without_replacement(half, 1)
+        for b, d in exact.without_replacement(half, 1)
+    ]
     assert exact.tv(two_tokens(exact.rrsw, p1, half, p2, half, apart), wanted(p1, p2)) == 0
 
 
-# ------------------------------------------------------------------------------------------------------- 10.7, passes
+# ----------------------------------------------------------------------------------- 10.7, passes
 
 
 def test_passes_of_a_tree():
     rng = random.Random(2)
     for _ in range(40):
-        parents = sorted(rng.randint(0, i - 1) for i in range(1, rng.randint(2, 14)))  # level order, as no node is above one before it
+        parents = sorted(
+            rng.randint(0, i - 1) for i in range(1, rng.randint(2, 14))
+        )  # level order, as no node is above one before it
         tree = Tree.parents([-1, *parents])
         depth = exact.depths([-1, *parents])
         for k in range(1, 5):
             made = BlockTree(tree, k)
             assert len(made.passes) == -(-max(depth) // k)
             for b, one in enumerate(made.passes):
-                assert one.blocks == tuple(i for i in range(tree.n) if depth[i] == b * k and i in parents)
+                assert one.blocks == tuple(
+                    i for i in range(tree.n) if depth[i] == b * k and i in parents
+                )
 
 
 def test_a_chain_of_blocks():

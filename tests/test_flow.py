@@ -1,4 +1,5 @@
-"""A round's verdict is cut at the end of text and at the limit before anything is committed, and the state grows by what was emitted."""
+"""A round's verdict is cut at the end of text and at the limit before anything is committed, and
+the state grows by what was emitted."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from specwb.probability import Sampling
 TREE = specwb.Tree.branching(2, 2, 1)
 
 
-def state_of(lengths: list[int], limit: list[int], done: list[bool], eos: list[int], capacity: int = 30) -> State:
+def state_of(
+    lengths: list[int], limit: list[int], done: list[bool], eos: list[int], capacity: int = 30
+) -> State:
     rows = len(lengths)
     tokens = torch.arange(rows * capacity).view(rows, capacity) % 7 + 100
     return State(
@@ -33,7 +36,16 @@ def state_of(lengths: list[int], limit: list[int], done: list[bool], eos: list[i
     )
 
 
-def by_hand(path: list[int], accepted: int, bonus: int, tokens: list[int], length: int, limit: int, done: bool, eos: list[int]):
+def by_hand(
+    path: list[int],
+    accepted: int,
+    bonus: int,
+    tokens: list[int],
+    length: int,
+    limit: int,
+    done: bool,
+    eos: list[int],
+):
     """(emitted tokens, done), one row, from the words of the contract."""
     if done:
         return [], True
@@ -46,9 +58,12 @@ def by_hand(path: list[int], accepted: int, bonus: int, tokens: list[int], lengt
 
 
 @pytest.mark.parametrize("eos", [[], [3], [3, 4]], ids=["none", "one", "two"])
-@pytest.mark.parametrize("tree", [TREE, specwb.Tree.chain(4), specwb.Tree.chain(0)], ids=["tree", "chain", "root"])
+@pytest.mark.parametrize(
+    "tree", [TREE, specwb.Tree.chain(4), specwb.Tree.chain(0)], ids=["tree", "chain", "root"]
+)
 def test_trim_is_closed(tree, eos):
-    """Against the contract row by row: random paths, limits that fall inside the block, rows that had finished."""
+    """Against the contract row by row: random paths, limits that fall inside the block, rows that
+    had finished."""
     rng = random.Random(1)
     rows = 400
     lengths = [rng.randint(1, 9) for _ in range(rows)]
@@ -59,7 +74,9 @@ def test_trim_is_closed(tree, eos):
     path = tree.trail[0][torch.tensor(node)]
     accepted = tree.depth[0][torch.tensor(node)]
     bonus = [rng.randrange(8) for _ in range(rows)]
-    draft = Draft(tree, torch.tensor(tokens), torch.ones(rows, tree.n, dtype=torch.bool), Scheme.POINT)
+    draft = Draft(
+        tree, torch.tensor(tokens), torch.ones(rows, tree.n, dtype=torch.bool), Scheme.POINT
+    )
     raw = Verdict(path.clone(), accepted.clone(), torch.tensor(bonus), torch.rand(rows, 8))
     state = state_of(lengths, limit, done, eos)
     verdict, after = trim(raw, draft, state)
@@ -68,7 +85,16 @@ def test_trim_is_closed(tree, eos):
     assert verdict.distribution is raw.distribution
     cuts = 0
     for i in range(rows):
-        wanted, over = by_hand(path[i].tolist(), int(accepted[i]), bonus[i], tokens[i], lengths[i], limit[i], done[i], eos)
+        wanted, over = by_hand(
+            path[i].tolist(),
+            int(accepted[i]),
+            bonus[i],
+            tokens[i],
+            lengths[i],
+            limit[i],
+            done[i],
+            eos,
+        )
         n = len(wanted)
         assert verdict.accepted[i] == n - 1
         assert verdict.count[i] == n
@@ -78,7 +104,9 @@ def test_trim_is_closed(tree, eos):
             cuts += n <= int(accepted[i])
             assert verdict.bonus[i] == wanted[-1]
             # an ordinary verdict: the path to the last accepted node, repeated
-            assert verdict.path[i].tolist() == [int(path[i, min(d, n - 1)]) for d in range(tree.D + 1)]
+            assert verdict.path[i].tolist() == [
+                int(path[i, min(d, n - 1)]) for d in range(tree.D + 1)
+            ]
         else:
             assert not verdict.path[i].any()
     assert tree.D == 0 or cuts > 20, "nothing was cut inside a block"
@@ -89,7 +117,11 @@ def test_eos_among_what_was_not_emitted_does_not_count():
     tree = specwb.Tree.chain(3)
     tokens = torch.tensor([[0, 1, 2, 9], [0, 9, 1, 1], [0, 9, 9, 9]])
     draft = Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.POINT)
-    raw = Verdict(torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3]]), torch.tensor([3, 0, 3]), torch.tensor([9, 5, 9]))
+    raw = Verdict(
+        torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3]]),
+        torch.tensor([3, 0, 3]),
+        torch.tensor([9, 5, 9]),
+    )
     verdict, done = trim(raw, draft, state_of([4, 4, 4], [6, 20, 20], [False, False, True], [9]))
     assert verdict.count.tolist() == [2, 1, 0]
     assert done.tolist() == [True, False, True]
@@ -100,7 +132,13 @@ def test_advance_appends_what_was_emitted():
     state = state_of([3, 5, 4], [9, 9, 4], [False, False, True], [])
     before = state.tokens.clone()
     emitted = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-    verdict = Verdict(torch.zeros(3, 3, dtype=torch.long), torch.tensor([1, 2, -1]), torch.tensor([2, 6, 0]), None, emitted)
+    verdict = Verdict(
+        torch.zeros(3, 3, dtype=torch.long),
+        torch.tensor([1, 2, -1]),
+        torch.tensor([2, 6, 0]),
+        None,
+        emitted,
+    )
     length = state.length
     state.advance(verdict, torch.tensor([False, False, True]))
     state.read()
@@ -110,7 +148,10 @@ def test_advance_appends_what_was_emitted():
     assert state.tokens[0, :5].tolist() == [*before[0, :3].tolist(), 1, 2]
     assert state.tokens[1, :8].tolist() == [*before[1, :5].tolist(), 4, 5, 6]
     assert state.tokens[2, :4].tolist() == before[2, :4].tolist()
-    state.advance(Verdict(verdict.path, torch.tensor([0, -1, -1]), torch.tensor([1, 0, 0]), None, emitted), torch.ones(3, dtype=torch.bool))
+    state.advance(
+        Verdict(verdict.path, torch.tensor([0, -1, -1]), torch.tensor([1, 0, 0]), None, emitted),
+        torch.ones(3, dtype=torch.bool),
+    )
     state.read()
     assert (state.horizon, state.finished) == (8, True)
     assert state.done.all()
@@ -134,10 +175,20 @@ def test_masks_are_made_once_a_round_and_anew_the_next():
     assert state.tree_mask(TREE, torch.float64).dtype == torch.float64
     assert torch.equal(mask, tree_mask(TREE, state.length, 4, torch.float32))
     state.advance(
-        Verdict(torch.zeros(2, 1, dtype=torch.long), torch.tensor([0, 0]), torch.tensor([1, 1]), None, torch.ones(2, 1, dtype=torch.long)), state.done
+        Verdict(
+            torch.zeros(2, 1, dtype=torch.long),
+            torch.tensor([0, 0]),
+            torch.tensor([1, 1]),
+            None,
+            torch.ones(2, 1, dtype=torch.long),
+        ),
+        state.done,
     )
     state.read()
-    assert torch.equal(state.tree_mask(TREE, torch.float32), tree_mask(TREE, torch.tensor([5, 3]), 5, torch.float32))
+    assert torch.equal(
+        state.tree_mask(TREE, torch.float32),
+        tree_mask(TREE, torch.tensor([5, 3]), 5, torch.float32),
+    )
 
 
 def test_trees_made_for_one_round_do_not_share_masks():
@@ -147,28 +198,40 @@ def test_trees_made_for_one_round_do_not_share_masks():
         tree = specwb.Tree.chain(3) if turn % 2 else specwb.Tree.branching(2, 1)
         if turn % 3:
             tree = specwb.Tree.branching(3)
-        assert torch.equal(state.tree_mask(tree, torch.float32), tree_mask(tree, state.length, 4, torch.float32)), turn
+        assert torch.equal(
+            state.tree_mask(tree, torch.float32), tree_mask(tree, state.length, 4, torch.float32)
+        ), turn
         del tree
 
 
 class Told(specwb.Drafter):
-    """Row 0 a chain that is right, row 1 a bush whose second child is right, row 2 nothing right and padding."""
+    """Row 0 a chain that is right, row 1 a bush whose second child is right, row 2 nothing right
+    and padding."""
 
     def __init__(self, truth: list[list[int]]) -> None:
         self.tree = specwb.Tree([[-1, 0, 1, 2, 3], [-1, 0, 0, 2, 2], [-1, 0, -1, -1, -1]])
         self.truth = torch.tensor(truth)
 
     def propose(self, state, noise):
-        right = self.truth.gather(1, (state.length[:, None] - 1 + self.tree.depth).clamp_max(self.truth.shape[1] - 1))
+        right = self.truth.gather(
+            1, (state.length[:, None] - 1 + self.tree.depth).clamp_max(self.truth.shape[1] - 1)
+        )
         wrong = (right + 1) % tiny.VOCABULARY
-        good = torch.tensor([[True] * 5, [True, False, True, False, True], [True, False, True, True, True]])
+        good = torch.tensor(
+            [[True] * 5, [True, False, True, False, True], [True, False, True, True, True]]
+        )
         return self.candidates(state, torch.where(good, right, wrong)[:, 1:])
 
 
 def test_every_row_may_have_its_own_tree():
     target = tiny.target()
     whole = [list(tiny.plain("llama", tuple(prompt), 20)) for prompt in tiny.PROMPTS]
-    method = specwb.Method("told", Told([p + t + [0] * (7 - len(p)) for p, t in zip(tiny.PROMPTS, whole)]), None, specwb.Exactness.LOSSLESS)
+    method = specwb.Method(
+        "told",
+        Told([p + t + [0] * (7 - len(p)) for p, t in zip(tiny.PROMPTS, whole)]),
+        None,
+        specwb.Exactness.LOSSLESS,
+    )
     out = specwb.decode(target, tiny.PROMPTS, method, max_new_tokens=15)
     assert out.tokens == [t[:15] for t in whole]
     assert out.accepted_lengths == [[4, 4, 4], [2, 2, 2, 2, 2], [0] * 15]
@@ -185,9 +248,13 @@ def test_what_is_not_valid_is_not_accepted():
                 self.tree = tree
 
             def propose(self, state, noise):
-                right = truth.gather(1, (state.length[:, None] - 1 + self.tree.depth).clamp_max(truth.shape[1] - 1))
+                right = truth.gather(
+                    1, (state.length[:, None] - 1 + self.tree.depth).clamp_max(truth.shape[1] - 1)
+                )
                 valid = torch.tensor([[True, False, True, True][: self.tree.n - 1]])
-                return self.candidates(state, right[:, 1:], valid[:, : self.tree.n - 1] & (self.tree.depth[:, 1:] != 2))
+                return self.candidates(
+                    state, right[:, 1:], valid[:, : self.tree.n - 1] & (self.tree.depth[:, 1:] != 2)
+                )
 
         method = specwb.Method("half", Half(), None, specwb.Exactness.LOSSLESS)
         out = specwb.decode(tiny.target(), [[1, 2, 3]], method, max_new_tokens=12)

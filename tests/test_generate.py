@@ -1,4 +1,5 @@
-"""Text as it is decoded: pieces add up to the whole text whatever the tokens split, and the command line that prints them."""
+"""Text as it is decoded: pieces add up to the whole text whatever the tokens split, and the command
+line that prints them."""
 
 from __future__ import annotations
 
@@ -25,10 +26,18 @@ def bytelevel():
 
 @pytest.fixture(scope="module")
 def fallback():
-    """Like Llama 2's: a word's token holds the space before it, which is dropped at the very beginning; bytes of what has no token."""
+    """Like Llama 2's: a word's token holds the space before it, which is dropped at the very
+    beginning; bytes of what has no token."""
     vocabulary = [*(f"<0x{b:02X}>" for b in range(256)), "▁Hello", "▁world", "!", "<unk>"]
     made = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<unk>"))
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
 
 
@@ -71,7 +80,8 @@ def test_leading_spaces_and_bytes_of_a_fallback(fallback):
     assert fallback.decode([world]) == "world"  # alone it has no space
     _, pieces = stream(fallback, [hello], [([world], 0), ([mark], 0)])
     assert pieces == [(" world", False), ("!", False)]
-    # the second character's first byte makes the decoder give up on the first, which was shown already
+    # the second character's first byte makes the decoder give up on the first, which was shown
+    # already
     two = list("éà".encode())
     assert fallback.decode([hello, *two[:3]]) == "Hello\ufffd\ufffd\ufffd"
     _, pieces = stream(fallback, [hello], [([b], 0) for b in two])
@@ -99,18 +109,43 @@ PROMPT = "def fib(n):"
 
 @pytest.mark.parametrize("temperature", ["0", "1"])
 def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, temperature):
-    code, out, err = call(monkeypatch, capsys, PROMPT, "--method", "mcsd:tree=4-2-2", "--max-new-tokens", "24", "--temperature", temperature)
-    wanted = specwb.decode(lab, PROMPT, "mcsd:tree=4-2-2", max_new_tokens=24, temperature=float(temperature))
+    code, out, err = call(
+        monkeypatch,
+        capsys,
+        PROMPT,
+        "--method",
+        "mcsd:tree=4-2-2",
+        "--max-new-tokens",
+        "24",
+        "--temperature",
+        temperature,
+    )
+    wanted = specwb.decode(
+        lab, PROMPT, "mcsd:tree=4-2-2", max_new_tokens=24, temperature=float(temperature)
+    )
     assert code == 0
     assert out == wanted.text + "\n" * (not wanted.text.endswith("\n"))
     tau = wanted.mean_tokens_per_step
-    assert f"mcsd: {len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} rounds, tau {tau:.2f} ({tau - 1:.2f} accepted/round)" in err
+    assert (
+        f"mcsd: {len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} rounds, tau {tau:.2f} "
+        f"({tau - 1:.2f} accepted/round)" in err
+    )
     assert "speedup" not in err  # nothing was measured against
 
 
 def test_a_lossy_rule_is_said_to_be_one(monkeypatch, capsys):
     for rule, label in (("typical", "mcsd:rule=typical (LOSSY): "), ("naive", "mcsd:rule=naive: ")):
-        code, _, err = call(monkeypatch, capsys, PROMPT, "--method", f"mcsd:rule={rule}", "--max-new-tokens", "4", "--temperature", "1")
+        code, _, err = call(
+            monkeypatch,
+            capsys,
+            PROMPT,
+            "--method",
+            f"mcsd:rule={rule}",
+            "--max-new-tokens",
+            "4",
+            "--temperature",
+            "1",
+        )
         assert (code, err.splitlines()[-1].startswith(label)) == (0, True)
 
 
@@ -122,7 +157,11 @@ def test_a_terminal_tells_drafted_tokens_from_bonus_ones(monkeypatch, capsys, la
     pieces = re.findall(r"\x1b\[38;5;(\d+)m(\x1b\[4m)?(.*?)\x1b\[0m", out, re.DOTALL)
     assert "".join(text for *_, text in pieces) == wanted.text
     tokens = iter(wanted.tokens[0])
-    drafted = [(lab.tokenizer.decode([next(tokens)]), i < a) for a in wanted.accepted_lengths[0] for i in range(a + 1)]
+    drafted = [
+        (lab.tokenizer.decode([next(tokens)]), i < a)
+        for a in wanted.accepted_lengths[0]
+        for i in range(a + 1)
+    ]
     assert len(set(drafted)) > 2
     assert [(text, colour == "32") for colour, _, text in pieces] == drafted
     assert all(bool(line) is (colour == "166") for colour, line, _ in pieces)
@@ -141,7 +180,12 @@ def test_a_prompt_from_standard_input(monkeypatch, capsys):
 
 def test_chat_applies_the_template(monkeypatch, capsys, lab):
     _, out, _ = call(monkeypatch, capsys, "What is 2 + 2?", "--chat", "--max-new-tokens", "8")
-    wanted = specwb.decode(lab, lab.tokenizer("<|user|>What is 2 + 2?<|assistant|>")["input_ids"], "sps", max_new_tokens=8).text
+    wanted = specwb.decode(
+        lab,
+        lab.tokenizer("<|user|>What is 2 + 2?<|assistant|>")["input_ids"],
+        "sps",
+        max_new_tokens=8,
+    ).text
     assert out.rstrip("\n") == wanted.rstrip("\n")
     assert out != call(monkeypatch, capsys, "What is 2 + 2?", "--max-new-tokens", "8")[1]
 
@@ -180,8 +224,14 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
         ([PROMPT, "--method", "nope"], "unknown method 'nope'"),
         ([PROMPT, "--method", "sps:tree=4-2"], "sps has no option 'tree'"),
         ([PROMPT, "--method", "ar", "--draft", "lab-draft"], "ar has no option 'draft'"),
-        ([PROMPT, "--method", "sps:draft=lab-draft", "--draft", "lab-draft"], "'draft' is given twice"),
-        (["a\udcffb"], "prompt 0 is not valid Unicode text (UTF-8)"),  # what bytes that are no UTF-8 become
+        (
+            [PROMPT, "--method", "sps:draft=lab-draft", "--draft", "lab-draft"],
+            "'draft' is given twice",
+        ),
+        (
+            ["a\udcffb"],
+            "prompt 0 is not valid Unicode text (UTF-8)",
+        ),  # what bytes that are no UTF-8 become
         ([PROMPT, "--max-new-tokens", "5000"], "exceeds the context"),
         ([PROMPT, "--top-p", "0"], "top_p must be"),
         ([PROMPT, "--temperature", "-1"], "temperature must be >= 0"),

@@ -12,9 +12,13 @@ import specwb
 
 PAGE = (Path(__file__).parents[1] / "docs/glossary.md").read_text()
 PLACES = (
-    "specwb", "specwb.flow", "specwb.tree", "specwb.engine", "specwb.drafters.base",
+    "specwb",
+    "specwb.flow",
+    "specwb.tree",
+    "specwb.engine",
+    "specwb.drafters.base",
     "specwb.verify.rule",
-)  # fmt: skip
+)
 
 
 def has(owner: object, name: str) -> bool:

@@ -35,13 +35,16 @@ def divergence(p, q) -> float:
     return sum(float(a) * math.log(a / b) for a, b in zip(p, q) if a)
 
 
-# ------------------------------------------------------------------------------------------------------- 9.1, features
+# ---------------------------------------------------------------------------------- 9.1, features
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_what_a_feature_says(kind, monkeypatch):
-    """Numbers of features against the library's own hidden states, whose last entry is after the norm, and lm_head's reading of them."""
-    monkeypatch.setattr("specwb.training.heads.autocast", lambda device: nullcontext())  # digits, not speed
+    """Numbers of features against the library's own hidden states, whose last entry is after the
+    norm, and lm_head's reading of them."""
+    monkeypatch.setattr(
+        "specwb.training.heads.autocast", lambda device: nullcontext()
+    )  # digits, not speed
     target = tiny.target(kind)
     ids, top = torch.tensor([[5, 1, 7, 3, 9, 2]]), len(target.backbone.layers)
     with torch.no_grad():
@@ -60,35 +63,49 @@ def test_what_a_feature_says(kind, monkeypatch):
             torch.testing.assert_close(prefilled, ours[:, :-1], rtol=1e-4, atol=1e-4)
         below, normed = looked[2], looked[3]
         torch.testing.assert_close(target.backbone.norm(below), normed, rtol=1e-4, atol=1e-4)
-        assert (below - library.hidden_states[top]).abs().max() > 0.1, "the library's last hidden state is not the last layer's"
-        torch.testing.assert_close(target.backbone.lm_head(normed), library.logits, rtol=1e-4, atol=1e-4)
+        assert (below - library.hidden_states[top]).abs().max() > 0.1, (
+            "the library's last hidden state is not the last layer's"
+        )
+        torch.testing.assert_close(
+            target.backbone.lm_head(normed), library.logits, rtol=1e-4, atol=1e-4
+        )
         other = torch.tensor([[4, 8, 2]])  # another text with the same last token
         assert torch.equal(target_outputs(target, other, (0,)).features[:, -1], looked[0][:, -1])
         assert (target.model(other).logits[:, -1] - library.logits[:, -1]).abs().max() > 0.1
 
 
 def test_the_norm_takes_the_length_away():
-    norm, w, h = LlamaRMSNorm(8, eps=0.0).double(), torch.randn(5, 8).double(), torch.randn(8).double()
+    norm, w, h = (
+        LlamaRMSNorm(8, eps=0.0).double(),
+        torch.randn(5, 8).double(),
+        torch.randn(8).double(),
+    )
     norm.weight.data.copy_(torch.rand(8) + 0.5)
     torch.testing.assert_close(norm(3 * h), norm(h))
     torch.testing.assert_close(w @ (norm.weight * h), h.square().mean().sqrt() * (w @ norm(h)))
 
 
-# ------------------------------------------------------------------------------------------------------- 9.2, the next token
+# ---------------------------------------------------------------------------- 9.2, the next token
 
 
 def test_what_the_next_token_is_worth():
-    """The loss of a head that does not see X is I(X; Y | S), computed as a difference of entropies and as a mean divergence."""
+    """The loss of a head that does not see X is I(X; Y | S), computed as a difference of entropies
+    and as a mean divergence."""
     rng = random.Random(0)
     for case in range(12):
         s_distribution, v = drawn(rng, 2), 3
         x_distribution = [drawn(rng, v) for _ in s_distribution]
         same = drawn(rng, v)
-        y_distribution = [[same if case == 0 else drawn(rng, v) for _ in range(v)] for _ in s_distribution]  # case 0: Y independent of X
+        y_distribution = [
+            [same if case == 0 else drawn(rng, v) for _ in range(v)] for _ in s_distribution
+        ]  # case 0: Y independent of X
         without = with_x = information = 0.0
         best_without = best_with = F(0)
         for s, chance in enumerate(s_distribution):
-            m = [sum(x_distribution[s][x] * y_distribution[s][x][y] for x in range(v)) for y in range(v)]
+            m = [
+                sum(x_distribution[s][x] * y_distribution[s][x][y] for x in range(v))
+                for y in range(v)
+            ]
             assert sum(m) == 1
             without -= float(chance) * sum(float(a) * math.log(a) for a in m)
             best_without += chance * max(m)
@@ -98,39 +115,55 @@ def test_what_the_next_token_is_worth():
                 information += float(weight) * divergence(y_distribution[s][x], m)
                 best_with += weight * max(y_distribution[s][x])
             q = drawn(rng, v)  # no other prediction from S alone has a smaller cross-entropy
-            assert -sum(float(a) * math.log(b) for a, b in zip(m, q)) >= -sum(float(a) * math.log(a) for a in m) - 1e-12
+            assert (
+                -sum(float(a) * math.log(b) for a, b in zip(m, q))
+                >= -sum(float(a) * math.log(a) for a in m) - 1e-12
+            )
         assert without - with_x == pytest.approx(information, abs=1e-12)
         assert (information < 1e-12) == (case == 0)
         assert best_without <= best_with
 
 
 def test_who_sees_the_next_token():
-    """The first Medusa head's law of t_{i+2} is the same whatever t_{i+1} is, EAGLE's is not; neither sees t_{i+2}."""
+    """The first Medusa head's law of t_{i+2} is the same whatever t_{i+1} is, EAGLE's is not;
+    neither sees t_{i+2}."""
     target = tiny.target()
     h, ids = target.backbone.config.hidden_size, torch.tensor([[5, 1, 7, 3, 9, 2, 8]])
     settings = {"medusa": {"heads": 2}, "eagle": {"unroll": 2}}
-    heads = {"medusa": MedusaHeads(h, target.vocabulary, 2).start_from(target), "eagle": EagleHead(eagle_config(target), h)}
+    heads = {
+        "medusa": MedusaHeads(h, target.vocabulary, 2).start_from(target),
+        "eagle": EagleHead(eagle_config(target), h),
+    }
     i = 3  # zero-based: f_i has read ids[:, : i + 1], the next token is ids[0, i + 1]
 
     def first(kind: str, text: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            level = next(RECIPES[kind](target, settings[kind]).levels(heads[kind], target_outputs(target, text, heads[kind].features)))
-        assert level.start == 1, "entry i of the level stands beside the law at place i + 1, that of token i + 2"
+            level = next(
+                RECIPES[kind](target, settings[kind]).levels(
+                    heads[kind], target_outputs(target, text, heads[kind].features)
+                )
+            )
+        assert level.start == 1, (
+            "entry i of the level stands beside the law at place i + 1, that of token i + 2"
+        )
         return level.logits[0, i]
 
     for kind in heads:
         changed = [ids.clone() for _ in range(3)]
         for offset in range(3):
             changed[offset][0, i + offset] = 4
-        moved = [bool((first(kind, text) - first(kind, ids)).abs().max() > 1e-4) for text in changed]
+        moved = [
+            bool((first(kind, text) - first(kind, ids)).abs().max() > 1e-4) for text in changed
+        ]
         assert moved == [True, kind == "eagle", False], kind
 
 
-# ------------------------------------------------------------------------------------------------------- 9.3, measured accuracies
+# ----------------------------------------------------------------------- 9.3, measured accuracies
 
 
 def walked(parents, ranks) -> int:
-    """How deep a walk goes whose right token has rank ``ranks[d]`` at depth d + 1 (a rank beyond the list: none)."""
+    """How deep a walk goes whose right token has rank ``ranks[d]`` at depth d + 1 (a rank beyond
+    the list: none)."""
     node, depth = 0, 0
     for r in ranks:
         kids = [i for i, parent in enumerate(parents) if parent == node]
@@ -141,7 +174,8 @@ def walked(parents, ranks) -> int:
 
 
 def test_trees_from_accuracies():
-    """Independent ranks: the tree chosen from a card has the tau that counting all outcomes gives, and no tree of its size has more."""
+    """Independent ranks: the tree chosen from a card has the tau that counting all outcomes gives,
+    and no tree of its size has more."""
     rng = random.Random(1)
     for _ in range(6):
         # two domains, three depths, three ranks in falling order; the rest is no rank
@@ -152,19 +186,31 @@ def test_trees_from_accuracies():
             parents = list(measured_tree(card, nodes).host[0])
             tau = F(1)
             for ranks in product(range(4), repeat=3):
-                chance = math.prod((rates[d][r] if r < 3 else 1 - sum(rates[d]) for d, r in enumerate(ranks)), start=F(1))
+                chance = math.prod(
+                    (rates[d][r] if r < 3 else 1 - sum(rates[d]) for d, r in enumerate(ranks)),
+                    start=F(1),
+                )
                 tau += chance * walked(parents, ranks)
             assert tau == sum(analysis.path_values(rates, parents))
-            every = [t for t in all_trees(nodes) if max(exact.depths(t)) <= 3 and all(t.count(i) <= 3 for i in range(nodes))]
+            every = [
+                t
+                for t in all_trees(nodes)
+                if max(exact.depths(t)) <= 3 and all(t.count(i) <= 3 for i in range(nodes))
+            ]
             assert tau == max(sum(analysis.path_values(rates, t)) for t in every)
 
 
 def all_trees(nodes: int) -> list[list[int]]:
-    return [[-1, *rest] for rest in product(*(range(i) for i in range(1, nodes)))] if nodes > 1 else [[-1]]
+    return (
+        [[-1, *rest] for rest in product(*(range(i) for i in range(1, nodes)))]
+        if nodes > 1
+        else [[-1]]
+    )
 
 
 def test_products_of_accuracies_are_bounded():
-    """Attained bounds, by one uniform cut in hundredths; and a mixture of easy and hard places, whose chains are worth more than the product."""
+    """Attained bounds, by one uniform cut in hundredths; and a mixture of easy and hard places,
+    whose chains are worth more than the product."""
     rates, cells = [F(9, 10), F(4, 5), F(17, 20)], [F(i, 100) for i in range(100)]
     nested = F(sum(all(u < a for a in rates) for u in cells), 100)
     assert nested == min(rates)
@@ -183,11 +229,12 @@ def test_products_of_accuracies_are_bounded():
     assert (easy + hard) / 2 == F(3, 5)
 
 
-# ------------------------------------------------------------------------------------------------------- 9.4, top-k candidates
+# -------------------------------------------------------------------------- 9.4, top-k candidates
 
 
 def test_one_uniform_decides_about_top_k():
-    """All uniforms of a fine enough grid: the rule that runs, the cut and the tests in turn decide with one law, and p comes out."""
+    """All uniforms of a fine enough grid: the rule that runs, the cut and the tests in turn decide
+    with one law, and p comes out."""
     rng = random.Random(2)
     for k in (1, 2, 3):
         p, q = drawn(rng, 4, 0), drawn(rng, 4)
@@ -197,7 +244,9 @@ def test_one_uniform_decides_about_top_k():
         u = torch.tensor([(i + 0.5) / unit for i in range(unit)], dtype=torch.float64)
         rows = torch.tensor([[float(a) for a in p]], dtype=torch.float64).expand(unit, -1)
         children = torch.tensor([tokens]).expand(unit, -1)
-        choice, residual = PointMass().node(rows, None, children, torch.ones_like(children, dtype=torch.bool), u[:, None])
+        choice, residual = PointMass().node(
+            rows, None, children, torch.ones_like(children, dtype=torch.bool), u[:, None]
+        )
         accept = [F(int((choice == j).sum()), unit) for j in range(k)]
         assert accept == [p[x] for x in tokens] == exact.point(p, q, tokens)[0]
         out, left, one_by_one = [F(0)] * 4, list(p), F(1)
@@ -209,8 +258,14 @@ def test_one_uniform_decides_about_top_k():
                 left = exact.norm(exact.without(left, (x,)))
         if one_by_one:
             bonus = residual[choice < 0][0]
-            torch.testing.assert_close(bonus / bonus.sum(), torch.tensor([float(a) for a in left], dtype=torch.float64))
-        assert [a + one_by_one * b for a, b in zip(out, left)] == p == exact.output_distribution(exact.point, exact.top, p, q, k)
+            torch.testing.assert_close(
+                bonus / bonus.sum(), torch.tensor([float(a) for a in left], dtype=torch.float64)
+            )
+        assert (
+            [a + one_by_one * b for a, b in zip(out, left)]
+            == p
+            == exact.output_distribution(exact.point, exact.top, p, q, k)
+        )
 
 
 def test_dividing_by_the_softmax_is_wrong():
@@ -223,7 +278,7 @@ def test_dividing_by_the_softmax_is_wrong():
         assert exact.tv(out, p) >= out[x] - p[x] > 0
 
 
-# ------------------------------------------------------------------------------------------------------- 9.5, trees of the text
+# ------------------------------------------------------------------------- 9.5, trees of the text
 
 
 def table(seed: int, v: int):
@@ -256,7 +311,8 @@ def text_distribution(rule, grow, target, draft, length: int) -> dict:
 
 @pytest.mark.parametrize("nodes", [2, 5])
 def test_trees_that_change_with_the_text(nodes):
-    """Likeliest paths under the draft, grown anew for each text: the point-mass rule gives the target's law; testing them as drawn does not."""
+    """Likeliest paths under the draft, grown anew for each text: the point-mass rule gives the
+    target's law; testing them as drawn does not."""
     for seed in range(3):
         target, draft = table(seed, 3), table(60 + seed, 3)
 
@@ -264,14 +320,18 @@ def test_trees_that_change_with_the_text(nodes):
             return analysis.dynamic_tree(lambda prefix: draft(text + prefix), nodes, 3, 2)
 
         texts = [(), *((x,) for x in range(3))]
-        assert len({tuple(map(len, grow(text))) for text in texts}) > 1 or len({tuple(grow(text)) for text in texts}) > 1
+        assert (
+            len({tuple(map(len, grow(text))) for text in texts}) > 1
+            or len({tuple(grow(text)) for text in texts}) > 1
+        )
         wanted = exact.target_distribution(target, 4)
         assert exact.tv(text_distribution(exact.point, grow, target, draft, 4), wanted) == 0
         assert exact.tv(text_distribution(exact.rrsw, grow, target, draft, 4), wanted) > 0
 
 
 def pruned(p, q, least: F, rule) -> list[F]:
-    """A token drawn from q, dropped where its q is below ``least``, the rest verified by ``rule``."""
+    """A token drawn from q, dropped where its q is below ``least``, the rest verified by
+    ``rule``."""
     out = [F(0)] * len(p)
     for (x,), chance in exact.iid(q, 1):
         tokens = (x,) if q[x] >= least else ()
@@ -307,25 +367,36 @@ def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
     drafts = {}
     for temperature, seed in ((0.0, 0), (1.0, 0), (1.0, 1), (0.5, 2)):
         method = specwb.method("eagle2", target, head=made, nodes=12, depth=3, top=3)
-        out = specwb.decode(target, tiny.PROMPTS[2], method, max_new_tokens=6, temperature=temperature, seed=seed, trace=True)
+        out = specwb.decode(
+            target,
+            tiny.PROMPTS[2],
+            method,
+            max_new_tokens=6,
+            temperature=temperature,
+            seed=seed,
+            trace=True,
+        )
         draft = out.steps[0].draft
         drafts[temperature, seed] = (draft.tokens.tolist(), draft.tree.parent.tolist())
         assert draft.scheme is specwb.Scheme.POINT
     assert len({str(d) for d in drafts.values()}) == 1
 
 
-# ------------------------------------------------------------------------------------------------------- 9.6, re-ranking
+# -------------------------------------------------------------------------------- 9.6, re-ranking
 
 
 def test_a_parent_never_loses_to_its_child(monkeypatch):
-    """With confidences from a short list with a certainty in it, as a head gives that is sure: children tie with parents, and with each other."""
+    """With confidences from a short list with a certainty in it, as a head gives that is sure:
+    children tie with parents, and with each other."""
     target, prompts, made = tiny.target(), [list(range(1, 9))] * 8, []
     tied = 0
     chance = torch.Generator()
 
     def best(logits, top):
         steps = torch.randint(0, 3, (*logits.shape[:2], top), generator=chance).float() * -0.7
-        return steps.sort(-1, descending=True).values, torch.arange(top).expand(*logits.shape[:2], -1)
+        return steps.sort(-1, descending=True).values, torch.arange(top).expand(
+            *logits.shape[:2], -1
+        )
 
     def reranked(drafter, state, nodes, top):
         made.append((nodes.scores, torch.cat([level.parent for level in nodes.levels], 1)))
@@ -345,15 +416,21 @@ def test_a_parent_never_loses_to_its_child(monkeypatch):
         tree = draft.tree
         tied += int((scores.gather(1, (parents - 1).clamp_min(0)) == scores)[parents > 0].sum())
         depth, parent, rank = tree.depth, tree.parent, draft.tokens
-        assert (depth[:, 1:] == depth.gather(1, parent[:, 1:]) + 1).all(), "a node hangs where it was made"
+        assert (depth[:, 1:] == depth.gather(1, parent[:, 1:]) + 1).all(), (
+            "a node hangs where it was made"
+        )
         for row in range(8):
             for node in range(1, tree.n):
-                elder = [i for i in range(1, tree.n) if parent[row, i] == parent[row, node] and rank[row, i] < rank[row, node]]
+                elder = [
+                    i
+                    for i in range(1, tree.n)
+                    if parent[row, i] == parent[row, node] and rank[row, i] < rank[row, node]
+                ]
                 assert len(elder) == rank[row, node], "no sibling is kept without its elder ones"
     assert tied > 100
 
 
-# ------------------------------------------------------------------------------------------------------- 9.7, loss and acceptance
+# ----------------------------------------------------------------------- 9.7, loss and acceptance
 
 
 def test_divergence_bounds_acceptance():
@@ -371,21 +448,30 @@ def test_divergence_bounds_acceptance():
 
 def test_equal_loss_and_other_acceptance():
     q, other, worse = exact.norm([6, 6, 1]), exact.norm([9, 2, 2]), exact.norm([13, 13, 2])
-    assert math.prod(q) == math.prod(other) > math.prod(worse)  # for a uniform p the divergence is - log(27 product) / 3
+    assert (
+        math.prod(q) == math.prod(other) > math.prod(worse)
+    )  # for a uniform p the divergence is - log(27 product) / 3
     assert divergence(UNIFORM, q) == pytest.approx(divergence(UNIFORM, other), abs=1e-15)
     assert divergence(UNIFORM, worse) > divergence(UNIFORM, other)
-    assert [exact.overlap(UNIFORM, distribution) for distribution in (q, other, worse)] == [F(29, 39), F(25, 39), F(31, 42)]
+    assert [exact.overlap(UNIFORM, distribution) for distribution in (q, other, worse)] == [
+        F(29, 39),
+        F(25, 39),
+        F(31, 42),
+    ]
     p = [F(1, 2) + F(1, 100), F(1, 2) - F(1, 100)]
     assert divergence(p, p[::-1]) < 1e-3
     assert p.index(max(p)) != p[::-1].index(max(p))
     assert exact.overlap([1 - F(1, 100), F(1, 100)], [F(1), F(0)]) == 1 - F(1, 100)
 
 
-# ------------------------------------------------------------------------------------------------------- 9.8, errors in features
+# ------------------------------------------------------------------------ 9.8, errors in features
 
 
 def test_an_error_in_the_feature():
-    w, f = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    w, f = (
+        torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64),
+        torch.zeros(2, dtype=torch.float64),
+    )
 
     def accepted(w, f, e) -> float:
         return float(torch.minimum((w @ f).softmax(0), (w @ (f + e)).softmax(0)).sum())

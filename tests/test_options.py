@@ -21,7 +21,10 @@ from specwb.tree import Tree
     [
         ("medusa,eagle", ["medusa", "eagle"]),
         ("mcsd:draw=top,tree=4-1 sps", ["mcsd:draw=top,tree=4-1", "sps"]),
-        ("medusa,eagle:nodes=4,draw=top,sps:gamma=3 pld", ["medusa", "eagle:nodes=4,draw=top", "sps:gamma=3", "pld"]),
+        (
+            "medusa,eagle:nodes=4,draw=top,sps:gamma=3 pld",
+            ["medusa", "eagle:nodes=4,draw=top", "sps:gamma=3", "pld"],
+        ),
         (" a,  b ", ["a", "b"]),
         ("", []),
     ],
@@ -30,7 +33,16 @@ def test_methods_are_parted_by_spaces_and_commas(text, found):
     assert specs(text) == found
 
 
-@pytest.mark.parametrize("tree", [Tree.chain(1), Tree.chain(4), Tree.branching(4), Tree.branching(4, 2, 2), Tree.parents([-1, 0, 0, 1, 1, 2])])
+@pytest.mark.parametrize(
+    "tree",
+    [
+        Tree.chain(1),
+        Tree.chain(4),
+        Tree.branching(4),
+        Tree.branching(4, 2, 2),
+        Tree.parents([-1, 0, 0, 1, 1, 2]),
+    ],
+)
 def test_a_tree_is_what_its_spelling_says(tree):
     assert shape("x", parse_value(spell(tree))).host == tree.host
 

@@ -1,10 +1,12 @@
-"""What every registered method must do, whatever it drafts. A method registered later is tested here by
-being in ``specwb.METHODS``; one that takes ``draft=`` is given every pair's draft, one that needs anything
-else names it in ``NEEDS``. A value of an option that is made for every pair is a :class:`Head`.
+"""What every registered method must do, whatever it drafts. A method registered later is tested
+here by being in ``specwb.METHODS``; one that takes ``draft=`` is given every pair's draft, one that
+needs anything else names it in ``NEEDS``. A value of an option that is made for every pair is a
+:class:`Head`.
 
-All cases run on one family of models, which has every feature the backbone knows; a drafter sees a family
-through the backbone alone (tests/test_backbone.py), so that on the others one case a method is enough.
-Every comparison of texts, decisions or caches is of numbers in float64, see tests/tiny.py.
+All cases run on one family of models, which has every feature the backbone knows; a drafter sees a
+family through the backbone alone (tests/test_backbone.py), so that on the others one case a method
+is enough. Every comparison of texts, decisions or caches is of numbers in float64, see
+tests/tiny.py.
 """
 
 from __future__ import annotations
@@ -65,65 +67,112 @@ class Head:
         return self.kind
 
 
-EVERYTHING, LLAMA, QWEN2 = PAIRS = [Pair("everything", 0.02), Pair("llama", 0.02), Pair("qwen2", 0.01)]
+EVERYTHING, LLAMA, QWEN2 = PAIRS = [
+    Pair("everything", 0.02),
+    Pair("llama", 0.02),
+    Pair("qwen2", 0.01),
+]
 PROMPTS = tiny.PROMPTS
 LONGEST = 12
-LONG = [i * 7 % 64 for i in range(60)]  # a prompt that ends just before the 64 places that noise is made for
+LONG = [
+    i * 7 % 64 for i in range(60)
+]  # a prompt that ends just before the 64 places that noise is made for
 LIMITS = [16, 13, 15]
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 
-# options to test a method with, the first of them on every family; a key that is not here is tested with
-# its defaults
+# options to test a method with, the first of them on every family; a key that is not here is tested
+# with its defaults
 VARIANTS: dict[str, list[dict]] = {
     "sps": [
-        {"gamma": 4}, {"gamma": 1}, {"schedule": "heuristic", "gamma": 2}, {"gamma": 4, "confidence": 0.15},
+        {"gamma": 4},
+        {"gamma": 1},
+        {"schedule": "heuristic", "gamma": 2},
+        {"gamma": 4, "confidence": 0.15},
         {"gamma": 4, "confidence": 0.15, "rule": "block"},
     ],
     "mcsd": [
-        {}, {"draw": "with"}, {"tree": LOPSIDED}, {"tree": LOPSIDED, "draw": "with"}, {"tree": (6,)},
-        {"tree": LOPSIDED, "rule": "traversal"}, {"tree": (3, 1, 1), "draw": "with", "rule": "gbv"}, {"tree": (3, 1, 1), "draw": "coupled"},
+        {},
+        {"draw": "with"},
+        {"tree": LOPSIDED},
+        {"tree": LOPSIDED, "draw": "with"},
+        {"tree": (6,)},
+        {"tree": LOPSIDED, "rule": "traversal"},
+        {"tree": (3, 1, 1), "draw": "with", "rule": "gbv"},
+        {"tree": (3, 1, 1), "draw": "coupled"},
     ],
     "pld": [{"gamma": 4}],
     "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2, "prompt": True}],
     "medusa": [{"tree": (4, 2, 1)}],
-    "eagle": [{"tree": LOPSIDED}, {"tree": (1, 1, 1)}, {"tree": (2, 2), "draw": "top", "head": Head("eagle3")}],
+    "eagle": [
+        {"tree": LOPSIDED},
+        {"tree": (1, 1, 1)},
+        {"tree": (2, 2), "draw": "top", "head": Head("eagle3")},
+    ],
     "eagle2": [{"nodes": 9, "depth": 3, "top": 3}],
     "eagle3": [{"nodes": 8, "depth": 4, "top": 2}],
     "falcon": [
-        {"tree": LOPSIDED, "draw": "greedy"}, {"tree": (2, 1, 1, 1, 1)}, {"tree": (2, 2, 1, 1), "draw": "greedy", "head": Head("falcon3")},
-        {"tree": (1, 1, 1), "align": "left"}, {"tree": (3, 2, 1), "head": Head("falcon2linear")},
+        {"tree": LOPSIDED, "draw": "greedy"},
+        {"tree": (2, 1, 1, 1, 1)},
+        {"tree": (2, 2, 1, 1), "draw": "greedy", "head": Head("falcon3")},
+        {"tree": (1, 1, 1), "align": "left"},
+        {"tree": (3, 2, 1), "head": Head("falcon2linear")},
     ],
     "falcon_dynamic": [{"nodes": 9, "passes": 2, "top": 2, "beams": 2}],
     "diffuspec": [
-        {"k": 4, "lam": 0.9}, {"k_min": 2, "k_max": 6, "mass": 1.0, "ngram": "none"}, {"k": 3, "tree": True, "lam": 0.9},
+        {"k": 4, "lam": 0.9},
+        {"k_min": 2, "k_max": 6, "mass": 1.0, "ngram": "none"},
+        {"k": 3, "tree": True, "lam": 0.9},
         {"k": 6, "chunk": 2, "confidence": 0.2, "lam": 0.9},
-        {"k": 4, "draw": "sample"}, {"k": 3, "draw": "sample", "paths": 2}, {"k": 4, "steps": 2, "lam": 1.0},
+        {"k": 4, "draw": "sample"},
+        {"k": 3, "draw": "sample", "paths": 2},
+        {"k": 4, "steps": 2, "lam": 1.0},
     ],
     "kangaroo": [
-        {"gamma": 4, "eta": 0.15}, {"gamma": 4, "eta": 0}, {"tree": LOPSIDED, "eta": 0.1, "stop": "scaled"},
-        {"tree": True, "gamma": 3, "top": 3, "nodes": 9, "eta": 0.05}, {"gamma": 3, "eta": 0.05, "stop": "entropy", "head": Head("kangaroo0")},
-        {"tree": (2, 1, 1), "eta": 0.15, "head": Head("kangaroo2layer")}, {"tree": True, "top": 2, "eta": 0, "head": Head("kangaroo1mlp")},
+        {"gamma": 4, "eta": 0.15},
+        {"gamma": 4, "eta": 0},
+        {"tree": LOPSIDED, "eta": 0.1, "stop": "scaled"},
+        {"tree": True, "gamma": 3, "top": 3, "nodes": 9, "eta": 0.05},
+        {"gamma": 3, "eta": 0.05, "stop": "entropy", "head": Head("kangaroo0")},
+        {"tree": (2, 1, 1), "eta": 0.15, "head": Head("kangaroo2layer")},
+        {"tree": True, "top": 2, "eta": 0, "head": Head("kangaroo1mlp")},
     ],
     "mcsd_ti": [
-        {"tree": (2, 1, 3), "threshold": 0.79}, {"tree": LOPSIDED, "stop": "top", "threshold": 0.14, "head": None},
+        {"tree": (2, 1, 3), "threshold": 0.79},
+        {"tree": LOPSIDED, "stop": "top", "threshold": 0.14, "head": None},
         {"tree": (1, 1, 1, 1), "stop": "entropy", "threshold": 0.028, "draw": "top", "head": None},
         {"tree": (3, 1, 1), "stop": "hard", "threshold": 0.5, "draw": "with"},
-        {"tree": (2, 1, 2), "stop": "top", "threshold": 0.14, "rule": "traversal", "head": None}, {"stop": "none", "tree": (2, 2), "head": None},
+        {"tree": (2, 1, 2), "stop": "top", "threshold": 0.14, "rule": "traversal", "head": None},
+        {"stop": "none", "tree": (2, 2), "head": None},
     ],
     "easyspec": [
-        {"groups": "0-1", "gamma": 4}, {"n": 1, "tree": LOPSIDED}, {"groups": "1-2", "width": 3, "gamma": 3},
-        {"groups": "0-2", "tree": LOPSIDED, "calibrate": False, "draw": "with", "execution": "simulation"},
+        {"groups": "0-1", "gamma": 4},
+        {"n": 1, "tree": LOPSIDED},
+        {"groups": "1-2", "width": 3, "gamma": 3},
+        {
+            "groups": "0-2",
+            "tree": LOPSIDED,
+            "calibrate": False,
+            "draw": "with",
+            "execution": "simulation",
+        },
         {"groups": "1-2", "width": 4, "gamma": 3, "calibrate": False, "mlp": "parallel"},
     ],
-}  # fmt: skip
-# these know only what repeats in a text, and random models hardly repeat: their acceptance is tested in tests/drafters
+}
+# these know only what repeats in a text, and random models hardly repeat: their acceptance is
+# tested in tests/drafters
 FROM_THE_TEXT = {"pld", "lookahead"}
 # what a method cannot be built without, other than draft=
 NEEDS: dict[str, dict] = {
-    "medusa": {"head": Head("medusa")}, "eagle": {"head": Head("eagle")}, "eagle2": {"head": Head("eagle")}, "eagle3": {"head": Head("eagle3")},
-    "falcon": {"head": Head("falcon")}, "falcon_dynamic": {"head": Head("falcon")},
-    "diffuspec": {"head": Head("diffusion")}, "kangaroo": {"head": Head("kangaroo")}, "mcsd_ti": {"head": Head("decision")},
-}  # fmt: skip
+    "medusa": {"head": Head("medusa")},
+    "eagle": {"head": Head("eagle")},
+    "eagle2": {"head": Head("eagle")},
+    "eagle3": {"head": Head("eagle3")},
+    "falcon": {"head": Head("falcon")},
+    "falcon_dynamic": {"head": Head("falcon")},
+    "diffuspec": {"head": Head("diffusion")},
+    "kangaroo": {"head": Head("kangaroo")},
+    "mcsd_ti": {"head": Head("decision")},
+}
 
 CASES = [(key, options) for key in specwb.METHODS for options in VARIANTS.get(key, [{}])]
 FIRST = [(key, VARIANTS.get(key, [{}])[0]) for key in specwb.METHODS]
@@ -141,10 +190,16 @@ def cases(chosen: list[tuple], names: str = "key, options") -> pytest.MarkDecora
 NAMES = [named(*case) for case in CASES]
 every_case = cases(CASES)
 first_cases = cases(FIRST)
-ON_EVERY_FAMILY = [(*case, EVERYTHING) for case in CASES] + [(*case, pair) for pair in PAIRS[1:] for case in FIRST]
+ON_EVERY_FAMILY = [(*case, EVERYTHING) for case in CASES] + [
+    (*case, pair) for pair in PAIRS[1:] for case in FIRST
+]
 on_every_family = cases(ON_EVERY_FAMILY, "key, options, pair")
 # those whose drafts are a draft model's own words; layers side by side say something else
-WITH_A_DRAFT = [(key, options) for key, options in CASES if "draft" in specwb.METHODS[key].options and (key != "easyspec" or options.get("n") == 1)]
+WITH_A_DRAFT = [
+    (key, options)
+    for key, options in CASES
+    if "draft" in specwb.METHODS[key].options and (key != "easyspec" or options.get("n") == 1)
+]
 hot_and_cold = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
@@ -155,7 +210,10 @@ def made(key: str, options: dict, pair: Pair, draft: specwb.Target | None = None
 
 def given(key: str, options: dict, pair: Pair) -> dict:
     """A case's options, with the pair's own heads."""
-    return {name: value.of(pair) if isinstance(value, Head) else value for name, value in {**NEEDS.get(key, {}), **options}.items()}
+    return {
+        name: value.of(pair) if isinstance(value, Head) else value
+        for name, value in {**NEEDS.get(key, {}), **options}.items()
+    }
 
 
 def cut(tokens: list[int], eos: int) -> list[int]:
@@ -163,8 +221,11 @@ def cut(tokens: list[int], eos: int) -> list[int]:
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch, before: Callable | None = None, after: Callable | None = None) -> Iterator[None]:
-    """Calls ``before(state, drafter)`` and ``after(state, drafter, step)`` around every round of the engine."""
+def watched(
+    monkeypatch: pytest.MonkeyPatch, before: Callable | None = None, after: Callable | None = None
+) -> Iterator[None]:
+    """Calls ``before(state, drafter)`` and ``after(state, drafter, step)`` around every round of
+    the engine."""
     real = engine.Decoding.step
 
     def step(decoding, arena=None):
@@ -180,17 +241,22 @@ def watched(monkeypatch: pytest.MonkeyPatch, before: Callable | None = None, aft
         yield
 
 
-# ------------------------------------------------------------------------------------------------------- greedy identity
+# -------------------------------------------------------------------------------- greedy identity
 
 
 @on_every_family
 def test_greedy_is_plain_decoding(key, options, pair):
-    """One batch of every prompt with every limit, a row among them that is far ahead of the others; one of a
-    text from every place on, so that its end falls at every place of a block, with a second end and limits
-    among them; and single rows whose room ends with the limit, which is what a cache's is made by."""
+    """One batch of every prompt with every limit, a row among them that is far ahead of the others;
+    one of a text from every place on, so that its end falls at every place of a block, with a
+    second end and limits among them; and single rows whose room ends with the limit, which is what
+    a cache's is made by."""
     method = made(key, options, pair)
-    asked = [(prompt, limit) for prompt in PROMPTS for limit in range(1, LONGEST + 1)] + [(LONG, LONGEST)]
-    out = specwb.decode(pair.target, [p for p, _ in asked], method, max_new_tokens=[m for _, m in asked])
+    asked = [(prompt, limit) for prompt in PROMPTS for limit in range(1, LONGEST + 1)] + [
+        (LONG, LONGEST)
+    ]
+    out = specwb.decode(
+        pair.target, [p for p, _ in asked], method, max_new_tokens=[m for _, m in asked]
+    )
     assert out.tokens == [pair.plain(prompt, LONGEST)[:limit] for prompt, limit in asked]
 
     text = pair.plain(PROMPTS[2], LONGEST + 6)
@@ -200,14 +266,16 @@ def test_greedy_is_plain_decoding(key, options, pair):
     limits = [3 if i == 2 else 7 if i == 5 else LONGEST for i in range(len(rows))]
     whole = [text[i:] for i in range(at + 1)] + [pair.plain(prompt, LONGEST) for prompt in PROMPTS]
     out = specwb.decode(pair.target, rows, method, max_new_tokens=limits, eos=ends)
-    assert out.tokens == [min((cut(t[:m], eos) for eos in ends), key=len) for t, m in zip(whole, limits)]
+    assert out.tokens == [
+        min((cut(t[:m], eos) for eos in ends), key=len) for t, m in zip(whole, limits)
+    ]
 
     for limit in (1, 2, 5):
         out = specwb.decode(pair.target, [PROMPTS[0]], method, max_new_tokens=limit, eos=text[at])
         assert out.tokens == [cut(pair.plain(PROMPTS[0], LONGEST)[:limit], text[at])]
 
 
-# ------------------------------------------------------------------------------------------------------------ acceptance
+# ------------------------------------------------------------------------------------- acceptance
 
 
 @hot_and_cold
@@ -218,7 +286,14 @@ def test_draft_equal_to_target_is_always_accepted(key, options, temperature):
         temperature = 0.0  # the largest of several draws from p is not distributed like p
     method = made(key, options, pair, draft=pair.target)
     full, whole = method.drafter.limits.depth + 1, []
-    for step in specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=5 * full, temperature=temperature, seed=[3, 4, 5]):
+    for step in specwb.rounds(
+        pair.target,
+        PROMPTS,
+        method,
+        max_new_tokens=5 * full,
+        temperature=temperature,
+        seed=[3, 4, 5],
+    ):
         drafted = (step.draft.valid * step.draft.tree.depth).amax(1)
         cut = step.state.done  # the limit may fall inside what was accepted
         assert (cut | (step.verdict.accepted == drafted)).all()
@@ -245,11 +320,14 @@ def test_draft_pairs_accept_something_and_not_everything(key, options):
 
 @every_case
 def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypatch):
-    """The drafter's tokens are overwritten: the plain continuation for j levels of the deepest path, wrong
-    everywhere else. Where the drafter has run the target's first layers already, they run over these."""
+    """The drafter's tokens are overwritten: the plain continuation for j levels of the deepest
+    path, wrong everywhere else. Where the drafter has run the target's first layers already, they
+    run over these."""
     pair = EVERYTHING
     whole = [pair.plain(prompt, 24) for prompt in PROMPTS]
-    truth = torch.tensor([prompt + tokens + [0] * (7 - len(prompt)) for prompt, tokens in zip(PROMPTS, whole)])
+    truth = torch.tensor(
+        [prompt + tokens + [0] * (7 - len(prompt)) for prompt, tokens in zip(PROMPTS, whole)]
+    )
     method = made(key, options, pair)
     depth = method.drafter.limits.depth
     real = type(method.drafter).propose
@@ -272,7 +350,9 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypa
 
         def right(state, drafter, step, j=j):
             left = torch.tensor(LIMITS) + torch.tensor([len(p) for p in PROMPTS]) - step.length
-            deep = step.draft.tree.depth.amax(1).clamp_max(j)  # a tree that is grown may be less deep than it could be
+            deep = step.draft.tree.depth.amax(1).clamp_max(
+                j
+            )  # a tree that is grown may be less deep than it could be
             drafted.add(step.draft.tree.D)
             wanted = torch.where(left > 0, torch.minimum(left, deep + 1) - 1, -1)
             assert step.verdict.accepted.tolist() == wanted.tolist()
@@ -281,7 +361,11 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypa
 
         drafter = copy.copy(method.drafter)
         # the whole tree every round, whatever was found
-        changed = type("Patched", (type(drafter),), {"propose": propose, "largest": lambda self, state, count, most: most})
+        changed = type(
+            "Patched",
+            (type(drafter),),
+            {"propose": propose, "largest": lambda self, state, count, most: most},
+        )
         drafter.__class__ = changed
         patched = specwb.Method(method.key, drafter, method.rule, method.exactness)
         with watched(monkeypatch, after=right):
@@ -294,8 +378,8 @@ def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypa
 
 
 def first_layers(target: specwb.Target, state: specwb.State, draft: specwb.Draft) -> torch.Tensor:
-    """``[B,n,H]``: the target's layers before ``start_layer`` over the draft's tokens, their keys and values
-    in its cache."""
+    """``[B,n,H]``: the target's layers before ``start_layer`` over the draft's tokens, their keys
+    and values in its cache."""
     base, n, backbone = (state.length - 1)[:, None], draft.tree.n, target.backbone
     positions, slots = base + draft.tree.depth, base + torch.arange(n)
     where = (positions.expand(state.rows, n), slots, state.cache, state.horizon - 1 + n)
@@ -303,10 +387,12 @@ def first_layers(target: specwb.Target, state: specwb.State, draft: specwb.Draft
     return backbone.run(backbone.embed(draft.tokens), *where, seen, last=draft.start_layer)[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------- caches
+# ----------------------------------------------------------------------------------------- caches
 
 
-Kept = tuple[torch.Tensor, torch.Tensor]  # a text [m], and what was stored of it [*,<= m,...] after some round
+Kept = tuple[
+    torch.Tensor, torch.Tensor
+]  # a text [m], and what was stored of it [*,<= m,...] after some round
 
 
 def keep_target_cache(state: specwb.State, kept: list[Kept]) -> None:
@@ -316,16 +402,24 @@ def keep_target_cache(state: specwb.State, kept: list[Kept]) -> None:
 
 
 def assert_recomputed(kept: list[Kept], fresh: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """All that was kept is what ``fresh`` makes of its text from nothing. What is stored of a token depends on nothing behind it, so a text that
-    begins another is not computed again: in falling order it comes after those that it begins."""
+    """All that was kept is what ``fresh`` makes of its text from nothing. What is stored of a token
+    depends on nothing behind it, so a text that begins another is not computed again: in falling
+    order it comes after those that it begins."""
     whole: list[int] = []
-    for text, stored in sorted(((text.tolist(), stored) for text, stored in kept if len(text)), key=lambda one: one[0], reverse=True):
+    for text, stored in sorted(
+        ((text.tolist(), stored) for text, stored in kept if len(text)),
+        key=lambda one: one[0],
+        reverse=True,
+    ):
         if whole[: len(text)] != text:
             whole, right = text, fresh(torch.tensor(text))
         torch.testing.assert_close(stored, right[:, : stored.shape[1]], atol=1e-4, rtol=1e-4)
 
 
-@cases([(*case, T) for case in ON_EVERY_FAMILY for T in (0.0, 1.0) if T or case[2] is EVERYTHING], "key, options, pair, temperature")
+@cases(
+    [(*case, T) for case in ON_EVERY_FAMILY for T in (0.0, 1.0) if T or case[2] is EVERYTHING],
+    "key, options, pair, temperature",
+)
 def test_caches_equal_recomputation_after_every_round(key, options, pair, temperature, monkeypatch):
     method = made(key, options, pair)
     lengths, checked, opened = set(), 0, method.drafter
@@ -347,7 +441,9 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
                 checked += 1
                 text = state.tokens[row, : good + more].clone()
                 stored = cache.data[:, row, :good].clone()
-                if isinstance(drafter, FalconDrafter):  # how far a pair saw changes from round to round
+                if isinstance(
+                    drafter, FalconDrafter
+                ):  # how far a pair saw changes from round to round
                     right = tiny.recomputed_pairs(drafter, pair.target, text, drafter.ends[row])
                     torch.testing.assert_close(stored, right, atol=1e-4, rtol=1e-4)
                 else:
@@ -361,19 +457,32 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         return tiny.recomputed(opened.backbone, text)
 
     with watched(monkeypatch, after=check):
-        specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[22, 18, 20], temperature=temperature, seed=2)
+        specwb.decode(
+            pair.target,
+            PROMPTS,
+            method,
+            max_new_tokens=[22, 18, 20],
+            temperature=temperature,
+            seed=2,
+        )
     assert_recomputed(targets, lambda text: tiny.recomputed(pair.target.backbone, text))
     assert_recomputed(own, fresh)
     if temperature and key not in FROM_THE_TEXT:
-        assert len(lengths - {-1}) >= min(2, method.drafter.limits.depth + 1), "one acceptance length alone proves little"
-    has_cache = isinstance(method.drafter, EagleDrafter) or getattr(method.drafter, "stack", None) is not None
+        assert len(lengths - {-1}) >= min(2, method.drafter.limits.depth + 1), (
+            "one acceptance length alone proves little"
+        )
+    has_cache = (
+        isinstance(method.drafter, EagleDrafter)
+        or getattr(method.drafter, "stack", None) is not None
+    )
     if ("draft" in specwb.METHODS[key].options or has_cache) and options.get("calibrate", True):
         assert checked > 10, "no drafter cache was compared"
 
 
 @cases([case for case in CASES if case[0] != "ar"])
 def test_features_equal_recomputation_after_every_round(key, options, monkeypatch):
-    """Whatever a drafter asks for: hidden states of every layer, by position, exact below length - 1."""
+    """Whatever a drafter asks for: hidden states of every layer, by position, exact below length -
+    1."""
     pair = EVERYTHING
     method = made(key, options, pair)
     drafter = copy.copy(method.drafter)
@@ -396,11 +505,14 @@ def test_features_equal_recomputation_after_every_round(key, options, monkeypatc
 @hot_and_cold
 @cases(WITH_A_DRAFT)
 def test_children_are_the_draft_models_after_their_own_path(key, options, temperature):
-    """At every node: the top candidates at T = 0, the law q at T > 0, from the library's own forward over text and path."""
+    """At every node: the top candidates at T = 0, the law q at T > 0, from the library's own
+    forward over text and path."""
     pair = EVERYTHING
     method = made(key, options, pair)
     assert isinstance(method.drafter, LevelDrafter)
-    loop = specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=12, temperature=temperature, seed=1, trace=True)
+    loop = specwb.rounds(
+        pair.target, PROMPTS, method, max_new_tokens=12, temperature=temperature, seed=1, trace=True
+    )
     for step, _ in zip(loop, range(3)):
         draft, parents = step.draft, step.draft.tree.host[0]
         for row in range(3):
@@ -414,16 +526,25 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
                 kids = [i for i, parent in enumerate(parents) if parent == node]
                 if draft.race is not None:  # no q is kept: its race is run again
                     distribution, d = logits.softmax(-1).double(), len(path)
-                    runners = draft.race[row, d, :] if d == 0 else draft.race[row, d, [(kids[0] - 1) % method.drafter.limits.children]]
-                    assert draft.tokens[row, kids].tolist() == (runners / distribution).argmin(-1).tolist()
+                    runners = (
+                        draft.race[row, d, :]
+                        if d == 0
+                        else draft.race[row, d, [(kids[0] - 1) % method.drafter.limits.children]]
+                    )
+                    assert (
+                        draft.tokens[row, kids].tolist()
+                        == (runners / distribution).argmin(-1).tolist()
+                    )
                 elif temperature:
                     q = draft.q[row, draft.q_row[0, node]]
                     torch.testing.assert_close(q, logits.softmax(-1), atol=1e-5, rtol=1e-4)
                 else:
-                    assert draft.tokens[row, kids].tolist() == logits.topk(len(kids)).indices.tolist()
+                    assert (
+                        draft.tokens[row, kids].tolist() == logits.topk(len(kids)).indices.tolist()
+                    )
 
 
-# ------------------------------------------------------------------------------------------------------- rows of a batch
+# -------------------------------------------------------------------------------- rows of a batch
 
 
 @on_every_family
@@ -439,7 +560,9 @@ def test_a_row_alone_is_the_row_in_a_batch(key, options, pair):
         assert alone.tokens == [out.tokens[i]]
         assert alone.accepted_lengths == [out.accepted_lengths[i]]
     others = [s ^ 1 for s in seeds]
-    other = specwb.decode(pair.target, prompts, method, max_new_tokens=limits, seed=others, **settings)
+    other = specwb.decode(
+        pair.target, prompts, method, max_new_tokens=limits, seed=others, **settings
+    )
     assert all(a != b for a, b in zip(out.tokens, other.tokens)), "the seed changes nothing"
 
 
@@ -450,9 +573,18 @@ def test_equal_prompts_get_different_texts_and_one_seed_always_the_same(key, opt
     settings = {"max_new_tokens": 12, "temperature": 1.0}
     out = specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=7, **settings)
     assert len({tuple(row) for row in out.tokens}) == 4
-    assert specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=7, **settings).tokens == out.tokens
-    assert specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=8, **settings).tokens != out.tokens
-    twice = [specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=torch.Generator().manual_seed(3), **settings).tokens for _ in range(2)]
+    assert (
+        specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=7, **settings).tokens == out.tokens
+    )
+    assert (
+        specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=8, **settings).tokens != out.tokens
+    )
+    twice = [
+        specwb.decode(
+            pair.target, [[1, 2, 3]] * 4, method, seed=torch.Generator().manual_seed(3), **settings
+        ).tokens
+        for _ in range(2)
+    ]
     assert twice[0] == twice[1]
 
 
@@ -495,8 +627,14 @@ def test_a_method_is_a_description_and_can_be_shared(key, options):
     pair = EVERYTHING
     method = made(key, options, pair)
     settings = {"max_new_tokens": 14, "temperature": 1.0, "seed": 5}
-    apart = [specwb.decode(pair.target, [prompt], method, **settings).tokens[0] for prompt in (PROMPTS[0], PROMPTS[2])]
-    open_now = [(prompt, specwb.rounds(pair.target, [prompt], method, **settings)) for prompt in (PROMPTS[0], PROMPTS[2])]
+    apart = [
+        specwb.decode(pair.target, [prompt], method, **settings).tokens[0]
+        for prompt in (PROMPTS[0], PROMPTS[2])
+    ]
+    open_now = [
+        (prompt, specwb.rounds(pair.target, [prompt], method, **settings))
+        for prompt in (PROMPTS[0], PROMPTS[2])
+    ]
     found: dict[int, list[int]] = {}
     while open_now:
         for item in list(open_now):
@@ -505,7 +643,9 @@ def test_a_method_is_a_description_and_can_be_shared(key, options):
             if step is None:
                 open_now.remove(item)
             else:
-                found[len(prompt)] = step.state.tokens[0, len(prompt) : int(step.state.length[0])].tolist()
+                found[len(prompt)] = step.state.tokens[
+                    0, len(prompt) : int(step.state.length[0])
+                ].tolist()
     assert [found[3], found[7]] == apart
 
 
@@ -520,18 +660,25 @@ def test_every_token_is_reported_once(key, options):
         heard[row] += ids
         drafted[row] += accepted
 
-    out = specwb.decode(pair.target, PROMPTS, made(key, options, pair), max_new_tokens=[9, 14, 1], on_tokens=on_tokens)
+    out = specwb.decode(
+        pair.target,
+        PROMPTS,
+        made(key, options, pair),
+        max_new_tokens=[9, 14, 1],
+        on_tokens=on_tokens,
+    )
     assert heard == out.tokens
     assert drafted == [sum(lengths) for lengths in out.accepted_lengths]
     assert [len(lengths) for lengths in out.accepted_lengths] == out.step_counts
     assert out.mean_tokens_per_step == 24 / sum(out.step_counts)
 
 
-# ------------------------------------------------------------------------------------------------------------ host reads
+# ------------------------------------------------------------------------------------- host reads
 
 
 class HostReads(TorchDispatchMode):
-    """Counts what would make a GPU wait for the host: conversions by name, and operators behind the scenes."""
+    """Counts what would make a GPU wait for the host: conversions by name, and operators behind the
+    scenes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         super().__init__()
@@ -566,13 +713,19 @@ class HostReads(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not self.inside:
             name = func.overloadpacket.__name__
-            by_mask = name in ("index", "index_put", "index_put_") and any(i is not None and i.dtype == torch.bool for i in args[1])
+            by_mask = name in ("index", "index_put", "index_put_") and any(
+                i is not None and i.dtype == torch.bool for i in args[1]
+            )
             if name in WAITING or by_mask:
                 self.where.append(name)
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}], ids=["T0", "filtered"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"temperature": 0.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}],
+    ids=["T0", "filtered"],
+)
 @every_case
 def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch):
     pair = EVERYTHING
@@ -584,7 +737,9 @@ def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch)
 
         def step(decoding, arena=None):
             before = len(reads.where)
-            decoding.rule.lazy = False  # a rule reads only where the engine says that it costs nothing
+            decoding.rule.lazy = (
+                False  # a rule reads only where the engine says that it costs nothing
+            )
             with reads:
                 done = real(decoding, arena)
             counts.append(reads.where[before:])
@@ -594,18 +749,28 @@ def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch)
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=20, eos=3, seed=1, **settings)
     assert len(counts) > 3
     for found in counts:
-        # the engine's own, and what the drafter declares at most (in recorded rounds none: test_graphs)
+        # the engine's own, and what the drafter declares at most (in recorded rounds none:
+        # test_graphs)
         assert 1 <= len(found) <= 1 + method.drafter.host_reads, found
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda x: bool(x.any()), lambda x: int(x[0]), lambda x: float(x[0]), lambda x: x[0].item(), lambda x: x.tolist(), lambda x: range(x[0]),
+        lambda x: bool(x.any()),
+        lambda x: int(x[0]),
+        lambda x: float(x[0]),
+        lambda x: x[0].item(),
+        lambda x: x.tolist(),
+        lambda x: range(x[0]),
         lambda x: x.numpy(),
-        lambda x: x[x > 0], lambda x: x.nonzero(), lambda x: torch.equal(x, x), lambda x: 1 if x.sum() else 0, lambda x: x.unique(),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: torch.equal(x, x),
+        lambda x: 1 if x.sum() else 0,
+        lambda x: x.unique(),
     ],
-)  # fmt: skip
+)
 def test_the_trap_sees_every_kind_of_host_read(read, monkeypatch):
     with monkeypatch.context() as patch:
         reads = HostReads(patch)

@@ -1,5 +1,6 @@
-"""theory/12_kangaroo.md and theory/13_improved_mcsd.md: laws in fractions, and what their theorems say of the code. Closed forms, best rules and
-several roots are in tests/analysis/test_stopping.py and test_roots.py."""
+"""theory/12_kangaroo.md and theory/13_improved_mcsd.md: laws in fractions, and what their theorems
+say of the code. Closed forms, best rules and several roots are in tests/analysis/test_stopping.py
+and test_roots.py."""
 
 from __future__ import annotations
 
@@ -27,16 +28,20 @@ FAMILIES = ["llama", "qwen2", "qwen3"]
 TREES = [(-1, 0, 0, 1, 1, 2), (-1, 0, 0, 0, 1, 3, 4, 5), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 1, 2, 3)]
 
 
-# ------------------------------------------------------------------------------------------------------- 12.1, splitting
+# -------------------------------------------------------------------------------- 12.1, splitting
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_forward_split_at_any_layer(family):
-    """A text, then a tree behind it: through the first layers, later through the rest, against one forward. States, keys and values."""
+    """A text, then a tree behind it: through the first layers, later through the rest, against one
+    forward. States, keys and values."""
     backbone, tree = tiny.target(family).backbone, Tree.parents(TREES[0])
     torch.manual_seed(0)
     length = torch.tensor([6, 4])
-    text, nodes = torch.randint(tiny.VOCABULARY, (2, 6)), torch.randint(tiny.VOCABULARY, (2, tree.n))
+    text, nodes = (
+        torch.randint(tiny.VOCABULARY, (2, 6)),
+        torch.randint(tiny.VOCABULARY, (2, tree.n)),
+    )
     place = torch.arange(6).expand(2, -1)
     base = (length - 1)[:, None]
     positions, slots, extent = base + tree.depth, base + torch.arange(tree.n), 5 + tree.n
@@ -48,9 +53,14 @@ def test_a_forward_split_at_any_layer(family):
         wanted = backbone.run(backbone.embed(nodes), *behind, one, extent, mask)[0]
         for at in range(layers + 1):
             two = backbone.cache(2, 20)
-            for x, where, end, sees in ((text, (place, place), 6, None), (nodes, behind, extent, mask)):
+            for x, where, end, sees in (
+                (text, (place, place), 6, None),
+                (nodes, behind, extent, mask),
+            ):
                 before = two.data.clone()
-                states = backbone.run(backbone.embed(x), *where, two, end, sees, causal=sees is None, last=at)[0]
+                states = backbone.run(
+                    backbone.embed(x), *where, two, end, sees, causal=sees is None, last=at
+                )[0]
                 assert torch.equal(two.data[at:], before[at:])
                 shallow = two.data[:at].clone()
                 out = backbone.run(states, *where, two, end, sees, causal=sees is None, first=at)[0]
@@ -60,7 +70,8 @@ def test_a_forward_split_at_any_layer(family):
 
 
 class Looked(KangarooDrafter):
-    """Compares what all caches hold before drafting, after it, and (``seen``) after verification."""
+    """Compares what all caches hold before drafting, after it, and (``seen``) after
+    verification."""
 
     checked = 0
 
@@ -75,32 +86,49 @@ class Looked(KangarooDrafter):
         assert torch.equal(deep, before[self.exit :, 0])
         torch.testing.assert_close(deep[:, :base], wanted[self.exit :, :base], atol=1e-4, rtol=1e-4)
         # before it everything that verification would write is there: D + 1 more
-        torch.testing.assert_close(shallow[:, : len(text)], wanted[: self.exit], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            shallow[:, : len(text)], wanted[: self.exit], atol=1e-4, rtol=1e-4
+        )
         states = tiny.states(tiny.target(), torch.tensor([text]), [self.exit])
         torch.testing.assert_close(draft.hidden, states[:, base:], atol=1e-4, rtol=1e-4)
         # the adapter has all of them but the last
         places = torch.arange(len(text) - 1)[None]
         own = self.stack.cache(1, len(text) - 1)
         self.stack.run(states[:, :-1], places, places, own, len(text) - 1, None, causal=True)
-        torch.testing.assert_close(self.cache.data[:, 0, : len(text) - 1], own.data[:, 0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            self.cache.data[:, 0, : len(text) - 1], own.data[:, 0], atol=1e-4, rtol=1e-4
+        )
         type(self).checked += 1
         return draft
 
 
 def test_what_each_cache_holds():
-    right = KangarooDrafter(tiny.head("kangaroo"), Tree.chain(4), "without", Length(4, confidence=0.3), Top())
+    right = KangarooDrafter(
+        tiny.head("kangaroo"), Tree.chain(4), "without", Length(4, confidence=0.3), Top()
+    )
     drafter = Looked(right.head, right.tree, right.draw, right.length, right.sure)
-    method, kept, drafted = specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS), set(), set()
+    method, kept, drafted = (
+        specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS),
+        set(),
+        set(),
+    )
 
     def rescore(state, draft, scores):
         (base,) = (state.length - 1).tolist()
         text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
-        torch.testing.assert_close(state.cache.data[:, 0, : len(text)], tiny.recomputed(drafter.target, torch.tensor(text)), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            state.cache.data[:, 0, : len(text)],
+            tiny.recomputed(drafter.target, torch.tensor(text)),
+            atol=1e-4,
+            rtol=1e-4,
+        )
         drafted.add(draft.tree.D)
         return scores
 
     drafter.target = tiny.target().backbone
-    for step in specwb.rounds(tiny.target(), [[1, 2, 3]], method, max_new_tokens=40, rescore=rescore):
+    for step in specwb.rounds(
+        tiny.target(), [[1, 2, 3]], method, max_new_tokens=40, rescore=rescore
+    ):
         kept.add(int(step.draft.tree.D) - int(step.verdict.accepted))
     assert Looked.checked > 8
     assert 0 in kept  # a round in which all was kept: then the adapter's last entry is one short
@@ -108,14 +136,17 @@ def test_what_each_cache_holds():
     assert len(drafted) > 1
 
 
-# ------------------------------------------------------------------------------------------------------- 12.2, stopping
+# --------------------------------------------------------------------------------- 12.2, stopping
 
 
 Decide = Callable[[E.Paths], bool]
 
 
-def cut_below(parents: tuple[int, ...], onward: Callable[[E.Paths], bool]) -> Callable[[E.Paths], E.Paths]:
-    """A tree that ends at the first level after which ``onward`` says no; it sees that level and those above."""
+def cut_below(
+    parents: tuple[int, ...], onward: Callable[[E.Paths], bool]
+) -> Callable[[E.Paths], E.Paths]:
+    """A tree that ends at the first level after which ``onward`` says no; it sees that level and
+    those above."""
     depth = E.depths(parents)
 
     def change(paths: E.Paths) -> E.Paths:
@@ -133,31 +164,48 @@ def arbitrary(seed: int) -> Decide:
     return lambda paths: random.Random(f"{seed} {paths}").random() < 0.5
 
 
-@pytest.mark.parametrize("parents", [(-1, 0, 1, 2), (-1, 0, 0, 1, 2), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 0, 1, 1, 2)])
+@pytest.mark.parametrize(
+    "parents", [(-1, 0, 1, 2), (-1, 0, 0, 1, 2), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 0, 1, 1, 2)]
+)
 def test_deciding_about_what_is_not_drawn_yet_keeps_the_distribution(parents):
-    """Whatever decides: a coin that knows all tokens, how sure the draft was of them, the target's laws at them and behind them."""
+    """Whatever decides: a coin that knows all tokens, how sure the draft was of them, the target's
+    laws at them and behind them."""
     length, shapes = max(E.depths(parents)) + 1, set()
     for seed in range(2):
         target, draft = models(seed, 2, "dense")
         deciders = {
             "any": arbitrary(seed),
-            "confidence": lambda paths, d=draft: max(d(path[:-1])[path[-1]] for path in paths if path) > F(1, 2),
-            "peeking": lambda paths, t=target, d=draft: any(t(path[:-1])[path[-1]] >= d(path[:-1])[path[-1]] for path in paths if path),
-            "peeking ahead": lambda paths, t=target, d=draft: E.overlap(t(paths[-1] or ()), d(paths[-1] or ())) > F(3, 4),
+            "confidence": lambda paths, d=draft: (
+                max(d(path[:-1])[path[-1]] for path in paths if path) > F(1, 2)
+            ),
+            "peeking": lambda paths, t=target, d=draft: any(
+                t(path[:-1])[path[-1]] >= d(path[:-1])[path[-1]] for path in paths if path
+            ),
+            "peeking ahead": lambda paths, t=target, d=draft: (
+                E.overlap(t(paths[-1] or ()), d(paths[-1] or ())) > F(3, 4)
+            ),
         }
         for onward in deciders.values():
             for scheme, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
-                found = list(E.walks(rule, scheme, target, draft, parents, cut_below(parents, onward)))
+                found = list(
+                    E.walks(rule, scheme, target, draft, parents, cut_below(parents, onward))
+                )
                 assert E.completed(found, target, length) == E.target_distribution(target, length)
                 shapes |= {len(path) for path, _, _ in found}
     assert len(shapes) == length
 
 
 def test_deciding_about_a_token_by_itself_does_not():
-    """The same two confidences, of the token itself and not of the next one; and every arbitrary function of it."""
+    """The same two confidences, of the token itself and not of the next one; and every arbitrary
+    function of it."""
     p, q = [F(1, 2)] * 2, [F(3, 4), F(1, 4)]
-    for out, x, tv in ((lambda p, q: q < F(1, 2), F(5, 8), F(1, 8)), (lambda p, q: p < q, F(3, 8), F(1, 8))):
-        distribution = E.completed(left_out(out)("IID", lambda t: p, lambda t: q, (-1, 0)), lambda t: p, 2)
+    for out, x, tv in (
+        (lambda p, q: q < F(1, 2), F(5, 8), F(1, 8)),
+        (lambda p, q: p < q, F(3, 8), F(1, 8)),
+    ):
+        distribution = E.completed(
+            left_out(out)("IID", lambda t: p, lambda t: q, (-1, 0)), lambda t: p, 2
+        )
         assert sum(c for t, c in distribution.items() if t[0] == 0) == x
         assert E.tv(distribution, E.target_distribution(lambda t: p, 2)) == tv
     off = 0
@@ -174,7 +222,7 @@ def test_deciding_about_a_token_by_itself_does_not():
     assert off > 9
 
 
-# ------------------------------------------------------------------------------------------------------- 12.5, trees
+# ------------------------------------------------------------------------------------ 12.5, trees
 
 
 class Written(Top):
@@ -191,7 +239,9 @@ class Written(Top):
 def test_one_beam_is_a_chain_that_stops_by_its_product():
     eta, depth, lengths, longer = 0.3, 5, set(), []
     head, target = tiny.head("kangaroo"), tiny.target()
-    dynamic = specwb.Method("beam", DynamicKangaroo(head, depth + 1, depth, 1, eta), None, specwb.Exactness.LOSSLESS)
+    dynamic = specwb.Method(
+        "beam", DynamicKangaroo(head, depth + 1, depth, 1, eta), None, specwb.Exactness.LOSSLESS
+    )
     seen = []
 
     def rescore(state, draft, scores):
@@ -201,8 +251,19 @@ def test_one_beam_is_a_chain_that_stops_by_its_product():
     list(specwb.rounds(target, [[1, 2, 3]], dynamic, max_new_tokens=40, rescore=rescore))
     for text, drafted in seen:
         written = Written()
-        whole = KangarooDrafter(head, Tree.chain(depth), "without", Length(depth, confidence=1e-9), written)
-        chain = next(iter(specwb.rounds(target, [text], specwb.Method("chain", whole, None, specwb.Exactness.LOSSLESS), max_new_tokens=depth + 1)))
+        whole = KangarooDrafter(
+            head, Tree.chain(depth), "without", Length(depth, confidence=1e-9), written
+        )
+        chain = next(
+            iter(
+                specwb.rounds(
+                    target,
+                    [text],
+                    specwb.Method("chain", whole, None, specwb.Exactness.LOSSLESS),
+                    max_new_tokens=depth + 1,
+                )
+            )
+        )
         products = [math.prod(written.values[: d + 1]) for d in range(len(written.values))]
         d = next((d for d, product in enumerate(products, 1) if product < eta), depth)
         assert drafted == chain.draft.tokens[0, : d + 1].tolist()
@@ -214,7 +275,8 @@ def test_one_beam_is_a_chain_that_stops_by_its_product():
 
 
 def test_pruning_keeps_a_tree_and_products_fall():
-    """Nodes are cut only where nothing hangs from them, half of them; along a path, and from level to level, products do not rise."""
+    """Nodes are cut only where nothing hangs from them, half of them; along a path, and from level
+    to level, products do not rise."""
     head, target = tiny.head("kangaroo"), tiny.target()
     pruned = 0
     for eta in (0.0, 0.2):
@@ -222,26 +284,43 @@ def test_pruning_keeps_a_tree_and_products_fall():
         trees = []
 
         def rescore(state, draft, scores, trees=trees):
-            trees.append((draft.tree.parent[0].tolist(), draft.tree.depth[0].tolist(), draft.valid[0].tolist()))
+            trees.append(
+                (
+                    draft.tree.parent[0].tolist(),
+                    draft.tree.depth[0].tolist(),
+                    draft.valid[0].tolist(),
+                )
+            )
             return scores
 
-        list(specwb.rounds(target, [[1, 2, 3]], specwb.Method("beams", drafter, None, specwb.Exactness.LOSSLESS), max_new_tokens=30, rescore=rescore))
+        list(
+            specwb.rounds(
+                target,
+                [[1, 2, 3]],
+                specwb.Method("beams", drafter, None, specwb.Exactness.LOSSLESS),
+                max_new_tokens=30,
+                rescore=rescore,
+            )
+        )
         for parent, depth, valid in trees:
             real = [i for i in range(len(parent)) if valid[i]]
             assert all(valid[parent[i]] and depth[i] == depth[parent[i]] + 1 for i in real if i)
-            levels = [sum(depth[i] == d for i in real) for d in range(max(depth[i] for i in real) + 1)]
+            levels = [
+                sum(depth[i] == d for i in real) for d in range(max(depth[i] for i in real) + 1)
+            ]
             inner = {parent[i] for i in real}
             for d in range(1, len(levels) - 1):
                 parents = sum(depth[i] == d and i in inner for i in real)
                 left = parents + (4 - parents + 1) // 2
-                # of the last level nothing is cut; above, a node's only child may have been cut after it
+                # of the last level nothing is cut; above, a node's only child may have been cut
+                # after it
                 assert levels[d] == left or (levels[d] > left and d < len(levels) - 2)
                 pruned += 4 - levels[d]
             assert levels[-1] == 4
     assert pruned > 10
 
 
-# ------------------------------------------------------------------------------------------------------- 13.1, slices
+# ----------------------------------------------------------------------------------- 13.1, slices
 
 
 @pytest.mark.parametrize("parents", [*TREES, (-1, *[0] * 3, *range(1, 10))])
@@ -258,30 +337,37 @@ def test_a_prefix_is_a_leading_block(parents):
 
 
 def test_out_of_level_order_it_is_not():
-    """A node and its child before the node's sibling: what is cut at depth 1 is no leading block."""
+    """A node and its child before the node's sibling: what is cut at depth 1 is no leading
+    block."""
     tree = Tree.parents((-1, 0, 1, 0))
     assert [i for i, d in enumerate(tree.depths[0]) if d <= 1] == [0, 1, 3]
 
 
 @pytest.mark.parametrize(("width", "depth"), [(1, 3), (3, 2), (4, 4)])
 def test_the_fork(width, depth):
-    """W chains without their root: b is a or above it iff they are in the same chain and b's level is not deeper."""
+    """W chains without their root: b is a or above it iff they are in the same chain and b's level
+    is not deeper."""
     tree = Tree.branching(width, *[1] * (depth - 1))
     for a in range(width * depth):
         for b in range(width * depth):
-            assert bool(tree.mask[0, 1 + a, 1 + b]) == (a % width == b % width and b // width <= a // width)
+            assert bool(tree.mask[0, 1 + a, 1 + b]) == (
+                a % width == b % width and b // width <= a // width
+            )
 
 
-# ------------------------------------------------------------------------------------------------------- 13.2, decision models
+# -------------------------------------------------------------------------- 13.2, decision models
 
 
 def test_what_the_labels_estimate():
-    """The recipe's soft label averages to sum min(p, q) at every place, its hard one is whether the best tokens agree."""
+    """The recipe's soft label averages to sum min(p, q) at every place, its hard one is whether the
+    best tokens agree."""
     target = tiny.with_draft(tiny.target(), tiny.draft(noise=0.05))
     recipe = RECIPES["decision"](target, {})
     n = 400  # uniforms, a row each
     found = target_outputs(target, torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]]).expand(n, -1), ())
-    logits, _, labels = recipe.inputs(found, ((torch.arange(n) + 0.5) / n).double()[:, None].expand(-1, 8))
+    logits, _, labels = recipe.inputs(
+        found, ((torch.arange(n) + 0.5) / n).double()[:, None].expand(-1, 8)
+    )
     p, q = found.logits.softmax(-1), logits.softmax(-1)
     rate = torch.minimum(p, q).sum(-1)[0]
     torch.testing.assert_close(labels["soft"].mean(0), rate, atol=0.02, rtol=0)
@@ -299,12 +385,15 @@ def test_cross_entropy_is_least_at_the_mean_of_the_labels():
         def loss(s: float, labels=labels) -> float:
             return -sum(y * math.log(s) + (1 - y) * math.log(1 - s) for y in labels)
 
-        assert all(loss(mean) <= loss(mean + e) for e in (-0.02, -0.001, 0.001, 0.02) if 0 < mean + e < 1)
+        assert all(
+            loss(mean) <= loss(mean + e) for e in (-0.02, -0.001, 0.001, 0.02) if 0 < mean + e < 1
+        )
         assert loss(mean + 0.02) > loss(mean)
 
 
 def test_one_sure_node_of_a_level():
-    """What one more level is expected to bring is at most its surest node's score, and can be anything below it."""
+    """What one more level is expected to bring is at most its surest node's score, and can be
+    anything below it."""
     for seed in range(6):
         target, draft = models(seed, 3, "dense")
         parents = (-1, 0, 0, 1, 2)
@@ -316,4 +405,6 @@ def test_one_sure_node_of_a_level():
             assert brought <= max(scores) * sum(accept)
     # the sure node is the one that is never reached
     scores, reached = [F(9, 10), F(1, 10)], [F(0), F(1)]
-    assert max(scores) > F(1, 2) > sum(a * b for a, b in zip(scores, reached, strict=True)) == F(1, 10)
+    assert (
+        max(scores) > F(1, 2) > sum(a * b for a, b in zip(scores, reached, strict=True)) == F(1, 10)
+    )

@@ -16,10 +16,14 @@ PAGES = sorted((ROOT / "theory").glob("[0-9]*.md"))
 def exists(reference: str) -> bool:
     if "::" in reference:
         path, name = reference.split("::")
-        return (ROOT / path).is_file() and re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE) is not None
+        return (ROOT / path).is_file() and re.search(
+            rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE
+        ) is not None
     if "#" in reference:
         path, cell = reference.split("#")
-        return (ROOT / path).is_file() and any(c.get("id") == cell for c in json.loads((ROOT / path).read_text())["cells"])
+        return (ROOT / path).is_file() and any(
+            c.get("id") == cell for c in json.loads((ROOT / path).read_text())["cells"]
+        )
     module, _, name = reference.rpartition(".")
     return hasattr(importlib.import_module(module), name)
 
@@ -87,7 +91,7 @@ def test_formulas_are_shown_everywhere(page):
         for inline in re.finditer(r"(.?)\$[^$]+\$(.?)", line):
             before, after = inline.groups()
             assert before in ' ("[', f"GitHub shows no formula right behind {before!r}: {line}"
-            assert after in " .,;:)]?!\"", f"GitHub may show no formula before {after!r}: {line}"
+            assert after in ' .,;:)]?!"', f"GitHub may show no formula before {after!r}: {line}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The tiny models' heads: the same on every machine up to rounding, kept on disk, made again where they
-are damaged."""
+"""The tiny models' heads: the same on every machine up to rounding, kept on disk, made again where
+they are damaged."""
 
 from __future__ import annotations
 
@@ -64,4 +64,7 @@ def test_a_number_type_changes_how_a_head_computes_and_not_its_numbers():
     one, exact = tiny.head("eagle"), tiny.head("eagle", dtype=tiny.EXACT)
     assert {p.dtype for p in exact.parameters()} == {torch.float64}
     assert exact.rotary_emb.inv_freq.dtype == torch.float32
-    assert same(one.state_dict(), {name: w.to(one.state_dict()[name].dtype) for name, w in exact.state_dict().items()})
+    assert same(
+        one.state_dict(),
+        {name: w.to(one.state_dict()[name].dtype) for name, w in exact.state_dict().items()},
+    )

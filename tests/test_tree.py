@@ -1,4 +1,5 @@
-"""Trees are what their names say, their tables agree with their parents, and wrong ones are refused."""
+"""Trees are what their names say, their tables agree with their parents, and wrong ones are
+refused."""
 
 from __future__ import annotations
 
@@ -95,7 +96,9 @@ def test_a_depth_prefix_is_a_leading_block_of_every_table(d):
     assert cut.host[0] == tree.host[0][:n]
     assert torch.equal(cut.mask, tree.mask[:, :n, :n])
     assert torch.equal(cut.depth, tree.depth[:, :n])
-    assert torch.equal(cut.table(torch.float32)[:, :, :-1], tree.table(torch.float32)[:, :n, : n + 1])
+    assert torch.equal(
+        cut.table(torch.float32)[:, :, :-1], tree.table(torch.float32)[:, :n, : n + 1]
+    )
 
 
 def test_rows_of_different_shape_with_padding():
@@ -116,10 +119,15 @@ def test_levels_are_refused_out_of_level_order():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ([], "at least its root"), ([[]], "at least its root"), ([[-1, 0], [-1]], "same number"), ([[0]], "node 0 is the root.*got 0"),
-        ([[-1, 1]], r"node 1 must be one of 0\.\.0 .*got 1"), ([[-1, 0, 5]], r"node 2 .* got 5"), ([[-1, -2]], "got -2"),
+        ([], "at least its root"),
+        ([[]], "at least its root"),
+        ([[-1, 0], [-1]], "same number"),
+        ([[0]], "node 0 is the root.*got 0"),
+        ([[-1, 1]], r"node 1 must be one of 0\.\.0 .*got 1"),
+        ([[-1, 0, 5]], r"node 2 .* got 5"),
+        ([[-1, -2]], "got -2"),
     ],
-)  # fmt: skip
+)
 def test_wrong_trees_are_refused(wrong, named):
     with pytest.raises(ValueError, match=named):
         Tree(wrong)
@@ -139,7 +147,9 @@ def seen(mask: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    "tree", [Tree.chain(0), Tree.branching(2, 2), Tree([[-1, 0, 1, 2], [-1, 0, 0, -1], [-1, 0, 1, 0]])], ids=["root", "tree", "rows"]
+    "tree",
+    [Tree.chain(0), Tree.branching(2, 2), Tree([[-1, 0, 1, 2], [-1, 0, 0, -1], [-1, 0, 1, 0]])],
+    ids=["root", "tree", "rows"],
 )
 def test_every_node_sees_the_committed_text_its_ancestors_and_itself(tree, dtype):
     length = torch.tensor([6, 1, 3])
@@ -156,7 +166,10 @@ def test_every_node_sees_the_committed_text_its_ancestors_and_itself(tree, dtype
 
 def test_causal_mask():
     found = seen(causal_mask(torch.tensor([[2, 3], [0, 1]]), 5, torch.float32))
-    assert found.tolist() == [[[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]]
+    assert found.tolist() == [
+        [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]],
+        [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]],
+    ]
 
 
 def test_to_the_same_device_is_the_same_tree():
@@ -170,7 +183,7 @@ def test_repr_says_what_it_is():
     assert repr(Tree([[-1, 0], [-1, -1]])) == "Tree(2 nodes, depth 1, 2 rows)"
 
 
-# ------------------------------------------------------------------------------------- nodes that are never verified
+# ------------------------------------------------------------------ nodes that are never verified
 
 
 @settings(max_examples=60, deadline=None)
@@ -198,7 +211,7 @@ def test_a_tree_without_its_root_is_refused(unverified):
         Tree([[-1, 0]], unverified=unverified)
 
 
-# ------------------------------------------------------------------------------------------- equal paths made one
+# --------------------------------------------------------------------------- equal paths made one
 
 
 def words(tree: Tree, row: tuple[int, ...], tokens: list[int], i: int) -> tuple[int, ...]:
@@ -213,7 +226,10 @@ def test_merged_is_the_trie_of_every_row(row, unverified, data):
     tree = Tree([row], unverified=unverified)
     rows = 4
     tokens = [[0] + [data.draw(st.integers(0, 2)) for _ in row[1:]] for _ in range(rows)]
-    valid = [[True] + [data.draw(st.sampled_from([True, True, True, False])) for _ in row[1:]] for _ in range(rows)]
+    valid = [
+        [True] + [data.draw(st.sampled_from([True, True, True, False])) for _ in row[1:]]
+        for _ in range(rows)
+    ]
     trie = tree.merged(torch.tensor(tokens), torch.tensor(valid))
     assert trie.kids.shape == (rows, tree.v, max(trie.K, 1))
     assert trie.D == tree.D
@@ -225,13 +241,21 @@ def test_merged_is_the_trie_of_every_row(row, unverified, data):
                 first.setdefault(words(tree, tree.host[0], tokens[b], i), i)
         for i in range(tree.v):
             path = words(tree, tree.host[0], tokens[b], i)
-            wanted = [j for other, j in first.items() if len(other) == len(path) + 1 and other[:-1] == path] if i in first.values() else []
+            wanted = (
+                [
+                    j
+                    for other, j in first.items()
+                    if len(other) == len(path) + 1 and other[:-1] == path
+                ]
+                if i in first.values()
+                else []
+            )
             kids = trie.kids[b, i].tolist()
             assert kids == sorted(wanted) + [-1] * (len(kids) - len(wanted))
             assert len(wanted) <= (trie.widths[len(path) - 1] if len(path) <= trie.D else 0)
 
 
-# ------------------------------------------------------------------------------------------- trees made on the device
+# ----------------------------------------------------------------------- trees made on the device
 
 TABLES = ("parent", "depth", "rank", "kids", "mask", "trail")
 
@@ -244,7 +268,14 @@ def test_a_grown_tree_is_the_tree_of_its_parents(n, rows, deeper, wider, data):
     tree = Tree(host)
     D, K = tree.D + deeper, max(tree.K, 1) + wider
     grown = GrownTree(tree.parent.clone(), tree.depth.clone(), D, K)
-    assert (grown.R, grown.n, grown.v, grown.D, grown.K, grown.widths) == (rows, n, n, D, K, (K,) * D)
+    assert (grown.R, grown.n, grown.v, grown.D, grown.K, grown.widths) == (
+        rows,
+        n,
+        n,
+        D,
+        K,
+        (K,) * D,
+    )
     assert (grown.host, grown.depths) == (tree.host, tree.depths)
     assert not grown.is_chain
     assert not grown.is_paths
@@ -272,11 +303,16 @@ def test_a_cloned_grown_tree_has_memory_of_its_own():
 
 def test_merged_rows_of_different_shape():
     tree = Tree([[-1, 0, 0, 1, 2], [-1, 0, 1, -1, -1]])
-    trie = tree.merged(torch.tensor([[9, 5, 5, 6, 7], [9, 9, 9, 9, 9]]), torch.ones(2, 5, dtype=torch.bool))
-    assert trie.kids.tolist() == [[[1, -1], [3, 4], [-1, -1], [-1, -1], [-1, -1]], [[1, -1], [2, -1], [-1, -1], [-1, -1], [-1, -1]]]
+    trie = tree.merged(
+        torch.tensor([[9, 5, 5, 6, 7], [9, 9, 9, 9, 9]]), torch.ones(2, 5, dtype=torch.bool)
+    )
+    assert trie.kids.tolist() == [
+        [[1, -1], [3, 4], [-1, -1], [-1, -1], [-1, -1]],
+        [[1, -1], [2, -1], [-1, -1], [-1, -1], [-1, -1]],
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------------- depth prefixes
+# --------------------------------------------------------------------------------- depth prefixes
 
 LEVELLED = {
     "branching": Tree.branching(3, 2, 1),
@@ -287,7 +323,22 @@ LEVELLED = {
     "one level": Tree.branching(5),
     "one long path": Tree.paths([(0,), (1,), (2, 0, 0)]),
 }
-SAME = ("host", "below", "depths", "R", "n", "v", "D", "K", "widths", "levels", "is_chain", "is_paths", "in_level_order", "padded")
+SAME = (
+    "host",
+    "below",
+    "depths",
+    "R",
+    "n",
+    "v",
+    "D",
+    "K",
+    "widths",
+    "levels",
+    "is_chain",
+    "is_paths",
+    "in_level_order",
+    "padded",
+)
 
 
 def rebuilt(tree: Tree, d: int) -> Tree:
@@ -299,7 +350,10 @@ def rebuilt(tree: Tree, d: int) -> Tree:
 def test_a_prefix_is_the_tree_built_anew(tree):
     """Theorem 13.1, every attribute and every table."""
     names = ("is_chain", "is_paths", "levels", "in_level_order")
-    _ = [getattr(tree, name) for name in names], tree.table(torch.float64)  # what is kept of the whole tree must not show in its prefixes
+    _ = (
+        [getattr(tree, name) for name in names],
+        tree.table(torch.float64),
+    )  # what is kept of the whole tree must not show in its prefixes
     for d in range(tree.D + 2):
         cut, fresh = tree.prefix(d), rebuilt(tree, d)
         for name in SAME:
@@ -311,7 +365,9 @@ def test_a_prefix_is_the_tree_built_anew(tree):
         assert tree.prefix(d) is cut, "made once"
         assert cut.prefix(d) is cut.clone() is cut.to("cpu") is cut
         if d < tree.D:
-            assert cut.mask.data_ptr() == tree.mask.data_ptr(), "the mask is a view of the whole tree's"
+            assert cut.mask.data_ptr() == tree.mask.data_ptr(), (
+                "the mask is a view of the whole tree's"
+            )
             assert cut.uncut is tree
             assert tree.prefix(d + 1).prefix(d).mask.data_ptr() == tree.mask.data_ptr()
             assert tree.prefix(d + 1).prefix(d).uncut is tree
@@ -335,7 +391,10 @@ def test_a_merged_prefix_is_the_merged_tree_built_anew(tree):
     for d in range(1, tree.D):
         cut, fresh = tree.prefix(d), rebuilt(tree, d)
         for repeats in (False, True):
-            one, other = (t.merged(tokens[:, : t.n], torch.ones(3, t.n, dtype=torch.bool), repeats) for t in (cut, fresh))
+            one, other = (
+                t.merged(tokens[:, : t.n], torch.ones(3, t.n, dtype=torch.bool), repeats)
+                for t in (cut, fresh)
+            )
             assert torch.equal(one.kids, other.kids)
             assert (one.widths, one.K) == (other.widths, other.K)
 
@@ -352,8 +411,13 @@ def test_the_rounds_mask_of_a_prefix_is_a_slice(tree):
         whole = state.tree_mask(tree, torch.float32)
         sliced = state.tree_mask(tree.prefix(d), torch.float32)
         assert torch.equal(sliced, wanted)
-        assert sliced.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr(), "nothing is built again"
-        assert torch.equal(state.tree_mask(tree.prefix(d), torch.float64), wanted.double().masked_fill(wanted < 0, torch.finfo(torch.float64).min))
+        assert sliced.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr(), (
+            "nothing is built again"
+        )
+        assert torch.equal(
+            state.tree_mask(tree.prefix(d), torch.float64),
+            wanted.double().masked_fill(wanted < 0, torch.finfo(torch.float64).min),
+        )
 
 
 def a_state(length: torch.Tensor, horizon: int) -> State:
@@ -362,14 +426,22 @@ def a_state(length: torch.Tensor, horizon: int) -> State:
     return State(tokens, length, length, length + 9, done, ends, Sampling(), horizon, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("tree", [Tree([[-1, 0, 1, 0, 3]]), Tree([[-1, 0, 1], [-1, 0, 0]]), Tree([[-1, 0, 1, 1]], unverified=1)], ids=str)
+@pytest.mark.parametrize(
+    "tree",
+    [Tree([[-1, 0, 1, 0, 3]]), Tree([[-1, 0, 1], [-1, 0, 0]]), Tree([[-1, 0, 1, 1]], unverified=1)],
+    ids=str,
+)
 def test_only_one_tree_in_level_order_has_prefixes(tree):
     with pytest.raises(ValueError, match="level order"):
         tree.prefix(1)
 
 
 def test_a_tree_is_never_changed():
-    for tree in (Tree.branching(3, 1), Tree.chain(2).prefix(1), GrownTree(torch.tensor([[-1, 0]]), torch.tensor([[0, 1]]), 1, 1)):
+    for tree in (
+        Tree.branching(3, 1),
+        Tree.chain(2).prefix(1),
+        GrownTree(torch.tensor([[-1, 0]]), torch.tensor([[0, 1]]), 1, 1),
+    ):
         before = tree.K
         with pytest.raises(AttributeError, match="never changed"):
             tree.K = 7
@@ -377,7 +449,8 @@ def test_a_tree_is_never_changed():
 
 
 def test_limits():
-    """Of a cut tree the children of the uncut one: which uniform decides does not depend on the cut."""
+    """Of a cut tree the children of the uncut one: which uniform decides does not depend on the
+    cut."""
     tree = Tree.branching(2, 3)
     assert tree.limits == Limits(9, 2, 3)
     assert tree.prefix(1).limits == Limits(3, 1, 3, paths=True)

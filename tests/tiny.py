@@ -70,15 +70,27 @@ SEEDS = {"llama": 2, "mistral": 1, "qwen2": 3, "qwen3": 3, "everything": 11}
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10, 11, 12, 13]]
 
 
-def build(kind: str, *, seed: int = 0, spread: float = 0.2, dtype: torch.dtype = torch.float32, **changes) -> nn.Module:
+def build(
+    kind: str, *, seed: int = 0, spread: float = 0.2, dtype: torch.dtype = torch.float32, **changes
+) -> nn.Module:
     """A new random Hugging Face model; ``changes`` go to its config. Its weights are float32
     numbers, whatever ``dtype`` it computes in."""
     config_class, model_class, extra = FAMILIES[kind]
     settings = {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": spread,
-        "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **extra, **changes,
-    }  # fmt: skip
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": spread,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        **extra,
+        **changes,
+    }
     torch.manual_seed(seed)
     made = model_class(config_class(**settings)).eval()
     with torch.no_grad():
@@ -114,7 +126,9 @@ def target(kind: str = "llama", dtype: torch.dtype = torch.float32) -> specwb.Ta
 
 
 @cache
-def draft(kind: str = "llama", noise: float = 0.02, dtype: torch.dtype = torch.float32) -> specwb.Target:
+def draft(
+    kind: str = "llama", noise: float = 0.02, dtype: torch.dtype = torch.float32
+) -> specwb.Target:
     return specwb.load(perturbed(target(kind, dtype).model, noise, SEEDS[kind] + 1))
 
 
@@ -130,7 +144,9 @@ def with_mask(target: specwb.Target) -> specwb.Target:
 
 
 @cache
-def head(kind: str, family: str = "llama", device: str = "cpu", dtype: torch.dtype = torch.float32) -> Any:
+def head(
+    kind: str, family: str = "llama", device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Any:
     """A head of :func:`target`, see :func:`trained`."""
     if device == "cpu" and dtype is torch.float32:
         return trained(kind, target(family))
@@ -145,9 +161,14 @@ def with_draft(target: specwb.Target, draft: specwb.Target) -> specwb.Target:
 
 
 def trained(
-    kind: str, target: specwb.Target, *, steps: int = 100, vocabulary: int = 48,
-    temperature: float = 0.25, draft: specwb.Target | None = None,
-) -> Any:  # fmt: skip
+    kind: str,
+    target: specwb.Target,
+    *,
+    steps: int = 100,
+    vocabulary: int = 48,
+    temperature: float = 0.25,
+    draft: specwb.Target | None = None,
+) -> Any:
     """A head that was trained for a moment on the target's own texts, those after ``PROMPTS`` among
     them: right often, not always, which an untrained head never is. It is trained in float32,
     whatever the processor is fast at, and computes in the target's number type.
@@ -188,7 +209,9 @@ def _in_float32(device: torch.device) -> nullcontext:
     return nullcontext()
 
 
-def _untrained(kind: str, target: specwb.Target, ids: Tensor, vocabulary: int) -> tuple[Any, Any, float]:
+def _untrained(
+    kind: str, target: specwb.Target, ids: Tensor, vocabulary: int
+) -> tuple[Any, Any, float]:
     """The head as its training begins, its recipe and its learning rate."""
     own: dict[str, Any] = {"unroll": 2, "regression": 0.0}
     hidden, rate = target.backbone.config.hidden_size, 1e-2
@@ -297,10 +320,14 @@ def _texts(target: specwb.Target, prompts: tuple[int, ...]) -> Tensor:
     known = [[token % target.vocabulary for token in prompt] for prompt in PROMPTS]
     texts = [text[at : at + 25] for text in _continued(target, known, 40, 0.0) for at in (0, 15)]
     others = [[token] for token in prompts]
-    return torch.tensor(texts + _continued(target, others, 24, 0.0) + _continued(target, others, 24, 1.0))
+    return torch.tensor(
+        texts + _continued(target, others, 24, 0.0) + _continued(target, others, 24, 1.0)
+    )
 
 
-def _continued(target: specwb.Target, prompts: list[list[int]], length: int, temperature: float) -> list[list[int]]:
+def _continued(
+    target: specwb.Target, prompts: list[list[int]], length: int, temperature: float
+) -> list[list[int]]:
     out = specwb.decode(target, prompts, "ar", max_new_tokens=length, temperature=temperature)
     return [[*prompt, *text] for prompt, text in zip(prompts, out.tokens)]
 
@@ -313,7 +340,9 @@ def on_cuda(kind: str, noise: float, dtype: torch.dtype) -> tuple[specwb.Target,
 
 
 @cache
-def plain(kind: str, prompt: tuple[int, ...], length: int, dtype: torch.dtype = torch.float32) -> tuple[int, ...]:
+def plain(
+    kind: str, prompt: tuple[int, ...], length: int, dtype: torch.dtype = torch.float32
+) -> tuple[int, ...]:
     """What plain greedy decoding of this prompt alone continues with (compared with transformers in
     test_ar_oracle)."""
     out = specwb.decode(target(kind, dtype), [list(prompt)], "ar", max_new_tokens=length)
@@ -330,7 +359,10 @@ def states(target: specwb.Target, tokens: Tensor, numbers: Sequence[int]) -> Ten
     """``[B,m,len(numbers) * H]`` hidden states of texts ``[B,m]`` from the library's own forward; 0
     the embedding, -1 after the final norm."""
     inner, kept = target.model.model, {}
-    hooks = [layer.register_forward_hook(lambda module, args, out, i=i: kept.update({i: out})) for i, layer in enumerate(inner.layers, 1)]
+    hooks = [
+        layer.register_forward_hook(lambda module, args, out, i=i: kept.update({i: out}))
+        for i, layer in enumerate(inner.layers, 1)
+    ]
     with torch.no_grad():
         kept[-1] = inner(input_ids=tokens, use_cache=False).last_hidden_state
         kept[0] = inner.embed_tokens(tokens)
@@ -345,11 +377,15 @@ def recomputed(backbone: Backbone, tokens: Tensor) -> Tensor:
     store = backbone.cache(1, m)
     positions = torch.arange(m)[None]
     with torch.inference_mode():
-        backbone.run(backbone.embed(tokens[None]), positions, positions, store, m, None, causal=True)
+        backbone.run(
+            backbone.embed(tokens[None]), positions, positions, store, m, None, causal=True
+        )
     return store.data[:, 0]
 
 
-def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tensor, ends: Tensor | None = None) -> Tensor:
+def recomputed_pairs(
+    drafter: EagleDrafter, target: specwb.Target, tokens: Tensor, ends: Tensor | None = None
+) -> Tensor:
     """``[layers, m - 1, 2 * kv_heads, head_dim]``: keys and values of the pairs of a text ``[m]``,
     from nothing; pair i is token i + 1 with the target's state of token i. ``ends [m - 1]``: how
     far each pair of a block head sees."""
@@ -368,7 +404,9 @@ def recomputed_pairs(drafter: EagleDrafter, target: specwb.Target, tokens: Tenso
                 drafter.stack.run(x, positions, positions, store, m, mask, attended=x)
                 return store.data[:, 0, :m]
             attended, x = drafter.head.enter(embedded, above)
-            drafter.stack.run(x, positions, positions, store, m, None, causal=True, attended=attended)
+            drafter.stack.run(
+                x, positions, positions, store, m, None, causal=True, attended=attended
+            )
     return store.data[:, 0, :m]
 
 

@@ -5,9 +5,9 @@ path found by a search, or tokens drawn position by position; and how the length
 
 A block is the joint distribution of the next k tokens given the text: ``{tokens: probability}``.
 Every key has length k, and what is missing has probability 0;
-``specwb.verify.exact.target_distribution`` makes a block of a model. Fractions stay fractions, floats stay
-floats. ``p(x^j)`` is the probability of the first j tokens of x. What is proved of these functions
-is in theory/11_diffuspec.md.
+``specwb.verify.exact.target_distribution`` makes a block of a model. Fractions stay fractions,
+floats stay floats. ``p(x^j)`` is the probability of the first j tokens of x. What is proved of
+these functions is in theory/11_diffuspec.md.
 """
 
 from __future__ import annotations

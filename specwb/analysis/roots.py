@@ -5,8 +5,8 @@ each a tree is drafted and verified, and the root with the longest accepted path
 distribution of the root that is kept. ``lengths[x]`` are the probabilities that the accepted path
 below root x becomes 0, 1, .., D tokens long.
 
-The same distributions by enumeration are ``specwb.verify.exact.kept_root`` and ``roots_distribution``; what
-is proved is in theory/13_improved_mcsd.md. Fractions stay fractions.
+The same distributions by enumeration are ``specwb.verify.exact.kept_root`` and
+``roots_distribution``; what is proved is in theory/13_improved_mcsd.md. Fractions stay fractions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from specwb.verify.exact import Dist, kept_root, root_chances, roots_distribution, without_replacement
+from specwb.verify.exact import (
+    Dist,
+    kept_root,
+    root_chances,
+    roots_distribution,
+    without_replacement,
+)
 
 __all__ = [
     "first_stays",

@@ -76,7 +76,9 @@ class FalconDrafter(EagleDrafter):
         self.extra_slots = self.blocks.slots
 
     def scheme(self, sampling: Sampling) -> Scheme:
-        return Scheme.POINT if sampling.greedy or self.draw == "greedy" else Scheme.WITHOUT_REPLACEMENT
+        return (
+            Scheme.POINT if sampling.greedy or self.draw == "greedy" else Scheme.WITHOUT_REPLACEMENT
+        )
 
     def uniforms(self, sampling: Sampling) -> int:
         if self.scheme(sampling) is Scheme.POINT:
@@ -109,7 +111,9 @@ class FalconDrafter(EagleDrafter):
         ]
         sight = blocks.sight().to(device)
         dtype = self.stack.dtype
-        self.table = torch.zeros(sight.shape, dtype=dtype, device=device).masked_fill_(~sight, torch.finfo(dtype).min)
+        self.table = torch.zeros(sight.shape, dtype=dtype, device=device).masked_fill_(
+            ~sight, torch.finfo(dtype).min
+        )
         self.tables = {"q_row": self.q_row, "table": self.table}
         self.tables |= by_name(take=self.take, nodes=self.nodes, follows=self.follows)
 

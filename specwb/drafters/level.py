@@ -276,7 +276,9 @@ class Levels(Drafter):
             return self._top_and_draw(distribution, self.fixed[d], columns, q)
         q.append(distribution)
         if self.draw == "with" or k == 1:
-            children = torch.stack([inverse_cdf(distribution, columns[..., j]) for j in range(k)], -1)
+            children = torch.stack(
+                [inverse_cdf(distribution, columns[..., j]) for j in range(k)], -1
+            )
             return children, torch.ones_like(children, dtype=torch.bool)
         return draw_without_replacement(distribution, columns)
 

@@ -76,7 +76,9 @@ class SeveralRoots(LevelDrafter):
             children = self.next_distribution.topk(k, -1).indices[:, None]
             return children, torch.ones_like(children, dtype=torch.bool)
         q.append(self.next_distribution[:, None])
-        return draw_without_replacement(self.next_distribution[:, None], u[:, used : used + k].view(-1, 1, k))
+        return draw_without_replacement(
+            self.next_distribution[:, None], u[:, used : used + k].view(-1, 1, k)
+        )
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)

@@ -254,6 +254,7 @@ def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
         frame: what :func:`compare` returned.
         command: the command line it came from.
     """
+
     def cleaned(cells: dict[str, Any]) -> dict[str, Any]:
         """NaN is no JSON; None is."""
         return {k: None if isinstance(v, float) and pd.isna(v) else v for k, v in cells.items()}

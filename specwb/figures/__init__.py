@@ -13,7 +13,14 @@ from specwb.figures.decisions import decisions
 from specwb.figures.depths import acceptance_by_depth
 from specwb.figures.designer import by_nodes, designer, tree_mask, value_tree
 from specwb.figures.diffuspec import adaptive, by_setting, lattice
-from specwb.figures.falcon import block_designer, block_sight, block_tree, by_dependence, glancing, ratios
+from specwb.figures.falcon import (
+    block_designer,
+    block_sight,
+    block_tree,
+    by_dependence,
+    glancing,
+    ratios,
+)
 from specwb.figures.heads import head_accuracy, heads
 from specwb.figures.kangaroo import beams, cache_slots, densities, stopping, sureness
 from specwb.figures.lengths import round_lengths

@@ -12,13 +12,18 @@ from specwb.analysis.acceptance import Distribution
 from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DARK, DRAFT, figure
 
 
-def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = None, labels: Sequence[str] | None = None) -> go.Figure:
+def acceptance(
+    p: Distribution,
+    q: Distribution,
+    counts: Sequence[int] | None = None,
+    labels: Sequence[str] | None = None,
+) -> go.Figure:
     """Two distributions laid over each other: the mass both have is accepted, what p has beyond q
     is the residual, what q has beyond p is rejected.
 
     Accepted and residual together are as high as p, accepted and rejected as high as q. The black
-    diamonds are the distribution of the output (:func:`specwb.analysis.output_distribution`); they lie on p
-    whatever q is. Five traces: accepted, residual, rejected, output, drawn.
+    diamonds are the distribution of the output (:func:`specwb.analysis.output_distribution`); they
+    lie on p whatever q is. Five traces: accepted, residual, rejected, output, drawn.
 
     Args:
         p, q: distributions ``[V]``.
@@ -40,10 +45,18 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
     both = np.minimum(target, draft)
 
     def bar(heights: np.ndarray, name: str, colour: str, shape: str) -> go.Bar:
-        pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": "white" if shape == "/" else colour}
+        pattern = {
+            "shape": shape,
+            "fillmode": "overlay",
+            "fgcolor": "white" if shape == "/" else colour,
+        }
         inside = CLEAR if shape == "." else colour
         return go.Bar(
-            x=names, y=heights, name=name, marker={"color": inside, "pattern": pattern, "line": {"color": colour, "width": 1}}, hovertemplate=hover
+            x=names,
+            y=heights,
+            name=name,
+            marker={"color": inside, "pattern": pattern, "line": {"color": colour, "width": 1}},
+            hovertemplate=hover,
         )
 
     drawn = [c / n for c in counts] if counts is not None and n else [None] * len(p)
@@ -52,18 +65,40 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
         bar(target - both, "residual, (p − q)+", BONUS, "/"),
         bar(draft - both, "rejected, (q − p)+", DRAFT, "."),
         go.Scatter(
-            x=names, y=output_distribution(target, draft), mode="markers", name="output",
-            marker={"symbol": "diamond-wide", "size": 13, "color": "black", "line": {"width": 1, "color": "white"}}, hovertemplate=hover,
+            x=names,
+            y=output_distribution(target, draft),
+            mode="markers",
+            name="output",
+            marker={
+                "symbol": "diamond-wide",
+                "size": 13,
+                "color": "black",
+                "line": {"width": 1, "color": "white"},
+            },
+            hovertemplate=hover,
         ),
         go.Scatter(
-            x=names, y=drawn, mode="markers", name=f"{n} draws", showlegend=bool(n),
-            marker={"symbol": "circle", "size": 7, "color": "white", "line": {"width": 2, "color": DARK}}, hovertemplate=hover,
+            x=names,
+            y=drawn,
+            mode="markers",
+            name=f"{n} draws",
+            showlegend=bool(n),
+            marker={
+                "symbol": "circle",
+                "size": 7,
+                "color": "white",
+                "line": {"width": 2, "color": DARK},
+            },
+            hovertemplate=hover,
         ),
         title={"text": f"accepted {alpha:.3f} = 1 − TV(p, q)", "x": 0, "xref": "paper"},
         barmode="stack",
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         xaxis={"title": {"text": "token"}, "type": "category", "dtick": 1},
-        yaxis={"title": {"text": "probability"}, "range": [0, 1.15 * float(np.maximum(target, draft).max())]},
+        yaxis={
+            "title": {"text": "probability"},
+            "range": [0, 1.15 * float(np.maximum(target, draft).max())],
+        },
         height=380,
         margin={"l": 60, "r": 20, "t": 100, "b": 50},
-    )  # fmt: skip
+    )

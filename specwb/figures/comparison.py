@@ -24,7 +24,15 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     Raises:
         ValueError: a column is missing.
     """
-    columns = ("method", "lossless", "tau", "tokens_per_second", "speedup", "speedup_low", "speedup_high")
+    columns = (
+        "method",
+        "lossless",
+        "tau",
+        "tokens_per_second",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+    )
     missing = [c for c in columns if c not in frame.columns]
     if missing:
         raise ValueError(f"not a table of specwb.compare: no column {', '.join(missing)}")
@@ -36,14 +44,25 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     reach = max([1.0, *(r["speedup_high"] for r in rows)]) * 1.5
     return figure(
         go.Bar(
-            x=speed, y=names, orientation="h", name="speedup, median and quartiles",
+            x=speed,
+            y=names,
+            orientation="h",
+            name="speedup, median and quartiles",
             marker={
                 "color": [DRAFT if lib else ACCEPTED for lib in library],
-                "pattern": {"shape": ["/" if lib else "" for lib in library], "fgcolor": "white", "fillmode": "overlay"},
+                "pattern": {
+                    "shape": ["/" if lib else "" for lib in library],
+                    "fgcolor": "white",
+                    "fillmode": "overlay",
+                },
             },
             error_x={
-                "type": "data", "symmetric": False, "color": INK, "thickness": 2,
-                "array": [r["speedup_high"] - r["speedup"] for r in rows], "arrayminus": [r["speedup"] - r["speedup_low"] for r in rows],
+                "type": "data",
+                "symmetric": False,
+                "color": INK,
+                "thickness": 2,
+                "array": [r["speedup_high"] - r["speedup"] for r in rows],
+                "arrayminus": [r["speedup"] - r["speedup_low"] for r in rows],
             },
             customdata=[[r["tau"], r["tokens_per_second"]] for r in rows],
             hovertemplate="%{y}: %{x:.2f}x<br>tau %{customdata[0]:.2f}<br>"
@@ -52,14 +71,32 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
         title={"text": f"Speedup over {over} (dashed: 1)", "x": 0, "xref": "paper"},
         annotations=[
             {
-                "x": 1, "xref": "paper", "y": name, "text": f"{r['speedup']:.2f}x, tau {r['tau']:.2f}", "showarrow": False,
+                "x": 1,
+                "xref": "paper",
+                "y": name,
+                "text": f"{r['speedup']:.2f}x, tau {r['tau']:.2f}",
+                "showarrow": False,
                 "xanchor": "right",
             }
             for r, name in zip(rows, names, strict=True)
         ],
-        shapes=[{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": BONUS, "dash": "dash", "width": 2}}],
-        xaxis={"title": {"text": f"tokens/s over {over}'s, same prompts"}, "range": [0, reach], "zeroline": True},
+        shapes=[
+            {
+                "type": "line",
+                "x0": 1,
+                "x1": 1,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": BONUS, "dash": "dash", "width": 2},
+            }
+        ],
+        xaxis={
+            "title": {"text": f"tokens/s over {over}'s, same prompts"},
+            "range": [0, reach],
+            "zeroline": True,
+        },
         yaxis={"autorange": "reversed", "type": "category", "automargin": True},
         height=140 + 44 * max(1, len(rows)),
         showlegend=False,
-    )  # fmt: skip
+    )

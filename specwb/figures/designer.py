@@ -17,7 +17,9 @@ LABELLED = 26  # nodes that can have their value written beside them
 WRITTEN = 16  # nodes whose positions can be written into the mask's cells
 
 
-def value_tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str] | None = None) -> go.Figure:
+def value_tree(
+    parents: Sequence[int], values: Sequence[float], labels: Sequence[str] | None = None
+) -> go.Figure:
     """A tree from left to right, one column a depth, siblings from top to bottom in drawing order;
     markers grow with the values.
 
@@ -63,7 +65,9 @@ def tree_mask(parents: Sequence[int]) -> go.Figure:
     )
 
 
-def designer(parents: Sequence[int], values: Sequence[float], best: Mapping[int, float], speed: float) -> go.Figure:
+def designer(
+    parents: Sequence[int], values: Sequence[float], best: Mapping[int, float], speed: float
+) -> go.Figure:
     """A tree, its mask and positions, and its speedup among the best trees by number of nodes.
 
     Args:
@@ -78,13 +82,25 @@ def designer(parents: Sequence[int], values: Sequence[float], best: Mapping[int,
     traces, leaves, depth = _tree(parents, values, None)
     n = len(parents)
     drawn = make_subplots(
-        2, 2, specs=[[{}, {}], [{"colspan": 2}, None]], row_heights=[0.66, 0.34], column_widths=[0.52, 0.48], vertical_spacing=0.2,
-        horizontal_spacing=0.08, subplot_titles=["tree (marker size: value)", "mask (colour: position)", "predicted speedup by number of nodes"],
+        2,
+        2,
+        specs=[[{}, {}], [{"colspan": 2}, None]],
+        row_heights=[0.66, 0.34],
+        column_widths=[0.52, 0.48],
+        vertical_spacing=0.2,
+        horizontal_spacing=0.08,
+        subplot_titles=[
+            "tree (marker size: value)",
+            "mask (colour: position)",
+            "predicted speedup by number of nodes",
+        ],
         figure=figure(
-            height=720, margin={"l": 50, "r": 90, "t": 40, "b": 80}, showlegend=True,
+            height=720,
+            margin={"l": 50, "r": 90, "t": 40, "b": 80},
+            showlegend=True,
             legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0},
         ),
-    )  # fmt: skip
+    )
     drawn.add_traces(traces, rows=1, cols=1)
     drawn.add_trace(_mask(parents, x=1.02, y=0.74, length=0.55), row=1, col=2)
     sizes = sorted(best)
@@ -92,28 +108,64 @@ def designer(parents: Sequence[int], values: Sequence[float], best: Mapping[int,
     drawn.add_traces(
         [
             go.Scatter(
-                x=sizes, y=[best[m] for m in sizes], mode="lines+markers", name="best tree of so many nodes", hovertemplate=hover,
-                line={"color": ACCEPTED, "width": 2}, marker={"size": 5},
+                x=sizes,
+                y=[best[m] for m in sizes],
+                mode="lines+markers",
+                name="best tree of so many nodes",
+                hovertemplate=hover,
+                line={"color": ACCEPTED, "width": 2},
+                marker={"size": 5},
             ),
             go.Scatter(
-                x=[n], y=[speed], mode="markers", name="this tree", hovertemplate=hover,
-                marker={"symbol": "diamond", "size": 13, "color": DRAFT, "line": {"width": 1, "color": INK}},
+                x=[n],
+                y=[speed],
+                mode="markers",
+                name="this tree",
+                hovertemplate=hover,
+                marker={
+                    "symbol": "diamond",
+                    "size": 13,
+                    "color": DRAFT,
+                    "line": {"width": 1, "color": INK},
+                },
             ),
         ],
-        rows=2, cols=1,
-    )  # fmt: skip
-    drawn.add_shape(type="line", x0=0, x1=1, xref="x3 domain", y0=1, y1=1, yref="y3", line={"color": BONUS, "dash": "dash", "width": 2})
+        rows=2,
+        cols=1,
+    )
+    drawn.add_shape(
+        type="line",
+        x0=0,
+        x1=1,
+        xref="x3 domain",
+        y0=1,
+        y1=1,
+        yref="y3",
+        line={"color": BONUS, "dash": "dash", "width": 2},
+    )
     drawn.update_xaxes(_columns(depth), row=1, col=1)
     drawn.update_yaxes({"visible": False, "range": [-leaves + 0.4, 0.6]}, row=1, col=1)
     drawn.update_xaxes(_keys(n), row=1, col=2)
     drawn.update_yaxes(_queries(n), row=1, col=2)
-    drawn.update_xaxes(title={"text": "nodes, the root included", "standoff": 6}, range=[0.5, max(sizes[-1], n) + 0.5], row=2, col=1)
-    drawn.update_yaxes(title={"text": "speedup"}, range=[0, 1.15 * max(1.0, speed, *best.values())], row=2, col=1)
+    drawn.update_xaxes(
+        title={"text": "nodes, the root included", "standoff": 6},
+        range=[0.5, max(sizes[-1], n) + 0.5],
+        row=2,
+        col=1,
+    )
+    drawn.update_yaxes(
+        title={"text": "speedup"}, range=[0, 1.15 * max(1.0, speed, *best.values())], row=2, col=1
+    )
     drawn.update_annotations(font_size=13)
     return drawn
 
 
-def by_nodes(curves: Mapping[str, Sequence[float]], title: str, yaxis: str, xaxis: str = "nodes, the root included") -> go.Figure:
+def by_nodes(
+    curves: Mapping[str, Sequence[float]],
+    title: str,
+    yaxis: str,
+    xaxis: str = "nodes, the root included",
+) -> go.Figure:
     """Lines over the number of nodes.
 
     Args:
@@ -123,8 +175,22 @@ def by_nodes(curves: Mapping[str, Sequence[float]], title: str, yaxis: str, xaxi
     Raises:
         ValueError: no curve, or more than eight.
     """
-    points = {name: (list(range(1, len(values) + 1)), [None if v is None else round(v, 4) for v in values]) for name, values in curves.items()}
-    return lines(points, title, yaxis, xaxis, height=430, size=6, hover="%{x} nodes: %{y:.2f}<extra>%{fullData.name}</extra>")
+    points = {
+        name: (
+            list(range(1, len(values) + 1)),
+            [None if v is None else round(v, 4) for v in values],
+        )
+        for name, values in curves.items()
+    }
+    return lines(
+        points,
+        title,
+        yaxis,
+        xaxis,
+        height=430,
+        size=6,
+        hover="%{x} nodes: %{y:.2f}<extra>%{fullData.name}</extra>",
+    )
 
 
 # ------------------------------------------------------------------------------------------- parts
@@ -134,7 +200,9 @@ def _sum_of(values: Sequence[float]) -> str:
     return f"{len(values) - 1} drafted nodes, their values sum to {float(sum(values)) - 1:.2f}"
 
 
-def _tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str] | None) -> tuple[list[go.Scatter], int, int]:
+def _tree(
+    parents: Sequence[int], values: Sequence[float], labels: Sequence[str] | None
+) -> tuple[list[go.Scatter], int, int]:
     """Edges and nodes, number of leaves, depth."""
     depth = depths(parents)
     if len(values) != len(parents) or (labels is not None and len(labels) != len(parents)):
@@ -145,15 +213,28 @@ def _tree(parents: Sequence[int], values: Sequence[float], labels: Sequence[str]
     place, xs, ys = edges_of(parents)
     words = list(labels) if labels is not None else [str(i) for i in range(len(parents))]
     written = [f"{word} <b>{float(v):.2f}</b>" for word, v in zip(words, values)]
-    edges = go.Scatter(x=xs, y=ys, mode="lines", line={"color": EDGE, "width": 1.5}, hoverinfo="skip", showlegend=False)
+    edges = go.Scatter(
+        x=xs,
+        y=ys,
+        mode="lines",
+        line={"color": EDGE, "width": 1.5},
+        hoverinfo="skip",
+        showlegend=False,
+    )
     sizes = [round(5 + 15 * float(v) ** 0.5, 1) for v in values]
     nodes = go.Scatter(
-        x=[place[i][0] for i in range(len(parents))], y=[place[i][1] for i in range(len(parents))],
-        mode="markers+text" if len(parents) <= LABELLED else "markers", text=written, textposition="top right", showlegend=False,
-        textfont={"family": MONOSPACE, "size": 11, "color": INK}, customdata=list(range(len(parents))),
-        hovertemplate="node %{customdata}: %{text}<extra></extra>", cliponaxis=False,
+        x=[place[i][0] for i in range(len(parents))],
+        y=[place[i][1] for i in range(len(parents))],
+        mode="markers+text" if len(parents) <= LABELLED else "markers",
+        text=written,
+        textposition="top right",
+        showlegend=False,
+        textfont={"family": MONOSPACE, "size": 11, "color": INK},
+        customdata=list(range(len(parents))),
+        hovertemplate="node %{customdata}: %{text}<extra></extra>",
+        cliponaxis=False,
         marker={"color": ACCEPTED, "opacity": 1, "size": sizes, "line": {"width": 0}},
-    )  # fmt: skip
+    )
     return [edges, nodes], len(set(range(len(parents))) - set(parents)), max(depth)
 
 
@@ -163,21 +244,43 @@ def _mask(parents: Sequence[int], x: float, y: float, length: float) -> go.Heatm
     for node, parent in enumerate(parents):
         seen.append({node} | (seen[parent] if parent >= 0 else set()))
     z = [[-1, *(depth[j] if j in seen[i] else None for j in range(n))] for i in range(n)]
-    words = [["text", *(f"+{depth[j]}" if j in seen[i] else "" for j in range(n))] for i in range(n)]
+    words = [
+        ["text", *(f"+{depth[j]}" if j in seen[i] else "" for j in range(n))] for i in range(n)
+    ]
     most = max(1, max(depth))
     return go.Heatmap(
-        x=list(range(-1, n)), y=list(range(n)), z=z, zmin=-1, zmax=most, colorscale=DEPTHS, xgap=1, ygap=1, text=words,
-        texttemplate="%{text}" if n <= WRITTEN else "", hovertemplate="node %{y} sees %{x}: %{text}<extra></extra>",
+        x=list(range(-1, n)),
+        y=list(range(n)),
+        z=z,
+        zmin=-1,
+        zmax=most,
+        colorscale=DEPTHS,
+        xgap=1,
+        ygap=1,
+        text=words,
+        texttemplate="%{text}" if n <= WRITTEN else "",
+        hovertemplate="node %{y} sees %{x}: %{text}<extra></extra>",
         colorbar={
-            "title": {"text": "position"}, "x": x, "y": y, "len": length, "thickness": 12,
-            "tickvals": [-1, *range(most + 1)], "ticktext": ["text", *(f"+{d}" for d in range(most + 1))],
+            "title": {"text": "position"},
+            "x": x,
+            "y": y,
+            "len": length,
+            "thickness": 12,
+            "tickvals": [-1, *range(most + 1)],
+            "ticktext": ["text", *(f"+{d}" for d in range(most + 1))],
         },
-    )  # fmt: skip
+    )
 
 
 def _columns(depth: int) -> dict:
     ticks = list(range(depth + 1))
-    return {"range": [-0.2, depth + 0.9], "tickvals": ticks, "title": {"text": "depth", "standoff": 4}, "showgrid": False, "zeroline": False}
+    return {
+        "range": [-0.2, depth + 0.9],
+        "tickvals": ticks,
+        "title": {"text": "depth", "standoff": 4},
+        "showgrid": False,
+        "zeroline": False,
+    }
 
 
 def _keys(n: int) -> dict:
@@ -193,7 +296,13 @@ def _keys(n: int) -> dict:
 
 
 def _queries(n: int) -> dict:
-    return {"title": {"text": "node"}, "tickvals": _every(n), "autorange": "reversed", "showgrid": False, "zeroline": False}
+    return {
+        "title": {"text": "node"},
+        "tickvals": _every(n),
+        "autorange": "reversed",
+        "showgrid": False,
+        "zeroline": False,
+    }
 
 
 def _every(n: int) -> list[int]:

@@ -15,7 +15,12 @@ from specwb.figures.style import DRAFT, EDGE, FAINT, INK, OTHER, PALETTE, figure
 from specwb.figures.tree import edges_of
 
 MARKED = 24  # pairs that can have numbers in their cells
-STEPS = [[0, "#56B4E9"], [0.5, "#56B4E9"], [0.5, "#0072B2"], [1, "#0072B2"]]  # light: an earlier block; dark: one's own
+STEPS = [
+    [0, "#56B4E9"],
+    [0.5, "#56B4E9"],
+    [0.5, "#0072B2"],
+    [1, "#0072B2"],
+]  # light: an earlier block; dark: one's own
 
 
 def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure:
@@ -41,24 +46,52 @@ def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure
     words = [["" if v is None else "own" if v else "·" for v in row] for row in z]
     said = [f"{i} says X{i - n + k}" if i > n - k else str(i) for i in range(1, n + 1)]
     cells = go.Heatmap(
-        x=list(range(1, n + 1)), y=list(range(1, n + 1)), z=z, zmin=0, zmax=1, colorscale=STEPS, showscale=False, xgap=1, ygap=1,
-        text=words, texttemplate="%{text}" if n <= MARKED else "", hovertemplate="pair %{y} sees pair %{x} (%{text})<extra></extra>",
-    )  # fmt: skip
+        x=list(range(1, n + 1)),
+        y=list(range(1, n + 1)),
+        z=z,
+        zmin=0,
+        zmax=1,
+        colorscale=STEPS,
+        showscale=False,
+        xgap=1,
+        ygap=1,
+        text=words,
+        texttemplate="%{text}" if n <= MARKED else "",
+        hovertemplate="pair %{y} sees pair %{x} (%{text})<extra></extra>",
+    )
     every = list(range(1, n + 1))
     return figure(
         cells,
-        title={"text": "What each pair sees: its own block (dark) and earlier ones", "x": 0, "xref": "paper"},
-        xaxis={"title": {"text": "seen pair (the newest is last)", "standoff": 4}, "tickvals": every, "showgrid": False, "zeroline": False},
-        yaxis={"tickvals": every, "ticktext": said, "autorange": "reversed", "showgrid": False, "zeroline": False},
+        title={
+            "text": "What each pair sees: its own block (dark) and earlier ones",
+            "x": 0,
+            "xref": "paper",
+        },
+        xaxis={
+            "title": {"text": "seen pair (the newest is last)", "standoff": 4},
+            "tickvals": every,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        yaxis={
+            "tickvals": every,
+            "ticktext": said,
+            "autorange": "reversed",
+            "showgrid": False,
+            "zeroline": False,
+        },
         height=max(260, 110 + 26 * n),
         margin={"l": 90, "r": 20, "t": 50, "b": 50},
     )
 
 
 def glancing(
-    replaced: Sequence[Sequence[bool]], k: int, curves: Mapping[str, Sequence[float]], here: tuple[float, float],
+    replaced: Sequence[Sequence[bool]],
+    k: int,
+    curves: Mapping[str, Sequence[float]],
+    here: tuple[float, float],
     measured: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
-) -> go.Figure:  # fmt: skip
+) -> go.Figure:
     """Which pairs of some texts are replaced, and what the loss of a block is above autoregression
     as more blocks glance.
 
@@ -85,45 +118,108 @@ def glancing(
             f"measured must be of the curves {', '.join(curves)}, got {', '.join(measured or ())}"
         )
     drawn = make_subplots(
-        2, 1, row_heights=[0.4, 0.6], vertical_spacing=0.2, subplot_titles=[
-            "pairs that are replaced by the pairs they are to predict (dark)", "least loss above the autoregressive one, nats",
+        2,
+        1,
+        row_heights=[0.4, 0.6],
+        vertical_spacing=0.2,
+        subplot_titles=[
+            "pairs that are replaced by the pairs they are to predict (dark)",
+            "least loss above the autoregressive one, nats",
         ],
-        figure=figure(height=620, showlegend=True, legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0}),
-    )  # fmt: skip
-    words = [["glances" if v else "sees" if any(row[j // k * k : (j // k + 1) * k]) else "" for j, v in enumerate(row)] for row in rows]
+        figure=figure(
+            height=620,
+            showlegend=True,
+            legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0},
+        ),
+    )
+    words = [
+        [
+            "glances" if v else "sees" if any(row[j // k * k : (j // k + 1) * k]) else ""
+            for j, v in enumerate(row)
+        ]
+        for row in rows
+    ]
     hover = "text %{y}, pair %{x}: %{text}<extra></extra>"
     drawn.add_trace(
         go.Heatmap(
-            x=list(range(1, width + 1)), y=list(range(1, len(rows) + 1)), z=[[int(v) for v in row] for row in rows], zmin=0, zmax=1,
-            colorscale=[[0, FAINT], [1, "#0072B2"]], showscale=False, xgap=1, ygap=2, text=words, hovertemplate=hover,
+            x=list(range(1, width + 1)),
+            y=list(range(1, len(rows) + 1)),
+            z=[[int(v) for v in row] for row in rows],
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, FAINT], [1, "#0072B2"]],
+            showscale=False,
+            xgap=1,
+            ygap=2,
+            text=words,
+            hovertemplate=hover,
         ),
-        row=1, col=1,
-    )  # fmt: skip
+        row=1,
+        col=1,
+    )
     for edge in range(k, width, k):
-        drawn.add_shape(type="line", x0=edge + 0.5, x1=edge + 0.5, y0=0.5, y1=len(rows) + 0.5, line={"color": INK, "width": 1}, row=1, col=1)
+        drawn.add_shape(
+            type="line",
+            x0=edge + 0.5,
+            x1=edge + 0.5,
+            y0=0.5,
+            y1=len(rows) + 0.5,
+            line={"color": INK, "width": 1},
+            row=1,
+            col=1,
+        )
     for (name, curve), (colour, dash, symbol) in zip(curves.items(), PALETTE, strict=False):
         xs = [i / (len(curve) - 1) for i in range(len(curve))]
         line = {"color": colour, "dash": dash, "width": 2}
-        drawn.add_trace(go.Scatter(x=xs, y=[round(v, 5) for v in curve], mode="lines", name=name, line=line), row=2, col=1)
+        drawn.add_trace(
+            go.Scatter(x=xs, y=[round(v, 5) for v in curve], mode="lines", name=name, line=line),
+            row=2,
+            col=1,
+        )
         if points := (measured or {}).get(name):
             drawn.add_trace(_points(points, f"{name}, trained", colour, symbol), row=2, col=1)
     drawn.add_trace(
         go.Scatter(
-            x=[round(here[0], 4)], y=[round(here[1], 5)], mode="markers", name="these texts",
-            marker={"symbol": "diamond", "size": 13, "color": DRAFT, "line": {"width": 1, "color": INK}},
+            x=[round(here[0], 4)],
+            y=[round(here[1], 5)],
+            mode="markers",
+            name="these texts",
+            marker={
+                "symbol": "diamond",
+                "size": 13,
+                "color": DRAFT,
+                "line": {"width": 1, "color": INK},
+            },
         ),
-        row=2, col=1,
-    )  # fmt: skip
-    drawn.update_xaxes(title={"text": "pair", "standoff": 4}, showgrid=False, zeroline=False, row=1, col=1)
-    drawn.update_yaxes(title={"text": "text"}, tickvals=list(range(1, len(rows) + 1)), autorange="reversed", showgrid=False, row=1, col=1)
-    drawn.update_xaxes(title={"text": "share of blocks that glance", "standoff": 4}, range=[-0.02, 1.02], row=2, col=1)
+        row=2,
+        col=1,
+    )
+    drawn.update_xaxes(
+        title={"text": "pair", "standoff": 4}, showgrid=False, zeroline=False, row=1, col=1
+    )
+    drawn.update_yaxes(
+        title={"text": "text"},
+        tickvals=list(range(1, len(rows) + 1)),
+        autorange="reversed",
+        showgrid=False,
+        row=1,
+        col=1,
+    )
+    drawn.update_xaxes(
+        title={"text": "share of blocks that glance", "standoff": 4},
+        range=[-0.02, 1.02],
+        row=2,
+        col=1,
+    )
     drawn.update_yaxes(rangemode="tozero", row=2, col=1)
     drawn.update_annotations(font_size=13)
     return drawn
 
 
 def ratios(
-    curves: Mapping[str, Sequence[tuple[float, float]]], measured: Mapping[str, Sequence[tuple[float, float, float]]], title: str
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    measured: Mapping[str, Sequence[tuple[float, float, float]]],
+    title: str,
 ) -> go.Figure:
     """Losses of trainings by glancing ratio, beside what was predicted.
 
@@ -141,13 +237,24 @@ def ratios(
     traces = []
     for (name, line), (colour, dash, symbol) in zip(curves.items(), PALETTE, strict=False):
         x, y = zip(*line, strict=True)
-        traces.append(go.Scatter(x=x, y=[round(v, 5) for v in y], mode="lines", name=name, line={"color": colour, "dash": dash, "width": 2}))
+        traces.append(
+            go.Scatter(
+                x=x,
+                y=[round(v, 5) for v in y],
+                mode="lines",
+                name=name,
+                line={"color": colour, "dash": dash, "width": 2},
+            )
+        )
         if points := measured.get(name):
             traces.append(_points(points, f"{name}, measured", colour, symbol))
     return figure(
         *traces,
         title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        xaxis={"title": {"text": "share of blocks that glance in training"}, "range": [-0.03, 1.03]},
+        xaxis={
+            "title": {"text": "share of blocks that glance in training"},
+            "range": [-0.03, 1.03],
+        },
         yaxis={"title": {"text": "nats a token"}, "rangemode": "tozero"},
         height=460,
         margin={"l": 60, "r": 20, "t": 130, "b": 50},
@@ -168,7 +275,12 @@ def block_tree(tree: BlockTree, title: str) -> go.Figure:
     return figure(
         *traces,
         title={"text": title, "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top"},
-        xaxis={"tickvals": list(range(tree.tree.D + 1)), "title": {"text": "depth", "standoff": 4}, "showgrid": False, "zeroline": False},
+        xaxis={
+            "tickvals": list(range(tree.tree.D + 1)),
+            "title": {"text": "depth", "standoff": 4},
+            "showgrid": False,
+            "zeroline": False,
+        },
         yaxis={"visible": False, "range": [-leaves + 0.4, 0.6]},
         height=max(300, 150 + 7 * leaves),
         margin={"l": 20, "r": 20, "t": 90, "b": 45},
@@ -176,7 +288,9 @@ def block_tree(tree: BlockTree, title: str) -> go.Figure:
     )
 
 
-def block_designer(tree: BlockTree, speeds: Mapping[str, Sequence[float]], chosen: str) -> go.Figure:
+def block_designer(
+    tree: BlockTree, speeds: Mapping[str, Sequence[float]], chosen: str
+) -> go.Figure:
     """A tree by passes, its nodes by depth, and the predicted speedup of the best trees by number
     of nodes.
 
@@ -195,48 +309,111 @@ def block_designer(tree: BlockTree, speeds: Mapping[str, Sequence[float]], chose
             f"{chosen!r}"
         )
     drawn = make_subplots(
-        2, 2, specs=[[{}, {}], [{"colspan": 2}, None]], row_heights=[0.62, 0.38], column_widths=[0.64, 0.36], vertical_spacing=0.17,
-        horizontal_spacing=0.1, subplot_titles=["tree, by the pass that makes a node", "nodes by depth", "predicted speedup by number of nodes"],
+        2,
+        2,
+        specs=[[{}, {}], [{"colspan": 2}, None]],
+        row_heights=[0.62, 0.38],
+        column_widths=[0.64, 0.36],
+        vertical_spacing=0.17,
+        horizontal_spacing=0.1,
+        subplot_titles=[
+            "tree, by the pass that makes a node",
+            "nodes by depth",
+            "predicted speedup by number of nodes",
+        ],
         figure=figure(
-            height=740, margin={"l": 50, "r": 30, "t": 40, "b": 110}, showlegend=True, bargap=0.3,
+            height=740,
+            margin={"l": 50, "r": 30, "t": 40, "b": 110},
+            showlegend=True,
+            bargap=0.3,
             legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0},
         ),
-    )  # fmt: skip
+    )
     traces, leaves = _by_pass(tree)
     drawn.add_traces(traces, rows=1, cols=1)
     levels = [stop - start for start, stop in tree.tree.levels[1:]]
     colours = [PALETTE[d // tree.k][0] for d in range(len(levels))]
     bars = go.Bar(
-        x=list(range(1, len(levels) + 1)), y=levels, text=levels, textposition="outside", marker={"color": colours}, showlegend=False,
-        hovertemplate="depth %{x}: %{y} nodes<extra></extra>", cliponaxis=False,
-    )  # fmt: skip
+        x=list(range(1, len(levels) + 1)),
+        y=levels,
+        text=levels,
+        textposition="outside",
+        marker={"color": colours},
+        showlegend=False,
+        hovertemplate="depth %{x}: %{y} nodes<extra></extra>",
+        cliponaxis=False,
+    )
     drawn.add_trace(bars, row=1, col=2)
     hover = "%{x} nodes: %{y:.2f}x<extra>%{fullData.name}</extra>"
-    for i, ((name, curve), (colour, dash, _)) in enumerate(zip(speeds.items(), PALETTE, strict=False)):
+    for i, ((name, curve), (colour, dash, _)) in enumerate(
+        zip(speeds.items(), PALETTE, strict=False)
+    ):
         line = go.Scatter(
-            x=list(range(1, len(curve) + 1)), y=[round(v, 4) for v in curve], mode="lines", name=name, hovertemplate=hover,
-            line={"color": colour, "dash": dash, "width": 2 + 1.5 * (len(speeds) - 1 - i)},  # curves often coincide; the later ones lie on top
-        )  # fmt: skip
+            x=list(range(1, len(curve) + 1)),
+            y=[round(v, 4) for v in curve],
+            mode="lines",
+            name=name,
+            hovertemplate=hover,
+            line={
+                "color": colour,
+                "dash": dash,
+                "width": 2 + 1.5 * (len(speeds) - 1 - i),
+            },  # curves often coincide; the later ones lie on top
+        )
         drawn.add_trace(line, row=2, col=1)
     here = go.Scatter(
-        x=[tree.tree.n], y=[round(speeds[chosen][tree.tree.n - 1], 4)], mode="markers", name="this tree", hovertemplate=hover,
-        marker={"symbol": "diamond", "size": 13, "color": DRAFT, "line": {"width": 1, "color": INK}},
-    )  # fmt: skip
+        x=[tree.tree.n],
+        y=[round(speeds[chosen][tree.tree.n - 1], 4)],
+        mode="markers",
+        name="this tree",
+        hovertemplate=hover,
+        marker={
+            "symbol": "diamond",
+            "size": 13,
+            "color": DRAFT,
+            "line": {"width": 1, "color": INK},
+        },
+    )
     drawn.add_trace(here, row=2, col=1)
-    drawn.add_shape(type="line", x0=0, x1=1, xref="x3 domain", y0=1, y1=1, yref="y3", line={"color": INK, "width": 1})
+    drawn.add_shape(
+        type="line",
+        x0=0,
+        x1=1,
+        xref="x3 domain",
+        y0=1,
+        y1=1,
+        yref="y3",
+        line={"color": INK, "width": 1},
+    )
     depth = tree.tree.D
-    drawn.update_xaxes({"tickvals": list(range(depth + 1)), "showgrid": False, "zeroline": False}, row=1, col=1)
+    drawn.update_xaxes(
+        {"tickvals": list(range(depth + 1)), "showgrid": False, "zeroline": False}, row=1, col=1
+    )
     drawn.update_yaxes({"visible": False, "range": [-leaves + 0.4, 0.6]}, row=1, col=1)
     drawn.update_xaxes({"tickvals": list(range(1, depth + 1)), "showgrid": False}, row=1, col=2)
     drawn.update_yaxes(rangemode="tozero", range=[0, 1.2 * max(levels)], row=1, col=2)
     longest = max(map(len, speeds.values()))
-    drawn.update_xaxes(title={"text": "nodes, the root included", "standoff": 6}, range=[0.5, longest + 0.5], row=2, col=1)
-    drawn.update_yaxes(title={"text": "speedup"}, range=[0, 1.12 * max(1.0, *(max(c) for c in speeds.values()))], row=2, col=1)
+    drawn.update_xaxes(
+        title={"text": "nodes, the root included", "standoff": 6},
+        range=[0.5, longest + 0.5],
+        row=2,
+        col=1,
+    )
+    drawn.update_yaxes(
+        title={"text": "speedup"},
+        range=[0, 1.12 * max(1.0, *(max(c) for c in speeds.values()))],
+        row=2,
+        col=1,
+    )
     drawn.update_annotations(font_size=13)
     return drawn
 
 
-def by_dependence(points: Mapping[str, Sequence[tuple[float, float]]], bound: Sequence[tuple[float, float]], title: str) -> go.Figure:
+def by_dependence(
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    bound: Sequence[tuple[float, float]],
+    title: str,
+) -> go.Figure:
     """Acceptance at places of texts against how much the token there depends on those before it in
     the block.
 
@@ -249,22 +426,36 @@ def by_dependence(points: Mapping[str, Sequence[tuple[float, float]]], bound: Se
     """
     _some(points)
     x, y = zip(*bound, strict=True)
-    line = go.Scatter(x=x, y=[round(v, 4) for v in y], mode="lines", name="1 − √(I/2)", line={"color": OTHER, "dash": "dash", "width": 2})
+    line = go.Scatter(
+        x=x,
+        y=[round(v, 4) for v in y],
+        mode="lines",
+        name="1 − √(I/2)",
+        line={"color": OTHER, "dash": "dash", "width": 2},
+    )
     dots = [
         go.Scatter(
-            x=[round(a, 3) for a, _ in pairs], y=[round(b, 3) for _, b in pairs], mode="markers", name=name,
-            marker={"color": colour, "symbol": symbol, "size": 9}, hovertemplate="I %{x:.2f}: %{y:.2f}<extra>" + name + "</extra>",
+            x=[round(a, 3) for a, _ in pairs],
+            y=[round(b, 3) for _, b in pairs],
+            mode="markers",
+            name=name,
+            marker={"color": colour, "symbol": symbol, "size": 9},
+            hovertemplate="I %{x:.2f}: %{y:.2f}<extra>" + name + "</extra>",
         )
         for (name, pairs), (colour, _, symbol) in zip(points.items(), PALETTE, strict=False)
-    ]  # fmt: skip
+    ]
     return figure(
-        line, *dots,
+        line,
+        *dots,
         title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        xaxis={"title": {"text": "I with the tokens before it in the block, nats"}, "rangemode": "tozero"},
+        xaxis={
+            "title": {"text": "I with the tokens before it in the block, nats"},
+            "rangemode": "tozero",
+        },
         yaxis={"title": {"text": "accepted"}, "range": [0, 1.03]},
         height=460,
         margin={"l": 60, "r": 20, "t": 110, "b": 50},
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------- parts
@@ -275,11 +466,17 @@ def _some(named: Mapping[str, Any]) -> None:
         raise ValueError(f"between one and {len(PALETTE)} names, got {len(named)}")
 
 
-def _points(points: Sequence[tuple[float, float, float]], name: str, colour: str, symbol: str) -> go.Scatter:
+def _points(
+    points: Sequence[tuple[float, float, float]], name: str, colour: str, symbol: str
+) -> go.Scatter:
     return go.Scatter(
-        x=[x for x, _, _ in points], y=[round(y, 4) for _, y, _ in points], mode="markers", name=name,
-        error_y={"type": "data", "array": [round(2 * e, 4) for _, _, e in points]}, marker={"color": colour, "symbol": symbol, "size": 9},
-    )  # fmt: skip
+        x=[x for x, _, _ in points],
+        y=[round(y, 4) for _, y, _ in points],
+        mode="markers",
+        name=name,
+        error_y={"type": "data", "array": [round(2 * e, 4) for _, _, e in points]},
+        marker={"color": colour, "symbol": symbol, "size": 9},
+    )
 
 
 def _by_pass(tree: BlockTree) -> tuple[list[go.Scatter], int]:
@@ -292,23 +489,48 @@ def _by_pass(tree: BlockTree) -> tuple[list[go.Scatter], int]:
         )
     parents = tree.tree.host[0]
     place, xs, ys = edges_of(parents)
-    traces = [go.Scatter(x=xs, y=ys, mode="lines", line={"color": EDGE, "width": 1}, hoverinfo="skip", showlegend=False)]
+    traces = [
+        go.Scatter(
+            x=xs,
+            y=ys,
+            mode="lines",
+            line={"color": EDGE, "width": 1},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    ]
     size = 9 if len(parents) <= 40 else 6
     begins = [node for one in tree.passes for node in one.blocks]
     traces.append(
         go.Scatter(
-            x=[place[i][0] for i in begins], y=[place[i][1] for i in begins], mode="markers", name="a block begins below", hoverinfo="skip",
-            marker={"symbol": "circle-open", "size": size + 8, "color": INK, "line": {"width": 1.5}}, cliponaxis=False,
+            x=[place[i][0] for i in begins],
+            y=[place[i][1] for i in begins],
+            mode="markers",
+            name="a block begins below",
+            hoverinfo="skip",
+            marker={
+                "symbol": "circle-open",
+                "size": size + 8,
+                "color": INK,
+                "line": {"width": 1.5},
+            },
+            cliponaxis=False,
         )
-    )  # fmt: skip
+    )
     of = [-1, *(b for b, _, _, _ in tree.places)]
     for b, (colour, _, symbol) in enumerate(PALETTE):
         nodes = [i for i, home in enumerate(of) if home == b]
         traces.append(
             go.Scatter(
-                x=[place[i][0] for i in nodes], y=[place[i][1] for i in nodes], mode="markers", name=f"pass {b + 1}", showlegend=bool(nodes),
-                marker={"symbol": symbol, "size": size, "color": colour}, customdata=nodes, cliponaxis=False,
+                x=[place[i][0] for i in nodes],
+                y=[place[i][1] for i in nodes],
+                mode="markers",
+                name=f"pass {b + 1}",
+                showlegend=bool(nodes),
+                marker={"symbol": symbol, "size": size, "color": colour},
+                customdata=nodes,
+                cliponaxis=False,
                 hovertemplate="node %{customdata}, depth %{x}<extra>%{fullData.name}</extra>",
             )
-        )  # fmt: skip
+        )
     return traces, len(set(range(len(parents))) - set(parents))

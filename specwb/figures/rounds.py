@@ -20,12 +20,28 @@ def tokens_per_round(output: Output) -> go.Figure:
     heights = [counts[n] for n in sizes]
     tau, top = output.mean_tokens_per_step, max(heights) * 1.2
     return figure(
-        go.Bar(x=sizes, y=heights, text=heights, textposition="outside", name="rounds", marker={"color": ACCEPTED}, cliponaxis=False),
+        go.Bar(
+            x=sizes,
+            y=heights,
+            text=heights,
+            textposition="outside",
+            name="rounds",
+            marker={"color": ACCEPTED},
+            cliponaxis=False,
+        ),
         go.Scatter(
-            x=[tau, tau], y=[0, top], mode="lines", name=f"tau = {tau:.2f} tokens per round", line={"color": BONUS, "dash": "dash", "width": 3}
+            x=[tau, tau],
+            y=[0, top],
+            mode="lines",
+            name=f"tau = {tau:.2f} tokens per round",
+            line={"color": BONUS, "dash": "dash", "width": 3},
         ),
         title={"text": "Tokens per round", "x": 0, "xref": "paper"},
-        xaxis={"title": {"text": "tokens added in a round, the bonus token included"}, "tickvals": sizes, "range": [0.4, most + 0.6]},
+        xaxis={
+            "title": {"text": "tokens added in a round, the bonus token included"},
+            "tickvals": sizes,
+            "range": [0.4, most + 0.6],
+        },
         yaxis={"title": {"text": "rounds"}, "range": [0, top]},
         height=320,
         showlegend=True,

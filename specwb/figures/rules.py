@@ -14,7 +14,13 @@ from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DRAFT, FAINT, INK, OTHE
 
 HATCHES = ("/", "x", "-", "|", "+", "\\")
 """Of the residuals, in order of rejections; no more are told apart."""
-DRAWN = {"single": "one", "iid": "independent", "without": "distinct", "top_and_sample": "top + one", "point": "top"}
+DRAWN = {
+    "single": "one",
+    "iid": "independent",
+    "without": "distinct",
+    "top_and_sample": "top + one",
+    "point": "top",
+}
 """How sampling schemes are called below the bars, where there is little room."""
 
 
@@ -29,7 +35,9 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
         ValueError: too many of them, or lengths that differ.
     """
     rows = [np.asarray(one, dtype=float) for one in (p, q, *after)]
-    if len(after) > len(HATCHES) or any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
+    if len(after) > len(HATCHES) or any(
+        row.shape != rows[0].shape or row.ndim != 1 for row in rows
+    ):
         raise ValueError(
             "residuals takes distributions over the same tokens, [V] each, and at most "
             f"{len(HATCHES)} residuals; got {len(after)}"
@@ -37,10 +45,19 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
     tokens = [str(x) for x in range(len(rows[0]))]
     hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
 
-    def bar(heights: Sequence[float] | np.ndarray, name: str, colour: str, inside: str, shape: str) -> go.Bar:
+    def bar(
+        heights: Sequence[float] | np.ndarray, name: str, colour: str, inside: str, shape: str
+    ) -> go.Bar:
         pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": colour, "size": 7}
         marker = {"color": inside, "pattern": pattern, "line": {"color": colour, "width": 1}}
-        return go.Bar(x=tokens, y=list(heights), name=name, marker=marker, hovertemplate=hover, visible=len(heights) > 0)
+        return go.Bar(
+            x=tokens,
+            y=list(heights),
+            name=name,
+            marker=marker,
+            hovertemplate=hover,
+            visible=len(heights) > 0,
+        )
 
     traces = [bar(rows[0], "p", ACCEPTED, ACCEPTED, ""), bar(rows[1], "q", DRAFT, CLEAR, ".")]
     for j, shape in enumerate(HATCHES):
@@ -57,7 +74,9 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
     )
 
 
-def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: Mapping[str, str]) -> go.Figure:
+def rule_rates(
+    rates: Mapping[str, float], optima: Mapping[str, float], drawn: Mapping[str, str]
+) -> go.Figure:
     """A bar a rule: how often it goes on from the node. The line across it is what no rule can beat
     with candidates drawn in the same way: one, independent, distinct (without replacement), the
     most probable ones and one drawn, the most probable ones.
@@ -76,23 +95,37 @@ def rule_rates(rates: Mapping[str, float], optima: Mapping[str, float], drawn: M
         )
     schemes = list(dict.fromkeys(drawn[rule] for rule in rates))
     order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
-    where = [[DRAWN.get(drawn[rule], drawn[rule]) for rule in order], [rule.replace(" (", "<br>(").replace("_and_", "<br>and ") for rule in order]]
+    where = [
+        [DRAWN.get(drawn[rule], drawn[rule]) for rule in order],
+        [rule.replace(" (", "<br>(").replace("_and_", "<br>and ") for rule in order],
+    ]
     return figure(
         go.Bar(
-            x=where, y=[rates[rule] for rule in order], name="acceptance", marker={"color": ACCEPTED}, width=0.6,
-            text=[f"{rates[rule]:.3f}" for rule in order], textposition="inside", insidetextanchor="start", textangle=0,
+            x=where,
+            y=[rates[rule] for rule in order],
+            name="acceptance",
+            marker={"color": ACCEPTED},
+            width=0.6,
+            text=[f"{rates[rule]:.3f}" for rule in order],
+            textposition="inside",
+            insidetextanchor="start",
+            textangle=0,
             hovertemplate="%{y:.4f}<extra>acceptance</extra>",
         ),
         go.Scatter(
-            x=where, y=[optima[drawn[rule]] for rule in order], name="optimum of these candidates", mode="markers",
-            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": BONUS}}, hovertemplate="%{y:.4f}<extra>optimum</extra>",
+            x=where,
+            y=[optima[drawn[rule]] for rule in order],
+            name="optimum of these candidates",
+            mode="markers",
+            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": BONUS}},
+            hovertemplate="%{y:.4f}<extra>optimum</extra>",
         ),
         title={"text": "How often one of the candidates comes out", "x": 0, "xref": "paper"},
         xaxis={"title": {"text": "rule, by how its candidates are drawn"}, "tickangle": 0},
         yaxis={"title": {"text": "acceptance"}, "range": [0, 1.08]},
         height=320,
         margin={"l": 60, "r": 20, "t": 75, "b": 95},
-    )  # fmt: skip
+    )
 
 
 def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
@@ -112,16 +145,33 @@ def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
     right = off == 0
     verdict = "equal to p" if right else f"TV(output, p) = {float(off):.4f}"
     hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
-    line, cross = {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}}, {"symbol": "x", "size": 12, "color": BONUS}
+    line, cross = (
+        {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}},
+        {"symbol": "x", "size": 12, "color": BONUS},
+    )
     return figure(
-        go.Bar(x=tokens, y=[float(a) for a in p], name="p", marker={"color": FAINT, "line": {"color": OTHER, "width": 1}}, hovertemplate=hover),
+        go.Bar(
+            x=tokens,
+            y=[float(a) for a in p],
+            name="p",
+            marker={"color": FAINT, "line": {"color": OTHER, "width": 1}},
+            hovertemplate=hover,
+        ),
         go.Scatter(
-            x=tokens, y=[float(a) for a in out], name="output", mode="markers", hovertemplate=hover,
-            cliponaxis=False, marker=line if right else cross,
+            x=tokens,
+            y=[float(a) for a in out],
+            name="output",
+            mode="markers",
+            hovertemplate=hover,
+            cliponaxis=False,
+            marker=line if right else cross,
         ),
         title={"text": f"Output of {name}: {verdict}", "x": 0, "xref": "paper"},
         xaxis={"title": {"text": "token"}, "type": "category", "dtick": 1},
-        yaxis={"title": {"text": "probability"}, "range": [0, 1.1 * max(float(max(p)), float(max(out)))]},
+        yaxis={
+            "title": {"text": "probability"},
+            "range": [0, 1.1 * max(float(max(p)), float(max(out)))],
+        },
         height=250,
         margin={"l": 60, "r": 20, "t": 75, "b": 45},
-    )  # fmt: skip
+    )

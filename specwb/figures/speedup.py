@@ -8,10 +8,18 @@ import plotly.graph_objects as go
 
 from specwb.figures.style import ACCEPTED, BONUS, DRAFT, INK, OTHER, figure
 
-_LOOKS = [(ACCEPTED, "solid", "circle"), (OTHER, "dot", "square"), (BONUS, "dashdot", "triangle-up")]
+_LOOKS = [
+    (ACCEPTED, "solid", "circle"),
+    (OTHER, "dot", "square"),
+    (BONUS, "dashdot", "triangle-up"),
+]
 
 
-def speedup(curves: Mapping[str, Sequence[float]], measured: Mapping[int, float] | None = None, gamma: int | None = None) -> go.Figure:
+def speedup(
+    curves: Mapping[str, Sequence[float]],
+    measured: Mapping[int, float] | None = None,
+    gamma: int | None = None,
+) -> go.Figure:
     """Predicted speedups over gamma as lines, measured ones as diamonds; the dashed line at 1 is
     plain decoding.
 
@@ -32,26 +40,62 @@ def speedup(curves: Mapping[str, Sequence[float]], measured: Mapping[int, float]
     hover = "gamma %{x}: %{y:.2f}x<extra>%{fullData.name}</extra>"
     lines = [
         go.Scatter(
-            x=list(range(len(values))), y=list(values), mode="lines+markers", name=name, hovertemplate=hover,
-            line={"color": colour, "dash": dash, "width": 2}, marker={"symbol": symbol, "size": 6},
+            x=list(range(len(values))),
+            y=list(values),
+            mode="lines+markers",
+            name=name,
+            hovertemplate=hover,
+            line={"color": colour, "dash": dash, "width": 2},
+            marker={"symbol": symbol, "size": 6},
         )
         for (name, values), (colour, dash, symbol) in zip(curves.items(), _LOOKS, strict=False)
-    ]  # fmt: skip
+    ]
     ring = go.Scatter(
-        x=[] if gamma is None else [gamma], y=[] if gamma is None else [first[gamma]], mode="markers", name="chosen gamma", hovertemplate=hover,
-        marker={"symbol": "circle-open", "size": 18, "color": INK, "line": {"width": 3}}, showlegend=gamma is not None,
-    )  # fmt: skip
+        x=[] if gamma is None else [gamma],
+        y=[] if gamma is None else [first[gamma]],
+        mode="markers",
+        name="chosen gamma",
+        hovertemplate=hover,
+        marker={"symbol": "circle-open", "size": 18, "color": INK, "line": {"width": 3}},
+        showlegend=gamma is not None,
+    )
     points = go.Scatter(
-        x=list(measured), y=list(measured.values()), mode="markers", name="measured", hovertemplate=hover,
-        marker={"symbol": "diamond", "size": 11, "color": DRAFT, "line": {"width": 1, "color": INK}}, showlegend=bool(measured),
-    )  # fmt: skip
+        x=list(measured),
+        y=list(measured.values()),
+        mode="markers",
+        name="measured",
+        hovertemplate=hover,
+        marker={
+            "symbol": "diamond",
+            "size": 11,
+            "color": DRAFT,
+            "line": {"width": 1, "color": INK},
+        },
+        showlegend=bool(measured),
+    )
     top = max([1.0, *measured.values(), *(v for c in curves.values() for v in c)])
     return figure(
-        *lines, ring, points,
+        *lines,
+        ring,
+        points,
         title={"text": "Speedup over plain decoding (dashed: 1)", "x": 0, "xref": "paper"},
-        shapes=[{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": BONUS, "dash": "dash", "width": 2}}],
-        xaxis={"title": {"text": "gamma, draft tokens a round"}, "range": [-0.4, most + 0.4], "dtick": 1 if most <= 16 else 2},
+        shapes=[
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": 1,
+                "y1": 1,
+                "line": {"color": BONUS, "dash": "dash", "width": 2},
+            }
+        ],
+        xaxis={
+            "title": {"text": "gamma, draft tokens a round"},
+            "range": [-0.4, most + 0.4],
+            "dtick": 1 if most <= 16 else 2,
+        },
         yaxis={"title": {"text": "speedup"}, "range": [0, 1.15 * top]},
         height=380,
         margin={"l": 60, "r": 20, "t": 80, "b": 50},
-    )  # fmt: skip
+    )

@@ -79,7 +79,13 @@ def visible(text: str) -> str:
 
 
 def lines(
-    points: Mapping[str, tuple[list, list]], title: str, yaxis: str, xaxis: str, height: int = 400, size: int = 8, hover: str | None = None
+    points: Mapping[str, tuple[list, list]],
+    title: str,
+    yaxis: str,
+    xaxis: str,
+    height: int = 400,
+    size: int = 8,
+    hover: str | None = None,
 ) -> go.Figure:
     """Lines through points, each with a colour, dash and symbol of its own.
 
@@ -94,11 +100,16 @@ def lines(
         raise ValueError(f"between one and {len(PALETTE)} curves, got {len(points)}")
     drawn = [
         go.Scatter(
-            x=x, y=y, mode="lines+markers", name=name, hovertemplate=hover,
-            line={"color": colour, "dash": dash, "width": 2}, marker={"symbol": symbol, "size": size},
+            x=x,
+            y=y,
+            mode="lines+markers",
+            name=name,
+            hovertemplate=hover,
+            line={"color": colour, "dash": dash, "width": 2},
+            marker={"symbol": symbol, "size": size},
         )
         for (name, (x, y)), (colour, dash, symbol) in zip(points.items(), PALETTE, strict=False)
-    ]  # fmt: skip
+    ]
     return figure(
         *drawn,
         title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},

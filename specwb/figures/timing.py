@@ -8,7 +8,12 @@ import plotly.graph_objects as go
 
 from specwb.figures.style import ACCEPTED, BONUS, DRAFT, OTHER, figure
 
-_LOOKS = {"draft": (DRAFT, "/"), "score": (ACCEPTED, ""), "verify": (BONUS, "x"), "commit": (OTHER, ".")}
+_LOOKS = {
+    "draft": (DRAFT, "/"),
+    "score": (ACCEPTED, ""),
+    "verify": (BONUS, "x"),
+    "commit": (OTHER, "."),
+}
 
 
 def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, int]) -> go.Figure:
@@ -29,21 +34,47 @@ def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, 
     return figure(
         *(
             go.Bar(
-                x=each[part], y=names, orientation="h", name=part, customdata=[v / w for v, w in zip(each[part], whole, strict=True)],
-                marker={"color": colour, "pattern": {"shape": shape, "fgcolor": "white", "fillmode": "overlay"}},
-                hovertemplate="%{y}, " + part + ": %{x:.2f} ms a token, %{customdata:.0%}<extra></extra>",
+                x=each[part],
+                y=names,
+                orientation="h",
+                name=part,
+                customdata=[v / w for v, w in zip(each[part], whole, strict=True)],
+                marker={
+                    "color": colour,
+                    "pattern": {"shape": shape, "fgcolor": "white", "fillmode": "overlay"},
+                },
+                hovertemplate="%{y}, "
+                + part
+                + ": %{x:.2f} ms a token, %{customdata:.0%}<extra></extra>",
             )
             for part, (colour, shape) in _LOOKS.items()
         ),
         barmode="stack",
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        title={"text": "Time for a token, by part of a round", "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
+        title={
+            "text": "Time for a token, by part of a round",
+            "x": 0,
+            "xref": "paper",
+            "y": 0.98,
+            "yanchor": "top",
+        },
         annotations=[
-            {"x": w, "y": name, "text": f"{w:.2f} ms", "showarrow": False, "xanchor": "left", "xshift": 6}
+            {
+                "x": w,
+                "y": name,
+                "text": f"{w:.2f} ms",
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 6,
+            }
             for w, name in zip(whole, names, strict=True)
         ],
-        xaxis={"title": {"text": "milliseconds a token"}, "range": [0, 1.15 * max(whole)], "zeroline": True},
+        xaxis={
+            "title": {"text": "milliseconds a token"},
+            "range": [0, 1.15 * max(whole)],
+            "zeroline": True,
+        },
         yaxis={"autorange": "reversed", "type": "category", "automargin": True},
         height=170 + 40 * len(names),
         margin={"l": 60, "r": 20, "t": 84, "b": 50},
-    )  # fmt: skip
+    )

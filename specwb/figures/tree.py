@@ -51,7 +51,11 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
             children.setdefault(parent, []).append(node)
     children.setdefault(path[-1], []).append(-1)
     place = places(children)
-    kind = dict.fromkeys(place, "other") | dict.fromkeys(path, "accepted") | {0: "pending", -1: "bonus"}
+    kind = (
+        dict.fromkeys(place, "other")
+        | dict.fromkeys(path, "accepted")
+        | {0: "pending", -1: "bonus"}
+    )
 
     edges: dict[str, tuple[list, list]] = {name: ([], []) for name in _LOOKS}
     for parent, below in children.items():
@@ -65,19 +69,38 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
     for name in ("other", "bonus", "accepted"):
         _, colour, dash, width, _, _ = _LOOKS[name]
         line = {"color": colour, "dash": dash, "width": width}
-        traces.append(go.Scatter(x=edges[name][0], y=edges[name][1], mode="lines", line=line, hoverinfo="skip", showlegend=False))
+        traces.append(
+            go.Scatter(
+                x=edges[name][0],
+                y=edges[name][1],
+                mode="lines",
+                line=line,
+                hoverinfo="skip",
+                showlegend=False,
+            )
+        )
     labels = []
     for name, (text, colour, dash, width, symbol, sign) in _LOOKS.items():
         nodes = [node for node in place if kind[node] == name]
         words = [label(step.tokenizer, tokens[node]) for node in nodes]
         traces.append(
             go.Scatter(
-                x=[place[n][0] for n in nodes], y=[place[n][1] for n in nodes], mode="markers+lines", name=text,
-                marker={"symbol": symbol, "size": 11, "color": colour, "line": {"color": colour, "width": 2}},
+                x=[place[n][0] for n in nodes],
+                y=[place[n][1] for n in nodes],
+                mode="markers+lines",
+                name=text,
+                marker={
+                    "symbol": symbol,
+                    "size": 11,
+                    "color": colour,
+                    "line": {"color": colour, "width": 2},
+                },
                 line={"color": CLEAR, "dash": dash, "width": width},
-                customdata=[[n, tokens[n]] for n in nodes], text=words, hovertemplate="%{text}<br>id %{customdata[1]}<extra>" + text + "</extra>",
+                customdata=[[n, tokens[n]] for n in nodes],
+                text=words,
+                hovertemplate="%{text}<br>id %{customdata[1]}<extra>" + text + "</extra>",
             )
-        )  # fmt: skip
+        )
         filling = None if name == "other" else colour
         labels += [
             {"x": place[n][0], "y": place[n][1], **chip(f"{sign}{word}", filling)}
@@ -91,12 +114,16 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
         title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
         annotations=labels,
         xaxis={
-            "range": [-0.35, tree.D + 1.35], "tickvals": list(range(tree.D + 2)), "title": {"text": "depth"}, "showgrid": False, "zeroline": False,
+            "range": [-0.35, tree.D + 1.35],
+            "tickvals": list(range(tree.D + 2)),
+            "title": {"text": "depth"},
+            "showgrid": False,
+            "zeroline": False,
         },
         yaxis={"visible": False, "range": [-leaves, 1]},
         height=max(220, 130 + 25 * leaves),
         margin={"l": 20, "r": 20, "t": 78, "b": 45},
-    )  # fmt: skip
+    )
 
 
 def places(children: dict[int, list[int]]) -> dict[int, tuple[float, float]]:
@@ -116,7 +143,9 @@ def places(children: dict[int, list[int]]) -> dict[int, tuple[float, float]]:
     return place
 
 
-def edges_of(parents: Sequence[int]) -> tuple[dict[int, tuple[float, float]], list[float | None], list[float | None]]:
+def edges_of(
+    parents: Sequence[int],
+) -> tuple[dict[int, tuple[float, float]], list[float | None], list[float | None]]:
     """:func:`places` of a tree given by its parents; x and y of its edges, each ended by None."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents[1:], 1):

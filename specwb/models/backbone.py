@@ -338,9 +338,7 @@ class Stack:
         keys, values = visible[:, :, : self.kv_heads], visible[:, :, self.kv_heads :]
         return Pass(cos, sin, cache.index(slots), cache, extent, mask, causal, keys, values)
 
-    def attention(
-        self, i: int, inputs: Tensor, at: Pass, cache_layer: int | None = None
-    ) -> Tensor:
+    def attention(self, i: int, inputs: Tensor, at: Pass, cache_layer: int | None = None) -> Tensor:
         """Layer i's attention, without its norm and its residual stream: ``[B,m,H]``.
 
         Args:

@@ -1,10 +1,13 @@
 """Masked-diffusion language models as drafters: the lab's own, Dream's and LLaDA's, in one form.
 
-Such a model says the tokens of all masked places at once. Three things differ between models (*conventions*):
+Such a model says the tokens of all masked places at once. Three things differ between models
+(*conventions*):
 
 - shift: the output at place j says token j + 1 (Dream, and ours), or token j (LLaDA).
-- sight: every place sees every other (Dream, LLaDA), so that a text's keys and values change with every token behind it; or text sees what
-  is before it and only the masks of a block see each other (ours, after Fast-dLLM v2's block-wise form), so that they never change.
+- sight: every place sees every other (Dream, LLaDA), so that a text's keys and values change with
+  every token behind it; or text sees what
+  is before it and only the masks of a block see each other (ours, after Fast-dLLM v2's block-wise
+  form), so that they never change.
 - ids: of the mask, and of what ends a text.
 """
 
@@ -25,11 +28,13 @@ from specwb.models.target import Target
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 DREAM_CONTEXT = 2048
-"""What Dream's README gives for input and output together; its config.json repeats the base model's."""
+"""What Dream's README gives for input and output together; its config.json repeats the base
+model's."""
 
 
 class DiffusionModel(nn.Module):
-    """The library's decoder with a diffusion model's conventions; its keys are the library's, ``model.*`` and ``lm_head.weight``.
+    """The library's decoder with a diffusion model's conventions; its keys are the library's,
+    ``model.*`` and ``lm_head.weight``.
 
     Args:
         model: a ``LlamaForCausalLM`` or ``Qwen2ForCausalLM``, its weights the diffusion model's.
@@ -41,13 +46,29 @@ class DiffusionModel(nn.Module):
     features: tuple[int, ...] = ()  # none of the target's states
     _backbone: Backbone | None = None
 
-    def __init__(self, model: Any, mask_id: int, ends: tuple[int, ...] = (), shift: bool = True, causal: bool = True, context: int = 2**31) -> None:
+    def __init__(
+        self,
+        model: Any,
+        mask_id: int,
+        ends: tuple[int, ...] = (),
+        shift: bool = True,
+        causal: bool = True,
+        context: int = 2**31,
+    ) -> None:
         super().__init__()
         self.net = model
-        self.mask_id, self.ends, self.shift, self.causal, self.context = mask_id, tuple(ends), shift, causal, context
+        self.mask_id, self.ends, self.shift, self.causal, self.context = (
+            mask_id,
+            tuple(ends),
+            shift,
+            causal,
+            context,
+        )
         self.card: dict[str, Any] = {}
         if not 0 <= mask_id < self.vocabulary:
-            raise HeadError(f"mask token id {mask_id} is outside the model's vocabulary of {self.vocabulary}")
+            raise HeadError(
+                f"mask token id {mask_id} is outside the model's vocabulary of {self.vocabulary}"
+            )
 
     @property
     def vocabulary(self) -> int:
@@ -65,8 +86,9 @@ class DiffusionModel(nn.Module):
 
     @property
     def spared(self) -> int:
-        """Masks fewer than tokens. With the shift the last text place says the first token, so ours takes one mask less; Dream was trained on texts
-        that go on behind every mask it is asked about, so one more stands there that says nothing."""
+        """Masks fewer than tokens. With the shift the last text place says the first token, so ours
+        takes one mask less; Dream was trained on texts that go on behind every mask it is asked
+        about, so one more stands there that says nothing."""
         return int(self.shift and self.causal)
 
     def masks(self, k: int) -> int:
@@ -79,30 +101,42 @@ class DiffusionModel(nn.Module):
         return -1 if self.shift else 0
 
     def forward(self, ids: Tensor, positions: Tensor, sight: Tensor) -> Tensor:
-        """``[B,m,H]`` states before the head, with gradients. ids, positions ``[B,m]``; sight ``[m,m]`` or ``[B,m,m]``: who sees whom."""
+        """``[B,m,H]`` states before the head, with gradients. ids, positions ``[B,m]``; sight
+        ``[m,m]`` or ``[B,m,m]``: who sees whom."""
         sight = sight[:, None] if sight.ndim == 3 else sight[None, None].expand(len(ids), 1, -1, -1)
-        return self.net.model(input_ids=ids, position_ids=positions, attention_mask=sight, use_cache=False).last_hidden_state
+        return self.net.model(
+            input_ids=ids, position_ids=positions, attention_mask=sight, use_cache=False
+        ).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[..,H] -> [..,V]``."""
         return self.net.lm_head(hidden)
 
     def save(self, folder: Path, card: dict | None = None) -> None:
-        """``config.json``, fp16 ``model.safetensors`` with the library's keys, and ``card.json``."""
+        """``config.json``, fp16 ``model.safetensors`` with the library's keys, and
+        ``card.json``."""
         every = self.net.config.to_dict()
         config = {k: every[k] for k in LLAMA if every.get(k) is not None}
-        own = {"mask_token_id": self.mask_id, "ends": list(self.ends), "shift": self.shift, "causal": self.causal}
+        own = {
+            "mask_token_id": self.mask_id,
+            "ends": list(self.ends),
+            "shift": self.shift,
+            "causal": self.causal,
+        }
         tied = self.net.config.tie_word_embeddings
-        weights = {k: w for k, w in self.net.state_dict().items() if not (tied and k == "lm_head.weight")}
+        weights = {
+            k: w for k, w in self.net.state_dict().items() if not (tied and k == "lm_head.weight")
+        }
         write(folder, {**config, "specwb_diffusion": own}, weights, "model", card)
 
 
 def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
-    """One of ours, or a published Dream or LLaDA checkpoint; which it is, its ``config.json`` says (``model_type``).
+    """One of ours, or a published Dream or LLaDA checkpoint; which it is, its ``config.json`` says
+    (``model_type``).
 
     Raises:
-        HeadError: another kind of model, no mask token, a tokenizer that gives other ids than the target's, a vocabulary that is too small,
-            missing, surplus or wrongly shaped keys.
+        HeadError: another kind of model, no mask token, a tokenizer that gives other ids than the
+            target's, a vocabulary that is too small, missing, surplus or wrongly shaped keys.
     """
     stored = Stored.read(source, target, FILES)
     where, config = stored.where, stored.config
@@ -114,7 +148,10 @@ def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
     elif kind == "llada":
         made = _llada(stored)
     else:
-        raise HeadError(f"{where}: model_type {config.get('model_type')!r} is no diffusion model known here: Dream, llada, or one of ours")
+        raise HeadError(
+            f"{where}: model_type {config.get('model_type')!r} is no diffusion model known here: "
+            "Dream, llada, or one of ours"
+        )
     check_ids(where, made, target)
     weights = dict(stored.weights)
     if kind == "llada":
@@ -126,13 +163,20 @@ def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
     made.card = stored.card
     rotary = made.net.model.rotary_emb
     made.to(target.device, target.dtype)
-    made.net.model.rotary_emb = type(rotary)(made.net.config).to(target.device)  # its frequencies are float32 in every model
+    made.net.model.rotary_emb = type(rotary)(made.net.config).to(
+        target.device
+    )  # its frequencies are float32 in every model
     return made.eval()
 
 
 def build(config: Any, **conventions: Any) -> DiffusionModel:
     """A fresh model of a library's config, its weights random."""
-    return DiffusionModel((Qwen2ForCausalLM if isinstance(config, Qwen2Config) else LlamaForCausalLM)(with_sdpa(config)), **conventions)
+    return DiffusionModel(
+        (Qwen2ForCausalLM if isinstance(config, Qwen2Config) else LlamaForCausalLM)(
+            with_sdpa(config)
+        ),
+        **conventions,
+    )
 
 
 def _empty(config: Any, where: Path, **conventions: Any) -> DiffusionModel:
@@ -142,7 +186,10 @@ def _empty(config: Any, where: Path, **conventions: Any) -> DiffusionModel:
     except HeadError as error:
         raise HeadError(f"{where}: {error}") from error
     except Exception as error:
-        raise HeadError(f"{where}: config.json describes no model that can be built: {' '.join(str(error).split())[:200]}") from error
+        raise HeadError(
+            f"{where}: config.json describes no model that can be built: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def _described(kind: Any, told: dict[str, Any], where: Path) -> Any:
@@ -150,7 +197,10 @@ def _described(kind: Any, told: dict[str, Any], where: Path) -> Any:
     try:
         return kind.from_dict(told)
     except Exception as error:
-        raise HeadError(f"{where}: config.json describes no model that can be built: {' '.join(str(error).split())[:200]}") from error
+        raise HeadError(
+            f"{where}: config.json describes no model that can be built: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def _said(config: dict, key: str, where: Path) -> Any:
@@ -164,49 +214,106 @@ def _ours(stored: Stored) -> DiffusionModel:
     if not isinstance(own, dict):
         raise HeadError(f"{stored.where}: specwb_diffusion in config.json must be a table")
     mask = _said(own, "mask_token_id", stored.where)
-    llama = _described(LlamaConfig, {k: v for k, v in config.items() if k in LLAMA and k != "model_type"}, stored.where)
+    llama = _described(
+        LlamaConfig,
+        {k: v for k, v in config.items() if k in LLAMA and k != "model_type"},
+        stored.where,
+    )
     how = {"shift": bool(own.get("shift", True)), "causal": bool(own.get("causal", True))}
-    return _empty(llama, stored.where, mask_id=mask, ends=tuple(own.get("ends", ())), context=llama.max_position_embeddings, **how)
+    return _empty(
+        llama,
+        stored.where,
+        mask_id=mask,
+        ends=tuple(own.get("ends", ())),
+        context=llama.max_position_embeddings,
+        **how,
+    )
 
 
 def _dream(stored: Stored) -> DiffusionModel:
-    """Qwen2's layers and keys; shifted; mask 151666, end of text and filling 151643, ``<|im_end|>`` 151645 in the released models."""
+    """Qwen2's layers and keys; shifted; mask 151666, end of text and filling 151643, ``<|im_end|>``
+    151645 in the released models."""
     config, where = stored.config, stored.where
     mask = _said(config, "mask_token_id", where)
     names = (*LLAMA, "rope_theta", "rope_scaling")
-    qwen = _described(Qwen2Config, {k: v for k, v in config.items() if k in names and k != "model_type"}, where)
-    return _empty(qwen, where, mask_id=mask, ends=_ends(config, where), shift=True, causal=False, context=DREAM_CONTEXT)
+    qwen = _described(
+        Qwen2Config, {k: v for k, v in config.items() if k in names and k != "model_type"}, where
+    )
+    return _empty(
+        qwen,
+        where,
+        mask_id=mask,
+        ends=_ends(config, where),
+        shift=True,
+        causal=False,
+        context=DREAM_CONTEXT,
+    )
 
 
 _LLADA = {
-    "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
-    "ff_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "ff_out": "mlp.down_proj",
-    "attn_norm": "input_layernorm", "ff_norm": "post_attention_layernorm",
-}  # fmt: skip
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ff_norm": "post_attention_layernorm",
+}
 _LLADA_OUTER = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
 
 
 def _llada(stored: Stored) -> DiffusionModel:
-    """Llama's layers under OLMo's names; not shifted; mask 126336, end of text 126081, end of turn 126348 in the released models."""
+    """Llama's layers under OLMo's names; not shifted; mask 126336, end of text 126081, end of turn
+    126348 in the released models."""
     config, where = stored.config, stored.where
     mask = _said(config, "mask_token_id", where)
-    only = {"block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "rope": True, "alibi": False, "include_bias": False,
-            "include_qkv_bias": False, "attention_layer_norm": False, "input_emb_norm": False, "scale_logits": False,
-            "block_group_size": 1}  # fmt: skip
+    only = {
+        "block_type": "llama",
+        "layer_norm_type": "rms",
+        "activation_type": "silu",
+        "rope": True,
+        "alibi": False,
+        "include_bias": False,
+        "include_qkv_bias": False,
+        "attention_layer_norm": False,
+        "input_emb_norm": False,
+        "scale_logits": False,
+        "block_group_size": 1,
+    }
     for key, usual in only.items():
         if config.get(key, usual) != usual:
-            raise HeadError(f"{where}: LLaDA with {key}={config[key]!r} is not supported, only {usual!r}")
+            raise HeadError(
+                f"{where}: LLaDA with {key}={config[key]!r} is not supported, only {usual!r}"
+            )
     heads, width = _said(config, "n_heads", where), _said(config, "d_model", where)
     told = {
-        "vocab_size": config.get("embedding_size") or _said(config, "vocab_size", where), "hidden_size": width, "num_attention_heads": heads,
-        "num_key_value_heads": config.get("n_kv_heads") or heads, "num_hidden_layers": _said(config, "n_layers", where),
-        "intermediate_size": config.get("mlp_hidden_size") or int(config.get("mlp_ratio", 4) * width),
-        "max_position_embeddings": config.get("max_sequence_length", 4096), "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
-        "rope_parameters": {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 10000.0))},
+        "vocab_size": config.get("embedding_size") or _said(config, "vocab_size", where),
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": config.get("n_kv_heads") or heads,
+        "num_hidden_layers": _said(config, "n_layers", where),
+        "intermediate_size": config.get("mlp_hidden_size")
+        or int(config.get("mlp_ratio", 4) * width),
+        "max_position_embeddings": config.get("max_sequence_length", 4096),
+        "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": float(config.get("rope_theta", 10000.0)),
+        },
         "tie_word_embeddings": bool(config.get("weight_tying", False)),
-    }  # fmt: skip
+    }
     llama = _described(LlamaConfig, told, where)
-    return _empty(llama, where, mask_id=mask, ends=_ends(config, where), shift=False, causal=False, context=llama.max_position_embeddings)
+    return _empty(
+        llama,
+        where,
+        mask_id=mask,
+        ends=_ends(config, where),
+        shift=False,
+        causal=False,
+        context=llama.max_position_embeddings,
+    )
 
 
 def _llada_keys(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
@@ -223,26 +330,47 @@ def _llada_keys(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
 
 
 def _ends(config: dict, where: Path) -> tuple[int, ...]:
-    """End of text, filling, and what the generation settings beside the config add (end of a turn)."""
+    """End of text, filling, and what the generation settings beside the config add (end of a
+    turn)."""
     more = settings(where / "generation_config.json")
     found = [c.get(key) for c in (config, more) for key in ("eos_token_id", "pad_token_id")]
-    return tuple(sorted({i for one in found if one is not None for i in (one if isinstance(one, list) else [one])}))
+    return tuple(
+        sorted(
+            {
+                i
+                for one in found
+                if one is not None
+                for i in (one if isinstance(one, list) else [one])
+            }
+        )
+    )
 
 
 def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
     """Verification compares ids: they must mean the same to both."""
     needed = target.vocabulary if target.tokenizer is None else len(target.tokenizer)
     if model.vocabulary < min(needed, target.vocabulary):
-        raise HeadError(f"{where}: the diffusion model has {model.vocabulary} tokens, {target.name!r} uses {needed}; it needs the target's tokenizer")
+        raise HeadError(
+            f"{where}: the diffusion model has {model.vocabulary} tokens, {target.name!r} uses "
+            f"{needed}; it needs the target's tokenizer"
+        )
     own = _vocabulary(Path(where))
     if own is None or target.tokenizer is None:
         return
     theirs = target.tokenizer.get_vocab()
     plain = set(theirs) - set(target.tokenizer.get_added_vocab())
-    other = next((t for t in sorted(theirs, key=theirs.__getitem__) if (own.get(t) != theirs[t] if t in own else t in plain)), None)
+    other = next(
+        (
+            t
+            for t in sorted(theirs, key=theirs.__getitem__)
+            if (own.get(t) != theirs[t] if t in own else t in plain)
+        ),
+        None,
+    )
     if other is not None:
         raise HeadError(
-            f"{where}: tokenizer mismatch: {other!r} is id {theirs[other]} for {target.name!r} and {own.get(other)} for the diffusion model; "
+            f"{where}: tokenizer mismatch: {other!r} is id {theirs[other]} for {target.name!r} "
+            f"and {own.get(other)} for the diffusion model; "
             "use one made with the target's tokenizer"
         )
 
@@ -255,5 +383,7 @@ def _vocabulary(where: Path) -> dict[str, int] | None:
         try:
             return Tokenizer.from_file(str(where / "tokenizer.json")).get_vocab()
         except Exception as error:  # the library raises nothing more special
-            raise HeadError(f"{where / 'tokenizer.json'} is no tokenizer: {' '.join(str(error).split())[:160]}") from error
+            raise HeadError(
+                f"{where / 'tokenizer.json'} is no tokenizer: {' '.join(str(error).split())[:160]}"
+            ) from error
     return {**settings(where / "vocab.json"), **settings(where / "added_tokens.json")} or None

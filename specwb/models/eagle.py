@@ -1,7 +1,9 @@
-"""EAGLE heads: one decoder layer over the target's hidden states and the next token's embedding, and their published files.
+"""EAGLE heads: one decoder layer over the target's hidden states and the next token's embedding,
+and their published files.
 
-A *pair* i is token t_{i+1} with the target's hidden state f_i, the state that t_{i+1} was drawn from: together they say all that the target
-knew and which of its tokens came out. What the head makes of pair i stands for f_{i+1}, and so gives the law of t_{i+2}.
+A *pair* i is token t_{i+1} with the target's hidden state f_i, the state that t_{i+1} was drawn
+from: together they say all that the target knew and which of its tokens came out. What the head
+makes of pair i stands for f_{i+1}, and so gives the law of t_{i+2}.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 
 from specwb.models.backbone import Stack, check_supported
 from specwb.models.checkpoint import HeadError, Stored, fill, write
@@ -24,33 +31,56 @@ from specwb.models.target import Target
 Past = list[tuple[list[Tensor], list[Tensor]]]
 """Keys and values of every layer, in the order of the steps that made them."""
 LLAMA = (
-    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings",
-)  # fmt: skip
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+)
 """What a head's config.json says of its layer."""
 
 
 class EagleHead(nn.Module):
-    """EAGLE-1 (and 2, whose heads are the same): ``h_i = layers(fc [embedding(t_{i+1}); f_i])``, law of t_{i+2} = the target's lm_head of h_i.
+    """EAGLE-1 (and 2, whose heads are the same): ``h_i = layers(fc [embedding(t_{i+1}); f_i])``,
+    law of t_{i+2} = the target's lm_head of h_i.
 
-    f is what the target's lm_head reads, after the final norm; the first layer has no input norm and the last no final one. Keys ``fc.*``,
-    ``layers.{i}.*`` without ``layers.0.input_layernorm``, and where the embedding is its own ``embed_tokens.weight``.
+    f is what the target's lm_head reads, after the final norm; the first layer has no input norm
+    and the last no final one. Keys ``fc.*``, ``layers.{i}.*`` without ``layers.0.input_layernorm``,
+    and where the embedding is its own ``embed_tokens.weight``.
 
-    Source: Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (2024), arXiv 2401.15077, and its code.
+    Source: Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (2024),
+    arXiv 2401.15077, and its code.
     """
 
     version = 1
     stack: Stack | None = None  # see Stack.of
 
-    def __init__(self, config: Any, target_hidden: int, features: tuple[int, ...] = (-1,), bias: bool = True) -> None:
+    def __init__(
+        self, config: Any, target_hidden: int, features: tuple[int, ...] = (-1,), bias: bool = True
+    ) -> None:
         super().__init__()
         self.card: dict = {}  # what was measured when it was trained, where that is known
         self.config, self.features, self.target_hidden = with_sdpa(config), features, target_hidden
         self.hidden = self.config.hidden_size
         if self.hidden != target_hidden:
-            raise HeadError(f"an EAGLE-1 head has the target's hidden size, {target_hidden}; this one has {self.hidden}")
+            raise HeadError(
+                f"an EAGLE-1 head has the target's hidden size, {target_hidden}; this one has "
+                f"{self.hidden}"
+            )
         self.fc = nn.Linear(2 * self.hidden, self.hidden, bias=bias)
-        self.layers = nn.ModuleList(LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers)
+        )
         self.layers[0].input_layernorm = nn.Identity()
         self.rotary_emb = LlamaRotaryEmbedding(self.config)
         self.embed_tokens: nn.Embedding | None = None
@@ -64,49 +94,69 @@ class EagleHead(nn.Module):
         return features
 
     def enter(self, embedded: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
-        """``[.., H]`` embeddings and hidden states -> what attention reads, and the residual stream."""
+        """``[.., H]`` embeddings and hidden states -> what attention reads, and the residual
+        stream."""
         x = product(torch.cat([embedded, above], -1), self.fc.weight, self.fc.bias)
         return x, x
 
     def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
         weight, bias = lm_head.weight.detach(), lm_head.bias  # the target's: it is not trained
-        return F.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.detach())  # in training a head is float32, whatever it is
+        return F.linear(
+            hidden.to(weight.dtype), weight, None if bias is None else bias.detach()
+        )  # in training a head is float32, whatever it is
 
     def unroll(self, embedded: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
-        """``[B,m,H]`` hidden states of m pairs, ``steps`` times, with gradients: what drafting to that depth would see.
+        """``[B,m,H]`` hidden states of m pairs, ``steps`` times, with gradients: what drafting to
+        that depth would see.
 
-        Step 0 has the target's features at every place. Step j stands j levels below it: its hidden state is step j - 1's own, one place
-        before, and it attends to the step-0 pairs up to j places before and to its own j predecessors, as a chain of drafted tokens does.
-        Places i < j have no such predecessors and are to be left out.
+        Step 0 has the target's features at every place. Step j stands j levels below it: its hidden
+        state is step j - 1's own, one place before, and it attends to the step-0 pairs up to j
+        places before and to its own j predecessors, as a chain of drafted tokens does. Places i < j
+        have no such predecessors and are to be left out.
         """
         m = embedded.shape[1]
         cos, sin = self.rotary_emb(embedded, torch.arange(m, device=embedded.device)[None])
         above = self.fuse(features)
         past: Past = [([], []) for _ in self.blocks]
         for j in range(steps):
-            x = self.through(*self.enter(embedded, above), past, cos, sin, sight(j, m, embedded.device))
+            x = self.through(
+                *self.enter(embedded, above), past, cos, sin, sight(j, m, embedded.device)
+            )
             yield x
             above = F.pad(x, (0, 0, 1, 0))[:, :-1]
 
-    def through(self, attended: Tensor, x: Tensor, past: Past, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        """``[B,m,H]`` the layers, with gradients; keys and values are appended to ``past`` and everything there is attended to, as ``mask`` says."""
+    def through(
+        self, attended: Tensor, x: Tensor, past: Past, cos: Tensor, sin: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """``[B,m,H]`` the layers, with gradients; keys and values are appended to ``past`` and
+        everything there is attended to, as ``mask`` says."""
         for i, (layer, (keys, values)) in enumerate(zip(self.blocks, past, strict=True)):
             a = layer.self_attn
             if i:
                 attended = layer.input_layernorm(x)
-            q, k, v = (part(attended).unflatten(-1, (-1, a.head_dim)).transpose(1, 2) for part in (a.q_proj, a.k_proj, a.v_proj))
+            q, k, v = (
+                part(attended).unflatten(-1, (-1, a.head_dim)).transpose(1, 2)
+                for part in (a.q_proj, a.k_proj, a.v_proj)
+            )
             q, k = apply_rotary_pos_emb(q, k, cos, sin)
             keys.append(k)
             values.append(v)
             out = F.scaled_dot_product_attention(
-                q, torch.cat(keys, 2), torch.cat(values, 2), mask, is_causal=mask is None, scale=a.scaling, enable_gqa=q.shape[1] != k.shape[1]
+                q,
+                torch.cat(keys, 2),
+                torch.cat(values, 2),
+                mask,
+                is_causal=mask is None,
+                scale=a.scaling,
+                enable_gqa=q.shape[1] != k.shape[1],
             )
             x = x + a.o_proj(out.transpose(1, 2).flatten(2))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         return x
 
     def save(self, folder: Path, card: dict | None = None) -> None:
-        """``config.json``, fp16 ``model.safetensors`` in the published layout and ``card.json``; the target's embedding is not repeated."""
+        """``config.json``, fp16 ``model.safetensors`` in the published layout and ``card.json``;
+        the target's embedding is not repeated."""
         every = self.config.to_dict()
         config = {k: every[k] for k in LLAMA if every.get(k) is not None}
         write(folder, {**config, **self.settings()}, self.state_dict(), "model", card)
@@ -116,15 +166,18 @@ class EagleHead(nn.Module):
 
 
 class Eagle3Head(EagleHead):
-    """EAGLE-3: ``g_i = fc [three layers' hidden states]``, then ``h_i`` = one layer whose attention reads ``[norm(embedding); norm(g_i)]`` and whose
-    residual stream is g_i; law of t_{i+2} = its own ``lm_head(norm(h_i))`` over a draft vocabulary. Below the first level h stands in g's place.
+    """EAGLE-3: ``g_i = fc [three layers' hidden states]``, then ``h_i`` = one layer whose attention
+    reads ``[norm(embedding); norm(g_i)]`` and whose residual stream is g_i; law of t_{i+2} = its
+    own ``lm_head(norm(h_i))`` over a draft vocabulary. Below the first level h stands in g's place.
 
-    ``d2t [d]``: draft id j is target id ``j + d2t[j]``, an offset; ``t2d [V]``: which target ids there are. Where the draft vocabulary is the
-    target's, both are absent. Keys ``midlayer.*``, ``fc.weight``, ``norm.weight``, ``lm_head.weight``, ``d2t``, ``t2d``.
+    ``d2t [d]``: draft id j is target id ``j + d2t[j]``, an offset; ``t2d [V]``: which target ids
+    there are. Where the draft vocabulary is the target's, both are absent. Keys ``midlayer.*``,
+    ``fc.weight``, ``norm.weight``, ``lm_head.weight``, ``d2t``, ``t2d``.
 
-    Args: normed_residual: the residual stream is norm(g) instead (``norm_before_residual``); normed_features: the features pass a norm before fc
-        (``norm_before_fc``).
-    Source: Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test" (2025), arXiv 2503.01840.
+    Args: normed_residual: the residual stream is norm(g) instead (``norm_before_residual``);
+        normed_features: the features pass a norm before fc (``norm_before_fc``).
+    Source: Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
+    Training-Time Test" (2025), arXiv 2503.01840.
     """
 
     version = 3
@@ -132,16 +185,33 @@ class Eagle3Head(EagleHead):
     t2d: Tensor
 
     def __init__(
-        self, config: Any, target_hidden: int, features: tuple[int, ...], draft_vocabulary: int, vocabulary: int,
-        normed_residual: bool = False, normed_features: bool = False, bias: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        config: Any,
+        target_hidden: int,
+        features: tuple[int, ...],
+        draft_vocabulary: int,
+        vocabulary: int,
+        normed_residual: bool = False,
+        normed_features: bool = False,
+        bias: bool = False,
+    ) -> None:
         nn.Module.__init__(self)
         self.card = {}
-        self.config, self.features, self.target_hidden = with_sdpa(config), tuple(features), target_hidden
+        self.config, self.features, self.target_hidden = (
+            with_sdpa(config),
+            tuple(features),
+            target_hidden,
+        )
         h = self.hidden = self.config.hidden_size
-        self.vocabulary, self.draft_vocabulary, self.normed_residual = vocabulary, draft_vocabulary, normed_residual
+        self.vocabulary, self.draft_vocabulary, self.normed_residual = (
+            vocabulary,
+            draft_vocabulary,
+            normed_residual,
+        )
         if self.config.num_hidden_layers != 1:
-            raise HeadError(f"an EAGLE-3 head has one layer, this one has {self.config.num_hidden_layers}")
+            raise HeadError(
+                f"an EAGLE-3 head has one layer, this one has {self.config.num_hidden_layers}"
+            )
         width = len(self.features) * target_hidden
         self.fc = nn.Linear(width, h, bias=bias)
         if normed_features:
@@ -149,7 +219,9 @@ class Eagle3Head(EagleHead):
         layer: Any = LlamaDecoderLayer(self.config, 0)
         for name in ("q_proj", "k_proj", "v_proj"):
             old = getattr(layer.self_attn, name)
-            setattr(layer.self_attn, name, nn.Linear(2 * h, old.out_features, bias=old.bias is not None))
+            setattr(
+                layer.self_attn, name, nn.Linear(2 * h, old.out_features, bias=old.bias is not None)
+            )
         layer.hidden_norm = LlamaRMSNorm(h, self.config.rms_norm_eps)
         self.midlayer = layer
         self.norm = LlamaRMSNorm(h, self.config.rms_norm_eps)
@@ -167,7 +239,11 @@ class Eagle3Head(EagleHead):
     @property
     def ids(self) -> Tensor | None:
         """``[d]`` target ids of the draft vocabulary, None where it is the target's."""
-        return None if self.draft_vocabulary == self.vocabulary else torch.arange(self.draft_vocabulary, device=self.d2t.device) + self.d2t
+        return (
+            None
+            if self.draft_vocabulary == self.vocabulary
+            else torch.arange(self.draft_vocabulary, device=self.d2t.device) + self.d2t
+        )
 
     def speak(self, ids: Tensor) -> None:
         """Let the draft vocabulary be these target ids, ascending."""
@@ -180,7 +256,9 @@ class Eagle3Head(EagleHead):
 
     def enter(self, embedded: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
         normed = self.midlayer.hidden_norm(above)
-        return torch.cat([self.midlayer.input_layernorm(embedded), normed], -1), normed if self.normed_residual else above
+        return torch.cat(
+            [self.midlayer.input_layernorm(embedded), normed], -1
+        ), normed if self.normed_residual else above
 
     def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
         """``[.., d]`` over the draft vocabulary."""
@@ -188,14 +266,19 @@ class Eagle3Head(EagleHead):
 
     def settings(self) -> dict[str, Any]:
         return {
-            "draft_vocab_size": self.draft_vocabulary, "target_hidden_size": self.target_hidden, "vocab_size": self.vocabulary,
-            "norm_before_residual": self.normed_residual, "norm_before_fc": hasattr(self, "input_norm"),
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(self.features)}, "specwb_features": list(self.features),
-        }  # fmt: skip
+            "draft_vocab_size": self.draft_vocabulary,
+            "target_hidden_size": self.target_hidden,
+            "vocab_size": self.vocabulary,
+            "norm_before_residual": self.normed_residual,
+            "norm_before_fc": hasattr(self, "input_norm"),
+            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(self.features)},
+            "specwb_features": list(self.features),
+        }
 
 
 def sight(j: int, m: int, device: torch.device, block: int = 1) -> Tensor | None:
-    """``[m, (j + 1) m]`` whom the pairs of step j see among those of steps 0..j; None for plain causal attention.
+    """``[m, (j + 1) m]`` whom the pairs of step j see among those of steps 0..j; None for plain
+    causal attention.
 
     ``block``: places are counted in blocks of so many, whose members see each other.
     """
@@ -216,62 +299,95 @@ def eagle_config(target: Target, layers: int = 1, ffn: int | None = None) -> Lla
     """A head's layer of the target's sizes; ``ffn``: another width of its feed-forward part."""
     c = target.backbone.config
     return LlamaConfig(
-        vocab_size=target.vocabulary, hidden_size=c.hidden_size, intermediate_size=ffn or c.intermediate_size, num_hidden_layers=layers,
-        num_attention_heads=c.num_attention_heads, num_key_value_heads=c.num_key_value_heads, head_dim=target.backbone.head_dim,
-        rms_norm_eps=c.rms_norm_eps, max_position_embeddings=target.context, rope_parameters=dict(c.rope_parameters), tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=target.vocabulary,
+        hidden_size=c.hidden_size,
+        intermediate_size=ffn or c.intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=c.num_attention_heads,
+        num_key_value_heads=c.num_key_value_heads,
+        head_dim=target.backbone.head_dim,
+        rms_norm_eps=c.rms_norm_eps,
+        max_position_embeddings=target.context,
+        rope_parameters=dict(c.rope_parameters),
+        tie_word_embeddings=False,
+    )
 
 
 def usual_layers(layers: int) -> tuple[int, int, int]:
-    """EAGLE-3's three: what enters layers 2, L/2 and L - 3 counted from 0, which is what layers 2, L/2 and L - 3 counted from 1 put out.
+    """EAGLE-3's three: what enters layers 2, L/2 and L - 3 counted from 0, which is what layers 2,
+    L/2 and L - 3 counted from 1 put out.
 
     Raises:
         HeadError: fewer than six layers.
     """
     if layers < 6:
-        raise HeadError(f"EAGLE-3's three feature layers need a target of at least 6 layers, this one has {layers}")
+        raise HeadError(
+            "EAGLE-3's three feature layers need a target of at least 6 layers, this one has "
+            f"{layers}"
+        )
     return 2, layers // 2, layers - 3
 
 
 def layer_numbers(ids: list[int], layers: int) -> tuple[int, ...]:
-    """Feature layers as our numbers (0 the embedding, i the output of layer i from 1 on) from a checkpoint's ``eagle_aux_hidden_state_layer_ids``.
+    """Feature layers as our numbers (0 the embedding, i the output of layer i from 1 on) from a
+    checkpoint's ``eagle_aux_hidden_state_layer_ids``.
 
-    Our own files say it in ``specwb_features`` as well. Of others two conventions are about. Ids of *boundaries* are our numbers: id 2 is what
-    enters the third layer. Ids of layers counted from 0 whose *output* is meant are one less. Files do not say which; the ones that count
-    layers begin with 1 (nothing uses boundary 1), as SGLang decides too (sgl-project/sglang pull request 25454). Where that is wrong,
-    ``layers=`` overrides.
+    Our own files say it in ``specwb_features`` as well. Of others two conventions are about. Ids of
+    *boundaries* are our numbers: id 2 is what enters the third layer. Ids of layers counted from 0
+    whose *output* is meant are one less. Files do not say which; the ones that count layers begin
+    with 1 (nothing uses boundary 1), as SGLang decides too (sgl-project/sglang pull request 25454).
+    Where that is wrong, ``layers=`` overrides.
     """
     return _in_range(tuple(i + 1 for i in ids) if ids and ids[0] == 1 else tuple(ids), layers)
 
 
 def _in_range(numbers: tuple[int, ...], layers: int) -> tuple[int, ...]:
     if not numbers or any(not 0 <= i <= layers for i in numbers):
-        raise HeadError(f"feature layers {list(numbers)} do not exist: the target has layers 0..{layers} (0 is the embedding)")
+        raise HeadError(
+            f"feature layers {list(numbers)} do not exist: the target has layers 0..{layers} (0 "
+            "is the embedding)"
+        )
     return numbers
 
 
-def load_eagle(source: str | Path, target: Target, layers: tuple[int, ...] | None = None) -> EagleHead:
-    """An EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it is, its keys say.
+def load_eagle(
+    source: str | Path, target: Target, layers: tuple[int, ...] | None = None
+) -> EagleHead:
+    """An EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it is, its
+    keys say.
 
     Args: layers: EAGLE-3's feature layers as our numbers, instead of the config's.
     Raises:
-        HeadError: missing, surplus or wrongly shaped keys, vocabulary maps that contradict each other, heads of another target.
+        HeadError: missing, surplus or wrongly shaped keys, vocabulary maps that contradict each
+            other, heads of another target.
     """
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, weights, config = stored.where, dict(stored.weights), stored.config
     llama, hidden = layer_config(config, where), target.backbone.config.hidden_size
     if config.get("k_mask", 1) != 1:
-        raise HeadError(f"{where}: a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an EAGLE head; its method is falcon")
+        raise HeadError(
+            f"{where}: a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an "
+            "EAGLE head; its method is falcon"
+        )
     own = weights.pop("embed_tokens.weight", None)
     if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
-        weights = {("midlayer." + k.removeprefix("layers.0.") if k.startswith("layers.0.") else k): w for k, w in weights.items()}
+        weights = {
+            ("midlayer." + k.removeprefix("layers.0.") if k.startswith("layers.0.") else k): w
+            for k, w in weights.items()
+        }
         head: EagleHead = _eagle3(weights, config, llama, where, target, layers)
     else:
         if llama.hidden_size != hidden:
-            raise HeadError(f"{where}: trained for a target of hidden size {llama.hidden_size}, {target.name!r} has {hidden}")
+            raise HeadError(
+                f"{where}: trained for a target of hidden size {llama.hidden_size}, "
+                f"{target.name!r} has {hidden}"
+            )
         head = EagleHead(llama, hidden, bias="fc.bias" in weights)
         if config.get("bias") is not None and bool(config["bias"]) != ("fc.bias" in weights):
-            raise HeadError(f"{where}: config.json says bias={config['bias']}, fc.bias is {'there' if 'fc.bias' in weights else 'missing'}")
+            raise HeadError(
+                f"{where}: config.json says bias={config['bias']}, fc.bias is "
+                f"{'there' if 'fc.bias' in weights else 'missing'}"
+            )
     fill(head, weights, where, target)
     if isinstance(head, Eagle3Head):
         _check_maps(head, where)
@@ -279,8 +395,11 @@ def load_eagle(source: str | Path, target: Target, layers: tuple[int, ...] | Non
     return head.eval()
 
 
-def settle(head: EagleHead, own: Tensor | None, stored: Stored, llama: LlamaConfig, target: Target) -> None:
-    """The embedding (the file's ``own``, where it is not the target's), card, device and number type of a head whose weights are in.
+def settle(
+    head: EagleHead, own: Tensor | None, stored: Stored, llama: LlamaConfig, target: Target
+) -> None:
+    """The embedding (the file's ``own``, where it is not the target's), card, device and number
+    type of a head whose weights are in.
 
     Raises:
         HeadError: sizes of another target.
@@ -289,47 +408,88 @@ def settle(head: EagleHead, own: Tensor | None, stored: Stored, llama: LlamaConf
     if own is not None:
         if own.shape != (target.vocabulary, head.hidden):
             raise HeadError(
-                f"{where}: embed_tokens.weight is {list(own.shape)}; {target.name!r} has {target.vocabulary} tokens, the head {head.hidden}"
+                f"{where}: embed_tokens.weight is {list(own.shape)}; {target.name!r} has "
+                f"{target.vocabulary} tokens, the head {head.hidden}"
             )
         shared = target.backbone.embed.weight
         if not torch.equal(own.to(shared), shared):
             head.embed_tokens = nn.Embedding.from_pretrained(own.float())
-    elif config.get("vocab_size") not in (None, target.vocabulary) and not isinstance(head, Eagle3Head):
-        raise HeadError(f"{where}: trained for a target of {config['vocab_size']} tokens, {target.name!r} has {target.vocabulary}")
+    elif config.get("vocab_size") not in (None, target.vocabulary) and not isinstance(
+        head, Eagle3Head
+    ):
+        raise HeadError(
+            f"{where}: trained for a target of {config['vocab_size']} tokens, {target.name!r} has "
+            f"{target.vocabulary}"
+        )
     elif head.hidden != hidden:
-        raise HeadError(f"{where}: the file has no embedding, and the head's hidden size {head.hidden} is not the target's {hidden}")
+        raise HeadError(
+            f"{where}: the file has no embedding, and the head's hidden size {head.hidden} is not "
+            f"the target's {hidden}"
+        )
     head.card = stored.card
-    head.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(target.device)  # its frequencies are float32 in every model
+    head.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(
+        target.device
+    )  # its frequencies are float32 in every model
 
 
 def layer_config(config: dict, where: Path) -> LlamaConfig:
-    """The layer's config: the file's own, or what a speculators one has within. Older files say ``rope_theta``, which the library understands."""
+    """The layer's config: the file's own, or what a speculators one has within. Older files say
+    ``rope_theta``, which the library understands."""
     nested = config.get("transformer_layer_config", config)
     if not isinstance(nested, dict) or "hidden_size" not in nested:
         raise HeadError(f"{where}: config.json has no hidden_size")
     try:
-        llama = LlamaConfig.from_dict({k: v for k, v in nested.items() if k not in ("architectures", "model_type", "torch_dtype", "dtype")})
+        llama = LlamaConfig.from_dict(
+            {
+                k: v
+                for k, v in nested.items()
+                if k not in ("architectures", "model_type", "torch_dtype", "dtype")
+            }
+        )
         check_supported(llama)
         with torch.device("meta"):
             LlamaDecoderLayer(llama, 0)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise HeadError(f"{where}: config.json describes no layer that can be built: {reason}") from error
+        raise HeadError(
+            f"{where}: config.json describes no layer that can be built: {reason}"
+        ) from error
     if llama.num_hidden_layers < 1:
         raise HeadError(f"{where}: config.json says num_hidden_layers={llama.num_hidden_layers}")
     return llama
 
 
-def _eagle3(weights: dict[str, Tensor], config: dict, llama: LlamaConfig, where: Path, target: Target, layers: tuple[int, ...] | None) -> Eagle3Head:
+def _eagle3(
+    weights: dict[str, Tensor],
+    config: dict,
+    llama: LlamaConfig,
+    where: Path,
+    target: Target,
+    layers: tuple[int, ...] | None,
+) -> Eagle3Head:
     depth, hidden = len(target.backbone.layers), target.backbone.config.hidden_size
     said = config.get("target_hidden_size")
     if said is not None and said != hidden:
-        raise HeadError(f"{where}: trained for a target of hidden size {said}, {target.name!r} has {hidden}")
-    ids = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids") or config.get("eagle_aux_hidden_state_layer_ids")
+        raise HeadError(
+            f"{where}: trained for a target of hidden size {said}, {target.name!r} has {hidden}"
+        )
+    ids = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids") or config.get(
+        "eagle_aux_hidden_state_layer_ids"
+    )
     if ids and not (isinstance(ids, list) and all(isinstance(i, int) for i in ids)):
-        raise HeadError(f"{where}: eagle_aux_hidden_state_layer_ids must be a list of whole numbers, got {ids}")
+        raise HeadError(
+            f"{where}: eagle_aux_hidden_state_layer_ids must be a list of whole numbers, got {ids}"
+        )
     ours = config.get("specwb_features")
-    said_or_usual = _in_range(tuple(ours), depth) if ours else layer_numbers(ids, depth) if ids else usual_layers(depth) if layers is None else ()
+    said_or_usual = (
+        _in_range(tuple(ours), depth)
+        if ours
+        else layer_numbers(ids, depth)
+        if ids
+        else usual_layers(depth)
+        if layers is None
+        else ()
+    )
     numbers = said_or_usual if layers is None else _in_range(tuple(layers), depth)
     for key in ("fc.weight", "lm_head.weight"):
         if key not in weights:
@@ -337,18 +497,32 @@ def _eagle3(weights: dict[str, Tensor], config: dict, llama: LlamaConfig, where:
     wide = weights["fc.weight"].shape[1]
     if wide != len(numbers) * hidden:
         have = f"{len(numbers)} layers of {target.name!r} have {len(numbers) * hidden}"
-        raise HeadError(f"{where}: fc reads {wide} values, but {have}; trained for another target, or on other layers")
+        raise HeadError(
+            f"{where}: fc reads {wide} values, but {have}; trained for another target, or on "
+            "other layers"
+        )
     rows = weights["lm_head.weight"].shape[0]
     if config.get("draft_vocab_size") not in (None, rows):
-        raise HeadError(f"{where}: config.json says draft_vocab_size={config['draft_vocab_size']}, lm_head has {rows} rows")
+        raise HeadError(
+            f"{where}: config.json says draft_vocab_size={config['draft_vocab_size']}, lm_head "
+            f"has {rows} rows"
+        )
     if rows == target.vocabulary:
         if bool(weights.pop("d2t", torch.zeros(1)).any()):
-            raise HeadError(f"{where}: d2t moves tokens, though the draft vocabulary is the target's")
+            raise HeadError(
+                f"{where}: d2t moves tokens, though the draft vocabulary is the target's"
+            )
         weights.pop("t2d", None)
     return Eagle3Head(
-        llama, hidden, numbers, rows, target.vocabulary, bool(config.get("norm_before_residual")), bool(config.get("norm_before_fc")),
+        llama,
+        hidden,
+        numbers,
+        rows,
+        target.vocabulary,
+        bool(config.get("norm_before_residual")),
+        bool(config.get("norm_before_fc")),
         bias="fc.bias" in weights,
-    )  # fmt: skip
+    )
 
 
 def _check_maps(head: Eagle3Head, where: Path) -> None:
@@ -356,8 +530,14 @@ def _check_maps(head: Eagle3Head, where: Path) -> None:
         return
     ids, size = head.ids, head.vocabulary
     if int(ids.min()) < 0 or int(ids.max()) >= size or len(ids.unique()) < len(ids):
-        absolute = bool(((head.d2t >= 0) & (head.d2t < size)).all()) and len(head.d2t.unique()) == len(ids)
-        hint = "; it seems to hold target ids, where offsets to add to the draft id belong" if absolute else ""
+        absolute = bool(((head.d2t >= 0) & (head.d2t < size)).all()) and len(
+            head.d2t.unique()
+        ) == len(ids)
+        hint = (
+            "; it seems to hold target ids, where offsets to add to the draft id belong"
+            if absolute
+            else ""
+        )
         raise HeadError(f"{where}: d2t does not lead to {len(ids)} distinct ids below {size}{hint}")
     if int(head.t2d.sum()) != len(ids) or not bool(head.t2d[ids].all()):
         raise HeadError(f"{where}: d2t and t2d name different tokens")

@@ -1,7 +1,9 @@
-"""Falcon heads: EAGLE's pairs in blocks of k, so that one pass says k tokens; and their published files.
+"""Falcon heads: EAGLE's pairs in blocks of k, so that one pass says k tokens; and their published
+files.
 
-Pairs as in :mod:`specwb.models.eagle`: pair i is token t_{i+1} with the target's hidden state f_i. What the head makes of pair i stands for
-f_{i+k}, and so gives the law of t_{i+k+1}: the last k pairs of a text give the next k laws at once. Pairs of one block see each other.
+Pairs as in :mod:`specwb.models.eagle`: pair i is token t_{i+1} with the target's hidden state f_i.
+What the head makes of pair i stands for f_{i+k}, and so gives the law of t_{i+k+1}: the last k
+pairs of a text give the next k laws at once. Pairs of one block see each other.
 """
 
 from __future__ import annotations
@@ -27,46 +29,67 @@ LARGEST = 4  # block
 
 
 class FalconHead(EagleHead):
-    """``h = layers(fusion [embedding(t_{i+1}); f_i])`` with relaxed causal attention: pair i sees pair j iff ``block(j) <= block(i)``,
-    ``block(i) = floor((i + o) / k)``. Law of t_{i+k+1} = the target's lm_head of h_i.
+    """``h = layers(fusion [embedding(t_{i+1}); f_i])`` with relaxed causal attention: pair i sees
+    pair j iff ``block(j) <= block(i)``, ``block(i) = floor((i + o) / k)``. Law of t_{i+k+1} = the
+    target's lm_head of h_i.
 
     fusion, ``[.., 2H] -> [.., H]``:
         lstm: two LSTM layers along the text, as the paper says.
-        pointwise: the same two layers, from a zero state at every pair; what the released code computes at batch 1, where its LSTM takes the text
-            for the batch. ``weight_hh`` is then multiplied by zeros: in a published file it was never trained.
+        pointwise: the same two layers, from a zero state at every pair; what the released code
+            computes at batch 1, where its LSTM takes the text for the batch. ``weight_hh`` is then
+            multiplied by zeros: in a published file it was never trained.
         linear: EAGLE's ``fc``. With k = 1 and one layer the head is EAGLE-1's.
 
-    As EAGLE-1's: f is what the lm_head reads, the first layer has no input norm, the last no final one. Keys ``lstm.*`` (or ``fc.*``),
-    ``layers.{i}.*`` without ``layers.0.input_layernorm``, and where the embedding is its own ``embed_tokens.weight``.
+    As EAGLE-1's: f is what the lm_head reads, the first layer has no input norm, the last no final
+    one. Keys ``lstm.*`` (or ``fc.*``), ``layers.{i}.*`` without ``layers.0.input_layernorm``, and
+    where the embedding is its own ``embed_tokens.weight``.
 
-    Attributes: k: size of a block, 1..4. align: where blocks end when drafting; ``right``: the last pair ends one; ``left``: they are counted
-        from the beginning of the text, so that the last k pairs may lie in two.
-    Source: Gao et al., "Falcon" (2024), arXiv 2412.12639, sections 3.1 and 3.4, and its code. Differs from them in: no dropout between the LSTM's
-        layers; right alignment (the released code starts blocks where a chunk starts, so that the first position to be said may not see the
-        newest pair); ``lstm`` really is recurrent.
+    Attributes: k: size of a block, 1..4. align: where blocks end when drafting; ``right``: the last
+        pair ends one; ``left``: they are counted from the beginning of the text, so that the last k
+        pairs may lie in two.
+    Source: Gao et al., "Falcon" (2024), arXiv 2412.12639, sections 3.1 and 3.4, and its code.
+        Differs from them in: no dropout between the LSTM's layers; right alignment (the released
+        code starts blocks where a chunk starts, so that the first position to be said may not see
+        the newest pair); ``lstm`` really is recurrent.
     """
 
     version = 1
 
     def __init__(
-        self, config: Any, target_hidden: int, k: int, fusion: str = "lstm", align: str = "right", bias: bool = True, qkv_bias: bool = False
+        self,
+        config: Any,
+        target_hidden: int,
+        k: int,
+        fusion: str = "lstm",
+        align: str = "right",
+        bias: bool = True,
+        qkv_bias: bool = False,
     ) -> None:
         nn.Module.__init__(self)
         if not 1 <= k <= LARGEST:
-            raise HeadError(f"a Falcon head has blocks of 1 to {LARGEST} tokens, this one has k={k}")
+            raise HeadError(
+                f"a Falcon head has blocks of 1 to {LARGEST} tokens, this one has k={k}"
+            )
         if fusion not in FUSIONS or align not in ALIGNS:
-            raise HeadError(f"fusion must be {', '.join(FUSIONS)} and align {' or '.join(ALIGNS)}; got {fusion!r} and {align!r}")
+            raise HeadError(
+                f"fusion must be {', '.join(FUSIONS)} and align {' or '.join(ALIGNS)}; got "
+                f"{fusion!r} and {align!r}"
+            )
         self.card = {}
         self.config, self.features, self.target_hidden = with_sdpa(config), (-1,), target_hidden
         h = self.hidden = self.config.hidden_size
         if h != target_hidden:
-            raise HeadError(f"a Falcon head has the target's hidden size, {target_hidden}; this one has {h}")
+            raise HeadError(
+                f"a Falcon head has the target's hidden size, {target_hidden}; this one has {h}"
+            )
         self.k, self.fusion, self.align = k, fusion, align
         if fusion == "linear":
             self.fc = nn.Linear(2 * h, h, bias=bias)
         else:
             self.lstm = nn.LSTM(2 * h, h, 2, batch_first=True)
-        self.layers = nn.ModuleList(LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers)
+        )
         self.layers[0].input_layernorm = nn.Identity()
         if qkv_bias:  # the library's attention_bias gives o_proj one as well
             for layer in self.layers:
@@ -80,13 +103,18 @@ class FalconHead(EagleHead):
 
     @property
     def state_width(self) -> int:
-        """Numbers that a place hands on to the next: h and c of both LSTM layers, 0 where nothing is handed on."""
+        """Numbers that a place hands on to the next: h and c of both LSTM layers, 0 where nothing
+        is handed on."""
         return 4 * self.hidden if self.fusion == "lstm" else 0
 
-    def mix(self, embedded: Tensor, above: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """``[R,n,H]`` embeddings and hidden states of n successive pairs -> ``[R,n,H]`` what enters the layers, ``[R,n,4H]`` states after each.
+    def mix(
+        self, embedded: Tensor, above: Tensor, state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """``[R,n,H]`` embeddings and hidden states of n successive pairs -> ``[R,n,H]`` what enters
+        the layers, ``[R,n,4H]`` states after each.
 
-        Args: state ``[R,4H]``: after the pair before (h, c of the first layer, h, c of the second), None at the beginning of a text.
+        Args: state ``[R,4H]``: after the pair before (h, c of the first layer, h, c of the second),
+        None at the beginning of a text.
         """
         x = torch.cat([embedded, above], -1)
         if self.fusion == "linear":
@@ -99,7 +127,10 @@ class FalconHead(EagleHead):
         kept = []
         start = (None,) * 4 if state is None else state.chunk(4, -1)
         for layer in range(2):
-            w_ih, w_hh, b_ih, b_hh = (getattr(self.lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            w_ih, w_hh, b_ih, b_hh = (
+                getattr(self.lstm, f"{name}_l{layer}")
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
             entering = product(x, w_ih, b_ih + b_hh)
             h, c = start[2 * layer : 2 * layer + 2]
             out, cells = [], []
@@ -115,12 +146,19 @@ class FalconHead(EagleHead):
             kept += [x, torch.stack(cells, 1)]
         return x, torch.cat(kept, -1)
 
-    def unroll(self, embedded: Tensor, features: Tensor, steps: int, first: tuple[Tensor, Tensor] | None = None) -> Iterator[Tensor]:
-        """``[B,m,H]`` hidden states of m pairs in blocks from place 0, m a multiple of k, ``steps`` times, with gradients: what a draft of so
-        many passes would see.
+    def unroll(
+        self,
+        embedded: Tensor,
+        features: Tensor,
+        steps: int,
+        first: tuple[Tensor, Tensor] | None = None,
+    ) -> Iterator[Tensor]:
+        """``[B,m,H]`` hidden states of m pairs in blocks from place 0, m a multiple of k, ``steps``
+        times, with gradients: what a draft of so many passes would see.
 
-        Step 0 has the target's features at every place. Step j stands j blocks below it: its hidden states are step j - 1's of the block before,
-        it starts from that block's LSTM state, sees the step-0 blocks up to j blocks before, its own j predecessors and itself. Places i < j k
+        Step 0 has the target's features at every place. Step j stands j blocks below it: its hidden
+        states are step j - 1's of the block before, it starts from that block's LSTM state, sees
+        the step-0 blocks up to j blocks before, its own j predecessors and itself. Places i < j k
         have no such predecessors and are to be left out.
 
         Args: first: embeddings and features of step 0 where they are not these (glanced pairs).
@@ -144,14 +182,20 @@ class FalconHead(EagleHead):
 
     def settings(self) -> dict[str, Any]:
         bias = self.fusion != "linear" or self.fc.bias is not None
-        return {"k_mask": self.k, "bias": bias, "qkv_bias": self.qkv_bias, "specwb_fusion": self.fusion, "specwb_align": self.align}
+        return {
+            "k_mask": self.k,
+            "bias": bias,
+            "qkv_bias": self.qkv_bias,
+            "specwb_fusion": self.fusion,
+            "specwb_align": self.align,
+        }
 
 
 def load_falcon(source: str | Path, target: Target) -> FalconHead:
     """A Falcon head from a published folder or one of ours.
 
-    A published file says k (``k_mask``) and nothing of how its LSTM was run: trained one text at a time, that is ``pointwise``. Ours say it in
-    ``specwb_fusion`` and ``specwb_align``.
+    A published file says k (``k_mask``) and nothing of how its LSTM was run: trained one text at a
+    time, that is ``pointwise``. Ours say it in ``specwb_fusion`` and ``specwb_align``.
 
     Raises:
         HeadError: missing, surplus or wrongly shaped keys, no k, heads of another target.
@@ -160,26 +204,45 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
     where, weights, config = stored.where, dict(stored.weights), stored.config
     k = config.get("k_mask")
     if isinstance(k, bool) or not isinstance(k, int):
-        raise HeadError(f"{where}: config.json has no k_mask, the size of a block; is it a Falcon head?")
+        raise HeadError(
+            f"{where}: config.json has no k_mask, the size of a block; is it a Falcon head?"
+        )
     llama: LlamaConfig = layer_config(config, where)
     recurrent = "lstm.weight_hh_l0" in weights
     fusion = config.get("specwb_fusion") or ("pointwise" if recurrent else "linear")
     if recurrent == (fusion == "linear"):
-        raise HeadError(f"{where}: config.json says specwb_fusion={fusion!r}, but the weights have {'an LSTM' if recurrent else 'no LSTM'}")
+        raise HeadError(
+            f"{where}: config.json says specwb_fusion={fusion!r}, but the weights have "
+            f"{'an LSTM' if recurrent else 'no LSTM'}"
+        )
     attention = "layers.0.self_attn.{}_proj.bias"
     qkv_bias = attention.format("q") in weights and attention.format("o") not in weights
-    for name, there in (("qkv_bias", qkv_bias), *([] if recurrent else [("bias", "fc.bias" in weights)])):
+    for name, there in (
+        ("qkv_bias", qkv_bias),
+        *([] if recurrent else [("bias", "fc.bias" in weights)]),
+    ):
         if config.get(name) is not None and bool(config[name]) != there:
-            raise HeadError(f"{where}: config.json says {name}={config[name]}, the weights {'have' if there else 'lack'} it")
+            raise HeadError(
+                f"{where}: config.json says {name}={config[name]}, the weights "
+                f"{'have' if there else 'lack'} it"
+            )
     own = weights.pop("embed_tokens.weight", None)
     hidden = target.backbone.config.hidden_size
     if llama.hidden_size != hidden:
-        raise HeadError(f"{where}: trained for a target of hidden size {llama.hidden_size}, {target.name!r} has {hidden}")
+        raise HeadError(
+            f"{where}: trained for a target of hidden size {llama.hidden_size}, {target.name!r} "
+            f"has {hidden}"
+        )
     try:
         head = FalconHead(
-            llama, hidden, k, fusion, config.get("specwb_align") or "right", bias=fusion != "linear" or "fc.bias" in weights,
+            llama,
+            hidden,
+            k,
+            fusion,
+            config.get("specwb_align") or "right",
+            bias=fusion != "linear" or "fc.bias" in weights,
             qkv_bias=qkv_bias,
-        )  # fmt: skip
+        )
     except HeadError as error:
         raise HeadError(f"{where}: {error}") from error
     fill(head, weights, where, target)

@@ -191,7 +191,9 @@ def _size_by_header(path: Path, size: int) -> int | None:
     with open(path, "rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
         try:
-            header: Any = from_json(handle.read(length)) if 0 < length <= min(size, HEADER) else None
+            header: Any = (
+                from_json(handle.read(length)) if 0 < length <= min(size, HEADER) else None
+            )
             entries = [entry for key, entry in header.items() if key != "__metadata__"]
             return 8 + length + max((entry["data_offsets"][1] for entry in entries), default=0)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):

@@ -159,7 +159,9 @@ class Groups:
         """
         grouped, layers = sum(map(len, self.layers)), len(stack.layers)
         if grouped != layers:
-            raise GroupError(f"groups are of all layers; these are of {grouped}, there are {layers}")
+            raise GroupError(
+                f"groups are of all layers; these are of {grouped}, there are {layers}"
+            )
         at = stack.shared(positions, slots, cache, extent, mask, causal)
         states = {0: x}
         for group in self.layers:

@@ -1,4 +1,5 @@
-"""Kangaroo's adapter: one attention layer over the target's states at an early exit; and its published files."""
+"""Kangaroo's adapter: one attention layer over the target's states at an early exit; and its
+published files."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
 
 from specwb.models.backbone import Stack, rms
 from specwb.models.checkpoint import HeadError, Stored, fill, write
@@ -28,11 +34,19 @@ class AttentionLayer(nn.Module):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
-        return x + self.self_attn(self.input_layernorm(x), position_embeddings=position_embeddings, attention_mask=None)[0]
+        return (
+            x
+            + self.self_attn(
+                self.input_layernorm(x),
+                position_embeddings=position_embeddings,
+                attention_mask=None,
+            )[0]
+        )
 
 
 class TwoLinears(nn.Module):
-    """``x + W2 silu(W1 norm(x))``, square: the paper's variant without attention. Its activation is not published."""
+    """``x + W2 silu(W1 norm(x))``, square: the paper's variant without attention. Its activation is
+    not published."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -41,42 +55,68 @@ class TwoLinears(nn.Module):
         self.input_layernorm = LlamaRMSNorm(h, config.rms_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + product(F.silu(product(rms(x, self.input_layernorm), self.up_proj.weight, None)), self.down_proj.weight, None)
+        return x + product(
+            F.silu(product(rms(x, self.input_layernorm), self.up_proj.weight, None)),
+            self.down_proj.weight,
+            None,
+        )
 
 
 class KangarooAdapter(nn.Module):
-    """``f' = f + Attention(norm_in(f))`` with f the target's state at layer ``exit``; law of the next token = the target's lm_head of
-    ``norm_out(f')``.
+    """``f' = f + Attention(norm_in(f))`` with f the target's state at layer ``exit``; law of the
+    next token = the target's lm_head of ``norm_out(f')``.
 
-    Both norms are the adapter's own, there is no feed-forward part. f is exact at drafted tokens too, since the target's own first layers make
-    it, so that nothing is unrolled in training. ``adapter``: ``attention``; the paper's ablation has ``layer`` (a whole decoder layer) and ``mlp``
-    (two square linear layers, no attention), and ``own_head`` (an lm_head that is trained).
+    Both norms are the adapter's own, there is no feed-forward part. f is exact at drafted tokens
+    too, since the target's own first layers make it, so that nothing is unrolled in training.
+    ``adapter``: ``attention``; the paper's ablation has ``layer`` (a whole decoder layer) and
+    ``mlp`` (two square linear layers, no attention), and ``own_head`` (an lm_head that is trained).
 
-    Keys ``layers.{i}.input_layernorm.weight``, ``layers.{i}.self_attn.{q,k,v,o}_proj.weight``, ``norm.weight``: the published ones. The published
-    config.json does not say the exit layer; ours has ``exit_layer``, ``adapter`` and ``own_head``.
+    Keys ``layers.{i}.input_layernorm.weight``, ``layers.{i}.self_attn.{q,k,v,o}_proj.weight``,
+    ``norm.weight``: the published ones. The published config.json does not say the exit layer; ours
+    has ``exit_layer``, ``adapter`` and ``own_head``.
 
-    Attributes: exit: 0 the embedding, i the output of layer i. card: what was measured when it was trained, where that is known.
-    Source: Liu et al., "Kangaroo: Lossless Self-Speculative Decoding via Double Early Exiting" (2024), arXiv 2404.18911, and its code.
+    Attributes: exit: 0 the embedding, i the output of layer i. card: what was measured when it was
+    trained, where that is known. Source: Liu et al., "Kangaroo: Lossless Self-Speculative Decoding
+    via Double Early Exiting" (2024), arXiv 2404.18911, and its code.
     """
 
     stack: Stack | None = None  # see Stack.of
 
-    def __init__(self, config: Any, exit: int, adapter: str = "attention", own_head: bool = False) -> None:
+    def __init__(
+        self, config: Any, exit: int, adapter: str = "attention", own_head: bool = False
+    ) -> None:
         super().__init__()
         if adapter not in ADAPTERS:
             raise HeadError(f"adapter must be {', '.join(ADAPTERS)}, got {adapter!r}")
         if adapter == "mlp" and config.num_hidden_layers != 1:
-            raise HeadError(f"an adapter without attention has one layer, this one has {config.num_hidden_layers}")
+            raise HeadError(
+                "an adapter without attention has one layer, this one has "
+                f"{config.num_hidden_layers}"
+            )
         self.card: dict = {}
-        self.config, self.exit, self.adapter, self.hidden = with_sdpa(config), exit, adapter, config.hidden_size
+        self.config, self.exit, self.adapter, self.hidden = (
+            with_sdpa(config),
+            exit,
+            adapter,
+            config.hidden_size,
+        )
         self.vocabulary = config.vocab_size
         n = config.num_hidden_layers
-        made: list[nn.Module] = [TwoLinears(config)] if adapter == "mlp" else [
-            AttentionLayer(config, i) if adapter == "attention" else LlamaDecoderLayer(config, i) for i in range(n)
-        ]  # fmt: skip
+        made: list[nn.Module] = (
+            [TwoLinears(config)]
+            if adapter == "mlp"
+            else [
+                AttentionLayer(config, i)
+                if adapter == "attention"
+                else LlamaDecoderLayer(config, i)
+                for i in range(n)
+            ]
+        )
         self.layers = nn.ModuleList(made)
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if own_head else None
+        self.lm_head = (
+            nn.Linear(config.hidden_size, config.vocab_size, bias=False) if own_head else None
+        )
         self.rotary_emb = LlamaRotaryEmbedding(config)
 
     @property
@@ -89,7 +129,8 @@ class KangarooAdapter(nn.Module):
         return [] if self.adapter == "mlp" else list(self.layers)
 
     def start_from(self, target: Target) -> KangarooAdapter:
-        """Begin as the target's own layer behind the exit, as much of it as there is here, and its final norm and head."""
+        """Begin as the target's own layer behind the exit, as much of it as there is here, and its
+        final norm and head."""
         inner: Any = target.model.model
         with torch.no_grad():
             for i, layer in enumerate(self.layers):
@@ -101,14 +142,16 @@ class KangarooAdapter(nn.Module):
         return self
 
     def forward(self, f: Tensor) -> Tensor:
-        """``[B,m,H]`` states at the exit of a text from its beginning -> ``[B,m,H]`` what stands before the last norm, with gradients."""
+        """``[B,m,H]`` states at the exit of a text from its beginning -> ``[B,m,H]`` what stands
+        before the last norm, with gradients."""
         around = self.rotary_emb(f, torch.arange(f.shape[1], device=f.device)[None])
         for layer in self.layers:
             f = layer(f) if self.adapter == "mlp" else layer(f, position_embeddings=around)
         return f
 
     def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
-        """``[..,H]`` before the last norm -> ``[..,V]``; lm_head: the target's, which is not trained."""
+        """``[..,H]`` before the last norm -> ``[..,V]``; lm_head: the target's, which is not
+        trained."""
         own = self.lm_head
         weight = lm_head.weight.detach() if own is None else own.weight
         bias = None if own is not None or lm_head.bias is None else lm_head.bias.detach()
@@ -117,7 +160,11 @@ class KangarooAdapter(nn.Module):
     def save(self, folder: Path, card: dict | None = None) -> None:
         every = self.config.to_dict()
         config = {k: every[k] for k in LLAMA if every.get(k) is not None}
-        own = {"exit_layer": self.exit, "adapter": self.adapter, "own_head": self.lm_head is not None}
+        own = {
+            "exit_layer": self.exit,
+            "adapter": self.adapter,
+            "own_head": self.lm_head is not None,
+        }
         write(folder, {**config, **own}, self.state_dict(), "model", card)
 
 
@@ -126,31 +173,42 @@ def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -
 
     Args: exit: the exit layer of a file that does not say it.
     Raises:
-        HeadError: an exit layer that the target does not have, that is missing, or other than the file's; missing, surplus or wrongly shaped
-            keys; adapters of another target.
+        HeadError: an exit layer that the target does not have, that is missing, or other than the
+            file's; missing, surplus or wrongly shaped keys; adapters of another target.
     """
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, config, weights = stored.where, stored.config, stored.weights
     said, depth = config.get("exit_layer"), len(target.backbone.layers)
     if said is None and exit is None:
-        raise HeadError(f"{where}: config.json does not say the exit layer; name it with exit= (the published adapters: 2 for 7B, 3 for 13B)")
+        raise HeadError(
+            f"{where}: config.json does not say the exit layer; name it with exit= (the published "
+            "adapters: 2 for 7B, 3 for 13B)"
+        )
     if said is not None and exit not in (None, said):
         raise HeadError(f"{where}: trained on the states of layer {said}, not of layer {exit}")
     layer = exit if said is None else said
     if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
-        raise HeadError(f"{where}: exit layer {layer!r} does not exist: it must be one of 0..{depth - 1}, with a layer of {target.name!r} behind it")
+        raise HeadError(
+            f"{where}: exit layer {layer!r} does not exist: it must be one of 0..{depth - 1}, "
+            f"with a layer of {target.name!r} behind it"
+        )
     llama = layer_config(config, where)
     c = target.backbone.config
     if (llama.hidden_size, llama.vocab_size) != (c.hidden_size, target.vocabulary):
         raise HeadError(
-            f"{where}: trained for a target of hidden size {llama.hidden_size} and {llama.vocab_size} tokens, "
+            f"{where}: trained for a target of hidden size {llama.hidden_size} and "
+            f"{llama.vocab_size} tokens, "
             f"{target.name!r} has {c.hidden_size} and {target.vocabulary}"
         )
     try:
-        made = KangarooAdapter(llama, layer, config.get("adapter", "attention"), bool(config.get("own_head", False)))
+        made = KangarooAdapter(
+            llama, layer, config.get("adapter", "attention"), bool(config.get("own_head", False))
+        )
     except HeadError as error:
         raise HeadError(f"{where}: {error}") from None
     fill(made, weights, where, target)
     made.card = stored.card
-    made.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(target.device)  # its frequencies are float32 in every model
+    made.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(
+        target.device
+    )  # its frequencies are float32 in every model
     return made.requires_grad_(False).eval()

@@ -16,9 +16,7 @@ LAYOUTS = ("tree", "batch")
 
 
 @lru_cache(maxsize=256)
-def leaf_paths(
-    host: tuple[tuple[int, ...], ...], device: torch.device
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def leaf_paths(host: tuple[tuple[int, ...], ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """The leaf paths of trees, and where each node first stands in them.
 
     A path goes from its root to a leaf. A short one repeats its last node, and a tree with fewer

@@ -78,8 +78,7 @@ def load(
     """
     if ranks is not None and isinstance(source, Target | nn.Module):
         raise LoadError(
-            "a model that is loaded already cannot be parted among ranks; "
-            "give its folder or hub id"
+            "a model that is loaded already cannot be parted among ranks; give its folder or hub id"
         )
     if isinstance(source, Target):
         return source
@@ -115,9 +114,7 @@ def _tokenizer(folder: Path, name: str) -> Any:
         raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {why}") from error
 
 
-def _weights(
-    folder: Path, dtype: torch.dtype | str, name: str, ranks: Ranks | None = None
-) -> Any:  # fmt: skip
+def _weights(folder: Path, dtype: torch.dtype | str, name: str, ranks: Ranks | None = None) -> Any:
     """The library's model with a folder's weights, all of which it must have and describe."""
     config = _config(folder, name)
     model, report = _read(folder, config, dtype, name, ranks)

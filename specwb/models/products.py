@@ -11,11 +11,12 @@ product, and none of them is the fastest everywhere (docs/log.md has measurement
   that torch's own compiler uses for frozen weights.
 
 Which one is taken is measured, for every shape, precision and number of tokens, when such a product
-is first asked for. That takes some tens of milliseconds; results are kept by processor, versions and
-number of threads in a file of the user's cache folder, and made anew when that file is deleted.
+is first asked for. That takes some tens of milliseconds; results are kept by processor, versions
+and number of threads in a file of the user's cache folder, and made anew when that file is deleted.
 
 Packed copies take memory beside the weights: at most ``SPECWB_PACK_MB`` (0: none are made), by
-default a quarter of what is free when the first one is made. :func:`packed_bytes` says how much it is.
+default a quarter of what is free when the first one is made. :func:`packed_bytes` says how much it
+is.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GAIN = 1.05  # how many times as fast as torch's own way another one must be to be taken
 GAIN_PACKED = 1.1  # the same for the one that takes memory
 
-SPAN = 48 * 2**20  # bytes of weights that a measurement goes through, so that caches hold few of them
+SPAN = (
+    48 * 2**20
+)  # bytes of weights that a measurement goes through, so that caches hold few of them
 ROUNDS = 7  # of which the fastest counts: what else runs on the machine only ever makes one slower
 
 
@@ -66,8 +69,8 @@ def _pack(weight: Tensor) -> Tensor:
 
 
 def measure(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str, float]:
-    """Seconds of ``[tokens, columns] x [rows, columns]^T`` by way, the fastest of several rounds that
-    take turns; a way that this build of torch lacks is left out."""
+    """Seconds of ``[tokens, columns] x [rows, columns]^T`` by way, the fastest of several rounds
+    that take turns; a way that this build of torch lacks is left out."""
     size = rows * columns * dtype.itemsize
     copies = max(1, min(24, SPAN // size))
     weights = [torch.full((rows, columns), 0.5, dtype=dtype) for _ in range(copies)]
@@ -130,12 +133,15 @@ class Choices:
             return {}
 
     def _write(self) -> None:
-        """With what other processes have written since; a folder that cannot be written is no error."""
+        """With what other processes have written since; a folder that cannot be written is no
+        error."""
         whole = self._read()
         whole[self._machine or ""] = whole.get(self._machine or "", {}) | (self._known or {})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".json", delete=False, encoding="utf-8") as part:
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self.path.parent, suffix=".json", delete=False, encoding="utf-8"
+            ) as part:
                 json.dump(whole, part, indent=1, sort_keys=True)
             os.replace(part.name, self.path)
         except OSError:
@@ -156,10 +162,14 @@ def machine() -> str:
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        name = next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         pass
-    settings = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(("MKL_", "ONEDNN_", "DNNL_")))
+    settings = sorted(
+        f"{k}={v}" for k, v in os.environ.items() if k.startswith(("MKL_", "ONEDNN_", "DNNL_"))
+    )
     capability = torch.backends.cpu.get_cpu_capability()
     return " ".join([name, str(os.cpu_count()), capability, "torch", torch.__version__, *settings])
 
@@ -188,8 +198,8 @@ _threads = 0
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x W^T + b``, ``[..., K]`` and ``[N, K]`` -> ``[..., N]``.
 
-    For few tokens on the CPU, while nothing is differentiated, in the way that was measured to be the
-    fastest; torch's own way everywhere else. The ways differ in rounding only.
+    For few tokens on the CPU, while nothing is differentiated, in the way that was measured to be
+    the fastest; torch's own way everywhere else. The ways differ in rounding only.
     """
     if x.is_cpu and torch.is_inference_mode_enabled():
         tokens = x.numel() // x.shape[-1]
@@ -204,7 +214,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
                 flat = x.reshape(tokens, -1)
                 if way == "turned":
                     out = _turned(flat, weight)
-                elif (packed := known.packed) is not None or (packed := _keep(known, weight)) is not None:
+                elif (packed := known.packed) is not None or (
+                    packed := _keep(known, weight)
+                ) is not None:
                     out = _packed(flat, packed)
                 else:
                     return F.linear(x, weight, bias)
@@ -238,7 +250,8 @@ def _choose(known: _Known, weight: Tensor, tokens: int) -> str:
 
 
 def _keep(known: _Known, weight: Tensor) -> Tensor | None:
-    """The packed copy, made at the second use: a tensor that is seen once may be a view of this call."""
+    """The packed copy, made at the second use: a tensor that is seen once may be a view of this
+    call."""
     if not known.seen:
         known.seen = True
         return None
@@ -289,7 +302,10 @@ def forget() -> None:
 
 def packed_bytes() -> int:
     """Memory that packed copies take beside the weights now."""
-    return sum((k.sample is not None and (w := k.ref()) is not None and w.nbytes) or 0 for k in _known.values())
+    return sum(
+        (k.sample is not None and (w := k.ref()) is not None and w.nbytes) or 0
+        for k in _known.values()
+    )
 
 
 def packing() -> bool:

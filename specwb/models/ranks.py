@@ -1,7 +1,9 @@
-"""Several processes, one device each: a group's attentions on different ranks, the target under tensor parallelism.
+"""Several processes, one device each: a group's attentions on different ranks, the target under
+tensor parallelism.
 
-Every process runs the same decoding. What one of them computes alone is exchanged by collectives of ``torch.distributed`` (NCCL on CUDA, gloo on
-the CPU), and logits are rank 0's everywhere, so that all of them draw the same tokens and know the same text.
+Every process runs the same decoding. What one of them computes alone is exchanged by collectives of
+``torch.distributed`` (NCCL on CUDA, gloo on the CPU), and logits are rank 0's everywhere, so that
+all of them draw the same tokens and know the same text.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from specwb.models.cache import KVCache
 from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name changed with torch 2.13
+_gather = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)  # the name changed with torch 2.13
 STARTED = "torchrun --nproc_per_node 2 -m specwb parallel"
 
 
@@ -55,7 +59,8 @@ class Ranks:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Its seconds are ``name``'s, while timed; synchronises the device, so it is for measuring only."""
+        """Its seconds are ``name``'s, while timed; synchronises the device, so it is for measuring
+        only."""
         began = self.now() if self.timed else 0.0
         yield
         if self.timed:
@@ -75,14 +80,17 @@ class Ranks:
             if not self.gone(error):
                 raise
             raise RanksError(
-                f"rank {self.rank}: another rank has ended or did not answer within {self.timeout:g} s ({str(error).splitlines()[0][:200]})"
+                f"rank {self.rank}: another rank has ended or did not answer within "
+                f"{self.timeout:g} s ({str(error).splitlines()[0][:200]})"
             ) from error
 
     def gone(self, error: BaseException) -> bool:
         """Whether this is what a collective says when another rank does not take part."""
         said = str(error).lower()
         words = ("gloo", "nccl", "connection", "timed out", "timeout")
-        return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(word in said for word in words))
+        return isinstance(error, RuntimeError) and (
+            isinstance(error, dist.DistError) or any(word in said for word in words)
+        )
 
     def agreed(self, x: Tensor, part: str = "logits") -> Tensor:
         """Rank 0's ``x``."""
@@ -104,7 +112,8 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     """Join the processes that ``torchrun`` started; a rank's device is its own.
 
     Raises:
-        RanksError: no environment of ``torchrun``, fewer CUDA devices than ranks, or the others do not come within ``timeout`` seconds.
+        RanksError: no environment of ``torchrun``, fewer CUDA devices than ranks, or the others do
+            not come within ``timeout`` seconds.
     """
     global _here
     if _here is not None:
@@ -113,7 +122,10 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
 
     missing = [name for name in NEEDED if name not in os.environ]
     if missing:
-        raise RanksError(f"several processes need the environment that torchrun makes ({', '.join(missing)} not set): {STARTED}")
+        raise RanksError(
+            f"several processes need the environment that torchrun makes ({', '.join(missing)} "
+            f"not set): {STARTED}"
+        )
     rank, size, local = (int(os.environ[name]) for name in NEEDED[:3])
     place = resolve_device(device)
     if place.index is not None:
@@ -121,17 +133,25 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     cuda = place.type == "cuda"
     if cuda and local >= torch.cuda.device_count():
         raise RanksError(
-            f"rank {rank} is process {local} of this machine, which has {torch.cuda.device_count()} CUDA device(s); start fewer, or use cpu"
+            f"rank {rank} is process {local} of this machine, which has "
+            f"{torch.cuda.device_count()} CUDA device(s); start fewer, or use cpu"
         )
     place = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(place)
-        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a collective that is not answered raises here, as gloo's do
+        os.environ.setdefault(
+            "TORCH_NCCL_BLOCKING_WAIT", "1"
+        )  # a collective that is not answered raises here, as gloo's do
     try:
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout), device_id=place if cuda else None)
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            timeout=timedelta(seconds=timeout),
+            device_id=place if cuda else None,
+        )
     except (RuntimeError, ValueError) as error:
         raise RanksError(
-            f"rank {rank}: the {size} processes did not come together within {timeout:g} s ({str(error).splitlines()[0][:200]})"
+            f"rank {rank}: the {size} processes did not come together within {timeout:g} s "
+            f"({str(error).splitlines()[0][:200]})"
         ) from error
     _here = Ranks(rank, size, place, timeout)
     return _here
@@ -147,31 +167,45 @@ def leave() -> None:
 
 
 def parts(config: Any, size: int) -> int:
-    """Over how many of ``size`` ranks a model can be parted: the largest divisor of them that divides its heads, key-value heads and MLP."""
+    """Over how many of ``size`` ranks a model can be parted: the largest divisor of them that
+    divides its heads, key-value heads and MLP."""
     counts = config.num_attention_heads, config.num_key_value_heads, config.intermediate_size
-    return max(t for t in range(1, size + 1) if size % t == 0 and all(count % t == 0 for count in counts))
+    return max(
+        t for t in range(1, size + 1) if size % t == 0 and all(count % t == 0 for count in counts)
+    )
 
 
 def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) -> tuple[Any, dict]:
-    """The model, and the library's report on its keys, under its own tensor-parallel plan (``tp_plan="auto"``), over as many ranks as it can be
-    parted into; where that is not all of them there are several copies, each of which computes the same.
+    """The model, and the library's report on its keys, under its own tensor-parallel plan
+    (``tp_plan="auto"``), over as many ranks as it can be parted into; where that is not all of them
+    there are several copies, each of which computes the same.
 
-    Where it is all of them each rank reads its own part; otherwise each reads the whole model before it keeps a part.
+    Where it is all of them each rank reads its own part; otherwise each reads the whole model
+    before it keeps a part.
     """
     from transformers import AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
-    from transformers.distributed.tensor_parallel import apply_tensor_parallelism, replace_layer_number_by_wildcard
+    from transformers.distributed.tensor_parallel import (
+        apply_tensor_parallelism,
+        replace_layer_number_by_wildcard,
+    )
 
     size = ranks.size
     parted = parts(config, size)
-    reads = ranks.device.type == ("cuda" if torch.cuda.is_available() else "cpu")  # the device that the library parts models over
+    reads = ranks.device.type == (
+        "cuda" if torch.cuda.is_available() else "cpu"
+    )  # the device that the library parts models over
     if reads and parted == size > 1:
-        found: Any = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto", tp_size=size), **settings)
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            folder, distributed_config=DistributedConfig(tp_plan="auto", tp_size=size), **settings
+        )
         return found
     found = AutoModelForCausalLM.from_pretrained(folder, **settings)
     model, report = found
     if parted > 1:
-        mesh = dist.init_device_mesh(ranks.device.type, (size // parted, parted), mesh_dim_names=("copy", "tp"))["tp"]
+        mesh = dist.init_device_mesh(
+            ranks.device.type, (size // parted, parted), mesh_dim_names=("copy", "tp")
+        )["tp"]
         named, plan = dict(model.named_parameters()), dict[str, str]()
         for name, module in model.named_modules():
             if style := model.tp_plan.get(replace_layer_number_by_wildcard(name)):
@@ -183,31 +217,45 @@ def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) 
 
 
 class RankGroups(Groups):
-    """*Ranks*: of a group's N attentions each of W ranks runs ceil(N / W) (W = N: one each), one all-gather brings all their outputs to all; MLPs,
-    norms and residual streams are everywhere. A rank's cache has the layers whose attentions it runs; layers alone are run by one rank, which
+    """*Ranks*: of a group's N attentions each of W ranks runs ceil(N / W) (W = N: one each), one
+    all-gather brings all their outputs to all; MLPs, norms and residual streams are everywhere. A
+    rank's cache has the layers whose attentions it runs; layers alone are run by one rank, which
     broadcasts its output, in fuzzy and exact forwards alike.
 
-    Source: Wu et al. 2025, 4.2. Differs from it in: which collectives there are is not written there; N may be larger than W.
+    Source: Wu et al. 2025, 4.2. Differs from it in: which collectives there are is not written
+    there; N may be larger than W.
     """
 
     name = "ranks"
     captured = False
 
-    def __init__(self, layers: Layers, parallel_mlp: bool = False, owner: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, layers: Layers, parallel_mlp: bool = False, owner: dict[int, int] | None = None
+    ) -> None:
         super().__init__(layers, parallel_mlp)
         self.ranks = here()
         size = 1 if self.ranks is None else self.ranks.size
-        self.owner = owner or {i: g // -(-len(group) // size) for group in layers for g, i in enumerate(group)}
-        own = [i for i in sorted(self.owner) if self.ranks is None or self.owner[i] == self.ranks.rank]
+        self.owner = owner or {
+            i: g // -(-len(group) // size) for group in layers for g, i in enumerate(group)
+        }
+        own = [
+            i for i in sorted(self.owner) if self.ranks is None or self.owner[i] == self.ranks.rank
+        ]
         self.held = {i: at for at, i in enumerate(own)}  # layers of the cache
         self.fused = FusedGroups(layers)
 
     def check(self, stack: Stack, n: int) -> None:
         super().check(stack, n)
         if self.ranks is None:
-            raise GroupError(f"execution=ranks needs several processes, started with torchrun and joined with specwb.models.ranks.join: {STARTED}")
+            raise GroupError(
+                "execution=ranks needs several processes, started with torchrun and joined with "
+                f"specwb.models.ranks.join: {STARTED}"
+            )
         if self.ranks.size > n:
-            raise GroupError(f"{self.ranks.size} ranks are more than the n={n} attentions side by side; start {n} or fewer")
+            raise GroupError(
+                f"{self.ranks.size} ranks are more than the n={n} attentions side by side; start "
+                f"{n} or fewer"
+            )
 
     def in_order(self) -> RankGroups:
         """All layers in order, each run by the same rank."""
@@ -217,7 +265,15 @@ class RankGroups(Groups):
         return self.in_order().on(stack)
 
     def cache(self, stack: Stack, rows: int, capacity: int) -> KVCache:
-        return KVCache(max(1, len(self.held)), rows, capacity, stack.kv_heads, stack.head_dim, stack.dtype, stack.device)
+        return KVCache(
+            max(1, len(self.held)),
+            rows,
+            capacity,
+            stack.kv_heads,
+            stack.head_dim,
+            stack.dtype,
+            stack.device,
+        )
 
     def agreed(self, logits: Tensor) -> Tensor:
         assert self.ranks is not None
@@ -231,7 +287,9 @@ class RankGroups(Groups):
             if len(own) > 1 and not at.causal:
                 outs = self.fused.together(stack, own, x, at, self.held[own[0]])
             else:
-                outs = [stack.attention(i, rms(x, stack.layers[i].norm1), at, self.held[i]) for i in own]
+                outs = [
+                    stack.attention(i, rms(x, stack.layers[i].norm1), at, self.held[i]) for i in own
+                ]
         if len(group) == 1:
             out = outs[0].contiguous() if own else torch.empty_like(x)
             with self.ranks.part("exchange"):

@@ -1,10 +1,14 @@
-"""Improved MCSD (Lu et al. 2409.10644): the decision model against none *on one pair*, shapes, several roots, and what masks cost.
+"""Improved MCSD (Lu et al. 2409.10644): the decision model against none *on one pair*, shapes,
+several roots, and what masks cost.
 
-Several roots (``roots=2,lossy=true`` and more) change the output, so they are LOSSY: they stand in tables of their own, beside how far they move it.
+Several roots (``roots=2,lossy=true`` and more) change the output, so they are LOSSY: they stand in
+tables of their own, beside how far they move it.
 
-Differs from the paper in: models, machine and prompts; texts go on past an end of text. A fixed number of rounds a prompt. Times and tokens of a
-speedup are those of all rounds but the first, which processes the prompt; times are means and not medians, since rounds of an adaptive draft differ.
-The paper's decision model works below several roots; here below one, so that both sides of a comparison have one output.
+Differs from the paper in: models, machine and prompts; texts go on past an end of text. A fixed
+number of rounds a prompt. Times and tokens of a speedup are those of all rounds but the first,
+which processes the prompt; times are means and not medians, since rounds of an adaptive draft
+differ. The paper's decision model works below several roots; here below one, so that both sides of
+a comparison have one output.
 """
 
 from __future__ import annotations
@@ -62,8 +66,10 @@ MASKS = (
 TILE = 128  # tokens: the edge of a matrix tile, as the paper's GPU seems to have it
 NEW = 32  # tokens of the texts that several roots are judged by
 OURS = (
-    "Acceptance (depth_fraction) is accepted over drafted levels, roots left out, as there. Ratios are geometric means over the paper's pairs and "
-    f"data sets, over widths those of {PAIR}; its widths are numbers of roots (LOSSY), here of chains below one root, so that both sides write the "
+    "Acceptance (depth_fraction) is accepted over drafted levels, roots left out, as there. "
+    "Ratios are geometric means over the paper's pairs and "
+    f"data sets, over widths those of {PAIR}; its widths are numbers of roots (LOSSY), here of "
+    "chains below one root, so that both sides write the "
     "same. LOSSY: the output is not the target's, so a speed there is no speedup at equal output."
 )
 
@@ -150,7 +156,8 @@ def run(
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
 ) -> bool:
-    """:func:`specwb.reproduce.grid.run` of the cells, then the cost of masks and how far several roots move the output.
+    """:func:`specwb.reproduce.grid.run` of the cells, then the cost of masks and how far several
+    roots move the output.
 
     Args:
         head: a decision model or its folder instead of the target's own.
@@ -209,10 +216,12 @@ def run(
 def masks(
     shape: Sequence[int], device: torch.device | str = "cpu", repeats: int = 50
 ) -> dict[str, Any]:
-    """What a draft that stops at depth d pays for its mask, milliseconds, means over d = 1..D-1 of medians.
+    """What a draft that stops at depth d pays for its mask, milliseconds, means over d = 1..D-1 of
+    medians.
 
-    slice: :meth:`specwb.tree.Tree.prefix` the first time, which makes every other tensor of the tree too; again: any other time. mask: the mask alone
-    built again from the parents, a level at a time. tree: the whole tree built again, node by node.
+    slice: :meth:`specwb.tree.Tree.prefix` the first time, which makes every other tensor of the
+    tree too; again: any other time. mask: the mask alone built again from the parents, a level at a
+    time. tree: the whole tree built again, node by node.
     """
     tree = Tree.branching(*shape, device=device)
 
@@ -255,7 +264,7 @@ def ancestors(tree: Tree, d: int) -> Tensor:
     return mask
 
 
-# --------------------------------------------------------------------------------------------------------------------- the paper's numbers
+# ---------------------------------------------------------------------------- the paper's numbers
 
 
 def paper() -> dict[str, Any]:
@@ -278,7 +287,8 @@ def shared(a: dict[int, dict[str, float]], b: dict[int, dict[str, float]]) -> li
 
 
 def ratio(table: str, first: str, second: str, what: str, **where: Any) -> float:
-    """Of two methods of a table: the geometric mean over pairs of models and data sets that have both; ``where``: of these rows."""
+    """Of two methods of a table: the geometric mean over pairs of models and data sets that have
+    both; ``where``: of these rows."""
     rows = {
         (r["pair"], r["data"], r["method"]): r[what]
         for r in paper()["tables"][table]["rows"]
@@ -291,7 +301,8 @@ def ratio(table: str, first: str, second: str, what: str, **where: Any) -> float
 
 
 def contradictions() -> list[str]:
-    """What does not fit together in the paper: the words of the data file, the arithmetic done here."""
+    """What does not fit together in the paper: the words of the data file, the arithmetic done
+    here."""
     published = paper()
     tables, figures, usual = published["tables"], published["figures"], published["constants"]
     pairs = list(dict.fromkeys(r["pair"] for r in tables["static"]["rows"]))
@@ -389,11 +400,12 @@ def contradictions() -> list[str]:
     return [text.format(**words[name]) for name, text in published["contradictions"].items()]
 
 
-# --------------------------------------------------------------------------------------------------------------------- what was measured
+# ------------------------------------------------------------------------------ what was measured
 
 
 def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
-    """:func:`specwb.reproduce.grid.split_values`; of several roots the first level, the roots, is not drafted."""
+    """:func:`specwb.reproduce.grid.split_values`; of several roots the first level, the roots, is
+    not drafted."""
     if lossy(cell) and what == "levels":
         return [n - 1 for n in grid.split_values(cells, cell, "levels")]
     if what == "depth_fraction":
@@ -405,7 +417,8 @@ def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
 
 
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    """:func:`specwb.reproduce.grid.split_row` with ``levels`` and ``depth_fraction``, means over prompts."""
+    """:func:`specwb.reproduce.grid.split_row` with ``levels`` and ``depth_fraction``, means over
+    prompts."""
     found = grid.split_row(document, cell)
     more = {
         what: round(fmean(values(document["cells"], cell, what)), 4)
@@ -526,7 +539,8 @@ def claims() -> list[Claim]:
         for what, name in (("speedup", "rate"), ("depth_fraction", "acceptance")):
             theirs = ratio("v1", "DynaSD", "MCSD", name, temperature=int(t))
             add(
-                f"LOSSY: {FIRST_VERSION} roots with the decision model over MCSD 4-2-2-1-1, T = {t:g}",
+                f"LOSSY: {FIRST_VERSION} roots with the decision model over MCSD 4-2-2-1-1, T = "
+                f"{t:g}",
                 "table v1",
                 what,
                 first_version(t),
@@ -590,7 +604,7 @@ def report(store: Store) -> dict[str, Any]:
     return document
 
 
-# ------------------------------------------------------------------------------------------------------------------------- how it is shown
+# -------------------------------------------------------------------------------- how it is shown
 
 
 def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
@@ -690,7 +704,8 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
     ]
     shown = [
         (
-            f"Width: chains of {DEPTH} with and without the decision model on the same pair, T = 0; the paper's {PAIR}",
+            f"Width: chains of {DEPTH} with and without the decision model on the same pair, T = "
+            f"0; the paper's {PAIR}",
             swept,
         ),
         ("Width, T = 1", hot),
@@ -738,12 +753,15 @@ def notes(document: dict[str, Any]) -> list[str]:
         if len(both) == len(there):
             rank = stats.spearmanr(*zip(*both, strict=True)).statistic
             out.append(
-                f"Rank correlation of the {len(both)} shapes' tokens a second with the paper's, {text}: {rank:.2f}."
+                f"Rank correlation of the {len(both)} shapes' tokens a second with the paper's, "
+                f"{text}: {rank:.2f}."
             )
     for m in document.get("masks", []):
         out.append(
-            f"Masks of {m['shape']} ({m['nodes']} nodes): slicing takes {m['slice']:.4f} ms the first time and {m['again']:.5f} ms again; "
-            f"building takes {m['mask']:.4f} ms for the mask alone, a level at a time, and {m['tree']:.4f} ms for the tree, node by node."
+            f"Masks of {m['shape']} ({m['nodes']} nodes): slicing takes {m['slice']:.4f} ms the "
+            f"first time and {m['again']:.5f} ms again; "
+            f"building takes {m['mask']:.4f} ms for the mask alone, a level at a time, and "
+            f"{m['tree']:.4f} ms for the tree, node by node."
         )
     out += [f"In the paper: {text}" for text in contradictions()]
     out += [document["rule"], f"Paper: {published['source']}; {published['setting']}."]

@@ -457,7 +457,8 @@ def head_card(out: Path, heads: list[dict]) -> list[str]:
         "",
         "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a",
         "batch text that the target wrote, learning the target's distribution at every position;",
-        "features are computed on the fly. Steps, sizes and vocabularies differ: the table does not",
+        "features are computed on the fly. Steps, sizes and vocabularies differ: the table does "
+        "not",
         "rank the methods.",
     ]
 

@@ -426,7 +426,8 @@ def distribution_of(
     ``P(x) = sum over drafts of P(draft) sum over outcomes of P(outcome | draft) P(x | outcome)``:
     all drafts are listed, the rule's own code is called for each of them (:func:`boxes_of`), and
     what a round leaves open is continued with the target. A lossless rule gives the target's
-    distribution, ``exact.target_distribution(p, D + 1)``; ``exact.tv`` measures how far two are apart.
+    distribution, ``exact.target_distribution(p, D + 1)``; ``exact.tv`` measures how far two are
+    apart.
 
     Args:
         rule: A :class:`NodeRule` or :class:`Rule`, or its class, or a key of ``RULES``.
@@ -494,7 +495,13 @@ def scheme_of(rule: Rule, tree: Tree) -> Scheme:
     Raises:
         ValueError: There is none.
     """
-    order = (Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.TOP_AND_SAMPLE, Scheme.POINT, Scheme.IID_PATHS)
+    order = (
+        Scheme.IID,
+        Scheme.WITHOUT_REPLACEMENT,
+        Scheme.TOP_AND_SAMPLE,
+        Scheme.POINT,
+        Scheme.IID_PATHS,
+    )
     for scheme in order:
         fits = scheme is not Scheme.IID_PATHS or tree.is_paths or tree.D == 0
         if scheme in rule.schemes and fits:

@@ -60,7 +60,9 @@ class Longest(Rule):
         lengths = tree.depth[0][nodes].masked_fill(~torch.stack([ok for _, _, ok in ends], 1), -1)
         best = lengths.argmax(1)
         node = nodes[row, best]
-        aheads = [next_distribution for _, next_distribution, _ in ends if next_distribution is not None]
+        aheads = [
+            next_distribution for _, next_distribution, _ in ends if next_distribution is not None
+        ]
         following = torch.stack(aheads, 1)[row, best] if aheads else scores.logits[row, node]
         # a NaN row that ended one root's path is behind the choice of another root too
         following = torch.where(broken[:, None], torch.nan, following)

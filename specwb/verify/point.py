@@ -40,7 +40,6 @@ class PointMass(NodeRule):
         return choice, self.put(p, residual, residual.sum(1) > 0)
 
 
-
 class Naive(PointMass):
     """The point-mass rule on candidates that were drawn: MCSD's naive sampling (MCNS). Exact,
     whatever they were drawn from, and wasteful, since q is not used.

@@ -120,12 +120,12 @@ def check_rule(
     """Compare what a rule outputs with the target's distribution, on small trees and difficult
     models.
 
-    For each way of drawing that the rule names in ``schemes`` it takes every draft of chains and trees
-    with up to five candidates, over two to four tokens, with models that change with the prefix,
-    some with zeros, ties, certainties and equal or disjoint supports. What is run is the rule's
-    own code, in the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a
-    CPU. Nothing is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be
-    checked.
+    For each way of drawing that the rule names in ``schemes`` it takes every draft of chains and
+    trees with up to five candidates, over two to four tokens, with models that change with the
+    prefix, some with zeros, ties, certainties and equal or disjoint supports. What is run is the
+    rule's own code, in the form for batches (:func:`specwb.verify.distribution_of`) and in the
+    forms for a CPU. Nothing is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS
+    cannot be checked.
 
     Args:
         rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
@@ -169,7 +169,9 @@ def _rounds(rule: Rule) -> Iterator[tuple[Scheme, tuple[int, ...], list[Case]]]:
         yield scheme, parents, cases
 
 
-def _compare(rule: Rule, check: RuleCheck, scheme: Scheme, tree: Tree, cases: Sequence[Case]) -> None:
+def _compare(
+    rule: Rule, check: RuleCheck, scheme: Scheme, tree: Tree, cases: Sequence[Case]
+) -> None:
     """Add the rounds of one tree to the check."""
     drafts = all_drafts(scheme, tree, cases)
     boxes = boxes_of(rule, drafts.draft, drafts.scores)

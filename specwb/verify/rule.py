@@ -12,7 +12,9 @@ from torch import Tensor
 from specwb.flow import Draft, Exactness, RuleMismatch, Scheme, Scores, Verdict
 from specwb.tree import Limits
 
-ONE_A_NODE = frozenset({Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.IID_PATHS, Scheme.TOP_AND_SAMPLE})
+ONE_A_NODE = frozenset(
+    {Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.IID_PATHS, Scheme.TOP_AND_SAMPLE}
+)
 """The same thing where a node has one child."""
 
 

@@ -415,7 +415,9 @@ def _round_of_node_rule(
     line: RuleLine, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
 ) -> None:
     arguments = E.RULES[line.rule], E.SCHEMES[scheme], target, draft, parents
-    line.compare(E.round_distribution(*arguments), E.target_distribution(target, max(E.depths(parents)) + 1))
+    line.compare(
+        E.round_distribution(*arguments), E.target_distribution(target, max(E.depths(parents)) + 1)
+    )
     table = E.CHILD_TABLES.get((line.rule, scheme))
     if table is not None:
         accepted = E.expected_accepted(*arguments)
@@ -478,7 +480,8 @@ def typical() -> WrongRule:
     """Typical acceptance of the two most probable tokens, which is lossy by design."""
     wrong = "LOSSY by design: a child above a threshold is taken for certain"
     distances = (
-        E.tv(E.output_distribution(E.typical, E.top, p, q, 2), p) for p, q in dense_pairs(_INSTANCES)
+        E.tv(E.output_distribution(E.typical, E.top, p, q, 2), p)
+        for p, q in dense_pairs(_INSTANCES)
     )
     return _summary("typical", "typical", wrong, distances)
 
@@ -489,7 +492,9 @@ def longest() -> WrongRule:
 
     def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, "dense")
-        return E.tv(E.roots_distribution(target, draft, (-1, 0, 1), 2, 3), E.target_distribution(target, 3))
+        return E.tv(
+            E.roots_distribution(target, draft, (-1, 0, 1), 2, 3), E.target_distribution(target, 3)
+        )
 
     wrong = "LOSSY by design: of two roots the one with the longest accepted path is kept"
     return _summary("longest", "longest", wrong, map(distance, range(_MODELS)))

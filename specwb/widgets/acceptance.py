@@ -14,7 +14,9 @@ from specwb.widgets.live import Explorer
 TOKENS = 13
 
 
-def shaped(temperature: float, shift: float, sharpness: float, tokens: int = TOKENS) -> tuple[np.ndarray, np.ndarray]:
+def shaped(
+    temperature: float, shift: float, sharpness: float, tokens: int = TOKENS
+) -> tuple[np.ndarray, np.ndarray]:
     """A target with bell-shaped logits z around the middle token, and a draft whose bell stands
     ``shift`` tokens to the right and is ``sharpness`` times as steep; both at the same temperature:
     ``p = softmax(z / T)``, ``q = softmax(sharpness z(. - shift) / T)``.
@@ -27,7 +29,9 @@ def shaped(temperature: float, shift: float, sharpness: float, tokens: int = TOK
             f"temperature and sharpness must be > 0, got {temperature} and {sharpness}"
         )
     place = np.arange(tokens) - tokens // 2
-    return softmax(-(place**2) / 4 / temperature), softmax(-sharpness * (place - shift) ** 2 / 4 / temperature)
+    return softmax(-(place**2) / 4 / temperature), softmax(
+        -sharpness * (place - shift) ** 2 / 4 / temperature
+    )
 
 
 class AcceptanceExplorer(Explorer):
@@ -44,12 +48,44 @@ class AcceptanceExplorer(Explorer):
         p, q: the distributions.
     """
 
-    def __init__(self, *, temperature: float = 1.0, shift: float = 1.0, sharpness: float = 1.0, draws: int = 2000, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        temperature: float = 1.0,
+        shift: float = 1.0,
+        sharpness: float = 1.0,
+        draws: int = 2000,
+        seed: int = 0,
+    ) -> None:
         self.draws, self._seed = draws, seed
         style = {"description_width": "110px"}
-        self.temperature = w.FloatSlider(temperature, min=0.2, max=5, step=0.1, description="temperature", readout_format=".1f", style=style)
-        self.shift = w.FloatSlider(shift, min=-5, max=5, step=0.5, description="shift of q", readout_format=".1f", style=style)
-        self.sharpness = w.FloatSlider(sharpness, min=0.2, max=5, step=0.1, description="sharpness of q", readout_format=".1f", style=style)
+        self.temperature = w.FloatSlider(
+            temperature,
+            min=0.2,
+            max=5,
+            step=0.1,
+            description="temperature",
+            readout_format=".1f",
+            style=style,
+        )
+        self.shift = w.FloatSlider(
+            shift,
+            min=-5,
+            max=5,
+            step=0.5,
+            description="shift of q",
+            readout_format=".1f",
+            style=style,
+        )
+        self.sharpness = w.FloatSlider(
+            sharpness,
+            min=0.2,
+            max=5,
+            step=0.1,
+            description="sharpness of q",
+            readout_format=".1f",
+            style=style,
+        )
         self._build([self.temperature, self.shift, self.sharpness])
 
     def _new(self) -> tuple[str, go.Figure]:

@@ -45,10 +45,22 @@ class TreeDesigner(Panel):
     """
 
     def __init__(
-        self, rates: Sequence[Any], *, cost: Callable[[list[int]], float] | None = None, tree: Sequence[int] = (4, 2, 2),
-        nodes: int = 16, depth: int = 6, balance: int = 128, c: float = 0.1, most: int = 40,
-    ) -> None:  # fmt: skip
-        self._rates, self._most, self._cost = rates, most, None if cost is None else cache(lambda parents: cost(list(parents)))
+        self,
+        rates: Sequence[Any],
+        *,
+        cost: Callable[[list[int]], float] | None = None,
+        tree: Sequence[int] = (4, 2, 2),
+        nodes: int = 16,
+        depth: int = 6,
+        balance: int = 128,
+        c: float = 0.1,
+        most: int = 40,
+    ) -> None:
+        self._rates, self._most, self._cost = (
+            rates,
+            most,
+            None if cost is None else cache(lambda parents: cost(list(parents))),
+        )
         self._values = cache(lambda parents: [float(v) for v in path_values(rates, parents)])
         ranks = min(len(row) for row in rates) if hasattr(rates[0], "__len__") else len(rates)
         self._known: list[tuple[int, ...]] = []
@@ -58,33 +70,79 @@ class TreeDesigner(Panel):
             self._known.append(tuple(parents))
             return 1.0
 
-        choose_tree(rates, look, most, deepest)  # it looks at the best tree of every budget and depth
+        choose_tree(
+            rates, look, most, deepest
+        )  # it looks at the best tree of every budget and depth
         style = {"description_width": "90px"}
         self.shape = w.Dropdown(options=[HAND, TOKENS, SPEED], description="tree", style=style)
         given = [*tree, *[0] * LEVELS][:LEVELS]
         self.levels = [
-            w.IntSlider(k, min=0, max=min(6, ranks), description=f"level {d}", continuous_update=False, style=style) for d, k in enumerate(given, 1)
+            w.IntSlider(
+                k,
+                min=0,
+                max=min(6, ranks),
+                description=f"level {d}",
+                continuous_update=False,
+                style=style,
+            )
+            for d, k in enumerate(given, 1)
         ]
-        self.nodes = w.IntSlider(nodes, min=1, max=most, description="nodes", continuous_update=False, style=style)
-        self.depth = w.IntSlider(depth, min=0, max=deepest, description="depth", continuous_update=False, style=style)
-        self.costs = w.Dropdown(options=[ROOFLINE] if cost is None else [MEASURED, ROOFLINE], description="a round costs", style=style)
-        self.balance = w.SelectionSlider(options=[2**i for i in range(10)], value=balance, description="n*", continuous_update=False, style=style)
-        self.c = w.FloatSlider(round(c, 2), min=0, max=0.5, step=0.01, description="c", readout_format=".2f", continuous_update=False, style=style)
+        self.nodes = w.IntSlider(
+            nodes, min=1, max=most, description="nodes", continuous_update=False, style=style
+        )
+        self.depth = w.IntSlider(
+            depth, min=0, max=deepest, description="depth", continuous_update=False, style=style
+        )
+        self.costs = w.Dropdown(
+            options=[ROOFLINE] if cost is None else [MEASURED, ROOFLINE],
+            description="a round costs",
+            style=style,
+        )
+        self.balance = w.SelectionSlider(
+            options=[2**i for i in range(10)],
+            value=balance,
+            description="n*",
+            continuous_update=False,
+            style=style,
+        )
+        self.c = w.FloatSlider(
+            round(c, 2),
+            min=0,
+            max=0.5,
+            step=0.01,
+            description="c",
+            readout_format=".2f",
+            continuous_update=False,
+            style=style,
+        )
         self._line, self.summary = w.HTML(), ""
         self.parents, self.speed = [-1], 1.0
         self._figure: go.FigureWidget | None = None
         self._draw()
         assert self._figure is not None, self.summary
-        for control in (self.shape, *self.levels, self.nodes, self.depth, self.costs, self.balance, self.c):
+        for control in (
+            self.shape,
+            *self.levels,
+            self.nodes,
+            self.depth,
+            self.costs,
+            self.balance,
+            self.c,
+        ):
             control.observe(lambda _: self._draw(), "value")
-        controls = [w.HBox([self.shape, *self.levels], layout=ROW), w.HBox([self.nodes, self.depth, self.costs, self.balance, self.c], layout=ROW)]
+        controls = [
+            w.HBox([self.shape, *self.levels], layout=ROW),
+            w.HBox([self.nodes, self.depth, self.costs, self.balance, self.c], layout=ROW),
+        ]
         super().__init__([*controls, self._line, self._figure])
 
     def cost(self, parents: Sequence[int]) -> float:
         """Time of a round over the time of a plain step, as the controls say."""
         if self._cost is not None and self.costs.value == MEASURED:
             return self._cost(tuple(parents))
-        return roofline(len(parents) - 1, 1, self.balance.value) + max(depths(parents)) * round(self.c.value, 2)
+        return roofline(len(parents) - 1, 1, self.balance.value) + max(depths(parents)) * round(
+            self.c.value, 2
+        )
 
     def _speed(self, parents: Sequence[int]) -> float:
         return sum(self._values(tuple(parents))) / self.cost(parents)
@@ -113,7 +171,11 @@ class TreeDesigner(Panel):
 
     def _candidates(self) -> list[tuple[int, ...]]:
         """Best trees within the sliders' nodes and depth, smallest first."""
-        return [t for t in sorted(self._known, key=len) if len(t) <= self.nodes.value and max(depths(t)) <= self.depth.value]
+        return [
+            t
+            for t in sorted(self._known, key=len)
+            if len(t) <= self.nodes.value and max(depths(t)) <= self.depth.value
+        ]
 
     def _draw(self) -> None:
         for level in self.levels:
@@ -123,7 +185,10 @@ class TreeDesigner(Panel):
             parents, name = self._chosen()
             values = self._values(tuple(parents))
         except ValueError as error:
-            self._say(f"Not drawn: {error}. Still shown: a tree of {_nodes(len(self.parents))}", wrong=True)
+            self._say(
+                f"Not drawn: {error}. Still shown: a tree of {_nodes(len(self.parents))}",
+                wrong=True,
+            )
             return
         self.parents, self.speed = parents, self._speed(parents)
         best: dict[int, float] = {}

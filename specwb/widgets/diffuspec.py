@@ -21,11 +21,22 @@ from specwb.widgets.live import STYLE, Explorer
 
 
 def _whole(value: int, low: int, high: int, name: str) -> w.IntSlider:
-    return w.IntSlider(value, min=low, max=high, description=name, continuous_update=False, style=STYLE)
+    return w.IntSlider(
+        value, min=low, max=high, description=name, continuous_update=False, style=STYLE
+    )
 
 
 def _part(value: float, low: float, name: str, step: float = 0.05) -> w.FloatSlider:
-    return w.FloatSlider(value, min=low, max=1, step=step, description=name, readout_format=".2f", continuous_update=False, style=STYLE)
+    return w.FloatSlider(
+        value,
+        min=low,
+        max=1,
+        step=step,
+        description=name,
+        readout_format=".2f",
+        continuous_update=False,
+        style=STYLE,
+    )
 
 
 class LatticeExplorer(Explorer):
@@ -48,17 +59,34 @@ class LatticeExplorer(Explorer):
     """
 
     def __init__(
-        self, target: Target, found: Sequence[Place], proxy: Proxy, *,
-        place: int = 1, lam: float = 0.5, mass: float = 0.8, top: int = 15, beams: int = 3, temperature: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        target: Target,
+        found: Sequence[Place],
+        proxy: Proxy,
+        *,
+        place: int = 1,
+        lam: float = 0.5,
+        mass: float = 0.8,
+        top: int = 15,
+        beams: int = 3,
+        temperature: float = 1.0,
+    ) -> None:
         if not found:
             raise ValueError("there is no place to look at")
-        self._target, self._found, self._proxy, self._temperature = target, list(found), proxy, temperature
+        self._target, self._found, self._proxy, self._temperature = (
+            target,
+            list(found),
+            proxy,
+            temperature,
+        )
         self._kept: dict[tuple[int, tuple[int, ...]], float] = {}
         most = min(one.ids.shape[1] for one in found)
         self.place = _whole(place, 1, len(found), "place")
         self.lam, self.mass = _part(lam, 0, "lambda"), _part(mass, 0.05, "mass")
-        self.top, self.beams = _whole(min(top, most), 1, most, "M tokens"), _whole(beams, 1, 10, "B paths")
+        self.top, self.beams = (
+            _whole(min(top, most), 1, most, "M tokens"),
+            _whole(beams, 1, 10, "B paths"),
+        )
         self.paths: list[Path] = []
         self._build([self.place], [self.lam, self.mass], [self.top, self.beams])
 
@@ -66,7 +94,9 @@ class LatticeExplorer(Explorer):
         """What the point-mass rule keeps of a path at the place shown, on average."""
         key = self.place.value, tuple(path)
         if key not in self._kept:
-            self._kept[key] = expected_length(self._target, self._found[key[0] - 1].text, [path], self._temperature)[0]
+            self._kept[key] = expected_length(
+                self._target, self._found[key[0] - 1].text, [path], self._temperature
+            )[0]
         return self._kept[key]
 
     def _new(self) -> tuple[str, go.Figure]:
@@ -76,16 +106,30 @@ class LatticeExplorer(Explorer):
         self.paths = beam(lattice, self._proxy, context, lam, self.beams.value)
         self.best = viterbi(lattice, self._proxy, context, lam)
         chosen, row = self.paths[0], lattice.row
-        ids, chances = at.ids[:, : self.top.value].tolist(), np.exp(at.logq[:, : self.top.value]).round(4).tolist()
+        ids, chances = (
+            at.ids[:, : self.top.value].tolist(),
+            np.exp(at.logq[:, : self.top.value]).round(4).tolist(),
+        )
         ranks = [rank if rank < self.top.value else None for rank in at.ranks.tolist()]
-        outside = ["" if rank is not None else label(tokenizer, x) for rank, x in zip(ranks, at.greedy.tolist())]
+        outside = [
+            "" if rank is not None else label(tokenizer, x)
+            for rank, x in zip(ranks, at.greedy.tolist())
+        ]
         drawn = figures.lattice(
-            [[label(tokenizer, x) for x in column] for column in ids], chances,
+            [[label(tokenizer, x) for x in column] for column in ids],
+            chances,
             {"target": ranks, "beam": chosen.ranks, "best score": self.best.ranks},
-            kept=[*map(len, lattice.ids), *[0] * (len(ids) - lattice.depth)], below=outside,
-            title=f"behind: …{label(tokenizer, context[-2])}{label(tokenizer, context[-1])}" if len(context) > 1 else "",
-        )  # fmt: skip
-        same = "the best of all" if abs(chosen.mean - self.best.mean) < 1e-12 else f"the best of all has {self.best.mean:.3f}"
+            kept=[*map(len, lattice.ids), *[0] * (len(ids) - lattice.depth)],
+            below=outside,
+            title=f"behind: …{label(tokenizer, context[-2])}{label(tokenizer, context[-1])}"
+            if len(context) > 1
+            else "",
+        )
+        same = (
+            "the best of all"
+            if abs(chosen.mean - self.best.mean) < 1e-12
+            else f"the best of all has {self.best.mean:.3f}"
+        )
         line = (
             f"place {self.place.value}, lambda {lam:.2f}, mass {self.mass.value:.2f}, M = "
             f"{self.top.value}, B = {self.beams.value}: "
@@ -121,7 +165,17 @@ class LengthExplorer(Explorer):
         ValueError: a largest k for which the context has no room.
     """
 
-    def __init__(self, replay: Replay, *, least: int = 4, most: int = 8, delta: int = 2, rho: float = 0.5, share: float = 1.0, top: int = 30) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        *,
+        least: int = 4,
+        most: int = 8,
+        delta: int = 2,
+        rho: float = 0.5,
+        share: float = 1.0,
+        top: int = 30,
+    ) -> None:
         if top > replay.most:
             raise ValueError(
                 f"top can be at most {replay.most}, the context has no more room; got {top}"
@@ -138,13 +192,27 @@ class LengthExplorer(Explorer):
         return len(self._replay.text) / len(self.rounds)
 
     def _new(self) -> tuple[str, go.Figure]:
-        least, most = sorted((self.least.value, self.most.value))  # either slider may pass the other
+        least, most = sorted(
+            (self.least.value, self.most.value)
+        )  # either slider may pass the other
         delta, rho, share = self.delta.value, self.rho.value, self.share.value
         self.rounds = self._replay.rounds(least=least, most=most, delta=delta, rho=rho, share=share)
-        whole = next((i for i, r in enumerate(self.rounds) if r.accepted < r.generated), len(self.rounds))
-        rises = [i + 1 for i, (a, b) in enumerate(zip(self.rounds, self.rounds[1:]), 1) if b.k > a.k]
-        first = f"the first round that is not whole is round {whole + 1}" if whole < len(self.rounds) else "every round is whole"
-        moved = f"k rises before {len(rises)} of them, the last one round {rises[-1]}" if rises else "k never rises"
+        whole = next(
+            (i for i, r in enumerate(self.rounds) if r.accepted < r.generated), len(self.rounds)
+        )
+        rises = [
+            i + 1 for i, (a, b) in enumerate(zip(self.rounds, self.rounds[1:]), 1) if b.k > a.k
+        ]
+        first = (
+            f"the first round that is not whole is round {whole + 1}"
+            if whole < len(self.rounds)
+            else "every round is whole"
+        )
+        moved = (
+            f"k rises before {len(rises)} of them, the last one round {rises[-1]}"
+            if rises
+            else "k never rises"
+        )
         drafted = sum(r.k for r in self.rounds) / len(self.rounds)
         line = (
             f"k from {least} to {most}, delta {delta}, rho {rho:.2f}, share {share:.2f}: "

@@ -29,7 +29,9 @@ def named(groups: Layers) -> str:
 
 
 def _whole(value: int, least: int, most: int, description: str) -> w.IntSlider:
-    return w.IntSlider(value, min=least, max=most, description=description, continuous_update=False, style=STYLE)
+    return w.IntSlider(
+        value, min=least, max=most, description=description, continuous_update=False, style=STYLE
+    )
 
 
 def _tick(value: bool, description: str) -> w.Checkbox:
@@ -54,7 +56,16 @@ class FuzzyExplorer(Explorer):
         GroupError: a model of fewer than three layers.
     """
 
-    def __init__(self, draft: Target, windows: Tensor, *, n: int = 4, first: bool = True, last: bool = True, whole: bool = False) -> None:
+    def __init__(
+        self,
+        draft: Target,
+        windows: Tensor,
+        *,
+        n: int = 4,
+        first: bool = True,
+        last: bool = True,
+        whole: bool = False,
+    ) -> None:
         self._draft, self._windows, self._layers = draft, windows, len(draft.backbone.layers)
         self._made: dict[tuple[Layers, bool], dict[str, list[float]]] = {}
         grouping(self._layers, 2, True, True)
@@ -77,7 +88,9 @@ class FuzzyExplorer(Explorer):
             f"{self._layers}{', MLPs side by side too' * key[1]}: "
             f"smallest cosine of {least}"
         )
-        return line, figures.by_layer(self.found, self.groups, "Exact and fuzzy execution, by layer", "cosine", least=0.5)
+        return line, figures.by_layer(
+            self.found, self.groups, "Exact and fuzzy execution, by layer", "cosine", least=0.5
+        )
 
 
 class DevicesExplorer(Explorer):
@@ -106,16 +119,36 @@ class DevicesExplorer(Explorer):
     """
 
     def __init__(
-        self, times: Mapping[int, Mapping[str, float]], layers: int, *, depth: int = 5, n: int = 4, width: int = 1, devices: int = 4,
-        exchange: float = 0.0, calibrate: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        times: Mapping[int, Mapping[str, float]],
+        layers: int,
+        *,
+        depth: int = 5,
+        n: int = 4,
+        width: int = 1,
+        devices: int = 4,
+        exchange: float = 0.0,
+        calibrate: bool = True,
+    ) -> None:
         if not times:
             raise ValueError("there must be times of one width at least")
         self._times, self._layers, self._depth = times, layers, depth
         self.n, self.devices = _whole(n, 1, layers - 1, "n"), _whole(devices, 1, 8, "devices")
-        self.width = w.SelectionSlider(options=list(times), value=width, description="tree width", continuous_update=False, style=STYLE)
+        self.width = w.SelectionSlider(
+            options=list(times),
+            value=width,
+            description="tree width",
+            continuous_update=False,
+            style=STYLE,
+        )
         waits = [(f"{x:g} ms", x) for x in EXCHANGES]
-        self.exchange = w.SelectionSlider(options=waits, value=exchange, description="exchange", continuous_update=False, style=STYLE)
+        self.exchange = w.SelectionSlider(
+            options=waits,
+            value=exchange,
+            description="exchange",
+            continuous_update=False,
+            style=STYLE,
+        )
         self.calibrate = _tick(calibrate, "calibration")
         self.spans: list[Span] = []
         self.drafting = self.plain = self.limit = 0.0
@@ -125,19 +158,29 @@ class DevicesExplorer(Explorer):
         groups, at = grouping(self._layers, self.n.value), self._times[self.width.value]
         attention, mlp, head, verify = (at[name] for name in ("attention", "mlp", "head", "verify"))
         devices, calibrate, depth = self.devices.value, self.calibrate.value, self._depth
-        self.spans = parallel.timeline(groups, attention, mlp, self.exchange.value, devices, depth, head, verify, calibrate)
+        self.spans = parallel.timeline(
+            groups, attention, mlp, self.exchange.value, devices, depth, head, verify, calibrate
+        )
         end = max(span.stop for span in self.spans)
         self.drafting = end - verify
-        self.plain = depth * parallel.step_time([(i,) for i in range(self._layers)], attention, mlp, head=head)
+        self.plain = depth * parallel.step_time(
+            [(i,) for i in range(self._layers)], attention, mlp, head=head
+        )
         self.limit = parallel.round_exchange_limit(groups, devices, attention, depth, calibrate)
-        busy = sum(span.stop - span.start for span in self.spans if span.kind not in ("exchange", "verify"))
+        busy = sum(
+            span.stop - span.start for span in self.spans if span.kind not in ("exchange", "verify")
+        )
         line = (
             f"n {self.n.value}, width {self.width.value}, {devices} device{'s'[: devices - 1]}, "
             f"exchange {self.exchange.value:g} ms: drafting takes "
             f"{self.drafting:.2f} ms, in layer order {self.plain:.2f} ms, "
             f"{self.plain / self.drafting:.2f}x; devices are busy "
             f"{busy / (devices * self.drafting):.0%} of it; with verification {end:.2f} ms; "
-            + (f"a gain while an exchange takes less than {self.limit:.3f} ms" if self.limit else "no exchange is short enough for a gain")
+            + (
+                f"a gain while an exchange takes less than {self.limit:.3f} ms"
+                if self.limit
+                else "no exchange is short enough for a gain"
+            )
         )
         title = f"One round, groups {named(groups)}"
         return line, figures.round_on_devices(self.spans, depth, title)
@@ -168,18 +211,34 @@ class StageExplorer(Explorer):
     """
 
     def __init__(
-        self, points: Mapping[str, tuple[float, float]] | None = None, *, layers: int = 32, n: int = 4, depth: int = 5, share: float = 0.5,
-        wanted: float | None = None, calibrate: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        points: Mapping[str, tuple[float, float]] | None = None,
+        *,
+        layers: int = 32,
+        n: int = 4,
+        depth: int = 5,
+        share: float = 0.5,
+        wanted: float | None = None,
+        calibrate: bool = True,
+    ) -> None:
         self._points = dict(points or {})
         if len(self._points) > 3:
             raise ValueError(f"at most three points, got {len(self._points)}")
         self._published: Mapping[str, float] = paper()["constants"]
-        self.layers, self.n, self.depth = _whole(layers, 8, 80, "layers"), _whole(n, 1, 7, "n"), _whole(depth, 1, 8, "depth")
+        self.layers, self.n, self.depth = (
+            _whole(layers, 8, 80, "layers"),
+            _whole(n, 1, 7, "n"),
+            _whole(depth, 1, 8, "depth"),
+        )
         common = {"continuous_update": False, "style": STYLE, "readout_format": ".2f"}
         self.share = w.FloatSlider(share, min=0, max=1, step=0.01, description="share", **common)
         self.wanted = w.FloatSlider(
-            self._published["speedup"] if wanted is None else wanted, min=1, max=9, step=0.01, description="speedup", **common
+            self._published["speedup"] if wanted is None else wanted,
+            min=1,
+            max=9,
+            step=0.01,
+            description="speedup",
+            **common,
         )
         self.calibrate = _tick(calibrate, "calibration")
         self.ratio = self.stage = 1.0
@@ -188,7 +247,9 @@ class StageExplorer(Explorer):
         self._build([self.layers, self.n], [self.depth, self.share], [self.wanted, self.calibrate])
 
     def _new(self) -> tuple[str, go.Figure]:
-        layers, n, depth, calibrate, wanted = (c.value for c in (self.layers, self.n, self.depth, self.calibrate, self.wanted))
+        layers, n, depth, calibrate, wanted = (
+            c.value for c in (self.layers, self.n, self.depth, self.calibrate, self.wanted)
+        )
         rounds, share = parallel.attention_rounds(grouping(layers, n)), self.share.value
         shares, costs, best = np.array(SHARES), np.array(COSTS), self._published["stage"]
         self.ratio = parallel.fuzzy_ratio(share, rounds, layers)
@@ -200,15 +261,24 @@ class StageExplorer(Explorer):
         self.dearest = max(0.0, ((depth + 1) / wanted - 1) * self.stage / depth)
         most = parallel.largest_stage_speedup(depth, rounds, layers, calibrate)
         stages = {
-            name: parallel.stage_speedup(parallel.fuzzy_ratio(shares, rounds, layers), depth, way).tolist()
+            name: parallel.stage_speedup(
+                parallel.fuzzy_ratio(shares, rounds, layers), depth, way
+            ).tolist()
             for name, way in (("calibrated", True), ("not calibrated", False))
         }
         tokens = {
             name: parallel.needed_tokens(wanted, depth, costs / stage).tolist()
-            for name, stage in (("tau needed, plain drafter", 1.0), ("tau needed, with this stage", self.stage))
+            for name, stage in (
+                ("tau needed, plain drafter", 1.0),
+                ("tau needed, with this stage", self.stage),
+            )
         }
         points = {"chosen": (share, self.stage), **self._points}
-        said = f"no share gives the published {best:g}x" if self.implied is None else f"the published {best:g}x needs a share of {self.implied:.2f}"
+        said = (
+            f"no share gives the published {best:g}x"
+            if self.implied is None
+            else f"the published {best:g}x needs a share of {self.implied:.2f}"
+        )
         price = f"{self.dearest:.3f} plain steps, {self.dearest / self.stage:.3f} without groups"
         kept = f"costs less than {price}" if self.dearest else "costs nothing, and not then"
         line = (
@@ -217,5 +287,14 @@ class StageExplorer(Explorer):
             f"{self.ratio:.2f}, stage {self.stage:.2f}x, at most {most:.2f}x; {said}; "
             f"{wanted:.2f}x over plain decoding only if a draft step {kept}"
         )
-        drawn = figures.stage_and_round(SHARES, stages, points, best, COSTS, tokens, depth + 1, f"tokens a round that {wanted:.2f}x needs")
+        drawn = figures.stage_and_round(
+            SHARES,
+            stages,
+            points,
+            best,
+            COSTS,
+            tokens,
+            depth + 1,
+            f"tokens a round that {wanted:.2f}x needs",
+        )
         return line, drawn

@@ -86,19 +86,48 @@ class RoundExplorer(Panel):
 
         @lru_cache(maxsize=16)
         def decoded(method: str, ks: tuple[int, ...], temperature: float, seed: int) -> Output:
-            shape: dict[str, Any] = {"tree": Tree.branching(*ks)} if method == "mcsd" else {"gamma": len(ks)}
+            shape: dict[str, Any] = (
+                {"tree": Tree.branching(*ks)} if method == "mcsd" else {"gamma": len(ks)}
+            )
             made = make_method(method, target, draft=draft, **shape)
-            return decode(target, self._prompt_ids, made, trace=True, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+            return decode(
+                target,
+                self._prompt_ids,
+                made,
+                trace=True,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                seed=seed,
+            )
 
         self._decoded = decoded
         style = {"description_width": "90px"}
-        self.method = w.Dropdown(options=["sps", "mcsd"], value=method, description="method", style=style)
-        self.tree = w.Text(value=tree, description="tree", placeholder="4-2-2", continuous_update=False, style=style)
-        self.temperature = w.FloatSlider(
-            value=temperature, min=0, max=2, step=0.1, description="temperature", continuous_update=False, readout_format=".1f", style=style
+        self.method = w.Dropdown(
+            options=["sps", "mcsd"], value=method, description="method", style=style
         )
-        self.seed = w.BoundedIntText(value=seed, min=0, max=2**31 - 1, description="seed", style=style)
-        self.round = w.IntSlider(value=1, min=1, max=1, description="round", continuous_update=False, style=style)
+        self.tree = w.Text(
+            value=tree,
+            description="tree",
+            placeholder="4-2-2",
+            continuous_update=False,
+            style=style,
+        )
+        self.temperature = w.FloatSlider(
+            value=temperature,
+            min=0,
+            max=2,
+            step=0.1,
+            description="temperature",
+            continuous_update=False,
+            readout_format=".1f",
+            style=style,
+        )
+        self.seed = w.BoundedIntText(
+            value=seed, min=0, max=2**31 - 1, description="seed", style=style
+        )
+        self.round = w.IntSlider(
+            value=1, min=1, max=1, description="round", continuous_update=False, style=style
+        )
         self._line, self._text = w.HTML(), w.HTML()
         self._figures: tuple[go.FigureWidget, ...] = ()
         self._busy = False
@@ -109,12 +138,19 @@ class RoundExplorer(Panel):
         for control in (self.method, self.tree, self.temperature, self.seed):
             control.observe(self._decode_again, "value")
         self.round.observe(lambda _: None if self._busy else self._draw(), "value")
-        controls = w.HBox([self.method, self.tree, self.temperature, self.seed, self.round], layout=ROW)
+        controls = w.HBox(
+            [self.method, self.tree, self.temperature, self.seed, self.round], layout=ROW
+        )
         super().__init__([controls, self._line, *self._figures, self._text])
 
     def _decode_again(self, _: object = None) -> None:
         try:
-            wanted = (self.method.value, branching(self.tree.value), round(self.temperature.value, 3), self.seed.value)
+            wanted = (
+                self.method.value,
+                branching(self.tree.value),
+                round(self.temperature.value, 3),
+                self.seed.value,
+            )
             self.output = self._decoded(*wanted)
         except ValueError as error:  # every error of ours about an argument is one
             self._say(f"Not decoded: {error}. Still shown: {self._describe()}", wrong=True)

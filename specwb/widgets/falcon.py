@@ -38,8 +38,12 @@ class BlockExplorer(Explorer):
     """
 
     def __init__(self, *, k: int = 2, pairs: int = 7, align: str = "right", most: int = 12) -> None:
-        self.k = w.IntSlider(k, min=1, max=LARGEST, description="k", continuous_update=False, style=STYLE)
-        self.pairs = w.IntSlider(pairs, min=LARGEST, max=most, description="pairs", continuous_update=False, style=STYLE)
+        self.k = w.IntSlider(
+            k, min=1, max=LARGEST, description="k", continuous_update=False, style=STYLE
+        )
+        self.pairs = w.IntSlider(
+            pairs, min=LARGEST, max=most, description="pairs", continuous_update=False, style=STYLE
+        )
         self.align = w.Dropdown(options=ALIGNS, value=align, description="blocks end", style=STYLE)
         self.sees: list[int] = []
         self._build([self.k, self.pairs, self.align])
@@ -49,12 +53,21 @@ class BlockExplorer(Explorer):
         ends = (block_ends(torch.arange(n), torch.tensor(n - 1), k, self.align.value) + 1).tolist()
         starts = [ends.index(end) + 1 for end in ends]
         self.sees = ends[n - k :]
-        blocks = " ".join(str(a) if a == b else f"{a}-{b}" for a, b in dict.fromkeys(zip(starts, ends)))
-        said = ", ".join(f"X{j} by pair {n - k + j}, which sees {seen} of {n}" for j, seen in enumerate(self.sees, 1))
+        blocks = " ".join(
+            str(a) if a == b else f"{a}-{b}" for a, b in dict.fromkeys(zip(starts, ends))
+        )
+        said = ", ".join(
+            f"X{j} by pair {n - k + j}, which sees {seen} of {n}"
+            for j, seen in enumerate(self.sees, 1)
+        )
         missing = sum(seen < n for seen in self.sees)
         tokens = f"{missing} of the {k} next tokens are" if missing > 1 else "1 of them is"
-        judged = "all see the newest pair" if not missing else f"{tokens} said without the newest pair"
-        return f"k = {k}, {n} pairs in blocks {blocks}: {said}; {judged}", figures.block_sight(ends, starts, k)
+        judged = (
+            "all see the newest pair" if not missing else f"{tokens} said without the newest pair"
+        )
+        return f"k = {k}, {n} pairs in blocks {blocks}: {said}; {judged}", figures.block_sight(
+            ends, starts, k
+        )
 
 
 class GlancingExplorer(Explorer):
@@ -83,9 +96,15 @@ class GlancingExplorer(Explorer):
     TEXTS, BLOCKS = 6, 12
 
     def __init__(
-        self, tables: Mapping[int, tuple[Any, Any]], measured: Sequence[Mapping[str, Any]] = (), *,
-        k: int | None = None, ratio: float = 0.4, wrong: float = 0.5, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        tables: Mapping[int, tuple[Any, Any]],
+        measured: Sequence[Mapping[str, Any]] = (),
+        *,
+        k: int | None = None,
+        ratio: float = 0.4,
+        wrong: float = 0.5,
+        seed: int = 0,
+    ) -> None:
         if not tables or any(np.ndim(joint) - 1 != size for size, (joint, _) in tables.items()):
             raise ValueError(
                 "tables must have for each k a joint distribution [contexts, V, .., V] of k "
@@ -93,20 +112,41 @@ class GlancingExplorer(Explorer):
             )
         self._tables, self._measured = tables, measured
         self._curves = cache(self._predicted)
-        self.k = w.Dropdown(options=sorted(tables), value=k or min(tables), description="k", style=STYLE)
+        self.k = w.Dropdown(
+            options=sorted(tables), value=k or min(tables), description="k", style=STYLE
+        )
         self.ratio, self.wrong = (
-            w.FloatSlider(v, min=0, max=1, step=0.05, description=name, readout_format=".2f", continuous_update=False, style=STYLE)
+            w.FloatSlider(
+                v,
+                min=0,
+                max=1,
+                step=0.05,
+                description=name,
+                readout_format=".2f",
+                continuous_update=False,
+                style=STYLE,
+            )
             for name, v in (("lambda", ratio), ("wrong", wrong))
         )
-        self.seed = w.IntSlider(seed, min=0, max=9, description="seed", continuous_update=False, style=STYLE)
+        self.seed = w.IntSlider(
+            seed, min=0, max=9, description="seed", continuous_update=False, style=STYLE
+        )
         self.replaced: list[list[bool]] = []
         self.share = self.excess = 0.0
         self._build([self.k, self.ratio, self.wrong, self.seed])
 
     def _predicted(self, k: int) -> dict[str, list[float]]:
         joint, weights = self._tables[k]
-        curves = [[_above(joint, weights, j, row) for j, row in enumerate(dependence.prefix_reveal(k, g / 20), 1)] for g in range(21)]
-        return {f"place {j}": [row[j - 1] for row in curves] for j in range(2, k + 1)} | {"the block": [sum(row) for row in curves]}
+        curves = [
+            [
+                _above(joint, weights, j, row)
+                for j, row in enumerate(dependence.prefix_reveal(k, g / 20), 1)
+            ]
+            for g in range(21)
+        ]
+        return {f"place {j}": [row[j - 1] for row in curves] for j in range(2, k + 1)} | {
+            "the block": [sum(row) for row in curves]
+        }
 
     def _trained(self, k: int) -> dict[str, list[tuple[float, float, float]]]:
         joint, weights = self._tables[k]
@@ -115,20 +155,26 @@ class GlancingExplorer(Explorer):
             j = one["place"]
             if one["k"] == k and j > 1:
                 floor = dependence.entropy(joint, (j,), range(1, j), weights)
-                points.setdefault(f"place {j}", []).append((one["ratio"], one["loss"] - floor, one["stderr"]))
+                points.setdefault(f"place {j}", []).append(
+                    (one["ratio"], one["loss"] - floor, one["stderr"])
+                )
         return points
 
     def _new(self) -> tuple[str, go.Figure]:
         k, pairs = self.k.value, self.k.value * self.BLOCKS
         made = np.random.default_rng(self.seed.value)
-        order, lengths = (torch.from_numpy(made.random((self.TEXTS, self.BLOCKS))) for _ in range(2))
+        order, lengths = (
+            torch.from_numpy(made.random((self.TEXTS, self.BLOCKS))) for _ in range(2)
+        )
         count = int(round(self.ratio.value * self.wrong.value, 6) * pairs)
         mask = glance_mask(torch.full((self.TEXTS,), count), pairs, k, order, lengths)
         self.replaced = mask.tolist()
         counts = torch.bincount(mask.view(-1, k).sum(1), minlength=k).tolist()
         self.share = sum(counts[1:]) / sum(counts)
         reveal = [
-            [n / sum(counts[:j]) for n in counts[:j]] if sum(counts[:j]) else [0.0] * (j - 1) + [1.0]
+            [n / sum(counts[:j]) for n in counts[:j]]
+            if sum(counts[:j])
+            else [0.0] * (j - 1) + [1.0]
             for j in range(1, k + 1)
         ]
         joint, weights = self._tables[k]
@@ -141,12 +187,18 @@ class GlancingExplorer(Explorer):
             f"autoregression, {floor:.3f} with nothing shown"
         )
         curves = self._curves(k)
-        return line, figures.glancing(self.replaced, k, curves, (self.share, self.excess), self._trained(k))
+        return line, figures.glancing(
+            self.replaced, k, curves, (self.share, self.excess), self._trained(k)
+        )
 
 
 def _above(joint: Any, weights: Any, j: int, row: Sequence[float]) -> float:
     """Place j's least loss above the autoregressive one, for this distribution of what is shown."""
-    return sum(share * dependence.mutual_information(joint, (j,), range(r + 1, j), range(1, r + 1), weights) for r, share in enumerate(row))
+    return sum(
+        share
+        * dependence.mutual_information(joint, (j,), range(r + 1, j), range(1, r + 1), weights)
+        for r, share in enumerate(row)
+    )
 
 
 class BlockDesigner(Explorer):
@@ -175,20 +227,50 @@ class BlockDesigner(Explorer):
     """
 
     def __init__(
-        self, cards: Mapping[str, tuple[int, Mapping[str, Any]]], *, head: str | None = None, passes: int = 2, nodes: int = 16,
-        v: float = 0.02, c: float = 0.1, f: float = 0.01, most: int = 64,
-    ) -> None:  # fmt: skip
+        self,
+        cards: Mapping[str, tuple[int, Mapping[str, Any]]],
+        *,
+        head: str | None = None,
+        passes: int = 2,
+        nodes: int = 16,
+        v: float = 0.02,
+        c: float = 0.1,
+        f: float = 0.01,
+        most: int = 64,
+    ) -> None:
         if not cards:
             raise ValueError("cards must have at least one head")
-        self._cards, self._rates = cards, {name: accuracies(card) for name, (_, card) in cards.items()}
+        self._cards, self._rates = (
+            cards,
+            {name: accuracies(card) for name, (_, card) in cards.items()},
+        )
         self._most = most
         self._made = cache(self._grown)
-        self.head = w.Dropdown(options=list(cards), value=head or next(iter(cards)), description="head", style=STYLE)
-        self.passes = w.IntSlider(passes, min=1, max=4, description="passes", continuous_update=False, style=STYLE)
-        self.nodes = w.IntSlider(nodes, min=2, max=most, description="nodes", continuous_update=False, style=STYLE)
+        self.head = w.Dropdown(
+            options=list(cards), value=head or next(iter(cards)), description="head", style=STYLE
+        )
+        self.passes = w.IntSlider(
+            passes, min=1, max=4, description="passes", continuous_update=False, style=STYLE
+        )
+        self.nodes = w.IntSlider(
+            nodes, min=2, max=most, description="nodes", continuous_update=False, style=STYLE
+        )
         self.v, self.c, self.f = (
-            w.FloatSlider(round(x, 3), min=0, max=top, step=step, description=name, readout_format=".3f", continuous_update=False, style=STYLE)
-            for name, x, top, step in (("v, a node", v, 0.2, 0.005), ("c, a pass", c, 1.0, 0.01), ("f, a pair", f, 0.2, 0.005))
+            w.FloatSlider(
+                round(x, 3),
+                min=0,
+                max=top,
+                step=step,
+                description=name,
+                readout_format=".3f",
+                continuous_update=False,
+                style=STYLE,
+            )
+            for name, x, top, step in (
+                ("v, a node", v, 0.2, 0.005),
+                ("c, a pass", c, 1.0, 0.01),
+                ("f, a pair", f, 0.2, 0.005),
+            )
         )
         self.tau = self.speed = 1.0
         self._build([self.head, self.passes, self.nodes], [self.v, self.c, self.f])
@@ -215,7 +297,10 @@ class BlockDesigner(Explorer):
         speeds: dict[str, list[float]] = {}
         for m in range(1, self.passes.max + 1):
             trees = [self._made(head, m, n) for n in range(2, self._most + 1)]
-            speeds[f"{m} pass{'es' if m > 1 else ''}"] = [1.0, *(tau / self.cost(tree) for tree, tau in trees)]
+            speeds[f"{m} pass{'es' if m > 1 else ''}"] = [
+                1.0,
+                *(tau / self.cost(tree) for tree, tau in trees),
+            ]
         chosen = f"{passes} pass{'es' if passes > 1 else ''}"
         top, size = max((max(curve), -curve.index(max(curve))) for curve in speeds.values())
         name = next(name for name, curve in speeds.items() if max(curve) == top)

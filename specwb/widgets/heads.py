@@ -35,19 +35,32 @@ class HeadsExplorer(Explorer):
     """
 
     def __init__(
-        self, cards: Mapping[str, Mapping[str, Any]], *, head: str | None = None, nodes: int = 10, domain: str = ALL, most: int = 32
+        self,
+        cards: Mapping[str, Mapping[str, Any]],
+        *,
+        head: str | None = None,
+        nodes: int = 10,
+        domain: str = ALL,
+        most: int = 32,
     ) -> None:
         if not cards:
             raise ValueError("cards must have at least one head")
-        domains = [ALL, *dict.fromkeys(d for card in cards.values() for d in card.get("held_out", {}))]
-        self._rates = {(name, d): accuracies(card, d) for name, card in cards.items() for d in domains}
+        domains = [
+            ALL,
+            *dict.fromkeys(d for card in cards.values() for d in card.get("held_out", {})),
+        ]
+        self._rates = {
+            (name, d): accuracies(card, d) for name, card in cards.items() for d in domains
+        }
         self._cards, self._most = cards, most
         self._tree = cache(self._best)
         style = {"description_width": "70px"}
         self.head = w.Dropdown(options=list(cards), value=head, description="head", style=style)
         if head is None:
             self.head.index = 0
-        self.nodes = w.IntSlider(nodes, min=2, max=most, description="nodes", continuous_update=False, style=style)
+        self.nodes = w.IntSlider(
+            nodes, min=2, max=most, description="nodes", continuous_update=False, style=style
+        )
         self.domain = w.Dropdown(options=domains, value=domain, description="text", style=style)
         self.parents, self.tau = [-1], 1.0
         self._build([self.head, self.nodes, self.domain])
@@ -55,7 +68,11 @@ class HeadsExplorer(Explorer):
     def _best(self, head: str, domain: str, nodes: int) -> tuple[list[int], list[float]]:
         """Parents and values."""
         found = self._cards[head]["held_out"]
-        parents = list(measured_tree({"held_out": {d: found[d] for d in found if domain in (ALL, d)}}, nodes).host[0])
+        parents = list(
+            measured_tree(
+                {"held_out": {d: found[d] for d in found if domain in (ALL, d)}}, nodes
+            ).host[0]
+        )
         return parents, path_values(self._rates[head, domain], parents)
 
     def _new(self) -> tuple[str, go.Figure]:
@@ -63,7 +80,10 @@ class HeadsExplorer(Explorer):
         rates = self._rates[head, domain]
         self.parents, values = self._tree(head, domain, self.nodes.value)
         self.tau = float(sum(values))
-        taus = {name: [1.0, *(sum(self._tree(name, domain, n)[1]) for n in range(2, self._most + 1))] for name in self._cards}
+        taus = {
+            name: [1.0, *(sum(self._tree(name, domain, n)[1]) for n in range(2, self._most + 1))]
+            for name in self._cards
+        }
         deep = max(depths(self.parents))
         line = (
             f"{head}, {domain} text, {len(values)} nodes in {deep} level{'s' if deep > 1 else ''}: "

@@ -42,9 +42,16 @@ class StopExplorer(Explorer):
     """
 
     def __init__(
-        self, traces: Mapping[str, Rounds], costs: Mapping[str, Costs], measured: Mapping[tuple[str, int], Curve], paper: Mapping[str, Curve], *,
-        exit: str | None = None, eta: float = 0.6, gamma: int = 6,
-    ) -> None:  # fmt: skip
+        self,
+        traces: Mapping[str, Rounds],
+        costs: Mapping[str, Costs],
+        measured: Mapping[tuple[str, int], Curve],
+        paper: Mapping[str, Curve],
+        *,
+        exit: str | None = None,
+        eta: float = 0.6,
+        gamma: int = 6,
+    ) -> None:
         if not traces or set(traces) - set(costs):
             raise ValueError(
                 "every adapter has traces and costs, one adapter at least; got traces of "
@@ -53,9 +60,31 @@ class StopExplorer(Explorer):
         self._traces, self._costs, self._measured, self._paper = traces, costs, measured, paper
         self._made: dict[tuple[str, int], list[tuple[Simulated, float]]] = {}
         names, most = list(traces), min(one.depth for one in traces.values())
-        self.exit = w.SelectionSlider(options=names, value=exit or names[0], description="exit", continuous_update=False, style=STYLE)
-        self.eta = w.FloatSlider(eta, min=0, max=1, step=STEP, description="eta", readout_format=".2f", continuous_update=False, style=STYLE)
-        self.gamma = w.IntSlider(min(gamma, most), min=1, max=most, description="gamma", continuous_update=False, style=STYLE)
+        self.exit = w.SelectionSlider(
+            options=names,
+            value=exit or names[0],
+            description="exit",
+            continuous_update=False,
+            style=STYLE,
+        )
+        self.eta = w.FloatSlider(
+            eta,
+            min=0,
+            max=1,
+            step=STEP,
+            description="eta",
+            readout_format=".2f",
+            continuous_update=False,
+            style=STYLE,
+        )
+        self.gamma = w.IntSlider(
+            min(gamma, most),
+            min=1,
+            max=most,
+            description="gamma",
+            continuous_update=False,
+            style=STYLE,
+        )
         self._build([self.exit, self.eta, self.gamma])
 
     @classmethod
@@ -65,15 +94,32 @@ class StopExplorer(Explorer):
         """
         traces, costs, measured = {}, {}, {}
         for document in documents:
-            rows = {row["cell"]: (row["tau"], row["speedup"]) for row in document["rows"] if row["speedup"]}
+            rows = {
+                row["cell"]: (row["tau"], row["speedup"])
+                for row in document["rows"]
+                if row["speedup"]
+            }
             for variant, trace in document["traces"].items():
                 name = variant or "own"
-                traces[name], costs[name] = reproduced.rounds_of(trace), reproduced.costs_of(document["costs"][variant])
+                traces[name], costs[name] = (
+                    reproduced.rounds_of(trace),
+                    reproduced.costs_of(document["costs"][variant]),
+                )
                 for gamma in reproduced.GAMMAS:
-                    keys = {eta: reproduced.chain(eta, gamma, variant=variant).key for eta in reproduced.ETAS}
-                    measured[name, gamma] = {float(eta): rows[key] for eta, key in keys.items() if key in rows}
+                    keys = {
+                        eta: reproduced.chain(eta, gamma, variant=variant).key
+                        for eta in reproduced.ETAS
+                    }
+                    measured[name, gamma] = {
+                        float(eta): rows[key] for eta, key in keys.items() if key in rows
+                    }
         points = reproduced.etas()
-        paper = {f"gamma {g}": {e: (row["cr"], row["speedup"]) for (e, of), row in points.items() if of == g} for g in reproduced.GAMMAS}
+        paper = {
+            f"gamma {g}": {
+                e: (row["cr"], row["speedup"]) for (e, of), row in points.items() if of == g
+            }
+            for g in reproduced.GAMMAS
+        }
         return cls(traces, costs, measured, paper, **at)
 
     def curve(self, name: str, gamma: int) -> list[tuple[Simulated, float]]:
@@ -86,13 +132,20 @@ class StopExplorer(Explorer):
     def best(self, name: str) -> tuple[float, int, float]:
         """The fastest setting of an adapter that its costs predict: speedup, gamma, eta."""
         gammas = range(self.gamma.min, self.gamma.max + 1)
-        return max((speed, gamma, eta) for gamma in gammas for eta, (_, speed) in zip(ETAS, self.curve(name, gamma), strict=True))
+        return max(
+            (speed, gamma, eta)
+            for gamma in gammas
+            for eta, (_, speed) in zip(ETAS, self.curve(name, gamma), strict=True)
+        )
 
     def _new(self) -> tuple[str, go.Figure]:
         name, gamma, chosen = self.exit.value, self.gamma.value, round(self.eta.value / STEP)
         rounds, speeds = zip(*self.curve(name, gamma), strict=True)
         self.rounds, self.predicted = rounds[chosen], speeds[chosen]
-        measured, best = self._measured.get((name, gamma), {}), max(range(len(ETAS)), key=speeds.__getitem__)
+        measured, best = (
+            self._measured.get((name, gamma), {}),
+            max(range(len(ETAS)), key=speeds.__getitem__),
+        )
         seen = f", measured {measured[ETAS[chosen]][1]:.2f}x" if ETAS[chosen] in measured else ""
         one = self.rounds
         line = (
@@ -102,5 +155,13 @@ class StopExplorer(Explorer):
             f"predicted speedup {self.predicted:.2f}x{seen}; the best eta here would be "
             f"{ETAS[best]:.2f} with {speeds[best]:.2f}x"
         )
-        drawn = figures.stopping(ETAS, [one.cr for one in rounds], [one.mean_drafted for one in rounds], speeds, chosen, measured, self._paper)
+        drawn = figures.stopping(
+            ETAS,
+            [one.cr for one in rounds],
+            [one.mean_drafted for one in rounds],
+            speeds,
+            chosen,
+            measured,
+            self._paper,
+        )
         return line, drawn

@@ -105,7 +105,9 @@ class Panel(w.VBox):
 
 
 def _each(control: Any, value: Any) -> list[tuple[w.ValueWidget, Any]]:
-    return list(zip(control, value, strict=True)) if isinstance(control, list) else [(control, value)]
+    return (
+        list(zip(control, value, strict=True)) if isinstance(control, list) else [(control, value)]
+    )
 
 
 def status(line: str, wrong: bool = False) -> str:

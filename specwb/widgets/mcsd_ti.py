@@ -36,16 +36,27 @@ class MaskExplorer(Explorer):
         ValueError: no tree, or one whose nodes are not in level order.
     """
 
-    def __init__(self, trees: Sequence[str] = ("4-1-1-1-1", "4-2-2-1", "4-2-1-1-1"), cut: int = 2) -> None:
+    def __init__(
+        self, trees: Sequence[str] = ("4-1-1-1-1", "4-2-2-1", "4-2-1-1-1"), cut: int = 2
+    ) -> None:
         self._trees = {name: shape("tree", parse_value(name)) for name in trees}
-        if not self._trees or not all(tree.in_level_order and tree.D for tree in self._trees.values()):
+        if not self._trees or not all(
+            tree.in_level_order and tree.D for tree in self._trees.values()
+        ):
             raise ValueError(
                 "trees are one or more shapes in level order with at least one candidate, got "
                 f"{list(trees)}"
             )
         self.tree = w.Dropdown(options=list(self._trees), description="tree", style=STYLE)
         most = max(tree.D for tree in self._trees.values())
-        self.cut = w.IntSlider(min(cut, most), min=0, max=most, description="levels left", continuous_update=False, style=STYLE)
+        self.cut = w.IntSlider(
+            min(cut, most),
+            min=0,
+            max=most,
+            description="levels left",
+            continuous_update=False,
+            style=STYLE,
+        )
         self._build([self.tree, self.cut])
 
     def _new(self) -> tuple[str, go.Figure]:
@@ -53,7 +64,10 @@ class MaskExplorer(Explorer):
         cut = min(self.cut.value, tree.D)
         piece = tree.prefix(cut)
         built = Tree.parents(tree.host[0][: piece.n])  # from the parents alone, all tables new
-        same = all(bool((getattr(piece, name) == getattr(built, name)).all()) for name in ("mask", "parent", "depth", "rank", "kids", "trail")) and (
+        same = all(
+            bool((getattr(piece, name) == getattr(built, name)).all())
+            for name in ("mask", "parent", "depth", "rank", "kids", "trail")
+        ) and (
             piece.D,
             piece.K,
             piece.widths,
@@ -91,7 +105,14 @@ class StopRulesExplorer(Explorer):
         ValueError: a rule without costs, or costs of another depth.
     """
 
-    def __init__(self, rounds: Rounds, costs: Mapping[str, Sequence[float]], *, rule: str | None = None, threshold: float = 0.4) -> None:
+    def __init__(
+        self,
+        rounds: Rounds,
+        costs: Mapping[str, Sequence[float]],
+        *,
+        rule: str | None = None,
+        threshold: float = 0.4,
+    ) -> None:
         names = [*rounds.sure, FIXED]
         if any(len(costs.get(name, ())) != rounds.depth for name in names):
             raise ValueError(
@@ -99,11 +120,27 @@ class StopRulesExplorer(Explorer):
                 f"{ ({k: len(v) for k, v in costs.items()}) }"
             )
         self._rounds, self._costs = rounds, costs
-        self.rule = w.Dropdown(options=names, value=rule or names[0], description="rule", style=STYLE)
-        self.threshold = w.FloatSlider(
-            threshold, min=0, max=1, step=1 / STEPS, description="threshold", readout_format=".2f", continuous_update=False, style=STYLE
+        self.rule = w.Dropdown(
+            options=names, value=rule or names[0], description="rule", style=STYLE
         )
-        self.levels = w.IntSlider(rounds.depth, min=1, max=rounds.depth, description="most levels", continuous_update=False, style=STYLE)
+        self.threshold = w.FloatSlider(
+            threshold,
+            min=0,
+            max=1,
+            step=1 / STEPS,
+            description="threshold",
+            readout_format=".2f",
+            continuous_update=False,
+            style=STYLE,
+        )
+        self.levels = w.IntSlider(
+            rounds.depth,
+            min=1,
+            max=rounds.depth,
+            description="most levels",
+            continuous_update=False,
+            style=STYLE,
+        )
         self._curves: dict[str, list[tuple[float, float]]] | None = None
         self._build([self.rule, self.threshold, self.levels])
 
@@ -122,9 +159,15 @@ class StopRulesExplorer(Explorer):
         depths), the threshold, and the most levels.
         """
         if rule == FIXED:
-            return max((self.predicted(rule, self.simulated(rule, 0.0, d)), 0.0, d) for d in range(1, self._rounds.depth + 1))
+            return max(
+                (self.predicted(rule, self.simulated(rule, 0.0, d)), 0.0, d)
+                for d in range(1, self._rounds.depth + 1)
+            )
         etas = [i / STEPS for i in range(STEPS + 1)]
-        return max((self.predicted(rule, self.simulated(rule, eta)), eta, self._rounds.depth) for eta in etas)
+        return max(
+            (self.predicted(rule, self.simulated(rule, eta)), eta, self._rounds.depth)
+            for eta in etas
+        )
 
     def _points(self) -> dict[str, list[tuple[float, float]]]:
         if self._curves is None:
@@ -134,7 +177,9 @@ class StopRulesExplorer(Explorer):
                     found = [self.simulated(name, 0.0, d) for d in range(1, self._rounds.depth + 1)]
                 else:
                     found = [self.simulated(name, i / STEPS) for i in range(STEPS + 1)]
-                self._curves[name] = sorted({(one.mean_drafted, self.predicted(name, one)) for one in found})
+                self._curves[name] = sorted(
+                    {(one.mean_drafted, self.predicted(name, one)) for one in found}
+                )
         return self._curves
 
     def _new(self) -> tuple[str, go.Figure]:
@@ -142,7 +187,11 @@ class StopRulesExplorer(Explorer):
         self.rounds = self.simulated(rule, threshold, levels)
         self.speed = self.predicted(rule, self.rounds)
         drafted, kept = self.rounds.mean_drafted, self.rounds.cr - 1
-        setting = f"{rule}, {levels} levels" if rule == FIXED else f"{rule}, threshold {threshold:.2f}, at most {levels} levels"
+        setting = (
+            f"{rule}, {levels} levels"
+            if rule == FIXED
+            else f"{rule}, threshold {threshold:.2f}, at most {levels} levels"
+        )
         line = (
             f"{setting}: {drafted:.2f} levels drafted a round, {kept:.2f} kept + 1 = "
             f"{self.rounds.cr:.2f} tokens; {kept / drafted:.2f} of the levels "
@@ -150,9 +199,15 @@ class StopRulesExplorer(Explorer):
             f"{self.best(FIXED)[0]:.2f}x"
         )
         return line, figures.stop_rules(
-            self.rounds.drafted, self.rounds.kept, self._rounds.depth, self._points(), (drafted, self.speed),
-            xaxis="levels drafted a round", yaxis="speedup", title="predicted speedup of all thresholds",
-        )  # fmt: skip
+            self.rounds.drafted,
+            self.rounds.kept,
+            self._rounds.depth,
+            self._points(),
+            (drafted, self.speed),
+            xaxis="levels drafted a round",
+            yaxis="speedup",
+            title="predicted speedup of all thresholds",
+        )
 
 
 class RootsExplorer(Explorer):
@@ -173,19 +228,36 @@ class RootsExplorer(Explorer):
     """
 
     def __init__(
-        self, P: Sequence[Fraction] = EXAMPLE,
-        rates: Sequence[float] = (0.2, 0.2, 0.9, 0.9), *, roots: int = 2, depth: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        P: Sequence[Fraction] = EXAMPLE,
+        rates: Sequence[float] = (0.2, 0.2, 0.9, 0.9),
+        *,
+        roots: int = 2,
+        depth: int = 1,
+    ) -> None:
         if sum(P) != 1 or min(P) <= 0 or len(rates) != len(P):
             raise ValueError(
                 "P must be positive and sum to 1, with a rate for each token; got "
                 f"{list(map(str, P))} and {list(rates)}"
             )
         self._P = [Fraction(x) for x in P]
-        self.roots = w.IntSlider(roots, min=1, max=len(P), description="roots", continuous_update=False, style=STYLE)
-        self.depth = w.IntSlider(depth, min=1, max=5, description="levels below", continuous_update=False, style=STYLE)
+        self.roots = w.IntSlider(
+            roots, min=1, max=len(P), description="roots", continuous_update=False, style=STYLE
+        )
+        self.depth = w.IntSlider(
+            depth, min=1, max=5, description="levels below", continuous_update=False, style=STYLE
+        )
         self.rates = [
-            w.FloatSlider(a, min=0, max=1, step=0.05, description=f"below {name}", readout_format=".2f", continuous_update=False, style=STYLE)
+            w.FloatSlider(
+                a,
+                min=0,
+                max=1,
+                step=0.05,
+                description=f"below {name}",
+                readout_format=".2f",
+                continuous_update=False,
+                style=STYLE,
+            )
             for name, a in zip(self._names, rates, strict=True)
         ]
         self._build([self.roots, self.depth], self.rates)
@@ -210,5 +282,8 @@ class RootsExplorer(Explorer):
             f"TV = {exact}{float(self.tv):.3f} from the target's; "
             f"another than the first root stays with {float(other):.3f}"
         )
-        shares = {"the target's": list(map(float, self._P)), f"of {roots}, the one that stays": list(map(float, self.distribution))}
+        shares = {
+            "the target's": list(map(float, self._P)),
+            f"of {roots}, the one that stays": list(map(float, self.distribution)),
+        }
         return line, figures.kept_roots(self._names, shares, f"TV = {float(self.tv):.3f}")

@@ -52,7 +52,13 @@ def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
     if verifier in WRONG:
         wrong = WRONG[verifier]
         return exact.output_distribution(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k)
-    return exact.output_distribution(exact.RULES[verifier], exact.SCHEMES[exact.LOSSLESS[verifier][0]], p, q, 1 if verifier == "rejection" else k)
+    return exact.output_distribution(
+        exact.RULES[verifier],
+        exact.SCHEMES[exact.LOSSLESS[verifier][0]],
+        p,
+        q,
+        1 if verifier == "rejection" else k,
+    )
 
 
 class RulesExplorer(Panel):
@@ -70,12 +76,37 @@ class RulesExplorer(Panel):
     """
 
     def __init__(
-        self, *, temperature: float = 1.0, mismatch: float = 1.0, vocabulary: int = 5, k: int = 2, seed: int = 0, verifier: str = "rrsw"
+        self,
+        *,
+        temperature: float = 1.0,
+        mismatch: float = 1.0,
+        vocabulary: int = 5,
+        k: int = 2,
+        seed: int = 0,
+        verifier: str = "rrsw",
     ) -> None:
         style = {"description_width": "90px"}
-        self.temperature = w.FloatSlider(temperature, min=0.3, max=3, step=0.1, description="temperature", readout_format=".1f", style=style)
-        self.mismatch = w.FloatSlider(mismatch, min=0, max=3, step=0.1, description="mismatch", readout_format=".1f", style=style)
-        self.vocabulary = w.IntSlider(vocabulary, min=2, max=6, description="vocabulary", style=style)
+        self.temperature = w.FloatSlider(
+            temperature,
+            min=0.3,
+            max=3,
+            step=0.1,
+            description="temperature",
+            readout_format=".1f",
+            style=style,
+        )
+        self.mismatch = w.FloatSlider(
+            mismatch,
+            min=0,
+            max=3,
+            step=0.1,
+            description="mismatch",
+            readout_format=".1f",
+            style=style,
+        )
+        self.vocabulary = w.IntSlider(
+            vocabulary, min=2, max=6, description="vocabulary", style=style
+        )
         self.k = w.IntSlider(k, min=1, max=3, description="candidates", style=style)
         self.seed = w.IntSlider(seed, min=0, max=30, description="seed", style=style)
         lossless = [(NAMES.get(name, name), name) for name in exact.RULES]
@@ -90,7 +121,14 @@ class RulesExplorer(Panel):
         self._line, self.summary = w.HTML(), ""
         self._figures: list[go.FigureWidget] = []
         self._draw()
-        controls = (self.temperature, self.mismatch, self.vocabulary, self.k, self.seed, self.verifier)
+        controls = (
+            self.temperature,
+            self.mismatch,
+            self.vocabulary,
+            self.k,
+            self.seed,
+            self.verifier,
+        )
         for control in controls:
             control.observe(lambda _: self._draw(), "value")
         sliders = w.HBox(list(controls[:-1]), layout=ROW)
@@ -98,25 +136,41 @@ class RulesExplorer(Panel):
 
     def _draw(self) -> None:
         k, chosen = self.k.value, self.verifier.value
-        self.p, self.q = pair(self.temperature.value, self.mismatch.value, self.vocabulary.value, self.seed.value)
+        self.p, self.q = pair(
+            self.temperature.value, self.mismatch.value, self.vocabulary.value, self.seed.value
+        )
         after: list[Dist] = []
-        while len(after) < k and exact.overlap(left := after[-1] if after else self.p, self.q) < 1:  # beyond, nothing is rejected
+        while (
+            len(after) < k and exact.overlap(left := after[-1] if after else self.p, self.q) < 1
+        ):  # beyond, nothing is rejected
             after.append(list(residual(left, self.q)))
         p, q = (np.array(distribution, dtype=float) for distribution in (self.p, self.q))
         self.rates = {NAMES.get(name, name): float(rate(p, q, k)) for name, rate in RATES.items()}
         drawn = {NAMES.get(name, name): claim for name, claim in DRAWN.items()}
-        self.optima = {claim: float(optimum(p, q, k, claim)) for claim in dict.fromkeys(drawn.values())}
+        self.optima = {
+            claim: float(optimum(p, q, k, claim)) for claim in dict.fromkeys(drawn.values())
+        }
         self.out = came_out(chosen, tuple(self.p), tuple(self.q), k)
         name = f"the WRONG rule {chosen}" if chosen in WRONG else NAMES.get(chosen, chosen)
-        new = [figures.residuals(self.p, self.q, after), figures.rule_rates(self.rates, self.optima, drawn), figures.output(self.p, self.out, name)]
+        new = [
+            figures.residuals(self.p, self.q, after),
+            figures.rule_rates(self.rates, self.optima, drawn),
+            figures.output(self.p, self.out, name),
+        ]
         if self._figures:
             for shown, figure in zip(self._figures, new, strict=True):
                 redraw(shown, figure)
         else:
             self._figures = [canvas(figure) for figure in new]
         off = exact.tv(self.out, self.p)
-        most = max(self.rates, key=lambda rule: round(self.rates[rule], 9))  # the first of equal ones
-        claim = "the output has distribution p, TV = 0 in fractions" if off == 0 else f"the output is off p, TV = {float(off):.4f}"
+        most = max(
+            self.rates, key=lambda rule: round(self.rates[rule], 9)
+        )  # the first of equal ones
+        claim = (
+            "the output has distribution p, TV = 0 in fractions"
+            if off == 0
+            else f"the output is off p, TV = {float(off):.4f}"
+        )
         self.summary = (
             f"temperature {self.temperature.value:.1f}, mismatch {self.mismatch.value:.1f}, "
             f"{len(p)} tokens, k = {k}, seed {self.seed.value}: "

@@ -43,8 +43,18 @@ class SpeedExplorer(Explorer):
         style = {"description_width": "110px"}
         # whole steps: the page's slider would round another value and send it back, over whatever
         # was set meanwhile
-        self.alpha = w.FloatSlider(round(alpha, 2), min=0, max=1, step=0.01, description="alpha", readout_format=".2f", style=style)
-        self.c = w.FloatSlider(round(c, 2), min=0, max=1, step=0.01, description="c", readout_format=".2f", style=style)
+        self.alpha = w.FloatSlider(
+            round(alpha, 2),
+            min=0,
+            max=1,
+            step=0.01,
+            description="alpha",
+            readout_format=".2f",
+            style=style,
+        )
+        self.c = w.FloatSlider(
+            round(c, 2), min=0, max=1, step=0.01, description="c", readout_format=".2f", style=style
+        )
         self.gamma = w.IntSlider(gamma, min=0, max=most, description="gamma", style=style)
         options = [FREE] if v is None else [MEASURED, FREE]
         self.scoring = w.Dropdown(options=options, description="scoring costs", style=style)

@@ -131,8 +131,12 @@ def test_what_is_written_below_the_root_is_moved_too() -> None:
 def test_one_root_is_lossless(parents: tuple[int, ...]) -> None:
     for seed in range(3):
         target, draft = models(seed, 2, "dense")
-        assert E.roots_distribution(target, draft, parents, 1, 3) == E.target_distribution(target, 3)
-        off = E.tv(E.roots_distribution(target, draft, parents, 2, 3), E.target_distribution(target, 3))
+        assert E.roots_distribution(target, draft, parents, 1, 3) == E.target_distribution(
+            target, 3
+        )
+        off = E.tv(
+            E.roots_distribution(target, draft, parents, 2, 3), E.target_distribution(target, 3)
+        )
         # below a leaf nothing is accepted; of two siblings over two tokens one always is
         assert (off > 0) == (parents not in ((-1,), (-1, 0, 0)))
 
@@ -200,7 +204,9 @@ def table(which: int, longest: int = 5) -> Callable[[E.Tokens], list[float]]:
 @cache
 def exactly(W: int, parents: tuple[int, ...]) -> Tensor:
     distribution = torch.zeros(decoding.VOCABULARY**decoding.LENGTH, dtype=torch.float64)
-    for (a, b, c), chance in E.roots_distribution(table(0), table(1), parents, W, decoding.LENGTH).items():
+    for (a, b, c), chance in E.roots_distribution(
+        table(0), table(1), parents, W, decoding.LENGTH
+    ).items():
         distribution[(a * decoding.VOCABULARY + b) * decoding.VOCABULARY + c] = chance
     return distribution
 

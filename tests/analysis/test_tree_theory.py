@@ -194,7 +194,10 @@ def test_shapes_that_look_back_are_lossless():
     for seed in range(12):
         target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
         assert (
-            exact.tv(text_distribution(policy, target, draft), exact.target_distribution(target, DEPTH + 1))
+            exact.tv(
+                text_distribution(policy, target, draft),
+                exact.target_distribution(target, DEPTH + 1),
+            )
             == 0
         )
         shapes |= {tuple(at for at, _ in drawn) for drawn, _ in drawings(policy, draft)}

@@ -1,4 +1,5 @@
-"""DiffuSpec's rounds: what is drafted of what the model says, how many tokens, and what is refused."""
+"""DiffuSpec's rounds: what is drafted of what the model says, how many tokens, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -66,14 +67,17 @@ def built(drafter: DiffusionDrafter, rule=None) -> specwb.Method:
 
 
 def method(draft: DiffusionModel | None = None, **options) -> specwb.Method:
-    return specwb.method("diffuspec", tiny.target(), head=draft or tiny.head("diffusion"), **options)
+    return specwb.method(
+        "diffuspec", tiny.target(), head=draft or tiny.head("diffusion"), **options
+    )
 
 
-# ------------------------------------------------------------------------------------- a model that says what it is told to
+# ----------------------------------------------------------- a model that says what it is told to
 
 
 class Told(Blocks):
-    """In place of a model: of the row whose text begins so, ``says(row, place) -> (token, probability)`` of every place, all others alike."""
+    """In place of a model: of the row whose text begins so,
+    ``says(row, place) -> (token, probability)`` of every place, all others alike."""
 
     calls: list[tuple[list[int], list[int], list[list[int]]]]
 
@@ -109,14 +113,17 @@ def unseen() -> tuple[int, int]:
 
 @cache
 def muted(context: int = 512) -> DiffusionModel:
-    """With a mask that no text has: it is never drafted, and the tiny models' own is in what the target writes."""
+    """With a mask that no text has: it is never drafted, and the tiny models' own is in what the
+    target writes."""
     made = other(True, True, context)
     made = copy.copy(made)
     made.mask_id = unseen()[1]
     return made
 
 
-def drafter(length: Length, proxy=lambda: UNIFORM, ends=(), model: DiffusionModel | None = None, **options) -> Watched:
+def drafter(
+    length: Length, proxy=lambda: UNIFORM, ends=(), model: DiffusionModel | None = None, **options
+) -> Watched:
     return Watched(model or muted(), length, proxy, ends, **options)
 
 
@@ -126,41 +133,66 @@ def steps(made: DiffusionDrafter, prompts=PROMPTS, limit: int = LIMIT, **options
 
 def drafts(step: specwb.Step) -> list[list[int]]:
     """Of a chain, by row."""
-    return [step.draft.tokens[row, 1:][step.draft.valid[row, 1:]].tolist() for row in range(len(step.length))]
+    return [
+        step.draft.tokens[row, 1:][step.draft.valid[row, 1:]].tolist()
+        for row in range(len(step.length))
+    ]
 
 
-# -------------------------------------------------------------------------------------------------- the row, the path, the tree
+# -------------------------------------------------------------------- the row, the path, the tree
 
 
 @pytest.mark.parametrize(("shift", "causal"), [(True, True), (True, False), (False, False)])
 def test_lambda_1_and_one_beam_is_the_argmax_row(shift, causal):
-    """Of the forward over everything, cut behind its first end of text; whatever mass, top and n-gram are."""
+    """Of the forward over everything, cut behind its first end of text; whatever mass, top and
+    n-gram are."""
     model = other(shift, causal)
     rows = [block(model, text[:n], 6) for text in plain() for n in range(4, 30)]
     common = Counter(int(x) for row in rows for x in row.argmax(-1)).most_common(8)
-    ends, cut, options = {common[3][0], common[7][0]}, 0, {"beams": 1, "lam": 1.0, "mass": 0.5, "top": 4}
+    ends, cut, options = (
+        {common[3][0], common[7][0]},
+        0,
+        {"beams": 1, "lam": 1.0, "mass": 0.5, "top": 4},
+    )
     made = Watched(model, Length(6), lambda: OnlineNGram(3, V), ends, **options)
     texts = specwb.decode(tiny.target(), PROMPTS, built(made), max_new_tokens=LIMIT)
-    assert texts.tokens == [text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS)]
+    assert texts.tokens == [
+        text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS)
+    ]
     for step in specwb.rounds(tiny.target(), PROMPTS, built(made), max_new_tokens=LIMIT):
         for row, found in enumerate(drafts(step)):
             n = int(step.length[row])
             if n < len(PROMPTS[row]) + LIMIT:
-                best = block(model, plain()[row][:n], 6).index_fill(-1, torch.tensor([MASK]), -math.inf).argmax(-1).tolist()
+                best = (
+                    block(model, plain()[row][:n], 6)
+                    .index_fill(-1, torch.tensor([MASK]), -math.inf)
+                    .argmax(-1)
+                    .tolist()
+                )
                 stop = next((i for i, x in enumerate(best) if x in ends), 5)
                 assert found == best[: stop + 1]
                 cut += stop < 5
     assert cut > 2
 
 
-def searched(model: DiffusionModel, text: list[int], k: int, ends: set[int], proxy, mass: float, beams: int, lam: float) -> list[Path]:
+def searched(
+    model: DiffusionModel,
+    text: list[int],
+    k: int,
+    ends: set[int],
+    proxy,
+    mass: float,
+    beams: int,
+    lam: float,
+) -> list[Path]:
     best = candidates(block(model, text, k)[None], 15, V, torch.tensor([MASK]))
     lattice = Lattice.prune(*best[:, 0].tolist(), mass, ends)
     return beam(lattice, proxy, text, lam, beams)
 
 
 def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
-    """Behind the text and with what is online counted of it; the tree accepts at least as much as its best path."""
+    """Behind the text and with what is online counted of it; the tree accepts at least as much as
+    its best path."""
     model, k, ends = tiny.head("diffusion"), 5, {9}
     options = {"mass": 0.9, "beams": 4, "lam": 0.6}
     runs = [
@@ -179,13 +211,23 @@ def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
             text, proxy = plain()[row][:n], OnlineNGram(3, V)
             proxy.add(text)
             paths = searched(model, text, k, ends, proxy, 0.9, 4, 0.6)
-            matched = [next((i for i, x in enumerate(path.tokens) if x != plain()[row][n + i]), len(path.tokens)) for path in paths]
+            matched = [
+                next(
+                    (i for i, x in enumerate(path.tokens) if x != plain()[row][n + i]),
+                    len(path.tokens),
+                )
+                for path in paths
+            ]
             accepted, room = int(step.verdict.accepted[row]), len(PROMPTS[row]) + LIMIT - n - 1
             if not whole:
                 assert drafts(step)[row] == list(paths[0].tokens)
                 assert accepted == min(matched[0], room)
             else:
-                tree, tokens, valid = step.draft.tree, step.draft.tokens[row].tolist(), step.draft.valid[row].tolist()
+                tree, tokens, valid = (
+                    step.draft.tree,
+                    step.draft.tokens[row].tolist(),
+                    step.draft.valid[row].tolist(),
+                )
                 parents = tree.host[row if tree.R > 1 else 0]
                 nodes = {(): 0}
                 for node in range(1, tree.n):
@@ -195,7 +237,9 @@ def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
                             path.append(tokens[at])
                             at = parents[at]
                         assert nodes.setdefault(tuple(reversed(path)), node) == node
-                assert set(nodes) == {path.tokens[:i] for path in paths for i in range(len(path.tokens) + 1)}
+                assert set(nodes) == {
+                    path.tokens[:i] for path in paths for i in range(len(path.tokens) + 1)
+                }
                 assert accepted == min(max(matched), room)
                 more += max(matched) > matched[0]
                 several += len(paths) > 1
@@ -209,18 +253,30 @@ def test_a_trie_has_each_beginning_once():
     assert trie([]) == trie([()]) == ([-1], [0], [0])
 
 
-# ------------------------------------------------------------------------------------------------------------ greedy identity
+# -------------------------------------------------------------------------------- greedy identity
 
 
 OPTIONS = [
-    {}, {"k": 1}, {"k": 20}, {"k": 6, "beams": 1, "lam": 1.0}, {"k": 6, "top": 1}, {"k": 6, "lam": 0.0, "mass": 1.0, "ngram": "online", "order": 2},
-    {"k": 5, "steps": 5}, {"k": 6, "tree": True, "beams": 5}, {"tree": True, "steps": 2, "ngram": "none"}, {"k": 9, "chunk": 4, "confidence": 0.3},
-    {"chunk": 3, "confidence": 0.1, "steps": 2, "k_max": 9}, {"k": 5, "draw": "sample"}, {"draw": "sample", "paths": 3},
+    {},
+    {"k": 1},
+    {"k": 20},
+    {"k": 6, "beams": 1, "lam": 1.0},
+    {"k": 6, "top": 1},
+    {"k": 6, "lam": 0.0, "mass": 1.0, "ngram": "online", "order": 2},
+    {"k": 5, "steps": 5},
+    {"k": 6, "tree": True, "beams": 5},
+    {"tree": True, "steps": 2, "ngram": "none"},
+    {"k": 9, "chunk": 4, "confidence": 0.3},
+    {"chunk": 3, "confidence": 0.1, "steps": 2, "k_max": 9},
+    {"k": 5, "draw": "sample"},
+    {"draw": "sample", "paths": 3},
     {"k_min": 1, "k_max": 12, "delta": 3, "rho": 0.9, "share": 0.5},
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize("kind", [(True, True), (True, False), (False, False)], ids=["ours", "dream", "llada"])
+@pytest.mark.parametrize(
+    "kind", [(True, True), (True, False), (False, False)], ids=["ours", "dream", "llada"]
+)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_greedy_texts_are_those_of_plain_decoding(options, kind):
     """Rows of different lengths, with and without ends of text in what is decoded."""
@@ -236,7 +292,7 @@ def test_greedy_texts_are_those_of_plain_decoding(options, kind):
         assert out.tokens == wanted
 
 
-# ----------------------------------------------------------------------------------------------------------------- end of text
+# ------------------------------------------------------------------------------------ end of text
 
 
 def oracle(row: int, place: int) -> int:
@@ -249,7 +305,8 @@ NEVER = unseen()[0]
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_an_end_anywhere_in_the_block_cuts_the_draft_behind_it(told, at, whole):
-    """First, in the middle, last: the end is drafted, nothing behind it; what it was wrong about is decoded on."""
+    """First, in the middle, last: the end is drafted, nothing behind it; what it was wrong about is
+    decoded on."""
     made = drafter(Length(6), ends={NEVER}, as_tree=whole, lam=1.0)
     starts: dict[int, int] = {}
 
@@ -257,7 +314,9 @@ def test_an_end_anywhere_in_the_block_cuts_the_draft_behind_it(told, at, whole):
         return (NEVER if place - starts[row] == at else oracle(row, place)), 0.95
 
     calls = told(says)
-    for step in specwb.rounds(tiny.target(), PROMPTS, built(_noting(made, starts)), max_new_tokens=LIMIT):
+    for step in specwb.rounds(
+        tiny.target(), PROMPTS, built(_noting(made, starts)), max_new_tokens=LIMIT
+    ):
         for row in range(3):
             n = int(step.length[row])
             if n < len(PROMPTS[row]) + LIMIT:
@@ -281,7 +340,8 @@ def _noting(made: DiffusionDrafter, starts: dict[int, int]) -> DiffusionDrafter:
 
 @pytest.mark.parametrize("place", [4, 5, 7, 9])
 def test_an_end_that_is_right_ends_the_text(told, place):
-    """The target's: accepted, and the row is done; only the model's: accepted, and the text goes on."""
+    """The target's: accepted, and the row is done; only the model's: accepted, and the text goes
+    on."""
     told(lambda row, at: (oracle(row, at), 0.95))
     end, prompt = plain()[0][place], PROMPTS[:1]
     first = plain()[0].index(end, 3)
@@ -290,7 +350,10 @@ def test_an_end_that_is_right_ends_the_text(told, place):
         out = specwb.decode(tiny.target(), prompt, built(made), max_new_tokens=LIMIT, eos=eos)
         assert out.tokens[0] == plain()[0][3 : first + 1 if eos else 3 + LIMIT]
         assert made.log[0][2][0] == min(first - 3, 6)
-        assert out.accepted_lengths[0][0] == (min(first - 3, 5 if eos else 6) if first - 3 < 6 else 6) or not eos
+        assert (
+            out.accepted_lengths[0][0] == (min(first - 3, 5 if eos else 6) if first - 3 < 6 else 6)
+            or not eos
+        )
 
 
 def test_ends_are_the_models_and_the_targets():
@@ -304,18 +367,36 @@ def test_ends_are_the_models_and_the_targets():
         model.ends = ()
 
 
-# ------------------------------------------------------------------------------------------------------------- context limit
+# ---------------------------------------------------------------------------------- context limit
 
 
-@pytest.mark.parametrize("options", [{"k": 5}, {"k": 5, "tree": True}, {"k": 5, "draw": "sample"}, {"k": 6, "chunk": 2, "confidence": 0.01}], ids=str)
-@pytest.mark.parametrize(("kind", "spared"), [((True, True), 1), ((False, False), 0)], ids=["ours", "llada"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": 5},
+        {"k": 5, "tree": True},
+        {"k": 5, "draw": "sample"},
+        {"k": 6, "chunk": 2, "confidence": 0.01},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("kind", "spared"), [((True, True), 1), ((False, False), 0)], ids=["ours", "llada"]
+)
 def test_a_context_that_is_too_short_shrinks_drafts_and_ends_in_plain_steps(kind, spared, options):
     """Row by row: prefix and masks fill it, then fewer tokens, then none."""
     model = other(*kind, context=16)
     made, sizes = method(model, **options), set()
     for temperature in (0.0, 1.0):
         texts = []
-        for step in specwb.rounds(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, temperature=temperature, seed=[1, 2, 3]):
+        for step in specwb.rounds(
+            tiny.target(),
+            PROMPTS,
+            made,
+            max_new_tokens=LIMIT,
+            temperature=temperature,
+            seed=[1, 2, 3],
+        ):
             for row in range(3):
                 n, limit = int(step.length[row]), len(PROMPTS[row]) + LIMIT
                 if n == limit:
@@ -326,7 +407,9 @@ def test_a_context_that_is_too_short_shrinks_drafts_and_ends_in_plain_steps(kind
                 sizes.add(most)
             texts = step.state.tokens
         if not temperature:
-            assert [texts[row, : len(p) + LIMIT].tolist() for row, p in enumerate(PROMPTS)] == [t[: len(p) + LIMIT] for t, p in zip(plain(), PROMPTS)]
+            assert [texts[row, : len(p) + LIMIT].tolist() for row, p in enumerate(PROMPTS)] == [
+                t[: len(p) + LIMIT] for t, p in zip(plain(), PROMPTS)
+            ]
     assert {0, 1, 5} <= sizes
 
 
@@ -334,22 +417,37 @@ def test_no_forward_where_no_row_can_draft(told):
     calls = told(lambda row, at: (NEVER, 0.5))
     made = drafter(Length(4), model=muted(8))
     out = specwb.decode(tiny.target(), PROMPTS[:2], built(made), max_new_tokens=LIMIT)
-    assert out.tokens == [text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS[:2])]
-    # a token a round; the row of 3 tokens is at the limit of 8 after 5 rounds, the row of 1 after 7: k shrinks from 8 - length + 1 < 4 on
-    assert [k for _, k, _ in calls] == [[4, 4], [4, 4], [4, 4], [3, 4], [2, 4], [1, 3], [0, 2], [0, 1]]
+    assert out.tokens == [
+        text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS[:2])
+    ]
+    # a token a round; the row of 3 tokens is at the limit of 8 after 5 rounds, the row of 1 after
+    # 7: k shrinks from 8 - length + 1 < 4 on
+    assert [k for _, k, _ in calls] == [
+        [4, 4],
+        [4, 4],
+        [4, 4],
+        [3, 4],
+        [2, 4],
+        [1, 3],
+        [0, 2],
+        [0, 1],
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------------ adaptive lengths
+# ------------------------------------------------------------------------------- adaptive lengths
 
 
 def test_adaptive_lengths_in_a_decoding_are_those_replayed_by_hand(told):
-    """Every third token is said wrong, and sometimes an end; eqs. 9-11 from what was drafted and accepted, row by row."""
+    """Every third token is said wrong, and sometimes an end; eqs. 9-11 from what was drafted and
+    accepted, row by row."""
     k_min, k_max, delta, rho, share = 2, 9, 3.0, 0.5, 0.6
 
     def says(row: int, place: int) -> tuple[int, float]:
         if (place * (row + 3)) % 11 == 0:
             return NEVER, 0.95
-        return (oracle(row, place) if (place + row) % 5 else (oracle(row, place) + 1) % (V - 2)), 0.95
+        return (
+            oracle(row, place) if (place + row) % 5 else (oracle(row, place) + 1) % (V - 2)
+        ), 0.95
 
     calls = told(says)
     made = drafter(Adaptive(k_min, k_max, delta, rho, share), ends={NEVER}, lam=1.0)
@@ -373,15 +471,20 @@ def test_adaptive_lengths_in_a_decoding_are_those_replayed_by_hand(told):
     assert len(seen) > 3
 
 
-# --------------------------------------------------------------------------------------------------- chunks, while it is sure
+# ----------------------------------------------------------------------- chunks, while it is sure
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.8])
 def test_chunks_go_on_while_every_token_is_sure(told, confidence):
-    """Up to k; what was drafted is the text of the next forward; a row that stopped is asked for nothing."""
+    """Up to k; what was drafted is the text of the next forward; a row that stopped is asked for
+    nothing."""
 
     def p(row: int, place: int) -> float:
-        return (0.95, 0.6, 0.4, 0.9)[(place * 7 + row * 3) % 19 % 4] if (place + row) % 4 == 0 else 0.95
+        return (
+            (0.95, 0.6, 0.4, 0.9)[(place * 7 + row * 3) % 19 % 4]
+            if (place + row) % 4 == 0
+            else 0.95
+        )
 
     calls = told(lambda row, place: (oracle(row, place), p(row, place)))
     made = drafter(Length(8, confidence=confidence), chunk=3, lam=1.0, beams=1)
@@ -398,13 +501,22 @@ def test_chunks_go_on_while_every_token_is_sure(told, confidence):
                 if now[row]:
                     assert lengths[row] == sequence_lengths[row] + drafted[row]
                     assert texts[row] == plain()[row][: lengths[row]]
-            sure = [all(p(row, sequence_lengths[row] + drafted[row] + j) >= confidence for j in range(now[row])) for row in range(3)]
+            sure = [
+                all(
+                    p(row, sequence_lengths[row] + drafted[row] + j) >= confidence
+                    for j in range(now[row])
+                )
+                for row in range(3)
+            ]
             drafted = [d + n for d, n in zip(drafted, now)]
             left = [n - m if on else 0 for n, m, on in zip(left, now, sure)]
             at += 1
         sizes.update(drafted)
         assert [len(found) for found in drafts(step)] == drafted
-        assert all(found == plain()[row][sequence_lengths[row] : sequence_lengths[row] + len(found)] for row, found in enumerate(drafts(step)))
+        assert all(
+            found == plain()[row][sequence_lengths[row] : sequence_lengths[row] + len(found)]
+            for row, found in enumerate(drafts(step))
+        )
     assert at == len(calls)
     assert {3, 6, 8} <= sizes
 
@@ -415,7 +527,9 @@ def test_a_chunk_that_ends_the_text_is_the_last(told):
     step = steps(made, PROMPTS[:1])[0]
     assert drafts(step) == [[*plain()[0][3:6], NEVER]]
     assert [k for _, k, _ in calls][:2] == [[2], [2]]
-    assert calls[2][2] == [plain()[0][:7]]  # the next round's, behind what the target says instead of the end
+    assert calls[2][2] == [
+        plain()[0][:7]
+    ]  # the next round's, behind what the target says instead of the end
     assert made.log[0][2] == [3]
 
 
@@ -429,7 +543,9 @@ def test_chunks_of_a_real_model_are_forwards_behind_what_was_drafted():
                 text = plain()[row][: int(step.length[row])]
                 for at in range(0, len(found), 3):
                     part = found[at : at + 3]
-                    said = block(other(*kind), [*text, *found[:at]], len(part)).index_fill(-1, torch.tensor([MASK]), -math.inf)
+                    said = block(other(*kind), [*text, *found[:at]], len(part)).index_fill(
+                        -1, torch.tensor([MASK]), -math.inf
+                    )
                     assert part == said.argmax(-1).tolist()
                     longest = max(longest, at + len(part))
     assert longest == 7
@@ -438,13 +554,15 @@ def test_chunks_of_a_real_model_are_forwards_behind_what_was_drafted():
 def test_one_forward_drafts_twenty_tokens(monkeypatch):
     model = tiny.head("diffusion")
     made, count, run = method(k=20), [], model.backbone.run
-    monkeypatch.setattr(model.backbone, "run", lambda *given, **more: (count.append(1), run(*given, **more))[1])
+    monkeypatch.setattr(
+        model.backbone, "run", lambda *given, **more: (count.append(1), run(*given, **more))[1]
+    )
     rounds = list(specwb.rounds(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT))
     assert max(len(found) for step in rounds for found in drafts(step)) == 20
     assert len(count) == len(rounds) + 1  # the prompt
 
 
-# ---------------------------------------------------------------------------------------------------------- sampled schemes
+# -------------------------------------------------------------------------------- sampled schemes
 
 
 SMALL, DEEP = decoding.VOCABULARY, 3
@@ -452,15 +570,26 @@ SMALL, DEEP = decoding.VOCABULARY, 3
 
 @cache
 def little(vocabulary: int) -> DiffusionModel:
-    """Beside the target of six tokens: its weights a little off, and a mask, which is a seventh token or the target's sixth."""
+    """Beside the target of six tokens: its weights a little off, and a mask, which is a seventh
+    token or the target's sixth."""
     base, c = decoding.models()[1].model, decoding.models()[1].model.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         config = LlamaConfig(
-            vocab_size=vocabulary, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,
-            num_attention_heads=c.num_attention_heads, num_key_value_heads=c.num_key_value_heads, head_dim=c.head_dim, initializer_range=0.3,
-            rms_norm_eps=c.rms_norm_eps, rope_parameters=c.rope_parameters, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-        )  # fmt: skip
+            vocab_size=vocabulary,
+            hidden_size=c.hidden_size,
+            intermediate_size=c.intermediate_size,
+            num_hidden_layers=c.num_hidden_layers,
+            num_attention_heads=c.num_attention_heads,
+            num_key_value_heads=c.num_key_value_heads,
+            head_dim=c.head_dim,
+            initializer_range=0.3,
+            rms_norm_eps=c.rms_norm_eps,
+            rope_parameters=c.rope_parameters,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        )
         made = build(config, mask_id=vocabulary - 1)
         with torch.no_grad():
             for name, weight in base.state_dict().items():
@@ -482,7 +611,9 @@ SCHEMES = {
 @pytest.mark.slow
 def test_the_distribution_of_the_text_is_the_autoregressive_distribution(vocabulary, options):
     name = "plain" if options.get("paths") else "top_k"
-    counts, tau = decoding.sampled(specwb.method("diffuspec", decoding.models()[0], head=little(vocabulary), **options), name)
+    counts, tau = decoding.sampled(
+        specwb.method("diffuspec", decoding.models()[0], head=little(vocabulary), **options), name
+    )
     assert decoding.chi_square(counts, decoding.enumerated(name)) > 1e-4
     assert 1.2 < tau < decoding.LENGTH
 
@@ -502,20 +633,36 @@ def test_another_distribution_than_the_drawn_one_is_seen(paths):
     right = specwb.method("diffuspec", target, head=little(7), k=DEEP, draw="sample", paths=paths)
     wrong = copy.copy(right.drafter)
     wrong.__class__ = Flatter
-    counts, _ = decoding.sampled(specwb.Method("wrong", wrong, right.rule, right.exactness), "top_k")
+    counts, _ = decoding.sampled(
+        specwb.Method("wrong", wrong, right.rule, right.exactness), "top_k"
+    )
     assert decoding.chi_square(counts, decoding.enumerated("top_k")) < 1e-6
 
 
 @pytest.mark.parametrize(("paths", "vocabulary"), [(1, 7), (3, 6)])
 def test_the_recorded_distribution_is_the_models_and_that_of_the_tokens(paths, vocabulary):
-    """Of each place, over many rows: the tokens of its level, and pairs of tokens of a path and of neighbours, are independent draws of it."""
+    """Of each place, over many rows: the tokens of its level, and pairs of tokens of a path and of
+    neighbours, are independent draws of it."""
     model, text, rows = little(vocabulary), [1, 4, 2, 0], 3000
-    chosen = specwb.method("diffuspec", decoding.models()[0], head=model, k=DEEP, draw="sample", paths=paths)
-    assert chosen.drafter.scheme(specwb.probability.Sampling(0.8)) is (Scheme.IID_PATHS if paths > 1 else Scheme.IID)
-    step = next(specwb.rounds(decoding.models()[0], [text] * rows, chosen, max_new_tokens=1, temperature=0.8, seed=3))
+    chosen = specwb.method(
+        "diffuspec", decoding.models()[0], head=model, k=DEEP, draw="sample", paths=paths
+    )
+    assert chosen.drafter.scheme(specwb.probability.Sampling(0.8)) is (
+        Scheme.IID_PATHS if paths > 1 else Scheme.IID
+    )
+    step = next(
+        specwb.rounds(
+            decoding.models()[0], [text] * rows, chosen, max_new_tokens=1, temperature=0.8, seed=3
+        )
+    )
     tree, tokens, q = step.draft.tree, step.draft.tokens, step.draft.q
     # never the mask, which is the seventh token or the target's last
-    wanted = (block(model, text, DEEP).index_fill(-1, torch.tensor([vocabulary - 1]), -math.inf)[:, :SMALL] / 0.8).softmax(-1)
+    wanted = (
+        block(model, text, DEEP).index_fill(-1, torch.tensor([vocabulary - 1]), -math.inf)[
+            :, :SMALL
+        ]
+        / 0.8
+    ).softmax(-1)
     torch.testing.assert_close(q, wanted.expand(rows, -1, -1), atol=1e-6, rtol=1e-4)
     assert step.draft.valid.all()
     parents, depths = tree.host[0], tree.depth[0].tolist()
@@ -529,7 +676,10 @@ def test_the_recorded_distribution_is_the_models_and_that_of_the_tokens(paths, v
 
 
 def _fits(found: Tensor, row: Tensor) -> bool:
-    counts, expected = torch.bincount(found, minlength=len(row)).double(), row.double() / row.double().sum() * len(found)
+    counts, expected = (
+        torch.bincount(found, minlength=len(row)).double(),
+        row.double() / row.double().sum() * len(found),
+    )
     few = expected < 5
     a = torch.cat([counts[~few], counts[few].sum()[None]]) if few.any() else counts
     b = torch.cat([expected[~few], expected[few].sum()[None]]) if few.any() else expected
@@ -538,10 +688,15 @@ def _fits(found: Tensor, row: Tensor) -> bool:
 
 @pytest.mark.parametrize(
     "options",
-    [{"draw": "sample", "k": 4}, {"draw": "sample", "paths": 2, "k_min": 1, "k_max": 5}, {"k_min": 1, "k_max": 6, "ngram": "online"},
-     {"k": 6, "chunk": 2, "confidence": 0.3}, {"tree": True, "k_min": 2, "k_max": 5}],
+    [
+        {"draw": "sample", "k": 4},
+        {"draw": "sample", "paths": 2, "k_min": 1, "k_max": 5},
+        {"k_min": 1, "k_max": 6, "ngram": "online"},
+        {"k": 6, "chunk": 2, "confidence": 0.3},
+        {"tree": True, "k_min": 2, "k_max": 5},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_row_alone_and_in_a_batch_is_the_same_text(options):
     """At T = 0.7, with ends of text, rows drafting different numbers of tokens."""
     target, head = tiny.target(dtype=tiny.EXACT), tiny.head("diffusion", dtype=tiny.EXACT)
@@ -549,17 +704,21 @@ def test_a_row_alone_and_in_a_batch_is_the_same_text(options):
     run = {"max_new_tokens": LIMIT, "temperature": 0.7, "eos": (9, 30)}
     for seed in (0, 10, 20):
         together = specwb.decode(target, PROMPTS, made, seed=[seed, seed + 1, seed + 2], **run)
-        alone = [specwb.decode(target, [prompt], made, seed=[seed + i], **run) for i, prompt in enumerate(PROMPTS)]
+        alone = [
+            specwb.decode(target, [prompt], made, seed=[seed + i], **run)
+            for i, prompt in enumerate(PROMPTS)
+        ]
         assert together.tokens == [out.tokens[0] for out in alone]
         assert together.accepted_lengths == [out.accepted_lengths[0] for out in alone]
 
 
-# ------------------------------------------------------------------------------------------------------------------- n-grams
+# ---------------------------------------------------------------------------------------- n-grams
 
 
 @pytest.mark.parametrize("draw", [{}, {"as_tree": True}, {"chunk": 2}, {"cached": True}], ids=str)
 def test_what_reads_along_has_read_prompt_and_output(draw):
-    """At its last round a row has read all that was known then, each token once; counted here from the final text."""
+    """At its last round a row has read all that was known then, each token once; counted here from
+    the final text."""
     read: list[OnlineNGram] = []
 
     def proxy() -> OnlineNGram | CacheProxy:
@@ -571,16 +730,28 @@ def test_what_reads_along_has_read_prompt_and_output(draw):
     run = steps(drafter(Length(5, confidence=0.1), proxy, **options), limit=40)
     assert len(read) == len(PROMPTS)
     for row, (prompt, counted) in enumerate(zip(PROMPTS, read)):
-        text = plain()[row][: max(n for step in run if (n := int(step.length[row])) < len(prompt) + 40)]
+        text = plain()[row][
+            : max(n for step in run if (n := int(step.length[row])) < len(prompt) + 40)
+        ]
         one, two, three = (Counter(zip(*(text[i:] for i in range(n)))) for n in (1, 2, 3))
-        for (a, b), before in list(two.items())[:-1]:  # what the text ends with has nothing behind it
+        for (a, b), before in list(two.items())[
+            :-1
+        ]:  # what the text ends with has nothing behind it
             for x in range(V):
-                longest = three[a, b, x] / before, 0.4 * two[b, x] / one[b,], 0.16 * one[x,] / len(text), 0.064 / len(text)
-                assert counted.scores((a, b), [x])[0] == pytest.approx(math.log(next(filter(None, longest))))
+                longest = (
+                    three[a, b, x] / before,
+                    0.4 * two[b, x] / one[b,],
+                    0.16 * one[x,] / len(text),
+                    0.064 / len(text),
+                )
+                assert counted.scores((a, b), [x])[0] == pytest.approx(
+                    math.log(next(filter(None, longest)))
+                )
 
 
 def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
-    """The target's own file where it has one, otherwise what reads along; a file's order and smoothing."""
+    """The target's own file where it has one, otherwise what reads along; a file's order and
+    smoothing."""
     assert isinstance(method(ngram="own").drafter.proxy(), OnlineNGram)
     assert isinstance(method().drafter.proxy(), OnlineNGram)
     assert method().drafter.proxy().order == 3
@@ -594,8 +765,15 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
         assert made.proxy().scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
     assert method(ngram=tmp_path, order=2).drafter.proxy().order == 2
     beside = copy.copy(tiny.target())
-    monkeypatch.setattr(specwb.Target, "own_head", lambda self, kind: tmp_path if self is beside and kind == "ngram" else None)
-    own, both = (specwb.method("diffuspec", beside, head=tiny.head("diffusion"), ngram=name).drafter.proxy for name in ("own", "both"))
+    monkeypatch.setattr(
+        specwb.Target,
+        "own_head",
+        lambda self, kind: tmp_path if self is beside and kind == "ngram" else None,
+    )
+    own, both = (
+        specwb.method("diffuspec", beside, head=tiny.head("diffusion"), ngram=name).drafter.proxy
+        for name in ("own", "both")
+    )
     assert own().scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
     assert isinstance(both(), CacheProxy)
     assert both() is not both()
@@ -605,7 +783,7 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
     assert smooth.scores((7, 8), [9, 1]) == counted.with_smoothing("kn").scores((7, 8), [9, 1])
 
 
-# ----------------------------------------------------------------------------------------------------------------- bad options
+# ------------------------------------------------------------------------------------ bad options
 
 
 @pytest.mark.parametrize(
@@ -638,7 +816,10 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
         ({"chunk": 4, "confidence": 0.5, "share": 0.5}, "share=0.5 has no effect with k or chunk"),
         ({"refresh": 2}, "refresh=2 has no effect with a model whose text only looks back"),
         ({"ngram": "none", "order": 2}, "order=2 has no effect with ngram=none"),
-        ({"ngram": "onlin"}, "ngram must be both, own, online, none or a file, and there is no file onlin"),
+        (
+            {"ngram": "onlin"},
+            "ngram must be both, own, online, none or a file, and there is no file onlin",
+        ),
         ({"share": 1.5}, "share must be a number in [0, 1], got 1.5"),
         ({"delta": -1}, "delta must be a number in [0, "),
         ({"delta": float("inf")}, "got inf"),
@@ -664,7 +845,11 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
         ({"ngram": "broken.npz"}, "broken.npz"),
         ({"head": "/no/such/folder"}, "/no/such/folder does not exist"),
         ({"head": 3}, "head must be a folder, a hub id or a loaded DiffusionModel, got 3"),
-        ({"head": None}, "'LlamaForCausalLM' has no diffusion head of its own; name one with head= (specwb train diffusion makes one)"),
+        (
+            {"head": None},
+            "'LlamaForCausalLM' has no diffusion head of its own; name one with head= (specwb "
+            "train diffusion makes one)",
+        ),
         ({"gamma": 3}, "gamma"),
         ({"rule": "rejection"}, "point"),
     ],
@@ -680,13 +865,33 @@ def test_a_bad_option_is_one_line(options, named, tmp_path, monkeypatch):
         specwb.method("diffuspec", tiny.target(), **{"head": tiny.head("diffusion"), **options})
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
-    if options.keys() & {"top", "lam", "ngram", "draw", "chunk", "head"} and options.get("head") != "/no/such/folder":
+    if (
+        options.keys() & {"top", "lam", "ngram", "draw", "chunk", "head"}
+        and options.get("head") != "/no/such/folder"
+    ):
         assert isinstance(caught.value, MethodError)
 
 
 def test_a_model_that_does_not_fit_is_one_line():
-    small = build(LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2), mask_id=39)
-    with pytest.raises(HeadError, match="the diffusion model has 40 tokens, 'LlamaForCausalLM' uses 64; it needs the target's tokenizer"):
+    small = build(
+        LlamaConfig(
+            vocab_size=40,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+        ),
+        mask_id=39,
+    )
+    with pytest.raises(
+        HeadError,
+        match="the diffusion model has 40 tokens, 'LlamaForCausalLM' uses 64; it needs the "
+        "target's tokenizer",
+    ):
         method(small)
-    with pytest.raises(MethodError, match="diffuspec: the head is float64 on cpu, 'LlamaForCausalLM' is float32 on cpu; save the head"):
+    with pytest.raises(
+        MethodError,
+        match="diffuspec: the head is float64 on cpu, 'LlamaForCausalLM' is float32 on cpu; save "
+        "the head",
+    ):
         method(copy.deepcopy(tiny.head("diffusion")).double())

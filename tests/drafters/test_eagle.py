@@ -1,4 +1,5 @@
-"""EAGLE's drafting against the head run anew over the whole text: what is drafted, the trees that are grown, the reduced vocabulary."""
+"""EAGLE's drafting against the head run anew over the whole text: what is drafted, the trees that
+are grown, the reduced vocabulary."""
 
 from __future__ import annotations
 
@@ -31,11 +32,12 @@ def built(drafter: EagleDrafter) -> specwb.Method:
     return specwb.Method("eagle", drafter, None, specwb.Exactness.LOSSLESS)
 
 
-# ------------------------------------------------------------------------------------------------------ the head, run anew
+# ----------------------------------------------------------------------------- the head, run anew
 
 
 def through(head: EagleHead, embedded: Tensor, above: Tensor) -> Tensor:
-    """``[m,H]`` embeddings and hidden states of a chain of pairs -> ``[m,H]``: plain causal attention, no cache."""
+    """``[m,H]`` embeddings and hidden states of a chain of pairs -> ``[m,H]``: plain causal
+    attention, no cache."""
     attended, x = head.enter(embedded[None], above[None])
     return layers(head, attended, x, torch.ones(len(embedded), len(embedded)).tril().bool())
 
@@ -47,7 +49,10 @@ def layers(head: EagleHead, attended: Tensor, x: Tensor, sees: Tensor) -> Tensor
     for i, layer in enumerate(head.blocks):
         a = layer.self_attn
         attended = layer.input_layernorm(x) if i else attended
-        q, k, v = (part(attended).view(1, m, -1, a.head_dim).transpose(1, 2) for part in (a.q_proj, a.k_proj, a.v_proj))
+        q, k, v = (
+            part(attended).view(1, m, -1, a.head_dim).transpose(1, 2)
+            for part in (a.q_proj, a.k_proj, a.v_proj)
+        )
         q, k = apply_rotary_pos_emb(q, k, cos, sin)
         k, v = (y.repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (k, v))
         score = (q @ k.transpose(2, 3) * a.scaling).masked_fill(~sees, -torch.inf)
@@ -57,12 +62,19 @@ def layers(head: EagleHead, attended: Tensor, x: Tensor, sees: Tensor) -> Tensor
 
 
 def chained(head: EagleHead, target: specwb.Target, text: list[int], path: list[int]) -> Tensor:
-    """``[H]``: the head's state after ``text``, whose states are the target's, and then ``path``, whose states are the head's own."""
+    """``[H]``: the head's state after ``text``, whose states are the target's, and then ``path``,
+    whose states are the head's own."""
     with torch.no_grad():
         if len(text) > 1:
-            above, tokens = head.fuse(tiny.states(target, torch.tensor([text[:-1]]), head.features))[0], text[1:]
+            above, tokens = (
+                head.fuse(tiny.states(target, torch.tensor([text[:-1]]), head.features))[0],
+                text[1:],
+            )
         else:  # no state yet: the token with zeros
-            above, tokens = head.fuse(torch.zeros(1, len(head.features) * target.backbone.config.hidden_size)), text
+            above, tokens = (
+                head.fuse(torch.zeros(1, len(head.features) * target.backbone.config.hidden_size)),
+                text,
+            )
         hidden = through(head, target.backbone.embed(torch.tensor(tokens)), above)
         for token in path:
             tokens, above = [*tokens, token], torch.cat([above, hidden[-1:]])
@@ -70,7 +82,9 @@ def chained(head: EagleHead, target: specwb.Target, text: list[int], path: list[
     return hidden[-1]
 
 
-def distribution(head: EagleHead, target: specwb.Target, text: list[int], path: list[int]) -> Tensor:
+def distribution(
+    head: EagleHead, target: specwb.Target, text: list[int], path: list[int]
+) -> Tensor:
     """``[V]`` logits over the target's vocabulary."""
     with torch.no_grad():
         own = head.logits(chained(head, target, text, path), target.backbone.lm_head)
@@ -96,7 +110,10 @@ def test_cached_drafting_is_the_head_run_anew(kind, temperature):
     target, model = tiny.target(), head(kind)
     method = specwb.method("eagle", target, head=model, tree=LOPSIDED)
     parents, lengths = LOPSIDED.host[0], set()
-    for step, _ in zip(specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=temperature, seed=1), range(4)):
+    for step, _ in zip(
+        specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=temperature, seed=1),
+        range(4),
+    ):
         lengths.update(step.verdict.accepted.tolist())
         for row in range(3):
             text = step.state.tokens[row, : int(step.length[row])].tolist()
@@ -105,7 +122,9 @@ def test_cached_drafting_is_the_head_run_anew(kind, temperature):
                 logits = distribution(model, target, text, path_to(parents, tokens, node))
                 if temperature:
                     q = step.draft.q[row, step.draft.q_row[0, node]]
-                    torch.testing.assert_close(q, (logits / temperature).softmax(-1), atol=1e-5, rtol=1e-3)
+                    torch.testing.assert_close(
+                        q, (logits / temperature).softmax(-1), atol=1e-5, rtol=1e-3
+                    )
                 else:
                     kids = [i for i, parent in enumerate(parents) if parent == node]
                     assert [tokens[i] for i in kids] == logits.topk(len(kids)).indices.tolist()
@@ -153,7 +172,12 @@ def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
     for prompt in PROMPTS:
         fed.clear()
         run = {"max_new_tokens": 24, "temperature": 0.5, "seed": 5}
-        short, full = (list(specwb.rounds(target, [prompt], built(drafter(model, LOPSIDED)), trace=True, **run)) for drafter in (Counting, Full))
+        short, full = (
+            list(
+                specwb.rounds(target, [prompt], built(drafter(model, LOPSIDED)), trace=True, **run)
+            )
+            for drafter in (Counting, Full)
+        )
         new = [int(step.verdict.count[0]) for step in short]
         assert fed == [1, *new[:-1]]
         assert len(set(fed)) > 1
@@ -162,7 +186,7 @@ def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
             torch.testing.assert_close(a.draft.q, b.draft.q, atol=1e-5, rtol=1e-4)
 
 
-# -------------------------------------------------------------------------------------------------------- full acceptance
+# -------------------------------------------------------------------------------- full acceptance
 
 
 def forgetful() -> specwb.Target:
@@ -176,15 +200,22 @@ def forgetful() -> specwb.Target:
 
 
 def copied(target: specwb.Target, sees: str) -> EagleHead:
-    """The target's own layers as a head that looks at the token (then it is the target, up to the scale of its logits), or at the state."""
+    """The target's own layers as a head that looks at the token (then it is the target, up to the
+    scale of its logits), or at the state."""
     hidden = target.backbone.config.hidden_size
-    made, eye, none = EagleHead(eagle_config(target, 2), hidden, bias=False), torch.eye(hidden), torch.zeros(hidden, hidden)
+    made, eye, none = (
+        EagleHead(eagle_config(target, 2), hidden, bias=False),
+        torch.eye(hidden),
+        torch.zeros(hidden, hidden),
+    )
     with torch.no_grad():
         made.fc.weight.copy_(torch.cat([eye, none] if sees == "token" else [none, eye], 1))
         for own, layer in zip(made.layers, target.model.model.layers, strict=True):
             own.self_attn.o_proj.weight.zero_()
             own.mlp.load_state_dict(layer.mlp.state_dict())
-            own.post_attention_layernorm.load_state_dict(layer.post_attention_layernorm.state_dict())
+            own.post_attention_layernorm.load_state_dict(
+                layer.post_attention_layernorm.state_dict()
+            )
     return made.requires_grad_(False).eval()
 
 
@@ -195,14 +226,17 @@ def test_a_head_that_is_the_target_is_always_accepted(tree):
     for sees in ("token", "state"):
         method = specwb.method("eagle", target, head=copied(target, sees), tree=tree)
         out = specwb.decode(target, PROMPTS, method, max_new_tokens=4 * (depth + 1))
-        assert out.tokens == specwb.decode(target, PROMPTS, "ar", max_new_tokens=4 * (depth + 1)).tokens
+        assert (
+            out.tokens
+            == specwb.decode(target, PROMPTS, "ar", max_new_tokens=4 * (depth + 1)).tokens
+        )
         if sees == "token":
             assert out.mean_tokens_per_step == depth + 1
         else:
             assert out.mean_tokens_per_step < depth, "without the token the head is a step behind"
 
 
-# ---------------------------------------------------------------------------------------------------------- dynamic trees
+# ---------------------------------------------------------------------------------- dynamic trees
 
 
 class Watched(DynamicEagle):
@@ -225,15 +259,23 @@ class Watched(DynamicEagle):
         return score, token
 
 
-def grown(said: list[tuple[list, list]], nodes: int, top: int) -> tuple[list[int], list[int], list[list[int]]]:
-    """Parents and tokens of the tree by the paper's words, for one row; ``said``: scores and tokens by level and node. And the beams' paths."""
-    made: list[tuple[np.float32, int, int, int]] = []  # score, token, parent (entry, -1 for the root), level
+def grown(
+    said: list[tuple[list, list]], nodes: int, top: int
+) -> tuple[list[int], list[int], list[list[int]]]:
+    """Parents and tokens of the tree by the paper's words, for one row; ``said``: scores and tokens
+    by level and node. And the beams' paths."""
+    made: list[
+        tuple[np.float32, int, int, int]
+    ] = []  # score, token, parent (entry, -1 for the root), level
     frontier, asked = [-1], [[]]
     for level, (scores, tokens) in enumerate(said):
         first = len(made)
         for place, entry in enumerate(frontier):
             above = made[entry][0] if entry >= 0 else np.float32(0)
-            made += [(np.float32(above + np.float32(s)), t, entry, level + 1) for s, t in zip(scores[place], tokens[place], strict=True)]
+            made += [
+                (np.float32(above + np.float32(s)), t, entry, level + 1)
+                for s, t in zip(scores[place], tokens[place], strict=True)
+            ]
         frontier = sorted(range(first, len(made)), key=lambda i: (-made[i][0], i))[:top]
         if level + 1 < len(said):
             for entry in frontier:
@@ -244,15 +286,23 @@ def grown(said: list[tuple[list, list]], nodes: int, top: int) -> tuple[list[int
                 asked.append(path[::-1])
     kept = sorted(sorted(range(len(made)), key=lambda i: (-made[i][0], i))[: nodes - 1])
     node = {-1: 0, **{entry: i for i, entry in enumerate(kept, 1)}}
-    return [-1, *(node[made[entry][2]] for entry in kept)], [made[entry][1] for entry in kept], asked
+    return (
+        [-1, *(node[made[entry][2]] for entry in kept)],
+        [made[entry][1] for entry in kept],
+        asked,
+    )
 
 
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "as they are": lambda score: score,
     "many ties": lambda score: (score / 2).round() * 2,
     "all equal": torch.zeros_like,
-    "the best is certain": lambda score: torch.cat([torch.zeros_like(score[..., :1]), score[..., 1:]], -1),
-    "the rest is impossible": lambda score: torch.cat([torch.zeros_like(score[..., :1]), torch.full_like(score[..., 1:], -torch.inf)], -1),
+    "the best is certain": lambda score: torch.cat(
+        [torch.zeros_like(score[..., :1]), score[..., 1:]], -1
+    ),
+    "the rest is impossible": lambda score: torch.cat(
+        [torch.zeros_like(score[..., :1]), torch.full_like(score[..., 1:], -torch.inf)], -1
+    ),
 }
 
 
@@ -260,7 +310,8 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize(("nodes", "depth", "top"), [(9, 3, 3), (6, 5, 2), (4, 1, 4)])
 def test_the_dynamic_tree_is_the_papers(kind, change, nodes, depth, top):
-    """Expanded, cut and re-ranked in plain Python, from the head's own words; and those are of the path they are said of."""
+    """Expanded, cut and re-ranked in plain Python, from the head's own words; and those are of the
+    path they are said of."""
     target, model = tiny.target(), head(kind)
     drafter = Watched(model, nodes, depth, top, change=change)
     shapes = set()
@@ -278,8 +329,12 @@ def test_the_dynamic_tree_is_the_papers(kind, change, nodes, depth, top):
             heard = [node for scores, words in said for node in zip(scores, words, strict=True)]
             for path, (scores, words) in zip(asked, heard, strict=True):
                 wanted = distribution(model, target, text, path).log_softmax(-1)
-                torch.testing.assert_close(torch.tensor(scores), wanted.topk(top).values, atol=1e-4, rtol=1e-4)
-                torch.testing.assert_close(torch.tensor(scores), wanted[words], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(
+                    torch.tensor(scores), wanted.topk(top).values, atol=1e-4, rtol=1e-4
+                )
+                torch.testing.assert_close(
+                    torch.tensor(scores), wanted[words], atol=1e-4, rtol=1e-4
+                )
     if change is CHANGES["as they are"] and depth > 1:
         assert len(shapes) > 1, "one shape alone proves little"
 
@@ -300,7 +355,7 @@ def test_what_has_no_probability_is_no_candidate():
     assert step.draft.tree.depth[valid].view(3, 4).tolist() == [[0, 1, 2, 3]] * 3
 
 
-# ----------------------------------------------------------------------------------------------------- reduced vocabulary
+# ----------------------------------------------------------------------------- reduced vocabulary
 
 
 @pytest.mark.parametrize("draw", ["without", "with", "top", "greedy", "coupled"])
@@ -311,7 +366,9 @@ def test_tokens_outside_a_heads_vocabulary_are_never_drafted(draw, temperature):
     assert len(outside) == 16
     method = specwb.method("eagle", target, head=model, tree=(3, 1, 1), draw=draw)
     emitted: set[int] = set()
-    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=40, temperature=temperature, seed=3):
+    for step in specwb.rounds(
+        target, PROMPTS, method, max_new_tokens=40, temperature=temperature, seed=3
+    ):
         assert not set(step.draft.tokens[:, 1:][step.draft.valid[:, 1:]].tolist()) & set(outside)
         if step.draft.q is not None:
             assert not step.draft.q[..., outside].any()
@@ -337,6 +394,10 @@ def test_more_children_than_a_head_has_words_for_are_not_drawn():
     model = tiny.trained("eagle3", target, steps=5, vocabulary=3)
     method = specwb.method("eagle", target, head=model, tree=(3,))
     step = next(specwb.rounds(target, PROMPTS, method, max_new_tokens=4, temperature=1.0))
-    assert [sorted(row) for row in step.draft.tokens[:, 1:].tolist()] == [sorted(model.ids.tolist())] * 3
-    with pytest.raises(specwb.MethodError, match="4 children a node but the head's vocabulary has 3 tokens"):
+    assert [sorted(row) for row in step.draft.tokens[:, 1:].tolist()] == [
+        sorted(model.ids.tolist())
+    ] * 3
+    with pytest.raises(
+        specwb.MethodError, match="4 children a node but the head's vocabulary has 3 tokens"
+    ):
         specwb.method("eagle", target, head=model, tree=(4,))

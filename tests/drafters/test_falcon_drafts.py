@@ -1,4 +1,5 @@
-"""Falcon's drafting against the head run anew over text and path, without a cache; lists that are shared; dynamic trees; what is refused."""
+"""Falcon's drafting against the head run anew over text and path, without a cache; lists that are
+shared; dynamic trees; what is refused."""
 
 from __future__ import annotations
 
@@ -26,16 +27,26 @@ from specwb.models.falcon import ALIGNS, FUSIONS, FalconHead
 from specwb.verify.rule import Rule
 
 PROMPTS = tiny.PROMPTS
-RAGGED = [[1, 2, 3], [5], list(range(20, 34))]  # the last longer than any window: some of it is fed once only
+RAGGED = [
+    [1, 2, 3],
+    [5],
+    list(range(20, 34)),
+]  # the last longer than any window: some of it is fed once only
 LOPSIDED = specwb.Tree.paths([(0, 0, 0, 0, 0), (0, 1, 0, 1), (1, 0, 1), (2,)])
 
 
 @cache
 def head(k: int, fusion: str = "lstm", layers: int = 2, spread: float = 0.15) -> FalconHead:
-    """A random head of weights so large that what any place says depends on all that it sees, and not so large that rounding grows."""
+    """A random head of weights so large that what any place says depends on all that it sees, and
+    not so large that rounding grows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(k)
-        made = FalconHead(eagle_config(tiny.target(), layers), tiny.target().backbone.config.hidden_size, k, fusion)
+        made = FalconHead(
+            eagle_config(tiny.target(), layers),
+            tiny.target().backbone.config.hidden_size,
+            k,
+            fusion,
+        )
         for name, weight in made.named_parameters():
             weight.data = torch.randn_like(weight) * spread + ("norm" in name)
     return made.requires_grad_(False).eval()
@@ -45,11 +56,12 @@ def built(drafter: FalconDrafter, rule: Rule | None = None) -> specwb.Method:
     return specwb.Method("falcon", drafter, rule, specwb.Exactness.LOSSLESS)
 
 
-# ------------------------------------------------------------------------------------------------------ the head, run anew
+# ----------------------------------------------------------------------------- the head, run anew
 
 
 class Anew:
-    """The head over one row's text and paths below it, everything computed again for each block. ``ends``: how far each pair of the text sees."""
+    """The head over one row's text and paths below it, everything computed again for each block.
+    ``ends``: how far each pair of the text sees."""
 
     def __init__(self, head: FalconHead, text: list[int], ends: Tensor) -> None:
         self.head, self.target, self.tokens = head, tiny.target(), text[1:]
@@ -80,11 +92,14 @@ class Anew:
         return self.known[path]
 
     def logits(self, path: tuple[int, ...]) -> Tensor:
-        """``[V]`` what follows ``path`` as far as the block knows: its last whole block, and of what stands after it only how much."""
+        """``[V]`` what follows ``path`` as far as the block knows: its last whole block, and of
+        what stands after it only how much."""
         k = self.head.k
         whole = path[: len(path) // k * k]
         with torch.no_grad():
-            return self.head.logits(self.hidden(whole)[len(path) % k - k], self.target.backbone.lm_head)
+            return self.head.logits(
+                self.hidden(whole)[len(path) % k - k], self.target.backbone.lm_head
+            )
 
 
 class Watched(FalconDrafter):
@@ -110,13 +125,26 @@ class Forced(Rule):
         for row in rows:
             length, first = int(self.state.length[row]), int(self.state.tokens[row, 0])
             dice = random.Random(100 * length + first)
-            node.append(dice.randrange(*tree.levels[dice.randrange(tree.D + 1)]) if bool(draft.valid[row].all()) else 0)
+            node.append(
+                dice.randrange(*tree.levels[dice.randrange(tree.D + 1)])
+                if bool(draft.valid[row].all())
+                else 0
+            )
         at = torch.tensor(node)
         return Verdict(tree.trail[0, at], tree.depth[0, at], torch.empty(0), scores.p(at))
 
 
-def forced_rounds(model: FalconHead, tree: specwb.Tree, draw: str, align: str, prompts: list[list[int]], count: int, temperature: float = 0.8):
-    """Rounds with what the drafter had in each: (text before, ends, states, draft) by row; and all accepted lengths."""
+def forced_rounds(
+    model: FalconHead,
+    tree: specwb.Tree,
+    draw: str,
+    align: str,
+    prompts: list[list[int]],
+    count: int,
+    temperature: float = 0.8,
+):
+    """Rounds with what the drafter had in each: (text before, ends, states, draft) by row; and all
+    accepted lengths."""
     drafter, rule = Watched(model, tree, draw, align), Forced()
     drafter.log = []
     real = tiny.target().open
@@ -128,7 +156,14 @@ def forced_rounds(model: FalconHead, tree: specwb.Tree, draw: str, align: str, p
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny.target(), "open", opened)
         seeds = [prompt[0] for prompt in prompts]
-        loop = specwb.rounds(tiny.target(), prompts, built(drafter, rule), max_new_tokens=60, temperature=temperature, seed=seeds)
+        loop = specwb.rounds(
+            tiny.target(),
+            prompts,
+            built(drafter, rule),
+            max_new_tokens=60,
+            temperature=temperature,
+            seed=seeds,
+        )
         for step, _ in zip(loop, range(count)):
             ends, states = drafter.log[-1]
             rows = []
@@ -139,13 +174,16 @@ def forced_rounds(model: FalconHead, tree: specwb.Tree, draw: str, align: str, p
 
 
 @pytest.mark.parametrize(
-    ("prompts", "draw", "rounds"), [(RAGGED, "without", 4), (RAGGED, "greedy", 4), (RAGGED[2:], "without", 8)], ids=["q", "points", "alone"]
+    ("prompts", "draw", "rounds"),
+    [(RAGGED, "without", 4), (RAGGED, "greedy", 4), (RAGGED[2:], "without", 8)],
+    ids=["q", "points", "alone"],
 )
 @pytest.mark.parametrize("align", ALIGNS)
 @pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_cached_drafting_is_the_head_run_anew(k, fusion, align, prompts, draw, rounds):
-    """Every node's law, and the LSTM's states of the text, after rounds of every accepted length."""
+    """Every node's law, and the LSTM's states of the text, after rounds of every accepted
+    length."""
     model = head(k, fusion)
     tree = LOPSIDED if draw == "without" else specwb.Tree.branching(2, 2, 1, 1)
     parents, lengths, checked = tree.host[0], set(), 0
@@ -165,7 +203,9 @@ def test_cached_drafting_is_the_head_run_anew(k, fusion, align, prompts, draw, r
                     torch.testing.assert_close(q, (logits / 0.8).softmax(-1), atol=1e-6, rtol=1e-3)
                 else:
                     kids = [tokens[i] for i, parent in enumerate(parents) if parent == node]
-                    torch.testing.assert_close(logits[kids], logits.topk(len(kids)).values, atol=1e-4, rtol=0)
+                    torch.testing.assert_close(
+                        logits[kids], logits.topk(len(kids)).values, atol=1e-4, rtol=0
+                    )
             if fusion == "lstm":
                 embedded = tiny.target().backbone.embed(torch.tensor([text[1:]]))
                 wanted = model.mix(embedded, anew.above[None])[1][0]
@@ -182,13 +222,19 @@ def test_three_layers_aligned_to_the_left():
                 anew, tokens = Anew(model, text, ends), step.draft.tokens[row].tolist()
                 for node in sorted(set(LOPSIDED.host[0][1:])):
                     logits = anew.logits(tuple(path_to(LOPSIDED.host[0], tokens, node)))
-                    torch.testing.assert_close(step.draft.q[row, step.draft.q_row[0, node]], (logits / 0.8).softmax(-1), atol=1e-6, rtol=1e-3)
+                    torch.testing.assert_close(
+                        step.draft.q[row, step.draft.q_row[0, node]],
+                        (logits / 0.8).softmax(-1),
+                        atol=1e-6,
+                        rtol=1e-3,
+                    )
 
 
 @pytest.mark.parametrize("align", ALIGNS)
 @pytest.mark.parametrize("k", [2, 3])
 def test_where_blocks_end_does_not_depend_on_the_batch(k, align):
-    """And is, aligned to the right, whole blocks up to the last pair of every round; to the left, the places' own."""
+    """And is, aligned to the right, whole blocks up to the last pair of every round; to the left,
+    the places' own."""
     run = list(forced_rounds(head(k), LOPSIDED, "without", align, PROMPTS, 6))
     for row, prompt in enumerate(PROMPTS):
         alone = list(forced_rounds(head(k), LOPSIDED, "without", align, [prompt], 6))
@@ -203,29 +249,54 @@ def test_where_blocks_end_does_not_depend_on_the_batch(k, align):
             elif m >= k:
                 assert ends[m - k : m].tolist() == [m - 1] * k
     if align == "right":
-        phases = [{(len(text) - 2 - end) % k for end in ends[: len(text) - 1].tolist()} for _, found in run for text, ends, _ in found]
-        assert any(len(found) > 1 for found in phases), "blocks of one phase: feeding again was not put to the test"
+        phases = [
+            {(len(text) - 2 - end) % k for end in ends[: len(text) - 1].tolist()}
+            for _, found in run
+            for text, ends, _ in found
+        ]
+        assert any(len(found) > 1 for found in phases), (
+            "blocks of one phase: feeding again was not put to the test"
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------ shared lists
+# ----------------------------------------------------------------------------------- shared lists
 
 
 @pytest.mark.parametrize("draw", ["without", "greedy"])
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_cousins_of_one_block_have_one_list(k, draw):
-    """Of a pass's place all nodes below a block have the same children by rank, and the same row of q; below another block others."""
-    tree = specwb.Tree.paths([(0, 0, 2, 0), (0, 1, 1, 1), (0, 2, 0), (1, 0, 0, 0), (1, 1, 2), (2, 0, 0)])
+    """Of a pass's place all nodes below a block have the same children by rank, and the same row of
+    q; below another block others."""
+    tree = specwb.Tree.paths(
+        [(0, 0, 2, 0), (0, 1, 1, 1), (0, 2, 0), (1, 0, 0, 0), (1, 1, 2), (2, 0, 0)]
+    )
     places = BlockTree(tree, k).places
     run = {"max_new_tokens": 8, "temperature": 1.0, "seed": 1}
     apart = 0
-    for step in specwb.rounds(tiny.target(), [[1, 2, 3, 4], [9, 8, 7, 6, 5]], built(FalconDrafter(head(k), tree, draw)), **run):
+    for step in specwb.rounds(
+        tiny.target(),
+        [[1, 2, 3, 4], [9, 8, 7, 6, 5]],
+        built(FalconDrafter(head(k), tree, draw)),
+        **run,
+    ):
         for row in range(2):
             lists: dict[tuple[int, int, int], dict[int, int]] = {}
             distributions: dict[tuple[int, int, int], int] = {}
             for node, (b, block, place, rank) in enumerate(places, 1):
-                assert lists.setdefault((b, block, place), {}).setdefault(rank, token := int(step.draft.tokens[row, node])) == token
+                assert (
+                    lists.setdefault((b, block, place), {}).setdefault(
+                        rank, token := int(step.draft.tokens[row, node])
+                    )
+                    == token
+                )
                 if draw == "without":
-                    assert distributions.setdefault((b, block, place), distribution := int(step.draft.q_row[0, tree.host[0][node]])) == distribution
+                    assert (
+                        distributions.setdefault(
+                            (b, block, place),
+                            distribution := int(step.draft.q_row[0, tree.host[0][node]]),
+                        )
+                        == distribution
+                    )
             assert all(len(set(found.values())) == len(found) for found in lists.values())
             assert len(set(distributions.values())) == len(distributions)
             apart += len({tuple(sorted(found.items())) for found in lists.values()}) > 1
@@ -236,10 +307,25 @@ def test_no_two_lists_are_drawn_with_the_same_noise():
     """Where q is nearly the same everywhere, equal uniforms would give equal lists."""
     model, tree = head(2, "linear", spread=1e-3), specwb.Tree.branching(2, 2, 2)
     made = BlockTree(tree, 2)
-    firsts = [next(node for node, at in enumerate(made.places, 1) if at == (b, block, j, rank))
-              for b, one in enumerate(made.passes) for block in range(len(one.blocks)) for j in range(one.levels) for rank in range(2)]  # fmt: skip
-    step = next(specwb.rounds(tiny.target(), [[1, 2, 3]] * 200, built(FalconDrafter(model, tree, "without")), max_new_tokens=1, temperature=1.0))
-    torch.testing.assert_close(step.draft.q, torch.full_like(step.draft.q, 1 / 64), atol=1e-3, rtol=0)
+    firsts = [
+        next(node for node, at in enumerate(made.places, 1) if at == (b, block, j, rank))
+        for b, one in enumerate(made.passes)
+        for block in range(len(one.blocks))
+        for j in range(one.levels)
+        for rank in range(2)
+    ]
+    step = next(
+        specwb.rounds(
+            tiny.target(),
+            [[1, 2, 3]] * 200,
+            built(FalconDrafter(model, tree, "without")),
+            max_new_tokens=1,
+            temperature=1.0,
+        )
+    )
+    torch.testing.assert_close(
+        step.draft.q, torch.full_like(step.draft.q, 1 / 64), atol=1e-3, rtol=0
+    )
     drawn = step.draft.tokens[:, firsts]
     equal = (drawn[:, :, None] == drawn[:, None]).float().mean(0)
     assert float(equal.fill_diagonal_(0).max()) < 0.1  # 1/64 by chance; 200 rows
@@ -251,7 +337,7 @@ def test_rules_that_look_below_several_siblings_are_refused(rule):
         specwb.method(f"falcon:rule={rule},draw=without", tiny.target(), head=head(2), tree=(2, 2))
 
 
-# ----------------------------------------------------------------------------------------------------- greedy identity
+# -------------------------------------------------------------------------------- greedy identity
 
 
 SHORT = [[5], [7, 8], [1, 2, 3], [9, 4, 6, 2], [3, 1, 4, 1, 5]]
@@ -294,13 +380,15 @@ def test_greedy_with_the_published_trees(name):
                 inside += eos not in tokens[: at + 1]
                 out = specwb.decode(target, PROMPTS, method, max_new_tokens=24, eos=eos)
                 assert out.tokens == [t[: t.index(eos) + 1] if eos in t else t for t in plain]
-                assert specwb.decode(target, [prompt], method, max_new_tokens=at + 2).tokens == [tokens[: at + 2]], row
+                assert specwb.decode(target, [prompt], method, max_new_tokens=at + 2).tokens == [
+                    tokens[: at + 2]
+                ], row
                 break
             at += accepted + 1
     assert inside >= 2
 
 
-# ---------------------------------------------------------------------------------------------------------- dynamic trees
+# ---------------------------------------------------------------------------------- dynamic trees
 
 
 class Grown(DynamicFalcon):
@@ -327,8 +415,11 @@ class Grown(DynamicFalcon):
 Node = tuple[np.float32, tuple[int, ...]]
 
 
-def grown(said: list[tuple[list, list]], k: int, nodes: int, beams: int) -> tuple[list[Node], list[tuple[int, ...]]]:
-    """The drafted nodes (score and path) by the words of the docstring, for one row; and the paths of all blocks."""
+def grown(
+    said: list[tuple[list, list]], k: int, nodes: int, beams: int
+) -> tuple[list[Node], list[tuple[int, ...]]]:
+    """The drafted nodes (score and path) by the words of the docstring, for one row; and the paths
+    of all blocks."""
     made: list[Node] = []
     blocks: list[Node] = [(np.float32(0), ())]
     asked: list[tuple[int, ...]] = []
@@ -351,23 +442,41 @@ def grown(said: list[tuple[list, list]], k: int, nodes: int, beams: int) -> tupl
     return [made[i] for i in kept], asked
 
 
-SETTINGS = [(2, (9, 2, 2, 2)), (2, (10, 3, 3, 2)), (3, (10, 2, 2, 3)), (1, (9, 3, 3, 3)), (4, (9, 2, 2, 20)), (2, (3, 1, 2, 4))]
+SETTINGS = [
+    (2, (9, 2, 2, 2)),
+    (2, (10, 3, 3, 2)),
+    (3, (10, 2, 2, 3)),
+    (1, (9, 3, 3, 3)),
+    (4, (9, 2, 2, 20)),
+    (2, (3, 1, 2, 4)),
+]
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize(("k", "settings"), SETTINGS, ids=str)
 def test_the_dynamic_tree_is_what_brute_force_finds(k, settings, change):
-    """All combinations, cut and re-ranked in plain Python from the head's own words; and those are the head's, run anew."""
+    """All combinations, cut and re-ranked in plain Python from the head's own words; and those are
+    the head's, run anew."""
     nodes, _, top, beams = settings
     align = "left" if k == 3 else "right"
     drafter, shapes = Grown(head(k), *settings, change=change, align=align), set()
-    for step, _ in zip(specwb.rounds(tiny.target(), [[1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12, 13]], built(drafter), max_new_tokens=8), range(4)):
+    for step, _ in zip(
+        specwb.rounds(
+            tiny.target(),
+            [[1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12, 13]],
+            built(drafter),
+            max_new_tokens=8,
+        ),
+        range(4),
+    ):
         draft = step.draft
         for row in range(2):
             said = [(score[row].tolist(), token[row].tolist()) for score, token in drafter.said]
             kept, asked = grown(said, k, nodes, beams)
             parents, tokens = draft.tree.host[row], draft.tokens[row].tolist()
-            assert [tuple(path_to(parents, tokens, node)) for node in range(1, nodes)] == [path for _, path in kept]
+            assert [tuple(path_to(parents, tokens, node)) for node in range(1, nodes)] == [
+                path for _, path in kept
+            ]
             assert draft.tree.depths[row] == (0, *(len(path) for _, path in kept))
             paths = {(), *(path for _, path in kept)}
             assert len(paths) == nodes
@@ -377,12 +486,18 @@ def test_the_dynamic_tree_is_what_brute_force_finds(k, settings, change):
             if change is CHANGES["as they are"]:
                 text = step.state.tokens[row, : int(step.length[row])].tolist()
                 anew = Anew(head(k), text, drafter.log[-1][row])
-                heard = [words for scores, tokens in said for words in zip(scores, tokens, strict=True)]
+                heard = [
+                    words for scores, tokens in said for words in zip(scores, tokens, strict=True)
+                ]
                 assert len(heard) == k * len(asked)
                 for place, (scores, tokens) in enumerate(heard):
                     wanted = anew.logits((*asked[place // k], *[0] * (place % k))).log_softmax(-1)
-                    torch.testing.assert_close(torch.tensor(scores), wanted.topk(top).values, atol=1e-4, rtol=1e-4)
-                    torch.testing.assert_close(torch.tensor(scores), wanted[tokens], atol=1e-4, rtol=1e-4)
+                    torch.testing.assert_close(
+                        torch.tensor(scores), wanted.topk(top).values, atol=1e-4, rtol=1e-4
+                    )
+                    torch.testing.assert_close(
+                        torch.tensor(scores), wanted[tokens], atol=1e-4, rtol=1e-4
+                    )
     if change is CHANGES["as they are"] and nodes > 3:
         assert len(shapes) > 1, "one shape alone proves little"
 
@@ -392,16 +507,22 @@ def test_a_dynamic_tree_does_not_depend_on_the_batch(align):
     def drafts(prompts: list[list[int]], seeds: list[int]) -> list[list[tuple]]:
         drafter = DynamicFalcon(tiny.head("falcon"), 10, 2, 2, 3, align)
         found: list[list[tuple]] = [[] for _ in prompts]
-        for step in specwb.rounds(tiny.target(), prompts, built(drafter), max_new_tokens=20, temperature=0.25, seed=seeds):
+        for step in specwb.rounds(
+            tiny.target(), prompts, built(drafter), max_new_tokens=20, temperature=0.25, seed=seeds
+        ):
             for row, done in enumerate(step.verdict.accepted.tolist()):
                 if done >= 0:
-                    found[row].append((step.draft.tree.host[row], tuple(step.draft.tokens[row].tolist()), done))
+                    found[row].append(
+                        (step.draft.tree.host[row], tuple(step.draft.tokens[row].tolist()), done)
+                    )
         return found
 
     together = drafts(PROMPTS, [3, 4, 5])
     for row, prompt in enumerate(PROMPTS):
         (alone,) = drafts([prompt], [3 + row])
-        drafted = [i for i, (_, _, accepted) in enumerate(alone) if i > 2]  # a text of one token drafts nothing sound in its first rounds
+        drafted = [
+            i for i, (_, _, accepted) in enumerate(alone) if i > 2
+        ]  # a text of one token drafts nothing sound in its first rounds
         assert [alone[i] for i in drafted] == [together[row][i] for i in drafted]
         assert [accepted for *_, accepted in alone] == [accepted for *_, accepted in together[row]]
     assert len({accepted for row in together for *_, accepted in row}) > 2
@@ -414,40 +535,97 @@ def test_what_stands_for_the_tree_has_its_bounds(k, settings):
     assert drafter.limits == step.draft.tree.limits
 
 
-# -------------------------------------------------------------------------------------------------------------- bad input
+# -------------------------------------------------------------------------------------- bad input
 
 
 BAD = [
-    ("falcon", {"k": 3}, "falcon: the head was trained for blocks of k=2 tokens, not 3; specwb train falcon --set k=3 makes one"),
+    (
+        "falcon",
+        {"k": 3},
+        "falcon: the head was trained for blocks of k=2 tokens, not 3; specwb train falcon --set "
+        "k=3 makes one",
+    ),
     ("falcon", {"k": 0}, "falcon: k must be an integer >= 1, got 0"),
     ("falcon", {"passes": 0}, "falcon: passes must be an integer >= 1, got 0"),
-    ("falcon", {"passes": 1, "tree": (2, 2, 1)}, "falcon: 1 passes of k=2 tokens make trees of depth 2 at most, this one has 3"),
-    ("falcon", {"passes": 3, "tree": "vicuna"}, "falcon: 3 passes of k=2 tokens make trees of depth 6 at most, this one has 8"),
-    ("falcon", {"tree": specwb.Tree.chain(0)}, "falcon drafts level by level: give one tree for all rows, of at least one candidate"),
+    (
+        "falcon",
+        {"passes": 1, "tree": (2, 2, 1)},
+        "falcon: 1 passes of k=2 tokens make trees of depth 2 at most, this one has 3",
+    ),
+    (
+        "falcon",
+        {"passes": 3, "tree": "vicuna"},
+        "falcon: 3 passes of k=2 tokens make trees of depth 6 at most, this one has 8",
+    ),
+    (
+        "falcon",
+        {"tree": specwb.Tree.chain(0)},
+        "falcon drafts level by level: give one tree for all rows, of at least one candidate",
+    ),
     ("falcon", {"tree": specwb.Tree.parents([-1, 0, 1, 0])}, "its nodes in level order"),
     ("falcon", {"tree": "mistral"}, "falcon: tree must be"),
-    ("falcon", {"tree": (65,)}, "falcon: 65 children a node but the head's vocabulary has 64 tokens"),
+    (
+        "falcon",
+        {"tree": (65,)},
+        "falcon: 65 children a node but the head's vocabulary has 64 tokens",
+    ),
     ("falcon", {"draw": "with"}, "falcon: draw must be without or greedy, got 'with'"),
     ("falcon", {"align": "up"}, "falcon: align must be right or left, got 'up'"),
     ("falcon", {"nodes": 1}, "falcon: nodes must be an integer in 2..4096, got 1"),
     ("falcon", {"nodes": 5000}, "falcon: nodes must be an integer in 2..4096, got 5000"),
-    ("falcon", {"head": head(2, "lstm", 3)}, "aligned to the right need a head of at most two layers, this one has 3; use align=left"),
-    ("falcon_dynamic", {"head": head(2, "lstm", 3)}, "aligned to the right need a head of at most two layers, this one has 3; use align=left"),
-    ("falcon", {"head": 3}, "falcon: head must be a folder, a hub id or a loaded FalconHead, got 3"),
-    ("falcon_dynamic", {"k": 1}, "falcon_dynamic: the head was trained for blocks of k=2 tokens, not 1"),
+    (
+        "falcon",
+        {"head": head(2, "lstm", 3)},
+        "aligned to the right need a head of at most two layers, this one has 3; use align=left",
+    ),
+    (
+        "falcon_dynamic",
+        {"head": head(2, "lstm", 3)},
+        "aligned to the right need a head of at most two layers, this one has 3; use align=left",
+    ),
+    (
+        "falcon",
+        {"head": 3},
+        "falcon: head must be a folder, a hub id or a loaded FalconHead, got 3",
+    ),
+    (
+        "falcon_dynamic",
+        {"k": 1},
+        "falcon_dynamic: the head was trained for blocks of k=2 tokens, not 1",
+    ),
     ("falcon_dynamic", {"align": "up"}, "falcon_dynamic: align must be right or left, got 'up'"),
     ("falcon_dynamic", {"passes": 0}, "falcon_dynamic: passes must be an integer >= 1, got 0"),
     ("falcon_dynamic", {"top": 0}, "falcon_dynamic: top must be an integer >= 1, got 0"),
-    ("falcon_dynamic", {"top": 65}, "falcon_dynamic: 65 children a node but the head's vocabulary has 64 tokens"),
-    ("falcon_dynamic", {"top": 64, "head": head(3)}, "64 tokens at 3 places have 262144 combinations, a tree at most 4096 nodes"),
+    (
+        "falcon_dynamic",
+        {"top": 65},
+        "falcon_dynamic: 65 children a node but the head's vocabulary has 64 tokens",
+    ),
+    (
+        "falcon_dynamic",
+        {"top": 64, "head": head(3)},
+        "64 tokens at 3 places have 262144 combinations, a tree at most 4096 nodes",
+    ),
     ("falcon_dynamic", {"beams": 0}, "falcon_dynamic: beams must be an integer >= 1, got 0"),
     ("falcon_dynamic", {"nodes": 1}, "falcon_dynamic: nodes must be an integer in 2..4096, got 1"),
-    ("falcon_dynamic", {"nodes": 4}, "falcon_dynamic: 4 levels of 4 tokens each make trees of 5 to 101 nodes, got nodes=4"),
-    ("falcon_dynamic", {"nodes": 20, "top": 2, "beams": 2}, "falcon_dynamic: 4 levels of 2 tokens each make trees of 5 to 19 nodes, got nodes=20"),
-]  # fmt: skip
+    (
+        "falcon_dynamic",
+        {"nodes": 4},
+        "falcon_dynamic: 4 levels of 4 tokens each make trees of 5 to 101 nodes, got nodes=4",
+    ),
+    (
+        "falcon_dynamic",
+        {"nodes": 20, "top": 2, "beams": 2},
+        "falcon_dynamic: 4 levels of 2 tokens each make trees of 5 to 19 nodes, got nodes=20",
+    ),
+]
 
 
-@pytest.mark.parametrize(("key", "options", "message"), BAD, ids=lambda x: x if isinstance(x, str) and "falcon" in x and " " not in x else "")
+@pytest.mark.parametrize(
+    ("key", "options", "message"),
+    BAD,
+    ids=lambda x: x if isinstance(x, str) and "falcon" in x and " " not in x else "",
+)
 def test_settings_that_cannot_be_used(key, options, message):
     with pytest.raises(specwb.MethodError) as caught:
         specwb.method(key, tiny.target(), **{"head": head(2), **options})
@@ -457,14 +635,21 @@ def test_settings_that_cannot_be_used(key, options, message):
 
 @pytest.mark.parametrize("key", ["falcon", "falcon_dynamic"])
 def test_heads_that_are_not_there_or_of_another_target(key, tmp_path):
-    with pytest.raises(specwb.MethodError, match=r"has no falcon head of its own; name one with head= .*specwb train falcon"):
+    with pytest.raises(
+        specwb.MethodError,
+        match=r"has no falcon head of its own; name one with head= .*specwb train falcon",
+    ):
         specwb.method(key, tiny.target())
     with pytest.raises(HeadError, match=r"folder \./nowhere does not exist"):
         specwb.method(key, tiny.target(), head="./nowhere")
     small = specwb.load(tiny.build("llama", hidden_size=16))
-    with pytest.raises(specwb.MethodError, match=r"falcon: the head is for a target of hidden size 32, .* has 16"):
+    with pytest.raises(
+        specwb.MethodError, match=r"falcon: the head is for a target of hidden size 32, .* has 16"
+    ):
         specwb.method(key, small, head=head(2))
-    with pytest.raises(specwb.MethodError, match="head must be a folder, a hub id or a loaded FalconHead"):
+    with pytest.raises(
+        specwb.MethodError, match="head must be a folder, a hub id or a loaded FalconHead"
+    ):
         specwb.method(key, tiny.target(), head=EagleHead(eagle_config(tiny.target()), 32))
     head(2).save(tmp_path)
     with pytest.raises(HeadError, match=r"trained for a target of hidden size 32, .* has 16"):
@@ -475,9 +660,21 @@ def test_heads_that_are_not_there_or_of_another_target(key, tmp_path):
 
 
 def test_settings_that_can():
-    """As deep as the passes allow; three layers aligned to the left; blocks of one aligned to the right with any number of layers."""
+    """As deep as the passes allow; three layers aligned to the left; blocks of one aligned to the
+    right with any number of layers."""
     target = tiny.target()
-    assert specwb.method("falcon", target, head=head(2), k=2, passes=4, tree="llama").drafter.tree.D == 8
+    assert (
+        specwb.method("falcon", target, head=head(2), k=2, passes=4, tree="llama").drafter.tree.D
+        == 8
+    )
     assert specwb.method("falcon", target, head=head(2), passes=1, nodes=20).drafter.tree.D <= 2
-    assert specwb.method("falcon", target, head=head(2, "lstm", 3), align="left", tree=(1, 1)).drafter.align == "left"
-    assert specwb.method("falcon", target, head=head(1, "lstm", 3), tree=(1, 1)).drafter.align == "right"
+    assert (
+        specwb.method(
+            "falcon", target, head=head(2, "lstm", 3), align="left", tree=(1, 1)
+        ).drafter.align
+        == "left"
+    )
+    assert (
+        specwb.method("falcon", target, head=head(1, "lstm", 3), tree=(1, 1)).drafter.align
+        == "right"
+    )

@@ -21,12 +21,21 @@ def trace(length: Length, rounds: list[tuple[int, int]]) -> list[int]:
 
 
 HAND = {
-    # averages begin at 0, so the first block of 30 counts as 15, which the bounds make 20: g 15, 17.5, 18.75, 19.375, a 1.5, 2.25, 2.625, 2.8125
-    "the paper's constants": (Adaptive(), [(30, 3), (20, 3), (20, 3), (20, 3)], [30, 20, 20, 20, 20]),
+    # averages begin at 0, so the first block of 30 counts as 15, which the bounds make 20: g 15,
+    # 17.5, 18.75, 19.375, a 1.5, 2.25, 2.625, 2.8125
+    "the paper's constants": (
+        Adaptive(),
+        [(30, 3), (20, 3), (20, 3), (20, 3)],
+        [30, 20, 20, 20, 20],
+    ),
     # all accepted: a = g, delta comes on top: 15 + 10, 20 + 10, 25 + 10
     "everything accepted": (Adaptive(), [(30, 30), (25, 25), (30, 30)], [30, 25, 30, 30]),
     # g 4, 5, 5, 5.5, a 4, 4.5, 4.75, 4.375
-    "delta only while all is accepted": (Adaptive(4, 8, 2), [(8, 8), (6, 5), (5, 5), (6, 4)], [8, 6, 5, 5, 6]),
+    "delta only while all is accepted": (
+        Adaptive(4, 8, 2),
+        [(8, 8), (6, 5), (5, 5), (6, 4)],
+        [8, 6, 5, 5, 6],
+    ),
     # g 4, 4.5: the ceiling makes 5 of it, where a floor would make 4
     "the ceiling": (Adaptive(2, 8, 2), [(8, 1), (5, 1)], [8, 4, 5]),
     # what was generated before an end of text: g 1, 1.5, 1.75, bounded below
@@ -34,10 +43,18 @@ HAND = {
     "nothing generated": (Adaptive(3, 8, 2), [(0, 0), (0, 0)], [8, 3, 3]),  # 0 >= 0: 0 + 2
     # g 2, 3.5, 4.625, a 2, 2.5, 3.875: the new one weighs a quarter
     "rho": (Adaptive(1, 8, 2, rho=0.25), [(8, 8), (8, 4), (8, 8)], [8, 4, 4, 5]),
-    "rho = 1 remembers nothing": (Adaptive(1, 8, 2, rho=1.0), [(6, 6), (7, 6), (3, 3), (4, 0)], [8, 8, 7, 5, 4]),
+    "rho = 1 remembers nothing": (
+        Adaptive(1, 8, 2, rho=1.0),
+        [(6, 6), (7, 6), (3, 3), (4, 0)],
+        [8, 8, 7, 5, 4],
+    ),
     # half accepted is enough: g 4, 5, 5.5, a 2, 2.5, 2.25
     "share": (Adaptive(1, 9, 2, share=0.5), [(8, 4), (6, 3), (6, 2)], [9, 6, 7, 6]),
-    "share = 0 always goes on": (Adaptive(1, 9, 1.5, share=0.0), [(8, 0), (6, 0)], [9, 6, 7]),  # 5.5 and 6.5, up
+    "share = 0 always goes on": (
+        Adaptive(1, 9, 1.5, share=0.0),
+        [(8, 0), (6, 0)],
+        [9, 6, 7],
+    ),  # 5.5 and 6.5, up
     "a fraction of a token": (Adaptive(1, 9, 0.5), [(6, 6), (3, 3)], [9, 4, 4]),  # 3.5 and 3.5
     "no room": (Adaptive(5, 5), [(5, 5), (5, 0)], [5, 5, 5]),
     "constant": (Length(6), [(6, 6), (6, 0)], [6, 6, 6]),
@@ -71,7 +88,8 @@ def test_an_open_length_begins_anew():
 
 
 def test_going_on_within_a_round():
-    """Below what was drafted, up to the row's length; with a confidence, where the least probable token has at least that."""
+    """Below what was drafted, up to the row's length; with a confidence, where the least probable
+    token has at least that."""
     length = Length(6, confidence=0.5)
     length.open(4, "cpu")
     length.tokens = torch.tensor([6, 6, 6, 3])

@@ -1,4 +1,5 @@
-"""Lookahead decoding against what was published: mask and positions, pool, window; and a trie is verified as one."""
+"""Lookahead decoding against what was published: mask and positions, pool, window; and a trie is
+verified as one."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from specwb.probability import Sampling
 from specwb.verify import PointMass
 
 SIZES = [(7, 5, 7), (1, 3, 1), (3, 3, 2), (4, 6, 3), (2, 4, 0)]
-SPECS = ["lookahead", "lookahead:window=3,level=3,guesses=2", "lookahead:window=5,level=4,guesses=3,prompt=true"]
+SPECS = [
+    "lookahead",
+    "lookahead:window=3,level=3,guesses=2",
+    "lookahead:window=5,level=4,guesses=3,prompt=true",
+]
 
 
 def loops() -> specwb.Target:
@@ -27,14 +32,16 @@ def loops() -> specwb.Target:
     return specwb.load(tiny.build("qwen2", seed=0))
 
 
-# --------------------------------------------------------------------------------------------------- mask and positions
+# ----------------------------------------------------------------------------- mask and positions
 
 
 def published(window: int, level: int, guesses: int) -> tuple[list[list[bool]], list[int]]:
-    """Mask and positions of the published code, in its order (pending token, window level by level, n-grams), by its blocks.
+    """Mask and positions of the published code, in its order (pending token, window level by level,
+    n-grams), by its blocks.
 
-    Every level is a block of ``window`` columns, the pending token and the rest of level 0 being the first. Within the window a block
-    sees the first block causally, and of every later block up to itself the diagonal. N-grams see the pending token and their own beginning.
+    Every level is a block of ``window`` columns, the pending token and the rest of level 0 being
+    the first. Within the window a block sees the first block causally, and of every later block up
+    to itself the diagonal. N-grams see the pending token and their own beginning.
     """
     length, block = level - 1, window
     n = block * length + guesses * length
@@ -71,10 +78,14 @@ def test_mask_and_positions_are_the_published_ones(window, level, guesses):
     assert bool(found[:, :before].all()), "everything sees the text before the pending token"
     assert found[:, before:][ours_to_theirs][:, ours_to_theirs].tolist() == mask
     assert tree.depth[0, ours_to_theirs].tolist() == positions
-    assert (tree.v, tree.D, tree.widths) == (1 + len(candidates), length * (guesses > 0), (guesses, *[1] * (length - 1)) if guesses else ())
+    assert (tree.v, tree.D, tree.widths) == (
+        1 + len(candidates),
+        length * (guesses > 0),
+        (guesses, *[1] * (length - 1)) if guesses else (),
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------- the pool
+# --------------------------------------------------------------------------------------- the pool
 
 
 class Pool(dict):
@@ -101,7 +112,9 @@ def test_the_pool_forgets_what_was_used_longest_ago(size, many):
     fullest = 0
     for _ in range(80):
         key = [[rng.randrange(vocabulary) for _ in range(many)] for _ in range(rows)]
-        gram = [[[rng.randrange(3) for _ in range(length)] for _ in range(many)] for _ in range(rows)]
+        gram = [
+            [[rng.randrange(3) for _ in range(length)] for _ in range(many)] for _ in range(rows)
+        ]
         ok = [[rng.random() < 0.8 for _ in range(many)] for _ in range(rows)]
         remember(pool, torch.tensor(key), torch.tensor(gram), torch.tensor(ok))
         for row in range(rows):
@@ -115,7 +128,7 @@ def test_the_pool_forgets_what_was_used_longest_ago(size, many):
     assert fullest == size
 
 
-# ----------------------------------------------------------------------------------------------- rounds, one by one
+# ----------------------------------------------------------------------------- rounds, one by one
 
 
 class Seen(Lookahead):
@@ -131,7 +144,8 @@ class Seen(Lookahead):
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
 @pytest.mark.parametrize("spec", SPECS)
 def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
-    """One row at a time, with lists and a dictionary: the window, the n-grams and the candidates of every round."""
+    """One row at a time, with lists and a dictionary: the window, the n-grams and the candidates of
+    every round."""
     target = loops()
     method = specwb.method(spec, target)
     drafter = copy.copy(method.drafter)
@@ -146,36 +160,64 @@ def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
             for i in range(len(text) - length):
                 pools[row].add(text[i], tuple(text[i + 1 : i + length + 1]))
     drafted = accepted = 0
-    loop = specwb.rounds(target, tiny.PROMPTS, method, max_new_tokens=[40, 10, 33], temperature=temperature, seed=2, trace=True)
+    loop = specwb.rounds(
+        target,
+        tiny.PROMPTS,
+        method,
+        max_new_tokens=[40, 10, 33],
+        temperature=temperature,
+        seed=2,
+        trace=True,
+    )
     for index, step in enumerate(loop):
         tokens, valid, n = step.draft.tokens.tolist(), step.draft.valid.tolist(), step.draft.tree.n
         new = step.scores.logits.argmax(-1).tolist()
         alive = [int(a) >= 0 for a in step.verdict.accepted]
-        wanted = [list(reversed(pool.get(text[-1], []))) if on else [] for pool, text, on in zip(pools, texts, alive)]
-        assert step.draft.tree.v == 1 + length * max(map(len, wanted)), "cut to the largest number of candidates"
+        wanted = [
+            list(reversed(pool.get(text[-1], []))) if on else []
+            for pool, text, on in zip(pools, texts, alive)
+        ]
+        assert step.draft.tree.v == 1 + length * max(map(len, wanted)), (
+            "cut to the largest number of candidates"
+        )
         for row, text in enumerate(texts):
-            candidates, inside = tokens[row][1 : step.draft.tree.v], tokens[row][step.draft.tree.v :]
+            candidates, inside = (
+                tokens[row][1 : step.draft.tree.v],
+                tokens[row][step.draft.tree.v :],
+            )
             if index == 0:
                 # any tokens of the prompt
                 assert set(inside) <= set(text)
-                levels.append([[*inside[: window - 1]]] + [inside[window - 1 + window * r :][:window] for r in range(length - 1)])
+                levels.append(
+                    [[*inside[: window - 1]]]
+                    + [inside[window - 1 + window * r :][:window] for r in range(length - 1)]
+                )
                 levels[row][0].insert(0, -1)
             assert tokens[row][0] == text[-1] or not alive[row]
             assert inside == levels[row][0][1:] + [x for level in levels[row][1:] for x in level]
             ok = valid[row][1:]
-            assert ok == [True] * (length * len(wanted[row])) + [False] * (n - 1 - length * len(wanted[row]))
-            assert [tuple(candidates[i : i + length]) for i in range(0, length * len(wanted[row]), length)] == wanted[row]
+            assert ok == [True] * (length * len(wanted[row])) + [False] * (
+                n - 1 - length * len(wanted[row])
+            )
+            assert [
+                tuple(candidates[i : i + length])
+                for i in range(0, length * len(wanted[row]), length)
+            ] == wanted[row]
             if temperature:
                 kids = step.draft.tree.kids[row % len(step.draft.tree.kids), 0]
                 siblings = [tokens[row][i] for i in kids.tolist() if i > 0 and valid[row][i]]
-                assert siblings == list(dict.fromkeys(gram[0] for gram in wanted[row])), "verified as a trie"
+                assert siblings == list(dict.fromkeys(gram[0] for gram in wanted[row])), (
+                    "verified as a trie"
+                )
             drafted += len(wanted[row])
             # what the window found
             results = new[row][n - window :]
             for c in range(window):
                 key = text[-1] if c == 0 else levels[row][0][c]
                 if index >= drafter.level - 2:
-                    pools[row].add(key, (*(levels[row][r][c] for r in range(1, length)), results[c]))
+                    pools[row].add(
+                        key, (*(levels[row][r][c] for r in range(1, length)), results[c])
+                    )
             levels[row] = [*levels[row][1:], results]
             count = int(step.verdict.count[row])
             accepted += max(count - 1, 0)
@@ -187,29 +229,45 @@ def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
     assert accepted > 10
     for row, held in enumerate(Seen.opened[-1].pool.tolist()):
         for key, grams in enumerate(held):
-            assert [tuple(gram) for gram in grams if gram[0] >= 0] == list(reversed(pools[row].get(key, [])))
+            assert [tuple(gram) for gram in grams if gram[0] >= 0] == list(
+                reversed(pools[row].get(key, []))
+            )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_repeats_is_accepted(spec, temperature):
-    out = specwb.decode(loops(), tiny.PROMPTS, spec, max_new_tokens=60, temperature=temperature, seed=3)
+    out = specwb.decode(
+        loops(), tiny.PROMPTS, spec, max_new_tokens=60, temperature=temperature, seed=3
+    )
     assert out.mean_tokens_per_step > 1.3
     assert max(map(max, out.accepted_lengths)) == specwb.method(spec, loops()).drafter.tree.D
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
 def test_explain_finds_what_was_accepted(temperature):
-    """Repeated siblings: the greedy walk takes the longest of all paths, a sampled one that of the trie."""
+    """Repeated siblings: the greedy walk takes the longest of all paths, a sampled one that of the
+    trie."""
     longest = repeated = 0
-    for step in specwb.rounds(loops(), tiny.PROMPTS, "lookahead", max_new_tokens=50, temperature=temperature, seed=3, trace=True):
+    for step in specwb.rounds(
+        loops(),
+        tiny.PROMPTS,
+        "lookahead",
+        max_new_tokens=50,
+        temperature=temperature,
+        seed=3,
+        trace=True,
+    ):
         for row in range(3):
             accepted = int(step.verdict.accepted[row])
             if accepted < 0:
                 continue
             told = specwb.explain(step, row)
             walk = [level.accepted.token for level in told.levels if level.accepted]
-            assert walk[:accepted] == step.draft.tokens[row, step.verdict.path[row, 1 : accepted + 1]].tolist()
+            assert (
+                walk[:accepted]
+                == step.draft.tokens[row, step.verdict.path[row, 1 : accepted + 1]].tolist()
+            )
             assert len(walk) == accepted or bool(step.state.done[row])
             assert told.bonus == int(step.verdict.bonus[row])
             longest = max(longest, accepted)
@@ -220,9 +278,11 @@ def test_explain_finds_what_was_accepted(temperature):
     assert repeated > 5
 
 
-# -------------------------------------------------------------------------------------------------- n-grams as a trie
+# ------------------------------------------------------------------------------ n-grams as a trie
 
-MASS = 12  # probabilities are multiples of 1 / MASS, so that the middles of as many equal stretches integrate a walk exactly
+# probabilities are multiples of 1 / MASS, so that the middles of as many equal stretches integrate
+# a walk exactly
+MASS = 12
 
 
 def table(path: tuple[int, ...], letters: int) -> list[int]:
@@ -232,7 +292,9 @@ def table(path: tuple[int, ...], letters: int) -> list[int]:
     return [b - a for a, b in zip([0, *cuts], [*cuts, MASS])]
 
 
-def random_draft(seed: int, letters: int, length: int, guesses: int) -> tuple[list[tuple[int, ...]], list[bool]]:
+def random_draft(
+    seed: int, letters: int, length: int, guesses: int
+) -> tuple[list[tuple[int, ...]], list[bool]]:
     rng = random.Random(seed)
     grams = [tuple(rng.randrange(letters) for _ in range(length)) for _ in range(guesses)]
     return grams, [rng.random() < 0.85 for _ in grams]
@@ -240,17 +302,28 @@ def random_draft(seed: int, letters: int, length: int, guesses: int) -> tuple[li
 
 @pytest.mark.parametrize("seed", range(12))
 def test_expected_accepted_is_the_sum_over_distinct_beginnings(seed):
-    """E[accepted] = sum over distinct beginnings of p(beginning), every beginning is reached with p(beginning), all exactly."""
+    """E[accepted] = sum over distinct beginnings of p(beginning), every beginning is reached with
+    p(beginning), all exactly."""
     letters, length, guesses = 3, 3, 5
     grams, good = random_draft(seed, letters, length, guesses)
     beginnings = {gram[:d] for gram, ok in zip(grams, good) if ok for d in range(1, length + 1)}
-    p = {b: math.prod(table(b[:i], letters)[b[i]] / MASS for i in range(len(b))) for b in beginnings}
+    p = {
+        b: math.prod(table(b[:i], letters)[b[i]] / MASS for i in range(len(b))) for b in beginnings
+    }
     tree = lookahead_tree(2, length + 1, guesses)
     rows = MASS**length
-    tokens = torch.tensor([[0, *(x for gram in grams for x in gram), *[1] * (tree.n - tree.v)]]).expand(rows, -1)
-    valid = torch.tensor([[True, *(ok for ok in good for _ in range(length)), *[False] * (tree.n - tree.v)]]).expand(rows, -1)
+    tokens = torch.tensor(
+        [[0, *(x for gram in grams for x in gram), *[1] * (tree.n - tree.v)]]
+    ).expand(rows, -1)
+    valid = torch.tensor(
+        [[True, *(ok for ok in good for _ in range(length)), *[False] * (tree.n - tree.v)]]
+    ).expand(rows, -1)
     paths = [(), *(gram[: d + 1] for gram in grams for d in range(length))]
-    logits = torch.tensor([table(path, letters) for path in paths] + [[1] * letters] * (tree.n - tree.v)).double().log()
+    logits = (
+        torch.tensor([table(path, letters) for path in paths] + [[1] * letters] * (tree.n - tree.v))
+        .double()
+        .log()
+    )
     u = (torch.tensor(list(product(range(MASS), repeat=length))) + 0.5) / MASS
     scores = Scores(logits.expand(rows, -1, -1), Sampling(1.0))
 
@@ -258,7 +331,9 @@ def test_expected_accepted_is_the_sum_over_distinct_beginnings(seed):
         verdict = PointMass().verify(Draft(shape, tokens, valid, Scheme.POINT), scores, u)
         reached: dict[tuple[int, ...], float] = {}
         for path, count in zip(verdict.path.tolist(), verdict.accepted.tolist()):
-            assert all(tree.host[0][b] == a or a == b for a, b in pairwise(path)), "a path of the tree itself"
+            assert all(tree.host[0][b] == a or a == b for a, b in pairwise(path)), (
+                "a path of the tree itself"
+            )
             for d in range(1, count + 1):
                 b = tuple(tokens[0, path[1 : d + 1]].tolist())
                 reached[b] = reached.get(b, 0) + 1 / rows
@@ -275,16 +350,18 @@ def test_expected_accepted_is_the_sum_over_distinct_beginnings(seed):
         assert apart < expected - 0.5, "a walk of the tree itself misses continuations"
 
 
-# ------------------------------------------------------------------------------------------------------------- options
+# ---------------------------------------------------------------------------------------- options
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"window": 0}, "lookahead: window must be an integer >= 1, got 0"), ({"level": 2}, "lookahead: level must be an integer >= 3, got 2"),
-        ({"guesses": 1.5}, "lookahead: guesses must be an integer >= 1, got 1.5"), ({"prompt": 1}, "lookahead: prompt must be true or false, got 1"),
+        ({"window": 0}, "lookahead: window must be an integer >= 1, got 0"),
+        ({"level": 2}, "lookahead: level must be an integer >= 3, got 2"),
+        ({"guesses": 1.5}, "lookahead: guesses must be an integer >= 1, got 1.5"),
+        ({"prompt": 1}, "lookahead: prompt must be true or false, got 1"),
     ],
-)  # fmt: skip
+)
 def test_wrong_options_are_refused_and_named(options, named):
     with pytest.raises(specwb.MethodError, match=named):
         specwb.method("lookahead", tiny.target(), **options)

@@ -1,4 +1,5 @@
-"""Improved MCSD: one root is MCSD itself; several roots are what they are said to be, and are refused where nobody asked for them."""
+"""Improved MCSD: one root is MCSD itself; several roots are what they are said to be, and are
+refused where nobody asked for them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 
 
 def made(**options) -> specwb.Method:
-    return specwb.method("mcsd_ti", tiny.target(dtype=EXACT), draft=tiny.draft(dtype=EXACT), **options)
+    return specwb.method(
+        "mcsd_ti", tiny.target(dtype=EXACT), draft=tiny.draft(dtype=EXACT), **options
+    )
 
 
 def several(roots: int = 3, tree=(1, 1), **options) -> specwb.Method:
     return made(roots=roots, tree=tree, lossy=True, **{"stop": "none", **options})
 
 
-# ---------------------------------------------------------------------------------------------------------------- one root
+# --------------------------------------------------------------------------------------- one root
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -36,16 +39,23 @@ def several(roots: int = 3, tree=(1, 1), **options) -> specwb.Method:
 @pytest.mark.parametrize("tree", [(2, 2), LOPSIDED, (3, 1, 1)], ids=["2-2", "lopsided", "paths"])
 def test_one_root_without_a_stop_is_mcsd(tree, draw, temperature):
     run = {"max_new_tokens": 16, "temperature": temperature, "seed": 3}
-    plain = specwb.method("mcsd", tiny.target(dtype=EXACT), draft=tiny.draft(dtype=EXACT), tree=tree, draw=draw)
+    plain = specwb.method(
+        "mcsd", tiny.target(dtype=EXACT), draft=tiny.draft(dtype=EXACT), tree=tree, draw=draw
+    )
     ours = made(tree=tree, draw=draw, stop="none")
-    a, b = (specwb.decode(tiny.target(dtype=EXACT), PROMPTS, method, **run) for method in (plain, ours))
+    a, b = (
+        specwb.decode(tiny.target(dtype=EXACT), PROMPTS, method, **run) for method in (plain, ours)
+    )
     assert (a.tokens, a.accepted_lengths) == (b.tokens, b.accepted_lengths)
     assert ours.exactness is specwb.Exactness.LOSSLESS
 
 
 def test_a_threshold_of_zero_is_mcsd():
     run = {"max_new_tokens": 16, "temperature": 1.0, "seed": 3}
-    a, b = (specwb.decode(tiny.target(dtype=EXACT), PROMPTS, m, **run) for m in (made(stop="none"), made(stop="top", threshold=0)))
+    a, b = (
+        specwb.decode(tiny.target(dtype=EXACT), PROMPTS, m, **run)
+        for m in (made(stop="none"), made(stop="top", threshold=0))
+    )
     assert (a.tokens, a.accepted_lengths) == (b.tokens, b.accepted_lengths)
 
 
@@ -53,14 +63,24 @@ def test_usual_settings():
     """Four chains of five levels, the soft net at .4; below several roots one chain each."""
     method = made(head=tiny.head("decision", dtype=EXACT))
     drafter = method.drafter
-    assert (drafter.tree.host, drafter.draw) == (specwb.Tree.branching(4, 1, 1, 1, 1).host, "without")
+    assert (drafter.tree.host, drafter.draw) == (
+        specwb.Tree.branching(4, 1, 1, 1, 1).host,
+        "without",
+    )
     assert (drafter.sure.kind, drafter.length.confidence, drafter.host_reads) == ("soft", 0.4, 4)
-    assert made(roots=2, lossy=True, stop="top").drafter.tree.host == specwb.Tree.branching(2, 1, 1, 1, 1, 1).host
+    assert (
+        made(roots=2, lossy=True, stop="top").drafter.tree.host
+        == specwb.Tree.branching(2, 1, 1, 1, 1, 1).host
+    )
     assert isinstance(method.rule_for(Sampling(1.0)), specwb.verify.RRSw)
 
 
 BAD = [
-    ({"roots": 2}, specwb.MethodError, "several roots change the output's distribution .* say lossy=true"),
+    (
+        {"roots": 2},
+        specwb.MethodError,
+        "several roots change the output's distribution .* say lossy=true",
+    ),
     ({"roots": 2, "lossy": 1}, specwb.MethodError, "lossy must be true or false, got 1"),
     ({"roots": 0}, specwb.MethodError, "roots must be an integer >= 1"),
     (
@@ -74,22 +94,50 @@ BAD = [
         specwb.MethodError,
         "below several roots give children a node by level, such as 2-1-1, got 0.0.0",
     ),
-    ({"roots": 2, "lossy": True, "rule": "rrsw"}, specwb.RuleMismatch, "'rrsw' is lossless for .*candidates are ROOTS .* no rule"),
+    (
+        {"roots": 2, "lossy": True, "rule": "rrsw"},
+        specwb.RuleMismatch,
+        "'rrsw' is lossless for .*candidates are ROOTS .* no rule",
+    ),
     ({"roots": 2, "lossy": True, "rule": "typical"}, specwb.RuleMismatch, "candidates are ROOTS"),
     ({"roots": 2, "lossy": True, "rule": "point"}, specwb.RuleMismatch, "candidates are ROOTS"),
     ({"rule": "longest"}, specwb.RuleMismatch, "'longest' is made for ROOTS"),
-    ({"roots": 65, "lossy": True}, specwb.MethodError, "65 children a node but the vocabulary has 64 tokens"),
+    (
+        {"roots": 65, "lossy": True},
+        specwb.MethodError,
+        "65 children a node but the vocabulary has 64 tokens",
+    ),
     ({"tree": (65,)}, specwb.MethodError, "65 children a node"),
     ({"threshold": 1.5}, specwb.MethodError, r"threshold must be a number in \[0, 1\], got 1.5"),
     ({"threshold": -1}, specwb.MethodError, "threshold must be a number in"),
     ({"threshold": float("nan")}, specwb.MethodError, "threshold must be a number in"),
-    ({"stop": "never"}, specwb.MethodError, "stop must be one of soft, hard, top, entropy, none, got 'never'"),
-    ({"draw": "coupled"}, specwb.MethodError, "draw must be one of without, with, top, greedy, got 'coupled'"),
+    (
+        {"stop": "never"},
+        specwb.MethodError,
+        "stop must be one of soft, hard, top, entropy, none, got 'never'",
+    ),
+    (
+        {"draw": "coupled"},
+        specwb.MethodError,
+        "draw must be one of without, with, top, greedy, got 'coupled'",
+    ),
     ({"tree": specwb.Tree.chain(0)}, specwb.MethodError, "at least one candidate"),
     ({"tree": specwb.Tree.parents([-1, 0, 1, 0])}, specwb.MethodError, "its nodes in level order"),
-    ({"stop": "soft"}, specwb.MethodError, "has no decision model of its own; name one with head= .*, or stop=top"),
-    ({"stop": "top", "head": DecisionModel(32)}, specwb.MethodError, "head is the decision model of stop=soft or hard; stop=top has none"),
-    ({"stop": "soft", "head": DecisionModel(48)}, specwb.MethodError, "reads 48 numbers, 'LlamaForCausalLM' has hidden size 32"),
+    (
+        {"stop": "soft"},
+        specwb.MethodError,
+        "has no decision model of its own; name one with head= .*, or stop=top",
+    ),
+    (
+        {"stop": "top", "head": DecisionModel(32)},
+        specwb.MethodError,
+        "head is the decision model of stop=soft or hard; stop=top has none",
+    ),
+    (
+        {"stop": "soft", "head": DecisionModel(48)},
+        specwb.MethodError,
+        "reads 48 numbers, 'LlamaForCausalLM' has hidden size 32",
+    ),
     ({"stop": "soft", "head": DecisionModel(32)}, specwb.MethodError, "the head is float32 on cpu"),
 ]
 
@@ -100,7 +148,7 @@ def test_settings_that_cannot_be_used(options, kind, message):
         made(**{"stop": "none", **options})
 
 
-# ----------------------------------------------------------------------------------------------------------- several roots
+# ---------------------------------------------------------------------------------- several roots
 
 
 def test_several_roots_say_that_they_are_lossy():
@@ -108,16 +156,21 @@ def test_several_roots_say_that_they_are_lossy():
     assert method.exactness is specwb.Exactness.LOSSY
     assert method.key == "mcsd_ti:roots=3,tree=1-1,lossy=true,stop=none"
     assert isinstance(method.rule_for(Sampling(1.0)), Longest)
-    assert isinstance(method.rule_for(Sampling()), Longest), "the greedy walk would not keep the longest"
+    assert isinstance(method.rule_for(Sampling()), Longest), (
+        "the greedy walk would not keep the longest"
+    )
 
 
 def test_the_roots_are_the_targets_best_and_the_longest_stays():
-    """At T = 0: the root's children are the target's own best, in order; below each the path that is the target's; the longest of them, ties to the
-    first; and what is written is among the target's best at its place, not always the best."""
+    """At T = 0: the root's children are the target's own best, in order; below each the path that
+    is the target's; the longest of them, ties to the first; and what is written is among the
+    target's best at its place, not always the best."""
     roots = 3
     for prompt in PROMPTS:
         text, changed, sizes = list(prompt), 0, set()
-        for step in specwb.rounds(tiny.target(dtype=EXACT), [prompt], several(roots, (2, 1)), max_new_tokens=24):
+        for step in specwb.rounds(
+            tiny.target(dtype=EXACT), [prompt], several(roots, (2, 1)), max_new_tokens=24
+        ):
             tree, tokens = step.draft.tree, step.draft.tokens[0].tolist()
             assert text == step.state.tokens[0, : int(step.length[0])].tolist()[: len(text)]
             logits = tiny.forward(tiny.target(dtype=EXACT).model, text)[-1]
@@ -127,7 +180,11 @@ def test_the_roots_are_the_targets_best_and_the_longest_stays():
                 right_path: list[int] = []
                 for node in (i for i in range(1, tree.n) if tree.mask[0, i, w]):
                     path = path_to(tree.host[0], tokens, node)
-                    said = tiny.forward(tiny.target(dtype=EXACT).model, text + path).argmax(-1).tolist()
+                    said = (
+                        tiny.forward(tiny.target(dtype=EXACT).model, text + path)
+                        .argmax(-1)
+                        .tolist()
+                    )
                     agrees = all(said[len(text) + i - 1] == path[i] for i in range(1, len(path)))
                     right_path = path if agrees and len(path) > len(right_path) else right_path
                 best.append(right_path)
@@ -147,10 +204,22 @@ def test_the_roots_are_the_targets_best_and_the_longest_stays():
 
 @pytest.mark.parametrize("draw", ["without", "with"])
 def test_the_roots_are_drawn_from_the_distribution_that_is_recorded(draw):
-    """At first the target's own after the prompt; then what the verification left: the residual, or the law after the last kept token."""
+    """At first the target's own after the prompt; then what the verification left: the residual, or
+    the law after the last kept token."""
     target, before, residual = tiny.target(dtype=EXACT), None, 0
-    method = specwb.method("mcsd_ti", target, draft=tiny.draft(noise=0.1, dtype=EXACT), roots=3, tree=(2, 1), lossy=True, stop="none", draw=draw)
-    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=0.8, seed=2, trace=True):
+    method = specwb.method(
+        "mcsd_ti",
+        target,
+        draft=tiny.draft(noise=0.1, dtype=EXACT),
+        roots=3,
+        tree=(2, 1),
+        lossy=True,
+        stop="none",
+        draw=draw,
+    )
+    for step in specwb.rounds(
+        target, PROMPTS, method, max_new_tokens=20, temperature=0.8, seed=2, trace=True
+    ):
         alive = step.verdict.accepted >= 0
         next_distribution = step.draft.q[:, 0]
         for row in alive.nonzero().flatten().tolist():
@@ -160,7 +229,10 @@ def test_the_roots_are_drawn_from_the_distribution_that_is_recorded(draw):
                 torch.testing.assert_close(next_distribution[row], p, atol=1e-5, rtol=1e-4)
             else:
                 assert torch.equal(next_distribution[row], before[row])
-                residual += float((next_distribution[row] / next_distribution[row].sum() - p).abs().max()) > 1e-3
+                residual += (
+                    float((next_distribution[row] / next_distribution[row].sum() - p).abs().max())
+                    > 1e-3
+                )
             drawn = step.draft.tokens[row, 1:4].tolist()
             assert len(set(drawn)) == 3
             assert (next_distribution[row, drawn] > 0).all()
@@ -172,8 +244,12 @@ def test_the_first_root_is_drawn_as_a_bonus_token_would_be():
     """Many rows of one prompt: its frequencies are the target's law."""
     rows = 4096
     target, draft = models()
-    method = specwb.method("mcsd_ti", target, draft=draft, roots=2, tree=(1,), lossy=True, stop="none")
-    step = next(specwb.rounds(target, [[1, 4, 2]] * rows, method, max_new_tokens=3, temperature=1.0))
+    method = specwb.method(
+        "mcsd_ti", target, draft=draft, roots=2, tree=(1,), lossy=True, stop="none"
+    )
+    step = next(
+        specwb.rounds(target, [[1, 4, 2]] * rows, method, max_new_tokens=3, temperature=1.0)
+    )
     p = tiny.forward(target.model, [1, 4, 2])[-1].softmax(-1)
     found = step.draft.tokens[:, 1].bincount(minlength=6) / rows
     assert ((found - p).abs() < 4.5 * (p * (1 - p) / rows).sqrt()).all()
@@ -182,14 +258,28 @@ def test_the_first_root_is_drawn_as_a_bonus_token_would_be():
 def test_several_roots_do_change_the_distribution_and_one_does_not():
     target, draft = models()
     for roots, lossy in ((3, True), (1, False)):
-        method = specwb.method("mcsd_ti", target, draft=draft, roots=roots, tree=(2, 1), lossy=lossy, stop="top", threshold=0.45)
+        method = specwb.method(
+            "mcsd_ti",
+            target,
+            draft=draft,
+            roots=roots,
+            tree=(2, 1),
+            lossy=lossy,
+            stop="top",
+            threshold=0.45,
+        )
         assert (right(method)[0] < 1e-6) == lossy
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("options", [{}, {"tree": (1, 3), "roots": 2, "stop": "top", "threshold": 0.15}], ids=["whole", "stopping"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tree": (1, 3), "roots": 2, "stop": "top", "threshold": 0.15}],
+    ids=["whole", "stopping"],
+)
 def test_limits_ends_and_rows(options, temperature):
-    """A text with a limit or an end of text is the beginning of the one without; a row alone is the row in a batch."""
+    """A text with a limit or an end of text is the beginning of the one without; a row alone is the
+    row in a batch."""
     method, target = several(**options), tiny.target(dtype=EXACT)
     run = {"temperature": temperature, "seed": [5, 6, 7]}
     whole = specwb.decode(target, PROMPTS, method, max_new_tokens=16, eos=(), **run)
@@ -200,7 +290,15 @@ def test_limits_ends_and_rows(options, temperature):
         out = specwb.decode(target, PROMPTS, method, max_new_tokens=16, eos=eos, **run)
         assert out.tokens == [t[: t.index(eos) + 1] if eos in t else t for t in whole.tokens]
     for row, prompt in enumerate(PROMPTS):
-        alone = specwb.decode(target, [prompt], method, max_new_tokens=16, eos=(), temperature=temperature, seed=[5 + row])
+        alone = specwb.decode(
+            target,
+            [prompt],
+            method,
+            max_new_tokens=16,
+            eos=(),
+            temperature=temperature,
+            seed=[5 + row],
+        )
         assert alone.tokens == [whole.tokens[row]]
         assert alone.accepted_lengths == [whole.accepted_lengths[row]]
     assert len({n for row in whole.accepted_lengths for n in row}) > 1
@@ -223,7 +321,8 @@ def test_recorded_rounds_are_the_eager_ones(temperature, monkeypatch):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_caches_of_several_roots(temperature):
-    """Target and draft after every round: the text but its pending token, which the target has scored and scores again."""
+    """Target and draft after every round: the text but its pending token, which the target has
+    scored and scores again."""
     method = several(3, (2, 1))
     kept = []
     real = method.drafter.observe.__func__
@@ -234,7 +333,14 @@ def test_caches_of_several_roots(temperature):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(method.drafter), "observe", observe)
-        for step in specwb.rounds(tiny.target(dtype=EXACT), PROMPTS, method, max_new_tokens=16, temperature=temperature, seed=1):
+        for step in specwb.rounds(
+            tiny.target(dtype=EXACT),
+            PROMPTS,
+            method,
+            max_new_tokens=16,
+            temperature=temperature,
+            seed=1,
+        ):
             for row in range(3):
                 text = step.state.tokens[row, : int(step.state.length[row]) - 1]
                 for backbone, cache, short in (
@@ -243,4 +349,6 @@ def test_caches_of_several_roots(temperature):
                 ):
                     if len(text) > short:
                         fresh = tiny.recomputed(backbone, text[: len(text) - short])
-                        torch.testing.assert_close(cache.data[:, row, : len(text) - short], fresh, atol=1e-4, rtol=1e-4)
+                        torch.testing.assert_close(
+                            cache.data[:, row, : len(text) - short], fresh, atol=1e-4, rtol=1e-4
+                        )

@@ -1,4 +1,5 @@
-"""Prompt lookup proposes what the transformers library proposes, row by row, and cuts a draft only where nothing is lost."""
+"""Prompt lookup proposes what the transformers library proposes, row by row, and cuts a draft only
+where nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,23 +24,39 @@ def state_of(texts: list[list[int]], done: list[bool] | None = None, spare: int 
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
     over = torch.tensor(done or [False] * len(texts))
-    return State(tokens, length, length.clone(), length + 10, over, torch.tensor([], dtype=torch.long), Sampling(), int(length.max()), None)
+    return State(
+        tokens,
+        length,
+        length.clone(),
+        length + 10,
+        over,
+        torch.tensor([], dtype=torch.long),
+        Sampling(),
+        int(length.max()),
+        None,
+    )
 
 
 def proposed(drafter: PromptLookup, state: State) -> list[list[int]]:
     draft = drafter.propose(state, None)
     lengths = draft.valid[:, 1:].sum(1)
-    assert bool((draft.valid[:, 1:].int().cumprod(1).sum(1) == lengths).all()), "a chain is valid up to its end"
+    assert bool((draft.valid[:, 1:].int().cumprod(1).sum(1) == lengths).all()), (
+        "a chain is valid up to its end"
+    )
     assert draft.tree.is_chain
     assert int(lengths.max()) == draft.tree.D, "cut to the longest"
-    assert draft.tokens[:, 0].tolist() == [int(row[k - 1]) for row, k in zip(state.tokens, state.length)]
+    assert draft.tokens[:, 0].tolist() == [
+        int(row[k - 1]) for row, k in zip(state.tokens, state.length)
+    ]
     return [row[1 : n + 1].tolist() for row, n in zip(draft.tokens, lengths.tolist())]
 
 
 @pytest.mark.parametrize(("gamma", "ngram"), [(10, 3), (1, 1), (4, 2), (3, 5)])
 def test_candidates_are_those_of_the_library(gamma, ngram):
     rng = random.Random(gamma)
-    library = PromptLookupCandidateGenerator(num_output_tokens=gamma, max_matching_ngram_size=ngram, max_length=10**6)
+    library = PromptLookupCandidateGenerator(
+        num_output_tokens=gamma, max_matching_ngram_size=ngram, max_length=10**6
+    )
     drafter = PromptLookup(gamma, ngram)
     seen: set[int] = set()
     for _ in range(60):
@@ -57,13 +74,16 @@ def test_candidates_are_those_of_the_library(gamma, ngram):
     ("text", "wanted"),
     [
         ([1, 2, 3, 9, 7, 2, 3, 8, 1, 2, 3], [9, 7]),  # three tokens before two
-        ([5, 3, 8, 4, 2, 3, 9, 4, 2, 3], [9, 4]),  # the longest n-gram before the first occurrence of a shorter one
+        (
+            [5, 3, 8, 4, 2, 3, 9, 4, 2, 3],
+            [9, 4],
+        ),  # the longest n-gram before the first occurrence of a shorter one
         ([2, 3, 7, 6, 2, 3, 8, 5, 2, 3], [7, 6]),  # the first of equals
         ([4, 4], [4]),  # the n-gram and its continuation may overlap
         ([1, 2, 3], []),
         ([6], []),
     ],
-)  # fmt: skip
+)
 def test_the_longest_n_gram_and_then_the_first(text, wanted):
     assert proposed(PromptLookup(2, 3), state_of([text])) == [wanted]
 
@@ -102,7 +122,9 @@ def loops() -> specwb.Target:
 
 @pytest.mark.parametrize(("temperature", "most"), [(0.0, 10), (0.3, 5)])
 def test_what_repeats_is_accepted(temperature, most):
-    out = specwb.decode(loops(), tiny.PROMPTS, "pld", max_new_tokens=60, temperature=temperature, seed=3)
+    out = specwb.decode(
+        loops(), tiny.PROMPTS, "pld", max_new_tokens=60, temperature=temperature, seed=3
+    )
     assert out.mean_tokens_per_step > 1.3
     assert max(map(max, out.accepted_lengths)) == most
 
@@ -114,7 +136,13 @@ def test_the_end_of_text_among_the_candidates_needs_no_cut():
     CutAtEnd.cuts.clear()
     for eos in dict.fromkeys(whole[0] + whole[2]):
         here, there = (
-            specwb.decode(target, tiny.PROMPTS, specwb.Method("pld", drafter, None, specwb.Exactness.LOSSLESS), max_new_tokens=60, eos=eos)
+            specwb.decode(
+                target,
+                tiny.PROMPTS,
+                specwb.Method("pld", drafter, None, specwb.Exactness.LOSSLESS),
+                max_new_tokens=60,
+                eos=eos,
+            )
             for drafter in (PromptLookup(), CutAtEnd())
         )
         assert here.tokens == there.tokens
@@ -122,7 +150,11 @@ def test_the_end_of_text_among_the_candidates_needs_no_cut():
     assert sum(CutAtEnd.cuts) > 5, "no candidate was ever cut"
 
 
-@pytest.mark.parametrize(("option", "value"), [("gamma", 0), ("gamma", 2.5), ("ngram", 0), ("ngram", True)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("gamma", 0), ("gamma", 2.5), ("ngram", 0), ("ngram", True)]
+)
 def test_wrong_options_are_refused_and_named(option, value):
-    with pytest.raises(specwb.MethodError, match=f"pld: {option} must be an integer >= 1, got {value}"):
+    with pytest.raises(
+        specwb.MethodError, match=f"pld: {option} must be an integer >= 1, got {value}"
+    ):
         specwb.method("pld", tiny.target(), **{option: value})

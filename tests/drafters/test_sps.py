@@ -1,4 +1,5 @@
-"""Draft lengths that follow the text: the heuristic against its definition, the confidence against the library's own forward."""
+"""Draft lengths that follow the text: the heuristic against its definition, the confidence against
+the library's own forward."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def test_the_heuristic_grows_by_two_and_shrinks_by_one_row_by_row(temperature):
     method = specwb.method("sps:gamma=3,schedule=heuristic", tiny.target(), draft=tiny.draft())
     lengths = [3, 3, 3]
     seen = set()
-    loop = specwb.rounds(tiny.target(), PROMPTS, method, max_new_tokens=120, temperature=temperature, seed=[1, 2, 3])
+    loop = specwb.rounds(
+        tiny.target(), PROMPTS, method, max_new_tokens=120, temperature=temperature, seed=[1, 2, 3]
+    )
     for step in loop:
         drafted = step.draft.valid[:, 1:].sum(1).tolist()
         accepted = step.verdict.accepted.tolist()
@@ -25,7 +28,11 @@ def test_the_heuristic_grows_by_two_and_shrinks_by_one_row_by_row(temperature):
                 continue
             assert drafted[row] == lengths[row]
             # the published rule, for one row
-            lengths[row] = min(lengths[row] + 2, 20) if accepted[row] == drafted[row] else max(1, lengths[row] - 1)
+            lengths[row] = (
+                min(lengths[row] + 2, 20)
+                if accepted[row] == drafted[row]
+                else max(1, lengths[row] - 1)
+            )
             seen.add(lengths[row])
         assert step.draft.tree.D <= 20
     assert len(seen) > 4, "the length hardly moved"
@@ -43,7 +50,9 @@ def test_drafting_stops_below_the_first_unlikely_token_which_stays_a_candidate(t
     target, draft = tiny.target(), tiny.draft()
     method = specwb.method("sps:gamma=2,confidence=0.4", target, draft=draft)
     stopped = full = 0
-    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=40, temperature=temperature, seed=2):
+    for step in specwb.rounds(
+        target, PROMPTS, method, max_new_tokens=40, temperature=temperature, seed=2
+    ):
         for row in range(3):
             if step.verdict.accepted[row] < 0:
                 continue
@@ -51,7 +60,9 @@ def test_drafting_stops_below_the_first_unlikely_token_which_stays_a_candidate(t
             drafted = step.draft.tokens[row, 1:][step.draft.valid[row, 1:]].tolist()
             logits = tiny.forward(draft.model, text + drafted)[len(text) - 1 : -1]
             q = (logits / temperature if temperature else logits).softmax(-1)
-            confidence = [float(distribution[token]) for distribution, token in zip(q, drafted, strict=True)]
+            confidence = [
+                float(distribution[token]) for distribution, token in zip(q, drafted, strict=True)
+            ]
             assert all(c >= 0.4 for c in confidence[:-1])
             if len(drafted) < 2:
                 assert confidence[-1] < 0.4
@@ -70,7 +81,10 @@ def test_a_round_of_one_row_does_not_depend_on_the_others(temperature):
     out = specwb.decode(target, PROMPTS, method, seed=[4, 5, 6], **run)
     for i, prompt in enumerate(PROMPTS):
         alone = specwb.decode(target, [prompt], method, seed=[4 + i], **run)
-        assert (alone.tokens[0], alone.accepted_lengths[0]) == (out.tokens[i], out.accepted_lengths[i])
+        assert (alone.tokens[0], alone.accepted_lengths[0]) == (
+            out.tokens[i],
+            out.accepted_lengths[i],
+        )
 
 
 BAD = [
@@ -89,7 +103,10 @@ def test_settings_that_cannot_be_used(options, message):
 
 
 def test_the_usual_setting_is_the_plain_chain():
-    plain, scheduled = (specwb.method(spec, tiny.target(), draft=tiny.draft()) for spec in ("sps", "sps:confidence=0.4"))
+    plain, scheduled = (
+        specwb.method(spec, tiny.target(), draft=tiny.draft())
+        for spec in ("sps", "sps:confidence=0.4")
+    )
     assert plain.drafter.host_reads == 0
     assert scheduled.drafter.host_reads == scheduled.drafter.tree.D - 1
     assert torch.equal(plain.drafter.tree.parent, scheduled.drafter.tree.parent)

@@ -1,4 +1,5 @@
-"""Early stopping: each measure of sureness by hand, where each row stops, and the law of whole texts with every drafter that stops."""
+"""Early stopping: each measure of sureness by hand, where each row stops, and the law of whole
+texts with every drafter that stops."""
 
 from __future__ import annotations
 
@@ -24,18 +25,27 @@ from specwb.probability import Sampling
 
 PROMPTS = tiny.PROMPTS
 COLD, WARM = Sampling(), Sampling(1.0)
-LOGITS = torch.tensor([[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], [[1 / 3, 1 / 3, 1 / 3], [0.6, 0.0, 0.4]]]).log()  # two rows of two nodes
+LOGITS = torch.tensor(
+    [[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], [[1 / 3, 1 / 3, 1 / 3], [0.6, 0.0, 0.4]]]
+).log()  # two rows of two nodes
 
 
-# ------------------------------------------------------------------------------------------------------------------ by hand
+# ---------------------------------------------------------------------------------------- by hand
 
 
-def of(sure: Confidence, sampling: Sampling = WARM, tokens: list[list[int]] = [[0, 0], [0, 0]], logits: Tensor = LOGITS) -> list[float]:  # noqa: B006
-    return sure.of(logits, torch.zeros(*logits.shape[:2], 4), torch.tensor(tokens), sampling).tolist()
+def of(
+    sure: Confidence,
+    sampling: Sampling = WARM,
+    tokens: tuple[tuple[int, ...], ...] = ((0, 0), (0, 0)),
+    logits: Tensor = LOGITS,
+) -> list[float]:
+    hidden = torch.zeros(*logits.shape[:2], 4)
+    return sure.of(logits, hidden, torch.tensor(tokens), sampling).tolist()
 
 
 def test_the_largest_probability():
-    """Of the surest node, at temperature 1 whatever the decoding's; scaled, at the decoding's, and at 1 where that is greedy."""
+    """Of the surest node, at temperature 1 whatever the decoding's; scaled, at the decoding's, and
+    at 1 where that is greedy."""
     for sampling in (COLD, WARM, Sampling(0.2), Sampling(0.7, top_k=1), Sampling(1.0, top_p=0.1)):
         assert of(Top(), sampling) == pytest.approx([0.8, 0.6])
     assert of(Top(scaled=True), COLD) == of(Top(scaled=True), WARM) == pytest.approx([0.8, 0.6])
@@ -45,7 +55,8 @@ def test_the_largest_probability():
 
 
 def test_the_inverse_of_how_many_it_could_be():
-    """1 / n for n equally likely tokens, 1 for a certain one; tokens without probability count nothing."""
+    """1 / n for n equally likely tokens, 1 for a certain one; tokens without probability count
+    nothing."""
     logits = torch.tensor([[0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]).log()[:, None]
     assert of(Entropy(), logits=logits) == pytest.approx([0.25, 0.5, 1.0])
     assert of(Entropy()) == pytest.approx([0.1**0.2 * 0.8**0.8, 0.6**0.6 * 0.4**0.4])
@@ -55,7 +66,9 @@ def test_the_inverse_of_how_many_it_could_be():
 def test_the_probability_of_the_token_itself():
     """Of a chain, at the decoding's temperature."""
     assert of(Drafted(), tokens=[[1], [2]], logits=LOGITS[:, :1]) == pytest.approx([0.3, 1 / 3])
-    assert of(Drafted(), Sampling(0.5), [[1], [2]], LOGITS[:, :1]) == pytest.approx([0.09 / 0.38, 1 / 3])
+    assert of(Drafted(), Sampling(0.5), [[1], [2]], LOGITS[:, :1]) == pytest.approx(
+        [0.09 / 0.38, 1 / 3]
+    )
     assert of(Drafted(), COLD, [[1], [2]], LOGITS[:, :1]) == pytest.approx([0.3, 1 / 3])
 
 
@@ -69,17 +82,22 @@ def test_a_models_guess(kind):
     normed = draft.model.model.norm(hidden).detach()
     wanted = model(kind, logits, normed).sigmoid().amax(1)
     sure = Decision(model, kind, draft.backbone)
-    torch.testing.assert_close(sure.of(logits, hidden, torch.zeros(2, 3).long(), Sampling(0.3)), wanted)
+    torch.testing.assert_close(
+        sure.of(logits, hidden, torch.zeros(2, 3).long(), Sampling(0.3)), wanted
+    )
     assert 0 < float(wanted.min()) < float(wanted.max()) < 1
 
 
-# ---------------------------------------------------------------------------------------------------- where each row stops
+# --------------------------------------------------------------------------- where each row stops
 
 
 def depths(step) -> list[int | None]:
     """How many levels each row drafted; None where it had finished."""
     found = (step.draft.valid * step.draft.tree.depth).amax(1).tolist()
-    return [None if accepted < 0 else depth for depth, accepted in zip(found, step.verdict.accepted.tolist(), strict=True)]
+    return [
+        None if accepted < 0 else depth
+        for depth, accepted in zip(found, step.verdict.accepted.tolist(), strict=True)
+    ]
 
 
 TREE = specwb.Tree.branching(2, 2, 1, 1)
@@ -98,9 +116,13 @@ def stopping(name: str, threshold: float, tree: specwb.Tree = TREE) -> specwb.Me
     key, options, _ = STOPS[name]
     if key == "kangaroo":
         options = options if threshold else {}  # it has no effect there and is refused
-        return specwb.method(key, tiny.target(), head=tiny.head("kangaroo"), tree=tree, eta=threshold, **options)
+        return specwb.method(
+            key, tiny.target(), head=tiny.head("kangaroo"), tree=tree, eta=threshold, **options
+        )
     head = {"head": tiny.head("decision")} if options["stop"] in ("soft", "hard") else {}
-    return specwb.method(key, tiny.target(), draft=tiny.draft(), tree=tree, threshold=threshold, **head, **options)
+    return specwb.method(
+        key, tiny.target(), draft=tiny.draft(), tree=tree, threshold=threshold, **head, **options
+    )
 
 
 def by_hand(name: str, text: list[int], temperature: float) -> float:
@@ -109,7 +131,9 @@ def by_hand(name: str, text: list[int], temperature: float) -> float:
     with torch.no_grad():
         if name.startswith("kangaroo"):
             head = tiny.head("kangaroo")
-            logits = head.logits(head(tiny.states(tiny.target(), ids, (1,)))[:, -1], tiny.target().backbone.lm_head)
+            logits = head.logits(
+                head(tiny.states(tiny.target(), ids, (1,)))[:, -1], tiny.target().backbone.lm_head
+            )
         else:
             normed = draft.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]
             logits = draft.model.lm_head(normed)
@@ -122,21 +146,37 @@ def by_hand(name: str, text: list[int], temperature: float) -> float:
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
 @pytest.mark.parametrize("name", STOPS)
 def test_a_row_stops_below_the_first_level_that_it_is_unsure_of(name, temperature):
-    """A level's nodes are drafted whole, the one that made it stop among them; the rest of the row is not valid."""
+    """A level's nodes are drafted whole, the one that made it stop among them; the rest of the row
+    is not valid."""
     threshold, seen = STOPS[name][2], set()
-    loop = specwb.rounds(tiny.target(), PROMPTS, stopping(name, threshold), max_new_tokens=20, temperature=temperature, seed=2)
+    loop = specwb.rounds(
+        tiny.target(),
+        PROMPTS,
+        stopping(name, threshold),
+        max_new_tokens=20,
+        temperature=temperature,
+        seed=2,
+    )
     for step, _ in zip(loop, range(4)):
         tree, found = step.draft.tree, depths(step)
-        assert max((d for d in found if d is not None), default=tree.D) == tree.D, "on the CPU the tree is cut to the longest row"
+        assert max((d for d in found if d is not None), default=tree.D) == tree.D, (
+            "on the CPU the tree is cut to the longest row"
+        )
         for row, depth in enumerate(found):
             if depth is None:
                 continue
             seen.add(depth)
             assert step.draft.valid[row].tolist() == [d <= depth for d in tree.depths[0]]
-            text, tokens = step.state.tokens[row, : int(step.length[row])].tolist(), step.draft.tokens[row].tolist()
+            text, tokens = (
+                step.state.tokens[row, : int(step.length[row])].tolist(),
+                step.draft.tokens[row].tolist(),
+            )
             for d in range(depth):  # asked of level d when its children have been drafted
                 start, stop = tree.levels[d]
-                value = max(by_hand(name, text + path_to(tree.host[0], tokens, node), temperature) for node in range(start, stop))
+                value = max(
+                    by_hand(name, text + path_to(tree.host[0], tokens, node), temperature)
+                    for node in range(start, stop)
+                )
                 if d == TREE.D - 1:
                     continue  # nothing could follow
                 assert (value >= threshold) == (d < depth - 1), (value, d, depth)
@@ -147,7 +187,9 @@ def test_a_row_stops_below_the_first_level_that_it_is_unsure_of(name, temperatur
 def test_the_ends_of_a_threshold(name):
     """0 never stops; at 1 a level follows only what is certain."""
     for threshold, wanted in ((0.0, TREE.D), (1.0, 1)):
-        for step in specwb.rounds(tiny.target(), PROMPTS, stopping(name, threshold), max_new_tokens=8, temperature=1.0):
+        for step in specwb.rounds(
+            tiny.target(), PROMPTS, stopping(name, threshold), max_new_tokens=8, temperature=1.0
+        ):
             assert {d for d in depths(step) if d is not None} == {wanted}
 
 
@@ -155,29 +197,46 @@ def test_at_a_low_temperature_scaled_confidence_rarely_stops():
     """What the paper says of T = .2: q^5 is nearly certain of what q is not."""
     drafted = {}
     for stop in ("top", "scaled"):
-        method = specwb.method("kangaroo", tiny.target(), head=tiny.head("kangaroo"), gamma=5, eta=0.4, stop=stop)
-        found = [d for step in specwb.rounds(tiny.target(), PROMPTS * 4, method, max_new_tokens=20, temperature=0.2) for d in depths(step) if d]
+        method = specwb.method(
+            "kangaroo", tiny.target(), head=tiny.head("kangaroo"), gamma=5, eta=0.4, stop=stop
+        )
+        found = [
+            d
+            for step in specwb.rounds(
+                tiny.target(), PROMPTS * 4, method, max_new_tokens=20, temperature=0.2
+            )
+            for d in depths(step)
+            if d
+        ]
         drafted[stop] = sum(found) / len(found)
     assert drafted["top"] + 1 < drafted["scaled"]
 
 
 def test_a_drafter_that_never_asks_reads_nothing():
-    for method in (stopping("kangaroo", 0.0), specwb.method("mcsd_ti:stop=none", tiny.target(), draft=tiny.draft())):
+    for method in (
+        stopping("kangaroo", 0.0),
+        specwb.method("mcsd_ti:stop=none", tiny.target(), draft=tiny.draft()),
+    ):
         assert method.drafter.host_reads == 0
     assert stopping("largest", 0.3).drafter.host_reads == TREE.D - 1
 
 
 CUT = {
-    **dict.fromkeys(("rrs", "rrsw", "kseq", "race", "traversal", "longest"), (2, 1, 3)), "top": (1, 2, 3), "block": (1, 1, 1),
-}  # fmt: skip
+    **dict.fromkeys(("rrs", "rrsw", "kseq", "race", "traversal", "longest"), (2, 1, 3)),
+    "top": (1, 2, 3),
+    "block": (1, 1, 1),
+}
 
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("name", CUT)
 def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
-    """A row that stopped early, its tree whole with invalid nodes (beside a longer row, or on a device) or cut: the same uniforms decide the same."""
+    """A row that stopped early, its tree whole with invalid nodes (beside a longer row, or on a
+    device) or cut: the same uniforms decide the same."""
     tree, rows, v = specwb.Tree.branching(*CUT[name]), 200, 8
-    scheme = {"longest": specwb.Scheme.ROOTS, "top": specwb.Scheme.TOP_AND_SAMPLE}.get(name, specwb.Scheme.IID)
+    scheme = {"longest": specwb.Scheme.ROOTS, "top": specwb.Scheme.TOP_AND_SAMPLE}.get(
+        name, specwb.Scheme.IID
+    )
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(v, (rows, tree.n), generator=generator)
     q, p = (torch.rand(rows, tree.n, v, generator=generator).pow(3) for _ in range(2))
@@ -191,20 +250,25 @@ def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
         ok = (tree.depth <= depth).expand(rows, -1)
         verdicts = []
         for shape, valid in ((tree, ok), (cut, ok[:, :n])):
-            draft = specwb.Draft(shape, tokens[:, : shape.n], valid, scheme, q[:, : shape.n], q_row[:, : shape.n])
+            draft = specwb.Draft(
+                shape, tokens[:, : shape.n], valid, scheme, q[:, : shape.n], q_row[:, : shape.n]
+            )
             logits = p[:, : shape.n].log()
             verdicts.append(rule.verify(draft, Scores(logits, WARM), u))
         whole, short = verdicts
         assert torch.equal(whole.accepted, short.accepted)
         assert torch.equal(whole.path[:, : short.path.shape[1]], short.path)
-        for a, b in ((whole.distribution, short.distribution), (whole.next_distribution, short.next_distribution)):
+        for a, b in (
+            (whole.distribution, short.distribution),
+            (whole.next_distribution, short.next_distribution),
+        ):
             assert (a is None) == (b is None)
             assert a is None or torch.equal(a, b)
         found |= set(whole.accepted.tolist())
     assert len(found) > 1
 
 
-# ------------------------------------------------------------------------------------------------------ the law of the text
+# ---------------------------------------------------------------------------- the law of the text
 
 
 V, LENGTH, PROMPT, ROWS = 6, 3, [1, 4, 2], 4096
@@ -213,7 +277,15 @@ V, LENGTH, PROMPT, ROWS = 6, 3, [1, 4, 2], 4096
 @cache
 def models() -> tuple[specwb.Target, specwb.Target]:
     """As in test_decoding_distribution, of two layers."""
-    model = tiny.build("llama", seed=5, spread=0.35, vocab_size=V, hidden_size=16, intermediate_size=16, num_hidden_layers=2)
+    model = tiny.build(
+        "llama",
+        seed=5,
+        spread=0.35,
+        vocab_size=V,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+    )
     return specwb.load(model), specwb.load(tiny.perturbed(model, 0.15, 6))
 
 
@@ -229,10 +301,15 @@ def decisions() -> DecisionModel:
 
 @cache
 def texts() -> tuple[Tensor, Tensor]:
-    """``[V^3]`` the law of all texts, and ``[V^3,3,V]`` that of each token, from the library's own forward."""
+    """``[V^3]`` the law of all texts, and ``[V^3,3,V]`` that of each token, from the library's own
+    forward."""
     every = torch.tensor(list(product(range(V), repeat=LENGTH)))
     with torch.no_grad():
-        logits = models()[0].model(torch.cat([torch.tensor([PROMPT]).expand(len(every), -1), every], 1)).logits
+        logits = (
+            models()[0]
+            .model(torch.cat([torch.tensor([PROMPT]).expand(len(every), -1), every], 1))
+            .logits
+        )
     p = logits[:, len(PROMPT) - 1 : -1].double().softmax(-1)
     return p.gather(2, every[:, :, None])[:, :, 0].prod(1), p
 
@@ -241,7 +318,9 @@ def right(method: specwb.Method) -> tuple[float, float, set[int]]:
     """p-value of the texts' chi-square, tau, and how many levels rows drafted."""
     drafted: set[int] = set()
     counts, total = torch.zeros(V**LENGTH, dtype=torch.long), 0
-    for step in specwb.rounds(models()[0], [PROMPT] * ROWS, method, max_new_tokens=LENGTH, temperature=1.0, seed=3):
+    for step in specwb.rounds(
+        models()[0], [PROMPT] * ROWS, method, max_new_tokens=LENGTH, temperature=1.0, seed=3
+    ):
         state, total = step.state, total + int((step.verdict.accepted >= 0).sum())
         drafted |= {d for d in depths(step) if d is not None}
     written = state.tokens[:, len(PROMPT) : len(PROMPT) + LENGTH]
@@ -259,20 +338,33 @@ def built(spec: str, **options) -> specwb.Method:
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 CASES: dict[str, tuple[str, dict]] = {
     "kangaroo": ("kangaroo", {"gamma": 3, "eta": 0.45}),
-    "kangaroo, block verification": ("kangaroo:rule=block", {"gamma": 3, "eta": 0.235, "stop": "entropy"}),
+    "kangaroo, block verification": (
+        "kangaroo:rule=block",
+        {"gamma": 3, "eta": 0.235, "stop": "entropy"},
+    ),
     "kangaroo, static tree": ("kangaroo", {"tree": LOPSIDED, "eta": 0.45}),
-    "kangaroo, its own tree": ("kangaroo", {"tree": True, "gamma": 3, "top": 2, "nodes": 6, "eta": 0.35}),
+    "kangaroo, its own tree": (
+        "kangaroo",
+        {"tree": True, "gamma": 3, "top": 2, "nodes": 6, "eta": 0.35},
+    ),
     "mcsd_ti, soft": ("mcsd_ti", {"tree": (2, 1, 3), "stop": "soft", "threshold": 0.56}),
     "mcsd_ti, entropy": ("mcsd_ti", {"tree": LOPSIDED, "stop": "entropy", "threshold": 0.3}),
-    "mcsd_ti, paths": ("mcsd_ti", {"tree": (3, 1, 1), "draw": "with", "stop": "top", "threshold": 0.5}),
-    "mcsd_ti, traversal": ("mcsd_ti:rule=traversal", {"tree": (2, 2, 1), "stop": "top", "threshold": 0.5}),
+    "mcsd_ti, paths": (
+        "mcsd_ti",
+        {"tree": (3, 1, 1), "draw": "with", "stop": "top", "threshold": 0.5},
+    ),
+    "mcsd_ti, traversal": (
+        "mcsd_ti:rule=traversal",
+        {"tree": (2, 2, 1), "stop": "top", "threshold": 0.5},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow
 def test_the_distribution_of_the_text_with_stopping(name):
-    """Theorem 12.2: whatever decides about the next level, as long as it has not been drafted yet."""
+    """Theorem 12.2: whatever decides about the next level, as long as it has not been drafted
+    yet."""
     spec, options = CASES[name]
     pvalue, tau, drafted = right(built(spec, **options))
     assert len(drafted) > 1, "nothing was decided"
@@ -281,7 +373,8 @@ def test_the_distribution_of_the_text_with_stopping(name):
 
 
 class Peeks(KangarooDrafter):
-    """Wrong: a drafted token is left out where the target, looked at beforehand, thinks less of it than the draft."""
+    """Wrong: a drafted token is left out where the target, looked at beforehand, thinks less of it
+    than the draft."""
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
@@ -302,13 +395,20 @@ class LooksAtItself(KangarooDrafter):
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
-        own = torch.stack([draft.q[:, i - 1].gather(1, draft.tokens[:, i : i + 1])[:, 0] for i in range(1, draft.tree.n)], 1)
+        own = torch.stack(
+            [
+                draft.q[:, i - 1].gather(1, draft.tokens[:, i : i + 1])[:, 0]
+                for i in range(1, draft.tree.n)
+            ],
+            1,
+        )
         draft.valid[:, 1:] &= own >= 0.3
         return draft
 
 
 class LooksAtTheNext(Confidence):
-    """Right: the target's law of what has been drafted decides about what has not, which is a function of the text as any other."""
+    """Right: the target's law of what has been drafted decides about what has not, which is a
+    function of the text as any other."""
 
     def of(self, logits, hidden, tokens, sampling):
         return (tokens[:, 0] % 2).float()
@@ -334,18 +434,30 @@ class Together(Confidence):
 
 
 def test_paths_that_stop_together_are_not_independent(monkeypatch):
-    """The largest of several paths is chosen before its law is looked at: where how far they go depends on all of them, that is not lossless, and
-    the rule is refused."""
+    """The largest of several paths is chosen before its law is looked at: where how far they go
+    depends on all of them, that is not lossless, and the rule is refused."""
     target, draft = test_decoding_distribution.models()
     made = {
-        stop: specwb.method("mcsd_ti", target, draft=draft, tree=(2, 1, 1), draw="with", stop=stop, rule=None if stop == "top" else "gbv")
+        stop: specwb.method(
+            "mcsd_ti",
+            target,
+            draft=draft,
+            tree=(2, 1, 1),
+            draw="with",
+            stop=stop,
+            rule=None if stop == "top" else "gbv",
+        )
         for stop in ("top", "none")
     }
     with pytest.raises(specwb.RuleMismatch, match="'gbv' is lossless for IID_PATHS"):
-        specwb.method("mcsd_ti:rule=gbv", target, draft=draft, tree=(2, 1, 1), draw="with", stop="top")
+        specwb.method(
+            "mcsd_ti:rule=gbv", target, draft=draft, tree=(2, 1, 1), draw="with", stop="top"
+        )
     drafter, distribution = made["top"].drafter, test_decoding_distribution.enumerated("plain")
     drafter.sure, drafter.length = Together(), Length(3, confidence=0.5)
-    assert chi_square(test_decoding_distribution.sampled(made["top"], "plain")[0], distribution) > 1e-4
+    assert (
+        chi_square(test_decoding_distribution.sampled(made["top"], "plain")[0], distribution) > 1e-4
+    )
     monkeypatch.setattr(type(drafter), "scheme", lambda self, sampling: specwb.Scheme.IID_PATHS)
     wrong = specwb.Method("wrong", drafter, made["none"].rule, specwb.Exactness.LOSSLESS)
     assert chi_square(test_decoding_distribution.sampled(wrong, "plain")[0], distribution) < 1e-5

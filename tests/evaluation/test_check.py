@@ -38,7 +38,12 @@ class Liar(Repeat):
         draft = super().propose(state, noise)
         q = torch.full((state.rows, 3, tiny.VOCABULARY), 1 / tiny.VOCABULARY)
         return specwb.Draft(
-            draft.tree, draft.tokens, draft.valid, specwb.Scheme.IID, q, torch.tensor([[0, 1, 2, -1]])
+            draft.tree,
+            draft.tokens,
+            draft.valid,
+            specwb.Scheme.IID,
+            q,
+            torch.tensor([[0, 1, 2, -1]]),
         )
 
 

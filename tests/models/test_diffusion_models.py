@@ -1,4 +1,5 @@
-"""Diffusion models from files of the published layouts, and what is said of masks with a cache against the library's forward over everything."""
+"""Diffusion models from files of the published layouts, and what is said of masks with a cache
+against the library's forward over everything."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ from specwb.models.masked import Blocks, block
 H, V, FFN, HEADS, KV, LAYERS, MASK = 32, tiny.VOCABULARY, 64, 4, 2, 3, tiny.MASK
 WORDS = [f"w{i}" for i in range(V)]
 TEXT = [7, 8, 9, 10, 11, 12, 13, 3, 3, 20]
-KINDS = {"ours": (True, True), "dream": (True, False), "llada": (False, False), "causal, not shifted": (False, True)}  # shift, causal
+KINDS = {
+    "ours": (True, True),
+    "dream": (True, False),
+    "llada": (False, False),
+    "causal, not shifted": (False, True),
+}  # shift, causal
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -44,9 +50,18 @@ def model(kind: str) -> DiffusionModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         config = LlamaConfig(
-            vocab_size=V, hidden_size=H, intermediate_size=FFN, num_hidden_layers=2, num_attention_heads=HEADS, num_key_value_heads=KV,
-            max_position_embeddings=512, initializer_range=0.2, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-        )  # fmt: skip
+            vocab_size=V,
+            hidden_size=H,
+            intermediate_size=FFN,
+            num_hidden_layers=2,
+            num_attention_heads=HEADS,
+            num_key_value_heads=KV,
+            max_position_embeddings=512,
+            initializer_range=0.2,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        )
         made = build(config, mask_id=MASK, ends=(2,), shift=shift, causal=causal, context=512)
         for name, weight in made.named_parameters():
             if "norm" in name:
@@ -54,7 +69,7 @@ def model(kind: str) -> DiffusionModel:
     return made.requires_grad_(False).eval()
 
 
-# ------------------------------------------------------------------------------------------- the library's forward over everything
+# ---------------------------------------------------------- the library's forward over everything
 
 
 @torch.no_grad()
@@ -66,19 +81,29 @@ def outputs(made: DiffusionModel, text: list[int], masks: list[int]) -> Tensor:
         sees[:n] = torch.arange(n + m) <= torch.arange(n)[:, None]
     mask = torch.zeros(n + m, n + m).masked_fill(~sees, torch.finfo(torch.float32).min)
     ids, positions = torch.tensor([[*text, *masks]]), torch.arange(n + m)[None]
-    return made.net.lm_head(made.net.model(input_ids=ids, position_ids=positions, attention_mask=mask[None, None]).last_hidden_state)[0]
+    return made.net.lm_head(
+        made.net.model(
+            input_ids=ids, position_ids=positions, attention_mask=mask[None, None]
+        ).last_hidden_state
+    )[0]
 
 
-def said(made: DiffusionModel, text: list[int], k: int, shown: dict[int, int] | None = None) -> Tensor:
-    """``[k, V]`` of the tokens behind a text; ``shown``: tokens of the block that are no longer masked."""
+def said(
+    made: DiffusionModel, text: list[int], k: int, shown: dict[int, int] | None = None
+) -> Tensor:
+    """``[k, V]`` of the tokens behind a text; ``shown``: tokens of the block that are no longer
+    masked."""
     masks = k - 1 if made.shift and made.causal else k
     found = outputs(made, text, [(shown or {}).get(j, MASK) for j in range(masks)])
     first = len(text) - 1 if made.shift else len(text)
     return found[first : first + k]
 
 
-def denoised(made: DiffusionModel, text: list[int], k: int, steps: int) -> tuple[Tensor, list[set[int]]]:
-    """``[k, V]`` laws of the step in which each place got its token, and which places these were."""
+def denoised(
+    made: DiffusionModel, text: list[int], k: int, steps: int
+) -> tuple[Tensor, list[set[int]]]:
+    """``[k, V]`` laws of the step in which each place got its token, and which places these
+    were."""
     shown: dict[int, int] = {}
     out, order = torch.empty(k, V), []
     for step in range(steps):
@@ -96,7 +121,7 @@ def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------- what is said
+# ----------------------------------------------------------------------------------- what is said
 
 
 @every_kind
@@ -118,15 +143,20 @@ def test_denoising_step_by_step(kind, k, steps):
     made = model(kind)
     wanted, order = denoised(made, TEXT, k, steps)
     close(block(made, TEXT, k, steps), wanted)
-    assert [len(now) for now in order[:-1]] == [min(math.ceil(k / steps), max(0, k - i * math.ceil(k / steps))) for i in range(steps - 1)]
+    assert [len(now) for now in order[:-1]] == [
+        min(math.ceil(k / steps), max(0, k - i * math.ceil(k / steps))) for i in range(steps - 1)
+    ]
     if k == 7:
         assert (wanted - said(made, TEXT, k)).abs().max() > 0.1, "one step would have said the same"
 
 
 class Decoding:
-    """Rows of texts that are known further every round; says what Blocks says, as a drafter asks for it."""
+    """Rows of texts that are known further every round; says what Blocks says, as a drafter asks
+    for it."""
 
-    def __init__(self, made: DiffusionModel, texts: list[list[int]], capacity: int = 64, refresh: int = 1) -> None:
+    def __init__(
+        self, made: DiffusionModel, texts: list[list[int]], capacity: int = 64, refresh: int = 1
+    ) -> None:
         self.texts, self.blocks = texts, Blocks(made, len(texts), capacity, refresh)
         self.capacity, self.fed, self.index = capacity, torch.zeros(len(texts), dtype=torch.long), 0
 
@@ -138,31 +168,47 @@ class Decoding:
         length, anew = torch.tensor(lengths), self.index % self.blocks.refresh == 0
         fresh = max(1, max((length - self.fed).tolist()))
         with torch.inference_mode():
-            out = self.blocks.say(tokens, length, max(lengths), self.fed, fresh, torch.tensor(k), max(k), steps, anew)
+            out = self.blocks.say(
+                tokens, length, max(lengths), self.fed, fresh, torch.tensor(k), max(k), steps, anew
+            )
         self.fed, self.index = length, self.index + 1
         return out
 
 
-TEXTS = [torch.randint(V - 1, (40,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(3)]
-ROUNDS = [([3, 1, 11], [4, 7, 1]), ([4, 6, 12], [6, 2, 6]), ([9, 7, 12], [1, 5, 0]), ([10, 13, 17], [8, 8, 3]), ([17, 14, 18], [2, 0, 9])]
+TEXTS = [
+    torch.randint(V - 1, (40,), generator=torch.Generator().manual_seed(i)).tolist()
+    for i in range(3)
+]
+ROUNDS = [
+    ([3, 1, 11], [4, 7, 1]),
+    ([4, 6, 12], [6, 2, 6]),
+    ([9, 7, 12], [1, 5, 0]),
+    ([10, 13, 17], [8, 8, 3]),
+    ([17, 14, 18], [2, 0, 9]),
+]
 
 
 @every_kind
 @pytest.mark.parametrize("steps", [1, 3])
 def test_rounds_with_a_cache_are_forwards_over_everything(kind, steps):
-    """Rows of different lengths, drafts of different lengths, some of nothing; whatever stood in the block the round before."""
+    """Rows of different lengths, drafts of different lengths, some of nothing; whatever stood in
+    the block the round before."""
     made, batch = model(kind), Decoding(model(kind), TEXTS)
     alone = [Decoding(made, [text]) for text in TEXTS]
     for lengths, k in ROUNDS:
         found = batch.say(lengths, k, steps)
         for row in range(3):
             if k[row]:
-                close(found[row, : k[row]], denoised(made, TEXTS[row][: lengths[row]], k[row], steps)[0])
+                close(
+                    found[row, : k[row]],
+                    denoised(made, TEXTS[row][: lengths[row]], k[row], steps)[0],
+                )
                 close(found[row, : k[row]], alone[row].say([lengths[row]], [k[row]], steps)[0])
 
 
 def test_a_model_that_looks_back_computes_only_what_is_new(monkeypatch):
-    """One forward a draft, of any length: the new tokens and k - 1 masks; of a model that sees everything, all there is."""
+    """One forward a draft, of any length: the new tokens and k - 1 masks; of a model that sees
+    everything, all there is."""
     for kind in KINDS:
         made = model(kind)
         decoding, run = Decoding(made, TEXTS[:1]), made.backbone.run
@@ -181,11 +227,14 @@ def test_a_model_that_looks_back_computes_only_what_is_new(monkeypatch):
 
 
 def test_refreshing_every_so_many_rounds():
-    """The same as everything anew in the rounds that refresh; in the others the keys are of an earlier round, and the draft another."""
+    """The same as everything anew in the rounds that refresh; in the others the keys are of an
+    earlier round, and the draft another."""
     made, decoding = model("dream"), Decoding(model("dream"), TEXTS[:1], refresh=3)
     away = []
     for length in (5, 8, 9, 12, 15, 16, 20):
-        away.append(float((decoding.say([length], [6])[0] - said(made, TEXTS[0][:length], 6)).abs().max()))
+        away.append(
+            float((decoding.say([length], [6])[0] - said(made, TEXTS[0][:length], 6)).abs().max())
+        )
     assert all((a < 1e-4) is (i % 3 == 0) for i, a in enumerate(away)), away
     assert min(a for i, a in enumerate(away) if i % 3) > 1e-2
     stays = Decoding(model("ours"), TEXTS[:1], refresh=3)
@@ -195,8 +244,12 @@ def test_refreshing_every_so_many_rounds():
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_rows_refreshed_together_draft_what_each_would_alone(steps):
-    """What a row is given again because another has more that is new does not change what it keeps of an earlier round."""
-    batch, alone = Decoding(model("dream"), TEXTS, refresh=3), [Decoding(model("dream"), [text], refresh=3) for text in TEXTS]
+    """What a row is given again because another has more that is new does not change what it keeps
+    of an earlier round."""
+    batch, alone = (
+        Decoding(model("dream"), TEXTS, refresh=3),
+        [Decoding(model("dream"), [text], refresh=3) for text in TEXTS],
+    )
     for lengths, k in ROUNDS:
         k = [max(n, 1) for n in k]
         found = batch.say(lengths, k, steps)
@@ -204,38 +257,108 @@ def test_rows_refreshed_together_draft_what_each_would_alone(steps):
             close(found[row, : k[row]], alone[row].say([lengths[row]], [k[row]], steps)[0])
 
 
-# ----------------------------------------------------------------------------------------------------- published layouts
+# ------------------------------------------------------------------------------ published layouts
 
 
 DREAM = {
-    "architectures": ["DreamModel"], "attention_dropout": 0.0, "auto_map": {"AutoModel": "modeling_dream.DreamModel"}, "bos_token_id": 1,
-    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": H, "initializer_range": 0.02, "intermediate_size": FFN, "mask_token_id": MASK,
-    "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "Dream", "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
-    "num_key_value_heads": KV, "pad_token_id": 2, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 300.0, "sliding_window": None,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.46.2", "use_cache": True, "use_sliding_window": False,
+    "architectures": ["DreamModel"],
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": H,
+    "initializer_range": 0.02,
+    "intermediate_size": FFN,
+    "mask_token_id": MASK,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 28,
+    "model_type": "Dream",
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": LAYERS,
+    "num_key_value_heads": KV,
+    "pad_token_id": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 300.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.46.2",
+    "use_cache": True,
+    "use_sliding_window": False,
     "vocab_size": V,
-}  # fmt: skip
+}
 LLADA = {
-    "activation_type": "silu", "alibi": False, "alibi_bias_max": 8.0, "architectures": ["LLaDAModelLM"], "attention_dropout": 0.0,
-    "attention_layer_norm": False, "attention_layer_norm_with_affine": True, "bias_for_layer_norm": False, "block_group_size": 1,
-    "block_type": "llama", "d_model": H, "embedding_dropout": 0.0, "embedding_size": V, "eos_token_id": 2, "flash_attention": False,
-    "include_bias": False, "include_qkv_bias": False, "init_fn": "mitchell", "init_std": 0.02, "input_emb_norm": False, "layer_norm_type": "rms",
-    "layer_norm_with_affine": True, "mask_token_id": MASK, "max_sequence_length": 96, "mlp_hidden_size": FFN, "mlp_ratio": 4, "model_type": "llada",
-    "multi_query_attention": None, "n_heads": HEADS, "n_kv_heads": KV, "n_layers": LAYERS, "pad_token_id": 2, "precision": "amp_bf16",
-    "residual_dropout": 0.0, "rms_norm_eps": 1e-05, "rope": True, "rope_full_precision": True, "rope_theta": 300.0, "scale_logits": False,
-    "transformers_version": "4.46.3", "use_cache": False, "vocab_size": V, "weight_tying": False,
-}  # fmt: skip
+    "activation_type": "silu",
+    "alibi": False,
+    "alibi_bias_max": 8.0,
+    "architectures": ["LLaDAModelLM"],
+    "attention_dropout": 0.0,
+    "attention_layer_norm": False,
+    "attention_layer_norm_with_affine": True,
+    "bias_for_layer_norm": False,
+    "block_group_size": 1,
+    "block_type": "llama",
+    "d_model": H,
+    "embedding_dropout": 0.0,
+    "embedding_size": V,
+    "eos_token_id": 2,
+    "flash_attention": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "init_fn": "mitchell",
+    "init_std": 0.02,
+    "input_emb_norm": False,
+    "layer_norm_type": "rms",
+    "layer_norm_with_affine": True,
+    "mask_token_id": MASK,
+    "max_sequence_length": 96,
+    "mlp_hidden_size": FFN,
+    "mlp_ratio": 4,
+    "model_type": "llada",
+    "multi_query_attention": None,
+    "n_heads": HEADS,
+    "n_kv_heads": KV,
+    "n_layers": LAYERS,
+    "pad_token_id": 2,
+    "precision": "amp_bf16",
+    "residual_dropout": 0.0,
+    "rms_norm_eps": 1e-05,
+    "rope": True,
+    "rope_full_precision": True,
+    "rope_theta": 300.0,
+    "scale_logits": False,
+    "transformers_version": "4.46.3",
+    "use_cache": False,
+    "vocab_size": V,
+    "weight_tying": False,
+}
 NAMES = {
-    "self_attn.q_proj": "q_proj", "self_attn.k_proj": "k_proj", "self_attn.v_proj": "v_proj", "self_attn.o_proj": "attn_out",
-    "mlp.gate_proj": "ff_proj", "mlp.up_proj": "up_proj", "mlp.down_proj": "ff_out", "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "ff_out",
+    "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ff_norm",
-}  # fmt: skip
+}
 
 
 def as_llada(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """A Llama's weights under LLaDA's names."""
-    outer = {"model.embed_tokens.weight": "wte", "model.norm.weight": "ln_f", "lm_head.weight": "ff_out"}
-    found = {f"model.transformer.{new}.weight": weights[old] for old, new in outer.items() if old in weights}
+    outer = {
+        "model.embed_tokens.weight": "wte",
+        "model.norm.weight": "ln_f",
+        "lm_head.weight": "ff_out",
+    }
+    found = {
+        f"model.transformer.{new}.weight": weights[old]
+        for old, new in outer.items()
+        if old in weights
+    }
     for key, weight in weights.items():
         if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", key):
             found[f"model.transformer.blocks.{match[1]}.{NAMES[match[2]]}.weight"] = weight
@@ -243,7 +366,9 @@ def as_llada(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def put(folder: Path, config: dict, weights: dict[str, Tensor], parts: int = 1, **beside: object) -> Path:
+def put(
+    folder: Path, config: dict, weights: dict[str, Tensor], parts: int = 1, **beside: object
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     weights = {k: w.contiguous().clone() for k, w in weights.items()}
@@ -251,21 +376,38 @@ def put(folder: Path, config: dict, weights: dict[str, Tensor], parts: int = 1, 
     if parts == 1:
         save_file(weights, folder / "model.safetensors")
     else:
-        files = {name: f"model-{i % parts + 1:05}-of-{parts:05}.safetensors" for i, name in enumerate(names)}
+        files = {
+            name: f"model-{i % parts + 1:05}-of-{parts:05}.safetensors"
+            for i, name in enumerate(names)
+        }
         for file in set(files.values()):
             save_file({name: weights[name] for name in names if files[name] == file}, folder / file)
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"metadata": {"total_size": 1}, "weight_map": files})
+        )
     for name, content in beside.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
 
 
 def qwen(**changes) -> Qwen2ForCausalLM:
-    return tiny.build("qwen2", seed=4, rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 300.0}, **changes)
+    return tiny.build(
+        "qwen2",
+        seed=4,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+        **changes,
+    )
 
 
 def llama(**changes):
-    return tiny.build("llama", seed=4, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 300.0}, **changes)
+    return tiny.build(
+        "llama",
+        seed=4,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+        **changes,
+    )
 
 
 @torch.no_grad()
@@ -277,15 +419,30 @@ def full(net, ids: list[int]) -> Tensor:
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_published_dream(target, tmp_path, parts):
-    """Shifted: of the text and k masks, the outputs from the text's last token on. Its ends are all that config and generation settings name."""
+    """Shifted: of the text and k masks, the outputs from the text's last token on. Its ends are all
+    that config and generation settings name."""
     net = qwen()
-    put(tmp_path, DREAM, net.state_dict(), parts, generation_config={"eos_token_id": [2, 9], "pad_token_id": 2, "mask_token_id": MASK})
+    put(
+        tmp_path,
+        DREAM,
+        net.state_dict(),
+        parts,
+        generation_config={"eos_token_id": [2, 9], "pad_token_id": 2, "mask_token_id": MASK},
+    )
     assert any("q_proj.bias" in key for key in net.state_dict())
     made = load_diffusion(tmp_path, target)
-    assert (made.mask_id, made.ends, made.shift, made.causal, made.context) == (MASK, (2, 9), True, False, DREAM_CONTEXT)
+    assert (made.mask_id, made.ends, made.shift, made.causal, made.context) == (
+        MASK,
+        (2, 9),
+        True,
+        False,
+        DREAM_CONTEXT,
+    )
     wanted = full(net, [*TEXT, *[MASK] * 6])
     close(block(made, TEXT, 6), wanted[len(TEXT) - 1 : len(TEXT) + 5])
-    assert (full(tiny.build("qwen2", seed=4), [*TEXT, *[MASK] * 6]) - wanted).abs().max() > 0.05, "rope_theta is not seen here"
+    assert (full(tiny.build("qwen2", seed=4), [*TEXT, *[MASK] * 6]) - wanted).abs().max() > 0.05, (
+        "rope_theta is not seen here"
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -293,12 +450,19 @@ def test_a_published_llada(target, tmp_path, parts):
     """Not shifted: the masks' own outputs."""
     net = llama()
     made = load_diffusion(put(tmp_path, LLADA, as_llada(net.state_dict()), parts), target)
-    assert (made.mask_id, made.ends, made.shift, made.causal, made.context) == (MASK, (2,), False, False, 96)
+    assert (made.mask_id, made.ends, made.shift, made.causal, made.context) == (
+        MASK,
+        (2,),
+        False,
+        False,
+        96,
+    )
     close(block(made, TEXT, 6), full(net, [*TEXT, *[MASK] * 6])[len(TEXT) :])
 
 
 def test_a_llada_of_the_first_release_and_one_with_tied_weights(target, tmp_path):
-    """Without n_kv_heads as many as heads; without mlp_hidden_size ``mlp_ratio`` times the width; a table larger than the vocabulary."""
+    """Without n_kv_heads as many as heads; without mlp_hidden_size ``mlp_ratio`` times the width; a
+    table larger than the vocabulary."""
     net = llama(num_key_value_heads=HEADS, intermediate_size=4 * H, vocab_size=V + 8)
     config = {**LLADA, "n_kv_heads": None, "mlp_hidden_size": None, "embedding_size": V + 8}
     made = load_diffusion(put(tmp_path / "first", config, as_llada(net.state_dict())), target)
@@ -320,7 +484,9 @@ def test_ours_comes_back_as_it_was_saved(target, tmp_path, kind):
     named = ("mask_id", "ends", "shift", "causal", "context")
     assert [getattr(again, name) for name in named] == [getattr(made, name) for name in named]
     assert again.card["name"] == "diffusion"
-    for (name, a), (other, b) in zip(made.state_dict().items(), again.state_dict().items(), strict=True):
+    for (name, a), (other, b) in zip(
+        made.state_dict().items(), again.state_dict().items(), strict=True
+    ):
         assert name == other
         assert torch.equal(a.half().float(), b)
     rounded = build(made.net.config, mask_id=MASK, shift=made.shift, causal=made.causal).eval()
@@ -329,7 +495,14 @@ def test_ours_comes_back_as_it_was_saved(target, tmp_path, kind):
 
 
 def test_a_tied_head_is_stored_once(target, tmp_path):
-    config = LlamaConfig(vocab_size=V, hidden_size=H, intermediate_size=FFN, num_hidden_layers=1, num_attention_heads=2, tie_word_embeddings=True)
+    config = LlamaConfig(
+        vocab_size=V,
+        hidden_size=H,
+        intermediate_size=FFN,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
     made = build(config, mask_id=MASK).eval()
     made.save(tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
@@ -337,12 +510,14 @@ def test_a_tied_head_is_stored_once(target, tmp_path):
     assert again.net.lm_head.weight is again.net.model.embed_tokens.weight
 
 
-# ----------------------------------------------------------------------------------------------- two conventions, one draft
+# --------------------------------------------------------------------- two conventions, one draft
 
 
 def agreeing(root: Path, size: int = 12) -> tuple[Path, Path]:
-    """A Dream and a LLaDA that say the same: one layer of one head, whose weights over all places depend only on how far away they are, and what
-    it finds is all that the output reads. The Dream's query is the LLaDA's turned by one place, so that place j asks what place j + 1 asks there."""
+    """A Dream and a LLaDA that say the same: one layer of one head, whose weights over all places
+    depend only on how far away they are, and what it finds is all that the output reads. The
+    Dream's query is the LLaDA's turned by one place, so that place j asks what place j + 1 asks
+    there."""
     width = 2 * size + 2  # a token's own axis, what was found, a constant, nothing
     token, there, one = torch.arange(size), torch.arange(size, 2 * size), 2 * size
     torch.manual_seed(0)
@@ -350,9 +525,21 @@ def agreeing(root: Path, size: int = 12) -> tuple[Path, Path]:
     frequency = 300.0 ** (-torch.arange(0, width, 2) / width)
     cos, sin = frequency.cos().repeat(2), frequency.sin().repeat(2)
     turned = query * cos + torch.cat([-query[width // 2 :], query[: width // 2]]) * sin
-    net = {name: torch.zeros(shape) for name, shape in (("wte", (size, width)), ("ff_out", (size, width)), *((n, (width, width)) for n in "qkvo"))}
+    net = {
+        name: torch.zeros(shape)
+        for name, shape in (
+            ("wte", (size, width)),
+            ("ff_out", (size, width)),
+            *((n, (width, width)) for n in "qkvo"),
+        )
+    }
     net["wte"][token, token], net["wte"][:, one] = 1.0, 1.0
-    net["k"][:, one], net["v"][token, token], net["o"][there, token], net["ff_out"][token, there] = key, 1.0, 5.0, 1.0
+    (
+        net["k"][:, one],
+        net["v"][token, token],
+        net["o"][there, token],
+        net["ff_out"][token, there],
+    ) = key, 1.0, 5.0, 1.0
     flat = {name: torch.ones(width) for name in ("n1", "n2", "n")}
     mlp = {name: torch.zeros(4, width) for name in ("gate", "up")} | {"down": torch.zeros(width, 4)}
 
@@ -361,23 +548,51 @@ def agreeing(root: Path, size: int = 12) -> tuple[Path, Path]:
         ask = torch.zeros(width, width)
         ask[:, one] = q
         return {
-            "model.embed_tokens.weight": net["wte"], "lm_head.weight": net["ff_out"], "model.norm.weight": flat["n"],
-            f"{layer}input_layernorm.weight": flat["n1"], f"{layer}post_attention_layernorm.weight": flat["n2"],
-            f"{layer}self_attn.q_proj.weight": ask, **{f"{layer}self_attn.{x}_proj.weight": net[x] for x in "kvo"},
+            "model.embed_tokens.weight": net["wte"],
+            "lm_head.weight": net["ff_out"],
+            "model.norm.weight": flat["n"],
+            f"{layer}input_layernorm.weight": flat["n1"],
+            f"{layer}post_attention_layernorm.weight": flat["n2"],
+            f"{layer}self_attn.q_proj.weight": ask,
+            **{f"{layer}self_attn.{x}_proj.weight": net[x] for x in "kvo"},
             **{f"{layer}mlp.{name}_proj.weight": w for name, w in mlp.items()},
-        }  # fmt: skip
+        }
 
-    sizes = {"d_model": width, "n_heads": 1, "n_kv_heads": 1, "n_layers": 1, "mlp_hidden_size": 4, "embedding_size": size, "vocab_size": size}
-    llada = put(root / "llada", {**LLADA, **sizes, "mask_token_id": size - 1, "rms_norm_eps": 1e-6}, as_llada(weights(query)))
-    sizes = {"hidden_size": width, "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1, "intermediate_size": 4}
+    sizes = {
+        "d_model": width,
+        "n_heads": 1,
+        "n_kv_heads": 1,
+        "n_layers": 1,
+        "mlp_hidden_size": 4,
+        "embedding_size": size,
+        "vocab_size": size,
+    }
+    llada = put(
+        root / "llada",
+        {**LLADA, **sizes, "mask_token_id": size - 1, "rms_norm_eps": 1e-6},
+        as_llada(weights(query)),
+    )
+    sizes = {
+        "hidden_size": width,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "num_hidden_layers": 1,
+        "intermediate_size": 4,
+    }
     biases = {f"model.layers.0.self_attn.{x}_proj.bias": torch.zeros(width) for x in "qkv"}
-    dream = put(root / "dream", {**DREAM, **sizes, "vocab_size": size, "mask_token_id": size - 1}, weights(turned) | biases)
+    dream = put(
+        root / "dream",
+        {**DREAM, **sizes, "vocab_size": size, "mask_token_id": size - 1},
+        weights(turned) | biases,
+    )
     return dream, llada
 
 
 @pytest.fixture(scope="module")
 def small() -> specwb.Target:
-    return specwb.load(tiny.build("llama", seed=5, spread=0.35, vocab_size=12, hidden_size=16, num_hidden_layers=1))
+    return specwb.load(
+        tiny.build("llama", seed=5, spread=0.35, vocab_size=12, hidden_size=16, num_hidden_layers=1)
+    )
 
 
 def test_shift_and_no_shift_give_the_same_draft_on_models_that_agree(small, tmp_path):
@@ -393,13 +608,21 @@ def test_shift_and_no_shift_give_the_same_draft_on_models_that_agree(small, tmp_
 
 
 @pytest.mark.parametrize(
-    "options", [{"k": 5, "beams": 1, "lam": 1.0}, {"k_min": 2, "k_max": 5, "steps": 2}, {"k": 4, "tree": True, "mass": 0.9}], ids=str
+    "options",
+    [
+        {"k": 5, "beams": 1, "lam": 1.0},
+        {"k_min": 2, "k_max": 5, "steps": 2},
+        {"k": 4, "tree": True, "mass": 0.9},
+    ],
+    ids=str,
 )
 def test_decodings_with_models_that_agree_are_the_same(small, tmp_path, options):
     runs = []
     for place in agreeing(tmp_path):
         method = specwb.method("diffuspec", small, head=place, ngram="online", **options)
-        runs.append(list(specwb.rounds(small, [[1, 4, 2, 8], [5]], method, max_new_tokens=12, eos=())))
+        runs.append(
+            list(specwb.rounds(small, [[1, 4, 2, 8], [5]], method, max_new_tokens=12, eos=()))
+        )
     assert len(runs[0]) == len(runs[1])
     for one, other in zip(*runs):
         assert torch.equal(one.draft.tokens, other.draft.tokens)
@@ -408,14 +631,15 @@ def test_decodings_with_models_that_agree_are_the_same(small, tmp_path, options)
 
 @every_kind
 def test_one_net_under_two_conventions_is_one_place_apart(kind):
-    """Of models that see everything, what a net says of token i + 1 with the shift it says of token i without."""
+    """Of models that see everything, what a net says of token i + 1 with the shift it says of token
+    i without."""
     made = copy.deepcopy(model("dream"))
     shifted = block(made, TEXT, 6)
     made.shift = False
     close(block(made, TEXT, 6)[:-1], shifted[1:])
 
 
-# ------------------------------------------------------------------------------------------------------------- bad input
+# -------------------------------------------------------------------------------------- bad input
 
 
 def swapped() -> dict[str, int]:
@@ -426,10 +650,16 @@ def swapped() -> dict[str, int]:
 
 def bad(kind: str, folder: Path, target: specwb.Target) -> Path:
     dream, llada = qwen().state_dict(), as_llada(llama().state_dict())
-    changed = {"no mask": {"mask_token_id": None}, "mask outside": {"mask_token_id": V}, "negative": {"mask_token_id": -1},
-               "mask a word": {"mask_token_id": "mask"},
-               "type": {"model_type": "bert"}, "no type": {"model_type": None}, "no sizes": {"hidden_size": None},
-               "no heads": {"num_attention_heads": 0}}  # fmt: skip
+    changed = {
+        "no mask": {"mask_token_id": None},
+        "mask outside": {"mask_token_id": V},
+        "negative": {"mask_token_id": -1},
+        "mask a word": {"mask_token_id": "mask"},
+        "type": {"model_type": "bert"},
+        "no type": {"model_type": None},
+        "no sizes": {"hidden_size": None},
+        "no heads": {"num_attention_heads": 0},
+    }
     if kind in changed:
         return put(folder, DREAM | changed[kind], dream)
     if kind.count(" ") == 2:
@@ -437,7 +667,9 @@ def bad(kind: str, folder: Path, target: specwb.Target) -> Path:
         return put(folder, LLADA | {key: json.loads(value)}, llada)
     if kind == "swapped":
         put(folder, DREAM, dream)
-        tiny.tokenizer(sorted(WORDS, key=swapped().__getitem__)).save_pretrained(folder / "tokenizer")
+        tiny.tokenizer(sorted(WORDS, key=swapped().__getitem__)).save_pretrained(
+            folder / "tokenizer"
+        )
         (folder / "tokenizer" / "tokenizer.json").rename(folder / "tokenizer.json")
         return folder
     if kind == "vocab":
@@ -457,7 +689,11 @@ def bad(kind: str, folder: Path, target: specwb.Target) -> Path:
         (folder / "generation_config.json").write_text("{")
         return folder
     if kind == "small":
-        return put(folder, {**DREAM, "vocab_size": 40, "mask_token_id": 39}, qwen(vocab_size=40).state_dict())
+        return put(
+            folder,
+            {**DREAM, "vocab_size": 40, "mask_token_id": 39},
+            qwen(vocab_size=40).state_dict(),
+        )
     if kind == "missing":
         return put(folder, DREAM, {k: w for k, w in dream.items() if "layers.1.mlp.up" not in k})
     if kind == "surplus":
@@ -467,7 +703,9 @@ def bad(kind: str, folder: Path, target: specwb.Target) -> Path:
     if kind == "shape":
         return put(folder, {**DREAM, "intermediate_size": 48}, dream)
     if kind == "nan":
-        return put(folder, DREAM, {k: w * (math.nan if "norm" in k else 1) for k, w in dream.items()})
+        return put(
+            folder, DREAM, {k: w * (math.nan if "norm" in k else 1) for k, w in dream.items()}
+        )
     if kind == "other names":
         return put(folder, LLADA, dream)
     if kind == "llada-wte":
@@ -489,16 +727,26 @@ def bad(kind: str, folder: Path, target: specwb.Target) -> Path:
         ("mask outside", "mask token id 64 is outside the model's vocabulary of 64"),
         ("negative", "mask token id -1 is outside"),
         ("mask a word", "config.json describes no model that can be built"),
-        ("type", "model_type 'bert' is no diffusion model known here: Dream, llada, or one of ours"),
+        (
+            "type",
+            "model_type 'bert' is no diffusion model known here: Dream, llada, or one of ours",
+        ),
         ("no type", "model_type None is no diffusion model"),
-        ("no sizes", "config.json describes no model that can be built: Validation error for field 'hidden_size'"),
+        (
+            "no sizes",
+            "config.json describes no model that can be built: Validation error for field "
+            "'hidden_size'",
+        ),
         ("no heads", "config.json describes no model that can be built"),
         ("llada alibi true", "LLaDA with alibi=True is not supported, only False"),
         ("llada rope false", "LLaDA with rope=False is not supported"),
-        ("llada layer_norm_type \"default\"", "LLaDA with layer_norm_type='default' is not supported, only 'rms'"),
-        ("llada activation_type \"swiglu\"", "LLaDA with activation_type='swiglu'"),
+        (
+            'llada layer_norm_type "default"',
+            "LLaDA with layer_norm_type='default' is not supported, only 'rms'",
+        ),
+        ('llada activation_type "swiglu"', "LLaDA with activation_type='swiglu'"),
         ("llada include_bias true", "LLaDA with include_bias=True"),
-        ("llada block_type \"sequential\"", "LLaDA with block_type='sequential'"),
+        ('llada block_type "sequential"', "LLaDA with block_type='sequential'"),
         ("llada scale_logits true", "LLaDA with scale_logits=True"),
         ("llada input_emb_norm true", "LLaDA with input_emb_norm=True"),
         ("llada mask_token_id null", "config.json has no mask_token_id"),
@@ -522,7 +770,7 @@ def bad(kind: str, folder: Path, target: specwb.Target) -> Path:
         ("no weights", "none of model.safetensors, pytorch_model.bin is there"),
         ("own table", "specwb_diffusion in config.json must be a table"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_loaded_is_one_line(target, tmp_path, kind, named):
     folder = bad(kind, tmp_path / "model", target)
     with pytest.raises(HeadError) as caught:
@@ -534,7 +782,13 @@ def test_what_cannot_be_loaded_is_one_line(target, tmp_path, kind, named):
 
 def test_a_tokenizer_that_gives_the_same_ids_is_taken(target, tmp_path):
     """And one with more tokens than the target's."""
-    put(tmp_path / "more", DREAM, qwen().state_dict(), vocab={word: i for i, word in enumerate(WORDS)}, added_tokens={"<|mask|>": 64})
+    put(
+        tmp_path / "more",
+        DREAM,
+        qwen().state_dict(),
+        vocab={word: i for i, word in enumerate(WORDS)},
+        added_tokens={"<|mask|>": 64},
+    )
     assert load_diffusion(tmp_path / "more", target).mask_id == MASK
     put(tmp_path / "same", DREAM, qwen().state_dict())
     tiny.tokenizer(WORDS).save_pretrained(tmp_path / "tokenizer")

@@ -1,4 +1,5 @@
-"""The Falcon head: who sees whom, what its fusions are, EAGLE-1 as its smallest case, and its files."""
+"""The Falcon head: who sees whom, what its fusions are, EAGLE-1 as its smallest case, and its
+files."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ import re
 import pytest
 import tiny
 import torch
-from test_checkpoints import FALCON, FFN, H, V, decoder_layer, falcon_file, layer0, norm, put, refused
+from test_checkpoints import (
+    FALCON,
+    FFN,
+    H,
+    V,
+    decoder_layer,
+    falcon_file,
+    layer0,
+    norm,
+    put,
+    refused,
+)
 from torch import Tensor
 
 import specwb
@@ -20,23 +32,35 @@ from specwb.probability import Sampling
 
 every_fusion = pytest.mark.parametrize("fusion", FUSIONS)
 TABLES = {  # (n, k), align -> how many pairs each of n sees, which are the first so many
-    ((4, 2), "right"): (2, 2, 4, 4), ((3, 2), "right"): (1, 3, 3), ((7, 3), "right"): (1, 4, 4, 4, 7, 7, 7),
-    ((4, 2), "left"): (2, 2, 4, 4), ((3, 2), "left"): (2, 2, 3), ((7, 3), "left"): (3, 3, 3, 6, 6, 6, 7),
-    ((5, 1), "right"): (1, 2, 3, 4, 5), ((5, 1), "left"): (1, 2, 3, 4, 5),
-    ((6, 4), "right"): (2, 2, 6, 6, 6, 6), ((6, 4), "left"): (4, 4, 4, 4, 6, 6),
-}  # fmt: skip
+    ((4, 2), "right"): (2, 2, 4, 4),
+    ((3, 2), "right"): (1, 3, 3),
+    ((7, 3), "right"): (1, 4, 4, 4, 7, 7, 7),
+    ((4, 2), "left"): (2, 2, 4, 4),
+    ((3, 2), "left"): (2, 2, 3),
+    ((7, 3), "left"): (3, 3, 3, 6, 6, 6, 7),
+    ((5, 1), "right"): (1, 2, 3, 4, 5),
+    ((5, 1), "left"): (1, 2, 3, 4, 5),
+    ((6, 4), "right"): (2, 2, 6, 6, 6, 6),
+    ((6, 4), "left"): (4, 4, 4, 4, 6, 6),
+}
 
 
-def new(k: int, fusion: str = "lstm", align: str = "right", layers: int = 2, seed: int = 3, **more) -> FalconHead:
+def new(
+    k: int, fusion: str = "lstm", align: str = "right", layers: int = 2, seed: int = 3, **more
+) -> FalconHead:
     torch.manual_seed(seed)
-    return FalconHead(eagle_config(tiny.target(), layers), H, k, fusion, align, **more).requires_grad_(False).eval()
+    return (
+        FalconHead(eagle_config(tiny.target(), layers), H, k, fusion, align, **more)
+        .requires_grad_(False)
+        .eval()
+    )
 
 
 def mask_of(seen: tuple[int, ...]) -> Tensor:
     return torch.arange(len(seen)) < torch.tensor(seen)[:, None]
 
 
-# ------------------------------------------------------------------------------------------------------------ who sees whom
+# ---------------------------------------------------------------------------------- who sees whom
 
 
 class Listening(FalconDrafter):
@@ -50,11 +74,14 @@ class Listening(FalconDrafter):
 
 
 def of_the_text(head: FalconHead, align: str, n: int, change: int | None = None) -> Tensor:
-    """``[n,H]`` what the drafter has of n pairs when it begins; pair ``change`` with other values."""
+    """``[n,H]`` what the drafter has of n pairs when it begins; pair ``change`` with other
+    values."""
     target = tiny.target()
     with torch.inference_mode():
         state = target.open([list(range(3, 4 + n))], [4], 12, Sampling(0.0), [], head.features)
-        state.features[0, n - 1] = torch.linspace(-1, 1, H)  # of the last pair, which scoring the round before would have made
+        state.features[0, n - 1] = torch.linspace(
+            -1, 1, H
+        )  # of the last pair, which scoring the round before would have made
         if change is not None:
             state.features[0, change] += 1
         drafter = Listening(head, specwb.Tree.chain(head.k), align=align)
@@ -68,37 +95,46 @@ def of_the_text(head: FalconHead, align: str, n: int, change: int | None = None)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize(("shape", "align"), TABLES)
 def test_what_a_pair_of_the_text_sees(shape, align, layers, fusion):
-    """What each pair's output depends on, found by changing one pair after another. The LSTM adds nothing to it: it looks back only, and a
-    block sees everything before it anyway."""
+    """What each pair's output depends on, found by changing one pair after another. The LSTM adds
+    nothing to it: it looks back only, and a block sees everything before it anyway."""
     n, k = shape
     head = new(k, fusion, layers=layers)
     plain = of_the_text(head, align, n)
-    moved = torch.stack([(of_the_text(head, align, n, j) - plain).abs().amax(-1) for j in range(n)], 1)
+    moved = torch.stack(
+        [(of_the_text(head, align, n, j) - plain).abs().amax(-1) for j in range(n)], 1
+    )
     seen = mask_of(TABLES[shape, align])
     assert not moved[~seen].any(), "exactly what it would be without"
     assert (moved[seen] > 1e-7).all()
 
 
 def jacobian(head: FalconHead, m: int, steps: int) -> tuple[Tensor, Tensor]:
-    """``[m,m]`` each: whether the last step's outputs depend on tokens and on the target's states, by their gradients."""
+    """``[m,m]`` each: whether the last step's outputs depend on tokens and on the target's states,
+    by their gradients."""
     torch.manual_seed(1)
     embedded, features = (torch.randn(1, m, H, requires_grad=True) for _ in range(2))
     *_, last = head.unroll(embedded, features, steps)
-    moved = [torch.autograd.grad(last[0, i].square().sum(), (embedded, features), retain_graph=True) for i in range(m)]
+    moved = [
+        torch.autograd.grad(last[0, i].square().sum(), (embedded, features), retain_graph=True)
+        for i in range(m)
+    ]
     return tuple(torch.stack([g[which][0].abs().amax(-1) for g in moved]) for which in range(2))  # type: ignore[return-value]
 
 
 @every_fusion
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_what_training_sees(k, fusion):
-    """Blocks from place 0. Of step j, j blocks below the text: the target's states up to j blocks before, tokens up to the own block's end;
-    of two points of the path as many blocks above."""
+    """Blocks from place 0. Of step j, j blocks below the text: the target's states up to j blocks
+    before, tokens up to the own block's end; of two points of the path as many blocks above."""
     m = 4 * k
     block = torch.arange(m) // k
     for steps in (1, 2, 3):
         tokens, states = jacobian(new(k, fusion), m, steps)
         counted = block >= steps - 1  # earlier places have no block so far above them
-        for found, seen in ((tokens, block <= block[:, None]), (states, block <= block[:, None] - steps + 1)):
+        for found, seen in (
+            (tokens, block <= block[:, None]),
+            (states, block <= block[:, None] - steps + 1),
+        ):
             assert not found[counted][~seen[counted]].any()
             assert (found[counted][seen[counted]] > 0).all()
 
@@ -111,7 +147,9 @@ def test_a_block_of_one_is_strictly_causal(fusion):
     assert torch.equal(states > 0, causal)
 
 
-@pytest.mark.parametrize(("fusion", "seen"), [("linear", "own"), ("pointwise", "own"), ("lstm", "earlier")])
+@pytest.mark.parametrize(
+    ("fusion", "seen"), [("linear", "own"), ("pointwise", "own"), ("lstm", "earlier")]
+)
 def test_what_the_fusion_itself_sees(fusion, seen):
     """Before any attention: the LSTM what came before, the others their own pair only."""
     head = new(2, fusion)
@@ -123,10 +161,12 @@ def test_what_the_fusion_itself_sees(fusion, seen):
         other[0, j] += 1
         moved.append((head.mix(embedded, other)[0] - plain).abs().amax(-1)[0])
     found = torch.stack(moved, 1)
-    assert torch.equal(found > 0, torch.eye(5).bool() if seen == "own" else torch.ones(5, 5).tril().bool())
+    assert torch.equal(
+        found > 0, torch.eye(5).bool() if seen == "own" else torch.ones(5, 5).tril().bool()
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- EAGLE-1
+# ---------------------------------------------------------------------------------------- EAGLE-1
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -137,7 +177,9 @@ def test_with_blocks_of_one_and_one_linear_layer_it_is_eagle_1(bias):
     falcon = new(1, "linear", layers=1, bias=bias)
     falcon.load_state_dict(eagle.state_dict(), strict=True)
     embedded, features = torch.randn(2, 9, H), torch.randn(2, 9, H)
-    for ours, theirs in zip(falcon.unroll(embedded, features, 4), eagle.unroll(embedded, features, 4), strict=True):
+    for ours, theirs in zip(
+        falcon.unroll(embedded, features, 4), eagle.unroll(embedded, features, 4), strict=True
+    ):
         assert torch.equal(ours, theirs)
     assert torch.equal(falcon.mix(embedded, features)[0], eagle.enter(embedded, features)[0])
 
@@ -151,8 +193,15 @@ def test_it_drafts_what_eagle_1_drafts(draw, temperature):
     falcon = tiny.cast(falcon, tiny.EXACT)
     # drawn candidates of a tree come from other uniforms: EAGLE-1 keeps some for leaves too
     tree = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)] if draw == "greedy" else [(0, 0, 0)])
-    prompts = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11, 12, 13]]  # of one token EAGLE-1 drafts, without a state
-    methods = [specwb.method(key, target, head=head, tree=tree, draw=draw) for key, head in (("eagle", eagle), ("falcon", falcon))]
+    prompts = [
+        [1, 2, 3],
+        [5, 6],
+        [7, 8, 9, 10, 11, 12, 13],
+    ]  # of one token EAGLE-1 drafts, without a state
+    methods = [
+        specwb.method(key, target, head=head, tree=tree, draw=draw)
+        for key, head in (("eagle", eagle), ("falcon", falcon))
+    ]
     run = {"max_new_tokens": 20, "temperature": temperature, "seed": 4, "trace": True}
     one, other = (list(specwb.rounds(target, prompts, method, **run)) for method in methods)
     assert len(one) > 4
@@ -164,7 +213,7 @@ def test_it_drafts_what_eagle_1_drafts(draw, temperature):
             torch.testing.assert_close(a.draft.q, b.draft.q, atol=1e-6, rtol=1e-4)
 
 
-# ---------------------------------------------------------------------------------------------------------------- fusions
+# ---------------------------------------------------------------------------------------- fusions
 
 
 def test_the_recurrent_fusion_is_the_librarys_lstm():
@@ -173,11 +222,15 @@ def test_the_recurrent_fusion_is_the_librarys_lstm():
     wanted, (h, c) = head.lstm(torch.cat([embedded, features], -1))
     found, states = head.mix(embedded, features)
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(states[:, -1], torch.cat([h[0], c[0], h[1], c[1]], -1), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        states[:, -1], torch.cat([h[0], c[0], h[1], c[1]], -1), atol=1e-6, rtol=1e-5
+    )
     # from a state that was handed over
     start = torch.randn(3, head.state_width)
     a, b, c, d = start.chunk(4, -1)
-    wanted, _ = head.lstm(torch.cat([embedded, features], -1), (torch.stack([a, c]), torch.stack([b, d])))
+    wanted, _ = head.lstm(
+        torch.cat([embedded, features], -1), (torch.stack([a, c]), torch.stack([b, d]))
+    )
     torch.testing.assert_close(head.mix(embedded, features, start)[0], wanted, atol=1e-6, rtol=1e-5)
 
 
@@ -210,12 +263,16 @@ def test_the_two_readings_of_the_lstm_agree_on_the_first_pair_only():
     recurrent, pointwise = new(2, "lstm"), new(2, "pointwise")
     pointwise.load_state_dict(recurrent.state_dict())
     embedded, features = torch.randn(1, 4, H), torch.randn(1, 4, H)
-    away = (recurrent.mix(embedded, features)[0] - pointwise.mix(embedded, features)[0]).abs().amax(-1)[0]
+    away = (
+        (recurrent.mix(embedded, features)[0] - pointwise.mix(embedded, features)[0])
+        .abs()
+        .amax(-1)[0]
+    )
     assert away[0] < 1e-6
     assert (away[1:] > 1e-3).all()
 
 
-# ------------------------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------ files
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +281,8 @@ def target() -> specwb.Target:
 
 
 def by_hand(w: dict[str, Tensor], k: int, embedded: Tensor, features: Tensor) -> Tensor:
-    """``[m,H]``: gates, attention and MLP written out, every pair's LSTM from zero; blocks counted from place 0."""
+    """``[m,H]``: gates, attention and MLP written out, every pair's LSTM from zero; blocks counted
+    from place 0."""
     x = torch.cat([embedded, features], -1)
     for i in range(2):
         gates = x @ w[f"lstm.weight_ih_l{i}"].T + w[f"lstm.bias_ih_l{i}"] + w[f"lstm.bias_hh_l{i}"]
@@ -240,7 +298,8 @@ def by_hand(w: dict[str, Tensor], k: int, embedded: Tensor, features: Tensor) ->
 @pytest.mark.parametrize("qkv_bias", [False, True], ids=["plain", "as for Qwen2.5"])
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_a_published_file(tmp_path, target, k, qkv_bias):
-    """With the target's embedding repeated in it, and nothing said of how the LSTM is run: one pair at a time, right-aligned."""
+    """With the target's embedding repeated in it, and nothing said of how the LSTM is run: one pair
+    at a time, right-aligned."""
     own = target.backbone.embed.weight.detach().clone()
     weights = falcon_file(qkv_bias=qkv_bias, embedding=own)
     config = {**FALCON, "k_mask": k, **({"qkv_bias": True} if qkv_bias else {})}
@@ -253,7 +312,9 @@ def test_a_published_file(tmp_path, target, k, qkv_bias):
     embedded, features = torch.randn(6, H), torch.randn(6, H)
     wanted = by_hand(weights, k, embedded, features)
     with torch.no_grad():
-        torch.testing.assert_close(next(head.unroll(embedded[None], features[None], 1))[0], wanted, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            next(head.unroll(embedded[None], features[None], 1))[0], wanted, atol=1e-5, rtol=1e-4
+        )
     # the same through the drafter's cache
     drafter = FalconDrafter(copy.deepcopy(head), specwb.Tree.chain(k))
     x = head.mix(embedded[None], features[None])[0]
@@ -266,10 +327,14 @@ def test_a_published_file(tmp_path, target, k, qkv_bias):
 
 def test_a_published_file_with_an_embedding_of_its_own(tmp_path, target):
     own = torch.randn(V, H)
-    head = load_falcon(put(tmp_path / "f", FALCON, falcon_file(embedding=own), "pytorch_model.bin"), target)
+    head = load_falcon(
+        put(tmp_path / "f", FALCON, falcon_file(embedding=own), "pytorch_model.bin"), target
+    )
     assert torch.equal(head.embed_tokens.weight, own)
     head.save(tmp_path / "again")
-    assert torch.equal(load_falcon(tmp_path / "again", target).embed_tokens.weight, own.half().float())
+    assert torch.equal(
+        load_falcon(tmp_path / "again", target).embed_tokens.weight, own.half().float()
+    )
 
 
 @pytest.mark.parametrize("qkv_bias", [False, True])
@@ -321,51 +386,115 @@ def linear(weights: dict[str, Tensor]) -> None:
         (lambda w: w.pop("lstm.bias_hh_l1"), {}, "missing lstm.bias_hh_l1"),
         (lambda w: w.pop("lstm.weight_ih_l0"), {}, "missing lstm.weight_ih_l0"),
         (lambda w: w.pop(layer0("v")), {}, "missing layers.0.self_attn.v_proj.weight"),
-        (lambda w: w.pop("layers.1.input_layernorm.weight"), {}, "missing layers.1.input_layernorm.weight"),
-        (lambda w: w.update({"layers.0.input_layernorm.weight": torch.ones(H)}), {}, "surplus layers.0.input_layernorm.weight"),
+        (
+            lambda w: w.pop("layers.1.input_layernorm.weight"),
+            {},
+            "missing layers.1.input_layernorm.weight",
+        ),
+        (
+            lambda w: w.update({"layers.0.input_layernorm.weight": torch.ones(H)}),
+            {},
+            "surplus layers.0.input_layernorm.weight",
+        ),
         (lambda w: w.update({"norm.weight": torch.ones(H)}), {}, "surplus norm.weight"),
         (lambda w: w.update({"fc.weight": torch.ones(H, 2 * H)}), {}, "surplus fc.weight"),
         (lambda w: None, {"num_hidden_layers": 1}, "surplus layers.1.input_layernorm.weight"),
         (lambda w: None, {"num_hidden_layers": 3}, "missing layers.2.input_layernorm.weight"),
-        (lambda w: w.update({"lstm.weight_ih_l0": torch.zeros(4 * H, H)}), {}, "weight_ih_l0 is [128, 32], not [128, 64]: trained for another"),
-        (lambda w: w.update({"layers.1.mlp.up_proj.weight": torch.zeros(FFN, H + 1)}), {}, "layers.1.mlp.up_proj.weight is [64, 33], not [64, 32]"),
-        (lambda w: w["lstm.weight_hh_l0"].fill_(float("nan")), {}, "lstm.weight_hh_l0 has values that are NaN"),
-        (lambda w: w.update({"embed_tokens.weight": torch.zeros(V + 8, H)}), {}, "embed_tokens.weight is [72, 32]; 'LlamaForCausalLM' has 64 tokens"),
+        (
+            lambda w: w.update({"lstm.weight_ih_l0": torch.zeros(4 * H, H)}),
+            {},
+            "weight_ih_l0 is [128, 32], not [128, 64]: trained for another",
+        ),
+        (
+            lambda w: w.update({"layers.1.mlp.up_proj.weight": torch.zeros(FFN, H + 1)}),
+            {},
+            "layers.1.mlp.up_proj.weight is [64, 33], not [64, 32]",
+        ),
+        (
+            lambda w: w["lstm.weight_hh_l0"].fill_(float("nan")),
+            {},
+            "lstm.weight_hh_l0 has values that are NaN",
+        ),
+        (
+            lambda w: w.update({"embed_tokens.weight": torch.zeros(V + 8, H)}),
+            {},
+            "embed_tokens.weight is [72, 32]; 'LlamaForCausalLM' has 64 tokens",
+        ),
         (without_lstm, {}, "missing fc.weight"),
-        (lambda w: None, {"k_mask": None}, "config.json has no k_mask, the size of a block; is it a Falcon head?"),
+        (
+            lambda w: None,
+            {"k_mask": None},
+            "config.json has no k_mask, the size of a block; is it a Falcon head?",
+        ),
         (lambda w: None, {"k_mask": True}, "config.json has no k_mask"),
         (lambda w: None, {"k_mask": "2"}, "config.json has no k_mask"),
         (lambda w: None, {"k_mask": 0}, "blocks of 1 to 4 tokens, this one has k=0"),
         (lambda w: None, {"k_mask": 5}, "blocks of 1 to 4 tokens, this one has k=5"),
-        (lambda w: None, {"specwb_fusion": "linear"}, "config.json says specwb_fusion='linear', but the weights have an LSTM"),
-        (linear, {"specwb_fusion": "lstm"}, "config.json says specwb_fusion='lstm', but the weights have no LSTM"),
-        (linear, {"specwb_fusion": "pointwise"}, "config.json says specwb_fusion='pointwise', but the weights have no LSTM"),
-        (lambda w: None, {"specwb_fusion": "gru"}, "fusion must be lstm, pointwise, linear and align right or left; got 'gru' and 'right'"),
+        (
+            lambda w: None,
+            {"specwb_fusion": "linear"},
+            "config.json says specwb_fusion='linear', but the weights have an LSTM",
+        ),
+        (
+            linear,
+            {"specwb_fusion": "lstm"},
+            "config.json says specwb_fusion='lstm', but the weights have no LSTM",
+        ),
+        (
+            linear,
+            {"specwb_fusion": "pointwise"},
+            "config.json says specwb_fusion='pointwise', but the weights have no LSTM",
+        ),
+        (
+            lambda w: None,
+            {"specwb_fusion": "gru"},
+            "fusion must be lstm, pointwise, linear and align right or left; got 'gru' and 'right'",
+        ),
         (lambda w: None, {"specwb_align": "up"}, "got 'pointwise' and 'up'"),
         (lambda w: None, {"qkv_bias": True}, "config.json says qkv_bias=True, the weights lack it"),
-        (lambda w: w.update(falcon_file(qkv_bias=True)), {"qkv_bias": False}, "config.json says qkv_bias=False, the weights have it"),
+        (
+            lambda w: w.update(falcon_file(qkv_bias=True)),
+            {"qkv_bias": False},
+            "config.json says qkv_bias=False, the weights have it",
+        ),
         (half_biased, {}, "missing layers.0.self_attn.k_proj.bias"),
-        (lambda w: [linear(w), w.pop("fc.bias")], {"bias": True}, "config.json says bias=True, the weights lack it"),
-        (lambda w: None, {"hidden_size": 64}, "target of hidden size 64, 'LlamaForCausalLM' has 32"),
+        (
+            lambda w: [linear(w), w.pop("fc.bias")],
+            {"bias": True},
+            "config.json says bias=True, the weights lack it",
+        ),
+        (
+            lambda w: None,
+            {"hidden_size": 64},
+            "target of hidden size 64, 'LlamaForCausalLM' has 32",
+        ),
         (lambda w: None, {"vocab_size": 80}, "target of 80 tokens, 'LlamaForCausalLM' has 64"),
-        (lambda w: None, {"num_attention_heads": 0}, "config.json describes no layer that can be built"),
+        (
+            lambda w: None,
+            {"num_attention_heads": 0},
+            "config.json describes no layer that can be built",
+        ),
         (lambda w: w.clear(), {}, "missing fc.weight"),
     ],
-)  # fmt: skip
+)
 def test_wrong_files(tmp_path, target, change, config, named):
     weights = falcon_file()
     change(weights)
-    message = refused(load_falcon, put(tmp_path / "f", {**FALCON, **config}, weights, "pytorch_model.bin"), target)
+    message = refused(
+        load_falcon, put(tmp_path / "f", {**FALCON, **config}, weights, "pytorch_model.bin"), target
+    )
     assert re.search(re.escape(named), message), message
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"k": 0}, "blocks of 1 to 4 tokens, this one has k=0"), ({"k": 5}, "this one has k=5"),
-        ({"k": 2, "fusion": "gru"}, "got 'gru' and 'right'"), ({"k": 2, "align": "middle"}, "got 'lstm' and 'middle'"),
+        ({"k": 0}, "blocks of 1 to 4 tokens, this one has k=0"),
+        ({"k": 5}, "this one has k=5"),
+        ({"k": 2, "fusion": "gru"}, "got 'gru' and 'right'"),
+        ({"k": 2, "align": "middle"}, "got 'lstm' and 'middle'"),
     ],
-)  # fmt: skip
+)
 def test_heads_that_are_none(settings, message):
     with pytest.raises(HeadError, match=message):
         FalconHead(eagle_config(tiny.target()), H, **settings)

@@ -1,4 +1,5 @@
-"""Folders that somebody else made: nothing of theirs is run, nothing outside them is read, and what is wrong in them is named."""
+"""Folders that somebody else made: nothing of theirs is run, nothing outside them is read, and what
+is wrong in them is named."""
 
 from __future__ import annotations
 
@@ -55,11 +56,15 @@ def weights(folder: Path, **more: torch.Tensor) -> None:
     save_file({**load_file(folder / WEIGHTS), **more}, folder / WEIGHTS, {"format": "pt"})
 
 
-# ---------------------------------------------------------------------------------------------------------------- code
+# ------------------------------------------------------------------------------------------- code
 
 
 def model_code(folder: Path) -> None:
-    change(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"})
+    change(
+        folder / "config.json",
+        model_type="evil",
+        auto_map={"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"},
+    )
 
 
 def weights_code(folder: Path) -> None:
@@ -67,18 +72,25 @@ def weights_code(folder: Path) -> None:
 
 
 def tokenizer_code(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]})
+    change(
+        folder / "tokenizer_config.json",
+        tokenizer_class="Evil",
+        auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]},
+    )
 
 
 @pytest.mark.parametrize("spoil", [model_code, weights_code, tokenizer_code])
 def test_code_in_a_folder_is_never_run_and_nothing_is_asked(folder, monkeypatch, spoil):
-    """The library asks on standard input, where the answer may be the first line of somebody's prompt."""
+    """The library asks on standard input, where the answer may be the first line of somebody's
+    prompt."""
     monkeypatch.setattr(builtins, "input", lambda *_: "y")
     monkeypatch.setenv("HF_MODULES_CACHE", str(folder / "modules"))
     mark = folder / "ran"
     (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Evil: pass\n")
     spoil(folder)
-    if spoil is weights_code:  # the library has a class for this type; it needs none of the folder's
+    if (
+        spoil is weights_code
+    ):  # the library has a class for this type; it needs none of the folder's
         assert specwb.load(folder).vocabulary == tiny.VOCABULARY
     else:
         with pytest.raises(LoadError, match=str(folder)):
@@ -91,18 +103,26 @@ def test_everything_that_is_loaded_says_that_no_code_is_run():
     found = 0
     for path in Path(specwb.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("Auto") and ast.unparse(node.func).endswith("from_pretrained"):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func).startswith("Auto")
+                and ast.unparse(node.func).endswith("from_pretrained")
+            ):
                 given = {k.arg: ast.unparse(k.value) for k in node.keywords}
                 # ranks.py is given load.py's settings
-                assert given.get("trust_remote_code", given.get(None)) in ("False", "settings"), f"{path}:{node.lineno}"
+                assert given.get("trust_remote_code", given.get(None)) in ("False", "settings"), (
+                    f"{path}:{node.lineno}"
+                )
                 found += 1
     assert found >= 6
 
 
-# ------------------------------------------------------------------------------------------------------------- indexes
+# ---------------------------------------------------------------------------------------- indexes
 
 
-@pytest.mark.parametrize("name", ["../out.safetensors", "{outside}", "sub/out.safetensors", "..", "C:out.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["../out.safetensors", "{outside}", "sub/out.safetensors", "..", "C:out.safetensors"]
+)
 @pytest.mark.parametrize("what", ["target", "head"])
 def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
     outside = tmp_path / "out.safetensors"
@@ -114,46 +134,87 @@ def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
     shutil.copy(outside, place / "sub")
     named = name.format(outside=outside)
     put(place / INDEX, {"metadata": {}, "weight_map": dict.fromkeys(load_file(outside), named)})
-    with pytest.raises(LoadError if what == "target" else HeadError, match="is not a file beside it"):
+    with pytest.raises(
+        LoadError if what == "target" else HeadError, match="is not a file beside it"
+    ):
         specwb.load(place) if what == "target" else load_medusa(place, tiny.target())
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": null}', '{"weight_map": []}', '{"weight_map": {"a": 3}}', '{"a":', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{}",
+        '{"weight_map": null}',
+        '{"weight_map": []}',
+        '{"weight_map": {"a": 3}}',
+        '{"a":',
+        "[" * 100_000,
+    ],
+)
 def test_a_damaged_index(folder, content):
     put(folder / INDEX, content)
     for load in (specwb.load, lambda place: load_medusa(place, tiny.target())):
-        with pytest.raises(LoadError, match=r"index\.json (is damaged|is not JSON|holds no settings)") as caught:
+        with pytest.raises(
+            LoadError, match=r"index\.json (is damaged|is not JSON|holds no settings)"
+        ) as caught:
             load(folder)
         assert "\n" not in str(caught.value)
 
 
-HEADERS = [b"[]", b'{"a": {"dtype": "F32", "shape": [1]}}', b'{"a": 3}', b'{"a": {"data_offsets": "x"}}', b"[" * 100_000, b"\xff"]
+HEADERS = [
+    b"[]",
+    b'{"a": {"dtype": "F32", "shape": [1]}}',
+    b'{"a": 3}',
+    b'{"a": {"data_offsets": "x"}}',
+    b"[" * 100_000,
+    b"\xff",
+]
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=["list", "no offsets", "number", "text", "deep", "bytes"])
+@pytest.mark.parametrize(
+    "header", HEADERS, ids=["list", "no offsets", "number", "text", "deep", "bytes"]
+)
 def test_a_header_of_another_form(folder, header):
     (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
-    with pytest.raises(LoadError, match=r"model\.safetensors is damaged, cut off or no file of weights \(its header cannot be read\)"):
+    with pytest.raises(
+        LoadError,
+        match=r"model\.safetensors is damaged, cut off or no file of weights \(its header cannot "
+        r"be read\)",
+    ):
         specwb.load(folder)
 
 
-# ---------------------------------------------------------------------------------------------------- config and weights
+# ----------------------------------------------------------------------------- config and weights
 
 
 def test_weights_that_the_config_does_not_describe(folder):
     """Twelve layers read as six write nonsense."""
     change(folder / "config.json", num_hidden_layers=2)
-    with pytest.raises(LoadError, match=r"weights that it does not describe: model\.layers\.2\.input_layernorm\.weight, .* and \d more"):
+    with pytest.raises(
+        LoadError,
+        match=r"weights that it does not describe: model\.layers\.2\.input_layernorm\.weight, .* "
+        r"and \d more",
+    ):
         specwb.load(folder)
 
 
 def test_harmless_weights_too_many(folder):
-    """Constants that older files repeat, and the heads of a whole Medusa-2 model, which are read as heads."""
+    """Constants that older files repeat, and the heads of a whole Medusa-2 model, which are read as
+    heads."""
     plain = specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens
-    weights(folder, **{"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "medusa_head.0.1.weight": torch.ones(2, 2)})
+    weights(
+        folder,
+        **{
+            "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+            "medusa_head.0.1.weight": torch.ones(2, 2),
+        },
+    )
     assert specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens == plain
     weights(folder, **{"model.layers.0.self_attn.other.weight": torch.ones(4)})
-    with pytest.raises(LoadError, match=r"does not describe: model\.layers\.0.self_attn\.other\.weight\)"):
+    with pytest.raises(
+        LoadError, match=r"does not describe: model\.layers\.0.self_attn\.other\.weight\)"
+    ):
         specwb.load(folder)
 
 
@@ -168,15 +229,35 @@ def test_a_tied_head_that_is_stored_once_more(tmp_path):
 @pytest.mark.parametrize(
     ("file", "settings", "named"),
     [
-        ("config", {"num_hidden_layers": 0}, "config.json says num_hidden_layers=0; it must be an integer >= 1"),
+        (
+            "config",
+            {"num_hidden_layers": 0},
+            "config.json says num_hidden_layers=0; it must be an integer >= 1",
+        ),
         ("config", {"num_hidden_layers": -1}, "num_hidden_layers=-1"),
         ("config", {"num_attention_heads": 0}, "num_attention_heads=0"),
         ("config", {"vocab_size": "many"}, "vocab_size='many'"),
-        ("config", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta=0; it must be a number > 0"),
+        (
+            "config",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
+            "rope_theta=0; it must be a number > 0",
+        ),
         ("config", {"rope_theta": -1.0}, r"rope_theta=-1\.0"),
-        ("config", {"eos_token_id": 99999}, "config.json says eos_token_id=99999; .* below the vocabulary's 64"),
-        ("generation_config", {"eos_token_id": [1, -1]}, r"generation_config.json says eos_token_id=\[1, -1\]"),
-        ("config", {"rms_norm_eps": "a"}, "config.json in .* describes no model that is known: .*rms_norm_eps"),
+        (
+            "config",
+            {"eos_token_id": 99999},
+            "config.json says eos_token_id=99999; .* below the vocabulary's 64",
+        ),
+        (
+            "generation_config",
+            {"eos_token_id": [1, -1]},
+            r"generation_config.json says eos_token_id=\[1, -1\]",
+        ),
+        (
+            "config",
+            {"rms_norm_eps": "a"},
+            "config.json in .* describes no model that is known: .*rms_norm_eps",
+        ),
     ],
 )
 def test_settings_that_cannot_be(folder, file, settings, named):
@@ -202,7 +283,7 @@ def test_there_is_one_cpu(saved, device):
     assert specwb.load(saved, device="cpu:0").device.type == "cpu"
 
 
-# --------------------------------------------------------------------------------------------------------------- cards
+# ------------------------------------------------------------------------------------------ cards
 
 
 def test_weights_that_are_not_those_of_the_card(folder):
@@ -217,21 +298,28 @@ def test_weights_that_are_not_those_of_the_card(folder):
 
 
 CARDS = [
-    {"held_out": "much"}, {"held_out": {"code": {"rank": "high"}}}, {"held_out": {"code": {"rank": [["0.5"]]}}}, {"held_out": {"code": 3}},
-    {"held_out": {"code": {"rank": [[2.0]]}}}, {"target_sha256": 3}, {"sha256": ["a"]},
-]  # fmt: skip
+    {"held_out": "much"},
+    {"held_out": {"code": {"rank": "high"}}},
+    {"held_out": {"code": {"rank": [["0.5"]]}}},
+    {"held_out": {"code": 3}},
+    {"held_out": {"code": {"rank": [[2.0]]}}},
+    {"target_sha256": 3},
+    {"sha256": ["a"]},
+]
 
 
 @pytest.mark.parametrize("card", CARDS, ids=str)
 def test_cards_of_another_form(tmp_path, card):
     tiny.head("medusa").save(tmp_path)
     put(tmp_path / "card.json", card)
-    with pytest.raises(HeadError, match=r"card\.json: (held_out|target_sha256|sha256) must") as caught:
+    with pytest.raises(
+        HeadError, match=r"card\.json: (held_out|target_sha256|sha256) must"
+    ) as caught:
         specwb.method("medusa", tiny.target(), head=str(tmp_path))
     assert "\n" not in str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------------------- places and the hub
+# ----------------------------------------------------------------------------- places and the hub
 
 
 def test_the_users_own_folder(folder, monkeypatch):
@@ -243,7 +331,8 @@ def test_the_users_own_folder(folder, monkeypatch):
 
 
 class Hub:
-    """A hub of one repository, whose files are a folder's; ``fetched`` are those that were asked for."""
+    """A hub of one repository, whose files are a folder's; ``fetched`` are those that were asked
+    for."""
 
     def __init__(self, files: Path, cache: Path) -> None:
         self.files, self.cache, self.fetched, self.asked = files, cache, set[str](), list[tuple]()
@@ -255,7 +344,9 @@ class Hub:
             raise self.down
         return huggingface_hub.hf_api.ModelInfo(id=repository, sha="c0ffee")
 
-    def snapshot_download(self, repository, *, revision=None, allow_patterns=None, local_files_only=False):
+    def snapshot_download(
+        self, repository, *, revision=None, allow_patterns=None, local_files_only=False
+    ):
         if local_files_only:
             if not self.cache.exists():
                 raise FileNotFoundError("not fetched before")
@@ -273,7 +364,11 @@ class Hub:
 def hub(folder, tmp_path, monkeypatch) -> Hub:
     made = Hub(folder, tmp_path / "cache")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", made.snapshot_download)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda api, *given, **more: made.model_info(api, *given, **more))
+    monkeypatch.setattr(
+        huggingface_hub.HfApi,
+        "model_info",
+        lambda api, *given, **more: made.model_info(api, *given, **more),
+    )
     return made
 
 
@@ -282,8 +377,14 @@ def test_a_target_from_the_hub_is_looked_at_as_a_folder_is(hub, folder):
         (folder / extra).write_bytes(b"large")
     target = specwb.load("some/model@v1")
     assert hub.asked == [("some/model", "v1", 5.0)]
-    assert hub.fetched & {"pytorch_model.bin", "consolidated.safetensors", "model.gguf", "evil.py"} == set()
-    assert specwb.decode(target, [[1, 2]], max_new_tokens=6).tokens == specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens
+    assert (
+        hub.fetched & {"pytorch_model.bin", "consolidated.safetensors", "model.gguf", "evil.py"}
+        == set()
+    )
+    assert (
+        specwb.decode(target, [[1, 2]], max_new_tokens=6).tokens
+        == specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens
+    )
     assert (target.name, target.folder, target.heads) == ("some/model@v1", hub.cache, None)
     specwb.load("some/model", revision="main")
     assert hub.asked[1][:2] == ("some/model", "main")
@@ -298,7 +399,10 @@ def test_a_target_from_the_hub_is_looked_at_as_a_folder_is(hub, folder):
 
 def test_where_the_hub_cannot_be_reached_what_was_fetched_before_is_used(hub):
     hub.down = OSError("no route to host\nand more")
-    with pytest.raises(LoadError, match=r"^some/model: neither a local folder nor reachable on the hub: no route to host$"):
+    with pytest.raises(
+        LoadError,
+        match=r"^some/model: neither a local folder nor reachable on the hub: no route to host$",
+    ):
         specwb.load("some/model")
     hub.down = None
     specwb.load("some/model")
@@ -306,7 +410,18 @@ def test_where_the_hub_cannot_be_reached_what_was_fetched_before_is_used(hub):
     assert specwb.load("some/model").folder == hub.cache
 
 
-@pytest.mark.parametrize("name", ["lab2", "a/b/c", "./some/model", "/some/model", "some/../model@x", Path("some/model"), "-x/y z"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lab2",
+        "a/b/c",
+        "./some/model",
+        "/some/model",
+        "some/../model@x",
+        Path("some/model"),
+        "-x/y z",
+    ],
+)
 def test_what_is_no_hub_id_is_not_asked_for(hub, name):
     with pytest.raises(LoadError, match="does not exist"):
         specwb.load(name)
@@ -315,12 +430,17 @@ def test_what_is_no_hub_id_is_not_asked_for(hub, name):
 
 def test_of_a_whole_model_only_the_parts_with_heads_are_fetched(hub, folder):
     heads = {f"medusa_head.{key}": w for key, w in tiny.head("medusa").state_dict().items()}
-    part = {key: f"model-0000{1 + key.startswith('medusa')}-of-00002.safetensors" for key in [*load_file(folder / WEIGHTS), *heads]}
+    part = {
+        key: f"model-0000{1 + key.startswith('medusa')}-of-00002.safetensors"
+        for key in [*load_file(folder / WEIGHTS), *heads]
+    }
     shutil.move(folder / WEIGHTS, folder / "model-00001-of-00002.safetensors")
     save_file(heads, folder / "model-00002-of-00002.safetensors")
     put(folder / INDEX, {"weight_map": part})
     made = load_medusa("some/model", tiny.target())
-    assert {name for name in hub.fetched if name.endswith("safetensors")} == {"model-00002-of-00002.safetensors"}
+    assert {name for name in hub.fetched if name.endswith("safetensors")} == {
+        "model-00002-of-00002.safetensors"
+    }
     assert all(torch.equal(w, heads[f"medusa_head.{k}"]) for k, w in made.state_dict().items())
 
 

@@ -1,4 +1,5 @@
-"""Layers side by side: which they are, and every execution of them against Algorithm 2 in the library's own modules."""
+"""Layers side by side: which they are, and every execution of them against Algorithm 2 in the
+library's own modules."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from specwb.mask import causal_mask
 from specwb.models.backbone import Backbone, Stack
 from specwb.models.cache import KVCache
-from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers, StreamGroups, grouping, listed
+from specwb.models.fuzzy import (
+    FusedGroups,
+    GroupError,
+    Groups,
+    Layers,
+    StreamGroups,
+    grouping,
+    listed,
+)
 
 LAYERS = 6
 MODELS: dict[str, tuple[str, dict]] = {
@@ -48,17 +57,34 @@ def stack(name: str) -> Backbone:
     return Backbone(model(name))
 
 
-# --------------------------------------------------------------------------------------------------------- which layers
+# ----------------------------------------------------------------------------------- which layers
 
 
 def test_the_papers_groups():
     """Source: Wu et al. 2025, 4.2: Llama-3-8B at N = 4."""
     groups = grouping(32, 4)
-    assert groups == ((0,), (1, 2, 3), *(tuple(range(at, at + 4)) for at in range(4, 28, 4)), (28, 29, 30), (31,))
+    assert groups == (
+        (0,),
+        (1, 2, 3),
+        *(tuple(range(at, at + 4)) for at in range(4, 28, 4)),
+        (28, 29, 30),
+        (31,),
+    )
 
 
 @pytest.mark.parametrize(
-    ("layers", "n", "attentions"), [(32, 2, 18), (32, 3, 13), (32, 4, 10), (32, 5, 9), (28, 4, 9), (24, 4, 8), (16, 2, 10), (16, 4, 6), (8, 4, 4)]
+    ("layers", "n", "attentions"),
+    [
+        (32, 2, 18),
+        (32, 3, 13),
+        (32, 4, 10),
+        (32, 5, 9),
+        (28, 4, 9),
+        (24, 4, 8),
+        (16, 2, 10),
+        (16, 4, 6),
+        (8, 4, 4),
+    ],
 )
 def test_how_many_attentions_follow_each_other(layers, n, attentions):
     assert len(grouping(layers, n)) == attentions
@@ -70,7 +96,9 @@ def test_by_hand():
     assert grouping(8, 4, last=False) == ((0,), (1, 2, 3), (4, 5, 6, 7))
     assert grouping(8, 8, first=False, last=False) == (tuple(range(8)),)
     assert grouping(8, 7) == ((0,), (1, 2, 3, 4, 5, 6), (7,))
-    assert grouping(4, 2) == ((0,), (1,), (2,), (3,)), "pairs are counted from layer 0, so these two are not one"
+    assert grouping(4, 2) == ((0,), (1,), (2,), (3,)), (
+        "pairs are counted from layer 0, so these two are not one"
+    )
     assert grouping(1, 1) == ((0,),)
     assert listed(5, [(1, 2)]) == ((0,), (1, 2), (3,), (4,))
     assert listed(3, []) == ((0,), (1,), (2,))
@@ -89,7 +117,9 @@ def test_every_layer_is_in_one_group(ends):
             assert max(map(len, groups)) <= n
             assert not ends[0] or groups[0] == (0,)
             assert not ends[1] or groups[-1] == (layers - 1,)
-            assert all(group[0] % n == 0 or group[0] in (1, layers - 1) for group in groups), "they begin at multiples of n"
+            assert all(group[0] % n == 0 or group[0] in (1, layers - 1) for group in groups), (
+                "they begin at multiples of n"
+            )
 
 
 @pytest.mark.parametrize(
@@ -98,8 +128,18 @@ def test_every_layer_is_in_one_group(ends):
         (8, 0, "n must be an integer >= 1, got 0"),
         (8, True, "n must be an integer >= 1, got True"),
         (8, 2.0, "n must be an integer >= 1, got 2.0"),
-        (8, 8, "n=8 is more than its 8 layers allow: n=7 has all that do not stand alone in one group, 1-6"),
-        (1, 2, "of its 1 layer 1 stand alone, so there are none to run side by side; use n=1, or a deeper draft model"),
+        (
+            8,
+            8,
+            "n=8 is more than its 8 layers allow: n=7 has all that do not stand alone in one "
+            "group, 1-6",
+        ),
+        (
+            1,
+            2,
+            "of its 1 layer 1 stand alone, so there are none to run side by side; use n=1, or a "
+            "deeper draft model",
+        ),
         (3, 2, "of its 3 layers 2 stand alone, so there are none"),
     ],
 )
@@ -131,18 +171,25 @@ def test_lists_that_are_no_groups(groups, message):
 
 
 def test_streams_need_a_cuda_device():
-    with pytest.raises(GroupError, match="execution=streams needs a CUDA device, the draft model is on cpu; use fused or simulation"):
+    with pytest.raises(
+        GroupError,
+        match="execution=streams needs a CUDA device, the draft model is on cpu; use fused or "
+        "simulation",
+    ):
         StreamGroups(grouping(LAYERS, 3)).check(stack("biases"), 3)
     for kind in (Groups, FusedGroups):
         kind(grouping(LAYERS, 3)).check(stack("biases"), 3)
 
 
-# --------------------------------------------------------------------------------------------- Algorithm 2, written anew
+# ---------------------------------------------------------------------- Algorithm 2, written anew
 
 
 @torch.no_grad()
-def algorithm(net: nn.Module, tokens: Tensor, parts: Layers, whole: bool = False) -> tuple[Tensor, Tensor]:
-    """Of texts ``[B,m]`` hidden states behind every layer ``[B,m,L * H]``, keys and values ``[L,B,m,2 * kv,dim]``: the library's modules."""
+def algorithm(
+    net: nn.Module, tokens: Tensor, parts: Layers, whole: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Of texts ``[B,m]`` hidden states behind every layer ``[B,m,L * H]``, keys and values
+    ``[L,B,m,2 * kv,dim]``: the library's modules."""
     inner = net.model
     h, places = inner.embed_tokens(tokens), torch.arange(tokens.shape[1])[None]
     rotary = inner.rotary_emb(h, places)
@@ -152,7 +199,11 @@ def algorithm(net: nn.Module, tokens: Tensor, parts: Layers, whole: bool = False
         layers, outs, given = [inner.layers[i] for i in group], [], h
         for layer in layers:
             normed = layer.input_layernorm(given)
-            outs.append(layer.self_attn(hidden_states=normed, position_embeddings=rotary, attention_mask=unseen)[0])
+            outs.append(
+                layer.self_attn(
+                    hidden_states=normed, position_embeddings=rotary, attention_mask=unseen
+                )[0]
+            )
             stored.append(entries(layer.self_attn, normed, rotary))
         for layer, out in zip(layers, outs, strict=True):
             if whole and len(group) > 1:
@@ -165,17 +216,24 @@ def algorithm(net: nn.Module, tokens: Tensor, parts: Layers, whole: bool = False
 
 
 def entries(attention: nn.Module, normed: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    key, value = (part(normed).unflatten(-1, (-1, attention.head_dim)) for part in (attention.k_proj, attention.v_proj))
+    key, value = (
+        part(normed).unflatten(-1, (-1, attention.head_dim))
+        for part in (attention.k_proj, attention.v_proj)
+    )
     if hasattr(attention, "k_norm"):
         key = attention.k_norm(key)
     return torch.cat([apply_rotary_pos_emb(key, key, *rotary, unsqueeze_dim=2)[1], value], 2)
 
 
 def ids(rows: int, m: int) -> Tensor:
-    return torch.randint(tiny.VOCABULARY, (rows, m), generator=torch.Generator().manual_seed(rows + m))
+    return torch.randint(
+        tiny.VOCABULARY, (rows, m), generator=torch.Generator().manual_seed(rows + m)
+    )
 
 
-def run(on: Stack, tokens: Tensor, groups: Groups | None, steps: list[int], device: str = "cpu") -> tuple[Tensor, KVCache]:
+def run(
+    on: Stack, tokens: Tensor, groups: Groups | None, steps: list[int], device: str = "cpu"
+) -> tuple[Tensor, KVCache]:
     """Texts fed in blocks of ``steps`` tokens: hidden states behind every layer."""
     rows, m = tokens.shape
     store, at, found = on.cache(rows, m), 0, []
@@ -200,7 +258,8 @@ def near(found: Tensor, wanted: Tensor) -> None:
 @every_part
 @every_model
 def test_both_executions_are_the_algorithm(name, parts, whole):
-    """A text at once, and block by block with its keys and values kept: they are those of the group's input too."""
+    """A text at once, and block by block with its keys and values kept: they are those of the
+    group's input too."""
     tokens, on = ids(2, 17), stack(name)
     wanted, stored = algorithm(model(name), tokens, parts, whole)
     for kind in (Groups, FusedGroups):
@@ -216,12 +275,19 @@ def test_the_reference_is_the_model_where_no_layers_are_side_by_side():
     for name in MODELS:
         tokens = ids(2, 9)
         found, _ = algorithm(model(name), tokens, grouping(LAYERS, 1))
-        torch.testing.assert_close(model(name).lm_head(model(name).model.norm(found[:, :, -32:])), model(name)(tokens).logits, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            model(name).lm_head(model(name).model.norm(found[:, :, -32:])),
+            model(name)(tokens).logits,
+            atol=1e-4,
+            rtol=1e-4,
+        )
         for parts in list(PARTS.values())[1:]:
             away = algorithm(model(name), tokens, parts)[0] - found
             assert float(away.abs().max()) > 0.1 or parts == PARTS["n=1"]
             first = next(group for group in parts if len(group) > 1)[0]
-            assert float(away[:, :, : 32 * (first + 1)].abs().max()) < 1e-5, "a group's first layer reads what it always does"
+            assert float(away[:, :, : 32 * (first + 1)].abs().max()) < 1e-5, (
+                "a group's first layer reads what it always does"
+            )
 
 
 @every_model
@@ -231,7 +297,12 @@ def test_groups_of_one_are_the_plain_backbone_bit_for_bit(name):
     for steps in ([14], [6, 1, 4, 3]):
         with torch.inference_mode():
             wanted, plain = run(on, tokens, None, steps)
-            for groups in (Groups(alone), FusedGroups(alone), StreamGroups(alone), FusedGroups(alone, parallel_mlp=True)):
+            for groups in (
+                Groups(alone),
+                FusedGroups(alone),
+                StreamGroups(alone),
+                FusedGroups(alone, parallel_mlp=True),
+            ):
                 found, store = run(on, tokens, groups, steps)
                 assert torch.equal(found, wanted)
                 assert torch.equal(store.data, plain.data)
@@ -240,7 +311,8 @@ def test_groups_of_one_are_the_plain_backbone_bit_for_bit(name):
 @every_part
 @every_model
 def test_rows_of_different_lengths(name, parts):
-    """Three rows at places of their own over full caches, one and many tokens at once, slots that are not positions: fused is the simulation."""
+    """Three rows at places of their own over full caches, one and many tokens at once, slots that
+    are not positions: fused is the simulation."""
     on, lengths, capacity = stack(name), torch.tensor([9, 2, 17]), 40
     for m in (1, 3, 12):
         tokens = ids(3, m)
@@ -253,15 +325,21 @@ def test_rows_of_different_lengths(name, parts):
         found = []
         for kind in (Groups, FusedGroups):
             store = on.cache(3, capacity)
-            store.data.copy_(torch.randn(store.data.shape, generator=torch.Generator().manual_seed(m)))
+            store.data.copy_(
+                torch.randn(store.data.shape, generator=torch.Generator().manual_seed(m))
+            )
             with torch.inference_mode():
                 where = (positions, slots, store, extent, mask)
-                features = kind(parts).run(on, on.embed(tokens), *where, features=range(1, LAYERS + 1))[1]
+                features = kind(parts).run(
+                    on, on.embed(tokens), *where, features=range(1, LAYERS + 1)
+                )[1]
             found.append((features / features.abs().max(), store.data))
         near(found[1][0], found[0][0])
         near(found[1][1], found[0][1])
         beyond = torch.arange(capacity) >= extent
-        assert torch.equal(found[1][1][:, :, beyond], found[0][1][:, :, beyond]), "and nothing else was written"
+        assert torch.equal(found[1][1][:, :, beyond], found[0][1][:, :, beyond]), (
+            "and nothing else was written"
+        )
 
 
 def test_a_single_token_of_one_row_needs_no_mask():
@@ -317,7 +395,7 @@ def test_stacked_weights_are_made_once_and_equal_in_half_precision():
     assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) > 0.999
 
 
-# ------------------------------------------------------------------------------------------------------------------ CUDA
+# ------------------------------------------------------------------------------------------- CUDA
 
 
 @pytest.mark.cuda

@@ -14,9 +14,15 @@ from specwb.models.layout import leaf_paths
 
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 CASES = [
-    ("mcsd", {}), ("mcsd", {"draw": "with"}), ("mcsd", {"tree": LOPSIDED}), ("mcsd", {"draw": "top", "tree": (3, 2)}), ("mcsd", {"tree": (6,)}),
-    ("lookahead", {"window": 3, "level": 3, "guesses": 2, "prompt": True}), ("sps", {}), ("ar", {}),
-]  # fmt: skip
+    ("mcsd", {}),
+    ("mcsd", {"draw": "with"}),
+    ("mcsd", {"tree": LOPSIDED}),
+    ("mcsd", {"draw": "top", "tree": (3, 2)}),
+    ("mcsd", {"tree": (6,)}),
+    ("lookahead", {"window": 3, "level": 3, "guesses": 2, "prompt": True}),
+    ("sps", {}),
+    ("ar", {}),
+]
 
 
 def made(key: str, options: dict, kind: str) -> specwb.Method:
@@ -35,7 +41,12 @@ def test_leaf_paths_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("rows", "unverified"), [([[-1, 0, 0, 1, 1]], 0), ([[-1, 0, 0, 1, 3, 2]], 2), ([[-1, 0, 0, 1], [-1, 0, 1, -1], [-1, 0, 0, 0]], 0)]
+    ("rows", "unverified"),
+    [
+        ([[-1, 0, 0, 1, 1]], 0),
+        ([[-1, 0, 0, 1, 3, 2]], 2),
+        ([[-1, 0, 0, 1], [-1, 0, 1, -1], [-1, 0, 0, 0]], 0),
+    ],
 )
 def test_scores_and_cache_of_any_tree(rows, unverified):
     """Unverified and padding nodes and a shape for every row too; rows of different lengths."""
@@ -45,7 +56,12 @@ def test_scores_and_cache_of_any_tree(rows, unverified):
         with torch.inference_mode():
             state = target.open(tiny.PROMPTS, [4] * 3, tree.n + 1, specwb.Sampling(1.0), ())
             drafted = torch.arange(3 * tree.n).view(3, tree.n) * 7 % tiny.VOCABULARY
-            scores = target.score(state, Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Scheme.POINT), (0, 2, 3), layout)
+            scores = target.score(
+                state,
+                Draft(tree, drafted, torch.ones_like(drafted, dtype=torch.bool), Scheme.POINT),
+                (0, 2, 3),
+                layout,
+            )
         base = state.length - 1
         here = [state.cache.data[:, row, : int(base[row]) + tree.n] for row in range(3)]
         found.append((scores.logits, scores.features, *here))
@@ -54,16 +70,24 @@ def test_scores_and_cache_of_any_tree(rows, unverified):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("key", "options"), CASES, ids=[f"{key}{list(options.values())}" for key, options in CASES])
+@pytest.mark.parametrize(
+    ("key", "options"), CASES, ids=[f"{key}{list(options.values())}" for key, options in CASES]
+)
 def test_verdicts_texts_and_caches_are_the_tree_layouts(key, options, temperature):
     target, method = tiny.target("everything", EXACT), made(key, options, "everything")
     settings = {"max_new_tokens": [14, 17, 9], "temperature": temperature, "seed": [3, 4, 5]}
-    loops = [specwb.rounds(target, tiny.PROMPTS, method, layout=layout, **settings) for layout in ("tree", "batch")]
+    loops = [
+        specwb.rounds(target, tiny.PROMPTS, method, layout=layout, **settings)
+        for layout in ("tree", "batch")
+    ]
     count, accepted = 0, 0
     for one, other in zip(*loops, strict=True):
         assert one.verdict.accepted.tolist() == other.verdict.accepted.tolist()
         assert one.verdict.path.tolist() == other.verdict.path.tolist()
-        assert one.state.tokens[:, : one.state.horizon].tolist() == other.state.tokens[:, : one.state.horizon].tolist()
+        assert (
+            one.state.tokens[:, : one.state.horizon].tolist()
+            == other.state.tokens[:, : one.state.horizon].tolist()
+        )
         for row, length in enumerate(one.state.length.tolist()):
             a, b = (step.state.cache.data[:, row, : length - 1] for step in (one, other))
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)

@@ -1,5 +1,5 @@
-"""Products of few tokens: every way computes the same, the measured one is taken, packed copies follow
-their weights and stay within their memory."""
+"""Products of few tokens: every way computes the same, the measured one is taken, packed copies
+follow their weights and stay within their memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def always(way: str, monkeypatch) -> None:
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest value: a sum of K float32 terms is off by less than K * 2**-24."""
+    """Largest difference over the largest value: a sum of K float32 terms is off by less than K *
+    2**-24."""
     return float((found - expected).abs().max() / expected.abs().max())
 
 
@@ -115,7 +116,10 @@ def test_a_weight_seen_once_is_not_packed(monkeypatch):
 @needs_packing
 def test_packed_copies_stay_within_their_memory(monkeypatch):
     always("packed", monkeypatch)
-    weights, x = [torch.randn(512, 256) for _ in range(4)], torch.randn(4, 256)  # half a megabyte each
+    weights, x = (
+        [torch.randn(512, 256) for _ in range(4)],
+        torch.randn(4, 256),
+    )  # half a megabyte each
     monkeypatch.setenv("SPECWB_PACK_MB", "1.2")
     with torch.inference_mode():
         for weight in weights * 3:
@@ -202,7 +206,9 @@ def test_two_processes_add_to_one_file(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0})
     (tmp_path / "file").write_text("")
-    assert products.Choices(tmp_path / "file" / "products.json")(48, 40, torch.float32, 4) == "linear"
+    assert (
+        products.Choices(tmp_path / "file" / "products.json")(48, 40, torch.float32, 4) == "linear"
+    )
 
 
 def test_another_number_of_threads_is_measured_again(monkeypatch):

@@ -1,4 +1,5 @@
-"""Several processes: what they draft beside one process, what each of them keeps, and what the others hear when one is gone."""
+"""Several processes: what they draft beside one process, what each of them keeps, and what the
+others hear when one is gone."""
 
 from __future__ import annotations
 
@@ -43,16 +44,32 @@ def seen(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
         {"format": "pt"},
     )
     here = Path(ranked.__file__)
-    path = os.pathsep.join([str(here.parent), str(Path(specwb.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**{k: v for k, v in os.environ.items() if k not in NEEDED}, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
-    run = subprocess.Popen([sys.executable, str(here), str(folder)], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    path = os.pathsep.join(
+        [str(here.parent), str(Path(specwb.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
+    environment = {
+        **{k: v for k, v in os.environ.items() if k not in NEEDED},
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": path,
+    }
+    run = subprocess.Popen(
+        [sys.executable, str(here), str(folder)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         _, errors = run.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         os.killpg(run.pid, signal.SIGKILL)
         raise
     assert run.returncode == 0, errors
-    found = {size: [torch.load(folder / f"{size}-{rank}.pt", weights_only=True) for rank in range(size)] for size in SIZES}
+    found = {
+        size: [torch.load(folder / f"{size}-{rank}.pt", weights_only=True) for rank in range(size)]
+        for size in SIZES
+    }
     for size in SIZES:
         for said in found[size]:
             assert "failed" not in said, said["failed"]
@@ -64,7 +81,7 @@ def alone() -> dict[str, dict[str, Any]]:
     return {case: ranked.decoded(tiny.target(), case, "simulation") for case in ranked.CASES}
 
 
-# ------------------------------------------------------------------------------------------------------ several processes
+# ------------------------------------------------------------------------------ several processes
 
 
 @pytest.mark.slow
@@ -78,11 +95,15 @@ def test_all_ranks_draft_and_say_what_one_process_does(case, size, seen, alone):
         assert found["drafts"] == wanted["drafts"]
         assert found["accepted"] == wanted["accepted"]
         assert len(found["q"]) == len(wanted["q"])
-        for q, distribution, first in zip(found["q"], wanted["q"], seen[size][0]["decoded"][case]["q"], strict=True):
+        for q, distribution, first in zip(
+            found["q"], wanted["q"], seen[size][0]["decoded"][case]["q"], strict=True
+        ):
             torch.testing.assert_close(q, distribution, atol=1e-5, rtol=1e-4)
             assert torch.equal(q, first), "one law for all ranks, to the last bit"
     if not ranked.CASES[case][1]:
-        assert wanted["texts"] == [prompt + list(tiny.plain("llama", tuple(prompt), 24))[:9] for prompt in tiny.PROMPTS]
+        assert wanted["texts"] == [
+            prompt + list(tiny.plain("llama", tuple(prompt), 24))[:9] for prompt in tiny.PROMPTS
+        ]
     assert len({n for accepted in wanted["accepted"] for n in accepted}) > 1
 
 
@@ -105,12 +126,19 @@ def test_a_parted_models_weights_are_stored_once_and_still_the_librarys(size, se
 @pytest.mark.slow
 @both
 def test_what_the_command_measures(size, seen):
-    """The same on every rank: what was drafted, that one process drafts the same, and everybody's times."""
+    """The same on every rank: what was drafted, that one process drafts the same, and everybody's
+    times."""
     found = [said["measured"] for said in seen[size]]
-    assert all(one["rounds"] == found[0]["rounds"] and one["same"] is True and one["parted"] == 2 for one in found)
+    assert all(
+        one["rounds"] == found[0]["rounds"] and one["same"] is True and one["parted"] == 2
+        for one in found
+    )
     for one in found:
         assert [own["rank"] for own in one["by_rank"]] == list(range(size))
-        assert all(own["exchange"] > 0 and own["round"] > own["draft"] > own["exchange"] + own["attention"] for own in one["by_rank"])
+        assert all(
+            own["exchange"] > 0 and own["round"] > own["draft"] > own["exchange"] + own["attention"]
+            for own in one["by_rank"]
+        )
         assert one["attention"] > 0 < one["limit"]
 
 
@@ -119,7 +147,10 @@ def test_what_the_command_measures(size, seen):
 def test_what_cannot_be_loaded_or_drafted_with_on_several_ranks(size, seen):
     for said in seen[size]:
         assert "missing keys: model.layers.1.mlp.down_proj.weight" in said["incomplete"]
-        assert said["parted draft"].endswith("it is parted among ranks itself; the draft model must be one that every rank holds whole")
+        assert said["parted draft"].endswith(
+            "it is parted among ranks itself; the draft model must be one that every rank holds "
+            "whole"
+        )
 
 
 def test_what_is_loaded_already_is_not_parted():
@@ -129,7 +160,23 @@ def test_what_is_loaded_already_is_not_parted():
 
 def test_torchrun_passes_the_commands_options_on():
     """It takes what it can for its own: ``--n`` would be one of several."""
-    own = ["parallel", "-n", "2", "--groups", "1-2", "--gamma", "3", "--width", "2", "--ranks", "2", "--timeout", "9", "--max-new-tokens", "4"]
+    own = [
+        "parallel",
+        "-n",
+        "2",
+        "--groups",
+        "1-2",
+        "--gamma",
+        "3",
+        "--width",
+        "2",
+        "--ranks",
+        "2",
+        "--timeout",
+        "9",
+        "--max-new-tokens",
+        "4",
+    ]
     found = get_args_parser().parse_args(["--nproc_per_node", "2", "-m", "specwb", *own])
     assert [found.training_script, *found.training_script_args] == ["specwb", *own]
 
@@ -161,7 +208,10 @@ def test_calibrated_caches_equal_a_fresh_exact_prefill(size, seen):
 @pytest.mark.slow
 @both
 def test_more_ranks_than_attentions_side_by_side(size, seen):
-    message = f"{size} ranks are more than the n={size - 1} attentions side by side; start {size - 1} or fewer"
+    message = (
+        f"{size} ranks are more than the n={size - 1} attentions side by side; start "
+        f"{size - 1} or fewer"
+    )
     for said in seen[size]:
         assert said["refused"] == f"easyspec: 'LlamaForCausalLM': {message}"
 
@@ -187,35 +237,52 @@ def test_a_rank_that_dies_ends_the_run(seen):
 @pytest.mark.slow
 def test_a_rank_that_is_silent_ends_the_run_after_the_timeout(seen):
     for number, said in enumerate(seen[4][:3]):
-        assert said["ended"].startswith(f"rank {number}: another rank has ended or did not answer within 4 s (")
+        assert said["ended"].startswith(
+            f"rank {number}: another rank has ended or did not answer within 4 s ("
+        )
         assert said["waited"] < 30
     assert seen[4][0]["waited"] > 3.5
 
 
-# -------------------------------------------------------------------------------------------------------------- one process
+# ------------------------------------------------------------------------------------ one process
 
 
 def test_ranks_without_torchrun(monkeypatch):
     for name in NEEDED:
         monkeypatch.delenv(name, raising=False)
     started = r"torchrun --nproc_per_node 2 -m specwb parallel"
-    with pytest.raises(RanksError, match=rf"\(RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set\): {started}") as caught:
+    with pytest.raises(
+        RanksError,
+        match=rf"\(RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set\): {started}",
+    ) as caught:
         join("cpu")
     assert "\n" not in str(caught.value)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RanksError, match=r"\(LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set\)"):
         join("cpu")
-    with pytest.raises(GroupError, match=f"execution=ranks needs several processes, started with torchrun and joined .*: {started}"):
+    with pytest.raises(
+        GroupError,
+        match="execution=ranks needs several processes, started with torchrun and joined .*: "
+        f"{started}",
+    ):
         RankGroups(grouping(6, 4)).check(tiny.target().backbone, 4)
     assert ranks.here() is None
 
 
 def test_others_that_do_not_come(monkeypatch):
-    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ranked.free_port())}
+    place = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(ranked.free_port()),
+    }
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RanksError, match=r"rank 0: the 2 processes did not come together within 1 s \(") as caught:
+    with pytest.raises(
+        RanksError, match=r"rank 0: the 2 processes did not come together within 1 s \("
+    ) as caught:
         join("cpu", timeout=1.0)
     assert "\n" not in str(caught.value)
     assert ranks.here() is None
@@ -225,11 +292,19 @@ def test_others_that_do_not_come(monkeypatch):
 @pytest.mark.cuda
 def test_more_ranks_than_devices(monkeypatch):
     count = torch.cuda.device_count()
-    place = {"RANK": str(count), "WORLD_SIZE": str(count + 1), "LOCAL_RANK": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    place = {
+        "RANK": str(count),
+        "WORLD_SIZE": str(count + 1),
+        "LOCAL_RANK": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(
-        RanksError, match=rf"rank {count} is process {count} of this machine, which has {count} CUDA device\(s\); start fewer, or use cpu"
+        RanksError,
+        match=rf"rank {count} is process {count} of this machine, which has {count} CUDA "
+        r"device\(s\); start fewer, or use cpu",
     ):
         join("cuda")
 
@@ -246,7 +321,8 @@ def test_more_ranks_than_devices(monkeypatch):
     ids=["N = W", "N = 2 W", "unequal shares", "a list", "none side by side"],
 )
 def test_who_runs_what(layers, size, owners, monkeypatch):
-    """The g-th attention of every group of N by rank g div ceil(N / W); layers alone by the first."""
+    """The g-th attention of every group of N by rank g div ceil(N / W); layers alone by the
+    first."""
     held = []
     for rank in range(size):
         monkeypatch.setattr(ranks, "_here", Ranks(rank, size, torch.device("cpu"), 1.0))
@@ -262,15 +338,37 @@ def test_who_runs_what(layers, size, owners, monkeypatch):
 
 @pytest.mark.parametrize(
     ("heads", "kv", "mlp", "size", "wanted"),
-    [(8, 2, 512, 2, 2), (8, 2, 512, 4, 2), (8, 8, 512, 4, 4), (8, 4, 510, 4, 2), (6, 3, 96, 4, 1), (6, 3, 96, 6, 3)],
+    [
+        (8, 2, 512, 2, 2),
+        (8, 2, 512, 4, 2),
+        (8, 8, 512, 4, 4),
+        (8, 4, 510, 4, 2),
+        (6, 3, 96, 4, 1),
+        (6, 3, 96, 6, 3),
+    ],
 )
 def test_over_how_many_ranks_a_model_can_be_parted(heads, kv, mlp, size, wanted):
-    assert parts(SimpleNamespace(num_attention_heads=heads, num_key_value_heads=kv, intermediate_size=mlp), size) == wanted
+    assert (
+        parts(
+            SimpleNamespace(
+                num_attention_heads=heads, num_key_value_heads=kv, intermediate_size=mlp
+            ),
+            size,
+        )
+        == wanted
+    )
 
 
 def test_what_is_and_what_is_not_a_rank_that_is_gone():
     here = Ranks(1, 2, torch.device("cpu"), 2.5)
-    with pytest.raises(RanksError, match=r"rank 1: another rank has ended or did not answer within 2.5 s \(connection closed\)"), here.answered():
+    with (
+        pytest.raises(
+            RanksError,
+            match=r"rank 1: another rank has ended or did not answer within 2.5 s \(connection "
+            r"closed\)",
+        ),
+        here.answered(),
+    ):
         raise RuntimeError("connection closed\nand more")
     with pytest.raises(RanksError, match=r"^said already$"), here.answered():
         raise RanksError("said already")

@@ -1,4 +1,5 @@
-"""Notebooks in a real JupyterLab in a real browser: run all cells, move the sliders, read the page."""
+"""Notebooks in a real JupyterLab in a real browser: run all cells, move the sliders, read the
+page."""
 
 from __future__ import annotations
 
@@ -20,14 +21,32 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
-WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC, EASYSPEC = NOTEBOOKS = (
-    "00_welcome.ipynb", "01_speculative_sampling.ipynb", "02_multi_candidate_verification.ipynb", "03_draft_trees.ipynb", "04_heads.ipynb",
-    "05_falcon.ipynb", "06_kangaroo.ipynb", "07_improved_mcsd.ipynb", "08_diffuspec.ipynb",
+WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC, EASYSPEC = (
+    NOTEBOOKS
+) = (
+    "00_welcome.ipynb",
+    "01_speculative_sampling.ipynb",
+    "02_multi_candidate_verification.ipynb",
+    "03_draft_trees.ipynb",
+    "04_heads.ipynb",
+    "05_falcon.ipynb",
+    "06_kangaroo.ipynb",
+    "07_improved_mcsd.ipynb",
+    "08_diffuspec.ipynb",
     "09_easyspec.ipynb",
-)  # fmt: skip
+)
 ONLY = {  # cells that are run here; nbval runs them all
     RULES: ("laws", "explorer"),
-    TREES: ("tree", "one-forward", "lab-rates", "predicted-tau", "measured-costs", "designer", "designer-gpu", "designer-here"),
+    TREES: (
+        "tree",
+        "one-forward",
+        "lab-rates",
+        "predicted-tau",
+        "measured-costs",
+        "designer",
+        "designer-gpu",
+        "designer-here",
+    ),
     HEADS: ("setup", "accuracies", "heat-map", "explorer"),
     KANGAROO: ("imports", "setup", "stored", "explorer"),
     MCSD_TI: ("setup", "masks", "rounds", "stops", "roots"),
@@ -35,28 +54,49 @@ ONLY = {  # cells that are run here; nbval runs them all
     EASYSPEC: ("imports", "setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
     FALCON: ("setup", "mask", "source", "markov", "glancing", "sawtooth", "designer"),
 }
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 TOKEN = "specwb"
 SECONDS = 240
 
 pytestmark = pytest.mark.slow
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
-for name in ("target", "draft", "medusa", "eagle", "eagle3", "falcon", "kangaroo", "decision", "diffusion", "deep"):
+for name in (
+    "target",
+    "draft",
+    "medusa",
+    "eagle",
+    "eagle3",
+    "falcon",
+    "kangaroo",
+    "decision",
+    "diffusion",
+    "deep",
+):
     if not (data_dir() / "lab" / name / "config.json").exists():
-        pytest.skip(f"the lab family's {name} is not in {data_dir() / 'lab'}", allow_module_level=True)
+        pytest.skip(
+            f"the lab family's {name} is not in {data_dir() / 'lab'}", allow_module_level=True
+        )
 pytest.importorskip("jupyterlab")
 playwright = pytest.importorskip("playwright.sync_api")
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """JupyterLab as ``make lab`` starts it, on copies of the notebooks without outputs and of the pages
-    that they link to, with settings of its own and no news dialog."""
+    """JupyterLab as ``make lab`` starts it, on copies of the notebooks without outputs and of the
+    pages that they link to, with settings of its own and no news dialog."""
     home = tmp_path_factory.mktemp("jupyter")
     folder = home / "notebooks"
     folder.mkdir()
@@ -72,7 +112,10 @@ def lab(tmp_path_factory):
         nbformat.write(notebook, folder / name)
     config, settings = home / "config", home / "settings" / "@jupyterlab" / "notebook-extension"
     (config / "labconfig").mkdir(parents=True)
-    off = {"@jupyterlab/apputils-extension:announcements": True, "@jupyterlab/extensionmanager-extension": True}
+    off = {
+        "@jupyterlab/apputils-extension:announcements": True,
+        "@jupyterlab/extensionmanager-extension": True,
+    }
     (config / "labconfig" / "page_config.json").write_text(json.dumps({"disabledExtensions": off}))
     settings.mkdir(parents=True)
     # cells outside the window are in the page too
@@ -81,18 +124,33 @@ def lab(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {
-        **os.environ, "JUPYTER_CONFIG_DIR": str(config), "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(config),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "IPYTHONDIR": str(home / "ipython"),
-    }  # fmt: skip
-    (made,) = re.findall(r"^lab:.*\n\t\S+jupyter lab (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    }
+    (made,) = re.findall(
+        r"^lab:.*\n\t\S+jupyter lab (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
     command = [
-        sys.executable, "-m", "jupyterlab", *made.split(), "--no-browser", "--allow-root", "--expose-app-in-browser",
-        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        *made.split(),
+        "--no-browser",
+        "--allow-root",
+        "--expose-app-in-browser",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={TOKEN}",
+    ]
     log = home / "log.txt"
     with log.open("w") as out:
-        server = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, cwd=home)
+        server = subprocess.Popen(
+            command, env=environment, stdout=out, stderr=subprocess.STDOUT, cwd=home
+        )
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(240):
@@ -129,12 +187,19 @@ def ran(browser, lab, name):
     # a workspace of its own: the usual one would open what another page has open as well
     path = f"notebooks/{name}"
     page.goto(f"{lab}/lab/workspaces/{Path(name).stem}/tree/{path}?token={TOKEN}")
-    page.wait_for_function(f"window.jupyterapp?.shell?.currentWidget?.context?.path == '{path}'", timeout=SECONDS * 1000)
-    page.wait_for_function(f"{KERNEL}?.status == 'idle' && {KERNEL}.connectionStatus == 'connected'", timeout=SECONDS * 1000)
+    page.wait_for_function(
+        f"window.jupyterapp?.shell?.currentWidget?.context?.path == '{path}'",
+        timeout=SECONDS * 1000,
+    )
+    page.wait_for_function(
+        f"{KERNEL}?.status == 'idle' && {KERNEL}.connectionStatus == 'connected'",
+        timeout=SECONDS * 1000,
+    )
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells'), 0")
     # done when every cell has run, or when one has failed (the rest is then not run)
     page.wait_for_function(
-        f"(cells => cells.every(c => c.execution_count != null) || cells.some(c => c.outputs.some(o => o.output_type == 'error')))({MODEL})",
+        "(cells => cells.every(c => c.execution_count != null) || cells.some(c => "
+        f"c.outputs.some(o => o.output_type == 'error')))({MODEL})",
         timeout=SECONDS * 1000,
     )
     return page
@@ -150,10 +215,18 @@ def opened(name: str):
     return notebook
 
 
-page, sampling, rules, trees, heads, falcon, kangaroo, mcsd_ti, diffuspec, easyspec = map(opened, NOTEBOOKS)
+page, sampling, rules, trees, heads, falcon, kangaroo, mcsd_ti, diffuspec, easyspec = map(
+    opened, NOTEBOOKS
+)
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
-MODEL = "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => c.cell_type == 'code')"
-ROUND = re.compile(r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over all rounds")
+MODEL = (
+    "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => "
+    "c.cell_type == 'code')"
+)
+ROUND = re.compile(
+    r"round (\d+) of (\d+) accepted (\d+) of at most (\d+) and added (\d+); tau (\d+\.\d+) over "
+    r"all rounds"
+)
 
 
 def summary(page) -> re.Match:
@@ -171,7 +244,10 @@ def test_a_link_out_of_the_folder_opens(browser, lab):
     link = page.locator(".jp-RenderedMarkdown a", has_text="theory").first
     link.wait_for(timeout=SECONDS * 1000)
     link.click()
-    page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.context?.path == 'theory/README.md'", timeout=60_000)
+    page.wait_for_function(
+        "window.jupyterapp?.shell?.currentWidget?.context?.path == 'theory/README.md'",
+        timeout=60_000,
+    )
     page.close()
 
 
@@ -189,34 +265,72 @@ def test_all_cells_run_without_error(which, request):
 
 def test_figures_are_drawn(page):
     """As many plots as there are figures among the outputs, and two in the explorer."""
-    figures = sum("application/vnd.plotly.v1+json" in o.get("data", {}) for c in page.evaluate(MODEL) for o in c["outputs"])
+    figures = sum(
+        "application/vnd.plotly.v1+json" in o.get("data", {})
+        for c in page.evaluate(MODEL)
+        for o in c["outputs"]
+    )
     assert figures >= 3
-    page.wait_for_function(f"document.querySelectorAll('.js-plotly-plot .gtitle').length >= {figures + 2}", timeout=60_000)
+    page.wait_for_function(
+        f"document.querySelectorAll('.js-plotly-plot .gtitle').length >= {figures + 2}",
+        timeout=60_000,
+    )
 
 
 def test_the_slider_changes_what_the_page_says(page):
     """Every number the page says is the library's."""
     import specwb
 
-    prompt = next(line for c in page.evaluate(MODEL) for line in c["source"].splitlines() if line.startswith("prompt = "))
+    prompt = next(
+        line
+        for c in page.evaluate(MODEL)
+        for line in c["source"].splitlines()
+        if line.startswith("prompt = ")
+    )
     scope: dict = {}
     exec(prompt, scope)
-    direct = specwb.decode(specwb.load("lab"), scope["prompt"], "mcsd", tree=(4, 2, 2), temperature=1.0, seed=0, max_new_tokens=40)
+    direct = specwb.decode(
+        specwb.load("lab"),
+        scope["prompt"],
+        "mcsd",
+        tree=(4, 2, 2),
+        temperature=1.0,
+        seed=0,
+        max_new_tokens=40,
+    )
     lengths = direct.accepted_lengths[0]
 
     def expected(index: int) -> tuple[str, ...]:
         accepted = lengths[index - 1]
-        return (str(index), str(len(lengths)), str(accepted), "3", str(accepted + 1), f"{direct.mean_tokens_per_step:.2f}")
+        return (
+            str(index),
+            str(len(lengths)),
+            str(accepted),
+            "3",
+            str(accepted + 1),
+            f"{direct.mean_tokens_per_step:.2f}",
+        )
 
     at = int(summary(page)[1])
     assert summary(page).groups() == expected(at)
-    title = page.locator(".specwb-summary").first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").locator(".gtitle").first
+    title = (
+        page.locator(".specwb-summary")
+        .first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+        .locator(".gtitle")
+        .first
+    )
     handle = page.locator(".widget-hslider", has_text="round").get_by_role("slider")
     for key, index in (("ArrowRight", at + 1), ("ArrowRight", at + 2), ("ArrowLeft", at + 1)):
         handle.press(key)
-        page.wait_for_function(f"document.querySelector('.specwb-summary').innerText.includes('round {index} of')", timeout=60_000)
+        page.wait_for_function(
+            f"document.querySelector('.specwb-summary').innerText.includes('round {index} of')",
+            timeout=60_000,
+        )
         assert summary(page).groups() == expected(index)
-        playwright.expect(title).to_have_text(f"Round {index}: 28 tokens drafted, {lengths[index - 1]} accepted, 1 closing", timeout=30_000)
+        playwright.expect(title).to_have_text(
+            f"Round {index}: 28 tokens drafted, {lengths[index - 1]} accepted, 1 closing",
+            timeout=30_000,
+        )
     assert page.uncaught == []
 
 
@@ -229,14 +343,20 @@ def test_a_bad_tree_is_answered_in_the_page(page):
     playwright.expect(line).to_contain_text("got '4-x'")
     box.fill("2-2")
     box.press("Enter")
-    playwright.expect(line).to_contain_text("mcsd 2-2, temperature 1, seed 0: round", timeout=60_000)
+    playwright.expect(line).to_contain_text(
+        "mcsd 2-2, temperature 1, seed 0: round", timeout=60_000
+    )
     errors = [o for c in page.evaluate(MODEL) for o in c["outputs"] if o["output_type"] == "error"]
     assert errors == page.uncaught == []
 
 
 def moved(page, place: int, label: str, key: str) -> str:
     """Press a key on a slider of the place-th explorer; the line of text that it then shows."""
-    explorer = page.locator(".specwb-summary").nth(place).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+    explorer = (
+        page.locator(".specwb-summary")
+        .nth(place)
+        .locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+    )
     line = explorer.locator(".specwb-summary")
     before = line.inner_text()
     explorer.locator(".widget-hslider", has_text=label).get_by_role("slider").press(key)
@@ -249,20 +369,36 @@ def test_the_draft_is_shaped_in_the_page(sampling):
     from specwb.widgets.acceptance import shaped
 
     sampling.locator(".specwb-summary").first.wait_for(timeout=60_000)
-    title = sampling.locator(".specwb-summary").first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").locator(".gtitle")
-    settings = {"temperature": 1.0, "shift": 4.0, "sharpness": 1.0}  # where the notebook's last cell about it left the sliders
-    for label, name, step in (("shift", "shift", 0.5), ("sharpness", "sharpness", 0.1), ("temperature", "temperature", 0.1)):
+    title = (
+        sampling.locator(".specwb-summary")
+        .first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+        .locator(".gtitle")
+    )
+    settings = {
+        "temperature": 1.0,
+        "shift": 4.0,
+        "sharpness": 1.0,
+    }  # where the notebook's last cell about it left the sliders
+    for label, name, step in (
+        ("shift", "shift", 0.5),
+        ("sharpness", "sharpness", 0.1),
+        ("temperature", "temperature", 0.1),
+    ):
         text = moved(sampling, 0, label, "ArrowRight")
         settings[name] += step
         p, q = shaped(**settings)
         alpha = analysis.acceptance_rate(p, q)
         counts, accepted = analysis.simulate(p, q, 2000)
         assert text == (
-            "temperature {temperature:.1f}, shift {shift:.1f}, sharpness {sharpness:.1f}".format(**settings)
+            "temperature {temperature:.1f}, shift {shift:.1f}, sharpness {sharpness:.1f}".format(
+                **settings
+            )
             + f": acceptance 1 - TV = {alpha:.3f}; {accepted / 2000:.3f} of 2000 draws accepted, "
             f"output off p by at most {abs(counts / 2000 - p).max():.3f}"
         )
-        playwright.expect(title).to_have_text(f"accepted {alpha:.3f} = 1 − TV(p, q)", timeout=30_000)
+        playwright.expect(title).to_have_text(
+            f"accepted {alpha:.3f} = 1 − TV(p, q)", timeout=30_000
+        )
     assert sampling.uncaught == []
 
 
@@ -270,15 +406,23 @@ def test_the_speedup_model_in_the_page(sampling):
     from specwb import analysis
 
     sampling.get_by_label("scoring costs").select_option("as one token (v = 1)")
-    playwright.expect(sampling.locator(".specwb-summary").nth(1)).to_contain_text("v(5) = 1.00", timeout=30_000)
+    playwright.expect(sampling.locator(".specwb-summary").nth(1)).to_contain_text(
+        "v(5) = 1.00", timeout=30_000
+    )
     alpha, c, gamma = 0.8, 0.1, 5  # where the notebook left them
     for label in ("alpha", "c", "gamma"):
         text = moved(sampling, 1, label, "ArrowRight")
-        alpha, c, gamma = alpha + 0.01 * (label == "alpha"), c + 0.01 * (label == "c"), gamma + (label == "gamma")
+        alpha, c, gamma = (
+            alpha + 0.01 * (label == "alpha"),
+            c + 0.01 * (label == "c"),
+            gamma + (label == "gamma"),
+        )
         best = analysis.best_gamma(alpha, c, most=10)
         assert text == (
-            f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = 1.00: gamma {gamma} adds {analysis.expected_tokens(alpha, gamma):.2f} tokens a round, "
-            f"speedup {analysis.speedup(alpha, gamma, c):.2f}x; best is gamma {best} with {analysis.speedup(alpha, best, c):.2f}x"
+            f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = 1.00: gamma {gamma} adds "
+            f"{analysis.expected_tokens(alpha, gamma):.2f} tokens a round, "
+            f"speedup {analysis.speedup(alpha, gamma, c):.2f}x; best is gamma {best} with "
+            f"{analysis.speedup(alpha, best, c):.2f}x"
         )
     assert sampling.uncaught == []
 
@@ -292,12 +436,22 @@ def test_rules_are_compared_in_the_page(rules):
     from specwb.widgets.rules import NAMES, pair
 
     def said(verifier: str, claim: str) -> str:
-        a, b = (np.array(x, dtype=float) for x in pair(settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"]))
+        a, b = (
+            np.array(x, dtype=float)
+            for x in pair(
+                settings["temperature"],
+                settings["mismatch"],
+                settings["vocabulary"],
+                settings["seed"],
+            )
+        )
         rates = {name: float(rate(a, b, settings["k"])) for name, rate in analysis.RATES.items()}
         most = max(rates, key=lambda name: round(rates[name], 9))
         return (
-            "temperature {temperature:.1f}, mismatch {mismatch:.1f}, {vocabulary} tokens, k = {k}, seed {seed}: ".format(**settings)
-            + f"1 - TV(p, q) = {rates['rejection']:.3f}; most accepted by {NAMES.get(most, most)}, {rates[most]:.3f}. {verifier}: the output {claim}"
+            "temperature {temperature:.1f}, mismatch {mismatch:.1f}, {vocabulary} tokens, k = "
+            "{k}, seed {seed}: ".format(**settings)
+            + f"1 - TV(p, q) = {rates['rejection']:.3f}; most accepted by "
+            f"{NAMES.get(most, most)}, {rates[most]:.3f}. {verifier}: the output {claim}"
         )
 
     rules.locator(".specwb-summary").first.wait_for(timeout=60_000)
@@ -307,12 +461,18 @@ def test_rules_are_compared_in_the_page(rules):
         text = moved(rules, 0, label, "ArrowRight")
         settings[name] += step
         assert text == said("rrsw", "has law p, TV = 0 in fractions")
-    rules.get_by_label("verifier").select_option("WRONG: sampled siblings tested without updating the residual")
-    p, q = pair(settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"])
+    rules.get_by_label("verifier").select_option(
+        "WRONG: sampled siblings tested without updating the residual"
+    )
+    p, q = pair(
+        settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"]
+    )
     off = exact.tv(exact.output_distribution(no_residual_update, exact.iid, p, q, 3), p)
     assert off > 0
     line = rules.locator(".specwb-summary").first
-    playwright.expect(line).to_have_text(said("the WRONG rule no_update_sampled", f"is off p, TV = {float(off):.4f}"), timeout=30_000)
+    playwright.expect(line).to_have_text(
+        said("the WRONG rule no_update_sampled", f"is off p, TV = {float(off):.4f}"), timeout=30_000
+    )
     assert rules.uncaught == []
 
 
@@ -329,11 +489,21 @@ def test_a_tree_is_designed_in_the_page(trees):
     for label in ("nodes", "depth"):
         text = moved(trees, 0, label, "ArrowLeft")
         nodes, depth = nodes - (label == "nodes"), depth - (label == "depth")
-        tree, speed = analysis.choose_tree(rates, lambda t: analysis.roofline(len(t) - 1, 1, 32) + 0.1 * max(depths(t)), nodes, depth)
-        tau, cost = sum(analysis.path_values(rates, tree)), analysis.roofline(len(tree) - 1, 1, 32) + 0.1 * max(depths(tree))
+        tree, speed = analysis.choose_tree(
+            rates,
+            lambda t: analysis.roofline(len(t) - 1, 1, 32) + 0.1 * max(depths(t)),
+            nodes,
+            depth,
+        )
+        tau, cost = (
+            sum(analysis.path_values(rates, tree)),
+            analysis.roofline(len(tree) - 1, 1, 32) + 0.1 * max(depths(tree)),
+        )
         assert text == (
-            f"fastest, {len(tree)} nodes, depth {max(depths(tree))}: {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round for {cost:.2f} plain "
-            f"steps, speedup {speed:.2f}x; the fastest of at most {nodes} nodes and depth {depth} has {len(tree)} nodes and {speed:.2f}x"
+            f"fastest, {len(tree)} nodes, depth {max(depths(tree))}: {tau - 1:.2f} accepted + 1 = "
+            f"{tau:.2f} tokens a round for {cost:.2f} plain "
+            f"steps, speedup {speed:.2f}x; the fastest of at most {nodes} nodes and depth {depth} "
+            f"has {len(tree)} nodes and {speed:.2f}x"
         )
     assert trees.uncaught == []
 
@@ -344,15 +514,22 @@ def test_heads_are_explored_in_the_page(heads):
     from specwb.verify.exact import depths
     from specwb.widgets.heads import accuracies
 
-    cards = {kind: json.loads((data_dir() / "lab" / kind / "card.json").read_text()) for kind in ("medusa", "eagle", "eagle3")}
+    cards = {
+        kind: json.loads((data_dir() / "lab" / kind / "card.json").read_text())
+        for kind in ("medusa", "eagle", "eagle3")
+    }
 
     def said(head: str, domain: str, nodes: int) -> str:
         rates, found = accuracies(cards[head], domain), cards[head]["held_out"]
-        parents = measured_tree({"held_out": {d: found[d] for d in found if domain in ("all", d)}}, nodes).host[0]
+        parents = measured_tree(
+            {"held_out": {d: found[d] for d in found if domain in ("all", d)}}, nodes
+        ).host[0]
         tau, deep = sum(analysis.path_values(rates, parents)), max(depths(parents))
         return (
-            f"{head}, {domain} text, {nodes} nodes in {deep} level{'s' if deep > 1 else ''}: {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round "
-            f"expected at T = 0; first guess right at {', '.join(f'{row[0]:.0%}' for row in rates)} of places by position, "
+            f"{head}, {domain} text, {nodes} nodes in {deep} level{'s' if deep > 1 else ''}: "
+            f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round "
+            "expected at T = 0; first guess right at "
+            f"{', '.join(f'{row[0]:.0%}' for row in rates)} of places by position, "
             f"one of {len(rates[0])} at {', '.join(f'{sum(row):.0%}' for row in rates)}"
         )
 
@@ -360,7 +537,10 @@ def test_heads_are_explored_in_the_page(heads):
     playwright.expect(line).to_have_text(said("medusa", "all", 10), timeout=60_000)
     assert moved(heads, 0, "nodes", "ArrowRight") == said("medusa", "all", 11)
     explorer = line.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
-    for label, value, settings in (("head", "eagle", ("eagle", "all", 11)), ("text", "code", ("eagle", "code", 11))):
+    for label, value, settings in (
+        ("head", "eagle", ("eagle", "all", 11)),
+        ("text", "code", ("eagle", "code", 11)),
+    ):
         explorer.get_by_label(label, exact=True).select_option(value)
         playwright.expect(line).to_have_text(said(*settings), timeout=30_000)
     title = explorer.locator(".annotation-text").first
@@ -380,10 +560,18 @@ def test_blocks_are_explored_in_the_page(falcon):
 
     lines = falcon.locator(".specwb-summary")
     lines.nth(2).wait_for(timeout=60_000)
-    assert moved(falcon, 0, "pairs", "ArrowRight").startswith("k = 2, 8 pairs in blocks 1-2 3-4 5-6 7-8: X1 by pair 7, which sees 8 of 8")
-    assert moved(falcon, 0, "k", "ArrowRight").startswith("k = 3, 8 pairs in blocks 1-2 3-5 6-8: X1 by pair 6")
-    lines.nth(0).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").get_by_label("blocks end").select_option("left")
-    playwright.expect(lines.nth(0)).to_contain_text("1-3 4-6 7-8: X1 by pair 6, which sees 6 of 8", timeout=30_000)
+    assert moved(falcon, 0, "pairs", "ArrowRight").startswith(
+        "k = 2, 8 pairs in blocks 1-2 3-4 5-6 7-8: X1 by pair 7, which sees 8 of 8"
+    )
+    assert moved(falcon, 0, "k", "ArrowRight").startswith(
+        "k = 3, 8 pairs in blocks 1-2 3-5 6-8: X1 by pair 6"
+    )
+    lines.nth(0).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").get_by_label(
+        "blocks end"
+    ).select_option("left")
+    playwright.expect(lines.nth(0)).to_contain_text(
+        "1-3 4-6 7-8: X1 by pair 6, which sees 6 of 8", timeout=30_000
+    )
 
     text, source = moved(falcon, 1, "lambda", "ArrowRight"), MarkovSource.ring(8, 3)
     made = np.random.default_rng(0)
@@ -391,7 +579,10 @@ def test_blocks_are_explored_in_the_page(falcon):
     mask = glance_mask(torch.full((6,), int(0.45 * 0.5 * 24)), 24, 2, *u)
     share = float(mask[:, ::2].double().mean())
     left = dependence.excess(source.joint(2), [[1.0], [1 - share, share]], source.stationary)
-    assert text.startswith(f"k = 2: lambda 0.45 of 50% wrong guesses, {int(mask.sum())} of 144 pairs replaced, {share:.0%} of blocks glance")
+    assert text.startswith(
+        f"k = 2: lambda 0.45 of 50% wrong guesses, {int(mask.sum())} of 144 pairs replaced, "
+        f"{share:.0%} of blocks glance"
+    )
     assert f"least loss {left:.3f} nats a block above autoregression" in text
 
     card = json.loads((data_dir() / "lab" / "falcon" / "card.json").read_text())
@@ -399,8 +590,9 @@ def test_blocks_are_explored_in_the_page(falcon):
     blocks, tau = BlockTree(tree, 2), sum(path_values(rates, tree.host[0]))
     fed = 2 * sum(len(one.blocks) for one in blocks.passes[1:])
     cost = 1 + 0.02 * 16 + 0.1 * len(blocks.passes) + 0.01 * fed
-    assert f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round expected at T = 0 for {cost:.2f} plain steps, speedup {tau / cost:.2f}x" in moved(
-        falcon, 2, "nodes", "ArrowRight"
+    assert (
+        f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round expected at T = 0 for {cost:.2f} "
+        f"plain steps, speedup {tau / cost:.2f}x" in moved(falcon, 2, "nodes", "ArrowRight")
     )
     assert falcon.uncaught == []
 
@@ -412,17 +604,33 @@ def test_when_to_stop_in_the_page(kangaroo):
     for cell in ("imports", "setup", "stored"):
         exec(sources[cell], scope)
     kangaroo.locator(".specwb-summary").first.wait_for(timeout=60_000)
-    title = kangaroo.locator(".specwb-summary").first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]").locator(".js-plotly-plot")
-    names = [("own", scope["own"], ""), *((name, scope["ablation"], name) for name in scope["ablation"]["traces"])]
+    title = (
+        kangaroo.locator(".specwb-summary")
+        .first.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+        .locator(".js-plotly-plot")
+    )
+    names = [
+        ("own", scope["own"], ""),
+        *((name, scope["ablation"], name) for name in scope["ablation"]["traces"]),
+    ]
     exit, eta, gamma = 0, 0.6, 6
-    for slider, key in (("eta", "ArrowLeft"), ("gamma", "ArrowLeft"), ("exit", "ArrowRight"), ("eta", "ArrowRight")):
+    for slider, key in (
+        ("eta", "ArrowLeft"),
+        ("gamma", "ArrowLeft"),
+        ("exit", "ArrowRight"),
+        ("eta", "ArrowRight"),
+    ):
         text = moved(kangaroo, 0, slider, key)
         eta += {"ArrowLeft": -0.05, "ArrowRight": 0.05}[key] * (slider == "eta")
         gamma, exit = gamma - (slider == "gamma"), exit + (slider == "exit")
         name, document, variant = names[exit]
-        one, costs = rounds_of(document["traces"][variant]).simulate("top", round(eta, 2), gamma), costs_of(document["costs"][variant])
+        one, costs = (
+            rounds_of(document["traces"][variant]).simulate("top", round(eta, 2), gamma),
+            costs_of(document["costs"][variant]),
+        )
         assert text.startswith(
-            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted a round, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, "
+            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted a "
+            f"round, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, "
             f"{one.wasted:.2f} wasted; predicted speedup {costs.predicted(one):.2f}x"
         )
     playwright.expect(title).to_have_count(1)
@@ -438,7 +646,9 @@ def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
 
     lines = mcsd_ti.locator(".specwb-summary")
     lines.nth(2).wait_for(timeout=60_000)
-    assert moved(mcsd_ti, 0, "levels left", "ArrowRight").startswith("tree 4-1-1-1-1, 3 of 5 levels: 13 of 21 nodes, the leading 13 x 13 block")
+    assert moved(mcsd_ti, 0, "levels left", "ArrowRight").startswith(
+        "tree 4-1-1-1-1, 3 of 5 levels: 13 of 21 nodes, the leading 13 x 13 block"
+    )
 
     sources, scope = {c["id"]: c["source"] for c in mcsd_ti.evaluate(MODEL)}, {}
     for cell in ("setup", "rounds", "stops"):
@@ -446,18 +656,35 @@ def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
     rounds, base = scope["rounds"], scope["base"]
     stops = lines.nth(1).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
     stops.get_by_label("rule").select_option("top")
-    playwright.expect(lines.nth(1)).to_contain_text("top, threshold 0.40, at most 5 levels", timeout=30_000)
+    playwright.expect(lines.nth(1)).to_contain_text(
+        "top, threshold 0.40, at most 5 levels", timeout=30_000
+    )
     threshold, levels = 0.4, 5
-    for slider, key in (("threshold", "ArrowRight"), ("most levels", "ArrowLeft"), ("threshold", "ArrowRight")):
+    for slider, key in (
+        ("threshold", "ArrowRight"),
+        ("most levels", "ArrowLeft"),
+        ("threshold", "ArrowRight"),
+    ):
         text = moved(mcsd_ti, 1, slider, key)
-        threshold, levels = round(threshold + 0.05 * (slider == "threshold"), 2), levels - (slider == "most levels")
+        threshold, levels = (
+            round(threshold + 0.05 * (slider == "threshold"), 2),
+            levels - (slider == "most levels"),
+        )
         one = rounds.simulate("top", threshold, levels)
         speed = one.cr / fmean(base[d - 1] for d in one.drafted)
-        assert text.startswith(f"top, threshold {threshold:.2f}, at most {levels} levels: {one.mean_drafted:.2f} levels drafted a round, ")
+        assert text.startswith(
+            f"top, threshold {threshold:.2f}, at most {levels} levels: {one.mean_drafted:.2f} "
+            "levels drafted a round, "
+        )
         assert f"= {one.cr:.2f} tokens; " in text
         assert f"predicted speedup {speed:.2f}x" in text
 
-    P, rates, W, D = [Fraction(n, 10) for n in (4, 3, 2, 1)], [Fraction(n, 20) for n in (4, 4, 18, 18)], 2, 1
+    P, rates, W, D = (
+        [Fraction(n, 10) for n in (4, 3, 2, 1)],
+        [Fraction(n, 20) for n in (4, 4, 18, 18)],
+        2,
+        1,
+    )
     for slider in ("roots", "levels below", "below a", "below b", "below c", "below d"):
         place = "abcd".find(slider[-1]) if slider.startswith("below") else -1
         text = moved(mcsd_ti, 2, slider, "ArrowRight")
@@ -465,7 +692,10 @@ def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
         if place >= 0:
             rates[place] += Fraction(1, 20)
         distribution = kept_root(P, [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates], W)
-        assert "the root that stays has law " + " ".join(f"{float(x):.3f}" for x in distribution) in text
+        assert (
+            "the root that stays has law " + " ".join(f"{float(x):.3f}" for x in distribution)
+            in text
+        )
         assert f"{float(exact.tv(distribution, P)):.3f} from the target's" in text
     assert mcsd_ti.uncaught == []
 
@@ -478,8 +708,19 @@ def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
     for cell in ("setup", "texts", "picture"):
         exec(sources[cell], scope)
     found, proxy, target = scope["found"], scope["proxy"], scope["lab"]
-    now = {"place": found.index(scope["at"]) + 1, "lambda": 0.5, "mass": 0.8, "M tokens": 15, "B paths": 3}
-    steps = {"lambda": ("ArrowRight", 0.05), "mass": ("ArrowLeft", -0.05), "M tokens": ("ArrowLeft", -1), "B paths": ("ArrowRight", 1)}
+    now = {
+        "place": found.index(scope["at"]) + 1,
+        "lambda": 0.5,
+        "mass": 0.8,
+        "M tokens": 15,
+        "B paths": 3,
+    }
+    steps = {
+        "lambda": ("ArrowRight", 0.05),
+        "mass": ("ArrowLeft", -0.05),
+        "M tokens": ("ArrowLeft", -1),
+        "B paths": ("ArrowRight", 1),
+    }
     steps["place"] = ("ArrowLeft", -1) if now["place"] == len(found) else ("ArrowRight", 1)
     diffuspec.locator(".specwb-summary").nth(1).wait_for(timeout=60_000)
     for slider, (key, step) in steps.items():
@@ -492,21 +733,36 @@ def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
             beam(lattice, proxy, at.text, now["lambda"], now["B paths"])[0].tokens,
             viterbi(lattice, proxy, at.text, now["lambda"]).tokens,
         ]
-        kept, hot = [at.kept(path) for path in paths], lattices.expected_length(target, at.text, paths)
-        assert text.startswith("place {place}, lambda {lambda:.2f}, mass {mass:.2f}, M = {M tokens}, B = {B paths}: ".format(**now))
-        assert f"for {at.reach(lattice)} of {len(at.greedy)} tokens; T = 0 keeps {kept[0]} of the first choices, {kept[1]} of the beam's path" in text
+        kept, hot = (
+            [at.kept(path) for path in paths],
+            lattices.expected_length(target, at.text, paths),
+        )
+        assert text.startswith(
+            "place {place}, lambda {lambda:.2f}, mass {mass:.2f}, M = {M tokens}, B = {B "
+            "paths}: ".format(**now)
+        )
+        assert (
+            f"for {at.reach(lattice)} of {len(at.greedy)} tokens; T = 0 keeps {kept[0]} of the "
+            f"first choices, {kept[1]} of the beam's path" in text
+        )
         assert "T = 1 is expected to keep {:.2f}, {:.2f}, {:.2f}".format(*hot) in text
 
     exec(sources["replay"], scope)
     constants = {"least": 4, "most": 8, "delta": 2, "rho": 0.5, "share": 1.0}
     for slider, name, key, step in (
-        ("k_min", "least", "ArrowLeft", -1), ("k_max", "most", "ArrowRight", 1), ("delta", "delta", "ArrowRight", 1),
-        ("rho", "rho", "ArrowLeft", -0.05), ("share", "share", "ArrowLeft", -0.05),
-    ):  # fmt: skip
+        ("k_min", "least", "ArrowLeft", -1),
+        ("k_max", "most", "ArrowRight", 1),
+        ("delta", "delta", "ArrowRight", 1),
+        ("rho", "rho", "ArrowLeft", -0.05),
+        ("share", "share", "ArrowLeft", -0.05),
+    ):
         text = moved(diffuspec, 1, slider, key)
         constants[name] += step
         rounds = scope["replay"].rounds(**constants)
-        assert f"share {constants['share']:.2f}: {len(rounds)} rounds, {sum(r.k for r in rounds) / len(rounds):.1f} tokens drafted a round" in text
+        assert (
+            f"share {constants['share']:.2f}: {len(rounds)} rounds, "
+            f"{sum(r.k for r in rounds) / len(rounds):.1f} tokens drafted a round" in text
+        )
         assert f"= {len(scope['replay'].text) / len(rounds):.2f}; " in text
         assert text.endswith(f"k = {rounds[-1].k} in the last round")
     assert diffuspec.uncaught == []
@@ -518,18 +774,28 @@ def test_layers_side_by_side_in_the_page(easyspec):
 
     lines = easyspec.locator(".specwb-summary")
     lines.nth(2).wait_for(timeout=60_000)
-    assert moved(easyspec, 0, "n", "ArrowRight").startswith("n 5, groups 0 1-4 5-6 7, R = 4 of 8: smallest cosine of hidden 0.")
+    assert moved(easyspec, 0, "n", "ArrowRight").startswith(
+        "n 5, groups 0 1-4 5-6 7, R = 4 of 8: smallest cosine of hidden 0."
+    )
     easyspec.get_by_label("last layer alone").click()
-    playwright.expect(lines.nth(0)).to_contain_text("n 5, groups 0 1-4 5-7, R = 3 of 8", timeout=30_000)
-    assert moved(easyspec, 1, "devices", "ArrowRight").startswith("n 4, width 1, 4 devices, exchange 0.02 ms: drafting takes")
+    playwright.expect(lines.nth(0)).to_contain_text(
+        "n 5, groups 0 1-4 5-7, R = 3 of 8", timeout=30_000
+    )
+    assert moved(easyspec, 1, "devices", "ArrowRight").startswith(
+        "n 4, width 1, 4 devices, exchange 0.02 ms: drafting takes"
+    )
     share, n = 0.7, 4  # where the notebook left them
     for label in ("share", "n"):
         text = moved(easyspec, 2, label, "ArrowRight")
         share, n = share + 0.01 * (label == "share"), n + (label == "n")
         rounds = parallel.attention_rounds(grouping(32, n))
         ratio = parallel.fuzzy_ratio(share, rounds, 32)
-        stage, most = parallel.stage_speedup(ratio, 5), parallel.largest_stage_speedup(5, rounds, 32)
+        stage, most = (
+            parallel.stage_speedup(ratio, 5),
+            parallel.largest_stage_speedup(5, rounds, 32),
+        )
         assert text.startswith(
-            f"32 layers, n {n}, R = {rounds}, depth 5, share {share:.2f}: fuzzy / exact {ratio:.2f}, stage {stage:.2f}x, at most {most:.2f}x"
+            f"32 layers, n {n}, R = {rounds}, depth 5, share {share:.2f}: fuzzy / exact "
+            f"{ratio:.2f}, stage {stage:.2f}x, at most {most:.2f}x"
         )
     assert easyspec.uncaught == []

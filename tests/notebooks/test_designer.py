@@ -33,7 +33,13 @@ def one() -> TreeDesigner:
 @pytest.fixture
 def designer(one) -> TreeDesigner:
     """From the same settings every time."""
-    one.costs.value, one.balance.value, one.c.value, one.nodes.value, one.depth.value = MEASURED, 128, 0.1, 16, 6
+    one.costs.value, one.balance.value, one.c.value, one.nodes.value, one.depth.value = (
+        MEASURED,
+        128,
+        0.1,
+        16,
+        6,
+    )
     for level, k in zip(one.levels, (4, 2, 2, 0)):
         level.value = k
     one.shape.value = HAND
@@ -53,7 +59,7 @@ def tau(parents) -> float:
     return float(sum(analysis.path_values(RATES, parents)))
 
 
-# ------------------------------------------------------------------------------------------------------------------ figures
+# ---------------------------------------------------------------------------------------- figures
 
 
 @pytest.mark.parametrize("ks", [(), (1, 1, 1), (4, 2, 2), (6, 4)], ids=str)
@@ -77,12 +83,18 @@ def test_a_tree_with_its_values():
     assert list(nodes.customdata) == list(range(7))
     assert nodes.text[1] == "1 <b>0.50</b>"
     assert list(nodes.x) == depths(parents)
-    assert nodes.marker.size[0] > nodes.marker.size[1] > nodes.marker.size[2] == nodes.marker.size[3]
-    assert [edges.x[i : i + 2] for i in range(0, len(edges.x), 3)] == [(depths(parents)[p], depths(parents)[p] + 1) for p in parents[1:]]
+    assert (
+        nodes.marker.size[0] > nodes.marker.size[1] > nodes.marker.size[2] == nodes.marker.size[3]
+    )
+    assert [edges.x[i : i + 2] for i in range(0, len(edges.x), 3)] == [
+        (depths(parents)[p], depths(parents)[p] + 1) for p in parents[1:]
+    ]
     assert f"their values sum to {float(sum(values)) - 1:.2f}" in drawn.layout.title.text
     assert figures.value_tree(parents, values, list("abcdefg")).data[1].text[6] == "g <b>0.06</b>"
     assert figures.value_tree(Tree.branching(6, 6).host[0], [0.1] * 43).data[1].mode == "markers"
-    with pytest.raises(ValueError, match="a tree of 7 nodes needs as many values and labels, got 6 and 7"):
+    with pytest.raises(
+        ValueError, match="a tree of 7 nodes needs as many values and labels, got 6 and 7"
+    ):
         figures.value_tree(parents, values[:6])
     with pytest.raises(ValueError, match="node 0 must be the root"):
         figures.value_tree([0, 0], [1, 1])
@@ -100,7 +112,7 @@ def test_lines_by_nodes():
         figures.designer([-1], [1], {}, 1.0)
 
 
-# ------------------------------------------------------------------------------------------------------------------- widget
+# ----------------------------------------------------------------------------------------- widget
 
 
 def test_it_shows_the_tree_made_by_hand(designer):
@@ -111,12 +123,17 @@ def test_it_shows_the_tree_made_by_hand(designer):
         assert designer.parents == parents
         assert designer.speed == pytest.approx(tau(parents) / dear(parents))
         assert designer.summary.startswith(
-            f"{'-'.join(map(str, ks))}, {len(parents)} nodes, depth {len(ks)}: {tau(parents) - 1:.2f} accepted + 1 = {tau(parents):.2f} tokens "
-            f"a round for {dear(parents):.2f} plain steps, speedup {tau(parents) / dear(parents):.2f}x; "
+            f"{'-'.join(map(str, ks))}, {len(parents)} nodes, depth {len(ks)}: "
+            f"{tau(parents) - 1:.2f} accepted + 1 = {tau(parents):.2f} tokens "
+            f"a round for {dear(parents):.2f} plain steps, speedup "
+            f"{tau(parents) / dear(parents):.2f}x; "
         )
     designer.levels[0].value = 0
     assert designer.parents == [-1]
-    assert designer.summary.startswith("no draft, 1 node, depth 0: 0.00 accepted + 1 = 1.00 tokens a round for 1.00 plain steps, speedup 1.00x")
+    assert designer.summary.startswith(
+        "no draft, 1 node, depth 0: 0.00 accepted + 1 = 1.00 tokens a round for 1.00 plain steps, "
+        "speedup 1.00x"
+    )
 
 
 @pytest.mark.parametrize(("nodes", "depth"), [(1, 6), (9, 2), (16, 6), (32, 8), (20, 0)])
@@ -131,7 +148,10 @@ def test_best_trees_are_the_librarys(designer, nodes, depth):
         parents, speed = analysis.choose_tree(RATES, seconds, nodes, depth)
         assert designer.parents == parents
         assert designer.speed == pytest.approx(speed)
-        assert f"depth {depth} has {len(parents)} node{'s' if len(parents) > 1 else ''} and {speed:.2f}x" in designer.summary
+        assert (
+            f"depth {depth} has {len(parents)} node{'s' if len(parents) > 1 else ''} and "
+            f"{speed:.2f}x" in designer.summary
+        )
 
 
 def test_the_picture_is_the_pure_figure(designer):
@@ -144,7 +164,11 @@ def test_the_picture_is_the_pure_figure(designer):
             best[len(parents)] = max(best.get(len(parents), 0), tau(parents) / dear(parents))
     parents = analysis.best_tree(RATES, 6, 3)
     now = shown(designer)
-    wanted = picture(figures.designer(parents, analysis.path_values(RATES, parents), best, tau(parents) / dear(parents)))
+    wanted = picture(
+        figures.designer(
+            parents, analysis.path_values(RATES, parents), best, tau(parents) / dear(parents)
+        )
+    )
     assert before != now
     assert now["data"][:3] == wanted["data"][:3]
     for mine, theirs in zip(now["data"][3:], wanted["data"][3:], strict=True):
@@ -168,7 +192,11 @@ def test_free_nodes_make_wide_trees(designer):
 def test_a_tree_that_cannot_be_drawn_is_answered(designer):
     parents = designer.parents
     designer.levels[1].value = 4
-    assert designer.summary == "Not drawn: 4-4-2 has 53 nodes, more than 32; take fewer children or levels. Still shown: a tree of 29 nodes"
+    assert (
+        designer.summary
+        == "Not drawn: 4-4-2 has 53 nodes, more than 32; take fewer children or levels. Still "
+        "shown: a tree of 29 nodes"
+    )
     assert designer.parents == parents
     designer.levels[1].value = 1
     assert designer.summary.startswith("4-1-2, ")
@@ -179,6 +207,14 @@ def test_a_tree_that_cannot_be_drawn_is_answered(designer):
 
 
 def test_every_control_is_described_and_waits_for_the_mouse(designer):
-    for control in (designer.shape, designer.costs, *designer.levels, designer.nodes, designer.depth, designer.balance, designer.c):
+    for control in (
+        designer.shape,
+        designer.costs,
+        *designer.levels,
+        designer.nodes,
+        designer.depth,
+        designer.balance,
+        designer.c,
+    ):
         assert control.description
         assert getattr(control, "continuous_update", False) is False

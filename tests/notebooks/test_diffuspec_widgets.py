@@ -52,64 +52,110 @@ def picture(figure: go.Figure) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("place", "lam", "mass", "top", "beams"), [(1, 0.5, 0.8, 8, 3), (2, 1.0, 0.3, 8, 1), (3, 0.0, 0.95, 4, 5), (3, 0.3, 1.0, 2, 2)]
+    ("place", "lam", "mass", "top", "beams"),
+    [(1, 0.5, 0.8, 8, 3), (2, 1.0, 0.3, 8, 1), (3, 0.0, 0.95, 4, 5), (3, 0.3, 1.0, 2, 2)],
 )
 def test_the_lattice_shown_is_the_one_searched(place, lam, mass, top, beams):
     view = explorer()
-    view.place.value, view.lam.value, view.mass.value, view.top.value, view.beams.value = place, lam, mass, top, beams
+    view.place.value, view.lam.value, view.mass.value, view.top.value, view.beams.value = (
+        place,
+        lam,
+        mass,
+        top,
+        beams,
+    )
     at = found()[place - 1]
     lattice = at.lattice(mass, top)
-    chosen, best = beam(lattice, proxy(), at.text, lam, beams)[0], viterbi(lattice, proxy(), at.text, lam)
+    chosen, best = (
+        beam(lattice, proxy(), at.text, lam, beams)[0],
+        viterbi(lattice, proxy(), at.text, lam),
+    )
     assert (view.paths[0], view.best) == (chosen, best)
     drawn = {t.get("name"): t for t in shown(view)["data"]}
     (cells,) = [t for t in shown(view)["data"] if t["type"] == "heatmap"]
     assert cells["text"] == [[str(at.ids[i, r]) for i in range(5)] for r in range(top)]
-    assert [[v is not None for v in row] for row in cells["z"]] == [[r < len(lattice.ids[i]) for i in range(lattice.depth)] for r in range(top)]
+    assert [[v is not None for v in row] for row in cells["z"]] == [
+        [r < len(lattice.ids[i]) for i in range(lattice.depth)] for r in range(top)
+    ]
     assert drawn["beam"]["y"] == [r + 1 for r in chosen.ranks]
     assert drawn["best score"]["y"] == [r + 1 for r in best.ranks]
     assert drawn["target"]["y"] == [r + 1 if r < top else top + 1 for r in at.ranks.tolist()]
     kept = [at.kept(path) for path in (lattice.row, chosen.tokens, best.tokens)]
-    hot = lattices.expected_length(tiny.target(), at.text, [lattice.row, chosen.tokens, best.tokens])
+    hot = lattices.expected_length(
+        tiny.target(), at.text, [lattice.row, chosen.tokens, best.tokens]
+    )
     assert f"stays in the lattice for {at.reach(lattice)} of 5 tokens" in view.summary
-    assert f"keeps {kept[0]} of the first choices, {kept[1]} of the beam's path, {kept[2]} of the best score's" in view.summary
+    assert (
+        f"keeps {kept[0]} of the first choices, {kept[1]} of the beam's path, {kept[2]} of the "
+        "best score's" in view.summary
+    )
     assert "expected to keep {:.2f}, {:.2f}, {:.2f}".format(*hot) in view.summary
     assert view.summary.startswith(
-        f"place {place}, lambda {lam:.2f}, mass {mass:.2f}, M = {top}, B = {beams}: {sum(map(len, lattice.ids))} candidates"
+        f"place {place}, lambda {lam:.2f}, mass {mass:.2f}, M = {top}, B = {beams}: "
+        f"{sum(map(len, lattice.ids))} candidates"
     )
     assert ("the best of all has" in view.summary) == (best.mean > chosen.mean + 1e-12)
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "delta", "rho", "share"), [(4, 8, 2, 0.5, 1.0), (1, 10, 3, 0.25, 0.5), (6, 6, 0, 1.0, 0.0), (9, 3, 2, 0.5, 0.8)]
+    ("least", "most", "delta", "rho", "share"),
+    [(4, 8, 2, 0.5, 1.0), (1, 10, 3, 0.25, 0.5), (6, 6, 0, 1.0, 0.0), (9, 3, 2, 0.5, 0.8)],
 )
 def test_rounds_under_adaptive_length(least, most, delta, rho, share):
     text = replay()
     view = LengthExplorer(text, top=12)
-    view.least.value, view.most.value, view.delta.value, view.rho.value, view.share.value = least, most, delta, rho, share
+    view.least.value, view.most.value, view.delta.value, view.rho.value, view.share.value = (
+        least,
+        most,
+        delta,
+        rho,
+        share,
+    )
     low, high = min(least, most), max(least, most)
     rounds = text.rounds(low, high, delta, rho, share)
     assert view.rounds == rounds
-    assert rounds == analysis.adl_trace([r.generated for r in rounds], [r.accepted for r in rounds], low, high, delta, rho, share)
+    assert rounds == analysis.adl_trace(
+        [r.generated for r in rounds], [r.accepted for r in rounds], low, high, delta, rho, share
+    )
     assert view.tau == pytest.approx(30 / len(rounds))
     assert shown(view) == picture(figures.adaptive(rounds, low, high))
-    assert view.summary.startswith(f"k from {low} to {high}, delta {delta}, rho {rho:.2f}, share {share:.2f}: {len(rounds)} rounds, ")
+    assert view.summary.startswith(
+        f"k from {low} to {high}, delta {delta}, rho {rho:.2f}, share {share:.2f}: {len(rounds)} "
+        "rounds, "
+    )
     assert f"{view.tau - 1:.2f} accepted + 1 = {view.tau:.2f}" in view.summary
     rises = [i for i in range(1, len(rounds)) if rounds[i].k > rounds[i - 1].k]
-    assert (f"k rises before {len(rises)} of them, the last one round {rises[-1] + 1}" if rises else "k never rises") in view.summary
+    assert (
+        f"k rises before {len(rises)} of them, the last one round {rises[-1] + 1}"
+        if rises
+        else "k never rises"
+    ) in view.summary
     broken = [i for i, r in enumerate(rounds, 1) if r.accepted < r.generated]
-    assert (f"the first round that is not whole is round {broken[0]}" if broken else "every round is whole") in view.summary
+    assert (
+        f"the first round that is not whole is round {broken[0]}"
+        if broken
+        else "every round is whole"
+    ) in view.summary
 
 
 def test_the_figures_say_what_they_are_given():
     drawn = figures.lattice(
-        [["a", "b", "c"], ["d", "e", "f"]], [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]], {"t": [0, None], "s": [1]}, kept=[2, 3], below=["", "g"]
+        [["a", "b", "c"], ["d", "e", "f"]],
+        [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]],
+        {"t": [0, None], "s": [1]},
+        kept=[2, 3],
+        below=["", "g"],
     )
     cells, first, second, left, out, below = drawn.data
     assert [list(row) for row in cells.z] == [[0.6, 0.5], [0.3, 0.4], [None, 0.1]]
     assert (list(first.x), list(first.y), list(second.y)) == ([1, 2], [1, 4], [2])
     assert (sorted(left.text), list(out.text)) == (["a", "b", "d", "e", "f"], ["c"])
     assert (list(below.x), list(below.y), list(below.text)) == ([2], [4], ["g"])
-    assert (first.line.color, first.line.dash, first.marker.symbol) != (second.line.color, second.line.dash, second.marker.symbol)
+    assert (first.line.color, first.line.dash, first.marker.symbol) != (
+        second.line.color,
+        second.line.dash,
+        second.marker.symbol,
+    )
 
     rounds = analysis.adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1)
     bars, k, generated, a, b, grows = figures.adaptive(rounds, 2, 4).data
@@ -120,11 +166,14 @@ def test_the_figures_say_what_they_are_given():
     (line,) = figures.by_setting({"a": {0.0: 1.0, 0.5: 2.0}}, "t", "y", "x").data
     assert (list(line.x), list(line.y)) == ([0, 0.5], [1, 2])
     for call, message in (
-        (lambda: figures.lattice([], [], {"t": []}), "every place"), (lambda: figures.lattice([["a"]], [[1.0, 0.0]], {"t": [0]}), "every place"),
-        (lambda: figures.lattice([["a"]], [[1.0]], {"t": [1]}), "rows 0..0"), (lambda: figures.lattice([["a"]], [[1.0]], {"t": [0, 0]}), "at most 1"),
-        (lambda: figures.lattice([["a"]], [[1.0]], {}), "one to 3"), (lambda: figures.adaptive([], 1, 2), "one round"),
+        (lambda: figures.lattice([], [], {"t": []}), "every place"),
+        (lambda: figures.lattice([["a"]], [[1.0, 0.0]], {"t": [0]}), "every place"),
+        (lambda: figures.lattice([["a"]], [[1.0]], {"t": [1]}), "rows 0..0"),
+        (lambda: figures.lattice([["a"]], [[1.0]], {"t": [0, 0]}), "at most 1"),
+        (lambda: figures.lattice([["a"]], [[1.0]], {}), "one to 3"),
+        (lambda: figures.adaptive([], 1, 2), "one round"),
         (lambda: figures.by_setting({}, "", "", ""), "got 0"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             call()
 

@@ -1,4 +1,5 @@
-"""The views of layers side by side show cosines, timelines and the cost model as the library has them."""
+"""The views of layers side by side show cosines, timelines and the cost model as the library has
+them."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ from specwb.models.fuzzy import GroupError, grouping, listed
 from specwb.widgets.easyspec import DevicesExplorer, FuzzyExplorer, StageExplorer
 
 TIMES = {
-    1: {"attention": 0.5, "mlp": 0.25, "head": 0.125, "verify": 4.0}, 4: {"attention": 1.0, "mlp": 0.5, "head": 0.25, "verify": 6.0}
-}  # fmt: skip
+    1: {"attention": 0.5, "mlp": 0.25, "head": 0.125, "verify": 4.0},
+    4: {"attention": 1.0, "mlp": 0.5, "head": 0.25, "verify": 6.0},
+}
 
 
 @cache
@@ -44,7 +46,12 @@ def shown(widget) -> dict:
 def test_cosines_are_the_librarys():
     view = FuzzyExplorer(deep(), windows(), n=3)
     assert view.summary.startswith("n 3, groups 0 1-2 3 4, R = 4 of 5: smallest cosine of hidden ")
-    for n, first, last, whole in ((2, True, True, False), (4, False, False, False), (3, True, False, True), (1, True, True, False)):
+    for n, first, last, whole in (
+        (2, True, True, False),
+        (4, False, False, False),
+        (3, True, False, True),
+        (1, True, True, False),
+    ):
         view.n.value, view.first.value, view.last.value, view.whole.value = n, first, last, whole
         groups = grouping(5, n, first, last)
         direct = similarity(deep(), windows(), groups, whole)
@@ -59,7 +66,9 @@ def test_cosines_are_the_librarys():
         least = min(direct["k"])
         assert f", k {least:.3f}," in view.summary
         assert ("MLPs" in view.summary) == whole
-    assert min(min(values) for values in view.found.values()) == pytest.approx(1)  # n = 1 is the model
+    assert min(min(values) for values in view.found.values()) == pytest.approx(
+        1
+    )  # n = 1 is the model
     assert view.n.max == 4
     with pytest.raises(GroupError, match="stand alone"):
         FuzzyExplorer(specwb.load(tiny.build("llama", num_hidden_layers=2)), windows())
@@ -72,30 +81,50 @@ def busy(drawn: dict, kind: str) -> float:
 def test_a_round_on_devices_takes_what_the_closed_form_says():
     view = DevicesExplorer(TIMES, 8)
     for n, width, devices, exchange, calibrate in (
-        (4, 1, 4, 0.0, True), (3, 4, 2, 0.05, True), (4, 1, 1, 0.5, True), (1, 1, 8, 0.0, True), (6, 4, 3, 0.1, False),
-    ):  # fmt: skip
+        (4, 1, 4, 0.0, True),
+        (3, 4, 2, 0.05, True),
+        (4, 1, 1, 0.5, True),
+        (1, 1, 8, 0.0, True),
+        (6, 4, 3, 0.1, False),
+    ):
         view.n.value, view.width.value, view.devices.value = n, width, devices
         view.exchange.value, view.calibrate.value = exchange, calibrate
         at, groups, alone = TIMES[width], grouping(8, n), [(i,) for i in range(8)]
         a, m, head = at["attention"], at["mlp"], at["head"]
-        fuzzy, exact = (parallel.step_time(g, a, m, exchange, devices, head) for g in (groups, alone))
+        fuzzy, exact = (
+            parallel.step_time(g, a, m, exchange, devices, head) for g in (groups, alone)
+        )
         assert view.drafting == pytest.approx(4 * fuzzy + (exact if calibrate else fuzzy))
         assert view.plain == pytest.approx(5 * (8 * (a + m) + head))
         # a shorter exchange than the limit is a gain, a longer one is not
-        assert (view.drafting < view.plain - 1e-9) == ((exchange if devices > 1 else 0) < view.limit - 1e-12)
+        assert (view.drafting < view.plain - 1e-9) == (
+            (exchange if devices > 1 else 0) < view.limit - 1e-12
+        )
         drawn = shown(view)
         assert [trace["name"] for trace in drawn["data"]] == list(figures.KINDS)
-        assert busy(drawn, "attention") == pytest.approx(5 * 8 * a)  # each once a step, wherever it runs
+        assert busy(drawn, "attention") == pytest.approx(
+            5 * 8 * a
+        )  # each once a step, wherever it runs
         assert busy(drawn, "mlp") == pytest.approx(5 * 8 * m * devices)
         assert busy(drawn, "verify") == pytest.approx(at["verify"] * devices)
         collectives = 4 * len(groups) + (8 if calibrate else len(groups))
-        assert busy(drawn, "exchange") == pytest.approx(collectives * exchange * devices if devices > 1 else 0)
-        assert [note["text"] for note in drawn["layout"]["annotations"]] == [*(f"step {i}" for i in range(1, 6)), f"verify, {at['verify']:.1f} ms"]
+        assert busy(drawn, "exchange") == pytest.approx(
+            collectives * exchange * devices if devices > 1 else 0
+        )
+        assert [note["text"] for note in drawn["layout"]["annotations"]] == [
+            *(f"step {i}" for i in range(1, 6)),
+            f"verify, {at['verify']:.1f} ms",
+        ]
         assert view.summary.startswith(
-            f"n {n}, width {width}, {devices} device{'s'[: devices - 1]}, exchange {exchange:g} ms: drafting takes {view.drafting:.2f} ms, in layer "
+            f"n {n}, width {width}, {devices} device{'s'[: devices - 1]}, exchange {exchange:g} "
+            f"ms: drafting takes {view.drafting:.2f} ms, in layer "
             f"order {view.plain:.2f} ms, {view.plain / view.drafting:.2f}x; "
         )
-        assert ("no exchange is short enough" in view.summary) == (view.limit == 0) == (n == 1 or devices == 1)
+        assert (
+            ("no exchange is short enough" in view.summary)
+            == (view.limit == 0)
+            == (n == 1 or devices == 1)
+        )
 
 
 def test_the_cost_model_and_the_papers_numbers():
@@ -105,20 +134,33 @@ def test_the_cost_model_and_the_papers_numbers():
     view.share.value = share
     assert view.stage == pytest.approx(1.62, abs=0.01)  # of a slider in hundredths
     chosen, here = shown(view)["data"][2:4]
-    assert (here["x"], here["y"], chosen["x"], chosen["y"]) == ([0.6], [1.3], [round(view.share.value, 4)], [round(view.stage, 4)])
-    for layers, n, depth, share, wanted, calibrate in ((24, 3, 4, 0.25, 3.0, True), (8, 7, 8, 0.9, 2.5, False), (40, 1, 5, 0.5, 4.17, True)):
+    assert (here["x"], here["y"], chosen["x"], chosen["y"]) == (
+        [0.6],
+        [1.3],
+        [round(view.share.value, 4)],
+        [round(view.stage, 4)],
+    )
+    for layers, n, depth, share, wanted, calibrate in (
+        (24, 3, 4, 0.25, 3.0, True),
+        (8, 7, 8, 0.9, 2.5, False),
+        (40, 1, 5, 0.5, 4.17, True),
+    ):
         view.layers.value, view.n.value, view.depth.value = layers, n, depth
         view.share.value, view.wanted.value, view.calibrate.value = share, wanted, calibrate
         rounds = len(grouping(layers, n))
         assert view.ratio == parallel.fuzzy_ratio(share, rounds, layers)
         assert view.stage == parallel.stage_speedup(view.ratio, depth, calibrate)
         # at the dearest price everything that is drafted is needed
-        assert parallel.needed_tokens(wanted, depth, view.dearest / view.stage) == pytest.approx(depth + 1)
+        assert parallel.needed_tokens(wanted, depth, view.dearest / view.stage) == pytest.approx(
+            depth + 1
+        )
         data = shown(view)["data"]
         at = list(data[0]["x"]).index(share) if share in data[0]["x"] else None
         for trace, way in zip(data[:2], (True, False), strict=True):
             for i in {0, 50, at} - {None}:
-                direct = parallel.stage_speedup(parallel.fuzzy_ratio(trace["x"][i], rounds, layers), depth, way)
+                direct = parallel.stage_speedup(
+                    parallel.fuzzy_ratio(trace["x"][i], rounds, layers), depth, way
+                )
                 assert trace["y"][i] == pytest.approx(direct, abs=1e-4)
         plain, grouped = data[-2:]
         assert plain["y"][10] == pytest.approx(wanted * (depth * 0.1 + 1), abs=1e-3)
@@ -140,35 +182,54 @@ def test_the_figures_say_what_they_are_given():
     rows = {"n = 2": grouping(6, 2), "own": listed(6, [[0, 1, 2]])}
     many, alone = figures.grouped(rows, "t").data
     assert list(zip(many.y, many.text)) == [("n = 2", "2 3"), ("own", "0 1 2")]
-    assert [(y, text) for y, text in zip(alone.y, alone.text) if y == "own"] == [("own", "3"), ("own", "4"), ("own", "5")]
+    assert [(y, text) for y, text in zip(alone.y, alone.text) if y == "own"] == [
+        ("own", "3"),
+        ("own", "4"),
+        ("own", "5"),
+    ]
     assert {round(x + 0.12) for x in many.x} == {2, 3}
 
-    errors, layers = {"on": [0.0, 1e-16], "off": [0.1, 0.2]}, {"keys": [0, 0.3], "values": [0.1, 0.4]}
+    errors, layers = (
+        {"on": [0.0, 1e-16], "off": [0.1, 0.2]},
+        {"keys": [0, 0.3], "values": [0.1, 0.4]},
+    )
     on, off, keys, values = figures.cache_drift(errors, layers).data
     assert (list(on.y), list(off.y), list(off.x)) == ([0, 1e-16], [0.1, 0.2], [1, 2])
-    assert figures.cache_drift(errors, layers).layout.yaxis.type is None  # from zero on, whatever the smallest is
+    assert (
+        figures.cache_drift(errors, layers).layout.yaxis.type is None
+    )  # from zero on, whatever the smallest is
     assert (list(keys.y), list(values.y), list(keys.x)) == ([0, 0.3], [0.1, 0.4], [0, 1])
     assert len({trace.line.color for trace in (on, off, keys, values)}) == 4
 
     (one,) = figures.by_layer({"a": [1.0, None, 0.25]}, [(0,), (1, 2)], "t", "y").data
     assert list(one.y) == [1.0, None, 0.25]
     for call, message in (
-        (lambda: figures.grouped({}, ""), "one way at least"), (lambda: figures.grouped({"a": [(0,)], "b": [(0,), (1,)]}, ""), r"\[1, 2\]"),
-        (lambda: figures.by_layer({}, [], "", ""), "got 0"), (lambda: figures.cache_drift({}, layers), "got 0 and 2"),
+        (lambda: figures.grouped({}, ""), "one way at least"),
+        (lambda: figures.grouped({"a": [(0,)], "b": [(0,), (1,)]}, ""), r"\[1, 2\]"),
+        (lambda: figures.by_layer({}, [], "", ""), "got 0"),
+        (lambda: figures.cache_drift({}, layers), "got 0 and 2"),
         (lambda: figures.round_on_devices([], 5, ""), "one span"),
-        (lambda: figures.stage_and_round([0, 1], {"a": [1]}, {}, 1, [0], {"t": [1]}, 6, ""), "as many values"),
-    ):  # fmt: skip
+        (
+            lambda: figures.stage_and_round([0, 1], {"a": [1]}, {}, 1, [0], {"t": [1]}, 6, ""),
+            "as many values",
+        ),
+    ):
         with pytest.raises(ValueError, match=message):
             call()
 
 
 def test_controls():
     for view, names in (
-        (FuzzyExplorer(deep(), windows(), n=2), ["n", "first layer alone", "last layer alone", "MLPs side by side too"]),
+        (
+            FuzzyExplorer(deep(), windows(), n=2),
+            ["n", "first layer alone", "last layer alone", "MLPs side by side too"],
+        ),
         (DevicesExplorer(TIMES, 8, n=4), ["n", "tree width", "devices", "exchange", "calibration"]),
         (StageExplorer(), ["layers", "n", "depth", "share", "speedup", "calibration"]),
     ):
         controls = [c for box in view.children if hasattr(box, "children") for c in box.children]
         assert [c.description for c in controls] == names
-        assert all(c.continuous_update is False for c in controls if hasattr(c, "continuous_update"))
+        assert all(
+            c.continuous_update is False for c in controls if hasattr(c, "continuous_update")
+        )
         assert view.summary in view.children[-3].value

@@ -29,10 +29,15 @@ TABLES = {k: (SOURCE.joint(k), SOURCE.stationary) for k in (2, 3)}
 
 
 def card(*firsts: float) -> dict:
-    return {"held_out": {"prose": {"rank": [[round(a * 0.4**r, 4) for r in range(6)] for a in firsts]}}}
+    return {
+        "held_out": {"prose": {"rank": [[round(a * 0.4**r, 4) for r in range(6)] for a in firsts]}}
+    }
 
 
-CARDS = {"falcon": (2, card(0.6, 0.4, 0.6, 0.4, 0.5, 0.4, 0.5, 0.4)), "eagle": (1, card(0.7, 0.6, 0.6))}
+CARDS = {
+    "falcon": (2, card(0.6, 0.4, 0.6, 0.4, 0.5, 0.4, 0.5, 0.4)),
+    "eagle": (1, card(0.7, 0.6, 0.6)),
+}
 
 
 def shown(widget) -> dict:
@@ -44,13 +49,18 @@ def picture(figure: go.Figure) -> dict:
     return json.loads(go.FigureWidget(figure).to_json())
 
 
-@pytest.mark.parametrize(("k", "pairs", "align"), [(2, 7, "left"), (3, 8, "right"), (4, 9, "left"), (1, 5, "right")])
+@pytest.mark.parametrize(
+    ("k", "pairs", "align"), [(2, 7, "left"), (3, 8, "right"), (4, 9, "left"), (1, 5, "right")]
+)
 def test_who_sees_whom(k, pairs, align):
     explorer = BlockExplorer()
     explorer.k.value, explorer.pairs.value, explorer.align.value = k, pairs, align
     (cells,) = [t for t in shown(explorer)["data"] if t["type"] == "heatmap"]
     seen = [[v is not None for v in row] for row in cells["z"]]
-    ends = [min(i // k * k + k, pairs) if align == "left" else pairs - (pairs - 1 - i) // k * k for i in range(pairs)]
+    ends = [
+        min(i // k * k + k, pairs) if align == "left" else pairs - (pairs - 1 - i) // k * k
+        for i in range(pairs)
+    ]
     mask = sight_mask(torch.tensor([ends]) - 1, pairs, torch.float32)[0] == 0
     assert seen == mask.tolist()
     assert explorer.sees == ends[-k:]
@@ -63,15 +73,25 @@ def test_who_sees_whom(k, pairs, align):
     assert own == [ends.count(end) for end in ends]
 
 
-@pytest.mark.parametrize(("k", "ratio", "wrong", "seed"), [(2, 0.4, 0.5, 0), (3, 1.0, 0.6, 4), (3, 0.0, 1.0, 0), (2, 1.0, 1.0, 1)])
+@pytest.mark.parametrize(
+    ("k", "ratio", "wrong", "seed"),
+    [(2, 0.4, 0.5, 0), (3, 1.0, 0.6, 4), (3, 0.0, 1.0, 0), (2, 1.0, 1.0, 1)],
+)
 def test_which_pairs_glance(k, ratio, wrong, seed):
     measured = [{"k": 2, "place": j, "ratio": 0.5, "loss": 1.0, "stderr": 0.01} for j in (1, 2)]
     explorer = GlancingExplorer(TABLES, measured)
-    explorer.k.value, explorer.ratio.value, explorer.wrong.value, explorer.seed.value = k, ratio, wrong, seed
+    explorer.k.value, explorer.ratio.value, explorer.wrong.value, explorer.seed.value = (
+        k,
+        ratio,
+        wrong,
+        seed,
+    )
     rng = np.random.default_rng(seed)
     texts, blocks = explorer.TEXTS, explorer.BLOCKS
     u = [torch.from_numpy(rng.random((texts, blocks))) for _ in range(2)]
-    mask = glance_mask(torch.full((texts,), int(round(ratio * wrong, 6) * k * blocks)), k * blocks, k, *u)
+    mask = glance_mask(
+        torch.full((texts,), int(round(ratio * wrong, 6) * k * blocks)), k * blocks, k, *u
+    )
     assert explorer.replaced == mask.tolist()
     lengths = mask.view(-1, k).sum(1).tolist()
     assert explorer.share == pytest.approx(sum(map(bool, lengths)) / len(lengths))
@@ -80,22 +100,38 @@ def test_which_pairs_glance(k, ratio, wrong, seed):
     total = 0.0
     for j in range(2, k + 1):
         counted = [r for r in lengths if r < j]
-        total += sum(dependence.mutual_information(joint, (j,), range(r + 1, j), range(1, r + 1), weights) for r in counted) / max(1, len(counted))
+        total += sum(
+            dependence.mutual_information(joint, (j,), range(r + 1, j), range(1, r + 1), weights)
+            for r in counted
+        ) / max(1, len(counted))
     assert explorer.excess == pytest.approx(total)
-    assert f"{int(mask.sum())} of {mask.numel()} pairs replaced, {explorer.share:.0%} of blocks glance" in explorer.summary
     assert (
-        f"least loss {explorer.excess:.3f} nats a block above autoregression, {dependence.total_correlation(joint, weights):.3f}" in explorer.summary
+        f"{int(mask.sum())} of {mask.numel()} pairs replaced, {explorer.share:.0%} of blocks glance"
+        in explorer.summary
+    )
+    assert (
+        f"least loss {explorer.excess:.3f} nats a block above autoregression, "
+        f"{dependence.total_correlation(joint, weights):.3f}" in explorer.summary
     )
     drawn = shown(explorer)["data"]
     (block,) = [t for t in drawn if t.get("name") == "the block"]
     for g in (0, 10, 20):
-        assert block["y"][g] == pytest.approx(dependence.excess(joint, dependence.prefix_reveal(k, g / 20), weights), abs=1e-5)
+        assert block["y"][g] == pytest.approx(
+            dependence.excess(joint, dependence.prefix_reveal(k, g / 20), weights), abs=1e-5
+        )
     dots = [t for t in drawn if "trained" in t.get("name", "")]
-    assert [t["y"] for t in dots] == ([[pytest.approx(1 - SOURCE.entropy(2, 1), abs=1e-4)]] if k == 2 else [])
+    assert [t["y"] for t in dots] == (
+        [[pytest.approx(1 - SOURCE.entropy(2, 1), abs=1e-4)]] if k == 2 else []
+    )
 
 
 @pytest.mark.parametrize(
-    ("head", "passes", "nodes", "costs"), [("falcon", 2, 16, (0.02, 0.1, 0.01)), ("falcon", 4, 40, (0, 0.5, 0.1)), ("eagle", 2, 9, (0.1, 0, 0))]
+    ("head", "passes", "nodes", "costs"),
+    [
+        ("falcon", 2, 16, (0.02, 0.1, 0.01)),
+        ("falcon", 4, 40, (0, 0.5, 0.1)),
+        ("eagle", 2, 9, (0.1, 0, 0)),
+    ],
 )
 def test_trees_by_passes(head, passes, nodes, costs):
     designer = BlockDesigner(CARDS)
@@ -109,19 +145,35 @@ def test_trees_by_passes(head, passes, nodes, costs):
         tree = measured_tree(one, n, min(k * m, len(rates)))
         made = BlockTree(tree, k)
         tau = sum(analysis.path_values(rates, tree.host[0]))
-        return made, tau, tau / (1 + v * (tree.n - 1) + c * len(made.passes) + f * k * sum(len(p.blocks) for p in made.passes[1:]))
+        return (
+            made,
+            tau,
+            tau
+            / (
+                1
+                + v * (tree.n - 1)
+                + c * len(made.passes)
+                + f * k * sum(len(p.blocks) for p in made.passes[1:])
+            ),
+        )
 
     made, tau, speed = best(passes, nodes)
     assert designer.tree.tree.host == made.tree.host
     assert (designer.tau, designer.speed) == pytest.approx((tau, speed))
     assert len(made.passes) <= passes
     assert max(made.tree.depths[0]) <= k * passes
-    curves = {f"{m} pass{'es' if m > 1 else ''}": [1.0, *(best(m, n)[2] for n in range(2, 65))] for m in range(1, 5)}
-    assert shown(designer) == picture(figures.block_designer(made, curves, f"{passes} pass{'es' if passes > 1 else ''}"))
+    curves = {
+        f"{m} pass{'es' if m > 1 else ''}": [1.0, *(best(m, n)[2] for n in range(2, 65))]
+        for m in range(1, 5)
+    }
+    assert shown(designer) == picture(
+        figures.block_designer(made, curves, f"{passes} pass{'es' if passes > 1 else ''}")
+    )
     top = max(max(curve) for curve in curves.values())
     blocks = ", ".join(str(len(p.blocks)) for p in made.passes)
     assert designer.summary.startswith(
-        f"{head}, k = {k}: {made.tree.n} nodes to depth {made.tree.D}, blocks by pass {blocks}; {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens "
+        f"{head}, k = {k}: {made.tree.n} nodes to depth {made.tree.D}, blocks by pass {blocks}; "
+        f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens "
     )
     assert designer.summary.endswith(f"{top:.2f}x")
     assert designer.summary in designer.children[2].value
@@ -139,28 +191,46 @@ def test_the_figures_say_what_they_are_given():
     assert (list(line.y), list(dots.y), list(dots.error_y.array)) == ([1.0, 0.5], [0.7], [0.02])
     bound, code = figures.by_dependence({"code": [(0.5, 0.25)]}, [(0, 1.0), (2, 0.0)], "t").data
     assert (list(bound.y), list(code.x), list(code.y)) == ([1, 0], [0.5], [0.25])
-    cells = figures.glancing([[True, False], [False, False]], 2, {"a": [1.0, 0.0]}, (0.5, 0.5)).data[0]
+    cells = figures.glancing(
+        [[True, False], [False, False]], 2, {"a": [1.0, 0.0]}, (0.5, 0.5)
+    ).data[0]
     assert list(map(list, cells.text)) == [["glances", "sees"], ["", ""]]
     for call, message in (
-        (lambda: figures.block_sight([1, 2], [1], 1), "2 ends and 1 starts"), (lambda: figures.block_sight([1], [1], 2), "at least 2 pairs"),
-        (lambda: figures.glancing([[True, False, False]], 2, {"a": [1, 0]}, (0, 0)), "whole blocks of 2"),
+        (lambda: figures.block_sight([1, 2], [1], 1), "2 ends and 1 starts"),
+        (lambda: figures.block_sight([1], [1], 2), "at least 2 pairs"),
+        (
+            lambda: figures.glancing([[True, False, False]], 2, {"a": [1, 0]}, (0, 0)),
+            "whole blocks of 2",
+        ),
         (lambda: figures.ratios({}, {}, ""), "got 0"),
-        (lambda: figures.ratios({"a": [(0, 1)]}, {"b": []}, ""), "curves a, got b"), (lambda: figures.by_dependence({}, [(0, 1)], ""), "got 0"),
+        (lambda: figures.ratios({"a": [(0, 1)]}, {"b": []}, ""), "curves a, got b"),
+        (lambda: figures.by_dependence({}, [(0, 1)], ""), "got 0"),
         (lambda: figures.block_tree(BlockTree(Tree.chain(9), 1), ""), "this tree has 9"),
-        (lambda: figures.block_designer(tree, {"1 pass": [1.0] * 5}, "1 pass"), "go on to 11 nodes"),
-    ):  # fmt: skip
+        (
+            lambda: figures.block_designer(tree, {"1 pass": [1.0] * 5}, "1 pass"),
+            "go on to 11 nodes",
+        ),
+    ):
         with pytest.raises(ValueError, match=message):
             call()
 
 
 def test_controls_and_what_is_missing():
-    for widget in (BlockExplorer(), GlancingExplorer(TABLES), BlockDesigner(CARDS, most=8, nodes=8)):
+    for widget in (
+        BlockExplorer(),
+        GlancingExplorer(TABLES),
+        BlockDesigner(CARDS, most=8, nodes=8),
+    ):
         controls = [c for box in widget.children if hasattr(box, "children") for c in box.children]
         assert controls
-        assert all(c.description and getattr(c, "continuous_update", False) is False for c in controls)
+        assert all(
+            c.description and getattr(c, "continuous_update", False) is False for c in controls
+        )
     for call, message in (
-        (lambda: GlancingExplorer({}), "at least one"), (lambda: GlancingExplorer({3: TABLES[2]}), "a joint distribution"),
-        (lambda: BlockDesigner({}), "at least one head"), (lambda: BlockDesigner({"falcon": (2, {})}), "the card has none"),
-    ):  # fmt: skip
+        (lambda: GlancingExplorer({}), "at least one"),
+        (lambda: GlancingExplorer({3: TABLES[2]}), "a joint distribution"),
+        (lambda: BlockDesigner({}), "at least one head"),
+        (lambda: BlockDesigner({"falcon": (2, {})}), "the card has none"),
+    ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -21,9 +21,18 @@ from specwb.widgets.heads import accuracies
 
 
 def card(*firsts: float) -> dict:
-    """Two domains; at each position the first guess is right so often, and the further ones ever less."""
-    tables = {"code": [[a * 0.3**r for r in range(5)] for a in firsts], "prose": [[a * 0.5 * 0.6**r for r in range(5)] for a in firsts]}
-    return {"held_out": {d: {"rank": [[round(x, 4) for x in row] for row in t], "sampled": [0.5] * len(t)} for d, t in tables.items()}}
+    """Two domains; at each position the first guess is right so often, and the further ones ever
+    less."""
+    tables = {
+        "code": [[a * 0.3**r for r in range(5)] for a in firsts],
+        "prose": [[a * 0.5 * 0.6**r for r in range(5)] for a in firsts],
+    }
+    return {
+        "held_out": {
+            d: {"rank": [[round(x, 4) for x in row] for row in t], "sampled": [0.5] * len(t)}
+            for d, t in tables.items()
+        }
+    }
 
 
 CARDS = {"medusa": card(0.5, 0.3, 0.2), "eagle": card(0.7, 0.6, 0.6, 0.5)}
@@ -50,33 +59,47 @@ def picture(figure: go.Figure) -> dict:
 def test_accuracies_are_the_cards():
     table = CARDS["eagle"]["held_out"]
     assert accuracies(CARDS["eagle"], "code") == table["code"]["rank"]
-    assert accuracies(CARDS["eagle"])[2][1] == (table["code"]["rank"][2][1] + table["prose"]["rank"][2][1]) / 2
+    assert (
+        accuracies(CARDS["eagle"])[2][1]
+        == (table["code"]["rank"][2][1] + table["prose"]["rank"][2][1]) / 2
+    )
     for bad, domain in ((CARDS["eagle"], "math"), ({}, "all")):
         with pytest.raises(ValueError, match="domain must be one that was measured"):
             accuracies(bad, domain)
 
 
-@pytest.mark.parametrize(("head", "nodes", "domain"), [("medusa", 10, "all"), ("eagle", 2, "code"), ("eagle", 32, "prose"), ("medusa", 25, "code")])
+@pytest.mark.parametrize(
+    ("head", "nodes", "domain"),
+    [("medusa", 10, "all"), ("eagle", 2, "code"), ("eagle", 32, "prose"), ("medusa", 25, "code")],
+)
 def test_it_shows_the_librarys_trees(explorer, head, nodes, domain):
     before = shown(explorer)
     explorer.nodes.value, explorer.head.value, explorer.domain.value = nodes, head, domain
     rates = accuracies(CARDS[head], domain)
     parents = grown(rates, nodes)
     if domain == "all":
-        assert parents == list(measured_tree(CARDS[head], nodes).host[0]), "what the method would draft"
+        assert parents == list(measured_tree(CARDS[head], nodes).host[0]), (
+            "what the method would draft"
+        )
     values = analysis.path_values(rates, parents)
     tau = sum(values)
     assert explorer.parents == parents
-    assert explorer.tau == pytest.approx(tau) == pytest.approx(analysis.frontier(rates, 32)[nodes - 1])  # these rates fall with the rank
+    assert (
+        explorer.tau == pytest.approx(tau) == pytest.approx(analysis.frontier(rates, 32)[nodes - 1])
+    )  # these rates fall with the rank
     taus = {
-        name: [sum(analysis.path_values(accuracies(one, domain), grown(accuracies(one, domain), n))) for n in range(1, 33)]
+        name: [
+            sum(analysis.path_values(accuracies(one, domain), grown(accuracies(one, domain), n)))
+            for n in range(1, 33)
+        ]
         for name, one in CARDS.items()
     }
     assert shown(explorer) == picture(figures.heads(rates, parents, values, taus, head))
     assert (shown(explorer) != before) == ((head, nodes, domain) != ("medusa", 10, "all"))
     deep = max(depths(parents))
     assert explorer.summary.startswith(
-        f"{head}, {domain} text, {nodes} nodes in {deep} level{'s' if deep > 1 else ''}: {tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round "
+        f"{head}, {domain} text, {nodes} nodes in {deep} level{'s' if deep > 1 else ''}: "
+        f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round "
         f"expected at T = 0; first guess right at {rates[0][0]:.0%}, "
     )
     assert explorer.summary in explorer.children[1].value
@@ -87,17 +110,24 @@ def test_the_figures_say_what_they_are_given():
     (cells,) = figures.head_accuracy(rank, "eagle").data
     assert [list(row) for row in cells.z] == rank
     assert list(cells.text[0][:2]) == ["70", "21"]
-    drawn = figures.heads(rank, [-1, 0, 1], [1, 0.7, 0.42], {"medusa": [1, 1.2], "eagle": [1, 1.7, 2.12]}, "eagle")
+    drawn = figures.heads(
+        rank, [-1, 0, 1], [1, 0.7, 0.42], {"medusa": [1, 1.2], "eagle": [1, 1.7, 2.12]}, "eagle"
+    )
     assert drawn.layout.yaxis.autorange == "reversed"
     lines, here = drawn.data[-3:-1], drawn.data[-1]
-    assert [(line.name, list(line.y)) for line in lines] == [("medusa", [1, 1.2]), ("eagle", [1, 1.7, 2.12])]
+    assert [(line.name, list(line.y)) for line in lines] == [
+        ("medusa", [1, 1.2]),
+        ("eagle", [1, 1.7, 2.12]),
+    ]
     assert lines[0].line.dash != lines[1].line.dash
     assert lines[0].marker.symbol != lines[1].marker.symbol
     assert (list(here.x), list(here.y)) == ([3], [2.12])
     for call, message in (
-        (lambda: figures.head_accuracy([], ""), "at least one position"), (lambda: figures.head_accuracy([[1], [1, 2]], ""), "as many ranks"),
-        (lambda: figures.heads(rank, [-1], [1], {}, "eagle"), "got none"), (lambda: figures.heads(rank, [-1, 0], [1], {"a": [1]}, "a"), "2 nodes"),
-    ):  # fmt: skip
+        (lambda: figures.head_accuracy([], ""), "at least one position"),
+        (lambda: figures.head_accuracy([[1], [1, 2]], ""), "as many ranks"),
+        (lambda: figures.heads(rank, [-1], [1], {}, "eagle"), "got none"),
+        (lambda: figures.heads(rank, [-1, 0], [1], {"a": [1]}, "a"), "2 nodes"),
+    ):
         with pytest.raises(ValueError, match=message):
             call()
 

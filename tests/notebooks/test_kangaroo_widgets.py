@@ -1,4 +1,5 @@
-"""The views of stopping show the rounds of decodings, their predicted and measured speed, and what they are given."""
+"""The views of stopping show the rounds of decodings, their predicted and measured speed, and what
+they are given."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from specwb.reproduce import kangaroo as reproduced
 from specwb.widgets import StopExplorer
 from specwb.widgets.kangaroo import ETAS
 
-COSTS = {"own": Costs(1.0, 0.2, 0.1, {1: 1.5, 2: 1.8, 5: 3.0}), "other": Costs(1.0, 0.1, 0.1, {1: 1.25, 5: 2.0})}
+COSTS = {
+    "own": Costs(1.0, 0.2, 0.1, {1: 1.5, 2: 1.8, 5: 3.0}),
+    "other": Costs(1.0, 0.1, 0.1, {1: 1.25, 5: 2.0}),
+}
 TOKENS = 30
 
 
@@ -31,11 +35,22 @@ def traces() -> dict[str, Rounds]:
     method = specwb.method("kangaroo:gamma=5", tiny.target(), head=tiny.head("kangaroo"))
     whole = every_round(tiny.target(), tiny.PROMPTS, method, tokens=TOKENS)
     first = whole.text == 0
-    return {"own": whole, "other": Rounds({"top": whole.sure["top"][first]}, whole.kept[first], whole.text[first], whole.nodes)}
+    return {
+        "own": whole,
+        "other": Rounds(
+            {"top": whole.sure["top"][first]}, whole.kept[first], whole.text[first], whole.nodes
+        ),
+    }
 
 
 def explorer(**at) -> StopExplorer:
-    return StopExplorer(traces(), COSTS, {("own", 4): {0.6: (2.0, 1.25), 0.3: (2.1, 1.2)}}, {"g": {0.0: (2.5, 1.1), 0.5: (2.0, 1.5)}}, **at)
+    return StopExplorer(
+        traces(),
+        COSTS,
+        {("own", 4): {0.6: (2.0, 1.25), 0.3: (2.1, 1.2)}},
+        {"g": {0.0: (2.5, 1.1), 0.5: (2.0, 1.5)}},
+        **at,
+    )
 
 
 def shown(widget) -> list[dict]:
@@ -50,7 +65,9 @@ def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
     kept, drafted = [], []
     for prompt in tiny.PROMPTS:
         at = 0
-        method = specwb.method(f"kangaroo:gamma={gamma},eta={eta}", tiny.target(), head=tiny.head("kangaroo"))
+        method = specwb.method(
+            f"kangaroo:gamma={gamma},eta={eta}", tiny.target(), head=tiny.head("kangaroo")
+        )
         for step in specwb.rounds(tiny.target(), prompt, method, max_new_tokens=TOKENS + 8, eos=()):
             if at >= TOKENS:
                 break
@@ -62,7 +79,8 @@ def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
     cr, speed = 1 + fmean(kept), (1 + fmean(kept)) / fmean(seconds[d] for d in drafted)
     assert view.predicted == pytest.approx(speed)
     assert view.summary.startswith(
-        f"own, eta {eta:.2f}, gamma {gamma}: {fmean(drafted):.2f} tokens drafted a round, {cr - 1:.2f} kept + 1 = CR {cr:.2f}, "
+        f"own, eta {eta:.2f}, gamma {gamma}: {fmean(drafted):.2f} tokens drafted a round, "
+        f"{cr - 1:.2f} kept + 1 = CR {cr:.2f}, "
         f"{fmean(drafted) - fmean(kept):.2f} wasted; predicted speedup {speed:.2f}x"
     )
     assert ("measured 1.25x" in view.summary) == ((eta, gamma) == (0.6, 4))
@@ -82,25 +100,46 @@ def test_curves_and_points_of_the_figure():
     assert both["y"] == [tau["y"][6], drafted["y"][6]]
     assert chosen["y"] == [speed["y"][6]]
     assert [(p["x"], p["y"]) for p in points] == [
-        ([0.6, 0.3], [2.0, 2.1]), ([0.6, 0.3], [1.25, 1.2]), ([0.0, 0.5], [2.5, 2.0]), ([0.0, 0.5], [1.1, 1.5])
-    ]  # fmt: skip
+        ([0.6, 0.3], [2.0, 2.1]),
+        ([0.6, 0.3], [1.25, 1.2]),
+        ([0.0, 0.5], [2.5, 2.0]),
+        ([0.0, 0.5], [1.1, 1.5]),
+    ]
     view.exit.value = "other"
     other = traces()["other"].simulate("top", 0.3, 4)
     assert view.rounds == other
     assert view.predicted == COSTS["other"].predicted(other)
     assert shown(view)[5]["x"] == []  # nothing was measured of it
     fastest = view.best("other")
-    every = [(COSTS["other"].predicted(traces()["other"].simulate("top", eta, g)), g, eta) for g in range(1, 6) for eta in ETAS]
+    every = [
+        (COSTS["other"].predicted(traces()["other"].simulate("top", eta, g)), g, eta)
+        for g in range(1, 6)
+        for eta in ETAS
+    ]
     assert fastest == max(every)
 
 
 def test_what_reproduce_has_stored():
-    cells = {0.6: reproduced.chain(0.6, 4), 0.3: reproduced.chain(0.3, 4), 0: reproduced.chain(0, 4, variant="exit2")}
-    rows = [{"cell": cell.key, "tau": 2 + eta, "speedup": 1 + eta} for eta, cell in cells.items()] + [{"cell": "ar", "tau": 1.0, "speedup": None}]
+    cells = {
+        0.6: reproduced.chain(0.6, 4),
+        0.3: reproduced.chain(0.3, 4),
+        0: reproduced.chain(0, 4, variant="exit2"),
+    }
+    rows = [
+        {"cell": cell.key, "tau": 2 + eta, "speedup": 1 + eta} for eta, cell in cells.items()
+    ] + [{"cell": "ar", "tau": 1.0, "speedup": None}]
     document = {
-        "rows": rows, "traces": {"": reproduced.traced(traces()["own"]), "exit2": reproduced.traced(traces()["other"])},
-        "costs": {"": reproduced.as_json(COSTS["own"]), "exit2": reproduced.as_json(COSTS["other"]), "mlp": {}},
-    }  # fmt: skip
+        "rows": rows,
+        "traces": {
+            "": reproduced.traced(traces()["own"]),
+            "exit2": reproduced.traced(traces()["other"]),
+        },
+        "costs": {
+            "": reproduced.as_json(COSTS["own"]),
+            "exit2": reproduced.as_json(COSTS["other"]),
+            "mlp": {},
+        },
+    }
     view = StopExplorer.of(document, gamma=4, eta=0.3)
     assert view.exit.options == ("own", "exit2")
     assert view.rounds == traces()["own"].simulate("top", 0.3, 4)
@@ -116,12 +155,22 @@ def test_what_reproduce_has_stored():
 
 
 def test_the_figures_say_what_they_are_given():
-    first, second, *_ = figures.cache_slots({"a": [[1, 0], [0, 2]], "b": [[1, 1], [2, 0]]}, ["layer 1", "adapter"], [7, 8], ["x ", "y"]).data
-    assert ([list(r) for r in first.z], [list(r) for r in second.z]) == ([[1, 0], [0, 2]], [[1, 1], [2, 0]])
-    assert [list(r) for r in first.customdata] == [["of the text", "nothing"], ["nothing", "of another text, which is not kept"]]
+    first, second, *_ = figures.cache_slots(
+        {"a": [[1, 0], [0, 2]], "b": [[1, 1], [2, 0]]}, ["layer 1", "adapter"], [7, 8], ["x ", "y"]
+    ).data
+    assert ([list(r) for r in first.z], [list(r) for r in second.z]) == (
+        [[1, 0], [0, 2]],
+        [[1, 1], [2, 0]],
+    )
+    assert [list(r) for r in first.customdata] == [
+        ["of the text", "nothing"],
+        ["nothing", "of another text, which is not kept"],
+    ]
     assert (list(first.x), list(first.y)) == ([7, 8], ["layer 1", "adapter"])
 
-    kept, wasted, beyond = figures.sureness(["a", "b", "c", "d"], [0.9, 0.7, 0.2, 0.8], 1, 0.6, "t", ["", "B"]).data
+    kept, wasted, beyond = figures.sureness(
+        ["a", "b", "c", "d"], [0.9, 0.7, 0.2, 0.8], 1, 0.6, "t", ["", "B"]
+    ).data
     assert (list(kept.y), list(wasted.y), list(beyond.y)) == ([0.9], [0.7, 0.2], [0.8])
     assert [x.split(":")[0] for x in (*kept.x, *wasted.x, *beyond.x)] == ["1", "2", "3", "4"]
 
@@ -132,19 +181,27 @@ def test_the_figures_say_what_they_are_given():
     assert base.y[0] == pytest.approx(4 / 6, abs=1e-4)
 
     lines, accepted, left, gone = figures.beams(
-        [-1, 0, 0, 1], ["r", "a", "b", "c"], [1, 0.5, 0.3, 0.4], ["accepted", "accepted", "pruned", "tree"], "t"
+        [-1, 0, 0, 1],
+        ["r", "a", "b", "c"],
+        [1, 0.5, 0.3, 0.4],
+        ["accepted", "accepted", "pruned", "tree"],
+        "t",
     ).data
     assert [list(t.text) for t in (accepted, left, gone)] == [["r", "a"], ["c"], ["b"]]
     assert (list(accepted.customdata), list(accepted.x), list(left.x)) == ([1, 0.5], [0, 1], [2])
     assert list(lines.x).count(None) == 3
     for call, message in (
-        (lambda: figures.cache_slots({}, [], []), "one at least"), (lambda: figures.cache_slots({"a": [[1]]}, ["l"], [1, 2]), "1 rows of 2"),
-        (lambda: figures.sureness([], [], 0, 0.5, ""), "one value a word"), (lambda: figures.sureness(["a"], [0.1], 2, 0.5, ""), "0..1 accepted"),
-        (lambda: figures.densities([0.5], []), "got 1 and 0"), (lambda: figures.densities([1.5], [0.1]), r"in \[0, 1\]"),
-        (lambda: figures.beams([-1], ["a"], [1], ["cut"], ""), "cut"), (lambda: figures.beams([-1], ["a", "b"], [1], ["tree"], ""), "every node"),
+        (lambda: figures.cache_slots({}, [], []), "one at least"),
+        (lambda: figures.cache_slots({"a": [[1]]}, ["l"], [1, 2]), "1 rows of 2"),
+        (lambda: figures.sureness([], [], 0, 0.5, ""), "one value a word"),
+        (lambda: figures.sureness(["a"], [0.1], 2, 0.5, ""), "0..1 accepted"),
+        (lambda: figures.densities([0.5], []), "got 1 and 0"),
+        (lambda: figures.densities([1.5], [0.1]), r"in \[0, 1\]"),
+        (lambda: figures.beams([-1], ["a"], [1], ["cut"], ""), "cut"),
+        (lambda: figures.beams([-1], ["a", "b"], [1], ["tree"], ""), "every node"),
         (lambda: figures.stopping([0.1], [1], [1], [1], 1, {}, {}), "one of them chosen"),
         (lambda: figures.stopping([0.1], [1, 2], [1], [1], 0, {}, {}), "as many values"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             call()
 

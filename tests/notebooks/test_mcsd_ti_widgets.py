@@ -1,4 +1,5 @@
-"""The views of sliced masks, of rules that stop and of several roots show the library's masks, rounds and laws."""
+"""The views of sliced masks, of rules that stop and of several roots show the library's masks,
+rounds and laws."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ def picture(figure: go.Figure) -> dict:
     return json.loads(go.FigureWidget(figure).to_json())
 
 
-@pytest.mark.parametrize(("name", "cut"), [("4-1-1-1-1", 0), ("4-1-1-1-1", 3), ("4-2-2-1", 2), ("4-2-1-1-1", 5), ("4-2-2-1", 5)])
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [("4-1-1-1-1", 0), ("4-1-1-1-1", 3), ("4-2-2-1", 2), ("4-2-1-1-1", 5), ("4-2-2-1", 5)],
+)
 def test_the_block_shown_is_the_cut_trees_mask(name, cut):
     view = MaskExplorer()
     view.tree.value, view.cut.value = name, cut
@@ -42,12 +46,15 @@ def test_the_block_shown_is_the_cut_trees_mask(name, cut):
     whole, built = Tree.branching(*ks), Tree.branching(*ks[:cut])
     (cells,) = shown(view)["data"]
     assert [[v is not None for v in row] for row in cells["z"]] == whole.mask[0].tolist()
-    assert [[v == 1 for v in row[: built.n]] for row in cells["z"][: built.n]] == built.mask[0].tolist()
+    assert [[v == 1 for v in row[: built.n]] for row in cells["z"][: built.n]] == built.mask[
+        0
+    ].tolist()
     assert sum(v == 1 for row in cells["z"] for v in row) == int(built.mask.sum())
     frames = [shape["x1"] for shape in shown(view)["layout"]["shapes"]]
     assert frames == [Tree.branching(*ks[:d]).n - 0.5 for d in range(len(ks) + 1)]
     assert view.summary.startswith(
-        f"tree {name}, {built.D} of {whole.D} levels: {built.n} of {whole.n} nodes, the leading {built.n} x {built.n} block"
+        f"tree {name}, {built.D} of {whole.D} levels: {built.n} of {whole.n} nodes, the leading "
+        f"{built.n} x {built.n} block"
     )
     assert "equal to a tree of" in view.summary
     assert "NOT" not in view.summary
@@ -71,8 +78,12 @@ def test_a_wrong_slice_is_told(monkeypatch):
 
 @pytest.fixture(scope="module")
 def rounds() -> Rounds:
-    method = specwb.method("mcsd_ti", tiny.target(), draft=tiny.draft(), tree=(2, 1, 1, 1), stop="none")
-    return every_round(tiny.target(), tiny.PROMPTS, method, {"top": Top(), "entropy": Entropy()}, tokens=16)
+    method = specwb.method(
+        "mcsd_ti", tiny.target(), draft=tiny.draft(), tree=(2, 1, 1, 1), stop="none"
+    )
+    return every_round(
+        tiny.target(), tiny.PROMPTS, method, {"top": Top(), "entropy": Entropy()}, tokens=16
+    )
 
 
 def costs(depth: int = 4) -> dict[str, list[float]]:
@@ -80,20 +91,36 @@ def costs(depth: int = 4) -> dict[str, list[float]]:
     return {"top": base, "entropy": [c + 0.05 for c in base], "fixed depth": base}
 
 
-@pytest.mark.parametrize(("rule", "threshold", "levels"), [("top", 0.5, 4), ("entropy", 0.25, 3), ("fixed depth", 0.4, 2), ("top", 1.0, 4)])
+@pytest.mark.parametrize(
+    ("rule", "threshold", "levels"),
+    [("top", 0.5, 4), ("entropy", 0.25, 3), ("fixed depth", 0.4, 2), ("top", 1.0, 4)],
+)
 def test_rounds_under_a_rule(rounds, rule, threshold, levels):
     view = StopRulesExplorer(rounds, costs())
     view.rule.value, view.threshold.value, view.levels.value = rule, threshold, levels
     name, eta = ("top", 0.0) if rule == "fixed depth" else (rule, threshold)
     found = rounds.simulate(name, eta, levels)
     assert view.rounds == found
-    assert view.speed == pytest.approx((1 + fmean(found.kept)) / fmean(costs()[rule][d - 1] for d in found.drafted))
-    assert f"{fmean(found.drafted):.2f} levels drafted a round, {fmean(found.kept):.2f} kept + 1 = {found.cr:.2f} tokens" in view.summary
-    assert f"{fmean(found.kept) / fmean(found.drafted):.2f} of the levels drafted are kept; predicted speedup {view.speed:.2f}x" in view.summary
+    assert view.speed == pytest.approx(
+        (1 + fmean(found.kept)) / fmean(costs()[rule][d - 1] for d in found.drafted)
+    )
+    assert (
+        f"{fmean(found.drafted):.2f} levels drafted a round, {fmean(found.kept):.2f} kept + 1 = "
+        f"{found.cr:.2f} tokens" in view.summary
+    )
+    assert (
+        f"{fmean(found.kept) / fmean(found.drafted):.2f} of the levels drafted are kept; "
+        f"predicted speedup {view.speed:.2f}x" in view.summary
+    )
     drawn = {t["name"]: t for t in shown(view)["data"]}
-    assert drawn["drafted"]["y"] == [round(found.drafted.count(d) / len(found.drafted), 4) for d in range(5)]
+    assert drawn["drafted"]["y"] == [
+        round(found.drafted.count(d) / len(found.drafted), 4) for d in range(5)
+    ]
     assert drawn["kept"]["y"] == [round(found.kept.count(d) / len(found.kept), 4) for d in range(5)]
-    assert (drawn["chosen"]["x"], drawn["chosen"]["y"]) == ([round(found.mean_drafted, 4)], [round(view.speed, 4)])
+    assert (drawn["chosen"]["x"], drawn["chosen"]["y"]) == (
+        [round(found.mean_drafted, 4)],
+        [round(view.speed, 4)],
+    )
     assert drawn["fixed depth"]["x"] == [1, 2, 3, 4]
 
 
@@ -109,13 +136,24 @@ def test_the_best_of_a_rule_is_the_largest_of_its_points(rounds):
 def test_rounds_shown_are_those_of_a_decoding(rounds):
     view = StopRulesExplorer(rounds, costs(), rule="top", threshold=0.2)
     out = specwb.decode(
-        tiny.target(), tiny.PROMPTS[0], "mcsd_ti", draft=tiny.draft(), tree=(2, 1, 1, 1), stop="top", threshold=0.2, max_new_tokens=16, eos=()
+        tiny.target(),
+        tiny.PROMPTS[0],
+        "mcsd_ti",
+        draft=tiny.draft(),
+        tree=(2, 1, 1, 1),
+        stop="top",
+        threshold=0.2,
+        max_new_tokens=16,
+        eos=(),
     )
     kept = [k for k, text in zip(view.rounds.kept, view.rounds.text, strict=True) if not text]
     assert out.accepted_lengths[0][:-1] == kept[: len(out.accepted_lengths[0]) - 1]
 
 
-@pytest.mark.parametrize(("W", "D", "rates"), [(1, 1, (0.2, 0.2, 0.9, 0.9)), (2, 1, (0.2, 0.2, 0.9, 0.9)), (4, 3, (0.5, 0.05, 1.0, 0.0))])
+@pytest.mark.parametrize(
+    ("W", "D", "rates"),
+    [(1, 1, (0.2, 0.2, 0.9, 0.9)), (2, 1, (0.2, 0.2, 0.9, 0.9)), (4, 3, (0.5, 0.05, 1.0, 0.0))],
+)
 def test_the_root_that_stays(W, D, rates):
     view = RootsExplorer()
     view.roots.value, view.depth.value = W, D
@@ -132,46 +170,66 @@ def test_the_root_that_stays(W, D, rates):
     assert kept["y"] == [round(float(x), 4) for x in distribution]
     assert " ".join(f"{float(x):.3f}" for x in distribution) in view.summary
     assert (
-        f"{float(view.tv):.3f} from the target's; another than the first root stays with {float(1 - first_stays(P, lengths, W)):.3f}" in view.summary
+        f"{float(view.tv):.3f} from the target's; another than the first root stays with "
+        f"{float(1 - first_stays(P, lengths, W)):.3f}" in view.summary
     )
     assert (view.tv == 0) == (W == 1)
 
 
 def test_the_figures_say_what_they_are_given():
     diagonal, line = figures.calibration({"a": ([0.05, 0.09, 0.95], [0, 1, 1])}).data
-    assert (list(diagonal.x), list(line.x), list(line.y), list(line.customdata)) == ([0, 1], [0.07, 0.95], [0.5, 1], [2, 1])
+    assert (list(diagonal.x), list(line.x), list(line.y), list(line.customdata)) == (
+        [0, 1],
+        [0.07, 0.95],
+        [0.5, 1],
+        [2, 1],
+    )
     assert line.marker.size[0] > line.marker.size[1]
     a, b = figures.kept_roots(["x", "y"], {"p": [0.5, 0.5], "q": [0.25, 0.75]}, "t").data
     assert (list(a.y), list(b.y), list(b.x)) == ([0.5, 0.5], [0.25, 0.75], ["x", "y"])
     assert a.marker.pattern.shape != b.marker.pattern.shape
     words = {"xaxis": "x", "yaxis": "y", "title": "t"}
-    drafted, kept, curve, here = figures.stop_rules([1, 2, 2], [0, 2, 1], 2, {"a": [(1, 2.0)]}, (1.5, 1.0), **words).data
+    drafted, kept, curve, here = figures.stop_rules(
+        [1, 2, 2], [0, 2, 1], 2, {"a": [(1, 2.0)]}, (1.5, 1.0), **words
+    ).data
     assert (list(drafted.y), list(kept.y)) == ([0, 0.3333, 0.6667], [0.3333, 0.3333, 0.3333])
     assert (list(curve.x), list(here.y)) == ([1], [1])
     for call, message in (
-        (lambda: figures.calibration({}), "got 0"), (lambda: figures.calibration({"a": ([1.5], [1])}), "a: as many"),
-        (lambda: figures.calibration({"a": ([], [])}), "a: as many"), (lambda: figures.kept_roots(["x"], {"p": [0.5, 0.5]}, ""), "of 1 tokens"),
-        (lambda: figures.kept_roots(["x"], {}, ""), "of 1 tokens"), (lambda: figures.mask_slices(Tree.branching(2, 1), 3), "0..2"),
+        (lambda: figures.calibration({}), "got 0"),
+        (lambda: figures.calibration({"a": ([1.5], [1])}), "a: as many"),
+        (lambda: figures.calibration({"a": ([], [])}), "a: as many"),
+        (lambda: figures.kept_roots(["x"], {"p": [0.5, 0.5]}, ""), "of 1 tokens"),
+        (lambda: figures.kept_roots(["x"], {}, ""), "of 1 tokens"),
+        (lambda: figures.mask_slices(Tree.branching(2, 1), 3), "0..2"),
         (lambda: figures.mask_slices(Tree.parents([-1, 0, 1, 0]), 1), "level order"),
         (lambda: figures.stop_rules([], [], 2, {"a": [(1, 1)]}, (1, 1), **words), "one round"),
         (lambda: figures.stop_rules([1], [1], 2, {}, (1, 1), **words), "got 0"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             call()
 
 
 def test_controls_and_what_is_missing(rounds):
     for view in (MaskExplorer(), StopRulesExplorer(rounds, costs()), RootsExplorer()):
-        controls = [c for row in view.children for c in getattr(row, "children", ()) if hasattr(c, "description")]
+        controls = [
+            c
+            for row in view.children
+            for c in getattr(row, "children", ())
+            if hasattr(c, "description")
+        ]
         assert controls
         assert all(c.description for c in controls)
         assert all(not getattr(c, "continuous_update", False) for c in controls)
         assert view.children[-3].value.count(view.summary[:40]) == 1
     for call, message in (
-        (lambda: MaskExplorer([]), "one or more shapes"), (lambda: MaskExplorer(["0.1.0"]), "level order"), (lambda: MaskExplorer(["4-x"]), "4-x"),
-        (lambda: StopRulesExplorer(rounds, {"top": [1.0] * 4}), "entropy"), (lambda: StopRulesExplorer(rounds, costs(3)), "4 numbers"),
-        (lambda: RootsExplorer([Fraction(1, 2)] * 3), "sum to 1"), (lambda: RootsExplorer(rates=[0.5]), "a rate for each"),
-    ):  # fmt: skip
+        (lambda: MaskExplorer([]), "one or more shapes"),
+        (lambda: MaskExplorer(["0.1.0"]), "level order"),
+        (lambda: MaskExplorer(["4-x"]), "4-x"),
+        (lambda: StopRulesExplorer(rounds, {"top": [1.0] * 4}), "entropy"),
+        (lambda: StopRulesExplorer(rounds, costs(3)), "4 numbers"),
+        (lambda: RootsExplorer([Fraction(1, 2)] * 3), "sum to 1"),
+        (lambda: RootsExplorer(rates=[0.5]), "a rate for each"),
+    ):
         with pytest.raises(ValueError, match=message):
             call()
     assert np.isfinite(StopRulesExplorer(rounds, costs()).speed)

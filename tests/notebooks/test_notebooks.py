@@ -1,4 +1,5 @@
-"""Notebooks are committed executed from top to bottom: nbval compares nothing for a cell that was never run."""
+"""Notebooks are committed executed from top to bottom: nbval compares nothing for a cell that was
+never run."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_committed_as_it_ran(path):
 @every_notebook
 def test_small_and_in_small_steps(path):
     assert path.stat().st_size < 300_000
-    lines = [len(c.source.splitlines()) for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    lines = [
+        len(c.source.splitlines()) for c in nbformat.read(path, 4).cells if c.cell_type == "code"
+    ]
     assert median(lines) <= 5
 
 
@@ -68,7 +71,8 @@ def test_pictures_come_with_a_line_of_text(path):
 
 @every_notebook
 def test_links_and_answers(path):
-    """Relative links lead somewhere; every folded answer is closed; papers, exercises and a citation are there."""
+    """Relative links lead somewhere; every folded answer is closed; papers, exercises and a
+    citation are there."""
     import re
 
     text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")

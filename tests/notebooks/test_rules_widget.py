@@ -31,19 +31,32 @@ def explorer() -> RulesExplorer:
 def _as_at_first(request):
     if "explorer" in request.fixturenames:
         one = request.getfixturevalue("explorer")
-        for name, value in {"temperature": 1.0, "mismatch": 1.0, "vocabulary": 5, "k": 2, "seed": 0, "verifier": "rrsw"}.items():
+        for name, value in {
+            "temperature": 1.0,
+            "mismatch": 1.0,
+            "vocabulary": 5,
+            "k": 2,
+            "seed": 0,
+            "verifier": "rrsw",
+        }.items():
             getattr(one, name).value = value
 
 
 def shown(widget) -> list[dict]:
-    return [json.loads(figure.to_json()) for figure in widget.children if isinstance(figure, go.FigureWidget)]
+    return [
+        json.loads(figure.to_json())
+        for figure in widget.children
+        if isinstance(figure, go.FigureWidget)
+    ]
 
 
 def picture(figure: go.Figure) -> dict:
     return json.loads(go.FigureWidget(figure).to_json())
 
 
-def expected(temperature=1.0, mismatch=1.0, vocabulary=5, k=2, seed=0, verifier="rrsw") -> list[dict]:
+def expected(
+    temperature=1.0, mismatch=1.0, vocabulary=5, k=2, seed=0, verifier="rrsw"
+) -> list[dict]:
     """The three figures, from direct calls."""
     p, q = pair(temperature, mismatch, vocabulary, seed)
     after = [exact.norm(exact.minus(p, q))]
@@ -52,15 +65,38 @@ def expected(temperature=1.0, mismatch=1.0, vocabulary=5, k=2, seed=0, verifier=
     drawn = {NAMES.get(name, name): scheme for name, scheme in analysis.DRAWN.items()}
     a, b = np.array(p, dtype=float), np.array(q, dtype=float)
     rates = {NAMES.get(name, name): float(rate(a, b, k)) for name, rate in analysis.RATES.items()}
-    optima = {scheme: float(analysis.optimum(a, b, k, scheme)) for scheme in dict.fromkeys(drawn.values())}
+    optima = {
+        scheme: float(analysis.optimum(a, b, k, scheme)) for scheme in dict.fromkeys(drawn.values())
+    }
     wrong = {m.name: m for m in MUTANTS}.get(verifier)
-    out = exact.output_distribution(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k) if wrong else p
+    out = (
+        exact.output_distribution(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k)
+        if wrong
+        else p
+    )
     name = f"the WRONG rule {verifier}" if wrong else NAMES.get(verifier, verifier)
-    return [picture(f) for f in (figures.residuals(p, q, after), figures.rule_rates(rates, optima, drawn), figures.output(p, out, name))]
+    return [
+        picture(f)
+        for f in (
+            figures.residuals(p, q, after),
+            figures.rule_rates(rates, optima, drawn),
+            figures.output(p, out, name),
+        )
+    ]
 
 
 @pytest.mark.parametrize(
-    "change", [{"temperature": 2.0}, {"mismatch": 0.4}, {"vocabulary": 4}, {"k": 3}, {"k": 1}, {"seed": 7}, {"verifier": "sorted_by_q"}, {}]
+    "change",
+    [
+        {"temperature": 2.0},
+        {"mismatch": 0.4},
+        {"vocabulary": 4},
+        {"k": 3},
+        {"k": 1},
+        {"seed": 7},
+        {"verifier": "sorted_by_q"},
+        {},
+    ],
 )
 def test_the_pictures_are_the_librarys(explorer, change):
     before = shown(explorer)
@@ -94,7 +130,9 @@ def test_no_bar_is_above_its_line(explorer):
     for seed in range(8):
         explorer.seed.value = seed
         drawn = {NAMES.get(name, name): scheme for name, scheme in analysis.DRAWN.items()}
-        assert all(rate <= explorer.optima[drawn[name]] + 1e-9 for name, rate in explorer.rates.items())
+        assert all(
+            rate <= explorer.optima[drawn[name]] + 1e-9 for name, rate in explorer.rates.items()
+        )
         best = explorer.summary.split("most accepted by ")[1].split(", ")[0]
         assert explorer.rates[best] == pytest.approx(max(explorer.rates.values()), abs=1e-9)
 
@@ -102,7 +140,9 @@ def test_no_bar_is_above_its_line(explorer):
 def test_equal_distributions_have_no_residual(explorer):
     explorer.mismatch.value = 0
     assert explorer.p == explorer.q
-    assert [bool(trace["visible"]) for trace in shown(explorer)[0]["data"]] == [True, True] + [False] * len(HATCHES)
+    assert [bool(trace["visible"]) for trace in shown(explorer)[0]["data"]] == [True, True] + [
+        False
+    ] * len(HATCHES)
 
 
 def test_pairs_are_distributions_in_small_fractions():
@@ -120,17 +160,27 @@ def test_figures_say_what_they_are_given():
     first, second, one, *others = figures.residuals(p, q, [[1.0, 0.0]]).data
     assert (list(first.y), list(second.y), list(one.y)) == ([0.5, 0.5], [0.25, 0.75], [1.0, 0.0])
     assert not any(trace.visible for trace in others)
-    assert len({trace.marker.pattern.shape for trace in (first, second, one, *others)}) == 2 + len(HATCHES)
-    bars, lines = figures.rule_rates({"b": 0.5, "a": 0.4, "c": 0.3}, {"x": 0.9, "y": 0.6}, {"a": "x", "b": "x", "c": "y"}).data
-    assert (list(bars.x[1]), list(bars.y), list(lines.y)) == (["b", "a", "c"], [0.5, 0.4, 0.3], [0.9, 0.9, 0.6])
+    assert len({trace.marker.pattern.shape for trace in (first, second, one, *others)}) == 2 + len(
+        HATCHES
+    )
+    bars, lines = figures.rule_rates(
+        {"b": 0.5, "a": 0.4, "c": 0.3}, {"x": 0.9, "y": 0.6}, {"a": "x", "b": "x", "c": "y"}
+    ).data
+    assert (list(bars.x[1]), list(bars.y), list(lines.y)) == (
+        ["b", "a", "c"],
+        [0.5, 0.4, 0.3],
+        [0.9, 0.9, 0.6],
+    )
     right, wrong = (figures.output(p, out, "it") for out in (p, q))
     assert "equal to p" in right.layout.title.text
     assert "TV(output, p) = 0.2500" in wrong.layout.title.text
     assert right.data[1].marker.symbol != wrong.data[1].marker.symbol
     for call, message in (
-        (lambda: figures.residuals(p, q, [p] * 9), "at most 6"), (lambda: figures.residuals(p, [F(1)], []), "same tokens"),
-        (lambda: figures.rule_rates({}, {}, {}), "got rules none"), (lambda: figures.rule_rates({"a": 1.0}, {}, {"a": "x"}), "optimum"),
+        (lambda: figures.residuals(p, q, [p] * 9), "at most 6"),
+        (lambda: figures.residuals(p, [F(1)], []), "same tokens"),
+        (lambda: figures.rule_rates({}, {}, {}), "got rules none"),
+        (lambda: figures.rule_rates({"a": 1.0}, {}, {"a": "x"}), "optimum"),
         (lambda: figures.output(p, [F(1)], "it"), "2 tokens"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -37,7 +37,17 @@ PROMPT = [1, 2, 3]
 
 
 def decoded(method="mcsd", temperature=1.0, prompt=PROMPT, **options) -> specwb.Output:
-    return specwb.decode(tiny.target(), prompt, method, draft=tiny.draft(), max_new_tokens=24, temperature=temperature, seed=3, trace=True, **options)
+    return specwb.decode(
+        tiny.target(),
+        prompt,
+        method,
+        draft=tiny.draft(),
+        max_new_tokens=24,
+        temperature=temperature,
+        seed=3,
+        trace=True,
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +60,31 @@ def _as_at_first(request):
     """Every test of the explorer starts from the same settings."""
     if "explorer" in request.fixturenames:
         one = request.getfixturevalue("explorer")
-        one.method.value, one.tree.value, one.temperature.value, one.seed.value, one.round.value = "mcsd", "4-2-2", 1.0, 0, 1
+        one.method.value, one.tree.value, one.temperature.value, one.seed.value, one.round.value = (
+            "mcsd",
+            "4-2-2",
+            1.0,
+            0,
+            1,
+        )
 
 
 def nodes(figure: go.Figure) -> dict[str, list[list[int]]]:
     """customdata of the node traces by name."""
-    return {t.name.split(" ")[0].rstrip(","): [list(c) for c in t.customdata] for t in figure.data if t.name}
+    return {
+        t.name.split(" ")[0].rstrip(","): [list(c) for c in t.customdata]
+        for t in figure.data
+        if t.name
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------------ figures
+# ---------------------------------------------------------------------------------------- figures
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("method", "options"), [("mcsd", {}), ("mcsd", {"draw": "with"}), ("sps", {"gamma": 5})])
+@pytest.mark.parametrize(
+    ("method", "options"), [("mcsd", {}), ("mcsd", {"draw": "with"}), ("sps", {"gamma": 5})]
+)
 def test_draft_tree_shows_the_round(method, options, temperature):
     for step in decoded(method, temperature, **options).steps:
         figure = figures.draft_tree(step)
@@ -74,13 +96,22 @@ def test_draft_tree_shows_the_round(method, options, temperature):
         assert shown["bonus"] == [[-1, int(step.verdict.bonus[0])]]
         assert shown["pending"] == [[0, tokens[0]]]
         valid = step.draft.valid[0].tolist()
-        assert {n for n, _ in shown["drafted"]} == {n for n in range(1, step.draft.tree.n) if valid[n]} - set(path)
-        assert all(tokens[n] == token for name in ("accepted", "drafted") for n, token in shown[name])
+        assert {n for n, _ in shown["drafted"]} == {
+            n for n in range(1, step.draft.tree.n) if valid[n]
+        } - set(path)
+        assert all(
+            tokens[n] == token for name in ("accepted", "drafted") for n, token in shown[name]
+        )
         assert f"{accepted} accepted" in figure.layout.title.text
         assert len(figure.layout.annotations) == sum(map(len, shown.values()))
         # every node stands at its depth, and none on another
         depth = [*step.draft.tree.depth[0].tolist(), accepted + 1]
-        drawn = [(x, y, n) for t in figure.data if t.name for x, y, (n, _) in zip(t.x, t.y, t.customdata, strict=True)]
+        drawn = [
+            (x, y, n)
+            for t in figure.data
+            if t.name
+            for x, y, (n, _) in zip(t.x, t.y, t.customdata, strict=True)
+        ]
         assert all(x == depth[n] for x, _, n in drawn)
         assert len({(x, y) for x, y, _ in drawn}) == len(drawn)
 
@@ -97,10 +128,19 @@ def test_colour_never_stands_alone():
 
 def test_draft_tree_of_a_row_in_a_batch():
     out = specwb.decode(
-        tiny.target(), tiny.PROMPTS, "mcsd", draft=tiny.draft(), max_new_tokens=[20, 1, 20], temperature=1.0, seed=[1, 2, 3], trace=True
+        tiny.target(),
+        tiny.PROMPTS,
+        "mcsd",
+        draft=tiny.draft(),
+        max_new_tokens=[20, 1, 20],
+        temperature=1.0,
+        seed=[1, 2, 3],
+        trace=True,
     )
     for row in (0, 2):
-        assert nodes(figures.draft_tree(out.steps[0], row))["bonus"] == [[-1, int(out.steps[0].verdict.bonus[row])]]
+        assert nodes(figures.draft_tree(out.steps[0], row))["bonus"] == [
+            [-1, int(out.steps[0].verdict.bonus[row])]
+        ]
     with pytest.raises(ValueError, match="row 1 had finished"):
         figures.draft_tree(out.steps[1], 1)
     with pytest.raises(ValueError, match=r"row must be 0\.\.2, got 3"):
@@ -119,7 +159,12 @@ def test_draft_tree_of_plain_decoding_is_its_bonus_token():
 def test_decisions_shows_every_test(temperature):
     for step in decoded(temperature=temperature).steps:
         told = specwb.explain(step)
-        tests = [(level.depth, t) for level in told.levels for t in level.tests if t.decision != "invalid"]
+        tests = [
+            (level.depth, t)
+            for level in told.levels
+            for t in level.tests
+            if t.decision != "invalid"
+        ]
         p, q, mark = figures.decisions(told).data
         assert list(p.y) == [t.p for _, t in tests]
         assert list(q.y) == [t.q for _, t in tests]
@@ -149,11 +194,15 @@ def test_tokens_per_round_counts_all_rounds():
 def test_comparison_shows_the_table():
     frame = pd.DataFrame(
         {
-            "method": ["ar", "sps", "loose", "hf_greedy"], "lossless": [True, True, False, True], "tau": [1.0, 2.5, 3.0, 1.0],
-            "tokens_per_second": [10.0, 20.0, 30.0, 9.0], "speedup": [1.0, 2.0, 3.0, 0.9], "speedup_low": [1.0, 1.5, 2.5, 0.8],
+            "method": ["ar", "sps", "loose", "hf_greedy"],
+            "lossless": [True, True, False, True],
+            "tau": [1.0, 2.5, 3.0, 1.0],
+            "tokens_per_second": [10.0, 20.0, 30.0, 9.0],
+            "speedup": [1.0, 2.0, 3.0, 0.9],
+            "speedup_low": [1.0, 1.5, 2.5, 0.8],
             "speedup_high": [1.0, 2.25, 4.0, 0.95],
         }
-    )  # fmt: skip
+    )
     (bars,) = figures.comparison(frame).data
     assert list(bars.x) == list(frame.speedup)
     assert list(bars.y) == ["ar", "sps", "loose (LOSSY)", "hf_greedy"]
@@ -164,11 +213,20 @@ def test_comparison_shows_the_table():
 
 
 def test_comparison_of_a_real_run():
-    frame = specwb.compare(tiny.target(), tiny.PROMPTS, ["ar", "sps"], draft=tiny.draft(), max_new_tokens=8, library=False)
+    frame = specwb.compare(
+        tiny.target(),
+        tiny.PROMPTS,
+        ["ar", "sps"],
+        draft=tiny.draft(),
+        max_new_tokens=8,
+        library=False,
+    )
     drawn = figures.comparison(frame)
     (bars,) = drawn.data
     assert list(bars.y) == ["ar", "sps", "hf_greedy"]
-    assert drawn.layout.title.text == f"Speedup over {frame.attrs['reference']['method']} (dashed: 1)"
+    assert (
+        drawn.layout.title.text == f"Speedup over {frame.attrs['reference']['method']} (dashed: 1)"
+    )
     assert list(bars.x) == list(frame.speedup)
 
 
@@ -205,7 +263,7 @@ def test_no_figure_brings_a_background():
     assert layout.template.layout.yaxis.gridcolor == style.GRID
 
 
-# ----------------------------------------------------------------------------------------------------------- following the cell
+# ----------------------------------------------------------------------------- following the cell
 
 
 def test_explorers_follow_their_cell(explorer):
@@ -242,7 +300,7 @@ def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
         pass
 
 
-# --------------------------------------------------------------------------------------------------------------------- show
+# ------------------------------------------------------------------------------------------- show
 
 
 def published(monkeypatch, thing, summary) -> dict:
@@ -259,7 +317,9 @@ def test_show_publishes_picture_and_line(monkeypatch):
     figure = figures.tokens_per_round(out)
     data = published(monkeypatch, figure, "tau = 2")
     assert data["text/plain"] == "tau = 2"
-    assert json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))["data"][0]["y"] == list(figure.data[0].y)
+    assert json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))["data"][0]["y"] == list(
+        figure.data[0].y
+    )
     for widget in (ipywidgets.IntSlider(), go.FigureWidget(figure)):
         data = published(monkeypatch, widget, "a slider")
         assert data["text/plain"] == "a slider"
@@ -304,16 +364,28 @@ def test_show_refuses_what_it_cannot_show():
 
 def test_outputs_stay_small():
     step = decoded().steps[0]
-    for figure in (figures.draft_tree(step), figures.decisions(specwb.explain(step)), figures.tokens_per_round(decoded())):
+    for figure in (
+        figures.draft_tree(step),
+        figures.decisions(specwb.explain(step)),
+        figures.tokens_per_round(decoded()),
+    ):
         assert len(figure.to_json()) < 20_000
 
 
-# ----------------------------------------------------------------------------------------------------------------- explorer
+# --------------------------------------------------------------------------------------- explorer
 
 
 def direct(method="mcsd", temperature=1.0, seed=0, **options) -> specwb.Output:
     return specwb.decode(
-        tiny.target(), PROMPT, method, draft=tiny.draft(), max_new_tokens=24, temperature=temperature, seed=seed, trace=True, **options
+        tiny.target(),
+        PROMPT,
+        method,
+        draft=tiny.draft(),
+        max_new_tokens=24,
+        temperature=temperature,
+        seed=seed,
+        trace=True,
+        **options,
     )
 
 
@@ -332,7 +404,8 @@ def test_every_round_is_the_librarys(explorer):
         assert same_picture(explorer, step)
         accepted = out.accepted_lengths[0][index - 1]
         assert explorer.summary == (
-            f"mcsd 4-2-2, temperature 1, seed 0: round {index} of {len(out.steps)} accepted {accepted} of at most 3 "
+            f"mcsd 4-2-2, temperature 1, seed 0: round {index} of {len(out.steps)} accepted "
+            f"{accepted} of at most 3 "
             f"and added {accepted + 1}; tau {out.mean_tokens_per_step:.2f} over all rounds"
         )
 
@@ -344,7 +417,9 @@ def test_the_slider_only_draws(explorer):
     assert explorer._decoded.cache_info() == before
     explorer.seed.value = 4
     explorer.seed.value = 0
-    assert explorer._decoded.cache_info().hits > before.hits, "settings seen before are not decoded again"
+    assert explorer._decoded.cache_info().hits > before.hits, (
+        "settings seen before are not decoded again"
+    )
 
 
 def test_every_control_decodes_again(explorer):
@@ -372,7 +447,9 @@ def test_fewer_rounds_than_the_slider_stood_at(explorer):
     assert same_picture(explorer, explorer.output.steps[-1])
 
 
-@pytest.mark.parametrize("text", ["4-x", "", "0", "-1", "4--2", "4-2-", "2.5", "²", "9-9-9", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "text", ["4-x", "", "0", "-1", "4--2", "4-2-", "2.5", "²", "9-9-9", "99999999999999999999"]
+)
 def test_a_bad_tree_is_answered_and_the_picture_stays(explorer, text):
     tokens, drawn = explorer.output.tokens, explorer.output.steps[0]
     explorer.tree.value = text
@@ -409,7 +486,13 @@ def test_text_from_a_model_is_never_markup():
 
 
 def test_controls_have_descriptions_and_wait_for_the_mouse(explorer):
-    for control in (explorer.method, explorer.tree, explorer.temperature, explorer.seed, explorer.round):
+    for control in (
+        explorer.method,
+        explorer.tree,
+        explorer.temperature,
+        explorer.seed,
+        explorer.round,
+    ):
         assert control.description
     for control in (explorer.tree, explorer.temperature, explorer.round):
         assert control.continuous_update is False
@@ -427,7 +510,7 @@ def test_branching():
     assert branching(" 3 - 1") == (3, 1)
 
 
-# --------------------------------------------------------------------------------------------- acceptance and speed, drawn
+# -------------------------------------------------------------------- acceptance and speed, drawn
 
 
 def test_acceptance_figure_adds_up():
@@ -476,7 +559,15 @@ def picture(figure: go.Figure) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("control", "value"), [("temperature", 0.2), ("temperature", 5.0), ("shift", -5.0), ("shift", 0.0), ("sharpness", 0.2), ("sharpness", 5.0)]
+    ("control", "value"),
+    [
+        ("temperature", 0.2),
+        ("temperature", 5.0),
+        ("shift", -5.0),
+        ("shift", 0.0),
+        ("sharpness", 0.2),
+        ("sharpness", 5.0),
+    ],
 )
 def test_acceptance_explorer_shows_the_librarys_numbers(control, value):
     explorer = AcceptanceExplorer(draws=500, seed=3)
@@ -486,7 +577,10 @@ def test_acceptance_explorer_shows_the_librarys_numbers(control, value):
     p, q = shaped(**settings)
     counts, accepted = analysis.simulate(p, q, 500, 3)
     assert shown(explorer) == picture(figures.acceptance(p, q, counts.tolist())) != before
-    assert f"acceptance 1 - TV = {analysis.acceptance_rate(p, q):.3f}; {accepted / 500:.3f} of 500 draws accepted" in explorer.summary
+    assert (
+        f"acceptance 1 - TV = {analysis.acceptance_rate(p, q):.3f}; {accepted / 500:.3f} of 500 "
+        "draws accepted" in explorer.summary
+    )
     assert f"of the output off p by at most {abs(counts / 500 - p).max():.3f}" in explorer.summary
     assert explorer.summary in explorer.children[1].value
 
@@ -511,13 +605,17 @@ def test_speed_explorer_shows_the_librarys_numbers():
 
     explorer = SpeedExplorer(alpha=0.6, c=0.2, gamma=2, most=8, v=v, measured=measured)
     explorer.alpha.value, explorer.c.value, explorer.gamma.value = 0.8, 0.05, 6
-    for scoring, cost in ((explorer.scoring.options[0], v), (explorer.scoring.options[1], lambda g: 1)):
+    for scoring, cost in (
+        (explorer.scoring.options[0], v),
+        (explorer.scoring.options[1], lambda g: 1),
+    ):
         explorer.scoring.value = scoring
         curve = [analysis.speedup(0.8, g, 0.05, cost(g)) for g in range(9)]
         assert shown(explorer) == picture(figures.speedup({"predicted": curve}, measured, 6))
         best = analysis.best_gamma(0.8, 0.05, cost, 8)
         assert explorer.summary == (
-            f"alpha 0.80, c 0.05, v(6) = {cost(6):.2f}: gamma 6 adds {analysis.expected_tokens(0.8, 6):.2f} tokens a round, "
+            f"alpha 0.80, c 0.05, v(6) = {cost(6):.2f}: gamma 6 adds "
+            f"{analysis.expected_tokens(0.8, 6):.2f} tokens a round, "
             f"speedup {curve[6]:.2f}x; best is gamma {best} with {curve[best]:.2f}x"
         )
         assert explorer.summary in explorer.children[1].value

@@ -1,4 +1,5 @@
-"""The reproduction of DiffuSpec: its tables as data, what is measured on tiny models, judged, kept, continued; and from the command line."""
+"""The reproduction of DiffuSpec: its tables as data, what is measured on tiny models, judged, kept,
+continued; and from the command line."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def measured(target, tmp_path_factory) -> Store:
     return store
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the paper
+# -------------------------------------------------------------------------------------- the paper
 
 
 def test_the_papers_numbers_keep_what_identities_they_have():
@@ -93,10 +94,12 @@ def test_the_papers_numbers_keep_what_identities_they_have():
 def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
     said = dict(zip(diffuspec.paper()["contradictions"], diffuspec.contradictions(), strict=True))
     for name, numbers in {
-        "means": "MAT 7.29, 7.23, 6.70, 6.48 and speedup 3.08, 2.97, 2.57, 2.43",  # by hand from table 4
+        # by hand from table 4
+        "means": "MAT 7.29, 7.23, 6.70, 6.48 and speedup 3.08, 2.97, 2.57, 2.43",
         "tasks": "6 of 6 tasks; the former average to 3.05",
         "rows": "DiffuSpec 3.08, its tasks 3.05; EAGLE 2.76, its tasks 2.60",
-        "fixed": "speedup 2.98 in table 2, and so do k = 20 and 30 in table 5, but MAT 6.95 there and 6.56 and 6.49 here",
+        "fixed": "speedup 2.98 in table 2, and so do k = 20 and 30 in table 5, but MAT 6.95 there "
+        "and 6.56 and 6.49 here",
         "length": "at most 3.0 tokens accepted at any k; table 1 reports 6.99",
         "peak": "(3.08); the best task has 4.02 in table 1 and 4.05",
         "share": "1.1% of the time in the text and 0.8%",  # .03 / 3.76
@@ -158,7 +161,7 @@ def test_every_cell_is_a_method(target):
             assert drafter.tree.D == 30
 
 
-# -------------------------------------------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------- what is measured
 
 
 def test_what_is_kept_is_what_the_engine_decodes(target, measured):
@@ -344,7 +347,7 @@ def test_continued_where_it_stopped(target, measured, tmp_path, monkeypatch):
         assert store.cells[cell.key]["drafted"] == measured.cells[cell.key]["drafted"]
 
 
-# ------------------------------------------------------------------------------------------------------------------------- command line
+# ----------------------------------------------------------------------------------- command line
 
 
 @pytest.fixture(scope="module")
@@ -391,7 +394,8 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
         for title in ("Table 1", "Tables 2 and 4", "Where a round's time goes", "In the paper: ")
     )
     assert all(v["claim"] in out for v in [*found["verdicts"], *found["shares"]])
-    # CPS over the argmax row twice by three; against SPS and k = 6 and with both n-grams by two; both n-grams over one
+    # CPS over the argmax row twice by three; against SPS and k = 6 and with both n-grams by two;
+    # both n-grams over one
     assert len(found["verdicts"]) == 13
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0

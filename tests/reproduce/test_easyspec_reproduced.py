@@ -1,4 +1,5 @@
-"""The reproduction of EasySpec: what is measured on tiny models, judged, kept, continued; what its numbers imply."""
+"""The reproduction of EasySpec: what is measured on tiny models, judged, kept, continued; what its
+numbers imply."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ def measured(pair, small, tmp_path_factory) -> Store:
 def test_what_the_papers_numbers_imply_is_computed(monkeypatch):
     wrong, implied = easyspec.told(), easyspec.told("implications")
     assert (
-        "attention to take 70% of a layer's time (32 layers in 10 rounds of attention), where it has 19%"
-        in wrong[1]
+        "attention to take 70% of a layer's time (32 layers in 10 rounds of attention), where it "
+        "has 19%" in wrong[1]
     )  # 2.3 / 3.3; 42 / 218
     assert "were 2.22 (32 layers)" in implied[0]  # 5 * 32 / (32 + 4 * 10)
     assert "may take 0.088 plain steps" in implied[1]  # (6 / 4.17 - 1) / 5

@@ -1,4 +1,5 @@
-"""The reproduction of Falcon: its tables as data, what is measured on tiny models, judged, kept, continued; and the shipped results."""
+"""The reproduction of Falcon: its tables as data, what is measured on tiny models, judged, kept,
+continued; and the shipped results."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def target() -> specwb.Target:
 
 
 def test_the_papers_tables_keep_their_own_identity():
-    """alpha is accepted / generated, so accepted / (accepted + 1): in every row but the three that count the closing token."""
+    """alpha is accepted / generated, so accepted / (accepted + 1): in every row but the three that
+    count the closing token."""
     tables = falcon.paper()["tables"]
     alpha = {(r["target"], r["method"]): r for r in tables["2"]["rows"]}
     for r in tables["3"]["rows"]:

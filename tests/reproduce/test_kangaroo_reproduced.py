@@ -1,4 +1,5 @@
-"""The reproduction of Kangaroo: its tables as data, what is measured on tiny models, judged, simulated, kept, continued; and the shipped results."""
+"""The reproduction of Kangaroo: its tables as data, what is measured on tiny models, judged,
+simulated, kept, continued; and the shipped results."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def measured(target, heads, small, tmp_path_factory) -> Store:
     return store
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the paper
+# -------------------------------------------------------------------------------------- the paper
 
 
 def test_the_papers_numbers_keep_what_identities_they_have():
@@ -114,10 +115,13 @@ def test_the_papers_numbers_keep_what_identities_they_have():
 def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
     said = dict(zip(kangaroo.paper()["contradictions"], kangaroo.contradictions(), strict=True))
     for name, numbers in {
-        "ctar": "CR = 1 + sum = 1.90; the table has 2.14",  # 1 + .507 + .225 + .1 + .045 + .02 + .007
+        # 1 + .507 + .225 + .1 + .045 + .02 + .007
+        "ctar": "CR = 1 + sum = 1.90; the table has 2.14",
         "means": "Vicuna 7B, Kangaroo 1.72, its tasks 1.76",  # 10.54 / 6
-        "setting": "is 1.93 in the main table (mean of six tasks), 2.06 in the figure over eta and 2.02 in the one over exit layers",
-        "tree": "stated as 12%; the means over tasks of the main table give 17.4% (Vicuna 7B) and 15.5% (Vicuna 13B)",
+        "setting": "is 1.93 in the main table (mean of six tasks), 2.06 in the figure over eta "
+        "and 2.02 in the one over exit layers",
+        "tree": "stated as 12%; the means over tasks of the main table give 17.4% (Vicuna 7B) and "
+        "15.5% (Vicuna 13B)",
         "threshold": "grows by 0.10 at eta = 0.9 and by 0.03 at eta = 0",
         "cost": "costs 0.151, 0.150, 0.137 plain steps",  # (2.30 / 1.21 - 1) / 6 = .150
     }.items():
@@ -184,7 +188,7 @@ def test_every_cell_is_a_method_and_variants_differ_from_the_first_in_one_thing(
     assert kangaroo.REFERENCE in kangaroo.VARIANTS
 
 
-# -------------------------------------------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------- what is measured
 
 
 def test_what_is_kept_is_what_the_engine_decodes(target, heads, measured):
@@ -363,7 +367,7 @@ def test_interrupted_between_costs(target, heads, measured, monkeypatch, tmp_pat
     assert store.document["traces"] == measured.document["traces"]
 
 
-# ------------------------------------------------------------------------------------------------------------------------- command line
+# ----------------------------------------------------------------------------------- command line
 
 
 def test_command_line(monkeypatch, capsys, tmp_path):

@@ -276,7 +276,9 @@ def test_the_commit_of_a_project_around_the_package_is_not_ours(tmp_path, monkey
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
-    theirs = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    theirs = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     place = tmp_path / "venv" / "specwb" / "evaluation" / "machine.py"
     place.parent.mkdir(parents=True)
     monkeypatch.setattr(machine, "__file__", str(place))

@@ -1,4 +1,5 @@
-"""The reproduction of improved MCSD: its tables as data, what is measured on tiny models, judged, kept, continued; and the shipped results."""
+"""The reproduction of improved MCSD: its tables as data, what is measured on tiny models, judged,
+kept, continued; and the shipped results."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def measured(target, small, tmp_path_factory) -> Store:
     return store
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the paper
+# -------------------------------------------------------------------------------------- the paper
 
 
 def test_the_papers_numbers_keep_what_identities_they_have():
@@ -109,10 +110,13 @@ def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
     said = dict(zip(mcsd_ti.paper()["contradictions"], mcsd_ti.contradictions(), strict=True))
     for name, numbers in {
         # 102.1 / 85.8, 113.0 / 74.3 and 111.5 / 95.7 are 1.19, 1.52 and 1.17
-        "maximum": "1.90/1.49 = 1.275, of one pair; without its cell TriviaQA (74.3 tokens/s, MCSD) the pair's mean ratio falls from 1.29 to 1.18",
+        "maximum": "1.90/1.49 = 1.275, of one pair; without its cell TriviaQA (74.3 tokens/s, "
+        "MCSD) the pair's mean ratio falls from 1.29 to 1.18",
         "pairs": "On the same pair it is 0.988 and 0.999: faster at 2 and 2 of 14 widths",
-        "tile": "At width 21 with 126 verified tokens the rate is 158.0 tokens/s, at width 22 with 132 it is 132.6",
-        "joined": "gives MCSD 2.71 for Vicuna + TinyLlama (T mixed); the table at T = 0.7 gives 1.38",
+        "tile": "At width 21 with 126 verified tokens the rate is 158.0 tokens/s, at width 22 "
+        "with 132 it is 132.6",
+        "joined": "gives MCSD 2.71 for Vicuna + TinyLlama (T mixed); the table at T = 0.7 gives "
+        "1.38",
         "v1": "(1.75 and 2.65 here, T = 0); the other two have 1.22 and 1.16",
         "judged": "for 1, 2 and 3 roots are 6.00, 5.42, 4.89, plain decoding 5.92",
         "mixed": "is 1.81); with both at T = 1 it is 1.96",
@@ -184,7 +188,7 @@ def test_every_cell_is_a_method_and_equal_trees_are_equal(target):
         assert one.host == two.host == Tree.branching(*r["shape"]).host
 
 
-# -------------------------------------------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------- what is measured
 
 
 def test_what_is_kept_is_what_the_engine_decodes(target, measured):
@@ -302,7 +306,7 @@ def test_continued_where_it_stopped(target, measured, monkeypatch, tmp_path):
     assert store.document["moved"] == measured.document["moved"]
 
 
-# ------------------------------------------------------------------------------------------------------------------------- command line
+# ----------------------------------------------------------------------------------- command line
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +359,8 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
         )
     )
     assert all(v["claim"] in out for v in found["verdicts"])
-    # the decision model twice, each static tree over MCSD twice; the LOSSY one over its nodes has no cell
+    # the decision model twice, each static tree over MCSD twice; the LOSSY one over its nodes has
+    # no cell
     assert len(found["verdicts"]) == 6
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0

@@ -232,7 +232,10 @@ def test_branching_with_three_tokens() -> None:
         target, draft = tables(seed, 3)
         for rule, scheme in ((E.rrsw, E.without_replacement), (E.rrs, E.iid)):
             assert (
-                E.tv(E.round_distribution(rule, scheme, target, draft, parents), E.target_distribution(target, 3))
+                E.tv(
+                    E.round_distribution(rule, scheme, target, draft, parents),
+                    E.target_distribution(target, 3),
+                )
                 == 0
             )
 

@@ -141,7 +141,10 @@ def test_a_round_without_a_draft(rule):
         def propose(self, state, noise):
             root = state.tokens.gather(1, (state.length - 1)[:, None])
             return specwb.Draft(
-                specwb.Tree.chain(0), root, torch.ones_like(root, dtype=torch.bool), specwb.Scheme.IID
+                specwb.Tree.chain(0),
+                root,
+                torch.ones_like(root, dtype=torch.bool),
+                specwb.Scheme.IID,
             )
 
     method = specwb.Method("nothing", Nothing(), RULES[rule](), specwb.Exactness.LOSSLESS)

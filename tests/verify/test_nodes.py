@@ -140,7 +140,9 @@ def test_top_and_sample_draws_the_last_child_from_the_rest() -> None:
 def test_top_and_sample_of_the_whole_support_is_the_point_mass_rule() -> None:
     for p, q in pairs(40, seed=12):
         for tokens, _ in E.top_and_sample(q, len(p)):
-            assert sorted(E.conditional_distribution(E.top_rule(p, q, tokens), tokens, len(p))) == sorted(p)
+            assert sorted(
+                E.conditional_distribution(E.top_rule(p, q, tokens), tokens, len(p))
+            ) == sorted(p)
             assert E.top_rule(p, q, tokens)[0] == E.point(p, q, tokens)[0]
 
 
@@ -241,7 +243,9 @@ def test_noise_that_is_reused_by_counting() -> None:
         passes = min(F(1), p[x] / q[x])
         out[x] += passes / 8
         out[y] += (1 - passes) / 8
-    assert E.output_distribution(noise_reused, E.iid, p, q, 1) == out == [F(7, 24), F(11, 24), F(1, 4)]
+    assert (
+        E.output_distribution(noise_reused, E.iid, p, q, 1) == out == [F(7, 24), F(11, 24), F(1, 4)]
+    )
 
 
 COUNTED = {

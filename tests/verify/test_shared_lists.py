@@ -180,7 +180,7 @@ def wrong_by(scheme: str, tree: str, seed: int, **changes) -> F:
     return E.tv(output, E.target_distribution(target, max(E.depths(parents)) + 1))
 
 
-# ----------------------------------------------------------------------------------------- lossless
+# --------------------------------------------------------------------------------------- lossless
 
 
 @every_scheme
@@ -232,8 +232,8 @@ def test_cousins_really_share():
 
 
 def test_blocks_of_one_are_the_usual_trees():
-    """With k = 1 each path has a list of its own, and the round is the one that ``exact.round_distribution``
-    of independent siblings enumerates."""
+    """With k = 1 each path has a list of its own, and the round is the one that
+    ``exact.round_distribution`` of independent siblings enumerates."""
     parents = TREES["k = 1 shares nothing"][0]
     target, q_of = adversary(2, 3, 1)
     for scheme, (sampling, rule) in RULES.items():
@@ -242,7 +242,7 @@ def test_blocks_of_one_are_the_usual_trees():
         )
 
 
-# ----------------------------------------------------------------------------- what must be refuted
+# --------------------------------------------------------------------------- what must be refuted
 
 
 def neighbours_q(q_of: BlockDraft, path: E.Tokens, k: int) -> E.Dist:

@@ -484,7 +484,9 @@ def test_traversal_can_accept_less() -> None:
     ) == F(3, 2)
     assert E.expected_accepted(E.rrsw, E.without_replacement, target, draft, parents) == F(13, 8)
     for output_of_rule in (
-        E.tree_round_distribution(E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents),
+        E.tree_round_distribution(
+            E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents
+        ),
         E.round_distribution(E.rrsw, E.without_replacement, target, draft, parents),
     ):
         assert E.tv(output_of_rule, E.target_distribution(target, 4)) == 0
@@ -537,7 +539,10 @@ def test_a_wrong_q_over_a_round() -> None:
         stated = {(tuple(target(t)), tuple(sampled(t))): used(t) for t in [(), (0,), (1,)]}
         if len(stated) < 3:
             continue
-        off = E.tv(E.round_distribution(tested, E.iid, target, sampled, (-1, 0, 1)), E.target_distribution(target, 3))
+        off = E.tv(
+            E.round_distribution(tested, E.iid, target, sampled, (-1, 0, 1)),
+            E.target_distribution(target, 3),
+        )
         accepted = [min(F(1), a / b) for a, b in zip(target(()), used(()), strict=True)]
         bound = E.tv(sampled(()), used(()))
         bound += sum(

@@ -245,7 +245,9 @@ def kernel_outcomes(name: str, rule: Rule, batch: Batch) -> list[list[E.Outcome]
     assert verdict.distribution is not None
     assert bool((verdict.distribution >= 0).all())
     assert bool((verdict.distribution.sum(1) > 0).all())
-    bonus = (verdict.distribution.double() / verdict.distribution.double().sum(1, keepdim=True)).tolist()
+    bonus = (
+        verdict.distribution.double() / verdict.distribution.double().sum(1, keepdim=True)
+    ).tolist()
     tokens = draft.tokens.gather(1, verdict.path)[:, 1:].tolist()
     by_row: list[list[E.Outcome]] = []
     for b in range(rows):
@@ -449,7 +451,9 @@ def test_a_residual_without_mass_keeps_what_is_in_force(name: str, device: str) 
     u = torch.tensor([[0.5, LARGEST]], dtype=torch.float64, device=device)
     verdict = rule.verify(batch.draft, batch.scores, u)
     assert verdict.accepted.tolist() == [1]
-    torch.testing.assert_close(verdict.distribution[0], batch.scores.p(torch.ones_like(verdict.accepted))[0])
+    torch.testing.assert_close(
+        verdict.distribution[0], batch.scores.p(torch.ones_like(verdict.accepted))[0]
+    )
 
 
 @every_device
@@ -664,7 +668,9 @@ def test_coupled_rounds_follow_the_exact_joint_distribution(k: int) -> None:
     )
     verdict = Coupled().verify(draft, scores)
     first = torch.where(
-        verdict.accepted > 0, draft.tokens.gather(1, verdict.path)[:, 1], verdict.distribution.argmax(1)
+        verdict.accepted > 0,
+        draft.tokens.gather(1, verdict.path)[:, 1],
+        verdict.distribution.argmax(1),
     )
     seen: dict[tuple[E.Tokens, int], int] = {}
     for xs, y in zip(draft.tokens[:, 1 : 1 + k].tolist(), first.tolist(), strict=True):

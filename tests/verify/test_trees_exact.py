@@ -149,7 +149,9 @@ def test_a_chain_that_ends_where_the_tokens_before_say() -> None:
                 for path, accept, bonus in E.block_tests(target, draft, CHAINS[3], cut):
                     outcomes.append((path, bonus, probability * accept))
                     probability *= 1 - accept
-            worst = max(worst, E.tv(E.completed(outcomes, target, 4), E.target_distribution(target, 4)))
+            worst = max(
+                worst, E.tv(E.completed(outcomes, target, 4), E.target_distribution(target, 4))
+            )
         return worst
 
     assert worst_tv(early=False) == 0
@@ -309,7 +311,9 @@ def test_q_skew_is_the_distribution_of_the_largest_path(k: int, length: int) -> 
             for paths, prob in E.trees(E.iid, draft, paths_tree(k, length)):
                 best = E.largest(target, draft, paths[-k:])  # type: ignore[arg-type]
                 distribution[best] = distribution.get(best, F(0)) + prob
-            assert E.tv(distribution, E.target_distribution(E.skewed(target, draft, k), length)) == 0
+            assert (
+                E.tv(distribution, E.target_distribution(E.skewed(target, draft, k), length)) == 0
+            )
 
 
 def test_one_path_is_block_verification_and_two_accept_more_on_average() -> None:
@@ -451,7 +455,9 @@ def test_products_of_uniforms_are_killed() -> None:
     right = cumulative_products(
         target, target
     )  # with p = q nothing is rejected, and nothing is wrong
-    assert all(abs(right[x] - float(a)) < 1e-12 for x, a in E.target_distribution(target, 3).items())
+    assert all(
+        abs(right[x] - float(a)) < 1e-12 for x, a in E.target_distribution(target, 3).items()
+    )
 
 
 def test_shared_lists_harm_only_below_several_siblings() -> None:

@@ -41,7 +41,9 @@ def conditional_distribution(decision: Decision, tokens: Tokens, vocabulary: int
     return output
 
 
-def output_distribution(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> list[Fraction]:
+def output_distribution(
+    rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int
+) -> list[Fraction]:
     """The distribution of the next token at one node is ``P(Y = y) = sum_x P(x) P(y | x)``.
 
     The sum is over the tuples x of children. The rule is lossless iff the result equals p.

@@ -145,10 +145,10 @@ def round_distribution(
 ) -> dict[Tokens, Fraction]:
     """The joint distribution of the D + 1 tokens that a round over a tree of depth D starts.
 
-    The round is lossless iff it equals :func:`target_distribution`. The drafted trees are enumerated and
-    each is walked from the root (accept a child, or draw the bonus token). Outputs shorter than
-    D + 1 are extended by the target model, so that wrong lengths and wrong bonus tokens show as
-    well.
+    The round is lossless iff it equals :func:`target_distribution`. The drafted trees are
+    enumerated and each is walked from the root (accept a child, or draw the bonus token). Outputs
+    shorter than D + 1 are extended by the target model, so that wrong lengths and wrong bonus
+    tokens show as well.
 
     Args:
         rule: Node rule, used at every node.
