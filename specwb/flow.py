@@ -107,7 +107,7 @@ class State:
         another decoding is copied into them. Masks and the summary every step makes anew."""
         tensors = {
             "tokens": self.tokens,
-            "known": self.length,
+            "length": self.length,
             "start": self.start,
             "limit": self.limit,
             "done": self.done,

@@ -22,7 +22,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 # what compares numbers, texts or decisions of two computations; fractions, frequencies, files,
 # commands and pictures are left out, and replayed graphs, which are compared bit for bit
-FILES = ("protocol", "ar_oracle", "backbone", "broken_law", "explain", "probability")
+FILES = ("protocol", "ar_oracle", "backbone", "invalid_distribution", "explain", "probability")
 RULES = ("kernels", "nodes", "lazy", "tree_rules", "candidate_rules")
 NUMERIC = [
     *(f"tests/test_{name}.py" for name in FILES),

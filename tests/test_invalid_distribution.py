@@ -238,7 +238,7 @@ def test_every_rule_says_what_it_met(name, scheme, shape, lazy):
             )
             assert bool((error | same).all()), (node, value)
             taken = (path == node).any(1)  # repeats of the last node included
-            # of the pending token, which was scored before, and of what stays there is nothing to say
+            # of the pending token, scored before, and of what stays there is nothing to say
             if name.startswith("longest"):
                 taken = taken & torch.tensor(node > 0) & (accepted >= 0)
             assert bool(error[taken].all()), (node, value)

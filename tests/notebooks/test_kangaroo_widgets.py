@@ -131,12 +131,12 @@ def test_what_reproduce_has_stored():
     document = {
         "rows": rows,
         "traces": {
-            "": reproduced.traced(traces()["own"]),
-            "exit2": reproduced.traced(traces()["other"]),
+            "": reproduced.trace_to_json(traces()["own"]),
+            "exit2": reproduced.trace_to_json(traces()["other"]),
         },
         "costs": {
-            "": reproduced.as_json(COSTS["own"]),
-            "exit2": reproduced.as_json(COSTS["other"]),
+            "": reproduced.costs_to_json(COSTS["own"]),
+            "exit2": reproduced.costs_to_json(COSTS["other"]),
             "mlp": {},
         },
     }

@@ -3,7 +3,9 @@ never run."""
 
 from __future__ import annotations
 
+import base64
 import importlib
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -52,7 +54,7 @@ def test_committed_as_it_ran(path):
 
 @every_notebook
 def test_small_and_in_small_steps(path):
-    assert path.stat().st_size < 300_000
+    assert path.stat().st_size < 400_000
     lines = [
         len(c.source.splitlines()) for c in nbformat.read(path, 4).cells if c.cell_type == "code"
     ]
@@ -60,27 +62,56 @@ def test_small_and_in_small_steps(path):
 
 
 @every_notebook
-def test_pictures_come_with_a_line_of_text(path):
+def test_pictures_come_with_a_png_and_a_line_of_text(path):
+    """GitHub, nbviewer and PDFs show the PNG; nbval, a terminal and a screen reader the line."""
     for cell in nbformat.read(path, 4).cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
+            assert not any("specwb" in mime for mime in data), cell.id
             if any("plotly" in mime or "widget" in mime for mime in data):
+                assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG"), cell.id
                 assert data.get("text/plain", "").strip(), cell.id
                 assert "\n" not in data["text/plain"], cell.id
 
 
-@every_notebook
-def test_links_and_answers(path):
-    """Relative links lead somewhere; every folded answer is closed; papers, exercises and a
-    citation are there."""
-    import re
+def prose(path: Path) -> str:
+    cells = nbformat.read(path, 4).cells
+    return "\n".join(c.source for c in cells if c.cell_type == "markdown")
 
-    text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        assert "://" in link or (path.parent / link).exists(), link
+
+@every_notebook
+def test_papers_and_answers(path):
+    """Every folded answer is closed; reading time, exercises and a citation are there."""
+    text = prose(path)
     assert text.count("<details>") == text.count("</details>") > 0
     assert "Reading time" in text
     assert "specwb.citation(" in path.read_text("utf-8")
+
+
+def test_each_notebook_leads_to_the_next():
+    names = [path.name for path in NOTEBOOKS]
+    assert names[0].startswith("00_")
+    end = prose(NOTEBOOKS[0]).split("## Where to go next")[1]
+    assert re.findall(r"\]\(([^)/]+\.ipynb)\)", end) == names[1:]
+    for path, following in zip(NOTEBOOKS[1:], [*names[2:], names[1]], strict=True):
+        (first,) = re.findall(r"## Where to go next\n\n- \*\*Next:\*\* (.+)", prose(path))
+        assert f"]({following})" in first
+
+
+@every_notebook
+def test_explorers_stay_where_the_text_says(path):
+    """A demonstration moves an explorer with ``explorer.at(..)``, which puts it back."""
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "code":
+            assert not re.search(
+                r"^[^#\n]*\b\w+\.value\b[^=\n]*(=(?!=)| in )", cell.source, re.MULTILINE
+            ), cell.id
+
+
+@every_notebook
+def test_the_fields_words(path):
+    text = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose(path))
+    assert re.findall(r"\b[Ll]aws?\b|\b[Cc]losing token|\b[Dd]rafted token", text) == []
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def measured(pair, small, tmp_path_factory) -> Store:
 
 
 def test_what_the_papers_numbers_imply_is_computed(monkeypatch):
-    wrong, implied = easyspec.told(), easyspec.told("implications")
+    wrong, implied = easyspec.sentences(), easyspec.sentences("implications")
     assert (
         "attention to take 70% of a layer's time (32 layers in 10 rounds of attention), where it "
         "has 19%" in wrong[1]
@@ -81,7 +81,7 @@ def test_what_the_papers_numbers_imply_is_computed(monkeypatch):
     changed = easyspec.paper()
     changed["constants"]["stage"] = 1.3
     monkeypatch.setattr(easyspec, "paper", lambda: changed)
-    assert "take 70%" not in easyspec.told()[1]
+    assert "take 70%" not in easyspec.sentences()[1]
 
 
 @pytest.mark.parametrize(("layers", "device"), [(8, "cpu"), (8, "cuda"), (6, "cpu"), (5, "cpu")])
@@ -187,7 +187,7 @@ def test_statements_are_judged_by_their_own_terms():
             over=(easy(2), easy(1)) if over else None,
             **more,
         )
-        return easyspec.judged(
+        return easyspec.judge_claim(
             document({c: (x * noise[:n]).tolist() for c, x in of.items()}), claim
         )
 
@@ -210,7 +210,7 @@ def test_statements_are_judged_by_their_own_terms():
     assert found(0.9, 1.0, (0.8, 0.0), sign=True)["ratio"] == 0
     assert found(0.9, 1.0, (0.0, 1.0), sign=True)["ratio"] is None
     assert (
-        easyspec.judged(
+        easyspec.judge_claim(
             document({easy(): [1.0], plain(): [1.0]}),
             StatedClaim("x", easyspec.STATED, "accepted", easy(), plain(), 1.0),
         )
@@ -274,7 +274,7 @@ def test_the_rest_is_measured_kept_and_shown(pair, measured, monkeypatch, tmp_pa
     notes = "\n".join(easyspec.notes(found))
     assert all(
         text in notes
-        for text in (verdicts.RULE, easyspec.OURS, *easyspec.told(), *easyspec.told("implications"))
+        for text in (verdicts.RULE, easyspec.OURS, *easyspec.sentences(), *easyspec.sentences("implications"))
     )
     assert all(v["claim"] in notes for v in (*found["verdicts"], *found["facts"]))
     assert found["verdicts"]

@@ -30,7 +30,7 @@ def test_the_shipped_results_are_those_of_the_shipped_family():
     # what is printed follows from what was measured
     assert own["rows"] == [easyspec.row(own, cell) for cell in easyspec.cells(own["layers"])]
     assert own["verdicts"] == [
-        v for c in easyspec.claims(own["layers"]) if (v := easyspec.judged(own, c))
+        v for c in easyspec.claims(own["layers"]) if (v := easyspec.judge_claim(own, c))
     ]
     assert own["facts"] == easyspec.facts(own)
     # drafts do not depend on how they are executed, nor, with one layer a group, on calibration
