@@ -272,10 +272,8 @@ def test_the_rest_is_measured_kept_and_shown(pair, measured, monkeypatch, tmp_pa
         model["stage"] == f"{5 / (1 + 4 * (1 - share * 2 / 6)):.2f}x"
     )  # 4 rounds of attention for 6 layers
     notes = "\n".join(easyspec.notes(found))
-    assert all(
-        text in notes
-        for text in (verdicts.RULE, easyspec.OURS, *easyspec.sentences(), *easyspec.sentences("implications"))
-    )
+    sentences = (*easyspec.sentences(), *easyspec.sentences("implications"))
+    assert all(text in notes for text in (verdicts.RULE, easyspec.OURS, *sentences))
     assert all(v["claim"] in notes for v in (*found["verdicts"], *found["facts"]))
     assert found["verdicts"]
 
