@@ -1,14 +1,14 @@
-"""Improved MCSD (Lu et al. 2409.10644): the decision model against none *on one pair*, shapes,
-several roots, and what masks cost.
+"""Improved MCSD (Lu et al. 2409.10644).
 
-Several roots (``roots=2,lossy=true`` and more) change the output, so they are LOSSY: they stand in
-tables of their own, beside how far they move it.
+Measured are the decision model against none *on one pair*, shapes, several roots, and the cost of
+masks. Several roots (``roots=2,lossy=true`` and more) change the output, so they are LOSSY: they
+stand in tables of their own, beside how far they move it.
 
-Differs from the paper in: models, machine and prompts; texts go on past an end of text. A fixed
-number of rounds a prompt. Times and tokens of a speedup are those of all rounds but the first,
-which processes the prompt; times are means and not medians, since rounds of an adaptive draft
-differ. The paper's decision model works below several roots; here below one, so that both sides of
-a comparison have one output.
+Differs from the paper in: models, machine and prompts; texts go on past an end of text. The number
+of decoding steps a prompt is fixed. Times and tokens of a speedup are those of all steps but the
+first, which processes the prompt; times are means and not medians, since steps of an adaptive draft
+differ. The paper's decision model works below several roots; here it works below one, so that both
+sides of a comparison have one output.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from specwb.evaluation import roots as moving
+from specwb.evaluation import roots as root_shifts
 from specwb.evaluation.prompts import Question, interleave
-from specwb.methods import draft_model
+from specwb.methods import Method, draft_model
 from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.reproduce import grid
@@ -47,100 +47,104 @@ from specwb.tree import Tree
 
 PAPER = "papers/mcsd_ti.json"
 HEADS = ("decision",)
-PAIR = "Llama-2 + 68M"  # of the paper's: a draft much smaller than its target
+PAIR = "Llama-2 + 68M"
+"""A pair of the paper's whose draft model is much smaller than its target."""
 DEPTH, WIDTHS, WIDTH, THRESHOLD = 5, (1, 2, 3, 4, 6, 8), 4, 0.4
+"""Depth of chains, numbers of chains, the usual number, and the usual threshold."""
 THRESHOLDS = {
     "soft": (0.2, 0.4, 0.6, 0.8),
     "hard": (0.2, 0.4, 0.6, 0.8),
     "top": (0.2, 0.4, 0.6, 0.8),
     "entropy": (0.1, 0.2, 0.4, 0.6),
 }
+"""What stops drafting -> its thresholds."""
 TEMPERATURES, STATIC = (0.0, 1.0), 0.7
+"""Temperatures, and the one of static trees."""
 ROOTS, FIRST_VERSION = (1, 2, 3, 4), 16
+"""Numbers of roots, and that of the paper's first version."""
 TI, MCSD, EQUALS = (4, 4, 1, 1), (4, 2, 2, 1), ((4, 2, 2), (4, 2, 2, 1))
-MASKS = (
-    (FIRST_VERSION, *[1] * DEPTH),
-    (2, *TI),
-    (WIDTH, *[1] * (DEPTH - 1)),
-)  # the paper's largest shapes, and the usual one here
-TILE = 128  # tokens: the edge of a matrix tile, as the paper's GPU seems to have it
-NEW = 32  # tokens of the texts that several roots are judged by
+"""The paper's tree below a root, MCSD's, and MCSD's trees of about as many nodes as the chains."""
+MASKS = ((FIRST_VERSION, *[1] * DEPTH), (2, *TI), (WIDTH, *[1] * (DEPTH - 1)))
+"""Trees whose masks are timed: the paper's largest shapes, and the usual one here."""
+TILE = 128
+"""The edge of a matrix tile in tokens, as the paper's GPU seems to have it."""
+NEW = 32
+"""Tokens of the texts that several roots are judged by."""
 OURS = (
-    "Acceptance (depth_fraction) is accepted over drafted levels, roots left out, as there. "
-    "Ratios are geometric means over the paper's pairs and "
-    f"data sets, over widths those of {PAIR}; its widths are numbers of roots (LOSSY), here of "
-    "chains below one root, so that both sides write the "
-    "same. LOSSY: the output is not the target's, so a speed there is no speedup at equal output."
+    "Acceptance (depth_fraction) is accepted over drafted levels, roots left out, as there. Ratios "
+    "are geometric means over the paper's pairs and data sets, over widths those of "
+    f"{PAIR}; its widths are numbers of roots (LOSSY), here of chains below one root, so that both "
+    "sides write the same. LOSSY: the output is not the target's, so a speed there is no speedup "
+    "at equal output."
 )
 
 
 def cut(
     width: int = WIDTH, stop: str = "soft", threshold: float = THRESHOLD, temperature: float = 0.0
 ) -> Cell:
-    """``width`` chains of ``DEPTH`` tokens, which stop together."""
-    asked = "" if stop == "none" else f",threshold={threshold:g}"
-    return Cell(
-        f"mcsd_ti:tree={_spelled((width, *[1] * (DEPTH - 1)))},stop={stop}{asked}",
-        temperature=temperature,
-    )
+    """Make the cell of ``width`` chains of ``DEPTH`` tokens, which stop together."""
+    threshold_option = "" if stop == "none" else f",threshold={threshold:g}"
+    shape = _spelling((width, *[1] * (DEPTH - 1)))
+    return Cell(f"mcsd_ti:tree={shape},stop={stop}{threshold_option}", temperature=temperature)
 
 
 def static(shape: Sequence[int], temperature: float = STATIC) -> Cell:
-    """One root, a whole tree: lossless, and what MCSD does."""
-    return Cell(f"mcsd_ti:tree={_spelled(shape)},stop=none", temperature=temperature)
+    """Make the cell of one root and a full tree: it is lossless, and what MCSD does."""
+    return Cell(f"mcsd_ti:tree={_spelling(shape)},stop=none", temperature=temperature)
 
 
 def rooted(
     roots: int, below: Sequence[int], temperature: float = STATIC, stop: str = "none"
 ) -> Cell:
-    """``below`` each of several roots; of one root :func:`static`."""
+    """Make the cell of several roots with a tree below each; of one root, :func:`static`.
+
+    Args:
+        roots: how many.
+        below: the shape of the tree below each.
+        temperature: of the decoding.
+        stop: what stops drafting.
+    """
     if roots == 1:
         return static(below, temperature)
-    asked = "" if stop == "none" else f",threshold={THRESHOLD:g}"
-    return Cell(
-        f"mcsd_ti:roots={roots},lossy=true,tree={_spelled(below)},stop={stop}{asked}",
-        temperature=temperature,
-    )
+    threshold_option = "" if stop == "none" else f",threshold={THRESHOLD:g}"
+    options = f"roots={roots},lossy=true,tree={_spelling(below)},stop={stop}{threshold_option}"
+    return Cell(f"mcsd_ti:{options}", temperature=temperature)
 
 
 def mcsd(shape: Sequence[int], temperature: float = STATIC) -> Cell:
-    return Cell(f"mcsd:tree={_spelled(shape)}", temperature=temperature)
+    """Make the cell of MCSD with a tree."""
+    return Cell(f"mcsd:tree={_spelling(shape)}", temperature=temperature)
 
 
 def lossy(cell: Cell) -> bool:
+    """Tell whether a cell's output is not the target's."""
     return "lossy=true" in cell.spec
 
 
-def _spelled(shape: Sequence[int]) -> str:
+def _spelling(shape: Sequence[int]) -> str:
     return "-".join(map(str, shape))
 
 
 def first_version(temperature: float) -> Cell:
-    """The first version's framework: 16 roots, chains below them, the decision model."""
+    """Make the cell of the paper's first version: 16 roots, chains below, the decision model."""
     return rooted(FIRST_VERSION, [1] * DEPTH, temperature, "soft")
 
 
 def cells() -> list[Cell]:
-    """All that is measured."""
-    shapes = [r["shape"] for r in paper()["tables"]["shapes"]["rows"]]
-    found = []
+    """List all settings that are measured."""
+    out = []
     for t in TEMPERATURES:
-        found += [
-            Cell("ar", temperature=t),
-            Cell("sps", temperature=t),
-            *(mcsd(shape, t) for shape in (*EQUALS, (*MCSD, 1))),
-        ]
-        found += [cut(width, stop, temperature=t) for width in WIDTHS for stop in ("soft", "none")]
-        found += [cut(WIDTH, stop, x, t) for stop, asked in THRESHOLDS.items() for x in asked]
-        found += [rooted(n, [1] * DEPTH, t) for n in ROOTS] + [first_version(t)]
-    found += [
-        Cell("ar", temperature=STATIC),
-        Cell("sps", temperature=STATIC),
-        mcsd(MCSD),
-        static(TI),
-    ]
-    found += [made for shape in shapes for made in (static(shape), rooted(shape[0], shape[1:]))]
-    return list(dict.fromkeys(found))
+        out += [Cell("ar", temperature=t), Cell("sps", temperature=t)]
+        out += [mcsd(shape, t) for shape in (*EQUALS, (*MCSD, 1))]
+        out += [cut(width, stop, temperature=t) for width in WIDTHS for stop in ("soft", "none")]
+        out += [cut(WIDTH, stop, x, t) for stop, xs in THRESHOLDS.items() for x in xs]
+        out += [rooted(n, [1] * DEPTH, t) for n in ROOTS] + [first_version(t)]
+    out += [Cell("ar", temperature=STATIC), Cell("sps", temperature=STATIC)]
+    out += [mcsd(MCSD), static(TI)]
+    for r in paper()["tables"]["shapes"]["rows"]:
+        root, *below = r["shape"]
+        out += [static(r["shape"]), rooted(root, below)]
+    return list(dict.fromkeys(out))
 
 
 def run(
@@ -156,24 +160,34 @@ def run(
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
 ) -> bool:
-    """:func:`specwb.reproduce.grid.run` of the cells, then the cost of masks and how far several
-    roots move the output.
+    """Measure the cells with :func:`specwb.reproduce.grid.run`, then masks and several roots.
+
+    Of masks the cost is measured, of several roots how far they move the output.
 
     Args:
-        head: a decision model or its folder instead of the target's own.
-    Returns whether it was interrupted.
+        target: the target model.
+        questions: the prompts.
+        store: of the results.
+        cells: the settings.
+        draft: the draft model, default the target's own.
+        head: a decision model or its folder, in place of the target's own.
+        rounds_each: decoding steps of each prompt and cell.
+        seconds: about how long to measure in all.
+        seed: of the sampling.
+        progress: called with (fraction done, text).
+    Returns:
+        Whether it was interrupted.
     """
     grid.check(questions, cells, rounds_each)
-    helper = draft_model(target, draft)
-    methods = {
-        cell: cell.method(
-            target,
-            head if "stop=soft" in cell.spec or "stop=hard" in cell.spec else None,
-            **({} if cell.kind == "ar" else {"draft": helper}),
-        )
-        for cell in cells
-    }
-    store.document["shapes"] = {cell.key: grid.shape(made) for cell, made in methods.items()}
+    draft = draft_model(target, draft)
+
+    def build(cell: Cell) -> Method:
+        takes_head = "stop=soft" in cell.spec or "stop=hard" in cell.spec
+        options = {} if cell.kind == "ar" else {"draft": draft}
+        return cell.method(target, head if takes_head else None, **options)
+
+    methods = {cell: build(cell) for cell in cells}
+    store.document["shapes"] = {cell.key: grid.shape(method) for cell, method in methods.items()}
     if grid.run(
         target,
         questions,
@@ -190,24 +204,23 @@ def run(
     if "masks" not in document:
         document["masks"] = [masks(shape, target.device) for shape in MASKS]
     texts = [q.fit(target.tokenizer, target.context - NEW)[0] for q in interleave(list(questions))]
-    found = document.setdefault("moved", {})
+    results = document.setdefault("moved", {})
     try:
         for t in TEMPERATURES:
-            left = [n for n in ROOTS if f"T={t:g} roots={n}" not in found]
-            for one in (
-                moving.output_shifts(
-                    target, helper, texts, left, t, depth=DEPTH, max_new_tokens=NEW, seed=seed
-                )
-                if left
-                else ()
-            ):
-                values = asdict(one)
-                found[f"T={t:g} roots={one.roots}"] = {
-                    name: round(x, 5) if isinstance(x, float) else x for name, x in values.items()
+            missing = [n for n in ROOTS if f"T={t:g} roots={n}" not in results]
+            if not missing:
+                continue
+            shifts = root_shifts.output_shifts(
+                target, draft, texts, missing, t, depth=DEPTH, max_new_tokens=NEW, seed=seed
+            )
+            for shift in shifts:
+                results[f"T={t:g} roots={shift.roots}"] = {
+                    name: round(x, 5) if isinstance(x, float) else x
+                    for name, x in asdict(shift).items()
                 }
                 store.save()
                 if progress:
-                    progress(1.0, f"how far {one.roots} roots move the output")
+                    progress(1.0, f"how far {shift.roots} roots move the output")
     except KeyboardInterrupt:
         return True
     return False
@@ -216,16 +229,20 @@ def run(
 def masks(
     shape: Sequence[int], device: torch.device | str = "cpu", repeats: int = 50
 ) -> dict[str, Any]:
-    """What a draft that stops at depth d pays for its mask, milliseconds, means over d = 1..D-1 of
-    medians.
+    """Measure what a draft that stops at depth d pays for its mask, in milliseconds.
 
-    slice: :meth:`specwb.tree.Tree.prefix` the first time, which makes every other tensor of the
-    tree too; again: any other time. mask: the mask alone built again from the parents, a level at a
-    time. tree: the whole tree built again, node by node.
+    Returns:
+        Means over d = 1..D-1 of medians, of
+
+        - slice: :meth:`specwb.tree.Tree.prefix` the first time, which makes every other tensor of
+          the tree too.
+        - again: the same any other time.
+        - mask: only the mask, built again from the parents, a level at a time.
+        - tree: the full tree, built again node by node.
     """
     tree = Tree.branching(*shape, device=device)
 
-    def first(d: int) -> object:
+    def first_slice(d: int) -> object:
         tree._prefixes.clear()
         return tree.prefix(d)
 
@@ -235,28 +252,28 @@ def masks(
         return 1000 * time.perf_counter()
 
     kinds: dict[str, tuple[int, Callable[[int], object]]] = {
-        "slice": (repeats, first),
+        "slice": (repeats, first_slice),
         "again": (repeats, tree.prefix),
         "mask": (repeats, lambda d: ancestors(tree, d)),
         "tree": (max(3, repeats // 10), lambda d: Tree.branching(*shape[:d], device=device)),
     }
-    spent = {}
-    for name, (count, made) in kinds.items():
-        each = []
+    means = {}
+    for name, (count, call) in kinds.items():
+        medians = []
         for d in range(1, tree.D):
-            made(d)
-            at = []
+            call(d)  # warm-up
+            times = []
             for _ in range(count):
                 began = now()
-                made(d)
-                at.append(now() - began)
-            each.append(median(at))
-        spent[name] = round(fmean(each), 5)
-    return {"shape": _spelled(shape), "nodes": tree.n, **spent}
+                call(d)
+                times.append(now() - began)
+            medians.append(median(times))
+        means[name] = round(fmean(medians), 5)
+    return {"shape": _spelling(shape), "nodes": tree.n, **means}
 
 
 def ancestors(tree: Tree, d: int) -> Tensor:
-    """``[n,n]``: the mask of the first d levels, built from the parents."""
+    """Build the mask of the first d levels, ``[n,n]``, from the parents."""
     n = tree.levels[d][1]
     mask = torch.eye(n, dtype=torch.bool, device=tree.device)
     for start, stop in tree.levels[1 : d + 1]:
@@ -264,16 +281,16 @@ def ancestors(tree: Tree, d: int) -> Tensor:
     return mask
 
 
-# ---------------------------------------------------------------------------- the paper's numbers
+# ----------------------------------------------------------------------------- the paper's numbers
 
 
 def paper() -> dict[str, Any]:
-    """The published tables and figures, as data."""
+    """Load the published tables and figures."""
     return json.loads((data_dir() / PAPER).read_text("utf-8"))
 
 
 def widths(pair: str, decision: bool) -> dict[int, dict[str, float]]:
-    """Of the width sweep: width -> acceptance, rate."""
+    """Return the sweep over widths: width -> acceptance, rate."""
     return {
         r["width"]: r
         for r in paper()["tables"]["width"]["rows"]
@@ -281,14 +298,23 @@ def widths(pair: str, decision: bool) -> dict[int, dict[str, float]]:
     }
 
 
-def shared(a: dict[int, dict[str, float]], b: dict[int, dict[str, float]]) -> list[float]:
-    """Rates of a over b at every width of both."""
+def rate_ratios(a: dict[int, dict[str, float]], b: dict[int, dict[str, float]]) -> list[float]:
+    """Compute the rates of a over those of b, at every width of both."""
     return [a[w]["rate"] / b[w]["rate"] for w in a if w in b]
 
 
 def ratio(table: str, first: str, second: str, what: str, **where: Any) -> float:
-    """Of two methods of a table: the geometric mean over pairs of models and data sets that have
-    both; ``where``: of these rows."""
+    """Compute the ratio of two methods of a table.
+
+    It is the geometric mean over pairs of models and data sets that have both.
+
+    Args:
+        table: its name in the data file.
+        first: the method above the fraction line.
+        second: the method below it.
+        what: the column.
+        where: only rows with these values.
+    """
     rows = {
         (r["pair"], r["data"], r["method"]): r[what]
         for r in paper()["tables"][table]["rows"]
@@ -301,10 +327,12 @@ def ratio(table: str, first: str, second: str, what: str, **where: Any) -> float
 
 
 def contradictions() -> list[str]:
-    """What does not fit together in the paper: the words of the data file, the arithmetic done
-    here."""
+    """Say what does not fit together in the paper.
+
+    The sentences are in the data file; the arithmetic is done here.
+    """
     published = paper()
-    tables, figures, usual = published["tables"], published["figures"], published["constants"]
+    tables, figures, constants = published["tables"], published["figures"], published["constants"]
     pairs = list(dict.fromkeys(r["pair"] for r in tables["static"]["rows"]))
     static = {(r["pair"], r["data"], r["method"]): r for r in tables["static"]["rows"]}
     data = list(dict.fromkeys(r["data"] for r in tables["static"]["rows"]))
@@ -314,25 +342,30 @@ def contradictions() -> list[str]:
     }
     odd = max(data, key=lambda d: gains[PAIR][d])
     bars = {r["pair"]: r for r in figures["static"]["rows"]}
-    own = {p: shared(widths(p, True), widths(p, False)) for p in (PAIR, "Llama-2 + TinyLlama")}
-    wrong = shared(widths("Vicuna + TinyLlama", True), widths("Llama-2 + TinyLlama", False))
-    at = widths(PAIR, True)
-    steps = {w: w * (DEPTH + 1) for w in at}
-    edge = next(b for a, b in zip(at, list(at)[1:], strict=False) if steps[a] <= TILE < steps[b])
-    below = max(w for w in at if w < edge)
+    same_pair = {
+        p: rate_ratios(widths(p, True), widths(p, False)) for p in (PAIR, "Llama-2 + TinyLlama")
+    }
+    wrong_pair = rate_ratios(
+        widths("Vicuna + TinyLlama", True), widths("Llama-2 + TinyLlama", False)
+    )
+    sweep = widths(PAIR, True)
+    tokens = {w: w * (DEPTH + 1) for w in sweep}
+    edge = next(
+        b for a, b in zip(sweep, list(sweep)[1:], strict=False) if tokens[a] <= TILE < tokens[b]
+    )
+    below = max(w for w in sweep if w < edge)
     small = [r for r in figures["v1"]["rows"] if r["pair"].endswith("68M")]
     small_rows = {r["pair"] for r in small}
     first = {(r["pair"], r["temperature"], r["data"], r["method"]): r for r in tables["v1"]["rows"]}
     scores = {r["run"]: r["mean"] for r in tables["judged"]["rows"]}
 
-    def rates(temperature: int, method: str) -> float:
+    def rate(temperature: int, method: str) -> float:
         return fmean(first[PAIR, temperature, d, method]["rate"] for d in data)
 
-    plain = rates(1, "DynaSD") / next(
-        r["ours"] for r in figures["dynamic"]["rows"] if r["pair"] == PAIR
-    )
+    dynamic = next(r["ours"] for r in figures["dynamic"]["rows"] if r["pair"] == PAIR)
+    plain = rate(1, "DynaSD") / dynamic
     joined = next(r for r in figures["ratio"]["rows"] if r["pair"] == "Vicuna + TinyLlama")
-    real = geometric_mean(
+    static_ratio = geometric_mean(
         static[joined["pair"], d, "MCSD"]["acceptance"]
         / static[joined["pair"], d, "SD"]["acceptance"]
         for d in data
@@ -344,7 +377,7 @@ def contradictions() -> list[str]:
     )
     words = {
         "maximum": {
-            "stated": f"{usual['gain_stated'] - 1:.1%}",
+            "stated": f"{constants['gain_stated'] - 1:.1%}",
             "ours": f"{bars[PAIR]['TI']:.2f}",
             "theirs": f"{bars[PAIR]['MCSD']:.2f}",
             "ratio": f"{bars[PAIR]['TI'] / bars[PAIR]['MCSD']:.3f}",
@@ -355,24 +388,24 @@ def contradictions() -> list[str]:
             "others": ", ".join(f"{fmean(gains[p].values()):.2f}" for p in pairs if p != PAIR),
         },
         "pairs": {
-            "wrong": f"{fmean(wrong):.3f}",
-            "same": " and ".join(f"{fmean(x):.3f}" for x in own.values()),
-            "faster": " and ".join(str(sum(x > 1 for x in xs)) for xs in own.values()),
-            "widths": len(at),
+            "wrong": f"{fmean(wrong_pair):.3f}",
+            "same": " and ".join(f"{fmean(xs):.3f}" for xs in same_pair.values()),
+            "faster": " and ".join(str(sum(x > 1 for x in xs)) for xs in same_pair.values()),
+            "widths": len(sweep),
         },
         "tile": {
             "from_": below,
-            "low": steps[below],
-            "before": at[below]["rate"],
+            "low": tokens[below],
+            "before": sweep[below]["rate"],
             "tile": TILE,
             "to": edge,
-            "high": steps[edge],
-            "after": at[edge]["rate"],
+            "high": tokens[edge],
+            "after": sweep[edge]["rate"],
         },
         "joined": {
             "stated": f"{joined['MCSD']:.2f}",
             "pair": joined["pair"],
-            "found": f"{real:.2f}",
+            "found": f"{static_ratio:.2f}",
         },
         "v1": {
             "speed": f"{fmean(r['DynaSD'] / r['MCSD'] for r in small):.2f}",
@@ -390,45 +423,47 @@ def contradictions() -> list[str]:
             "plain": f"{scores['baseline']:.2f}",
         },
         "mixed": {
-            "ours": f"{rates(1, 'DynaSD') / plain:.2f}",
-            "found": f"{rates(1, 'DynaSD'):.1f} tokens/s over {plain:.1f}",
+            "ours": f"{rate(1, 'DynaSD') / plain:.2f}",
+            "found": f"{rate(1, 'DynaSD'):.1f} tokens/s over {plain:.1f}",
             "cold": bars[PAIR]["MCSD"],
-            "mixed": f"{rates(1, 'DynaSD') / plain / bars[PAIR]['MCSD']:.2f}",
-            "hot": f"{rates(1, 'DynaSD') / rates(1, 'MCSD'):.2f}",
+            "mixed": f"{rate(1, 'DynaSD') / plain / bars[PAIR]['MCSD']:.2f}",
+            "hot": f"{rate(1, 'DynaSD') / rate(1, 'MCSD'):.2f}",
         },
     }
     return [text.format(**words[name]) for name, text in published["contradictions"].items()]
 
 
-# ------------------------------------------------------------------------------ what was measured
+# ---------------------------------------------------------------------------------------- results
 
 
 def values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
-    """:func:`specwb.reproduce.grid.split_values`; of several roots the first level, the roots, is
-    not drafted."""
+    """Compute a figure for every prompt, see :func:`specwb.reproduce.grid.split_values`.
+
+    Of several roots the first level, the roots, is not drafted.
+    """
     if lossy(cell) and what == "levels":
         return [n - 1 for n in grid.split_values(cells, cell, "levels")]
     if what == "depth_fraction":
-        pairs = zip(
-            grid.split_values(cells, cell, "accepted"), values(cells, cell, "levels"), strict=True
-        )
-        return [a / n if n else 0.0 for a, n in pairs]
+        accepted = grid.split_values(cells, cell, "accepted")
+        levels = values(cells, cell, "levels")
+        return [a / n if n else 0.0 for a, n in zip(accepted, levels, strict=True)]
     return grid.split_values(cells, cell, what)
 
 
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    """:func:`specwb.reproduce.grid.split_row` with ``levels`` and ``depth_fraction``, means over
-    prompts."""
-    found = grid.split_row(document, cell)
-    more = {
-        what: round(fmean(values(document["cells"], cell, what)), 4)
-        for what in ("levels", "depth_fraction")
-    }
-    return {**found, **more, "lossy": lossy(cell)}
+    """Compute one cell's figures.
+
+    They are those of :func:`specwb.reproduce.grid.split_row` with ``levels`` and
+    ``depth_fraction``, means over prompts.
+    """
+    figures = grid.split_row(document, cell)
+    for what in ("levels", "depth_fraction"):
+        figures[what] = round(fmean(values(document["cells"], cell, what)), 4)
+    return {**figures, "lossy": lossy(cell)}
 
 
 def claims() -> list[Claim]:
-    """What the paper says, compared as it should be, and comparisons that it lacks."""
+    """List the paper's claims, compared as they should be, and comparisons that it lacks."""
     with_, without = widths(PAIR, True), widths(PAIR, False)
     out: list[Claim] = []
 
@@ -456,23 +491,13 @@ def claims() -> list[Claim]:
 
     for width in WIDTHS:
         both = cut(width), cut(width, "none")
-        there = (with_[width], without[width]) if width in with_ else None
+        acceptance, rate = None, None
+        if width in with_:
+            acceptance = with_[width]["acceptance"] / without[width]["acceptance"]
+            rate = with_[width]["rate"] / without[width]["rate"]
         text = f"decision model over none, {width} chains"
-        add(
-            text,
-            "table width",
-            "depth_fraction",
-            *both,
-            there and there[0]["acceptance"] / there[1]["acceptance"],
-        )
-        add(
-            text,
-            "table width",
-            "speedup",
-            *both,
-            there and there[0]["rate"] / there[1]["rate"],
-            True,
-        )
+        add(text, "table width", "depth_fraction", *both, acceptance)
+        add(text, "table width", "speedup", *both, rate, True)
     for t in TEMPERATURES:
         soft, none = (
             Pooled(
@@ -480,21 +505,20 @@ def claims() -> list[Claim]:
             )
             for stop in ("soft", "none")
         )
-        theirs = None if t else fmean(shared(with_, without))
         add(
             f"decision model over none, all widths, T = {t:g}",
             "table width",
             "speedup",
             soft,
             none,
-            theirs,
+            None if t else fmean(rate_ratios(with_, without)),
             True,
         )
     best = {
         (stop, t): Tuned(
-            f"T={t:g} {stop}, threshold tuned", tuple(cut(WIDTH, stop, x, t) for x in asked)
+            f"T={t:g} {stop}, threshold tuned", tuple(cut(WIDTH, stop, x, t) for x in thresholds)
         )
-        for stop, asked in THRESHOLDS.items()
+        for stop, thresholds in THRESHOLDS.items()
         for t in TEMPERATURES
     }
     for t in TEMPERATURES:
@@ -537,15 +561,14 @@ def claims() -> list[Claim]:
                     rooted(1, [1] * DEPTH, t),
                 )
         for what, name in (("speedup", "rate"), ("depth_fraction", "acceptance")):
-            theirs = ratio("v1", "DynaSD", "MCSD", name, temperature=int(t))
+            text = f"{FIRST_VERSION} roots with the decision model over MCSD 4-2-2-1-1, T = {t:g}"
             add(
-                f"LOSSY: {FIRST_VERSION} roots with the decision model over MCSD 4-2-2-1-1, T = "
-                f"{t:g}",
+                f"LOSSY: {text}",
                 "table v1",
                 what,
                 first_version(t),
                 mcsd((*MCSD, 1), t),
-                theirs,
+                ratio("v1", "DynaSD", "MCSD", name, temperature=int(t)),
             )
     for what, name in (("speedup", "rate"), ("depth_fraction", "acceptance")):
         add(
@@ -574,7 +597,7 @@ def claims() -> list[Claim]:
     )
     rates = {tuple(r["shape"]): r["rate"] for r in paper()["tables"]["shapes"]["rows"]}
     best_shape, worst = max(rates, key=lambda s: rates[s]), min(rates, key=lambda s: rates[s])
-    text = f"the paper's best shape {_spelled(best_shape)} over its worst {_spelled(worst)}"
+    text = f"the paper's best shape {_spelling(best_shape)} over its worst {_spelling(worst)}"
     good, bad = (rooted(s[0], s[1:]) for s in (best_shape, worst))
     add(
         f"LOSSY: {text}, 2 roots",
@@ -589,9 +612,10 @@ def claims() -> list[Claim]:
 
 
 def report(store: Store) -> dict[str, Any]:
-    """``store.document`` with ``rows``, ``verdicts`` and the rules they are by."""
+    """Add ``rows`` and ``verdicts`` with their rules to ``store.document`` and return it."""
     document = store.document
     document["commit"] = with_commit(document)
+    verdicts = [judge(document, claim, values) for claim in claims()]
     document |= {
         "rule": f"{RULE} {EVEN_RULE} {TUNED_RULE} {OURS}",
         "rows": [
@@ -599,124 +623,153 @@ def report(store: Store) -> dict[str, Any]:
             for cell in cells()
             if grid.cell_record(document["cells"], cell.key)["ms"]
         ],
-        "verdicts": [found for claim in claims() if (found := judge(document, claim, values))],
+        "verdicts": [verdict for verdict in verdicts if verdict],
     }
     return document
 
 
-# -------------------------------------------------------------------------------- how it is shown
+# --------------------------------------------------------------------------------------- printing
+
+Own = dict[str, dict[str, Any]]
+"""Key of a cell -> its row."""
+Lines = list[dict[str, str]]
 
 
-def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
-    """(title, rows of text), those without a row left out."""
-    own = {r["cell"]: r for r in document["rows"]}
+def tables(document: dict[str, Any]) -> list[tuple[str, Lines]]:
+    """Make the printed tables, as (title, rows of text); those without a row are left out."""
+    own: Own = {r["cell"]: r for r in document["rows"]}
+    every_table = [
+        (
+            f"Width: chains of {DEPTH} with and without the decision model on the same pair, "
+            f"T = 0; the paper's {PAIR}",
+            _width_lines(own),
+        ),
+        ("Width, T = 1", _sampled_width_lines(own)),
+        (f"What stops drafting, {WIDTH} chains", _stop_lines(own)),
+        ("Baselines; the paper's on MT-bench at T = 0.7", _baseline_lines(own)),
+        ("Shapes at one root, T = 0.7: lossless", _one_root_lines(own)),
+        ("LOSSY: shapes at two roots, T = 0.7", _two_root_lines(own)),
+        (
+            "LOSSY from two on: roots, and how far they move the output",
+            _shift_lines(own, document.get("moved", {})),
+        ),
+        (
+            "Masks, milliseconds for a draft that stops early",
+            [_mask_line(m) for m in document.get("masks", [])],
+        ),
+    ]
+    return [(title, lines) for title, lines in every_table if lines]
 
-    def line(
-        cell: Cell, theirs: dict[str, str] | None = None, **named: str
-    ) -> list[dict[str, str]]:
-        return [{**named, **(theirs or {}), **_line(own[cell.key])}] if cell.key in own else []
 
-    def rate(r: dict[str, Any] | None) -> dict[str, str]:
-        return {
-            "paper: acceptance": f"{r['acceptance']:.2f}" if r else "",
-            "tokens/s": f"{r['rate']:.1f}" if r else "",
-        }
+def _row_of(own: Own, cell: Cell, paper_cells: dict[str, str] | None = None, **label: str) -> Lines:
+    """A row of a table, in a list; empty where the cell was not measured."""
+    if cell.key not in own:
+        return []
+    return [{**label, **(paper_cells or {}), **_line(own[cell.key])}]
 
-    swept = []
+
+def _paper_rate(r: dict[str, Any] | None) -> dict[str, str]:
+    """The paper's figures; blank where it has none."""
+    return {
+        "paper: acceptance": f"{r['acceptance']:.2f}" if r else "",
+        "tokens/s": f"{r['rate']:.1f}" if r else "",
+    }
+
+
+def _width_lines(own: Own) -> Lines:
+    lines = []
     for width in WIDTHS:
         for stop, decision in (("soft", True), ("none", False)):
-            swept += line(
-                cut(width, stop),
-                rate(widths(PAIR, decision).get(width)),
-                setting=f"{width} chains, {stop}",
-            )
-    hot = [
-        x
-        for width in WIDTHS
-        for stop in ("soft", "none")
-        for x in line(cut(width, stop, temperature=1.0), setting=f"{width} chains, {stop}")
-    ]
-    stops = []
+            published = _paper_rate(widths(PAIR, decision).get(width))
+            label = f"{width} chains, {stop}"
+            lines += _row_of(own, cut(width, stop), published, setting=label)
+    return lines
+
+
+def _sampled_width_lines(own: Own) -> Lines:
+    lines = []
+    for width in WIDTHS:
+        for stop in ("soft", "none"):
+            cell = cut(width, stop, temperature=1.0)
+            lines += _row_of(own, cell, setting=f"{width} chains, {stop}")
+    return lines
+
+
+def _stop_lines(own: Own) -> Lines:
+    lines = []
     for t in TEMPERATURES:
-        stops += line(cut(stop="none", temperature=t), setting=f"T = {t:g}, none")
-        stops += [
-            x
-            for stop, asked in THRESHOLDS.items()
-            for y in asked
-            for x in line(cut(WIDTH, stop, y, t), setting=f"T = {t:g}, {stop} {y:g}")
-        ]
-    shapes = paper()["tables"]["shapes"]["rows"]
-    one = [x for r in shapes for x in line(static(r["shape"]), setting=_spelled(r["shape"]))]
-    two = [
-        x
-        for r in shapes
-        for x in line(rooted(r["shape"][0], r["shape"][1:]), rate(r), setting=_spelled(r["shape"]))
-    ]
-    theirs = {
-        (r["method"]): r
+        lines += _row_of(own, cut(stop="none", temperature=t), setting=f"T = {t:g}, none")
+        for stop, thresholds in THRESHOLDS.items():
+            for x in thresholds:
+                label = f"T = {t:g}, {stop} {x:g}"
+                lines += _row_of(own, cut(WIDTH, stop, x, t), setting=label)
+    return lines
+
+
+def _baseline_lines(own: Own) -> Lines:
+    published = {
+        r["method"]: _paper_rate(r)
         for r in paper()["tables"]["static"]["rows"]
         if (r["pair"], r["data"]) == (PAIR, "MT-bench")
     }
-    base = line(Cell("sps", temperature=STATIC), rate(theirs["SD"]), setting="SpS, T = 0.7") + line(
-        mcsd(MCSD), rate(theirs["MCSD"]), setting="MCSD 4-2-2-1"
-    )
-    base += line(static(TI), rate(None), setting="one root with 4-4-1-1")
-    base += [
-        x
-        for t in TEMPERATURES
-        for c in (Cell("sps", temperature=t), *(mcsd(e, t) for e in (*EQUALS, (*MCSD, 1))))
-        for x in line(c, rate(None), setting=c.key)
+    blank = _paper_rate(None)
+    sps = Cell("sps", temperature=STATIC)
+    lines = [
+        *_row_of(own, sps, published["SD"], setting="SpS, T = 0.7"),
+        *_row_of(own, mcsd(MCSD), published["MCSD"], setting="MCSD 4-2-2-1"),
+        *_row_of(own, static(TI), blank, setting="one root with 4-4-1-1"),
     ]
-    judged = {r["roots"]: r["mean"] for r in paper()["tables"]["judged"]["rows"] if r["roots"]}
-    moved = []
+    for t in TEMPERATURES:
+        trees = [mcsd(shape, t) for shape in (*EQUALS, (*MCSD, 1))]
+        for cell in (Cell("sps", temperature=t), *trees):
+            lines += _row_of(own, cell, blank, setting=cell.key)
+    return lines
+
+
+def _one_root_lines(own: Own) -> Lines:
+    lines = []
+    for r in paper()["tables"]["shapes"]["rows"]:
+        lines += _row_of(own, static(r["shape"]), setting=_spelling(r["shape"]))
+    return lines
+
+
+def _two_root_lines(own: Own) -> Lines:
+    lines = []
+    for r in paper()["tables"]["shapes"]["rows"]:
+        root, *below = r["shape"]
+        label = _spelling(r["shape"])
+        lines += _row_of(own, rooted(root, below), _paper_rate(r), setting=label)
+    return lines
+
+
+def _shift_lines(own: Own, shifts: dict[str, Any]) -> Lines:
+    scores = {r["roots"]: r["mean"] for r in paper()["tables"]["judged"]["rows"] if r["roots"]}
+    lines = []
     for t in TEMPERATURES:
         for n in ROOTS:
-            found, cell = (
-                document.get("moved", {}).get(f"T={t:g} roots={n}"),
-                rooted(n, [1] * DEPTH, t),
-            )
-            here = {
-                "paper: score": f"{judged[n]:.2f}" if n in judged else "",
-                "not its first choice": f"{found['other']:.1%}" if found else "",
-                "log p a token": f"{found['log_p']:.2f}±{found['error']:.2f}" if found else "",
-                "TV of the first": f"{found['tv']:.3f}"
-                if found and found["tv"] is not None
-                else "",
-            }
-            moved += line(cell, here, setting=f"T = {t:g}, {n} root{'s' * (n > 1)}")
-    blank = dict.fromkeys(
-        ("paper: score", "not its first choice", "log p a token", "TV of the first"), ""
-    )
-    moved += [
-        x
-        for t in TEMPERATURES
-        for x in line(
-            first_version(t), blank, setting=f"T = {t:g}, {FIRST_VERSION} roots, decision model"
-        )
-    ]
-    costs = [
-        {
-            "tree": m["shape"],
-            "nodes": str(m["nodes"]),
-            **{words: f"{m[name]:.4f}" for name, words in COSTS.items()},
-        }
-        for m in document.get("masks", [])
-    ]
-    shown = [
-        (
-            f"Width: chains of {DEPTH} with and without the decision model on the same pair, T = "
-            f"0; the paper's {PAIR}",
-            swept,
-        ),
-        ("Width, T = 1", hot),
-        (f"What stops drafting, {WIDTH} chains", stops),
-        ("Baselines; the paper's on MT-bench at T = 0.7", base),
-        ("Shapes at one root, T = 0.7: lossless", one),
-        ("LOSSY: shapes at two roots, T = 0.7", two),
-        ("LOSSY from two on: roots, and how far they move the output", moved),
-        ("Masks, milliseconds for a draft that stops early", costs),
-    ]
-    return [(title, rows) for title, rows in shown if rows]
+            cells = dict.fromkeys(SHIFT_COLUMNS, "")
+            if n in scores:
+                cells["paper: score"] = f"{scores[n]:.2f}"
+            if shift := shifts.get(f"T={t:g} roots={n}"):
+                cells["not its first choice"] = f"{shift['other']:.1%}"
+                cells["log p a token"] = f"{shift['log_p']:.2f}±{shift['error']:.2f}"
+                if shift["tv"] is not None:
+                    cells["TV of the first"] = f"{shift['tv']:.3f}"
+            label = f"T = {t:g}, {n} root{'s' * (n > 1)}"
+            lines += _row_of(own, rooted(n, [1] * DEPTH, t), cells, setting=label)
+    for t in TEMPERATURES:
+        label = f"T = {t:g}, {FIRST_VERSION} roots, decision model"
+        blank = dict.fromkeys(SHIFT_COLUMNS, "")
+        lines += _row_of(own, first_version(t), blank, setting=label)
+    return lines
+
+
+SHIFT_COLUMNS = ("paper: score", "not its first choice", "log p a token", "TV of the first")
+
+
+def _mask_line(m: dict[str, Any]) -> dict[str, str]:
+    times = {column: f"{m[name]:.4f}" for name, column in COSTS.items()}
+    return {"tree": m["shape"], "nodes": str(m["nodes"]), **times}
 
 
 COSTS = {
@@ -725,9 +778,11 @@ COSTS = {
     "mask": "mask built again",
     "tree": "tree built again",
 }
+"""A cost of masks -> its column."""
 
 
 def _line(r: dict[str, Any]) -> dict[str, str]:
+    """The figures measured here; a trailing blank tells a column from the paper's of that name."""
     error = f"±{r['tau_error']:.2f}" if r["tau_error"] else ""
     return {
         "here: nodes": f"{r['drafted']:.1f}",
@@ -740,30 +795,30 @@ def _line(r: dict[str, Any]) -> dict[str, str]:
 
 
 def notes(document: dict[str, Any]) -> list[str]:
-    """The verdicts, the rules they are by, and what does not fit together in the paper."""
-    published, rows = paper(), document["rows"]
-    out = [sentence(v) for v in document["verdicts"]]
-    for table in dict.fromkeys(v["table"] for v in document["verdicts"] if v["paper"] is not None):
-        mine = Counter(v["verdict"] for v in document["verdicts"] if v["table"] == table)
-        out.append(f"Of {table}: {', '.join(f'{n} {verdict}' for verdict, n in mine.items())}.")
-    by = {r["cell"]: r["speedup"] for r in rows}
-    there = {tuple(r["shape"]): r["rate"] for r in published["tables"]["shapes"]["rows"]}
-    for text, made in (("2 roots (LOSSY)", lambda s: rooted(s[0], s[1:])), ("one root", static)):
-        both = [(x, by[made(s).key]) for s, x in there.items() if by.get(made(s).key)]
-        if len(both) == len(there):
+    """List the verdicts with their rules, and what does not fit together in the paper."""
+    published, rows, verdicts = paper(), document["rows"], document["verdicts"]
+    lines = [sentence(v) for v in verdicts]
+    for table in dict.fromkeys(v["table"] for v in verdicts if v["paper"] is not None):
+        counts = Counter(v["verdict"] for v in verdicts if v["table"] == table)
+        lines.append(f"Of {table}: {', '.join(f'{n} {verdict}' for verdict, n in counts.items())}.")
+    speedups = {r["cell"]: r["speedup"] for r in rows}
+    rates = {tuple(r["shape"]): r["rate"] for r in published["tables"]["shapes"]["rows"]}
+    for text, cell in (("2 roots (LOSSY)", lambda s: rooted(s[0], s[1:])), ("one root", static)):
+        keys = {shape: cell(shape).key for shape in rates}
+        both = [(rates[shape], speedups[key]) for shape, key in keys.items() if speedups.get(key)]
+        if len(both) == len(rates):
             rank = stats.spearmanr(*zip(*both, strict=True)).statistic
-            out.append(
+            lines.append(
                 f"Rank correlation of the {len(both)} shapes' tokens a second with the paper's, "
                 f"{text}: {rank:.2f}."
             )
     for m in document.get("masks", []):
-        out.append(
+        lines.append(
             f"Masks of {m['shape']} ({m['nodes']} nodes): slicing takes {m['slice']:.4f} ms the "
-            f"first time and {m['again']:.5f} ms again; "
-            f"building takes {m['mask']:.4f} ms for the mask alone, a level at a time, and "
-            f"{m['tree']:.4f} ms for the tree, node by node."
+            f"first time and {m['again']:.5f} ms again; building takes {m['mask']:.4f} ms for the "
+            f"mask alone, a level at a time, and {m['tree']:.4f} ms for the tree, node by node."
         )
-    out += [f"In the paper: {text}" for text in contradictions()]
-    out += [document["rule"], f"Paper: {published['source']}; {published['setting']}."]
-    counts = [r["prompts"] for r in rows] or [0]
-    return [*out, f"{min(counts)} prompts a cell, {document['spent']:.0f} s of measuring."]
+    lines += [f"In the paper: {text}" for text in contradictions()]
+    lines += [document["rule"], f"Paper: {published['source']}; {published['setting']}."]
+    prompts = [r["prompts"] for r in rows] or [0]
+    return [*lines, f"{min(prompts)} prompts a cell, {document['spent']:.0f} s of measuring."]

@@ -1,5 +1,7 @@
-"""The reproduction of improved MCSD: its tables as data, what is measured on tiny models, judged,
-kept, continued; and the shipped results."""
+"""The reproduction of improved MCSD: its tables as data, and the shipped results.
+
+On tiny models results are measured, judged, saved and continued.
+"""
 
 from __future__ import annotations
 
@@ -56,20 +58,22 @@ def small():
         yield
 
 
-HOW = {"head": tiny.head("decision"), "rounds_each": 5}
+SETTINGS = {"head": tiny.head("decision"), "rounds_each": 5}
 
 
 @pytest.fixture(scope="module")
 def measured(target, small, tmp_path_factory) -> Store:
-    store = Store(tmp_path_factory.mktemp("measured") / "found.json", {"system": "test"})
-    assert not mcsd_ti.run(target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **HOW)
+    store = Store(tmp_path_factory.mktemp("measured") / "results.json", {"system": "test"})
+    assert not mcsd_ti.run(
+        target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **SETTINGS
+    )
     return store
 
 
 # -------------------------------------------------------------------------------------- the paper
 
 
-def test_the_papers_numbers_keep_what_identities_they_have():
+def test_identities_hold_among_the_papers_numbers():
     published = mcsd_ti.paper()
     tables, figures = published["tables"], published["figures"]
     assert {name: len(table["rows"]) for name, table in tables.items()} == {
@@ -106,22 +110,23 @@ def test_the_papers_numbers_keep_what_identities_they_have():
     assert [r["acceptance"] is None for r in tables["v1"]["rows"]].count(True) == 1  # damaged there
 
 
-def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
-    said = dict(zip(mcsd_ti.paper()["contradictions"], mcsd_ti.contradictions(), strict=True))
+def test_contradictions_in_the_paper_are_computed(monkeypatch):
+    names = mcsd_ti.paper()["contradictions"]
+    sentences = dict(zip(names, mcsd_ti.contradictions(), strict=True))
     for name, numbers in {
         # 102.1 / 85.8, 113.0 / 74.3 and 111.5 / 95.7 are 1.19, 1.52 and 1.17
         "maximum": "1.90/1.49 = 1.275, of one pair; without its cell TriviaQA (74.3 tokens/s, "
         "MCSD) the pair's mean ratio falls from 1.29 to 1.18",
         "pairs": "On the same pair it is 0.988 and 0.999: faster at 2 and 2 of 14 widths",
-        "tile": "At width 21 with 126 verified tokens the rate is 158.0 tokens/s, at width 22 "
-        "with 132 it is 132.6",
+        "tile": "At width 21 with 126 verified tokens the rate is 158.0 tokens/s, at width 22 with "
+        "132 it is 132.6",
         "joined": "gives MCSD 2.71 for Vicuna + TinyLlama (T mixed); the table at T = 0.7 gives "
         "1.38",
         "v1": "(1.75 and 2.65 here, T = 0); the other two have 1.22 and 1.16",
         "judged": "for 1, 2 and 3 roots are 6.00, 5.42, 4.89, plain decoding 5.92",
         "mixed": "is 1.81); with both at T = 1 it is 1.96",
     }.items():
-        assert numbers in said[name], said[name]
+        assert numbers in sentences[name], sentences[name]
     changed = mcsd_ti.paper()
     (odd,) = [r for r in changed["tables"]["static"]["rows"] if r["rate"] == 74.3]
     odd["rate"] = 113.0
@@ -130,6 +135,7 @@ def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
 
 
 def parts(compared) -> list[Cell]:
+    """The cells of one side of a claim."""
     return list(compared.settings) if isinstance(compared, Tuned | Pooled) else [compared]
 
 
@@ -145,72 +151,58 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
         assert (claim.paper is None) == (claim.table == "not in the paper")
         assert ("LOSSY" in claim.text) == any(map(lossy, sides)), "what changes the output says so"
         assert claim.paper is None or claim.even or claim.paper > 1
-    found = {c.text: c.paper for c in claims}
-    assert found["decision model over none, 4 chains: depth_fraction"] == pytest.approx(
-        0.534 / 0.409
-    )
-    assert found["decision model over none, 8 chains: speedup"] == pytest.approx(141.1 / 146.3)
-    assert found[
-        "LOSSY: 2 roots with 4-4-1-1 over MCSD 4-2-2-1, T = 0.7: speedup"
-    ] == pytest.approx(1.087, abs=1e-3)
-    assert found[
-        "LOSSY: the paper's best shape 2-4-3-1-1 over its worst 2-1-1-1-1, 2 roots: speedup"
-    ] == pytest.approx(103.2 / 69.5)
+    paper = {c.text: c.paper for c in claims}
+    text = "decision model over none, 4 chains: depth_fraction"
+    assert paper[text] == pytest.approx(0.534 / 0.409)
+    assert paper["decision model over none, 8 chains: speedup"] == pytest.approx(141.1 / 146.3)
+    text = "LOSSY: 2 roots with 4-4-1-1 over MCSD 4-2-2-1, T = 0.7: speedup"
+    assert paper[text] == pytest.approx(1.087, abs=1e-3)
+    text = "LOSSY: the paper's best shape 2-4-3-1-1 over its worst 2-1-1-1-1, 2 roots: speedup"
+    assert paper[text] == pytest.approx(103.2 / 69.5)
     assert mcsd_ti.ratio("static", "TI", "MCSD", "rate", pair="Llama-2 + 68M") == pytest.approx(
         (1.19 * 1.521 * 1.165) ** (1 / 3), abs=2e-3
     )
-    # only where no root is chosen by how it goes on is the decision model compared with none
-    assert not any(
-        lossy(c)
-        for width in mcsd_ti.WIDTHS
-        for stop in ("soft", "none")
-        for c in [cut(width, stop)]
-    )
+    # the decision model is compared with none only where no root is chosen by how it goes on
+    for width in mcsd_ti.WIDTHS:
+        assert not lossy(cut(width, "soft"))
+        assert not lossy(cut(width, "none"))
 
 
 def test_every_cell_is_a_method_and_equal_trees_are_equal(target):
     draft = tiny.draft("llama", 0.05)
-    made = {}
+    methods = {}
     for cell in mcsd_ti.cells():
         if cell.kind in ("mcsd_ti", "mcsd"):
-            head = (
-                tiny.head("decision")
-                if "stop=soft" in cell.spec or "stop=hard" in cell.spec
-                else None
-            )
-            made[cell] = cell.method(target, head, draft=draft)
-            assert (made[cell].exactness is specwb.flow.Exactness.LOSSY) == lossy(cell)
+            takes_head = "stop=soft" in cell.spec or "stop=hard" in cell.spec
+            head = tiny.head("decision") if takes_head else None
+            methods[cell] = cell.method(target, head, draft=draft)
+            assert (methods[cell].exactness is specwb.flow.Exactness.LOSSY) == lossy(cell)
     for r in mcsd_ti.paper()["tables"]["shapes"]["rows"]:
-        one, two = (
-            made[static(r["shape"])].drafter.tree,
-            made[rooted(2, r["shape"][1:])].drafter.tree,
-        )
+        one = methods[static(r["shape"])].drafter.tree
+        two = methods[rooted(2, r["shape"][1:])].drafter.tree
         assert one.host == two.host == Tree.branching(*r["shape"]).host
 
 
-# ------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------------ measurements
 
 
-def test_what_is_kept_is_what_the_engine_decodes(target, measured):
+def test_records_are_those_of_the_engines_steps(target, measured):
     for cell in CELLS:
-        have = measured.cells[cell.key]
-        assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean")] == [3] * 4
-        assert ("levels" in have) == (cell.kind != "ar")
-    stopped, whole = (
+        record = measured.cells[cell.key]
+        assert [len(record[name]) for name in ("accepted", "drafted", "ms", "mean")] == [3] * 4
+        assert ("levels" in record) == (cell.kind != "ar")
+    stopping, full = (
         measured.cells[cut(3, stop, x).key] for stop, x in (("soft", 0.72), ("none", 0))
     )
-    assert {n for one in whole["levels"] for n in one} == {5}
-    assert {n for one in whole["drafted"] for n in one} == {15}
-    assert len({n for one in stopped["levels"] for n in one}) > 1
-    assert all(
-        3 * d == n
-        for ds, ns in zip(stopped["levels"], stopped["drafted"], strict=True)
-        for d, n in zip(ds, ns, strict=True)
-    )
+    assert {n for levels in full["levels"] for n in levels} == {5}
+    assert {n for drafted in full["drafted"] for n in drafted} == {15}
+    assert len({n for levels in stopping["levels"] for n in levels}) > 1
+    for levels, drafted in zip(stopping["levels"], stopping["drafted"], strict=True):
+        assert [3 * level for level in levels] == drafted
     ids = target.tokenizer(QUESTIONS[0].turns[0])["input_ids"]
-    method = CELLS[1].method(target, HOW["head"], draft=tiny.draft("llama", 0.05))
+    method = CELLS[1].method(target, SETTINGS["head"], draft=tiny.draft("llama", 0.05))
     steps = list(specwb.rounds(target, [ids], method, max_new_tokens=60, seed=[0], eos=()))[:5]
-    assert stopped["accepted"][0] == [int(step.verdict.accepted) for step in steps]
+    assert stopping["accepted"][0] == [int(step.verdict.accepted) for step in steps]
 
 
 def test_acceptance_is_over_drafted_levels_without_the_roots():
@@ -240,83 +232,75 @@ def test_the_mask_that_is_built_again_is_the_slice(shape):
 
 
 def test_costs_of_masks(measured):
-    (found,) = measured.document["masks"]
-    assert (found["shape"], found["nodes"]) == ("2-2-1", 11)
-    assert all(found[name] > 0 for name in mcsd_ti.COSTS)
-    assert found["again"] < found["mask"] < found["tree"], "what was sliced before is looked up"
+    (costs,) = measured.document["masks"]
+    assert (costs["shape"], costs["nodes"]) == ("2-2-1", 11)
+    assert all(costs[name] > 0 for name in mcsd_ti.COSTS)
+    assert costs["again"] < costs["mask"] < costs["tree"], "a slice is made once"
 
 
 def test_how_far_several_roots_move_the_output(measured):
-    moved = measured.document["moved"]
-    assert set(moved) == {f"T={t:g} roots={n}" for t in mcsd_ti.TEMPERATURES for n in (1, 3)}
-    assert moved["T=0 roots=1"]["other"] == 0, "one root writes the target's own text"
-    assert moved["T=0 roots=3"]["other"] > 0
-    assert moved["T=1 roots=1"]["tv"] < 1e-6
-    assert moved["T=1 roots=3"]["tv"] > 0.01
+    shifts = measured.document["moved"]
+    assert set(shifts) == {f"T={t:g} roots={n}" for t in mcsd_ti.TEMPERATURES for n in (1, 3)}
+    assert shifts["T=0 roots=1"]["other"] == 0, "one root writes the target's own text"
+    assert shifts["T=0 roots=3"]["other"] > 0
+    assert shifts["T=1 roots=1"]["tv"] < 1e-6
+    assert shifts["T=1 roots=3"]["tv"] > 0.01
 
 
 def test_rows_tables_and_notes(measured, monkeypatch):
     monkeypatch.setattr(mcsd_ti, "cells", lambda: CELLS)
     store = Store(measured.path, {"system": "test"}, True)
     store.document = json.loads(json.dumps(measured.document))
-    found = mcsd_ti.report(store)
-    assert [r["cell"] for r in found["rows"]] == [c.key for c in CELLS]
-    r = found["rows"][1]
+    document = mcsd_ti.report(store)
+    assert [r["cell"] for r in document["rows"]] == [c.key for c in CELLS]
+    r = document["rows"][1]
     levels = [n for one in measured.cells[r["cell"]]["levels"] for n in one]
     assert r["levels"] == pytest.approx(fmean(levels), abs=1e-3)
-    assert [r["lossy"] for r in found["rows"]] == [lossy(c) for c in CELLS]
-    shown = mcsd_ti.tables(found)
-    for title, lines in shown:
+    assert [r["lossy"] for r in document["rows"]] == [lossy(c) for c in CELLS]
+    for title, lines in mcsd_ti.tables(document):
         assert len({tuple(line) for line in lines}) == 1, (
             f"the columns of a table are the same in every line: {title}"
         )
-    notes = "\n".join(mcsd_ti.notes(found))
+    notes = "\n".join(mcsd_ti.notes(document))
     assert "Masks of 2-2-1 (11 nodes): slicing takes" in notes
-    assert all(
-        text in notes
-        for text in (
-            verdicts.RULE,
-            verdicts.EVEN_RULE,
-            verdicts.TUNED_RULE,
-            mcsd_ti.OURS,
-            *mcsd_ti.contradictions(),
-        )
-    )
+    rules = (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE, mcsd_ti.OURS)
+    assert all(text in notes for text in (*rules, *mcsd_ti.contradictions()))
 
 
-def test_continued_where_it_stopped(target, measured, monkeypatch, tmp_path):
+def test_a_run_is_continued_where_it_was_interrupted(target, measured, monkeypatch, tmp_path):
     store = Store(tmp_path / "part.json", {"system": "test"})
-    store.document = json.loads(
-        json.dumps({name: value for name, value in measured.document.items() if name != "moved"})
-    )
+    store.document = json.loads(json.dumps(measured.document))
+    del store.document["moved"]
     monkeypatch.setattr(grid, "measure", None)
-    real, asked = mcsd_ti.moving.output_shifts, []
+    original, calls = mcsd_ti.root_shifts.output_shifts, []
 
-    def breaks(target, draft, texts, roots, *args, **more):
-        asked.append(list(roots))
-        for one in real(target, draft, texts, roots, *args, **more):
-            yield one
-            if len(asked) == 1:
+    def interrupting(target, draft, texts, roots, *args, **more):
+        calls.append(list(roots))
+        for shift in original(target, draft, texts, roots, *args, **more):
+            yield shift
+            if len(calls) == 1:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(mcsd_ti.moving, "output_shifts", breaks)
-    assert mcsd_ti.run(target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **HOW)
-    assert not mcsd_ti.run(target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **HOW)
-    assert asked == [[1, 3], [3], [1, 3]]
+    monkeypatch.setattr(mcsd_ti.root_shifts, "output_shifts", interrupting)
+    assert mcsd_ti.run(target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **SETTINGS)
+    assert not mcsd_ti.run(
+        target, QUESTIONS, store, CELLS, draft=tiny.draft("llama", 0.05), **SETTINGS
+    )
+    assert calls == [[1, 3], [3], [1, 3]]
     assert store.document["moved"] == measured.document["moved"]
 
 
-# ----------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------ command line
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A decision model for the lab's draft, as it is before training."""
-    place = tmp_path_factory.mktemp("decision")
+    path = tmp_path_factory.mktemp("decision")
     lab = specwb.load("lab", device="cpu")
     recipe = specwb.training.decision.DecisionRecipe(lab, {})
-    recipe.save(recipe.make(None, {}), place, {"target_sha256": lab.sha256})
-    return place
+    recipe.save(recipe.make(None, {}), path, {"target_sha256": lab.sha256})
+    return path
 
 
 def test_command_line(monkeypatch, capsys, tmp_path, folder):
@@ -331,7 +315,7 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     ]
     monkeypatch.setattr(mcsd_ti, "cells", lambda: few)
     monkeypatch.setattr(mcsd_ti, "TEMPERATURES", ())
-    path = tmp_path / "found.json"
+    path = tmp_path / "results.json"
     options = [
         "reproduce",
         "mcsd_ti",
@@ -346,9 +330,9 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     ]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
-    found = json.loads(path.read_text())
-    assert set(found["cells"]) == {c.key for c in few}
-    assert set(found["arguments"]["heads"]) == {"decision"}
+    document = json.loads(path.read_text())
+    assert set(document["cells"]) == {c.key for c in few}
+    assert set(document["arguments"]["heads"]) == {"decision"}
     assert all(
         title in out
         for title in (
@@ -358,15 +342,15 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
             "In the paper: ",
         )
     )
-    assert all(v["claim"] in out for v in found["verdicts"])
+    assert all(v["claim"] in out for v in document["verdicts"])
     # the decision model twice, each static tree over MCSD twice; the LOSSY one over its nodes has
     # no cell
-    assert len(found["verdicts"]) == 6
+    assert len(document["verdicts"]) == 6
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
 
-def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
+def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
     with pytest.raises(ValueError, match="has no decision of its own"):
         trained.checksums(target, mcsd_ti.HEADS)
     monkeypatch.chdir(tmp_path)
@@ -382,21 +366,18 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
 def test_the_shipped_results_are_those_of_the_shipped_family(monkeypatch):
     for name, value in AS_SHIPPED.items():
         monkeypatch.setattr(mcsd_ti, name, value)
-    found, lab = (
-        json.loads((data_dir() / "results/mcsd_ti-lab-cpu.json").read_text()),
-        specwb.load("lab", device="cpu"),
-    )
-    assert found["arguments"]["sha256"] == lab.sha256
-    assert found["arguments"]["heads"] == trained.checksums(lab, mcsd_ti.HEADS)
-    assert {c.key for c in mcsd_ti.cells()} == set(found["cells"])
-    assert all(
-        len(cell["ms"]) == len(load_prompts("lab")) >= verdicts.ENOUGH
-        for cell in found["cells"].values()
-    )
-    # what is printed follows from what was measured
-    again = [v for claim in mcsd_ti.claims() if (v := verdicts.judge(found, claim, mcsd_ti.values))]
+    shipped = json.loads((data_dir() / "results/mcsd_ti-lab-cpu.json").read_text())
+    lab, questions = specwb.load("lab", device="cpu"), load_prompts("lab")
+    assert shipped["arguments"]["sha256"] == lab.sha256
+    assert shipped["arguments"]["heads"] == trained.checksums(lab, mcsd_ti.HEADS)
+    assert {c.key for c in mcsd_ti.cells()} == set(shipped["cells"])
+    assert len(questions) >= verdicts.ENOUGH
+    assert all(len(cell["ms"]) == len(questions) for cell in shipped["cells"].values())
+    # the verdicts that are printed follow from the measurements
+    judged = (verdicts.judge(shipped, claim, mcsd_ti.values) for claim in mcsd_ti.claims())
+    again = [verdict for verdict in judged if verdict]
     assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [
-        (v["claim"], v["of"], v["verdict"]) for v in found["verdicts"]
+        (v["claim"], v["of"], v["verdict"]) for v in shipped["verdicts"]
     ]
-    assert found["moved"]["T=0 roots=1"]["other"] == 0
-    assert len(found["masks"]) == len(mcsd_ti.MASKS)
+    assert shipped["moved"]["T=0 roots=1"]["other"] == 0
+    assert len(shipped["masks"]) == len(mcsd_ti.MASKS)
