@@ -1,4 +1,4 @@
-"""EAGLE-2: the tree follows the head's confidence, anew every round and for every row."""
+"""EAGLE-2: the tree follows the head's confidence, anew in every step and for every row."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class DynamicFalcon(FalconDrafter):
         align: str | None = None,
     ) -> None:
         self.passes, self.top, self.beams = passes, top, beams
-        made = sum(top**j for j in range(1, head.k + 1))
-        most = made * (1 + (passes - 1) * min(beams, top**head.k))
+        nodes_of_block = sum(top**j for j in range(1, head.k + 1))
+        most = nodes_of_block * (1 + (passes - 1) * min(beams, top**head.k))
         limits = grown_limits(nodes, head.k * passes, top, most)
         super().__init__(head, limits, "greedy", align)
 

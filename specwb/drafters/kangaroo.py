@@ -196,23 +196,23 @@ class DynamicKangaroo(KangarooDrafter):
         root = Level.root(state.rows, base.device)
         level = nodes.add(root.expand(*best(self.logits(self.begin(state)), k)).best(k))
         going = torch.ones_like(base, dtype=torch.bool)  # rows that still draft
-        kept = [torch.ones_like(level.token, dtype=torch.bool)]
+        in_tree = [torch.ones_like(level.token, dtype=torch.bool)]
         while True:
             place = beams.below(level.above)
-            size = 1 + torch.stack([x.sum(1) for x in kept]).sum(0)
+            size = 1 + torch.stack([x.sum(1) for x in in_tree]).sum(0)
             going = going & (level.score[:, 0] >= self.least_score) & (size < n)
             if level.depth == self.limits.depth or not self.largest(state, going & ~state.done, 1):
                 self.shallow(state, level.token, *place)
                 break
             hidden = self.feed(state, level.token, level.token, *place)
             level = nodes.add(level.expand(*best(self.logits(hidden), k)).best(k))
-            barren = torch.ones_like(kept[-1]).scatter(1, level.above, False)
+            barren = torch.ones_like(in_tree[-1]).scatter(1, level.above, False)
             # of a level's nodes, best first, the second half of those without a child
             order = barren.cumsum(1)
             pruned = barren & (order > order[:, -1:] - order[:, -1:] // 2) & going[:, None]
-            kept[-1] = kept[-1] & ~pruned
-            kept.append(going[:, None].expand(-1, k))
-        scores = nodes.scores.masked_fill(~torch.cat(kept, 1), -torch.inf)
+            in_tree[-1] = in_tree[-1] & ~pruned
+            in_tree.append(going[:, None].expand(-1, k))
+        scores = nodes.scores.masked_fill(~torch.cat(in_tree, 1), -torch.inf)
         most = min(n - 1, nodes.count)
         used = self.largest(state, (scores > -torch.inf).sum(1).clamp_max(most), most)
         chosen = best_nodes(scores, 1 + used)

@@ -76,9 +76,9 @@ class PromptLookup(Drafter):
         self.tree = self.tree.to(target.device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        start, found = lookup(state.tokens[:, : state.horizon], state.length, self.ngram)
+        start, matched = lookup(state.tokens[:, : state.horizon], state.length, self.ngram)
         at = start[:, None] + torch.arange(self.gamma, device=start.device)
-        valid = (found & ~state.done)[:, None] & (at < state.length[:, None])
+        valid = (matched & ~state.done)[:, None] & (at < state.length[:, None])
         length = self.largest(state, valid.sum(1), self.gamma)
         tree = self.tree if length == self.gamma else chain(length, self.tree.device)
         tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))
