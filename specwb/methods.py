@@ -28,7 +28,6 @@ from specwb.drafters import (
 from specwb.drafters.base import Drafter, Entry
 from specwb.flow import Exactness, RuleMismatch, Scheme
 from specwb.graphs import Arena
-from specwb.models.load import draft_model as draft_model
 from specwb.models.target import Target
 from specwb.options import REQUIRED, MethodError, parse_value, spell
 from specwb.probability import Sampling

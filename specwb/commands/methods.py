@@ -55,7 +55,8 @@ def list_all(screen: Console) -> None:
 def describe(screen: Console, name: str) -> None:
     """What a method is, what it needs, its options one a row, and its citation."""
     from specwb.describe import HEADER, option_rows
-    from specwb.methods import METHODS, MethodError
+    from specwb.methods import METHODS
+    from specwb.options import MethodError
 
     if name not in METHODS:
         raise MethodError(f"unknown method {name!r}; known: {', '.join(METHODS)}")

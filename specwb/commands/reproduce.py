@@ -447,7 +447,7 @@ def _pair(
     """Load questions, target and draft model."""
     from specwb import load
     from specwb.evaluation.prompts import load_prompts
-    from specwb.methods import draft_model
+    from specwb.models.load import draft_model
 
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)

@@ -30,10 +30,12 @@ from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash
 from specwb.flow import Exactness
 from specwb.inputs import integer
-from specwb.methods import METHODS, Method, MethodError, draft_model
+from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
+from specwb.models.load import draft_model
 from specwb.models.products import packed_bytes
 from specwb.models.target import Target
+from specwb.options import MethodError
 from specwb.probability import Sampling
 
 PARTS = ("draft", "score", "verify", "commit")

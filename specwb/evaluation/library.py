@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from specwb.methods import MethodError, parse_value, spell
 from specwb.models.target import Target
+from specwb.options import MethodError, parse_value, spell
 from specwb.probability import Sampling
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")

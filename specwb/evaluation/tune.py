@@ -28,9 +28,11 @@ from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import from_json, weights_hash
-from specwb.methods import Method, draft_model, spell
+from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.load import draft_model
 from specwb.models.target import Target
+from specwb.options import spell
 from specwb.probability import Sampling
 from specwb.tree import Tree
 

@@ -14,7 +14,7 @@ from typing import Any
 from specwb.engine import decode
 from specwb.evaluation import acceptance
 from specwb.evaluation.prompts import Question, interleave
-from specwb.methods import draft_model
+from specwb.models.load import draft_model
 from specwb.models.target import Target
 from specwb.reproduce.store import Store
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from specwb.evaluation.prompts import Question
 from specwb.evaluation.statistics import mean_and_error, z_score
-from specwb.methods import Method, draft_model
+from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.layout import LAYOUTS
+from specwb.models.load import draft_model
 from specwb.models.target import Target
 from specwb.reproduce.grid import MIN_PROMPTS, cell_record, check
 from specwb.reproduce.grid import run as grid_run

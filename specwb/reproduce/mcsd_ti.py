@@ -27,8 +27,8 @@ from torch import Tensor
 
 from specwb.evaluation import roots as root_shifts
 from specwb.evaluation.prompts import Question, interleave
-from specwb.methods import Method, draft_model
-from specwb.models.load import data_dir
+from specwb.methods import Method
+from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
 from specwb.reproduce import grid
 from specwb.reproduce.grid import Cell

@@ -16,7 +16,7 @@ from specwb.evaluation import head_cost
 from specwb.evaluation import tune as tuning
 from specwb.evaluation.cost import CostModel
 from specwb.evaluation.prompts import Question
-from specwb.methods import spell
+from specwb.options import spell
 
 
 @pytest.fixture(autouse=True)
