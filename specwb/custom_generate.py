@@ -546,27 +546,20 @@ class _ProcessedScores(Scores):
     Rules for whole trees look at other nodes too. ``logits`` stay the target's own.
     """
 
-    first = 0  # which row of the batch row 0 is, see alone
-
     def __init__(self, rescore: _Rescore, state: State, draft: Draft, scores: Scores) -> None:
         super().__init__(scores.logits, scores.sampling, scores.features)
         self.rescore, self.draft, self.text = rescore, draft, state.tokens
         self.lengths, self.done = torch.stack((state.length, state.done.long())).tolist()
-        self.processed: dict[tuple[int, int], Tensor] = {}  # by row of the batch and node
-
-    def alone(self, i: int) -> Scores:
-        scores = copy.copy(self)
-        scores.logits, scores.first = self.logits[i : i + 1], self.first + i
-        return scores
+        self.processed: dict[tuple[int, int], Tensor] = {}  # by row and node
 
     def at(self, row: int, node: int) -> Tensor:
         """Returns ``[V]`` float32, what the library's processors make of the node's logits."""
-        key = row + self.first, node
-        if key not in self.processed:
+        if (row, node) not in self.processed:
             logits = self.logits[row, node].to(torch.float32, copy=True)
-            is_done = self.done[row + self.first]
-            self.processed[key] = logits if is_done else self._process(*key, logits)
-        return self.processed[key]
+            if not self.done[row]:
+                logits = self._process(row, node, logits)
+            self.processed[row, node] = logits
+        return self.processed[row, node]
 
     def _process(self, row: int, node: int, logits: Tensor) -> Tensor:
         """Applies the processors to the logits at a node, after the text and the node's path."""

@@ -1,5 +1,7 @@
-"""Text as it is decoded: pieces add up to the whole text whatever the tokens split, and the command
-line that prints them."""
+"""Text as it is decoded, and the command line that prints it.
+
+Pieces add up to the text whatever characters the tokens split.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ def bytelevel():
 
 @pytest.fixture(scope="module")
 def fallback():
-    """Like Llama 2's: a word's token holds the space before it, which is dropped at the very
-    beginning; bytes of what has no token."""
+    """Returns a tokenizer like Llama 2's.
+
+    A word's token holds the space before it, which is dropped at the very beginning; what has no
+    token is bytes.
+    """
     vocabulary = [*(f"<0x{b:02X}>" for b in range(256)), "▁Hello", "▁world", "!", "<unk>"]
-    made = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<unk>"))
-    made.decoder = decoders.Sequence(
+    ids = {word: i for i, word in enumerate(vocabulary)}
+    tokenizer = Tokenizer(WordLevel(ids, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
             decoders.ByteFallback(),
@@ -38,20 +44,21 @@ def fallback():
             decoders.Strip(" ", 1, 0),
         ]
     )
-    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
-def stream(tokenizer, prompt, blocks):
+def run_stream(tokenizer, prompt, blocks):
+    """Streams blocks of ids; returns the stream and the pieces that it showed."""
     pieces = []
-    made = Stream(tokenizer, prompt, lambda text, drafted: pieces.append((text, drafted)))
+    stream = Stream(tokenizer, prompt, lambda text, drafted: pieces.append((text, drafted)))
     for ids, accepted in blocks:
-        made(0, ids, accepted)
-    made.close()
-    return made, pieces
+        stream(0, ids, accepted)
+    stream.close()
+    return stream, pieces
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pieces_add_up_to_the_text_and_no_character_is_printed_by_halves(bytelevel, seed):
+def test_pieces_add_up_to_the_text_and_no_character_is_split(bytelevel, seed):
     rng = random.Random(seed)
     left = ids = bytelevel(TEXT)["input_ids"]
     blocks = []
@@ -59,38 +66,37 @@ def test_pieces_add_up_to_the_text_and_no_character_is_printed_by_halves(bytelev
         n = rng.randint(1, 5)
         blocks.append((left[:n], min(n, len(left)) - 1))
         left = left[n:]
-    made, pieces = stream(bytelevel, bytelevel("Say: ")["input_ids"], blocks)
+    stream, pieces = run_stream(bytelevel, bytelevel("Say: ")["input_ids"], blocks)
     assert "".join(text for text, _ in pieces) == TEXT
     assert not any("\ufffd" in text for text, _ in pieces)
-    assert made.ids == ids
-    assert made.rounds == len(blocks)
-    assert made.mean_tokens_per_step == len(ids) / len(blocks)
-    assert made.accepted == len(ids) - len(blocks)
+    assert stream.ids == ids
+    assert stream.rounds == len(blocks)
+    assert stream.mean_tokens_per_step == len(ids) / len(blocks)
+    assert stream.accepted == len(ids) - len(blocks)
 
 
 def test_a_piece_belongs_to_the_token_that_completed_it(bytelevel):
     ids = bytelevel("a日b")["input_ids"]
     assert len(ids) == 5  # the character in the middle is three tokens
-    _, pieces = stream(bytelevel, [5], [(ids[:4], 3), (ids[4:], 0)])
+    _, pieces = run_stream(bytelevel, [5], [(ids[:4], 3), (ids[4:], 0)])
     assert pieces == [("a", True), ("日", False), ("b", False)]
 
 
 def test_leading_spaces_and_bytes_of_a_fallback(fallback):
     hello, world, mark = fallback.convert_tokens_to_ids(["▁Hello", "▁world", "!"])
     assert fallback.decode([world]) == "world"  # alone it has no space
-    _, pieces = stream(fallback, [hello], [([world], 0), ([mark], 0)])
+    _, pieces = run_stream(fallback, [hello], [([world], 0), ([mark], 0)])
     assert pieces == [(" world", False), ("!", False)]
     # the second character's first byte makes the decoder give up on the first, which was shown
-    # already
     two = list("éà".encode())
     assert fallback.decode([hello, *two[:3]]) == "Hello\ufffd\ufffd\ufffd"
-    _, pieces = stream(fallback, [hello], [([b], 0) for b in two])
+    _, pieces = run_stream(fallback, [hello], [([b], 0) for b in two])
     assert [text for text, _ in pieces] == ["é", "à"]
 
 
-def test_a_character_that_never_comes_whole_is_shown_at_the_end(bytelevel):
+def test_a_character_that_is_never_complete_is_shown_at_the_end(bytelevel):
     ids = bytelevel("a日")["input_ids"][:-1]
-    _, pieces = stream(bytelevel, [5], [(ids, 0)])
+    _, pieces = run_stream(bytelevel, [5], [(ids, 0)])
     assert "".join(text for text, _ in pieces) == bytelevel.decode(ids)
     assert pieces[-1][0].strip("\ufffd") == ""
 
@@ -109,47 +115,27 @@ PROMPT = "def fib(n):"
 
 @pytest.mark.parametrize("temperature", ["0", "1"])
 def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, temperature):
-    code, out, err = call(
-        monkeypatch,
-        capsys,
-        PROMPT,
-        "--method",
-        "mcsd:tree=4-2-2",
-        "--max-new-tokens",
-        "24",
-        "--temperature",
-        temperature,
-    )
-    wanted = specwb.decode(
-        lab, PROMPT, "mcsd:tree=4-2-2", max_new_tokens=24, temperature=float(temperature)
-    )
+    spec = "mcsd:tree=4-2-2"
+    options = ("--method", spec, "--max-new-tokens", "24", "--temperature", temperature)
+    code, out, err = call(monkeypatch, capsys, PROMPT, *options)
+    wanted = specwb.decode(lab, PROMPT, spec, max_new_tokens=24, temperature=float(temperature))
     assert code == 0
     assert out == wanted.text + "\n" * (not wanted.text.endswith("\n"))
     tau = wanted.mean_tokens_per_step
-    assert (
-        f"mcsd: {len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} rounds, tau {tau:.2f} "
-        f"({tau - 1:.2f} accepted/round)" in err
-    )
+    count = f"{len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} rounds"
+    assert f"mcsd: {count}, tau {tau:.2f} ({tau - 1:.2f} accepted/round)" in err
     assert "speedup" not in err  # nothing was measured against
 
 
-def test_a_lossy_rule_is_said_to_be_one(monkeypatch, capsys):
+def test_a_lossy_rule_is_labelled(monkeypatch, capsys):
     for rule, label in (("typical", "mcsd:rule=typical (LOSSY): "), ("naive", "mcsd:rule=naive: ")):
-        code, _, err = call(
-            monkeypatch,
-            capsys,
-            PROMPT,
-            "--method",
-            f"mcsd:rule={rule}",
-            "--max-new-tokens",
-            "4",
-            "--temperature",
-            "1",
-        )
+        options = ("--max-new-tokens", "4", "--temperature", "1")
+        method = f"mcsd:rule={rule}"
+        code, _, err = call(monkeypatch, capsys, PROMPT, "--method", method, *options)
         assert (code, err.splitlines()[-1].startswith(label)) == (0, True)
 
 
-def test_a_terminal_tells_drafted_tokens_from_bonus_ones(monkeypatch, capsys, lab):
+def test_a_terminal_tells_draft_tokens_from_bonus_tokens(monkeypatch, capsys, lab):
     monkeypatch.delenv("NO_COLOR", raising=False)
     _, out, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24", terminal=True)
     wanted = specwb.decode(lab, PROMPT, "sps", max_new_tokens=24)
@@ -158,9 +144,9 @@ def test_a_terminal_tells_drafted_tokens_from_bonus_ones(monkeypatch, capsys, la
     assert "".join(text for *_, text in pieces) == wanted.text
     tokens = iter(wanted.tokens[0])
     drafted = [
-        (lab.tokenizer.decode([next(tokens)]), i < a)
-        for a in wanted.accepted_lengths[0]
-        for i in range(a + 1)
+        (lab.tokenizer.decode([next(tokens)]), i < accepted)
+        for accepted in wanted.accepted_lengths[0]
+        for i in range(accepted + 1)
     ]
     assert len(set(drafted)) > 2
     assert [(text, colour == "32") for colour, _, text in pieces] == drafted
@@ -174,18 +160,14 @@ def test_no_color_is_obeyed(monkeypatch, capsys):
 
 
 def test_a_prompt_from_standard_input(monkeypatch, capsys):
-    given = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8")[1]
-    assert call(monkeypatch, capsys, "-", "--max-new-tokens", "8", stdin=PROMPT)[1] == given
+    wanted = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8")[1]
+    assert call(monkeypatch, capsys, "-", "--max-new-tokens", "8", stdin=PROMPT)[1] == wanted
 
 
 def test_chat_applies_the_template(monkeypatch, capsys, lab):
     _, out, _ = call(monkeypatch, capsys, "What is 2 + 2?", "--chat", "--max-new-tokens", "8")
-    wanted = specwb.decode(
-        lab,
-        lab.tokenizer("<|user|>What is 2 + 2?<|assistant|>")["input_ids"],
-        "sps",
-        max_new_tokens=8,
-    ).text
+    ids = lab.tokenizer("<|user|>What is 2 + 2?<|assistant|>")["input_ids"]
+    wanted = specwb.decode(lab, ids, "sps", max_new_tokens=8).text
     assert out.rstrip("\n") == wanted.rstrip("\n")
     assert out != call(monkeypatch, capsys, "What is 2 + 2?", "--max-new-tokens", "8")[1]
 
@@ -198,17 +180,17 @@ def test_baseline_is_measured_when_asked_for(monkeypatch, capsys):
 
 
 def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
-    rounds = 0
-    true = Stream.__call__
+    steps = 0
+    stream_step = Stream.__call__
 
-    def third(self, *arguments):
-        nonlocal rounds
-        true(self, *arguments)
-        rounds += 1
-        if rounds == 3:
+    def interrupt(self, *arguments):
+        nonlocal steps
+        stream_step(self, *arguments)
+        steps += 1
+        if steps == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Stream, "__call__", third)
+    monkeypatch.setattr(Stream, "__call__", interrupt)
     code, out, err = call(monkeypatch, capsys, PROMPT)
     assert code == 130
     assert out.strip()
@@ -228,10 +210,8 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
             [PROMPT, "--method", "sps:draft=lab-draft", "--draft", "lab-draft"],
             "'draft' is given twice",
         ),
-        (
-            ["a\udcffb"],
-            "prompt 0 is not valid Unicode text (UTF-8)",
-        ),  # what bytes that are no UTF-8 become
+        # what bytes that are no UTF-8 become
+        (["a\udcffb"], "prompt 0 is not valid Unicode text (UTF-8)"),
         ([PROMPT, "--max-new-tokens", "5000"], "exceeds the context"),
         ([PROMPT, "--top-p", "0"], "top_p must be"),
         ([PROMPT, "--temperature", "-1"], "temperature must be >= 0"),
@@ -258,11 +238,11 @@ def test_a_template_that_fails_and_a_draft_that_is_missing(monkeypatch, capsys, 
     monkeypatch.setattr(lab.tokenizer, "chat_template", "{{ raise_exception('no such role') }}")
     monkeypatch.setattr(lab, "draft", None)
     monkeypatch.setattr(specwb, "load", lambda *_, **__: lab)
-    for arguments, said in (
+    for arguments, message in (
         (["--chat", "--method", "ar"], "the chat template cannot be applied: no such role"),
         ([], "name one with draft= (--draft on the command line)"),
     ):
         code, out, err = call(monkeypatch, capsys, PROMPT, *arguments)
         assert (code, out) == (2, "")
-        assert said in err
+        assert message in err
         assert len(err.strip().splitlines()) == 1
