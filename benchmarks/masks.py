@@ -66,7 +66,7 @@ def microseconds(
 def without_prefixes(tree: Tree) -> Tree:
     """Returns the same tree without the prefixes that it remembers."""
     other = copy.copy(tree)
-    other._prefixes = {}
+    vars(other).pop("_prefixes", None)  # a tree has no other way of being changed
     return other
 
 
