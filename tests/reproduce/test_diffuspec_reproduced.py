@@ -1,5 +1,7 @@
-"""The reproduction of DiffuSpec: its tables as data, what is measured on tiny models, judged, kept,
-continued; and from the command line."""
+"""The reproduction of DiffuSpec: its tables as data, the command, and the shipped results.
+
+On tiny models results are measured, judged, saved and continued.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from specwb.models.load import data_dir
 from specwb.ngram import NGram
 from specwb.reproduce import diffuspec, grid, trained, verdicts
 from specwb.reproduce.diffuspec import ARGMAX, LONG, SHORT, Cell
-from specwb.reproduce.diffuspec import diffuspec as made
+from specwb.reproduce.diffuspec import diffuspec as make_cell
 from specwb.reproduce.store import Store
 from specwb.training.diffusion import DiffusionRecipe
 
@@ -35,12 +37,12 @@ QUESTIONS = [
 ]
 CELLS = [
     Cell("ar"),
-    made("k=6"),
-    made("k=6", ARGMAX),
-    made("k_min=2,k_max=6,delta=1"),
-    made("k=4", "tree=true"),
-    made("draw=sample,k=4", temperature=1.0),
-    made("k=6", "ngram=own"),
+    make_cell("k=6"),
+    make_cell("k=6", ARGMAX),
+    make_cell("k_min=2,k_max=6,delta=1"),
+    make_cell("k=4", "tree=true"),
+    make_cell("draw=sample,k=4", temperature=1.0),
+    make_cell("k=6", "ngram=own"),
 ]
 
 
@@ -51,7 +53,7 @@ def target() -> specwb.Target:
 
 @pytest.fixture(scope="module")
 def measured(target, tmp_path_factory) -> Store:
-    store = Store(tmp_path_factory.mktemp("measured") / "found.json", {"system": "test"})
+    store = Store(tmp_path_factory.mktemp("measured") / "results.json", {"system": "test"})
     assert not diffuspec.run(
         target, QUESTIONS, store, CELLS, draft=tiny.head("diffusion"), rounds_each=6, most=60
     )
@@ -61,18 +63,18 @@ def measured(target, tmp_path_factory) -> Store:
 # -------------------------------------------------------------------------------------- the paper
 
 
-def test_the_papers_numbers_keep_what_identities_they_have():
+def test_identities_hold_among_the_papers_numbers():
     one, two, four, five = (
         diffuspec.rows_of(n, *by)
         for n, by in ((1, ["method"]), (2, ["cps", "adl"]), (4, ["cps", "adl"]), (5, ["k"]))
     )
     assert len(one) == 10
-    off = {
+    wrong_means = {
         name
         for name, r in one.items()
-        if abs(fmean(r[t] for t in four[True, True]["mat"]) - r["speedup"]) > diffuspec.ROUNDED
+        if abs(fmean(r[t] for t in four[True, True]["mat"]) - r["speedup"]) > diffuspec.ROUNDING
     }
-    assert off == {"PLD", "SAMD", "DiffuSpec", "EAGLE"}, (
+    assert wrong_means == {"PLD", "SAMD", "DiffuSpec", "EAGLE"}, (
         "the other six rows' means are those of their tasks"
     )
     full = (6.99, 3.08)
@@ -91,8 +93,9 @@ def test_the_papers_numbers_keep_what_identities_they_have():
         )
 
 
-def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
-    said = dict(zip(diffuspec.paper()["contradictions"], diffuspec.contradictions(), strict=True))
+def test_contradictions_in_the_paper_are_computed(monkeypatch):
+    names = diffuspec.paper()["contradictions"]
+    sentences = dict(zip(names, diffuspec.contradictions(), strict=True))
     for name, numbers in {
         # by hand from table 4
         "means": "MAT 7.29, 7.23, 6.70, 6.48 and speedup 3.08, 2.97, 2.57, 2.43",
@@ -106,8 +109,8 @@ def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
         "closing": "1.66 s by DiffuSpec and 1.65 s by SPS",  # 3.08 3.76 / 6.99 and 1.67 6.12 / 6.18
         "adl": "drafts 30, 20, 20, 20, 20, 20 tokens",  # theorem 11.6.4
     }.items():
-        assert numbers in said[name], said[name]
-    assert "first reading" in said["closing"]
+        assert numbers in sentences[name], sentences[name]
+    assert "first reading" in sentences["closing"]
     changed = diffuspec.paper()
     changed["tables"]["4"]["rows"][0]["mat"]["MT"] += 6
     monkeypatch.setattr(diffuspec, "paper", lambda: changed)
@@ -125,16 +128,18 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
         assert (claim.paper is None) == (claim.table == "not in the paper")
         assert claim.paper is None or claim.paper > 1, "claims say which is larger"
         assert claim.first != claim.second
-    found = {(c.text, c.what): c.paper for c in claims}
-    assert found["CPS over the argmax row, ADL of 20 to 30 tokens: tau", "tau"] == pytest.approx(
+    paper = {(c.text, c.what): c.paper for c in claims}
+    assert paper["CPS over the argmax row, ADL of 20 to 30 tokens: tau", "tau"] == pytest.approx(
         6.99 / 6.43
     )
-    assert found["CPS over the argmax row, k=6: speedup", "speedup"] == pytest.approx(2.98 / 2.69)
-    assert found["ADL of 20 to 30 tokens over k = 50: tau", "tau"] == pytest.approx(6.99 / 6.51)
-    assert found["steps = 1 is faster than 10", "speedup"] == pytest.approx(3.08 / 0.93)
-    assert found["steps = 10 over 1: tau", "tau"] == pytest.approx(7.33 / 6.99)
-    assert ("beams = 4 over 3: tau", "tau") not in found, "differs by less than was read off"
-    assert found["DiffuSpec (20 to 30 tokens) is faster than SPS", "speedup"] == pytest.approx(
+    assert paper["CPS over the argmax row, k=6: speedup", "speedup"] == pytest.approx(2.98 / 2.69)
+    assert paper["ADL of 20 to 30 tokens over k = 50: tau", "tau"] == pytest.approx(6.99 / 6.51)
+    assert paper["steps = 1 is faster than 10", "speedup"] == pytest.approx(3.08 / 0.93)
+    assert paper["steps = 10 over 1: tau", "tau"] == pytest.approx(7.33 / 6.99)
+    assert ("beams = 4 over 3: tau", "tau") not in paper, (
+        "they differ by less than the reading error"
+    )
+    assert paper["DiffuSpec (20 to 30 tokens) is faster than SPS", "speedup"] == pytest.approx(
         3.08 / 1.67
     )
     assert {c.second.spec for c in claims if c.sign} == {"medusa", "eagle", "eagle2"}
@@ -143,13 +148,10 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
     )
     # of figure 7's cells none differs from the usual one in more than its option
     for name, rows in diffuspec.sweeps().items():
-        assert {
-            cell.spec.replace(",ngram=own", "").removeprefix(f"diffuspec:{LONG}")
-            for cell, _ in rows.values()
-        } == {
-            "" if value == diffuspec.paper()["constants"][name] else f",{name}={value}"
-            for value in rows
-        }
+        specs = {cell.spec.replace(",ngram=own", "") for cell, _ in rows.values()}
+        usual = diffuspec.paper()["constants"][name]
+        options = {"" if value == usual else f",{name}={value}" for value in rows}
+        assert {spec.removeprefix(f"diffuspec:{LONG}") for spec in specs} == options
 
 
 def test_every_cell_is_a_method(target):
@@ -158,29 +160,26 @@ def test_every_cell_is_a_method(target):
     ):
         drafter = cell.method(target, tiny.head("diffusion")).drafter
         if cell.spec.startswith(f"diffuspec:{LONG}") and "tree" not in cell.spec:
-            assert drafter.tree.D == 30
+            assert drafter.limits.depth == 30
 
 
-# ------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------------ measurements
 
 
-def test_what_is_kept_is_what_the_engine_decodes(target, measured):
+def test_records_are_those_of_the_engines_steps(target, measured):
     assert set(measured.cells) == {c.key for c in CELLS}
     for cell in CELLS:
-        have = measured.cells[cell.key]
-        assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean", "parts")] == [
-            4
-        ] * 5
-        for kept, drafted, mean, parts in zip(
-            have["accepted"], have["drafted"], have["mean"], have["parts"], strict=True
-        ):
-            assert len(kept) == len(drafted) == 6
-            assert all(0 <= a <= n for a, n in zip(kept, drafted, strict=True))
+        record = measured.cells[cell.key]
+        columns = [record[name] for name in ("accepted", "drafted", "mean", "parts")]
+        assert [len(column) for column in (*columns, record["ms"])] == [4] * 5
+        for accepted, drafted, mean, parts in zip(*columns, strict=True):
+            assert len(accepted) == len(drafted) == 6
+            assert all(0 <= a <= n for a, n in zip(accepted, drafted, strict=True))
             assert sum(parts) == pytest.approx(mean, abs=1e-3)
             assert len(parts) == len(grid.PARTS)
             assert min(parts) >= 0
             assert (parts[1] > 0) == (cell.kind == "diffuspec" and cell.temperature == 0), (
-                "only what searches spends time on it"
+                "only methods that search spend time on it"
             )
     assert measured.cells["T=0 ar"]["drafted"] == [[0] * 6] * 4
     assert {n for drafted in measured.cells[CELLS[2].key]["drafted"] for n in drafted} == {6}
@@ -188,7 +187,7 @@ def test_what_is_kept_is_what_the_engine_decodes(target, measured):
     assert all(row[0] == 6 for row in lengths), "the first draft is the longest"
     assert {n for row in lengths for n in row} <= set(range(2, 7))
     assert len({n for row in lengths for n in row}) > 1
-    # the same rounds by the engine itself
+    # the same steps by the engine itself
     text = target.tokenizer(QUESTIONS[0].turns[0])["input_ids"]
     method = CELLS[2].method(target, tiny.head("diffusion"))
     steps = list(specwb.rounds(target, [text], method, max_new_tokens=60, seed=[0], eos=()))[:6]
@@ -204,9 +203,8 @@ def test_the_search_is_no_part_of_drafting(target, monkeypatch):
 
     monkeypatch.setattr(diffusion, "beam", slow)
     method = CELLS[1].method(target, tiny.head("diffusion"))
-    draft, search, _, rest = grid.measure(target, method, CELLS[1], [5, 6], 3, 0, None, True)[
-        "parts"
-    ]
+    results = grid.measure(target, method, CELLS[1], [5, 6], 3, 0, None, True)
+    draft, search, _, rest = results["parts"]
     assert search >= 20 > draft
     assert 0 <= rest < 20
 
@@ -226,32 +224,28 @@ def test_values_by_hand():
             "parts": [[1, 2, 2, 1], []],
         },
     }
-    of = {
-        what: diffuspec.values(cells, made(), what)
+    figures = {
+        what: diffuspec.values(cells, make_cell(), what)
         for what in ("tau", "accepted", "ms", "speedup", "search")
     }
-    assert of["accepted"] == pytest.approx([13 / 3, 2 / 3])
-    assert of["tau"] == pytest.approx([16 / 3, 5 / 3])
-    assert of["ms"] == [6, 4]
-    assert of["search"] == [2]  # where rounds were not clocked there is none
-    assert of["speedup"] == pytest.approx(
-        [3 * 2 / 6, 2 * 4 / 4]
-    )  # tokens and times of the same rounds, all but the first
-    assert diffuspec.values({}, made(), "speedup") == []
+    assert figures["accepted"] == pytest.approx([13 / 3, 2 / 3])
+    assert figures["tau"] == pytest.approx([16 / 3, 5 / 3])
+    assert figures["ms"] == [6, 4]
+    assert figures["search"] == [2]  # where steps were not clocked there is none
+    # tokens and times of the same steps, all but the first
+    assert figures["speedup"] == pytest.approx([3 * 2 / 6, 2 * 4 / 4])
+    assert diffuspec.values({}, make_cell(), "speedup") == []
     cells["T=0 diffuspec"]["drafted"] = [[9, 3, 3], [1, 2, 1]]
     shapes = {"T=0 diffuspec": {"nodes": 10, "depth": 9, "chain": True}}
-    r = diffuspec.row({"cells": cells, "domains": ["code", "math"], "shapes": shapes}, made())
-    # kept, and tested: so deep a draft of which all above was kept
+    r = diffuspec.row({"cells": cells, "domains": ["code", "math"], "shapes": shapes}, make_cell())
+    # accepted, and tested: the steps with so deep a draft of which all above was accepted
     assert r["by_depth"] == [[4, 6], [3, 4], [2, 2], *[[1, 1]] * 6]
     assert r["by_domain"] == {"code": 4.3333, "math": 0.6667}
-    assert (r["drafted"], r["ms_per_round"], r["parts"]) == (
-        3.167,
-        5,
-        {"draft": 1, "search": 2, "verify": 2, "rest": 1},
-    )
+    assert (r["drafted"], r["ms_per_round"]) == (3.167, 5)
+    assert r["parts"] == {"draft": 1, "search": 2, "verify": 2, "rest": 1}
 
 
-def test_a_text_that_comes_to_its_limit_loses_the_round_that_was_cut(target):
+def test_a_text_that_reaches_its_limit_loses_the_step_that_was_cut(target):
     method = CELLS[1].method(target, tiny.head("diffusion"))
     free = grid.measure(target, method, CELLS[1], [5, 6], 22, 0, None, True)
     tight = grid.measure(target, method, CELLS[1], [5, 6], 22, 0, 21, True)
@@ -264,27 +258,27 @@ def test_a_text_that_comes_to_its_limit_loses_the_round_that_was_cut(target):
         grid.run(target, QUESTIONS, None, {CELLS[1]: method}, most=20)
 
 
-def test_rows_and_tables_of_what_was_measured(measured, monkeypatch):
+def test_rows_and_tables_of_the_measurements(measured, monkeypatch):
     monkeypatch.setattr(diffuspec, "cells", lambda: CELLS)
-    found = diffuspec.report(measured)
-    assert [r["cell"] for r in found["rows"]] == [c.key for c in CELLS]
-    r = found["rows"][1]
-    kept = [a for one in measured.cells[r["cell"]]["accepted"] for a in one]
-    assert r["accepted"] == pytest.approx(fmean(kept), abs=1e-4)
+    document = diffuspec.report(measured)
+    assert [r["cell"] for r in document["rows"]] == [c.key for c in CELLS]
+    r = document["rows"][1]
+    accepted = [a for steps in measured.cells[r["cell"]]["accepted"] for a in steps]
+    assert r["accepted"] == pytest.approx(fmean(accepted), abs=1e-4)
     assert r["tau"] == pytest.approx(r["accepted"] + 1)
-    assert r["by_depth"][0] == [sum(a >= 1 for a in kept), len(kept)]
+    assert r["by_depth"][0] == [sum(a >= 1 for a in accepted), len(accepted)]
     assert r["by_depth"][1][1] == r["by_depth"][0][0]
-    assert sum(a for a, _ in r["by_depth"]) == sum(kept)
+    assert sum(a for a, _ in r["by_depth"]) == sum(accepted)
     assert fmean(r["by_domain"].values()) == pytest.approx(r["accepted"], abs=1e-3)
     assert set(r["by_domain"]) == {"code", "prose"}
-    assert found["rows"][4]["by_depth"] == [], "of a tree the drafted tokens are no depths"
-    assert {v["claim"] for v in found["verdicts"]} == {
+    assert document["rows"][4]["by_depth"] == [], "a tree's draft tokens are no depths"
+    assert {v["claim"] for v in document["verdicts"]} == {
         f"CPS over the argmax row, k=6: {what}" for what in ("accepted", "tau", "speedup")
     }
-    assert {v["verdict"] for v in found["verdicts"]} == {"not comparable"}, (
+    assert {v["verdict"] for v in document["verdicts"]} == {"not comparable"}, (
         "four prompts are no reproduction"
     )
-    titles = {title.split(":")[0]: rows for title, rows in diffuspec.tables(found)}
+    titles = {title.split(":")[0]: rows for title, rows in diffuspec.tables(document)}
     assert set(titles) == {
         "Tables 2 and 4",
         "Table 5",
@@ -294,14 +288,14 @@ def test_rows_and_tables_of_what_was_measured(measured, monkeypatch):
     }
     assert [x["setting"] for x in titles["Table 5"]] == ["k = 6"]
     assert titles["Where a round's time goes"][1]["search"] == "0.8%"
-    notes = "\n".join(diffuspec.notes(found))
-    assert all(v["claim"] in notes for v in found["verdicts"])
+    notes = "\n".join(diffuspec.notes(document))
+    assert all(v["claim"] in notes for v in document["verdicts"])
     assert verdicts.RULE in notes
     assert all(text in notes for text in diffuspec.contradictions())
 
 
 def test_the_searchs_share_is_judged_against_the_papers():
-    def judged(search: float, n: int = 48) -> dict:
+    def share(search: float, n: int = 48) -> dict:
         noise = np.random.default_rng(0).uniform(0.9, 1.1, n)
         cell = {
             "accepted": [[0, 0]] * n,
@@ -309,36 +303,36 @@ def test_the_searchs_share_is_judged_against_the_papers():
             "ms": [10.0] * n,
             "parts": [[1, search * x, 2, 3] for x in noise],
         }
-        return diffuspec.share({"cells": {made(SHORT).key: cell}}, SHORT)
+        return diffuspec.share({"cells": {make_cell(SHORT).key: cell}}, SHORT)
 
-    assert judged(0.1)["verdict"] == "reproduced"
-    assert judged(0.1)["share"] == pytest.approx(0.01, rel=0.05)
-    assert judged(0.1)["low"] < judged(0.1)["share"] < judged(0.1)["high"]
-    assert judged(0.1, n=47)["verdict"] == "not comparable"
-    assert judged(0.219)["verdict"] == "not reproduced", (
+    assert share(0.1)["verdict"] == "reproduced"
+    assert share(0.1)["share"] == pytest.approx(0.01, rel=0.05)
+    assert share(0.1)["low"] < share(0.1)["share"] < share(0.1)["high"]
+    assert share(0.1, n=47)["verdict"] == "not comparable"
+    assert share(0.219)["verdict"] == "not reproduced", (
         "the interval reaches beyond twice the paper's"
     )
-    assert judged(0.5)["verdict"] == "not reproduced"
-    assert judged(0.1, n=1) is None
+    assert share(0.5)["verdict"] == "not reproduced"
+    assert share(0.1, n=1) is None
     assert diffuspec.share({"cells": {}}, LONG) is None
 
 
-def test_continued_where_it_stopped(target, measured, tmp_path, monkeypatch):
-    cells, real, calls = CELLS[:3], grid.measure, [0]
+def test_a_run_is_continued_where_it_was_interrupted(target, measured, tmp_path, monkeypatch):
+    cells, original, calls = CELLS[:3], grid.measure, [0]
 
-    def breaks(*args):
+    def interrupting(*args):
         calls[0] += 1
         if calls[0] == 2 * len(cells) + 2:
             raise KeyboardInterrupt
-        return real(*args)
+        return original(*args)
 
-    monkeypatch.setattr(grid, "measure", breaks)
-    how = {"draft": tiny.head("diffusion"), "rounds_each": 6, "most": 60}
+    monkeypatch.setattr(grid, "measure", interrupting)
+    settings = {"draft": tiny.head("diffusion"), "rounds_each": 6, "most": 60}
     store = Store(tmp_path / "part.json", {"system": "test"})
-    assert diffuspec.run(target, QUESTIONS, store, cells, **how)
+    assert diffuspec.run(target, QUESTIONS, store, cells, **settings)
     store.save(final=True)
     store = Store(tmp_path / "part.json", {"system": "test"})
-    assert not diffuspec.run(target, QUESTIONS, store, cells, **how)
+    assert not diffuspec.run(target, QUESTIONS, store, cells, **settings)
     assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, (
         "what was measured once is not measured again"
     )
@@ -347,31 +341,31 @@ def test_continued_where_it_stopped(target, measured, tmp_path, monkeypatch):
         assert store.cells[cell.key]["drafted"] == measured.cells[cell.key]["drafted"]
 
 
-# ----------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------ command line
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A diffusion model for the lab's target, as it is before training."""
-    place = tmp_path_factory.mktemp("diffusion")
+    path = tmp_path_factory.mktemp("diffusion")
     lab = specwb.load("lab", device="cpu")
     recipe = DiffusionRecipe(lab, {})
-    recipe.save(recipe.make(None, {}), place, {"target_sha256": lab.sha256})
-    return place
+    recipe.save(recipe.make(None, {}), path, {"target_sha256": lab.sha256})
+    return path
 
 
 def test_command_line(monkeypatch, capsys, tmp_path, folder):
     few = [
         Cell("ar"),
         Cell("sps"),
-        made(SHORT),
-        made(SHORT, ARGMAX),
-        made("k=6"),
-        made("k=6", ARGMAX),
+        make_cell(SHORT),
+        make_cell(SHORT, ARGMAX),
+        make_cell("k=6"),
+        make_cell("k=6", ARGMAX),
     ]
-    few += [made(SHORT, "ngram=own"), made("k=6", "ngram=own")]
+    few += [make_cell(SHORT, "ngram=own"), make_cell("k=6", "ngram=own")]
     monkeypatch.setattr(diffuspec, "cells", lambda: few)
-    path = tmp_path / "found.json"
+    path = tmp_path / "results.json"
     options = [
         "reproduce",
         "diffuspec",
@@ -386,22 +380,22 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     ]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
-    found = json.loads(path.read_text())
-    assert set(found["cells"]) == {c.key for c in few}
-    assert set(found["arguments"]["heads"]) == {"medusa", "eagle", "ngram", "diffusion"}
+    document = json.loads(path.read_text())
+    assert set(document["cells"]) == {c.key for c in few}
+    assert set(document["arguments"]["heads"]) == {"medusa", "eagle", "ngram", "diffusion"}
     assert all(
         title in out
         for title in ("Table 1", "Tables 2 and 4", "Where a round's time goes", "In the paper: ")
     )
-    assert all(v["claim"] in out for v in [*found["verdicts"], *found["shares"]])
+    assert all(v["claim"] in out for v in [*document["verdicts"], *document["shares"]])
     # CPS over the argmax row twice by three; against SPS and k = 6 and with both n-grams by two;
     # both n-grams over one
-    assert len(found["verdicts"]) == 13
+    assert len(document["verdicts"]) == 13
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
 
-def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
+def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
     with pytest.raises(
         ValueError, match="has no medusa and no eagle and no ngram and no diffusion of its own"
     ):
@@ -417,7 +411,7 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
         assert len(err.strip().splitlines()) <= 3
 
 
-def test_tables_of_an_ngram_are_read_once_and_its_contexts_are_every_methods_own():
+def test_the_tables_of_an_ngram_are_read_once_and_every_method_has_its_own_contexts():
     lab = specwb.load("lab", device="cpu")
     draft = DiffusionRecipe(lab, {}).make(None, {}).eval()
     one, two = (
@@ -437,19 +431,16 @@ def test_tables_of_an_ngram_are_read_once_and_its_contexts_are_every_methods_own
 
 
 def test_the_shipped_results_are_those_of_the_shipped_family():
-    found, lab = (
-        json.loads((data_dir() / "results/diffuspec-lab-cpu.json").read_text()),
-        specwb.load("lab", device="cpu"),
-    )
-    assert found["arguments"]["sha256"] == lab.sha256
-    assert found["arguments"]["heads"] == trained.checksums(lab, diffuspec.HEADS)
-    assert {c.key for c in diffuspec.cells()} == set(found["cells"])
-    assert all(len(cell["ms"]) >= verdicts.ENOUGH for cell in found["cells"].values())
-    # what is printed follows from what was measured
-    again = [
-        v for claim in diffuspec.claims() if (v := verdicts.judge(found, claim, diffuspec.values))
-    ]
+    shipped = json.loads((data_dir() / "results/diffuspec-lab-cpu.json").read_text())
+    lab = specwb.load("lab", device="cpu")
+    assert shipped["arguments"]["sha256"] == lab.sha256
+    assert shipped["arguments"]["heads"] == trained.checksums(lab, diffuspec.HEADS)
+    assert {c.key for c in diffuspec.cells()} == set(shipped["cells"])
+    assert all(len(cell["ms"]) >= verdicts.ENOUGH for cell in shipped["cells"].values())
+    # the verdicts that are printed follow from the measurements
+    judged = (verdicts.judge(shipped, claim, diffuspec.values) for claim in diffuspec.claims())
+    again = [verdict for verdict in judged if verdict]
     assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [
-        (v["claim"], v["of"], v["verdict"]) for v in found["verdicts"]
+        (v["claim"], v["of"], v["verdict"]) for v in shipped["verdicts"]
     ]
-    assert found["commit"]
+    assert shipped["commit"]

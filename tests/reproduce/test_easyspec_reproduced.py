@@ -104,7 +104,7 @@ def test_every_cell_is_a_method_of_the_same_draft(pair):
     for cell in easyspec.cells(LAYERS):
         made = cell.method(pair[0], **({} if cell.kind == "ar" else {"draft": pair[1]}))
         depth = 5 if cell.kind == "easyspec" else 0
-        assert depth == made.drafter.tree.D
+        assert depth == made.drafter.limits.depth
     groups = {
         name: cell.method(pair[0], draft=pair[1]).drafter.groups.layers
         for name, cell in easyspec.ends(LAYERS).items()

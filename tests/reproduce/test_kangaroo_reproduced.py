@@ -1,5 +1,7 @@
-"""The reproduction of Kangaroo: its tables as data, what is measured on tiny models, judged,
-simulated, kept, continued; and the shipped results."""
+"""The reproduction of Kangaroo: its tables as data, and the shipped results.
+
+On tiny models results are measured, judged, simulated, saved and continued.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def measured(target, heads, small, tmp_path_factory) -> Store:
-    store = Store(tmp_path_factory.mktemp("measured") / "found.json", {"system": "test"})
+    store = Store(tmp_path_factory.mktemp("measured") / "results.json", {"system": "test"})
     assert not kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5)
     return store
 
@@ -79,32 +81,29 @@ def measured(target, heads, small, tmp_path_factory) -> Store:
 # -------------------------------------------------------------------------------------- the paper
 
 
-def test_the_papers_numbers_keep_what_identities_they_have():
-    published, there = kangaroo.paper(), kangaroo.etas()
+def test_identities_hold_among_the_papers_numbers():
+    published, by_eta = kangaroo.paper(), kangaroo.etas()
     rows = published["tables"]["main"]["rows"]
     assert len(rows) == 18
     assert all(len(r["cr"]) == len(r["speedup"]) == 6 for r in rows)
     assert all(r["cr"][task] > r["speedup"][task] for r in rows for task in r["cr"]), (
-        "a round is never cheaper than a plain step"
+        "a step is never cheaper than a plain one"
     )
-    off = {
+    wrong_means = {
         (r["target"], r["method"])
         for r in rows
-        if abs(fmean(r["speedup"].values()) - r["mean"]) > kangaroo.ROUNDED
+        if abs(fmean(r["speedup"].values()) - r["mean"]) > kangaroo.ROUNDING
     }
-    assert off == {("Vicuna 7B", "REST"), ("Vicuna 7B", "Kangaroo")}
+    assert wrong_means == {("Vicuna 7B", "REST"), ("Vicuna 7B", "Kangaroo")}
     # one setting, four places
-    assert (
-        there[0.6, 6]["speedup"]
-        == kangaroo.depths()[2]["speedup"]
-        == kangaroo.adapters()["attention"]
-        == 1.5
-    )
+    assert by_eta[0.6, 6]["speedup"] == 1.5
+    assert kangaroo.depths()[2]["speedup"] == 1.5
+    assert kangaroo.adapters()["attention"] == 1.5
     for g in kangaroo.GAMMAS:
-        crs = [there[eta, g]["cr"] for eta in kangaroo.ETAS if (eta, g) in there]
+        crs = [by_eta[eta, g]["cr"] for eta in kangaroo.ETAS if (eta, g) in by_eta]
         assert len(crs) == (7 if g == 6 else 6)
         assert all(a >= b - 0.011 for a, b in pairwise(crs)), (
-            "CR falls with eta, up to what was read off"
+            "CR falls with eta, up to the reading error"
         )
     for r in published["figures"]["ctar"]["rows"]:
         assert all(a >= b for a, b in pairwise(r["ctar"]))
@@ -112,21 +111,22 @@ def test_the_papers_numbers_keep_what_identities_they_have():
         assert all(a["cr"] < b["cr"] for a, b in pairwise(kangaroo.depths(name).values()))
 
 
-def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
-    said = dict(zip(kangaroo.paper()["contradictions"], kangaroo.contradictions(), strict=True))
+def test_contradictions_in_the_paper_are_computed(monkeypatch):
+    names = kangaroo.paper()["contradictions"]
+    sentences = dict(zip(names, kangaroo.contradictions(), strict=True))
     for name, numbers in {
         # 1 + .507 + .225 + .1 + .045 + .02 + .007
         "ctar": "CR = 1 + sum = 1.90; the table has 2.14",
         "means": "Vicuna 7B, Kangaroo 1.72, its tasks 1.76",  # 10.54 / 6
         "setting": "is 1.93 in the main table (mean of six tasks), 2.06 in the figure over eta "
         "and 2.02 in the one over exit layers",
-        "tree": "stated as 12%; the means over tasks of the main table give 17.4% (Vicuna 7B) and "
-        "15.5% (Vicuna 13B)",
+        "tree": "stated as 12%; the means over tasks of the main table give 17.4% (Vicuna 7B) "
+        "and 15.5% (Vicuna 13B)",
         "threshold": "grows by 0.10 at eta = 0.9 and by 0.03 at eta = 0",
         "cost": "costs 0.151, 0.150, 0.137 plain steps",  # (2.30 / 1.21 - 1) / 6 = .150
     }.items():
-        assert numbers in said[name], said[name]
-    assert said["cost"].endswith("make it about 0.092.")  # 2/32 + (67 + 131) / 6738
+        assert numbers in sentences[name], sentences[name]
+    assert sentences["cost"].endswith("make it about 0.092.")  # 2/32 + (67 + 131) / 6738
     changed = kangaroo.paper()
     changed["figures"]["ctar"]["rows"][0]["ctar"][0] += 0.24
     monkeypatch.setattr(kangaroo, "paper", lambda: changed)
@@ -134,11 +134,10 @@ def test_what_contradicts_itself_in_the_paper_is_computed(monkeypatch):
 
 
 def parts(compared) -> list[Cell]:
-    return (
-        [*compared.settings, *getattr(compared, "like", ())]
-        if isinstance(compared, Tuned | Pooled)
-        else [compared]
-    )
+    """The cells of one side of a claim."""
+    if isinstance(compared, Tuned | Pooled):
+        return [*compared.settings, *getattr(compared, "like", ())]
+    return [compared]
 
 
 def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
@@ -150,31 +149,26 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
     claims = kangaroo.claims()
     assert len({(c.text, c.what) for c in claims}) == len(claims)
     for claim in claims:
-        assert {c.key for side in (claim.first, claim.second) for c in parts(side)} <= (
-            ablation if claim.ablation else own
-        ), claim
+        compared = {c.key for side in (claim.first, claim.second) for c in parts(side)}
+        assert compared <= (ablation if claim.ablation else own), claim
         assert (claim.paper is None) == (claim.table == "not in the paper")
         assert claim.first != claim.second
         assert claim.paper is None or claim.even or claim.paper > 1, "claims say which is larger"
-    found = {c.text: c.paper for c in claims}
-    assert found["CR falls with eta, gamma = 6: 0 over 0.9"] == pytest.approx(2.30 / 1.83)
-    assert found["speed peaks at an eta between .3 and .9, gamma = 8: over 0"] == pytest.approx(
+    paper = {c.text: c.paper for c in claims}
+    assert paper["CR falls with eta, gamma = 6: 0 over 0.9"] == pytest.approx(2.30 / 1.83)
+    assert paper["speed peaks at an eta between .3 and .9, gamma = 8: over 0"] == pytest.approx(
         1.49 / 1.11
     )
-    assert found["unscaled over scaled confidence, T = 0.2"] == pytest.approx(1.48 / 1.34)
-    assert found[
-        "speed peaks at an inner exit layer: over exit 6 (the paper's 16)"
-    ] == pytest.approx(1.50 / 1.07)
-    assert found["attention alone over layer"] == pytest.approx(1.50 / 1.37)
-    assert found["Kangaroo's chain is faster than Medusa's"] == pytest.approx(1.071, abs=1e-3)
-    assert (
-        kangaroo.ratio("SpS", "Kangaroo, chain")
-        < 1
-        < kangaroo.ratio("SpS", "Kangaroo, chain", family="Vicuna")
-    )
+    assert paper["unscaled over scaled confidence, T = 0.2"] == pytest.approx(1.48 / 1.34)
+    text = "speed peaks at an inner exit layer: over exit 6 (the paper's 16)"
+    assert paper[text] == pytest.approx(1.50 / 1.07)
+    assert paper["attention alone over layer"] == pytest.approx(1.50 / 1.37)
+    assert paper["Kangaroo's chain is faster than Medusa's"] == pytest.approx(1.071, abs=1e-3)
+    assert kangaroo.ratio("SpS", "Kangaroo, chain") < 1
+    assert kangaroo.ratio("SpS", "Kangaroo, chain", family="Vicuna") > 1
     assert {c.second.key for c in claims if c.even} == {
         "T=0 kangaroo:gamma=8,eta=0.7",
-        *(kangaroo.tuned(g, kangaroo.ETAS).key for g in (4, 8)),
+        *(kangaroo.tuned_chain(g, kangaroo.ETAS).key for g in (4, 8)),
     }
 
 
@@ -188,35 +182,34 @@ def test_every_cell_is_a_method_and_variants_differ_from_the_first_in_one_thing(
     assert kangaroo.REFERENCE in kangaroo.VARIANTS
 
 
-# ------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------------ measurements
 
 
-def test_what_is_kept_is_what_the_engine_decodes(target, heads, measured):
+def test_records_are_those_of_the_engines_steps(target, heads, measured):
     for cell in CELLS:
-        have = measured.cells[cell.key]
-        assert [len(have[name]) for name in ("accepted", "drafted", "ms", "mean")] == [3] * 4
-        assert all(
-            0 <= a <= n
-            for kept, drafted in zip(have["accepted"], have["drafted"], strict=True)
-            for a, n in zip(kept, drafted, strict=True)
-        )
-        assert ("levels" in have) == ("tree=" in cell.spec)
-    assert {n for one in measured.cells[VARIANTS[1].key]["drafted"] for n in one} == {6}
-    assert len({n for one in measured.cells[VARIANTS[0].key]["drafted"] for n in one}) > 1, (
-        "stops where it is unsure"
+        record = measured.cells[cell.key]
+        assert [len(record[name]) for name in ("accepted", "drafted", "ms", "mean")] == [3] * 4
+        for accepted, drafted in zip(record["accepted"], record["drafted"], strict=True):
+            assert all(0 <= a <= n for a, n in zip(accepted, drafted, strict=True))
+        assert ("levels" in record) == ("tree=" in cell.spec)
+    stopping, fixed = (
+        {n for drafted in measured.cells[cell.key]["drafted"] for n in drafted}
+        for cell in VARIANTS[:2]
     )
+    assert fixed == {6}
+    assert len(stopping) > 1, "it stops where the confidence is low"
     r = kangaroo.row(measured.document, VARIANTS[0])
     assert r["variant"] == "exit1"
     assert r["tau"] == pytest.approx(1 + sum(r["ctar"]), abs=1e-3)  # theorem 12.3
     assert r["wasted"] == pytest.approx(r["drafted"] - r["accepted"], abs=1e-3)
 
 
-def test_a_trace_simulates_what_the_engine_decodes(target, heads, measured):
+def test_a_trace_simulates_the_engines_steps(target, heads, measured):
     assert set(measured.document["traces"]) == {"exit1", "exit2"}
     trace = kangaroo.rounds_of(measured.document["traces"]["exit1"])
     assert trace.depth == kangaroo.DEPTH
     for eta, gamma in ((ETA, 6), (0, 4), (0.2, 8)):
-        found = trace.simulate("top", eta, gamma)
+        simulated = trace.simulate("top", eta, gamma)
         for text in range(2):
             ids = target.tokenizer(QUESTIONS[text].turns[0])["input_ids"]
             cell = chain(eta, gamma, variant="exit1")
@@ -225,21 +218,22 @@ def test_a_trace_simulates_what_the_engine_decodes(target, heads, measured):
                 int(s.verdict.accepted)
                 for s in specwb.rounds(target, [ids], method, max_new_tokens=60, eos=())
             ]
-            mine = [k for k, at in zip(found.kept, found.text, strict=True) if at == text]
-            assert mine == steps[: len(mine)]
-            assert len(mine) > 3
+            pairs = zip(simulated.kept, simulated.text, strict=True)
+            accepted = [kept for kept, number in pairs if number == text]
+            assert accepted == steps[: len(accepted)]
+            assert len(accepted) > 3
 
 
 def test_a_trace_is_rounded_so_that_thresholds_decide_alike():
     sure = np.array([[0.6, 0.5999], [0.6004, 0.3], [0.1, 1.0]], dtype=np.float32)
-    found = exits.Rounds({"top": sure}, np.array([3, 1, 0]), np.array([0, 0, 0]), (1, 2, 3, 4))
-    again = kangaroo.rounds_of(json.loads(json.dumps(kangaroo.traced(found))))
-    assert again.nodes == found.nodes
+    trace = exits.Rounds({"top": sure}, np.array([3, 1, 0]), np.array([0, 0, 0]), (1, 2, 3, 4))
+    again = kangaroo.rounds_of(json.loads(json.dumps(kangaroo.trace_to_json(trace))))
+    assert again.nodes == trace.nodes
     for eta in (0, 0.1, 0.3, 0.599, 0.6, 0.601, 1):
         np.testing.assert_array_equal(again.sure["top"] < eta, sure.astype(float).round(6) < eta)
 
 
-def test_speedups_are_predicted_from_the_rounds_and_their_costs():
+def test_speedups_are_predicted_from_the_steps_and_their_costs():
     cell = chain(0.6)
     document = {
         "cells": {
@@ -251,16 +245,16 @@ def test_speedups_are_predicted_from_the_rounds_and_their_costs():
             "": {"plain": 2.0, "shallow": 0.5, "adapter": 0.1, "round": {"1": 2.5, "2": 3.5}}
         },
     }
-    (found,) = kangaroo.predicted(
+    (prediction,) = kangaroo.predictions(
         document, [cell, Cell("ar"), tree(4, 0.4), chain(0.6, temperature=1.0)]
     )
-    assert found["measured"] == 1.5 * 2 / 3  # tokens and times of all rounds but the first
-    assert found["predicted"] == 1.5 * 2 / 3
-    assert found["error"] == 0
-    assert found["simple"] == pytest.approx(1.5 / (1 + 1.5 * 0.3), abs=1e-4)
-    assert found["simple_error"] == pytest.approx(1.5 / 1.45 - 1, abs=1e-4)
+    assert prediction["measured"] == 1.5 * 2 / 3  # tokens and times of all steps but the first
+    assert prediction["predicted"] == 1.5 * 2 / 3
+    assert prediction["error"] == 0
+    assert prediction["simple"] == pytest.approx(1.5 / (1 + 1.5 * 0.3), abs=1e-4)
+    assert prediction["simple_error"] == pytest.approx(1.5 / 1.45 - 1, abs=1e-4)
     document["costs"][""]["round"]["1"] = 4.5
-    assert kangaroo.predicted(document, [cell])[0]["predicted"] == 1.5 * 2 / 4
+    assert kangaroo.predictions(document, [cell])[0]["predicted"] == 1.5 * 2 / 4
 
 
 def test_a_tuned_setting_is_chosen_on_the_other_prompts():
@@ -269,7 +263,7 @@ def test_a_tuned_setting_is_chosen_on_the_other_prompts():
     def values(cells, cell, what):
         return speeds[cell] if what == "speedup" else [10 * x for x in speeds[cell]]
 
-    tuned = kangaroo.tuned(6)
+    tuned = kangaroo.tuned_chain(6)
     # without the first prompt .6 is best (6 against 3 and 5), without any other one .5 is
     assert tuned.series({}, "speedup", values) == [2, 1, 1, 1]
     assert tuned.series({}, "tau", values) == [20, 10, 10, 10]
@@ -282,11 +276,13 @@ def test_a_tuned_setting_is_chosen_on_the_other_prompts():
     ]
     speeds[chain(0.7)] = [1]
     assert tuned.series({}, "speedup", values) == []
-    found = {"cells": {}, "domains": ["code"] * 4}
-    assert verdicts.judge(found, Claim("x", "t", "speedup", tuned, chain(0.6), 2.0), values) is None
+    document = {"cells": {}, "domains": ["code"] * 4}
+    assert (
+        verdicts.judge(document, Claim("x", "t", "speedup", tuned, chain(0.6), 2.0), values) is None
+    )
 
 
-def test_what_is_claimed_to_be_even_must_lie_close_to_one():
+def test_a_ratio_that_is_claimed_to_be_even_must_be_close_to_one():
     noise = 2 + np.random.default_rng(0).uniform(-0.1, 0.1, 48)
 
     def verdict(factor: float, n: int = 48) -> str:
@@ -301,7 +297,7 @@ def test_what_is_claimed_to_be_even_must_lie_close_to_one():
     assert verdict(1.0, 47) == "not comparable"
 
 
-def test_measured_costs_and_traces_are_kept_and_shown(
+def test_measured_costs_and_traces_are_saved_and_printed(
     target, heads, measured, monkeypatch, tmp_path
 ):
     path = tmp_path / "again.json"
@@ -329,37 +325,23 @@ def test_measured_costs_and_traces_are_kept_and_shown(
     assert len(titles["Predicted speedup of chains"]) == 3
     notes = "\n".join(kangaroo.notes(document))
     assert "Predicted speedup of 3 chains, ablation: median error" in notes
-    assert all(
-        text in notes
-        for text in (
-            verdicts.RULE,
-            verdicts.EVEN_RULE,
-            verdicts.TUNED_RULE,
-            *kangaroo.contradictions(),
-        )
-    )
+    rules = (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE)
+    assert all(text in notes for text in (*rules, *kangaroo.contradictions()))
 
 
 def test_interrupted_between_costs(target, heads, measured, monkeypatch, tmp_path):
     store = Store(tmp_path / "part.json", {"system": "test"})
-    store.document = json.loads(
-        json.dumps(
-            {
-                name: value
-                for name, value in measured.document.items()
-                if name not in ("costs", "traces")
-            }
-        )
-    )
-    real, calls = exits.every_round, [0]
+    store.document = json.loads(json.dumps(measured.document))
+    del store.document["costs"], store.document["traces"]
+    original, calls = exits.every_round, [0]
 
-    def breaks(*args, **more):
+    def interrupting(*args, **more):
         calls[0] += 1
         if calls[0] == 2:
             raise KeyboardInterrupt
-        return real(*args, **more)
+        return original(*args, **more)
 
-    monkeypatch.setattr(kangaroo.exits, "every_round", breaks)
+    monkeypatch.setattr(kangaroo.exits, "every_round", interrupting)
     assert kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5)
     assert set(store.document["traces"]) == {"exit1"}
     assert not kangaroo.run(target, QUESTIONS, store, CELLS, heads=heads, rounds_each=5)
@@ -367,7 +349,7 @@ def test_interrupted_between_costs(target, heads, measured, monkeypatch, tmp_pat
     assert store.document["traces"] == measured.document["traces"]
 
 
-# ----------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------ command line
 
 
 def test_command_line(monkeypatch, capsys, tmp_path):
@@ -384,7 +366,7 @@ def test_command_line(monkeypatch, capsys, tmp_path):
         tree(10, 0.4),
     ]
     monkeypatch.setattr(kangaroo, "own_cells", lambda: few)
-    path = tmp_path / "found.json"
+    path = tmp_path / "results.json"
     options = [
         "reproduce",
         "kangaroo",
@@ -399,11 +381,11 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     ]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
-    found = json.loads(path.read_text())
-    assert set(found["cells"]) == {c.key for c in few}
-    assert set(found["arguments"]["heads"]) == set(kangaroo.HEADS)
-    assert set(found["costs"]) == {""}
-    assert set(found["traces"]) == {""}
+    document = json.loads(path.read_text())
+    assert set(document["cells"]) == {c.key for c in few}
+    assert set(document["arguments"]["heads"]) == set(kangaroo.HEADS)
+    assert set(document["costs"]) == {""}
+    assert set(document["traces"]) == {""}
     assert all(
         title in out
         for title in (
@@ -413,13 +395,13 @@ def test_command_line(monkeypatch, capsys, tmp_path):
             "In the paper: ",
         )
     )
-    assert found["verdicts"]
-    assert all(v["claim"] in out for v in found["verdicts"])
+    assert document["verdicts"]
+    assert all(v["claim"] in out for v in document["verdicts"])
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
 
-def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
+def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path):
     with pytest.raises(ValueError, match="has no kangaroo and no medusa and no eagle of its own"):
         trained.checksums(target, kangaroo.HEADS)
     monkeypatch.chdir(tmp_path)
@@ -431,36 +413,30 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
 
 def test_the_shipped_results_are_those_of_the_shipped_family():
     lab, questions = specwb.load("lab", device="cpu"), load_prompts("lab")
-    found = trained.shipped(kangaroo.SHIPPED, lab)
-    assert found is not None, "the ablation was measured on another target"
-    assert set(found["heads"]) == set(kangaroo.VARIANTS)
-    assert {c.key for c in kangaroo.ablation_cells()} <= set(found["cells"])
-    assert (
-        len({(head["steps"], head["rows"], head["length"]) for head in found["heads"].values()})
-        == 1
-    ), "all variants at the same budget"
+    ablation = trained.shipped(kangaroo.SHIPPED, lab)
+    assert ablation is not None, "the ablation was measured on another target"
+    assert set(ablation["heads"]) == set(kangaroo.VARIANTS)
+    assert {c.key for c in kangaroo.ablation_cells()} <= set(ablation["cells"])
+    budgets = {(card["steps"], card["rows"], card["length"]) for card in ablation["heads"].values()}
+    assert len(budgets) == 1, "all variants at the same budget"
     assert (data_dir() / kangaroo.SHIPPED).stat().st_size < 700_000
-    assert set(found["traces"]) == {f"exit{n}" for n in kangaroo.EXITS}
-    for trace in found["traces"].values():
+    assert set(ablation["traces"]) == {f"exit{n}" for n in kangaroo.EXITS}
+    for trace in ablation["traces"].values():
         assert len(trace["kept"]) == 12 * 48
     own = json.loads((data_dir() / "results/kangaroo-lab-cpu.json").read_text())
     assert own["arguments"]["sha256"] == lab.sha256
     assert own["arguments"]["heads"] == trained.checksums(lab, kangaroo.HEADS)
     assert {c.key for c in kangaroo.own_cells()} == set(own["cells"])
-    for document in (own, found):
-        assert all(
-            len(cell["ms"]) == len(questions) >= verdicts.ENOUGH
-            for cell in document["cells"].values()
-        )
+    assert len(questions) >= verdicts.ENOUGH
+    for document in (own, ablation):
+        assert all(len(cell["ms"]) == len(questions) for cell in document["cells"].values())
         assert document["command"].startswith("specwb reproduce kangaroo")
-    # what is printed follows from what was measured
-    for document, ablation in ((own, False), (found, True)):
-        again = [
-            v
-            for c in kangaroo.claims()
-            if c.ablation == ablation and (v := verdicts.judge(document, c, grid.split_values))
-        ]
-        kept = own["ablation"]["verdicts"] if ablation else own["verdicts"]
+    # the verdicts that are printed follow from the measurements
+    for document, of_ablation in ((own, False), (ablation, True)):
+        claims = [claim for claim in kangaroo.claims() if claim.ablation == of_ablation]
+        judged = (verdicts.judge(document, claim, grid.split_values) for claim in claims)
+        again = [verdict for verdict in judged if verdict]
+        shipped = own["ablation"]["verdicts"] if of_ablation else own["verdicts"]
         assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [
-            (v["claim"], v["of"], v["verdict"]) for v in kept
+            (v["claim"], v["of"], v["verdict"]) for v in shipped
         ]
