@@ -1,5 +1,7 @@
-"""The reproduction of Falcon: its tables as data, what is measured on tiny models, judged, kept,
-continued; and the shipped results."""
+"""The reproduction of Falcon: its tables as data, and the shipped results.
+
+On tiny models results are measured, judged, saved and continued.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,19 @@ def target() -> specwb.Target:
 
 
 def test_the_papers_tables_keep_their_own_identity():
-    """alpha is accepted / generated, so accepted / (accepted + 1): in every row but the three that
-    count the closing token."""
+    """alpha is accepted / generated, so accepted / (accepted + 1).
+
+    It is so in every row but the three that count the bonus token.
+    """
     tables = falcon.paper()["tables"]
     alpha = {(r["target"], r["method"]): r for r in tables["2"]["rows"]}
     for r in tables["3"]["rows"]:
         for task in ("MT-Bench", "HumanEval", "GSM8K"):
-            of = alpha[r["target"], r["method"]][task]
-            counted = (r["target"], r["method"]) == ("Vicuna 7B", "Eagle")
-            accepted = r[task] - counted
-            assert abs(100 * accepted / (accepted + 1) - of) < 2.5
-            assert not counted or abs(100 * r[task] / (r[task] + 1) - of) > 4
+            stated = alpha[r["target"], r["method"]][task]
+            counts_bonus = (r["target"], r["method"]) == ("Vicuna 7B", "Eagle")
+            accepted = r[task] - counts_bonus
+            assert abs(100 * accepted / (accepted + 1) - stated) < 2.5
+            assert not counts_bonus or abs(100 * r[task] / (r[task] + 1) - stated) > 4
     for r in (*tables["4"]["rows"], *tables["5"]["rows"]):
         assert abs(100 * r["accepted"] / (r["accepted"] + 1) - r["alpha"]) < 1.6
     assert len(tables["1"]["rows"]) == 20
@@ -68,12 +72,11 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
         assert {claim.first.key, claim.second.key} <= (ablation if claim.ablation else own), claim
         assert (claim.paper is None) == (claim.table == "not in the paper")
         assert claim.first != claim.second
-    found = {c.text: c.paper for c in claims}
-    assert found["CSGD, with the tree: accepted"] == pytest.approx(3.34 / 2.78)
-    assert found["k = 3 over k = 4: speedup"] == pytest.approx(2.96 / 2.86)
-    assert found["Falcon is faster than Eagle"] == pytest.approx(
-        1.07, abs=0.01
-    )  # falcon.md: mean 1.074 of 12 ratios
+    paper = {c.text: c.paper for c in claims}
+    assert paper["CSGD, with the tree: accepted"] == pytest.approx(3.34 / 2.78)
+    assert paper["k = 3 over k = 4: speedup"] == pytest.approx(2.96 / 2.86)
+    # falcon.md: mean 1.074 of 12 ratios
+    assert paper["Falcon is faster than Eagle"] == pytest.approx(1.07, abs=0.01)
 
 
 def test_variants_differ_from_the_first_in_one_thing():
@@ -82,19 +85,19 @@ def test_variants_differ_from_the_first_in_one_thing():
 
 
 def document(a: list[float], b: list[float]) -> dict:
-    """Cells of one round a prompt that accept so many tokens."""
+    """Cells with one step a prompt that accepts so many tokens."""
     cells = {Cell("falcon").key: a, Cell("eagle").key: b, Cell("ar").key: [0] * len(a)}
     return {
         "cells": {
-            key: {"accepted": [[x] for x in kept], "ms": [1.0] * len(kept)}
-            for key, kept in cells.items()
+            key: {"accepted": [[x] for x in accepted], "ms": [1.0] * len(accepted)}
+            for key, accepted in cells.items()
         },
         "domains": [("code", "math", "prose")[i % 3] for i in range(len(a))],
     }
 
 
-def judged(found: dict, claim: Claim) -> dict | None:
-    return verdicts.judge(found, claim, falcon.values)
+def judge(document: dict, claim: Claim) -> dict | None:
+    return verdicts.judge(document, claim, falcon.values)
 
 
 def test_verdicts_by_hand():
@@ -105,7 +108,7 @@ def test_verdicts_by_hand():
         factor: float, n: int = 48, paper: float | None = 1.44, spread: float = 1.0
     ) -> dict:
         b = 2 + noise[:n]
-        return judged(
+        return judge(
             document(list(b * factor + spread * noise[:n][::-1]), list(b)),
             replace(claim, paper=paper),
         )
@@ -115,25 +118,21 @@ def test_verdicts_by_hand():
     assert verdict(0.8)["verdict"] == "not reproduced"
     assert verdict(1.25, spread=40)["verdict"] == "not reproduced"  # not clear
     assert falcon.judge is verdicts.judge
-    assert (
-        judged(document([1.1 * x for x in 2 + noise], list(2 + noise)), replace(claim, sign=True))[
-            "verdict"
-        ]
-        == "reproduced"
-    )
+    slightly_larger = document([1.1 * x for x in 2 + noise], list(2 + noise))
+    assert judge(slightly_larger, replace(claim, sign=True))["verdict"] == "reproduced"
     assert verdict(1.25, n=47)["verdict"] == "not comparable"
     assert verdict(1.25, paper=None)["verdict"] == "not comparable"
-    found = verdict(1.25)
-    assert found["low"] < found["ratio"] < found["high"]
-    assert found["ratio"] == pytest.approx(1.25, abs=0.02)
-    assert set(found["by_domain"]) == {"code", "math", "prose"}
-    assert judged(document([1.0], [1.0]), claim) is None
-    # tokens a round count the closing one
-    tau = judged(document([2.0] * 48, [1.0] * 48), replace(claim, what="tau"))
+    clear = verdict(1.25)
+    assert clear["low"] < clear["ratio"] < clear["high"]
+    assert clear["ratio"] == pytest.approx(1.25, abs=0.02)
+    assert set(clear["by_domain"]) == {"code", "math", "prose"}
+    assert judge(document([1.0], [1.0]), claim) is None
+    # tokens a step count the bonus token
+    tau = judge(document([2.0] * 48, [1.0] * 48), replace(claim, what="tau"))
     assert tau["ratio"] == pytest.approx(1.5)
 
 
-def test_the_interval_covers_as_often_as_it_says():
+def test_the_interval_covers_the_ratio_95_times_in_100():
     rng, hits = np.random.default_rng(1), 0
     for i in range(200):
         b = rng.exponential(2, 60) + 1
@@ -142,7 +141,7 @@ def test_the_interval_covers_as_often_as_it_says():
     assert 178 <= hits <= 199
 
 
-def test_measured_judged_shown_and_continued(target, heads, tmp_path, monkeypatch):
+def test_results_are_measured_judged_printed_and_continued(target, heads, tmp_path, monkeypatch):
     cells = [
         Cell("ar"),
         Cell(f"falcon:{falcon.CHAIN4}", "csgd"),
@@ -150,15 +149,15 @@ def test_measured_judged_shown_and_continued(target, heads, tmp_path, monkeypatc
         Cell(f"eagle:{falcon.CHAIN4}", "eagle"),
     ]
     store = Store(tmp_path / "part.json", {"system": "test"})
-    real, calls = grid.measure, [0]
+    original, calls = grid.measure, [0]
 
-    def breaks(*args):
+    def interrupting(*args):
         calls[0] += 1
         if calls[0] == 2 * len(cells) + 2:
             raise KeyboardInterrupt
-        return real(*args)
+        return original(*args)
 
-    monkeypatch.setattr(grid, "measure", breaks)
+    monkeypatch.setattr(grid, "measure", interrupting)
     assert falcon.run(target, QUESTIONS, store, cells, heads=heads, rounds_each=4)
     store.save(final=True)
     store = Store(tmp_path / "part.json", {"system": "test"})
@@ -166,32 +165,32 @@ def test_measured_judged_shown_and_continued(target, heads, tmp_path, monkeypatc
     assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, (
         "what was measured once is not measured again"
     )
-    whole = Store(tmp_path / "whole.json", {"system": "test"})
-    monkeypatch.setattr(grid, "measure", real)
-    falcon.run(target, QUESTIONS, whole, cells, heads=heads, rounds_each=4)
-    assert {k: v["accepted"] for k, v in store.cells.items()} == {
-        k: v["accepted"] for k, v in whole.cells.items()
-    }
+    complete = Store(tmp_path / "complete.json", {"system": "test"})
+    monkeypatch.setattr(grid, "measure", original)
+    falcon.run(target, QUESTIONS, complete, cells, heads=heads, rounds_each=4)
+    for key, cell in complete.cells.items():
+        assert store.cells[key]["accepted"] == cell["accepted"]
     row = falcon.row(store.document, cells[1])
-    kept = [a for one in store.cells[cells[1].key]["accepted"] for a in one]
-    # alpha = accepted / generated tokens, the closing ones counted
-    assert row["alpha"] == pytest.approx(sum(kept) / (sum(kept) + len(kept)), abs=1e-4)
+    accepted = [a for steps in store.cells[cells[1].key]["accepted"] for a in steps]
+    # alpha = accepted / generated tokens, the bonus tokens counted
+    generated = sum(accepted) + len(accepted)
+    assert row["alpha"] == pytest.approx(sum(accepted) / generated, abs=1e-4)
     assert row["alpha"] == pytest.approx(row["accepted"] / (row["accepted"] + 1), abs=1e-4)
-    assert row["accepted"] == pytest.approx(sum(kept) / len(kept), abs=1e-4)
+    assert row["accepted"] == pytest.approx(sum(accepted) / len(accepted), abs=1e-4)
     assert (row["nodes"], row["depth"], row["passes"]) == (5, 4, 2)
     assert falcon.row(store.document, cells[2])["passes"] == 1
     assert falcon.row(store.document, cells[3])["passes"] == 4
     assert set(row["by_domain"]) == {"code", "prose"}
     monkeypatch.setattr(falcon, "own_cells", lambda: [])
-    shown = falcon.report(
+    report = falcon.report(
         Store(tmp_path / "own.json", {}),
         {**store.document, "heads": {"csgd": {"steps": 1, "rows": 1, "length": 2}}, "command": "x"},
     )
-    assert any("heads of the ablation" in title for title, _ in falcon.tables(shown))
-    assert falcon.notes(shown)
+    assert any("heads of the ablation" in title for title, _ in falcon.tables(report))
+    assert falcon.notes(report)
 
 
-def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
+def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path):
     with pytest.raises(ValueError, match="has no medusa and no eagle and no falcon of its own"):
         trained.checksums(target, falcon.HEADS)
     monkeypatch.chdir(tmp_path)
@@ -203,28 +202,27 @@ def test_refused_before_work(target, monkeypatch, capsys, tmp_path):
 @pytest.mark.slow
 def test_the_shipped_results_are_those_of_the_shipped_family():
     lab = specwb.load("lab", device="cpu")
-    found = trained.shipped(falcon.SHIPPED, lab)
-    assert found is not None, "the ablation was measured on another target"
-    assert set(found["heads"]) == set(falcon.VARIANTS)
-    assert {c.key for c in falcon.ablation_cells()} <= set(found["cells"])
+    ablation = trained.shipped(falcon.SHIPPED, lab)
+    assert ablation is not None, "the ablation was measured on another target"
+    assert set(ablation["heads"]) == set(falcon.VARIANTS)
+    assert {c.key for c in falcon.ablation_cells()} <= set(ablation["cells"])
     questions = load_prompts("lab")
-    assert all(
-        len(cell["ms"]) == len(questions) >= verdicts.ENOUGH for cell in found["cells"].values()
-    )
-    steps = {(head["steps"], head["rows"], head["length"]) for head in found["heads"].values()}
+    assert len(questions) >= verdicts.ENOUGH
+    assert all(len(cell["ms"]) == len(questions) for cell in ablation["cells"].values())
+    steps = {(head["steps"], head["rows"], head["length"]) for head in ablation["heads"].values()}
     assert len(steps) == 1, "all variants at the same budget"
-    assert found["commit"]
-    assert found["command"].startswith("specwb reproduce falcon --train")
+    assert ablation["commit"]
+    assert ablation["command"].startswith("specwb reproduce falcon --train")
     own = json.loads((data_dir() / "results/falcon-lab-cpu.json").read_text())
     assert {c.key for c in falcon.own_cells()} <= set(own["cells"])
     assert own["arguments"]["heads"] == {
         kind: specwb.files.weights_hash(lab.own_head(kind)) for kind in falcon.HEADS
     }
-    # what is printed follows from what was measured
+    # the verdicts that are printed follow from the measurements
     again = {
         v["claim"] + v["of"]: v["verdict"]
         for c in falcon.claims()
-        if c.ablation and (v := judged(found, c))
+        if c.ablation and (v := judge(ablation, c))
     }
     assert again == {v["claim"] + v["of"]: v["verdict"] for v in own["ablation"]["verdicts"]}
 
@@ -235,9 +233,11 @@ def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     options = ["reproduce", "falcon", "--out", str(path), "--seconds", "0", "--rounds", "2"]
     code, out, err = call(monkeypatch, capsys, *options)
     assert code == 0, err
-    found = json.loads(path.read_text())
+    document = json.loads(path.read_text())
     assert all(f"Table {i}" in out for i in (1, 4, 5))
     assert "[csgd]" in out.replace("\n", "")
-    assert all(v["claim"] in out for v in [*found["verdicts"], *found["ablation"]["verdicts"]])
+    assert all(
+        v["claim"] in out for v in [*document["verdicts"], *document["ablation"]["verdicts"]]
+    )
     monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0

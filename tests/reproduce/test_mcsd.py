@@ -1,10 +1,11 @@
-"""The reproduction of MCSD on tiny models: what is measured, judged, kept and continued."""
+"""The reproduction of MCSD on tiny models: results are measured, judged, saved and continued."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import tiny
@@ -30,9 +31,10 @@ def target() -> specwb.Target:
     return specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
 
 
-def measured(target, path, cells, seconds=1e-9, **settings) -> tuple[Store, bool]:
+def measure(target, path, cells, seconds=1e-9, **settings) -> tuple[Store, bool]:
+    """Measure into a store; also tell whether that was interrupted."""
     store = Store(path, {"system": "test"})
-    stopped = mcsd.run(
+    interrupted = mcsd.run(
         target,
         QUESTIONS,
         store,
@@ -42,73 +44,70 @@ def measured(target, path, cells, seconds=1e-9, **settings) -> tuple[Store, bool
         seconds=seconds,
         **settings,
     )
-    return store, stopped
+    return store, interrupted
 
 
-def test_the_grid_is_the_one_stated():
+def test_the_grid_has_every_tree_and_draw():
     cells = mcsd.grid([0, 0.3, 0.7, 1])
     assert len(cells) == len({cell.key for cell in cells})
     for t in (0.3, 0.7, 1):
         for tree in (*mcsd.SMALL[1:], *mcsd.TREES[1:]):
-            assert {
-                c.draw
-                for c in cells
-                if (c.temperature, c.tree, c.layout, c.long) == (t, tree, "tree", False)
-            } == set(mcsd.DRAWS)
+            settings = (t, tree, "tree", False)
+            draws = {c.draw for c in cells if (c.temperature, c.tree, c.layout, c.long) == settings}
+            assert draws == set(mcsd.DRAWS)
     assert {c.draw for c in cells if c.temperature == 0} == {"without"}
     assert {c.temperature for c in cells if c.layout == "batch"} == {1}
     nodes = {tree: Cell(1, tree).nodes for tree in (*mcsd.TREES, *mcsd.EQUALS)}
     assert nodes[4, 2, 2] == nodes[7, 1, 1, 1] == 28
     assert nodes[4, 2, 2, 1] == nodes[11, 1, 1, 1] == 44
     assert nodes[2, 2, 1] == nodes[(1,) * 10] == 10
-    # every statement is about something the grid has
+    # every statement is about cells that the grid has
     assert len(mcsd.statements(cells)) == 11
     for statement in mcsd.statements(cells):
         assert all(a in cells and b in cells and a != b for a, b in statement.pairs)
 
 
-def test_measure_counts_rounds_of_the_engine(target):
+def test_measure_counts_steps_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
     method = cell.method(target, tiny.draft("llama", 0.05))
-    found = grid.measure(target, method, cell, [5, 6], 6, seed=3)
+    results = grid.measure(target, method, cell, [5, 6], 6, seed=3)
     steps = specwb.rounds(
         target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=()
     )
-    assert found["accepted"] == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
-    assert found["ms"] > 0
+    assert results["accepted"] == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
+    assert results["ms"] > 0
 
 
-def test_run_keeps_going_where_it_stopped(target, tmp_path, monkeypatch):
+def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypatch):
     cells = mcsd.grid([0, 1], small=((2,),), trees=((1, 1),), equals=())
-    whole, stopped = measured(target, tmp_path / "whole.json", cells)
-    assert not stopped
-    assert all(len(cell["accepted"]) == mcsd.MIN_PROMPTS for cell in whole.cells.values())
-    assert set(whole.cells) == {cell.key for cell in cells}
+    complete, interrupted = measure(target, tmp_path / "complete.json", cells)
+    assert not interrupted
+    assert all(len(cell["accepted"]) == mcsd.MIN_PROMPTS for cell in complete.cells.values())
+    assert set(complete.cells) == {cell.key for cell in cells}
 
-    real, calls = grid.measure, [0]
+    original, calls = grid.measure, [0]
 
-    def breaks(*args):
+    def interrupting(*args):
         calls[0] += 1
         if calls[0] == 2 * len(cells) + 4:  # after the warm-up and one prompt
             raise KeyboardInterrupt
-        return real(*args)
+        return original(*args)
 
-    monkeypatch.setattr(grid, "measure", breaks)
-    store, stopped = measured(target, tmp_path / "part.json", cells)
-    assert stopped
+    monkeypatch.setattr(grid, "measure", interrupting)
+    store, interrupted = measure(target, tmp_path / "part.json", cells)
+    assert interrupted
     document = mcsd.report(store, cells)
     assert {row["prompts"] for row in document["rows"]} == {1, 2}
     store.save(final=True)
     assert mcsd.tables(document)
-    again, stopped = measured(target, tmp_path / "part.json", cells)
-    assert not stopped
-    # all but the times, which differ, and what was measured once is not measured again
-    assert {k: v["accepted"] for k, v in again.cells.items()} == {
-        k: v["accepted"] for k, v in whole.cells.items()
-    }
+    again, interrupted = measure(target, tmp_path / "part.json", cells)
+    assert not interrupted
+    # all is the same but the times, and what was measured once is not measured again
+    for key, cell in complete.cells.items():
+        assert again.cells[key]["accepted"] == cell["accepted"]
     assert calls[0] == 3 * len(cells) + 1
-    # more time adds prompts to what is there
-    longer, _ = measured(target, tmp_path / "part.json", cells, seconds=1e9)
+    # more time adds prompts to those that are there
+    longer, _ = measure(target, tmp_path / "part.json", cells, seconds=1e9)
     assert {len(v["ms"]) for v in longer.cells.values()} == {len(QUESTIONS)}
 
 
@@ -129,7 +128,7 @@ def test_rows_by_hand():
 
 
 def fake(taus: dict[Cell, list[int]]) -> dict:
-    """Cells whose prompts have 1 + these tenths accepted a round."""
+    """Cells whose prompts have so many tenths of a token accepted a step."""
     return {
         cell.key: {
             "accepted": [[1] * n + [0] * (10 - n) for n in tenths],
@@ -146,19 +145,16 @@ def fake(taus: dict[Cell, list[int]]) -> dict:
         (([5, 5, 6, 6], [8, 9, 9, 8]), ([5, 6, 5, 6], [9, 9, 8, 8]), "fails"),
         (([8, 9, 9, 9], [5, 5, 5, 6]), ([5, 6, 5, 6], [6, 7, 6, 8]), "mixed"),
         (([5, 6, 5, 6], [6, 5, 5, 6]), ([5, 6, 5, 6], [6, 5, 5, 6]), "undecided"),
-        (
-            ([5, 5, 5, 5], [4, 4, 4, 4]),
-            ([5, 5, 5, 5], [4, 4, 4, 4]),
-            "undecided",
-        ),  # no spread measured: nothing concluded
+        # no spread was measured: nothing is concluded
+        (([5, 5, 5, 5], [4, 4, 4, 4]), ([5, 5, 5, 5], [4, 4, 4, 4]), "undecided"),
     ],
 )
 def test_verdicts_by_the_stated_rule(first, second, verdict):
     pairs = tuple((Cell(t, (2,)), Cell(t, (1,))) for t in (0.7, 1.0))
+    statement = Statement("x", "y", "tau", pairs)
+    # of two prompts nothing is concluded
     few = fake({pairs[0][0]: first[0][:2], pairs[0][1]: first[1][:2]})
-    assert (
-        mcsd.judge(few, Statement("x", "y", "tau", pairs))["verdict"] == "undecided"
-    )  # of two prompts nothing is concluded
+    assert mcsd.judge(few, statement)["verdict"] == "undecided"
     first, second = (tuple(tenths * 3 for tenths in two) for two in (first, second))
     cells = fake(
         {
@@ -168,31 +164,26 @@ def test_verdicts_by_the_stated_rule(first, second, verdict):
             pairs[1][1]: second[1],
         }
     )
-    found = mcsd.judge(cells, Statement("x", "y", "tau", pairs))
-    assert found["verdict"] == verdict
+    judged = mcsd.judge(cells, statement)
+    assert judged["verdict"] == verdict
     d = [sum(a - b for a, b in zip(*two)) / 120 for two in (first, second)]
-    assert found["difference"] == pytest.approx(sum(d) / 2, abs=1e-4)
-    assert [p["difference"] for p in found["pairs"]] == pytest.approx(d, abs=1e-4)
+    assert judged["difference"] == pytest.approx(sum(d) / 2, abs=1e-4)
+    assert [p["difference"] for p in judged["pairs"]] == pytest.approx(d, abs=1e-4)
     if verdict == "holds":
         joint = [(a + c - b - d) / 20 for a, b, c, d in zip(*first, *second)]
         mean = sum(joint) / 12
         error = math.sqrt(sum((x - mean) ** 2 for x in joint) / 11 / 12)
-        assert found["error"] == pytest.approx(error, abs=1e-4)
-        assert (found["larger"], found["clearly"], found["against"]) == (2, 2, 0)
-    assert (
-        mcsd.judge(fake({pairs[0][0]: [5], pairs[0][1]: [4]}), Statement("x", "y", "tau", pairs))
-        is None
-    )
+        assert judged["error"] == pytest.approx(error, abs=1e-4)
+        assert (judged["larger"], judged["clearly"], judged["against"]) == (2, 2, 0)
+    assert mcsd.judge(fake({pairs[0][0]: [5], pairs[0][1]: [4]}), statement) is None
 
 
 def test_the_layouts_are_compared(target, tmp_path):
     cells = mcsd.grid([1], **SHAPES)
-    store, _ = measured(target, tmp_path / "x.json", cells)
+    store, _ = measure(target, tmp_path / "x.json", cells)
     document = mcsd.report(store, cells)
-    assert document["layouts"] == {
-        "rounds": 2 * 2 * 4,
-        "same": 16,
-    }  # prompts, short and long, rounds
+    # prompts, short and long, steps
+    assert document["layouts"] == {"rounds": 2 * 2 * 4, "same": 16}
     (title, lines) = mcsd.tables(document)[-1]
     assert "layouts" in title
     assert [(line["tree"], line["text"], line["leaves"]) for line in lines] == [
@@ -208,7 +199,7 @@ def test_the_layouts_are_compared(target, tmp_path):
     assert replace(other, layout="tree") in cells
 
 
-def test_store_refuses_what_is_not_its_own(tmp_path):
+def test_a_store_refuses_results_of_other_arguments(tmp_path):
     path = tmp_path / "r.json"
     store = Store(path, {"system": "a", "seed": 0})
     store.cells["x"] = {"accepted": [[1]], "ms": [1.5]}
@@ -245,17 +236,17 @@ CELL = {"accepted": [[1]], "ms": [1.5]}
         ({"versions": None}, "its versions are no table"),
     ],
 )
-def test_results_that_were_damaged_are_refused_before_any_work(tmp_path, changes, named):
+def test_damaged_results_are_refused_before_any_work(tmp_path, changes, named):
     path = tmp_path / "r.json"
-    whole = {"arguments": {}, "versions": {}, "spent": 1.0, "cells": {"x": CELL}}
-    path.write_text(json.dumps(whole))
+    document = {"arguments": {}, "versions": {}, "spent": 1.0, "cells": {"x": CELL}}
+    path.write_text(json.dumps(document))
     assert Store(path, {}).cells == {"x": CELL}
-    path.write_text(json.dumps({**whole, **changes}))
+    path.write_text(json.dumps({**document, **changes}))
     with pytest.raises(StoreError, match=named):
         Store(path, {})
 
 
-def test_one_run_never_writes_over_what_another_has_written(tmp_path):
+def test_one_run_never_overwrites_the_results_of_another(tmp_path):
     path = tmp_path / "r.json"
     one, two = Store(path, {}), Store(path, {})
     one.cells["x"] = CELL
@@ -265,12 +256,12 @@ def test_one_run_never_writes_over_what_another_has_written(tmp_path):
     assert Store(path, {}).cells == {"x": CELL}
     one.save(final=True)
     path.unlink()
-    one.save(final=True)  # what is gone is no other run's
+    one.save(final=True)  # a missing file is no other run's
     assert Store(path, {}).cells == {"x": CELL}
 
 
 def test_the_commit_of_a_project_around_the_package_is_not_ours(tmp_path, monkeypatch):
-    """A package in an environment inside somebody's repository."""
+    """The package lies in an environment inside somebody's repository."""
     import subprocess
 
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
@@ -279,9 +270,9 @@ def test_the_commit_of_a_project_around_the_package_is_not_ours(tmp_path, monkey
     theirs = subprocess.run(
         [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    place = tmp_path / "venv" / "specwb" / "evaluation" / "machine.py"
-    place.parent.mkdir(parents=True)
-    monkeypatch.setattr(machine, "__file__", str(place))
+    path = tmp_path / "venv" / "specwb" / "evaluation" / "machine.py"
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr(machine, "__file__", str(path))
     assert machine.commit() == "unknown"
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "specwb" / "evaluation" / "machine.py"))
     assert machine.commit() == theirs
@@ -312,29 +303,28 @@ def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
         "positions": 3,
         "samples": 4,
     }
-    whole = Store(tmp_path / "whole.json", {}, fields=acceptance.CELL)
-    assert not acceptance.run(target, QUESTIONS, whole, **settings)
-    real, calls = acceptance.acceptance.rates, [0]
+    complete = Store(tmp_path / "complete.json", {}, fields=acceptance.CELL)
+    assert not acceptance.run(target, QUESTIONS, complete, **settings)
+    original, calls = acceptance.acceptance.rates, [0]
 
-    def breaks(*args, **more):
+    def interrupting(*args, **more):
         calls[0] += 1
         if calls[0] == 6:
             raise KeyboardInterrupt
-        return real(*args, **more)
+        return original(*args, **more)
 
-    monkeypatch.setattr(acceptance.acceptance, "rates", breaks)
+    monkeypatch.setattr(acceptance.acceptance, "rates", interrupting)
     store = Store(tmp_path / "part.json", {}, fields=acceptance.CELL)
     assert acceptance.run(target, QUESTIONS, store, **settings)
     assert len(store.cells) == 5
     store.save(final=True)
     store = Store(tmp_path / "part.json", {}, fields=acceptance.CELL)
     assert not acceptance.run(target, QUESTIONS, store, **settings)
-    assert store.cells == whole.cells
+    assert store.cells == complete.cells
     assert calls[0] == 5 + 1 + 1  # two temperatures, three prompts
     document = acceptance.report(store)
-    assert {(r["domain"], r["temperature"], r["k"]) for r in document["rows"]} == {
-        (d, t, k) for d in ("code", "prose", "all") for t in (0.7, 1.0) for k in (1, 2)
-    }
+    rows = {(r["domain"], r["temperature"], r["k"]) for r in document["rows"]}
+    assert rows == set(product(("code", "prose", "all"), (0.7, 1.0), (1, 2)))
     assert len(acceptance.tables(document)) == 3
     assert "cells with k > 1" in acceptance.notes(document)[1]
     store.save(final=True)
