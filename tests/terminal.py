@@ -1,4 +1,4 @@
-"""The command line, called as from a terminal."""
+"""Call the command line as a terminal or a pipe would."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from specwb import cli
 def call(
     monkeypatch, capsys, *arguments: str, terminal: bool = False, stdin: str = ""
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of ``specwb arguments``."""
+    """Run ``specwb arguments``.
+
+    Args:
+        monkeypatch: pytest's, which undoes what is set here.
+        capsys: pytest's, which captures the output.
+        arguments: of the command line, without the program's name.
+        terminal: whether standard output claims to be a terminal.
+        stdin: the text on standard input.
+    Returns:
+        The exit code, standard output and standard error.
+    """
     monkeypatch.setattr(sys, "argv", ["specwb", *arguments])
     monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
     if terminal:

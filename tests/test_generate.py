@@ -87,7 +87,8 @@ def test_leading_spaces_and_bytes_of_a_fallback(fallback):
     assert fallback.decode([world]) == "world"  # alone it has no space
     _, pieces = run_stream(fallback, [hello], [([world], 0), ([mark], 0)])
     assert pieces == [(" world", False), ("!", False)]
-    # the second character's first byte makes the decoder give up on the first, which was shown
+    # The second character's first byte makes the decoder give up on the first character, which
+    # was shown already.
     two = list("éà".encode())
     assert fallback.decode([hello, *two[:3]]) == "Hello\ufffd\ufffd\ufffd"
     _, pieces = run_stream(fallback, [hello], [([b], 0) for b in two])

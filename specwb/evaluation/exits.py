@@ -59,7 +59,7 @@ class Rounds:
     def depth(self) -> int:
         return len(self.nodes) - 1
 
-    def simulate(self, name: str, eta: float, gamma: int | None = None) -> Simulated:
+    def simulate(self, name: str, eta: float, gamma: int | None = None) -> Simulation:
         """Select the steps of decoding every text at T = 0 with a threshold.
 
         A step whose end lies beyond a text's last position is the last of that text and counts as
@@ -90,7 +90,7 @@ class Rounds:
             while i < len(positions):
                 steps.append(positions[i])
                 i += kept[positions[i]] + 1
-        return Simulated(kept[steps].tolist(), drafted[steps].tolist(), self.text[steps].tolist())
+        return Simulation(kept[steps].tolist(), drafted[steps].tolist(), self.text[steps].tolist())
 
     def tested(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the confidence of the draft tokens that a chain's verification tests.
@@ -107,7 +107,7 @@ class Rounds:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class Simulation:
     """The decoding steps of a simulated decoding.
 
     Attributes:
@@ -263,7 +263,7 @@ class Costs:
         depths = sorted(self.round)
         return float(np.interp(drafted, depths, [self.round[depth] for depth in depths]))
 
-    def predicted(self, simulated: Simulated) -> float:
+    def predicted(self, simulated: Simulation) -> float:
         """Predict the speedup over plain decoding.
 
         It is the tokens of the steps over their seconds, each step by what it drafted.
@@ -272,7 +272,7 @@ class Costs:
         seconds = sum(count * self.seconds(drafted) for drafted, count in steps.items())
         return simulated.cr * self.plain * steps.total() / seconds
 
-    def simple(self, simulated: Simulated) -> float:
+    def simple(self, simulated: Simulation) -> float:
         """Predict the speedup where a step costs ``1 + D (r + a)`` plain steps.
 
         That takes scoring several tokens to be as cheap as scoring one.

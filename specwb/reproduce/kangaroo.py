@@ -645,7 +645,7 @@ def predictions(document: dict[str, Any], cells: Sequence[Cell]) -> list[dict[st
         accepted, drafted = (
             [n for prompt in record[name] for n in prompt[1:]] for name in ("accepted", "drafted")
         )
-        steps = exits.Simulated(accepted, drafted, [])
+        steps = exits.Simulation(accepted, drafted, [])
         costs, measured = costs_of(saved_costs), fmean(speedups)
         predicted, simple = costs.predicted(steps), costs.simple(steps)
         out.append(

@@ -9,7 +9,7 @@ import ipywidgets as w
 import plotly.graph_objects as go
 
 from specwb import figures
-from specwb.evaluation.exits import Costs, Rounds, Simulated
+from specwb.evaluation.exits import Costs, Rounds, Simulation
 from specwb.reproduce import kangaroo as reproduced
 from specwb.widgets.live import STYLE, Explorer
 
@@ -34,7 +34,7 @@ class StopExplorer(Explorer):
         exit, eta, gamma: where the controls stand at first; exit is a name.
     Attributes:
         exit, eta, gamma: the controls; set ``.value``.
-        rounds: the :class:`Simulated` shown.
+        rounds: the :class:`Simulation` shown.
         predicted: its speedup.
         summary: one line about it.
     Raises:
@@ -58,7 +58,7 @@ class StopExplorer(Explorer):
                 f"{list(traces)}, costs of {list(costs)}"
             )
         self._traces, self._costs, self._measured, self._paper = traces, costs, measured, paper
-        self._made: dict[tuple[str, int], list[tuple[Simulated, float]]] = {}
+        self._made: dict[tuple[str, int], list[tuple[Simulation, float]]] = {}
         names, most = list(traces), min(one.depth for one in traces.values())
         self.exit = w.SelectionSlider(
             options=names,
@@ -122,7 +122,7 @@ class StopExplorer(Explorer):
         }
         return cls(traces, costs, measured, paper, **at)
 
-    def curve(self, name: str, gamma: int) -> list[tuple[Simulated, float]]:
+    def curve(self, name: str, gamma: int) -> list[tuple[Simulation, float]]:
         """The rounds at every threshold of :data:`ETAS`, and the speedup predicted of them."""
         if (name, gamma) not in self._made:
             every = [self._traces[name].simulate("top", eta, gamma) for eta in ETAS]

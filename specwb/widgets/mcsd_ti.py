@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis.roots import first_stays, kept_root
-from specwb.evaluation.exits import Rounds, Simulated
+from specwb.evaluation.exits import Rounds, Simulation
 from specwb.options import parse_value, shape
 from specwb.tree import Tree
 from specwb.verify.exact import tv
@@ -98,7 +98,7 @@ class StopRulesExplorer(Explorer):
         rule, threshold: where the controls stand at first.
     Attributes:
         rule, threshold, levels: the controls; set ``.value``.
-        rounds: the :class:`Simulated` shown.
+        rounds: the :class:`Simulation` shown.
         speed: its predicted speedup.
         summary: one line.
     Raises:
@@ -144,13 +144,13 @@ class StopRulesExplorer(Explorer):
         self._curves: dict[str, list[tuple[float, float]]] | None = None
         self._build([self.rule, self.threshold, self.levels])
 
-    def simulated(self, rule: str, threshold: float, levels: int | None = None) -> Simulated:
+    def simulated(self, rule: str, threshold: float, levels: int | None = None) -> Simulation:
         """The rounds under a rule; the fixed depth has no threshold."""
         if rule == FIXED:
             return self._rounds.simulate(next(iter(self._rounds.sure)), 0.0, levels)
         return self._rounds.simulate(rule, threshold, levels)
 
-    def predicted(self, rule: str, simulated: Simulated) -> float:
+    def predicted(self, rule: str, simulated: Simulation) -> float:
         """Tokens of the rounds over what they cost, in plain steps: speedup."""
         return simulated.cr / fmean(self._costs[rule][d - 1] for d in simulated.drafted)
 
