@@ -401,7 +401,7 @@ def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
         raise DraftError(f"{name}.propose must return a specwb.Draft, got {draft!r}")
     tree, limits = draft.tree, drafter.limits
     if limits.depth < tree.D or tree.n > limits.nodes:
-        raise DraftError(f"{name} proposed {tree}, larger than its limits, {limits}")
+        raise DraftError(f"{name} proposed {tree}, larger than its trees may be: {limits}")
     shape = (state.rows, tree.n)
     for part, dtype in (("tokens", torch.long), ("valid", torch.bool)):
         tensor = getattr(draft, part)
@@ -519,9 +519,7 @@ def decode(
     layout: str = "tree",
     **options,
 ) -> Output:
-    """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments.
-
-    ::
+    """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
 
         target = specwb.load("lab")
         specwb.decode(target, "def fib(n):", "mcsd", tree=(4, 2, 2), temperature=1.0, seed=0).text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import typing
 from collections.abc import Callable, Iterable
@@ -20,7 +21,14 @@ class MethodError(SpecwbError, ValueError):
     """Unknown method, rule or option, or a value that cannot be used."""
 
 
-REQUIRED = inspect.Parameter.empty  # the default of an option that must be given
+class Required(enum.Enum):
+    """The type of :data:`REQUIRED`."""
+
+    REQUIRED = "must be given"
+
+
+REQUIRED = Required.REQUIRED
+"""The default of an option that must be given."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,10 @@ def options_of(build: Callable[..., Any], settings: type | None = None) -> dict[
     """
     if settings is None:
         keywords = list(inspect.signature(build).parameters.values())[1:]
-        return {p.name: Option(name=p.name, default=p.default) for p in keywords}
+        return {
+            p.name: Option(name=p.name, default=REQUIRED if p.default is p.empty else p.default)
+            for p in keywords
+        }
     hints = typing.get_type_hints(settings, include_extras=True)
     options = {}
     for field in dataclasses.fields(settings):

@@ -53,7 +53,7 @@ from specwb.verify.greedy import Greedy
 from specwb.verify.rejection import Rejection
 from specwb.verify.rrs import RRS
 from specwb.verify.rrsw import RRSw
-from specwb.verify.rule import NodeRule, Rule
+from specwb.verify.rule import NodeRule
 
 TESTS = Path(__file__).parent
 
@@ -327,13 +327,13 @@ def q_of_the_node_itself(patch):
 def drafter_peeks(patch):
     """Draft tokens that the target finds improbable are dropped before they are tested."""
 
-    @patch.method(Rule, "verify")
-    def verify(real, self, draft, scores, u):
+    @patch.method(NodeRule, "verify")
+    def verify(real, self, draft, scores, u, start=None):
         parent = draft.tree.parent.clamp_min(0).expand_as(draft.tokens)
         p = scores.sampling.probabilities(scores.logits)
         own = p[torch.arange(len(p))[:, None], parent, draft.tokens]
         draft.valid = draft.valid & (own >= 0.1)
-        return real(self, draft, scores, u)
+        return real(self, draft, scores, u, start)
 
 
 @killed_by("test_decoding_distribution.py: of_the_text_is confidence-plain")

@@ -12,6 +12,8 @@ _SIGNS = {
     "rejected": "✗ rejected",
     "not tested": "not tested",
     "invalid": "invalid",
+    "bonus": "bonus token",
+    "not kept": "not kept",
 }
 
 

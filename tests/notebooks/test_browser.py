@@ -311,13 +311,13 @@ def test_no_white_blocks_on_a_dark_page(page):
         "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab %s'}), 0"
     )
     page.evaluate(theme % "Dark")
-    page.wait_for_selector("body[data-jp-theme-light='false']", timeout=60_000)
+    page.wait_for_selector("body[data-jp-theme-light='false']", state="attached", timeout=60_000)
     filled = f"{PLOTS}.map(([_, svg]) => getComputedStyle(svg).backgroundColor)"
     assert set(page.evaluate(filled)) == {"rgba(0, 0, 0, 0)"}
     text = page.locator(".widget-html pre").first
     assert text.evaluate("text => getComputedStyle(text).backgroundColor") == "rgba(0, 0, 0, 0)"
     page.evaluate(theme % "Light")
-    page.wait_for_selector("body[data-jp-theme-light='true']", timeout=60_000)
+    page.wait_for_selector("body[data-jp-theme-light='true']", state="attached", timeout=60_000)
 
 
 def test_the_slider_changes_what_the_page_says(page):
