@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specwb.training import fit, heads
+from specwb.training import fit, run, settings
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[], object]) -> int:
@@ -25,14 +25,14 @@ def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[]
     child = os.fork()
     if child == 0:
         try:
-            monkeypatch.setattr(heads, "Plan", partial(fit.Plan, save_seconds=0.0))
-            target_outputs = heads.target_outputs
+            monkeypatch.setattr(settings, "Plan", partial(fit.Plan, save_seconds=0.0))
+            target_outputs = run.target_outputs
 
             def slow_outputs(*arguments):
                 time.sleep(0.2)
                 return target_outputs(*arguments)
 
-            monkeypatch.setattr(heads, "target_outputs", slow_outputs)
+            monkeypatch.setattr(run, "target_outputs", slow_outputs)
             train()
         finally:
             os._exit(0)

@@ -76,10 +76,17 @@ def _add_command(kind: str) -> None:
             str,
             typer.Option(
                 "--set",
-                help="The head's own: heads=5 (medusa), unroll=5,regression=0.1 (eagle), "
-                "k=3 (falcon), layers=3 (diffusion), exit=3 (kangaroo), layers=6 (deep).",
+                help="Settings, name=value with commas: the head's own, such as heads=5 (medusa), "
+                "k=3 (falcon) or exit=3 (kangaroo), and loss=lk, optimiser=adamw, lr=1e-4, ..",
             ),
         ] = "",
+        recipe: Annotated[
+            str | None,
+            typer.Option(
+                help="A published recipe (eagle, eagle3, hass, falcon, kangaroo, medusa1, mcsd_ti) "
+                "or a .toml file; --set goes before it."
+            ),
+        ] = None,
         text: Annotated[
             str, typer.Option(help="generated: mostly text the target writes; read: training text.")
         ] = "generated",
@@ -88,13 +95,20 @@ def _add_command(kind: str) -> None:
         ] = Path("build/generated"),
         corpus: Annotated[
             Path | None,
-            typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text."),
+            typer.Option(
+                help="A .txt file, or a .jsonl file with a text field or conversations a line; "
+                "default the lab's text."
+            ),
         ] = None,
         device: DEVICE = "auto",
         seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
+        seeds: Annotated[
+            int,
+            typer.Option(min=1, help="Train with so many seeds from --seed on, in OUT/seed-0, .."),
+        ] = 1,
     ) -> None:
         from specwb.training.fit import say
-        from specwb.training.heads import train_for
+        from specwb.training.run import train_for
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         folder = out or Path("build/heads") / kind
@@ -106,12 +120,16 @@ def _add_command(kind: str) -> None:
             budget,
             changes,
             options,
+            recipe=recipe,
             source=text,
             generated=generated,
             corpus=corpus,
             device=device,
             seed=seed,
+            seeds=seeds,
         )
+        if seeds > 1:
+            return
         name, key = KINDS.get(kind, ("head", kind))
         option = "draft" if kind == "deep" else "head"
         say(f"the {name} is in {folder}; use it with {key}:{option}={folder}")

@@ -88,9 +88,9 @@ def train(
     Returns:
         name -> what differs, and what the variant's card reports.
     Raises:
-        TrainingError: as :func:`specwb.training.heads.train_for`.
+        TrainingError: as :func:`specwb.training.run.train_for`.
     """
-    from specwb.training.heads import train_for
+    from specwb.training.run import train_for
 
     folder = folder.expanduser()
     for name, options in variants.items():

@@ -8,6 +8,7 @@ is trained on.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import io
@@ -84,7 +85,8 @@ def documents(packages: dict[str, str]) -> list[Document]:
     Raises:
         DataError: a package is not installed, or a public text cannot be read.
     """
-    everything = [*_code(packages), *_math(), *_prose()]
+    code, prose = _code(packages), _prose()
+    everything = [*code, *_math(), *prose, *_chats(code, prose)]
     # verbatim copies (vendored modules) would leak between the splits
     digests: set[str] = set()
     unique = []
@@ -141,6 +143,50 @@ def _math() -> list[Document]:
     return texts
 
 
+def _chats(code: list[Document], prose: list[Document]) -> list[Document]:
+    """Returns turns of a user and an assistant, made of training documents, so that answers end.
+
+    They are functions that a user asks for by name and docstring, and every eighth paragraph of
+    prose, which a user begins and the assistant goes on with. None is held out.
+    """
+    texts = []
+    for document in code:
+        if not document.held_out:
+            texts += [
+                Document("code", "functions as chats", document.licence, chat, False)
+                for chat in _functions(document.text)
+            ]
+    for document in prose:
+        paragraphs = document.text.split("\n\n")
+        pairs = zip(paragraphs[::8], paragraphs[1::8], strict=False)
+        if not document.held_out:
+            texts += [
+                Document("prose", "paragraphs as chats", document.licence, chat, False)
+                for question, answer in pairs
+                if 80 < len(question) < 800 and 80 < len(answer) < 800
+                for chat in [f"{USER}Go on: {question}{ASSISTANT}{answer}"]
+            ]
+    return texts
+
+
+def _functions(source: str) -> list[str]:
+    """Returns the documented functions of a module of up to 30 lines, each as one chat."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    lines, chats = source.splitlines(), []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and (purpose := ast.get_docstring(node)):
+            body = lines[node.lineno - 1 : node.end_lineno]
+            if len(body) <= 30:
+                wanted = " ".join(purpose.split("\n\n")[0].split())
+                chats.append(
+                    f"{USER}Write {node.name}. {wanted}{ASSISTANT}" + "\n".join(body) + "\n"
+                )
+    return chats
+
+
 def unwrap(text: str) -> str:
     """Returns hard-wrapped paragraphs as one line each."""
     paragraphs = re.split(r"\n\s*\n", text)
@@ -179,16 +225,25 @@ class Corpus:
         held_out: the streams that are not.
         manifest: what the model card lists of each source.
         sha256: of all text.
+        counted: of conversations, which of the training tokens are an assistant's; None where all
+            count.
     """
 
     train: dict[str, np.ndarray]
     held_out: dict[str, np.ndarray]
     manifest: list[dict[str, object]]
     sha256: str
+    counted: dict[str, np.ndarray] | None = None
 
     def batch(
         self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
     ) -> np.ndarray:
+        """Returns the tokens of :meth:`batch_counted`."""
+        return self.batch_counted(seed, step, rows, length, mixture)[0]
+
+    def batch_counted(
+        self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Draws rows from random places of the training text.
 
         They are a pure function of (seed, step): resuming needs no reader state.
@@ -201,17 +256,21 @@ class Corpus:
             mixture: the probability of each domain.
 
         Returns:
-            ``[rows, length + 1]`` token ids.
+            ``[rows, length + 1]`` token ids, and which of them count, None for all.
         """
         rng = np.random.Generator(np.random.Philox(key=[seed, step]))
         domains = list(mixture)
         picks = rng.choice(len(domains), size=rows, p=np.array([mixture[d] for d in domains]))
         ids = np.empty((rows, length + 1), dtype=np.int64)
+        counted = None if self.counted is None else np.empty((rows, length + 1), dtype=bool)
         for row, pick in enumerate(picks):
-            stream = self.train[domains[pick]]
+            domain = domains[pick]
+            stream = self.train[domain]
             start = int(rng.integers(0, len(stream) - length - 1))
             ids[row] = stream[start : start + length + 1]
-        return ids
+            if counted is not None and self.counted is not None:
+                counted[row] = self.counted[domain][start : start + length + 1]
+        return ids, counted
 
     def windows(self, domain: str, rows: int, length: int) -> np.ndarray:
         """Returns ``[rows, length + 1]``, evenly spaced windows of a domain's held-out text."""
@@ -335,23 +394,25 @@ def from_file(path: Path, tokenizer) -> Corpus:
     The last twentieth of its parts is held out.
 
     Args:
-        path: a plain text file, or a JSON lines file whose lines have a field ``text``.
-        tokenizer: the target's.
+        path: a plain text file, or a JSON lines file whose lines have a field ``text``, or a
+            conversation: ``messages`` with ``role`` and ``content``, or ``conversations`` with
+            ``from`` and ``value``. Of conversations only the assistant's turns count.
+        tokenizer: the target's; for conversations it must have a chat template.
 
     Raises:
-        DataError: no such file, a line without a text, or too little of it.
+        DataError: no such file, a line without a text, a conversation without an assistant's turn,
+            or too little of it.
     """
     path = path.expanduser()
     if not path.is_file():
         raise files.DataError(f"corpus {path} is no file")
     content = path.read_text("utf-8", "replace")
     if path.suffix == ".jsonl":
-        lines = [line for line in content.splitlines() if line.strip()]
-        try:
-            parts = [str(json.loads(line)["text"]) for line in lines]
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"corpus {path}: every line must be JSON with a text field ({error})"
-            raise files.DataError(message) from error
+        parts: list[str | list[dict[str, str]]] = [
+            _part(path, number, line)
+            for number, line in enumerate(content.splitlines(), 1)
+            if line.strip()
+        ]
     else:
         # parts of one size, so that what is held out is no short rest
         count = max(2, len(content) // 4000)
@@ -361,8 +422,27 @@ def from_file(path: Path, tokenizer) -> Corpus:
         needed = "at least two parts are needed, one of them held out"
         raise files.DataError(f"corpus {path} has too little text: {needed}")
     first_held_out = len(parts) - max(1, len(parts) // 20)
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        from specwb.training import chats
+
+        return chats.encode(path, parts, first_held_out, tokenizer)
     docs = [
         Document("text", path.name, "the user's", part, i >= first_held_out)
-        for i, part in enumerate(parts)
+        for i, part in enumerate(texts)
     ]
     return encode(docs, tokenizer)
+
+
+def _part(path: Path, number: int, line: str) -> str | list[dict[str, str]]:
+    """Returns a line's text, or its turns."""
+    try:
+        entry = json.loads(line)
+        if "text" in entry:
+            return str(entry["text"])
+    except (ValueError, TypeError) as error:
+        message = f"corpus {path}: every line must be JSON with a text field ({error})"
+        raise files.DataError(message) from error
+    from specwb.training import chats
+
+    return chats.turns(entry, f"corpus {path}, line {number}")

@@ -33,12 +33,13 @@ class DecisionRecipe(Recipe):
     greedy and are not balanced; the common loop's optimisers.
     """
 
-    name = "decision"
+    name, published = "decision", "mcsd_ti"
     measured_levels = 1
-    lr_matrix, lr_other = 2e-3, 2e-3
+    losses = ()
+    training = {**Recipe.training, "lr": 2e-3, "lr_matrix": 2e-3}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**self.defaults(), **settings})
+        super().__init__(target, settings)
         self.draft = draft_model(target, None)
 
     def initial_weights(self) -> str:

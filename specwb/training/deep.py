@@ -55,10 +55,10 @@ class DeepRecipe(Recipe):
     name = "deep"
     options = {"layers": 8, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 192}  # noqa: RUF012
     measured_levels = 1
-    lr_matrix, lr_other = 3.5e-3, 2e-3
+    training = {**Recipe.training, "lr": 2e-3}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**self.defaults(), **settings})
+        super().__init__(target, settings)
         s, width = self.settings, target.backbone.config.hidden_size
         if target.tokenizer is None:
             problem = f"{target.name!r} has no tokenizer, which is saved beside a draft model"

@@ -69,10 +69,10 @@ class DiffusionRecipe(Recipe):
     }
     depth_option = "block"
     measured_levels = 8
-    lr_matrix, lr_other = 3.5e-3, 2e-3
+    training = {**Recipe.training, "lr": 2e-3}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**self.defaults(), **settings})
+        super().__init__(target, settings)
         s = self.settings
         if not 0 <= s["full"] <= 1 or not 0 < s["decay"] <= 1 or s["block"] < 2:
             wanted = "full is in [0, 1], decay in (0, 1], block at least 2"

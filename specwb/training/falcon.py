@@ -107,7 +107,7 @@ class FalconRecipe(Recipe):
     step. Optimisers, rates and clipping are the common loop's.
     """
 
-    name = "falcon"
+    name = published = "falcon"
     options = {  # noqa: RUF012
         "k": 2,
         "layers": 2,
@@ -125,10 +125,10 @@ class FalconRecipe(Recipe):
         "count_glanced": 0,
     }
     measured_levels = 8
-    lr_other = 3e-3
+    training = {**Recipe.training, "lr": 3e-3}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**self.defaults(), **settings})
+        super().__init__(target, settings)
         s = self.settings
         self.regression, self.hard, self.k = s["regression"], s["hard"], s["k"]
         if max(s["glance"], s["glance_end"], s["hard"]) > 1:
@@ -183,7 +183,7 @@ class FalconRecipe(Recipe):
         # blocks begin at a random position: some of the first pairs are left out
         offset = int(moment.number(0) * k)
         embedded = outputs.embedded[:, 1 + offset :]
-        features = self._with_noise(outputs, offset, moment)
+        features = moment.with_noise(outputs.features, s["noise"])[:, offset:-1]
         in_text = embedded.shape[1] - k + 1  # pairs whose predictions are for positions of the text
         pairs = _full_blocks(k, embedded, features)
         replaced_pairs, weights = None, None
@@ -200,14 +200,6 @@ class FalconRecipe(Recipe):
             yield Level(logits, offset + k + first, states, 1, level_weights)
             if weights is not None:
                 weights = self._below(weights)
-
-    def _with_noise(self, outputs: TargetOutputs, offset: int, moment: Moment) -> Tensor:
-        """Returns the features of the pairs from ``offset`` on, with this step's noise."""
-        features = outputs.features[:, offset:-1]
-        if not self.settings["noise"]:
-            return features
-        u = moment.uniforms(features[0].numel(), 1, features.device).view_as(features)
-        return features + (2 * u - 1) * self.settings["noise"] * 512 / outputs.features.shape[1]
 
     def _replace(
         self, mask: Tensor, pairs: tuple[Tensor, Tensor], answers: tuple[Tensor, Tensor]

@@ -7,6 +7,7 @@ and writes.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 
 from specwb.errors import SpecwbError
 from specwb.files import whole_file
+from specwb.options import Option
 from specwb.training.optim import fast_bfloat16, optimisers
 
 console = Console(stderr=True)
@@ -44,36 +46,59 @@ class TrainingError(SpecwbError, RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast a model is trained.
+    """How long, by what optimiser and how fast something is trained.
 
-    Learning rates rise over the first ``warmup`` steps, stay, and fall to 2 % over the last part.
-
-    Attributes:
-        steps: how many steps of one batch each.
-        lr_matrix: the learning rate of matrices, which Muon trains.
-        lr_other: the learning rate of everything else, which AdamW trains.
-        weight_decay: of the matrices.
-        warmup: in steps.
-        decay: the length of the part in which rates fall, as a fraction of the steps.
-        clip: the norm that gradients are clipped to.
-        save_seconds: how much time passes between two checkpoints, at least.
+    The learning rates rise linearly over the first ``warmup`` steps. Then ``hold`` keeps them and
+    lets them fall linearly over the last share ``cooldown`` of all steps, ``linear`` and ``cosine``
+    let them fall from there on, and ``constant`` keeps them. They end at the share ``end`` of what
+    they were.
     """
 
-    steps: int
-    lr_matrix: float = 3.5e-3
-    lr_other: float = 3e-3
-    weight_decay: float = 0.1
-    warmup: int = 100
-    decay: float = 0.4
-    clip: float = 1.0
-    save_seconds: float = 60.0
+    steps: Annotated[int, Option("steps of one batch each", low=1)]
+    optimiser: Annotated[
+        str,
+        Option(
+            "muon: Muon for matrices, AdamW for the rest; adamw: AdamW for all",
+            choices=("muon", "adamw"),
+        ),
+    ] = "muon"
+    lr: Annotated[float, Option("AdamW's learning rate", within="[0, 1]")] = 3e-3
+    lr_matrix: Annotated[float, Option("Muon's learning rate", within="[0, 1]")] = 3.5e-3
+    beta1: Annotated[float, Option("AdamW's first moment", within="[0, 1)")] = 0.9
+    beta2: Annotated[float, Option("AdamW's second moment", within="[0, 1)")] = 0.95
+    momentum: Annotated[float, Option("Muon's", within="[0, 1)")] = 0.95
+    weight_decay: Annotated[
+        float, Option("of what Muon trains, or AdamW if it trains all", within="[0, 1]")
+    ] = 0.1
+    clip: Annotated[float, Option("what gradients are clipped to; 0: not", within="[0, inf)")] = 1.0
+    clip_by: Annotated[
+        str, Option("the norm of all gradients, or each one's value", choices=("norm", "value"))
+    ] = "norm"
+    schedule: Annotated[
+        str,
+        Option("how learning rates fall", choices=("hold", "linear", "cosine", "constant")),
+    ] = "hold"
+    warmup: Annotated[int, Option("steps in which learning rates rise", low=0)] = 100
+    cooldown: Annotated[float, Option("share of the steps, with hold", within="[0, 1]")] = 0.4
+    end: Annotated[float, Option("the last learning rate, as a share", within="[0, 1]")] = 0.02
+    save_seconds: Annotated[
+        float, Option("time between two checkpoints, at least", within="[0, inf)")
+    ] = 60.0
 
     def scale(self, step: int) -> float:
         """Returns the factor of the learning rates at a step."""
-        decay = max(1, int(self.steps * self.decay))
-        left = self.steps - step
-        after_warmup = 1.0 if left > decay else 0.02 + 0.98 * left / decay
-        return min(1.0, (step + 1) / self.warmup) * after_warmup
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        if self.schedule == "hold":
+            falling = max(1, int(self.steps * self.cooldown))
+            left = min(1.0, (self.steps - step) / falling)
+        else:
+            falling = max(1, self.steps - self.warmup)
+            left = min(1.0, (self.steps - step) / falling)
+            if self.schedule == "cosine":
+                left = (1 - math.cos(math.pi * left)) / 2
+            elif self.schedule == "constant":
+                left = 1.0
+        return rise * (self.end + (1 - self.end) * left)
 
 
 @contextmanager
@@ -126,6 +151,37 @@ def dump(content: Any, path: Path) -> None:
 def autocast(device: torch.device) -> torch.autocast:
     """Computes in bfloat16 where the processor has instructions for it, otherwise in float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast_bfloat16(device))
+
+
+COMPILE_FROM = 400
+"""Steps from which on compiling pays: it takes about as long as a hundred of them."""
+
+
+def compiled(function: Callable[..., Tensor], steps: int) -> Callable[..., Tensor]:
+    """Returns ``function`` compiled by torch, or itself.
+
+    It stays as it is in short runs, and where torch cannot compile (there is no C++ compiler): the
+    first call finds out, and says so.
+
+    Args:
+        function: from tensors to a tensor, with the same shapes every time or nearly so.
+        steps: how often it is going to be called.
+    """
+    if steps < COMPILE_FROM:
+        return function
+    fast: Callable[..., Tensor] | None = torch.compile(function, dynamic=False)
+
+    def call(*args: Tensor) -> Tensor:
+        nonlocal fast
+        if fast is not None:
+            try:
+                return fast(*args)
+            except torch._dynamo.exc.BackendCompilerFailed as error:
+                say(f"not compiled, which is slower: {str(error).splitlines()[0]}")
+                fast = None
+        return function(*args)
+
+    return call
 
 
 def _processes():
@@ -241,7 +297,7 @@ REPORTS = 20  # how often in a run a line is printed where there is no terminal
 def fit(
     name: str,
     model: nn.Module,
-    loss: Callable[[int], Tensor],
+    loss: Callable[[int], Tensor | Iterator[Tensor]],
     plan: Plan,
     checkpoint: Path,
     identity: str,
@@ -254,7 +310,8 @@ def fit(
         name: what progress is shown under.
         model: the model.
         loss: builds the batch of a step and returns its loss, as a pure function of the step, so
-            that a resumed run repeats an unbroken one exactly.
+            that a resumed run repeats an unbroken one exactly; or yields the parts whose sum it is,
+            each of which is computed when the one before is done with.
         plan: how long and how fast.
         checkpoint: the file that the run is saved to.
         identity: names everything that must not change between the parts of one run (data, model,
@@ -289,9 +346,7 @@ class _Run:
         self.name, self.model, self.plan = name, model, plan
         self.device = next(model.parameters()).device
         self.checkpoint, self.identity = checkpoint, identity
-        self.optimisers = optimisers(
-            model, plan.lr_matrix, plan.lr_other, plan.weight_decay, adam_matrices
-        )
+        self.optimisers = optimisers(model, plan, adam_matrices)
         self.groups = [group for o in self.optimisers for group in o.param_groups]
         self.base_rates = [group["lr"] for group in self.groups]
         processes = _processes()
@@ -327,7 +382,9 @@ class _Run:
         save_atomically(partial(dump, content), self.checkpoint)
 
     def train(
-        self, loss: Callable[[int], Tensor], measure: Callable[[], list[float]] | None
+        self,
+        loss: Callable[[int], Tensor | Iterator[Tensor]],
+        measure: Callable[[], list[float]] | None,
     ) -> None:
         """Runs the remaining steps, and saves now and then and at the end."""
         self.model.train()
@@ -357,23 +414,43 @@ class _Run:
             self.save()
         self.model.eval()
 
-    def _step(self, step: int, loss: Callable[[int], Tensor]) -> None:
+    def _step(self, step: int, loss: Callable[[int], Tensor | Iterator[Tensor]]) -> None:
         for group, rate in zip(self.groups, self.base_rates, strict=True):
             group["lr"] = rate * self.plan.scale(step)
-        with autocast(self.device):
-            value = loss(step)
-        value.backward()
+        total = self._backward(step, loss)
         if self.is_parallel:
             _average_gradients(self.model)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
+        self._clip()
         # an interrupt from here on leaves a step half done, which must not be saved
         self.is_updating = True
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-        self.log.loss.append(round(value.item(), 5))
+        self.log.loss.append(round(total, 5))
         self.done = step + 1
         self.is_updating = False
+
+    def _backward(self, step: int, loss: Callable[[int], Tensor | Iterator[Tensor]]) -> float:
+        """Computes the gradients of a step, part by part if it has parts; returns its loss."""
+        with autocast(self.device):
+            value = loss(step)
+        parts = iter((value,)) if isinstance(value, Tensor) else value
+        total = 0.0
+        while True:
+            with autocast(self.device):
+                part = next(parts, None)
+            if part is None:
+                return total
+            part.backward()
+            total += part.item()
+
+    def _clip(self) -> None:
+        if not self.plan.clip:
+            return
+        if self.plan.clip_by == "value":
+            torch.nn.utils.clip_grad_value_(self.model.parameters(), self.plan.clip)
+        else:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
 
     def _is_due(self, times: int, last: bool = False) -> bool:
         """Says whether something is due that happens so many times in a run."""

@@ -28,9 +28,11 @@ from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.deep import save_half
 from specwb.training.fit import (
+    COMPILE_FROM,
     Plan,
     TrainingError,
     autocast,
+    compiled,
     console,
     fit,
     save_atomically,
@@ -38,8 +40,9 @@ from specwb.training.fit import (
     write_errors,
 )
 from specwb.training.generate import TEMPERATURES, generated_text
-from specwb.training.heads import RECIPES, is_finished, last_loss, train_head
+from specwb.training.heads import RECIPES
 from specwb.training.ngram import count_ngram
+from specwb.training.run import is_finished, last_loss, train_head
 
 LAB = data_dir() / "lab"
 CONTEXT = 1024
@@ -262,6 +265,23 @@ class _Family:
                 seed=seed,
             )
 
+        # compiled, attention written out is faster than torch's own
+        model.set_attn_implementation("eager" if steps >= COMPILE_FROM else "sdpa")
+
+        def logits_of(a_model: Any, ids: Tensor) -> Tensor:
+            """Returns float32 logits ``[B (L - 1), V]`` of the tokens after the first."""
+            return a_model(input_ids=ids[:, :-1], use_cache=False).logits.flatten(0, 1).float()
+
+        def next_token(ids: Tensor) -> Tensor:
+            return F.cross_entropy(logits_of(model, ids), ids[:, 1:].flatten())
+
+        def distillation(ids: Tensor) -> Tensor:
+            with torch.no_grad():
+                p = logits_of(teacher, ids).softmax(-1)
+            return F.cross_entropy(logits_of(model, ids), p)  # KL(p || q) up to p's entropy
+
+        next_token, distillation = compiled(next_token, steps), compiled(distillation, steps)
+
         def loss(step: int) -> Tensor:
             step_rows, step_length = rows, length
             if name == "target" and step >= long_from and rows * length >= CONTEXT:
@@ -274,14 +294,8 @@ class _Family:
                 generator = np.random.Generator(np.random.Philox(key=[seed + 1, step]))
                 ids[:count] = own_text[generator.integers(0, len(own_text), count)]
             batch = torch.from_numpy(ids).to(self.device)
-            inputs = batch[:, :-1]
-            logits = model(input_ids=inputs, use_cache=False).logits.flatten(0, 1).float()
-            if teacher is None or step < distil_from:
-                return F.cross_entropy(logits, batch[:, 1:].flatten())
-            with torch.no_grad():
-                target_logits = teacher(input_ids=inputs, use_cache=False).logits
-                p = target_logits.flatten(0, 1).float().softmax(-1)
-            return F.cross_entropy(logits, p)  # KL(p || q) up to the target's entropy
+            learns_words = teacher is None or step < distil_from
+            return next_token(batch) if learns_words else distillation(batch)
 
         return loss
 
@@ -312,8 +326,7 @@ def _train_heads(family: _Family, model: Any) -> None:
             kind,
             target,
             out / kind,
-            options,
-            settings[kind],
+            {**settings[kind], **options},
             family.data,
             family.mixture,
             seed=seed,

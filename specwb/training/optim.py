@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from specwb.training.fit import Plan
 
 # quintic Newton-Schulz coefficients of Jordan et al., as in torch.optim.Muon
 _A, _B, _C = 3.4445, -4.775, 2.0315
@@ -87,24 +91,19 @@ class Muon(torch.optim.Optimizer):
 
 
 def optimisers(
-    model: nn.Module,
-    lr_matrix: float,
-    lr_other: float,
-    weight_decay: float,
-    adam_matrices: set[str] | None = None,
+    model: nn.Module, plan: Plan, adam_matrices: set[str] | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Returns Muon for the model's matrices and AdamW for its other parameters.
+    """Returns the optimisers that a plan names, for the parameters that are not frozen.
 
     Args:
-        model: the model; frozen parameters are left out.
-        lr_matrix: Muon's learning rate.
-        lr_other: AdamW's learning rate.
-        weight_decay: Muon's weight decay; AdamW has none.
-        adam_matrices: names of matrices that AdamW trains; default embeddings and heads.
+        model: the model.
+        plan: says which, and their learning rates and moments.
+        adam_matrices: names of matrices that AdamW trains beside Muon; default embeddings and
+            heads.
     """
 
     def is_for_muon(name: str, p: nn.Parameter) -> bool:
-        if p.ndim != 2:
+        if p.ndim != 2 or plan.optimiser == "adamw":
             return False
         if adam_matrices is not None:
             return name not in adam_matrices
@@ -113,7 +112,12 @@ def optimisers(
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = [p for name, p in trained if is_for_muon(name, p)]
     others = [p for name, p in trained if not is_for_muon(name, p)]
-    return [
-        Muon(matrices, lr=lr_matrix, weight_decay=weight_decay),
-        torch.optim.AdamW(others, lr=lr_other, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+    chosen: list[torch.optim.Optimizer] = []
+    if matrices:
+        chosen.append(Muon(matrices, plan.lr_matrix, plan.momentum, plan.weight_decay))
+    if others:
+        # beside Muon, AdamW trains norms, biases and rows of a vocabulary, which are not shrunk
+        decay = plan.weight_decay if plan.optimiser == "adamw" else 0.0
+        betas = plan.beta1, plan.beta2
+        chosen.append(torch.optim.AdamW(others, plan.lr, betas, weight_decay=decay))
+    return chosen

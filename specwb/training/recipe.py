@@ -5,8 +5,8 @@ Loop, text, measurement and files are in :mod:`specwb.training.heads`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, process_rows
+from specwb.training.losses import LOSSES
 
 
 @dataclass
@@ -66,6 +67,9 @@ class TargetOutputs:
         features: ``[B, L, F]``, the hidden states that a head asks for.
         normed: ``[B, L, H]``, the states that the target's head reads.
         logits: ``[B, L, V]``.
+        following: ``[B, L]``, the text's token after each position; None where it is not known.
+        counted: ``[B, L]``, the positions whose predictions count, those of an assistant's turns in
+            conversations; None for all.
     """
 
     ids: Tensor
@@ -73,6 +77,8 @@ class TargetOutputs:
     features: Tensor
     normed: Tensor
     logits: Tensor
+    following: Tensor | None = None
+    counted: Tensor | None = None
 
 
 @dataclass
@@ -86,20 +92,30 @@ class Moment:
         seed: the seed of the noise.
         step: the number of the step.
         rows: how many rows the batch has, over all processes.
+        part, parts: which part of this process' rows it is, of how many: every ``parts``-th row.
     """
 
     progress: float
     seed: int
     step: int
     rows: int
+    part: int = 0
+    parts: int = 1
 
     def uniforms(self, columns: int, stream: int, device: torch.device) -> Tensor:
-        """Returns ``[this process' rows, columns]`` in [0, 1).
+        """Returns ``[this process' rows of this part, columns]`` in [0, 1).
 
         Every use has a ``stream`` of its own.
         """
-        values = process_rows(self._random(stream, (self.rows, columns)))
+        values = process_rows(self._random(stream, (self.rows, columns)))[self.part :: self.parts]
         return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+    def with_noise(self, features: Tensor, range: float) -> Tensor:
+        """Adds uniform noise of +-``range`` times 512 / length to features ``[B, L, F]``."""
+        if not range:
+            return features
+        u = self.uniforms(features[0].numel(), 1, features.device).view_as(features)
+        return features + (2 * u - 1) * range * 512 / features.shape[1]
 
     def number(self, stream: int) -> float:
         """Returns one number in [0, 1) for all rows of all processes."""
@@ -115,7 +131,7 @@ class Recipe:
 
     Args:
         target: the frozen target.
-        settings: the kind's table in the recipe file.
+        settings: those of ``options`` that are not to have their default.
 
     Attributes:
         options: the settings there are, each with its default, or a tuple of the words that it can
@@ -124,10 +140,14 @@ class Recipe:
         may_be_zero: those integers that may be 0 though their default is not.
         measured_levels: how many levels are measured where a head can draft deeper than it was
             trained.
-        decay: the weight of a level over that of the one above.
         regression: the weight of SmoothL1 between a level's states and the target's.
         hard: the share of the target's best token in what is learnt, beside its distribution.
-        lr_matrix, lr_other: learning rates, see :class:`specwb.training.fit.Plan`.
+        losses: the losses that it can be trained by, the default first; none if it has one of its
+            own.
+        published: the recipe among :func:`specwb.training.settings.published` that its defaults are
+            compared with, "" where there is none.
+        training: the settings of its training whose defaults are its own, by name
+            (:mod:`specwb.training.settings`).
     """
 
     name = ""
@@ -135,13 +155,14 @@ class Recipe:
     depth_option = "unroll"
     may_be_zero: tuple[str, ...] = ()
     measured_levels = 6
-    decay = 0.8
     regression = 0.0
     hard = 0.0
-    lr_matrix, lr_other = 3.5e-3, 1e-3
+    losses: tuple[str, ...] = LOSSES
+    published = ""
+    training: Mapping[str, Any] = {"lr": 1e-3, "weight_decay": 0.05, "cooldown": 0.5}
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        self.target, self.settings = target, settings
+        self.target, self.settings = target, {**self.defaults(), **settings}
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -220,13 +241,13 @@ class MedusaRecipe(Recipe):
     Differs from Medusa-1 in: the target's distribution instead of the one token that the text has.
     """
 
-    name = "medusa"
+    name, published = "medusa", "medusa1"
     options = {"heads": 3, "blocks": 1}  # noqa: RUF012
     depth_option = "heads"
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> MedusaHeads:
         hidden = self.target.backbone.config.hidden_size
-        heads, blocks = self.settings["heads"], self.settings.get("blocks", 1)
+        heads, blocks = self.settings["heads"], self.settings["blocks"]
         return MedusaHeads(hidden, self.target.vocabulary, heads, blocks).start_from(self.target)
 
     def adam_matrices(self, head: MedusaHeads) -> set[str]:
@@ -247,22 +268,29 @@ class MedusaRecipe(Recipe):
 class EagleRecipe(Recipe):
     """EAGLE-1's head, unrolled.
 
-    Settings: layers, unroll (1 is the published training), regression (weight of the feature loss).
+    Settings: layers, unroll (1 is the published training), regression (weight of the feature loss),
+    noise (the range of uniform noise on features, times 512 / length; 0.1 is published).
 
     Differs from the paper in: it is trained to the depth ``unroll`` on its own states, as EAGLE-3
     is (HASS, Zhang et al. 2408.15766, does it for this head); the cross-entropy with the target's
-    distribution weighs 1 where the paper has 0.1; no noise on the features.
+    distribution weighs 1 where the paper has 0.1; no noise unless asked for.
     """
 
-    name = "eagle"
-    options = {"layers": 1, "ffn": 0, "unroll": 3, "regression": 1.0}  # noqa: RUF012
+    name = published = "eagle"
+    options = {  # noqa: RUF012
+        "layers": 1,
+        "ffn": 0,
+        "unroll": 3,
+        "regression": 1.0,
+        "noise": 0.0,
+    }
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, settings)
-        self.regression = settings.get("regression", 1.0)
+        self.regression = self.settings["regression"]
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> EagleHead:
-        layers, ffn = self.settings.get("layers", 1), self.settings.get("ffn")
+        layers, ffn = self.settings["layers"], self.settings["ffn"]
         config = eagle_config(self.target, layers, ffn)
         return EagleHead(config, self.target.backbone.config.hidden_size)
 
@@ -277,6 +305,12 @@ class EagleRecipe(Recipe):
         for j, hidden in enumerate(unrolled):
             yield Level(head.logits(hidden[:, j:], lm_head), 1 + j, hidden[:, j:])
 
+    def training_levels(
+        self, head: EagleHead, outputs: TargetOutputs, moment: Moment
+    ) -> Iterator[Level]:
+        features = moment.with_noise(outputs.features, self.settings["noise"])
+        return self.levels(head, replace(outputs, features=features))
+
 
 class Eagle3Recipe(EagleRecipe):
     """EAGLE-3's head (training-time test).
@@ -285,18 +319,18 @@ class Eagle3Recipe(EagleRecipe):
     frequent tokens).
     """
 
-    name = "eagle3"
+    name = published = "eagle3"
     options = {"unroll": 3, "ffn": 0, "vocabulary": 2048}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**settings, "regression": 0.0})
+        super().__init__(target, {**settings, "regression": 0.0, "noise": 0.0})
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Eagle3Head:
         target = self.target
         size = min(self.settings["vocabulary"], target.vocabulary)
         hidden = target.backbone.config.hidden_size
         layers = usual_layers(len(target.backbone.layers))
-        config = eagle_config(target, ffn=self.settings.get("ffn"))
+        config = eagle_config(target, ffn=self.settings["ffn"])
         head = Eagle3Head(config, hidden, layers, size, target.vocabulary)
         lm_head = target.backbone.lm_head.weight.detach()
         norm = target.backbone.norm.weight.detach()
@@ -335,13 +369,13 @@ class KangarooRecipe(Recipe):
     rates and clipping.
     """
 
-    name = "kangaroo"
+    name = published = "kangaroo"
     options = {"exit": 2, "adapter": ADAPTERS, "own_head": 0, "layers": 1}  # noqa: RUF012
     may_be_zero = ("exit",)
     measured_levels = 1
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**self.defaults(), **settings})
+        super().__init__(target, settings)
         s, depth = self.settings, len(target.backbone.layers)
         if not 0 <= s["exit"] < depth:
             wanted = f"a layer with one behind it, 0..{depth - 1} here"

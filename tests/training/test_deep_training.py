@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specwb
 from specwb.files import weights_hash
-from specwb.training import corpus, fit, heads
+from specwb.training import corpus, fit, heads, run
 from specwb.training.deep import SPREAD, DeepDraft, DeepRecipe
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
@@ -49,7 +49,7 @@ def train(out: Path, steps: int = 4, model: specwb.Target | None = None, **setti
     settings, model = {**SMALL, **settings}, model or target()
     budget, mixture = {"steps": steps, "rows": 4, "length": 24}, {"text": 1.0}
     more = {"seed": 3, "source": "read"}
-    return heads.train_head("deep", model, out, settings, budget, text(), mixture, **more)
+    return run.train_head("deep", model, out, {**settings, **budget}, text(), mixture, **more)
 
 
 def first_model(**settings) -> DeepDraft:

@@ -22,11 +22,12 @@ from torch import Tensor
 import specwb
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.masked import block
-from specwb.training import corpus, fit, heads
+from specwb.training import corpus, fit, heads, run
 from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.heads import measure, target_outputs
 from specwb.training.recipe import Level, Moment, TargetOutputs
+from specwb.training.settings import Objective
 
 V, MASK = tiny.VOCABULARY, tiny.MASK
 WORDS = [f"w{i}" for i in range(V)]
@@ -307,7 +308,7 @@ def test_the_loss_by_position():
     recipe = diffusion_recipe(decay=0.7)
     step = Step(recipe, model, text, moment)
     total = 0.0
-    for scale, level in ((1.0, step.text_level), (recipe.decay, step.block_level)):
+    for scale, level in ((1.0, step.text_level), (Objective().level_decay, step.block_level)):
         logits, (rows, m) = level.logits.detach(), level.logits.shape[:2]
         at = level.select(torch.arange(26).expand(rows, -1))
         for row in range(rows):
@@ -344,7 +345,7 @@ def test_the_loss_of_a_perfect_model_is_the_entropy():
     perfect = losses(text.logits)
     entropy = torch.distributions.Categorical(logits=text.logits).entropy()
     of_text, of_blocks = entropy[:, ::2].mean(), entropy[:, positions[-1].flatten()].mean()
-    assert perfect == pytest.approx(float(of_text + recipe.decay * of_blocks), rel=1e-5)
+    assert perfect == pytest.approx(float(of_text + Objective().level_decay * of_blocks), rel=1e-5)
     assert losses(text.logits * 1.05) > perfect
     assert losses(text.logits.roll(1, 1)) > perfect + 0.1
 
@@ -358,7 +359,7 @@ def test_two_processes_mask_what_one_does(monkeypatch):
             "_processes",
             lambda index=index: SimpleNamespace(num_processes=2, process_index=index),
         )
-        part_text = TargetOutputs(*(x[index::2] for x in vars(text).values()))
+        part_text = TargetOutputs(*(x[index::2] for x in vars(text).values() if x is not None))
         part = Step(recipe, head(), part_text, moment)
         assert (part.k, part.first) == (full.k, full.first)
         assert torch.equal(part.masked, full.masked[index::2])
@@ -402,10 +403,11 @@ def test_the_shortest_row_has_positions_at_every_depth(size):
     """The shortest row that training takes, with any length of block and any offset."""
     recipe, model = diffusion_recipe(block=size), head()
     short = recipe.min_tokens()
+    settings = {**recipe.settings, "steps": 1, "rows": 1}
     message = f"rows of {short} tokens are too short, diffusion needs {short + 1}"
     with pytest.raises(TrainingError, match=message):
-        heads._check("diffusion", recipe.settings, target(), short, "read")
-    heads._check("diffusion", recipe.settings, target(), short + 1, "read")
+        run.checked_settings("diffusion", {**settings, "length": short}, target(), "read")
+    run.checked_settings("diffusion", {**settings, "length": short + 1}, target(), "read")
     text = random_outputs(2, short + 1)
     for moment in moments(60, 2):
         for level in recipe.training_levels(model, text, moment):
@@ -468,7 +470,7 @@ def train(out: Path, **settings) -> Path:
     settings = {**SIZES, **settings}
     budget, mixture = {"steps": 10, "rows": 4, "length": 32}, {"text": 1.0}
     more = {"seed": 3, "source": "read"}
-    return heads.train_head("diffusion", target(), out, settings, budget, data, mixture, **more)
+    return run.train_head("diffusion", target(), out, {**settings, **budget}, data, mixture, **more)
 
 
 @pytest.mark.slow
@@ -530,8 +532,8 @@ def folder(tmp_path_factory) -> Path:
         ("heads=3,kv_heads=2", "and heads of kv_heads=2"),
         (
             "unroll=2",
-            "diffusion: settings are layers, start, hidden, heads, kv_heads, ffn, block, full, "
-            "decay, written name=value; got 'unroll=2'",
+            "diffusion has no setting 'unroll'; its settings: layers, start, hidden, heads, "
+            "kv_heads, ffn, block, full, decay; of every training: steps, ",
         ),
         ("block", "written name=value; got 'block'"),
         ("no mask", "has no mask token; give it one (tokenizer.mask_token) among the ids it has"),

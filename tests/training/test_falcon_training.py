@@ -21,10 +21,11 @@ import specwb
 from specwb.drafters.falcon import FalconDrafter
 from specwb.models.eagle import eagle_config
 from specwb.models.falcon import FalconHead
-from specwb.training import corpus, falcon, fit, heads
+from specwb.training import corpus, falcon, fit, heads, run
 from specwb.training.falcon import FalconRecipe, glance_mask
 from specwb.training.heads import measure, target_outputs
 from specwb.training.recipe import Level, Moment, TargetOutputs
+from specwb.training.settings import Objective
 
 V = tiny.VOCABULARY
 CPU = torch.device("cpu")
@@ -326,7 +327,7 @@ def test_the_loss_by_position():
     recipe = falcon_recipe(k, unroll=2, glance=0.5, regression=0.7, hard=0.2)
     step = Step(recipe, head(k), text, moment)
     total = 0.0
-    for weight, level in zip((1.0, recipe.decay), step.levels, strict=True):
+    for weight, level in zip((1.0, Objective().level_decay), step.levels, strict=True):
         logits, hidden = level.logits.detach(), level.hidden.detach()
         rows, m = level.weights.shape
         for row in range(rows):
@@ -412,7 +413,7 @@ def test_two_processes_replace_what_one_does(monkeypatch):
             "_processes",
             lambda index=index: SimpleNamespace(num_processes=2, process_index=index),
         )
-        part = TargetOutputs(*(x[index::2] for x in vars(text).values()))
+        part = TargetOutputs(*(x[index::2] for x in vars(text).values() if x is not None))
         step = Step(recipe, head(3), part, moment)
         assert step.o == full.o
         assert torch.equal(moment.uniforms(6, 2, CPU), table[index::2])
@@ -511,7 +512,9 @@ def train(out: Path, **settings) -> Path:
     settings = {"k": 3, "unroll": 2, "layers": 1, "glance": 0.5, "noise": 0.02, **settings}
     budget, mixture = {"steps": 10, "rows": 4, "length": 32}, {"text": 1.0}
     more = {"seed": 3, "source": "read"}
-    return heads.train_head("falcon", tiny.target(), out, settings, budget, data, mixture, **more)
+    return run.train_head(
+        "falcon", tiny.target(), out, {**settings, **budget}, data, mixture, **more
+    )
 
 
 @pytest.mark.slow
@@ -567,8 +570,8 @@ def folder(tmp_path_factory) -> Path:
         ("count_glanced=-1", "falcon: count_glanced must be an integer >= 0, got -1"),
         (
             "lambda=0.4",
-            "falcon: settings are k, layers, ffn, fusion, align, unroll, regression, hard, noise, "
-            "glance, glance_end, where, replaced",
+            "falcon has no setting 'lambda'; its settings: k, layers, ffn, fusion, align, unroll, "
+            "regression, hard, noise, glance, glance_end, where, replaced",
         ),
         ("k", "written name=value; got 'k'"),
     ],

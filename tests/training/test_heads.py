@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,11 +26,14 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import load_falcon
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.medusa import MedusaHeads, load_medusa
-from specwb.training import corpus, fit, heads
+from specwb.training import corpus, fit, heads, run
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
-from specwb.training.heads import RECIPES, measure, target_outputs, train_for
+from specwb.training.heads import RECIPES, measure, target_outputs
+from specwb.training.losses import LOSSES
 from specwb.training.recipe import Moment, TargetOutputs
+from specwb.training.run import train_for
+from specwb.training.settings import Objective
 
 V, LAYERS = tiny.VOCABULARY, 6
 WORDS = [f"w{i}" for i in range(V)]
@@ -125,7 +130,7 @@ def card_of(folder: Path) -> dict:
 )
 def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, kind, source):
     # its rows of a vocabulary have far to go in few steps
-    monkeypatch.setattr(RECIPES["medusa"], "lr_other", 2e-2)
+    monkeypatch.setattr(RECIPES["medusa"], "training", {"lr": 2e-2, "cooldown": 0.5})
     target = specwb.load(counting / "target")
     data = corpus.from_file(counting / "corpus.txt", target.tokenizer)
     out = train(kind, "head", steps=60, rows=8, source=source, root=counting)
@@ -298,7 +303,7 @@ def test_a_target_in_half_precision(tmp_path, home, data, kind):
     }
     settings, mixture = by_kind.get(kind, {"unroll": 2, "ffn": 64}), {"text": 1.0}
     out = tmp_path / "h"
-    heads.train_head(kind, half, out, settings, size, data, mixture, source="read")
+    run.train_head(kind, half, out, {**settings, **size}, data, mixture, source="read")
     loaders = {"medusa": load_medusa, "falcon": load_falcon, "kangaroo": load_kangaroo}
     loaded = loaders.get(kind, load_eagle)(out, half)
     assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
@@ -315,12 +320,12 @@ def test_interrupted_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
 
     def stop(*arguments):
         calls.append(1)
-        if len(calls) == 9:
+        if len(calls) == 6:
             raise KeyboardInterrupt
         return target_outputs(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(heads, "target_outputs", stop)
+        patch.setattr(run, "target_outputs", stop)
         with pytest.raises(KeyboardInterrupt):
             train("eagle3", "part", steps=8)
     assert 0 < torch.load(tmp_path / "part.checkpoint.pt", weights_only=True)["step"] < 8
@@ -511,6 +516,73 @@ def test_a_corpus_of_the_users(tmp_path, target):
         corpus.from_file(tmp_path / "c.txt", target.tokenizer)
 
 
+# ------------------------------------------------------------------ losses, parts, seeds, recipes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_does_not_count_is_not_learnt(target, data, kind):
+    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40} | OWN.get(kind, {}))
+    torch.manual_seed(0)
+    head = recipe.make(data, {"text": 1.0})
+    ids = torch.arange(64).view(2, 32) % V
+    outputs = target_outputs(target, ids, head.features)
+    moment = Moment(0.0, 0, 0, 2)
+
+    def loss(**known) -> float:
+        recipe.regression = 0.0
+        return float(heads.step_loss(recipe, head, replace(outputs, **known), moment, objective))
+
+    nothing, all_of_it = (torch.full((2, 32), x) for x in (False, True))
+    for name in LOSSES:
+        objective = Objective(name)
+        following = ids.roll(-1, 1)
+        whole = loss(following=following)
+        assert loss(following=following, counted=all_of_it) == pytest.approx(whole)
+        assert loss(following=following, counted=nothing) == 0.0
+        assert whole > 0.0
+
+
+OWN = {"falcon": {"layers": 1, "glance": 0.0}, "kangaroo": {"exit": 2}}
+
+
+def test_a_batch_in_parts_is_the_batch(train, tmp_path):
+    losses = []
+    for parts in (1, 2, 4):
+        train("eagle", f"h{parts}", options=f"unroll=2,accumulate={parts}", source="read")
+        checkpoint = torch.load(tmp_path / f"h{parts}.checkpoint.pt", weights_only=True)
+        losses.append(checkpoint["history"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-3)
+    with pytest.raises(TrainingError, match="4 rows cannot be divided into 3 parts"):
+        train("eagle", "h3", options="unroll=2,accumulate=3")
+
+
+def test_several_seeds_in_one_command(monkeypatch, capsys, home, tmp_path):
+    arguments = command(home, tmp_path / "h", seed=3, seeds=2, set="unroll=2", text="read")
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 0, err
+    folders = [tmp_path / "h" / "seed-3", tmp_path / "h" / "seed-4"]
+    assert [card_of(folder)["seed"] for folder in folders] == [3, 4]
+    assert not equal(*folders)
+    assert "2 seeds, held-out acceptance by position, mean and standard deviation" in err
+    first = [card_of(folder)["held_out"]["text"]["rank"][0][0] for folder in folders]
+    assert f"text: {sum(first) / 2:.3f} +- {stdev(first):.3f}, " in err
+    assert (folders[0] / "loss.svg").read_text().count("<path") > 5
+
+
+def test_a_recipe_is_followed_and_said(monkeypatch, capsys, home, tmp_path):
+    arguments = command(home, tmp_path / "h", recipe="hass", set="unroll=2,loss=lk", text="read")
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 0, err
+    assert "recipe hass: HASS (Zhang et al. 2408.15766)" in err
+    card = card_of(tmp_path / "h")
+    asked = {"unroll": 2, "loss": "lk", "optimiser": "adamw", "lr": 3e-5, "regression": 10.0}
+    assert {name: card[name] for name in asked} == asked
+    arguments = command(home, tmp_path / "k", set="unroll=2", text="read")
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert "otherwise than published (--recipe eagle): unroll 2 (1), regression 1.0 (10.0)" in err
+
+
 # --------------------------------------------------------------------------------- the command line
 
 
@@ -559,8 +631,8 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
         ({"budget": "huge"}, "unknown budget 'huge'; the recipe has cpu, gpu, ablation, smoke"),
         (
             {"set": "heads=3"},
-            "eagle: settings are layers, ffn, unroll, regression, written name=value; "
-            "got 'heads=3'",
+            "eagle has no setting 'heads'; its settings: layers, ffn, unroll, regression, noise; "
+            "of every training: steps, ",
         ),
         ({"set": "unroll"}, "written name=value; got 'unroll'"),
         ({"set": "unroll=0"}, "eagle: unroll must be an integer >= 1, got 0"),
@@ -573,7 +645,10 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
             {"kind": "eagle3", "set": "vocabulary=0"},
             "eagle3: vocabulary must be an integer >= 1, got 0",
         ),
-        ({"kind": "eagle3", "set": "regression=1"}, "eagle3: settings are unroll, ffn, vocabulary"),
+        (
+            {"kind": "eagle3", "set": "regression=1"},
+            "eagle3 has no setting 'regression'; its settings: unroll, ffn, vocabulary; of every",
+        ),
         ({"kind": "medusa", "set": "heads=40"}, "rows of 32 tokens are too short, medusa needs 41"),
         (
             {"kind": "medusa", "set": "heads=true"},
@@ -597,6 +672,10 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
         ({"out": "file/head"}, "cannot write to file"),
         ({"device": "abacus"}, "device must be"),
         ({"generated": "file/x"}, "cannot write file/x"),
+        ({"recipe": "medusa1"}, "trains medusa, not eagle"),
+        ({"recipe": "eagel"}, "unknown recipe 'eagel'; known: eagle, eagle3, falcon, "),
+        ({"set": "loss=mse"}, "loss must be one of kl, rkl, tv, nla, lk, best, token, got 'mse'"),
+        ({"kind": "decision", "set": "loss=lk"}, "decision has a loss of its own, loss=lk is not"),
     ],
     ids=str,
 )

@@ -21,7 +21,7 @@ from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter, load_kangaroo
 from specwb.options import MethodError
-from specwb.training import corpus, fit, heads
+from specwb.training import corpus, fit, heads, run
 from specwb.training.decision import DecisionRecipe, area
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
@@ -243,7 +243,7 @@ def train(
     target = target or (pair() if kind == "decision" else tiny.target())
     budget, mixture = {"steps": steps, "rows": 4, "length": 24}, {"text": 1.0}
     more = {"seed": 3, "source": "read"}
-    return heads.train_head(kind, target, out, settings, budget, data, mixture, **more)
+    return run.train_head(kind, target, out, {**settings, **budget}, data, mixture, **more)
 
 
 @pytest.mark.slow

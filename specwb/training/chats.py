@@ -1,0 +1,129 @@
+"""Conversations as training text: only what an assistant says counts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specwb import files
+from specwb.training import corpus
+
+ROLES = {"human": "user", "gpt": "assistant"}
+"""What the roles of ``conversations`` (ShareGPT) are called in ``messages``."""
+
+
+def turns(entry: Any, where: str) -> list[dict[str, str]]:
+    """Returns the turns of one line of a file, as ``role`` and ``content``.
+
+    Args:
+        entry: the line's JSON.
+        where: the file and line, for messages.
+
+    Raises:
+        DataError: it has neither a text nor turns, or none of the turns is an assistant's.
+    """
+    is_table = isinstance(entry, Mapping)
+    found = entry.get("messages", entry.get("conversations")) if is_table else None
+    if not isinstance(found, list):
+        wanted = "every line must be JSON with a text field, or with messages or conversations"
+        raise files.DataError(f"{where}: {wanted}")
+    messages = []
+    for turn in found:
+        role = turn.get("role", turn.get("from")) if isinstance(turn, Mapping) else None
+        content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
+        if not isinstance(role, str) or not isinstance(content, str):
+            wanted = "role and content, or from and value"
+            raise files.DataError(f"{where}: every turn must have {wanted}, got {turn!r:.60}")
+        messages.append({"role": ROLES.get(role, role), "content": content})
+    if not any(message["role"] == "assistant" for message in messages):
+        raise files.DataError(f"{where}: the conversation has no turn of an assistant")
+    return messages
+
+
+def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], list[bool]]:
+    """Returns a conversation's tokens by the chat template, and which of them are an assistant's.
+
+    A turn is what the template adds when the turn is added, without what it adds to ask for one
+    (``add_generation_prompt``). So the token that ends a turn counts with it.
+    """
+    ids: list[int] = []
+    counted: list[bool] = []
+    text = ""
+    for i, message in enumerate(messages):
+        is_assistant = message["role"] == "assistant"
+        pieces = [(messages[: i + 1], False, is_assistant)]
+        if is_assistant:
+            pieces.insert(0, (messages[:i], True, False))
+        for known, asked, counts in pieces:
+            longer = tokenizer.apply_chat_template(
+                known, tokenize=False, add_generation_prompt=asked
+            )
+            if not longer.startswith(text):  # a template that rewrites earlier turns
+                ids, counted, text = [], [], ""
+            piece = tokenizer.encode(longer[len(text) :], add_special_tokens=False)
+            ids += piece
+            counted += [counts] * len(piece)
+            text = longer
+    return ids, counted
+
+
+def encode(
+    path: Path,
+    parts: Sequence[str | list[dict[str, str]]],
+    first_held_out: int,
+    tokenizer: Any,
+) -> corpus.Corpus:
+    """Returns conversations, and texts between them that count whole, as one domain "text".
+
+    Args:
+        path: of the file, for messages and the card.
+        parts: texts and conversations.
+        first_held_out: the index of the first part that is held out.
+        tokenizer: the target's.
+
+    Raises:
+        DataError: the tokenizer has no chat template.
+    """
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise files.DataError(
+            f"corpus {path} has conversations, and the target's tokenizer has no chat template"
+        )
+    dtype = corpus.token_dtype(len(tokenizer))
+    eos = tokenizer.eos_token_id
+    streams: dict[bool, list[int]] = {False: [], True: []}
+    counted: dict[bool, list[bool]] = {False: [], True: []}
+    digest = hashlib.sha256()
+    for i, part in enumerate(parts):
+        if isinstance(part, str):
+            ids = tokenizer.encode(part, add_special_tokens=False)
+            mask = [True] * len(ids)
+        else:
+            ids, mask = tokens(part, tokenizer)
+        if eos is not None and ids[-1:] != [eos]:
+            ids, mask = [*ids, eos], [*mask, True]
+        streams[i >= first_held_out] += ids
+        counted[i >= first_held_out] += mask
+        digest.update(repr(part).encode())
+    manifest: list[dict[str, object]] = [
+        {
+            "source": path.name,
+            "domain": "text",
+            "licence": "the user's",
+            "held_out": held_out,
+            "documents": len(parts) - first_held_out if held_out else first_held_out,
+            "tokens": len(streams[held_out]),
+            "counted": sum(counted[held_out]),
+        }
+        for held_out in (False, True)
+    ]
+    return corpus.Corpus(
+        {"text": np.array(streams[False], dtype)},
+        {"text": np.array(streams[True], dtype)},
+        manifest,
+        digest.hexdigest(),
+        {"text": np.array(counted[False], bool)},
+    )

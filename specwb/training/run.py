@@ -1,0 +1,543 @@
+"""One way to train all heads: check the settings, read text, train, write the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specwb.files import table, whole_folder
+from specwb.models.load import load, resolve_device
+from specwb.models.target import Target
+from specwb.options import whole
+from specwb.training import corpus as text
+from specwb.training.fit import (
+    Log,
+    TrainingError,
+    first_process,
+    fit,
+    process_rows,
+    saved_state,
+    say,
+    training_device,
+    write_errors,
+)
+from specwb.training.generate import PROMPT, generated_text
+from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
+from specwb.training.recipe import Moment
+from specwb.training.settings import (
+    Published,
+    Settings,
+    differences,
+    parse,
+    read_recipe,
+    split,
+)
+
+TEXTS = ("generated", "read")
+CURVE = 200  # points of a loss curve, each a mean
+
+
+def train_head(
+    kind: str,
+    target: Target,
+    out: Path,
+    settings: Mapping[str, Any],
+    data: text.Corpus,
+    mixture: dict[str, float],
+    *,
+    seed: int = 0,
+    text_seed: int | None = None,
+    source: str = "generated",
+    generated: Path = Path("build/generated"),
+    note: str = "",
+    recipe: Published | None = None,
+) -> Path:
+    """Trains one head and writes it to ``out``, in its published layout with a card.
+
+    Where the same run has finished, nothing is done; where it was interrupted, it is resumed.
+
+    Args:
+        kind: a key of ``RECIPES``.
+        target: the frozen target.
+        out: the folder.
+        settings: the head's own and those of its training (:mod:`specwb.training.settings`), of
+            which steps, rows and length must be given.
+        data: the training text.
+        mixture: the proportions of its domains.
+        seed: of the head's first weights, the order of the text and the noise.
+        text_seed: of the text that the target writes; default ``seed``.
+        source: "generated": three of four rows of a batch are text that the target wrote, as
+            drafting meets it; "read": all of it is training text.
+        generated: the folder of the target's own text.
+        note: of the budget, for the card.
+        recipe: the recipe that the settings follow, which is said.
+
+    Raises:
+        TrainingError: an unknown kind, setting or source, rows that do not fit the target, the text
+            or the processes, something else in ``out``, or files that cannot be written.
+    """
+    checked = checked_settings(kind, settings, target, source)
+    folders = out.expanduser(), generated.expanduser()
+    run = _Run(kind, target, checked, data, mixture, seed, source, *folders)
+    run.text_seed = seed if text_seed is None else text_seed
+    if is_finished(run.out, run.identity):
+        say(f"{run.out} holds this head, finished")
+        return run.out
+    saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
+    assert run.own_text is None or len(run.own_text)  # it is written now, if it is not there
+    for line in _about(run, recipe):
+        say(line)
+    log = fit(
+        kind,
+        run.head,
+        run.loss,
+        checked.plan,
+        run.checkpoint,
+        run.identity,
+        measure=run.acceptance,
+        adam_matrices=run.recipe.adam_matrices(run.head),
+    )
+    card = run.card(log, note)
+    with first_process() as is_first:
+        if is_first:
+            with write_errors(run.out), whole_folder(run.out) as part:
+                run.recipe.save(run.head, part, card)
+                draw_loss(log, part / "loss.svg")
+    accuracies = "; ".join(
+        f"{domain} {' '.join(f'{row[0]:.2f}' for row in measurements['rank'])}"
+        for domain, measurements in card["held_out"].items()
+    )
+    say(f"{kind}: held-out acceptance by position, {accuracies}")
+    return run.out
+
+
+def _about(run: _Run, recipe: Published | None) -> list[str]:
+    """Says which recipe a run follows, or how it differs from the published one."""
+    if recipe is not None:
+        lines = [f"recipe {recipe.name}: {recipe.source or recipe.kind}"]
+        if recipe.differs:
+            lines.append(f"otherwise than there: {recipe.differs}")
+        return lines
+    preset = run.recipe.published
+    if not preset:
+        return []
+    other = differences(run.flat, read_recipe(preset, run.kind))
+    return [f"otherwise than published (--recipe {preset}): {other}"] if other else []
+
+
+class _Run:
+    """One head's training; everything in it is a function of what it is made of."""
+
+    def __init__(
+        self,
+        kind: str,
+        target: Target,
+        settings: Settings,
+        data: text.Corpus,
+        mixture: dict[str, float],
+        seed: int,
+        source: str,
+        out: Path,
+        generated: Path,
+    ) -> None:
+        self.kind, self.target, self.settings = kind, target, settings
+        self.data, self.mixture = data, mixture
+        self.seed = self.text_seed = seed
+        self.source, self.out, self.generated = source, out, generated
+        self.checkpoint = out.with_name(out.name + ".checkpoint.pt")
+        batch = settings.batch
+        _check_text(data, batch.length)
+        mine = len(process_rows(np.empty((batch.rows, 0))))  # they can be divided among processes
+        if mine % batch.accumulate:
+            problem = f"{mine} rows cannot be divided into {batch.accumulate} parts"
+            raise TrainingError(f"{problem}; choose rows that can")
+        self.recipe = RECIPES[kind](target, settings.head)
+        torch.manual_seed(seed)
+        self.head = self.recipe.make(data, mixture).to(target.device)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are read in all."""
+        batch = self.settings.batch
+        return self.settings.plan.steps * batch.rows * batch.length
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """All settings by name, those of the head with their defaults."""
+        return {**self.settings.flat, **self.recipe.settings}
+
+    @cached_property
+    def identity(self) -> str:
+        """Names everything that must not change between the parts of the run."""
+        run = {
+            "kind": self.kind,
+            "settings": self.flat,
+            "seed": [self.seed, self.text_seed],
+            "text": self.source,
+            "corpus": self.data.sha256,
+            "target": self.target.fingerprint,
+            "mixture": self.mixture,
+            "begun_from": self.recipe.initial_weights(),
+        }
+        return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def own_text(self) -> np.ndarray | None:
+        """``[rows, length + 1]``, what the target wrote, None where it is not asked for."""
+        if self.source != "generated":
+            return None
+        batch = self.settings.batch
+        return generated_text(
+            self.target,
+            self.data,
+            self.generated,
+            tokens=min(batch.generated or self.tokens // 8, self.tokens),
+            length=batch.length,
+            mixture=self.mixture,
+            seed=self.text_seed,
+        )
+
+    def rows(self, step: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns a step's rows ``[rows, length + 1]``, and which of their tokens count."""
+        batch = self.settings.batch
+        size = batch.rows, batch.length, self.mixture
+        ids, counted = self.data.batch_counted(self.seed + 2, step, *size)
+        if self.own_text is not None:
+            count = batch.rows - batch.rows // 4
+            generator = np.random.Generator(np.random.Philox(key=[self.seed + 3, step]))
+            ids[:count] = self.own_text[generator.integers(0, len(self.own_text), count)]
+            if counted is not None:
+                counted[:count] = True
+                counted[:count, :PROMPT] = False
+        return ids, counted
+
+    def loss(self, step: int) -> Iterator[Tensor]:
+        """Yields the loss of a step part by part."""
+        ids, counted = self.rows(step)
+        parts, rows = self.settings.batch.accumulate, self.settings.batch.rows
+        for part in range(parts):
+            mine, mask = (
+                None if x is None else torch.from_numpy(process_rows(x)[part::parts])
+                for x in (ids, counted)
+            )
+            assert mine is not None
+            mine = mine.to(self.target.device)
+            outputs = target_outputs(self.target, mine[:, :-1], self.head.features)
+            outputs = replace(
+                outputs,
+                following=mine[:, 1:],
+                counted=None if mask is None else mask[:, 1:].to(mine.device),
+            )
+            progress = step / self.settings.plan.steps
+            moment = Moment(progress, self.seed + 4, step, rows, part, parts)
+            objective = self.settings.objective
+            yield step_loss(self.recipe, self.head, outputs, moment, objective) / parts
+
+    @cached_property
+    def windows(self) -> dict[str, Tensor]:
+        """Held-out text by domain, ``[8, L]``."""
+        length = min(self.settings.batch.length, 256)
+        return {
+            domain: torch.from_numpy(self.data.windows(domain, 8, length)[:, :-1])
+            for domain in self.data.held_out
+        }
+
+    def measured(self) -> dict[str, dict[str, list]]:
+        """Returns :func:`specwb.training.heads.measure` by domain."""
+        device = self.target.device
+        return {
+            domain: measure(self.recipe, self.head, window.to(device))
+            for domain, window in self.windows.items()
+        }
+
+    def acceptance(self) -> list[float]:
+        """Returns the acceptance by position, a mean over the domains."""
+        ranks = [measurements["rank"] for measurements in self.measured().values()]
+        depths = range(len(ranks[0]))
+        return [round(fmean(rank[d][0] for rank in ranks), 3) for d in depths]
+
+    def card(self, log: Log, note: str) -> dict[str, Any]:
+        target = self.target
+        return {
+            "name": self.kind,
+            "run": self.identity,
+            "parameters": sum(p.numel() for p in self.head.parameters()),
+            **self.flat,
+            "budget": note,
+            "seed": self.seed,
+            "text": self.source,
+            "tokens": self.tokens,
+            "device": target.device.type,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "corpus": self.data.sha256,
+            "target": target.name,
+            "target_sha256": target.sha256,
+            "last_training_loss": last_loss(log),
+            "progress": log.measurements,
+            "held_out": self.measured(),
+        }
+
+
+def last_loss(log: Log) -> float:
+    """Returns the mean loss of the last 50 steps, as cards have it."""
+    losses = log.loss[-50:]
+    return round(sum(losses) / max(1, len(losses)), 4)
+
+
+def draw_loss(log: Log, path: Path) -> None:
+    """Draws the loss of every step, and below it the held-out acceptance by position.
+
+    Nothing is drawn where matplotlib, which the extra ``train`` brings, is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        return
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    top, bottom = figure.subplots(2, sharex=True)
+    size = -(-len(log.loss) // CURVE)
+    ends = range(size, len(log.loss) + size, size)
+    top.plot(
+        [min(end, len(log.loss)) for end in ends], [fmean(log.loss[e - size : e]) for e in ends]
+    )
+    top.set_ylabel("loss")
+    steps = [step for step, _ in log.measurements]
+    for depth, values in enumerate(zip(*(row for _, row in log.measurements), strict=True), 1):
+        bottom.plot(steps, values, marker=".", label=f"position {depth}")
+    bottom.set_ylabel("held-out acceptance")
+    bottom.set_xlabel("step")
+    if steps:
+        bottom.legend(fontsize="x-small", ncols=2)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def checked_settings(
+    kind: str, settings: Mapping[str, Any], target: Target, source: str = "generated"
+) -> Settings:
+    """Checks a head's settings before any text is read, and returns them in their parts.
+
+    Args:
+        kind: a key of ``RECIPES``.
+        settings: by name; what is not there has its default.
+        target: the target.
+        source: as of :func:`train_head`.
+
+    Raises:
+        TrainingError: one of them cannot be.
+        MethodError: a number that cannot be.
+    """
+    if kind not in RECIPES:
+        raise TrainingError(f"unknown head {kind!r}; known: {', '.join(RECIPES)}")
+    if source not in TEXTS:
+        raise TrainingError(f"text must be {' or '.join(TEXTS)}, got {source!r}")
+    recipe = RECIPES[kind]
+    defaults = dict(recipe.training)
+    if isinstance(steps := settings.get("steps"), int):
+        defaults["warmup"] = min(50, max(1, steps // 10))
+    checked = split(kind, {**defaults, **settings}, recipe.options)
+    for name, value in checked.head.items():
+        _check_setting(kind, name, value)
+    if not recipe.losses and settings.get("loss"):
+        raise TrainingError(f"{kind} has a loss of its own, loss={settings['loss']} is not for it")
+    if recipe.losses and checked.objective.loss not in recipe.losses:
+        losses = ", ".join(recipe.losses)
+        raise TrainingError(f"{kind} can have loss={losses}, got {checked.objective.loss!r}")
+    if "vocabulary" in checked.head:  # as the card is to say it
+        size = min(checked.head["vocabulary"], target.vocabulary)
+        checked = replace(checked, head={**checked.head, "vocabulary": size})
+    length = checked.batch.length
+    if length > target.context:
+        context = f"the context of {target.name!r} ({target.context})"
+        raise TrainingError(f"rows of {length} tokens are longer than {context}")
+    needed = recipe(target, checked.head).min_tokens()
+    needed = max(needed, PROMPT if source == "generated" else 0) + 1
+    if length < needed:
+        problem = f"rows of {length} tokens are too short"
+        raise TrainingError(f"{problem}, {kind} needs {needed} here")
+    return checked
+
+
+def _check_setting(kind: str, name: str, value: object) -> None:
+    default = RECIPES[kind].options[name]
+    if isinstance(default, tuple):
+        if value not in default:
+            words = ", ".join(default)
+            raise TrainingError(f"{kind}: {name} must be {words}, got {value!r}")
+    elif isinstance(default, int):
+        may_be_zero = not default or name in RECIPES[kind].may_be_zero
+        whole(f"{kind}: {name}", value, 0 if may_be_zero else 1)
+    else:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < float("inf"):  # type: ignore[operator]
+            raise TrainingError(f"{kind}: {name} must be a number >= 0, got {value!r}")
+
+
+def _check_text(data: text.Corpus, length: int) -> None:
+    """Checks that every domain has enough text.
+
+    Raises:
+        TrainingError: one has not.
+    """
+    for part, streams, row in (
+        ("training", data.train, length),
+        ("held-out", data.held_out, min(length, 256)),
+    ):
+        for domain, stream in streams.items():
+            if len(stream) < row + 2:
+                problem = f"the {part} text ({domain}) has {len(stream)} tokens"
+                advice = "give more text or a smaller length"
+                raise TrainingError(f"{problem}, fewer than one row of {row}; {advice}")
+
+
+def is_finished(out: Path, identity: str) -> bool:
+    """Says whether the result of this very run is in ``out``.
+
+    Raises:
+        TrainingError: anything else is, or nothing can be written.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        if table(out / "card.json").get("run") == identity:
+            return True
+        other = "something else, or what another run made (other data, settings or seed)"
+        raise TrainingError(f"{out} holds {other}; delete it or choose another --out")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise TrainingError(f"cannot write to {out.parent}: {error.strerror}") from error
+    return False
+
+
+def train_for(
+    kind: str,
+    target: str | Path,
+    out: Path,
+    budget: str = "cpu",
+    changes: Mapping[str, int | None] | None = None,
+    options: str = "",
+    *,
+    recipe: str | None = None,
+    source: str = "generated",
+    generated: Path = Path("build/generated"),
+    corpus: Path | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    seeds: int = 1,
+) -> Path:
+    """Trains a head by :func:`train_head` with the lab recipe's settings and text.
+
+    This is what ``specwb train`` does. A setting is that of the lab's recipe, unless the ``recipe``
+    has another, unless ``options`` or ``changes`` have another.
+
+    Args:
+        kind: a key of ``RECIPES``.
+        target: a name, folder or hub id.
+        out: the folder that the head is written to.
+        budget: a budget of the lab's recipe.
+        changes: steps, rows and length instead of the budget's.
+        options: settings, ``name=value`` with commas.
+        recipe: a published recipe's name, or a TOML file.
+        source, generated, seed: see :func:`train_head`.
+        corpus: a text file to train on instead of the lab's text.
+        device: where to train.
+        seeds: how many heads are trained, with the seeds ``seed``, ``seed + 1``, ..; more than one
+            are written to ``out/seed-0`` and so on, with a summary beside them.
+
+    Raises:
+        TrainingError: an unknown budget, or one that has no such head, options that cannot be read,
+            or what :func:`train_head` raises.
+    """
+    from specwb.training.lab import recipe as lab_recipe
+
+    plan = lab_recipe()
+    if budget not in plan["budget"]:
+        raise TrainingError(
+            f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}"
+        )
+    budgets = plan["budget"][budget]
+    if kind not in budgets:
+        raise TrainingError(f"budget {budget!r} has no {kind}; it is for {', '.join(budgets)}")
+    own = RECIPES[kind].options
+    settings = {**plan["heads"][kind], **budgets[kind]}
+    followed = None if recipe is None else read_recipe(recipe, kind, own)
+    if followed is not None:
+        settings |= followed.settings
+    settings |= parse(kind, options, own)
+    settings |= {name: value for name, value in (changes or {}).items() if value is not None}
+    model = load(target, device=training_device(resolve_device(device)))
+    checked_settings(kind, settings, model, source)  # before any text is read
+    data, mixture = training_text(model, corpus)
+    folders = [out] if seeds == 1 else [out / f"seed-{seed + i}" for i in range(seeds)]
+    for i, folder in enumerate(folders):
+        train_head(
+            kind,
+            model,
+            folder,
+            settings,
+            data,
+            mixture,
+            seed=seed + i,
+            text_seed=seed,
+            source=source,
+            generated=generated,
+            note=budget,
+            recipe=followed,
+        )
+    if seeds > 1:
+        with first_process() as is_first:
+            if is_first:
+                for line in summary(folders):
+                    say(line)
+    return out
+
+
+def summary(folders: Sequence[Path]) -> list[str]:
+    """Says what heads of several seeds have in common: acceptance by position, with its spread.
+
+    Args:
+        folders: of the heads.
+    """
+    cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in folders]
+    lines = [f"{len(cards)} seeds, held-out acceptance by position, mean and standard deviation"]
+    for domain in cards[0]["held_out"]:
+        ranks = [card["held_out"][domain]["rank"] for card in cards]
+        by_position = zip(*([row[0] for row in rank] for rank in ranks), strict=True)
+        values = (f"{fmean(x):.3f} +- {stdev(x):.3f}" for x in by_position)
+        lines.append(f"  {domain}: {', '.join(values)}")
+    return lines
+
+
+def training_text(target: Target, corpus: Path | None) -> tuple[text.Corpus, dict[str, float]]:
+    """Returns the lab's text, or a file's, as the target's tokens, and its domains' proportions.
+
+    Args:
+        target: its tokenizer is used.
+        corpus: a text file, None for the lab's text.
+
+    Raises:
+        TrainingError: the target has no tokenizer.
+        DataError: the text cannot be read.
+    """
+    from specwb.training.lab import recipe
+
+    if target.tokenizer is None:
+        raise TrainingError(f"{target.name!r} has no tokenizer to read text with")
+    say("reading the training text")
+    if corpus is not None:
+        return text.from_file(corpus, target.tokenizer), {"text": 1.0}
+    plan = recipe()["corpus"]
+    return text.encode(text.documents(plan["packages"]), target.tokenizer), plan["mixture"]

@@ -1,0 +1,192 @@
+"""What can be set of a training, checked in one place; published recipes, and recipes in files.
+
+A setting is of the head (:attr:`specwb.training.recipe.Recipe.options`) or of its training: how
+long and by what optimiser (:class:`specwb.training.fit.Plan`), on what batches, for what loss. They
+are one flat table of names, in ``--set``, in a file and in a head's card.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from specwb.models.load import data_dir
+from specwb.options import REQUIRED, Option, options_of, parse_value
+from specwb.training.fit import Plan, TrainingError
+from specwb.training.losses import LOSSES
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step reads."""
+
+    rows: Annotated[int, Option("rows of a batch", low=1)]
+    length: Annotated[int, Option("tokens of a row", low=1)]
+    accumulate: Annotated[int, Option("parts that a batch is computed in", low=1)] = 1
+    generated: Annotated[
+        int, Option("tokens that the target writes; 0: an eighth of what is read", low=0)
+    ] = 0
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a prediction costs."""
+
+    loss: Annotated[str, Option("what a prediction costs", choices=LOSSES)] = "kl"
+    lk_eta: Annotated[float, Option("eta of loss=lk", within="[0, inf)")] = 3.0
+    level_decay: Annotated[
+        float, Option("a level's weight over that of the one above", within="[0, inf)")
+    ] = 0.8
+
+
+PARTS = (Plan, Batch, Objective)
+TRAINING: dict[str, Option] = {
+    name: option
+    for part in PARTS
+    for name, option in options_of(part, part).items()
+    if name != "save_seconds"
+}
+"""The settings of a training, by name."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one training, each part checked."""
+
+    head: dict[str, Any]
+    plan: Plan
+    batch: Batch
+    objective: Objective
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """All settings by name."""
+        parts = {**asdict(self.plan), **asdict(self.batch), **asdict(self.objective), **self.head}
+        return {name: value for name, value in parts.items() if name != "save_seconds"}
+
+
+def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
+    """Sorts a flat table of settings into its parts and checks those of the training.
+
+    Args:
+        kind: what is trained, for messages.
+        settings: every setting without a default, and others.
+        own: the names of the head's settings, which are checked elsewhere.
+
+    Raises:
+        TrainingError: an unknown name, or one that is missing.
+        MethodError: a value that cannot be.
+    """
+    for name in settings:
+        if name not in own and name not in TRAINING:
+            raise TrainingError(f"{kind} has no setting {name!r}; {names(own)}")
+    for name, option in TRAINING.items():
+        if option.default is REQUIRED and name not in settings:
+            raise TrainingError(f"{kind}: {name} must be given")
+    values = {
+        name: TRAINING[name].check(kind, value)
+        for name, value in settings.items()
+        if name in TRAINING and name not in own
+    }
+    plan, batch, objective = (
+        {name: values[name] for name in part.__dataclass_fields__ if name in values}
+        for part in PARTS
+    )
+    head = {name: value for name, value in settings.items() if name in own}
+    return Settings(head, Plan(**plan), Batch(**batch), Objective(**objective))
+
+
+def names(own: Mapping[str, Any]) -> str:
+    """The names of all settings, in words."""
+    head = f"its settings: {', '.join(own)}; " if own else ""
+    return f"{head}of every training: {', '.join(n for n in TRAINING if n not in own)}"
+
+
+def parse(kind: str, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads ``name=value`` with commas.
+
+    Raises:
+        TrainingError: something else, or an unknown name.
+    """
+    settings = {}
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise TrainingError(f"{kind}: settings are written name=value; got {item!r}")
+        if name not in own and name not in TRAINING:
+            raise TrainingError(f"{kind} has no setting {name!r}; {names(own)}")
+        settings[name] = parse_value(value)
+    return settings
+
+
+@dataclass(frozen=True)
+class Published:
+    """A recipe from a file.
+
+    Attributes:
+        name: of the file.
+        kind: what it trains.
+        source: where its settings are from.
+        differs: what in the source is otherwise than a setting can say, "" if nothing is.
+        settings: its settings by name.
+    """
+
+    name: str
+    kind: str
+    source: str
+    differs: str
+    settings: dict[str, Any]
+
+
+def published() -> dict[str, Path]:
+    """The recipes that come with specwb, by name."""
+    return {path.stem: path for path in sorted((data_dir() / "recipes").glob("*.toml"))}
+
+
+def read_recipe(name: str, kind: str | None, own: Mapping[str, Any] | None = None) -> Published:
+    """Reads a recipe.
+
+    Args:
+        name: one of :func:`published`, or a TOML file with ``kind`` and a table ``settings``.
+        kind: what it must be for, None for anything.
+        own: the names of that head's settings.
+
+    Raises:
+        TrainingError: there is none, it is for something else, or it has an unknown key or setting.
+    """
+    known = published()
+    path = known.get(name, Path(name).expanduser())
+    if name not in known and path.suffix != ".toml":
+        raise TrainingError(f"unknown recipe {name!r}; known: {', '.join(known)}, or a .toml file")
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise TrainingError(f"recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TrainingError(f"recipe {path} is no TOML: {error}") from error
+    keys = ("kind", "source", "differs", "settings")
+    if unknown := [key for key in content if key not in keys]:
+        wanted = f"it has {', '.join(keys)}"
+        raise TrainingError(f"recipe {path} has an unknown key {unknown[0]!r}; {wanted}")
+    if not isinstance(content.get("kind"), str) or not isinstance(content.get("settings"), dict):
+        raise TrainingError(f'recipe {path} must have kind = "..." and a table [settings]')
+    if kind is not None and content["kind"] != kind:
+        raise TrainingError(f"recipe {path} trains {content['kind']}, not {kind}")
+    for setting in content["settings"]:
+        if own is not None and setting not in own and setting not in TRAINING:
+            raise TrainingError(f"recipe {path}: {content['kind']} has no setting {setting!r}")
+    source, differs = content.get("source", ""), content.get("differs", "")
+    return Published(path.stem, content["kind"], source, differs, content["settings"])
+
+
+def differences(settings: Mapping[str, Any], recipe: Published) -> str:
+    """In words, which settings are otherwise than in a recipe, "" if none is."""
+    other = [
+        f"{name} {settings[name]} ({value})"
+        for name, value in recipe.settings.items()
+        if name in settings and settings[name] != value
+    ]
+    return ", ".join(other)
