@@ -83,6 +83,8 @@ def home(tmp_path, monkeypatch):
     size = {"rows": 4, "length": 64}
     budget = {kind: {"steps": 2, **size, "generated": 5000} for kind in plan["heads"]}
     budget["target"] = {"steps": 12, **size}
+    own_text = {"n": 4, "renew": 2, "hold": 0.5, "weight": 1.0, "lr": 1e-3}
+    budget["cure"] = {"steps": 5, **size, **own_text}
     budget["draft"] = {"steps": 12, **size, "distil": 6, "generated": 5000}
     plan["budget"]["smoke"] = budget
     monkeypatch.setattr(lab, "recipe", lambda path=None: plan)
@@ -123,6 +125,9 @@ def check_models(family: Path) -> None:
     readme, card = (family / "README.md").read_text(), card_of(family / "target")
     assert card["sha256"] == weights_hash(family / "target")
     assert card["sha256"][:12] in readme
+    assert set(card["before_cure"]["loops"]) == set(card["loops"]) == set(corpus.DOMAINS)
+    assert 0 <= card["prompt_loops"] <= 1
+    assert "| after |" in readme
     assert "| sherlock_holmes | prose | public domain (USA) | held out |" in readme
     assert card_of(family / "draft")["target_sha256"] == card["sha256"]
 
@@ -138,23 +143,27 @@ def check_models(family: Path) -> None:
 
 
 def build_interrupted(out: Path, monkeypatch) -> Path:
-    """Builds a family, stopped in the middle of the target and then started again."""
-    fit, interrupts = lab.fit, []
+    """Builds a family, stopped in the middle of the target and of its cure, and started again.
+
+    The cure is stopped between two texts that the target writes.
+    """
+    fit, interrupts = lab.fit, {"target": 7, "cure of loops": 3}
 
     def interrupted_fit(name, model, loss, *rest):
         def stop(step):
-            if not interrupts and step == 7:
-                interrupts.append(step)
+            if interrupts.get(name) == step:
+                del interrupts[name]
                 raise KeyboardInterrupt
             return loss(step)
 
         return fit(name, model, stop, *rest)
 
     monkeypatch.setattr(lab, "fit", interrupted_fit)
-    with pytest.raises(KeyboardInterrupt):
-        lab.build(out, "smoke", "cpu")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            lab.build(out, "smoke", "cpu")
     lab.build(out, "smoke", "cpu")
-    assert interrupts
+    assert not interrupts
     return out
 
 
