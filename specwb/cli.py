@@ -221,7 +221,7 @@ def compare(
     seed: SEED = 0,
     seconds: Annotated[
         float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")
-    ] = 150.0,
+    ] = 120.0,
     threads: THREADS = None,
     json_file: Annotated[
         Path | None,
