@@ -154,7 +154,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["train", "eagle", "--budget", "huge"], "unknown budget 'huge'"),
         (
             ["train", "medusa", "--set", "unroll=2"],
-            "medusa: settings are heads, blocks, written name=value; got 'unroll=2'",
+            "medusa has no setting 'unroll'; its settings: heads, blocks; of every",
         ),
         (["train", "nope"], "nope"),
         (["nonsense"], "nonsense"),

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from specwb.files import whole_file
 from specwb.options import Option
 from specwb.training.optim import fast_bfloat16, optimisers
 
+T = TypeVar("T")
 console = Console(stderr=True)
 
 
@@ -157,27 +158,28 @@ COMPILE_FROM = 400
 """Steps from which on compiling pays: it takes about as long as a hundred of them."""
 
 
-def compiled(function: Callable[..., Tensor], steps: int) -> Callable[..., Tensor]:
+def compiled(function: Callable[..., T], steps: int) -> Callable[..., T]:
     """Returns ``function`` compiled by torch, or itself.
 
     It stays as it is in short runs, and where torch cannot compile (there is no C++ compiler): the
     first call finds out, and says so.
 
     Args:
-        function: from tensors to a tensor, with the same shapes every time or nearly so.
+        function: takes tensors of the same shapes every time, or nearly so.
         steps: how often it is going to be called.
     """
     if steps < COMPILE_FROM:
         return function
-    fast: Callable[..., Tensor] | None = torch.compile(function, dynamic=False)
+    fast: Callable[..., T] | None = torch.compile(function, dynamic=False)
 
-    def call(*args: Tensor) -> Tensor:
+    def call(*args: Any) -> T:
         nonlocal fast
         if fast is not None:
             try:
                 return fast(*args)
             except torch._dynamo.exc.BackendCompilerFailed as error:
-                say(f"not compiled, which is slower: {str(error).splitlines()[0]}")
+                reason = str(error).strip().splitlines()[0]
+                say(f"not compiled, which takes longer: {reason}")
                 fast = None
         return function(*args)
 

@@ -172,6 +172,12 @@ class Recipe:
             for name, value in cls.options.items()
         }
 
+    @property
+    def is_static(self) -> bool:
+        """Whether a step's loss is the same function of its text in every step, without noise."""
+        kind = type(self)
+        return kind.training_levels is Recipe.training_levels and kind.loss is Recipe.loss
+
     def initial_weights(self) -> str:
         """Names what a head's first weights come from, where settings do not say it."""
         return ""
@@ -293,6 +299,10 @@ class EagleRecipe(Recipe):
         layers, ffn = self.settings["layers"], self.settings["ffn"]
         config = eagle_config(self.target, layers, ffn)
         return EagleHead(config, self.target.backbone.config.hidden_size)
+
+    @property
+    def is_static(self) -> bool:
+        return not self.settings["noise"]
 
     def levels(
         self, head: EagleHead, outputs: TargetOutputs, depth: int | None = None

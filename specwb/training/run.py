@@ -9,7 +9,7 @@ import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -26,6 +26,7 @@ from specwb.training import corpus as text
 from specwb.training.fit import (
     Log,
     TrainingError,
+    compiled,
     first_process,
     fit,
     process_rows,
@@ -167,6 +168,10 @@ class _Run:
         self.recipe = RECIPES[kind](target, settings.head)
         torch.manual_seed(seed)
         self.head = self.recipe.make(data, mixture).to(target.device)
+        steps, is_static = settings.plan.steps, self.recipe.is_static
+        self._outputs = compiled(partial(target_outputs, target), steps)
+        # what differs from step to step in more than numbers would be compiled anew every time
+        self._loss = compiled(step_loss, steps) if is_static else step_loss
 
     @property
     def tokens(self) -> int:
@@ -235,7 +240,7 @@ class _Run:
             )
             assert mine is not None
             mine = mine.to(self.target.device)
-            outputs = target_outputs(self.target, mine[:, :-1], self.head.features)
+            outputs = self._outputs(mine[:, :-1], self.head.features)
             outputs = replace(
                 outputs,
                 following=mine[:, 1:],
@@ -243,8 +248,10 @@ class _Run:
             )
             progress = step / self.settings.plan.steps
             moment = Moment(progress, self.seed + 4, step, rows, part, parts)
+            if self.recipe.is_static:
+                moment = Moment(0.0, 0, 0, rows)
             objective = self.settings.objective
-            yield step_loss(self.recipe, self.head, outputs, moment, objective) / parts
+            yield self._loss(self.recipe, self.head, outputs, moment, objective) / parts
 
     @cached_property
     def windows(self) -> dict[str, Tensor]:

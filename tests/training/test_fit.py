@@ -17,7 +17,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from specwb.training.fit import Plan, TrainingError, dump, fit, save_atomically
+from specwb.training.fit import (
+    COMPILE_FROM,
+    Plan,
+    TrainingError,
+    compiled,
+    dump,
+    fit,
+    save_atomically,
+)
 from specwb.training.optim import Muon, orthogonalise
 
 
@@ -204,3 +212,28 @@ def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch)
     resumed = small()
     fit("part", resumed, losses(resumed), Plan(20, warmup=5), tmp_path / "b.pt", "run")
     assert torch.equal(weights(unbroken), weights(resumed))
+
+
+def test_short_runs_are_not_compiled():
+    def double(x):
+        return 2 * x
+
+    assert compiled(double, COMPILE_FROM - 1) is double
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["", "/no/such/compiler"])
+def test_without_a_compiler_it_goes_on_and_says_so(tmp_path, compiler):
+    """In a process of its own: torch remembers which compiler it has found."""
+    script = """
+import torch
+from specwb.training.fit import compiled
+fast = compiled(lambda x: (x * 2 + 1).relu().sum(), 10_000)
+print(float(fast(torch.ones(50))), float(fast(torch.ones(50))))
+"""
+    home = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | ({"CXX": compiler} if compiler else {})
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | home
+    )
+    assert done.stdout == "150.0 150.0\n", done.stderr
+    assert done.stderr.count("not compiled, which takes longer") == (1 if compiler else 0)

@@ -530,7 +530,8 @@ def test_what_does_not_count_is_not_learnt(target, data, kind):
 
     def loss(**known) -> float:
         recipe.regression = 0.0
-        return float(heads.step_loss(recipe, head, replace(outputs, **known), moment, objective))
+        known = replace(outputs, **known)
+        return heads.step_loss(recipe, head, known, moment, objective).item()
 
     nothing, all_of_it = (torch.full((2, 32), x) for x in (False, True))
     for name in LOSSES:
@@ -540,6 +541,15 @@ def test_what_does_not_count_is_not_learnt(target, data, kind):
         assert loss(following=following, counted=all_of_it) == pytest.approx(whole)
         assert loss(following=following, counted=nothing) == 0.0
         assert whole > 0.0
+
+
+def test_only_heads_without_noise_are_compiled_once_for_all_steps(target):
+    assert RECIPES["medusa"](target, {}).is_static
+    assert RECIPES["eagle"](target, {}).is_static
+    assert not RECIPES["eagle"](target, {"noise": 0.1}).is_static
+    assert not RECIPES["falcon"](target, {"layers": 1}).is_static
+    for kind in ("diffusion", "decision"):
+        assert not RECIPES[kind].is_static.fget(object.__new__(RECIPES[kind]))
 
 
 OWN = {"falcon": {"layers": 1, "glance": 0.0}, "kangaroo": {"exit": 2}}
