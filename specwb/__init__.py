@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from specwb import figures as figures
     from specwb import models as models
     from specwb import reproduce as reproduce
+    from specwb import sweeps as sweeps
     from specwb import training as training
     from specwb import verify as verify
     from specwb import widgets as widgets
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from specwb.models.target import Target
     from specwb.noise import Noise
     from specwb.probability import Sampling
+    from specwb.sweeps.run import sweep
     from specwb.trace import explain
     from specwb.tree import Tree
     from specwb.verify import RULES, NodeRule, Rule
@@ -91,6 +93,7 @@ _PLACES = {
     "models.target": ("Target",),
     "noise": ("Noise",),
     "probability": ("Sampling",),
+    "sweeps.run": ("sweep",),
     "trace": ("explain",),
     "tree": ("Tree",),
     "verify": ("RULES", "NodeRule", "Rule"),
@@ -104,6 +107,7 @@ _MODULES = (
     "figures",
     "models",
     "reproduce",
+    "sweeps",
     "training",
     "verify",
     "widgets",
@@ -149,6 +153,7 @@ __all__ = [
     "method",
     "register",
     "rounds",
+    "sweep",
     "unregister",
 ]
 

@@ -37,6 +37,7 @@ from specwb.commands.shared import (
     use_threads,
     wide,
 )
+from specwb.commands.sweep import results, sweep
 from specwb.commands.train import train
 from specwb.errors import SpecwbError
 from specwb.extras import require
@@ -451,6 +452,8 @@ app.command("methods")(list_methods)
 app.command()(tune)
 app.command()(verify)
 app.command()(check)
+app.command()(sweep)
+app.command()(results)
 app.command()(parallel)
 app.add_typer(train, name="train")
 app.add_typer(reproduce, name="reproduce")

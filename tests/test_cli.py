@@ -44,6 +44,8 @@ def test_help_and_wrong_options_take_no_torch(arguments, code, pattern):
 
 
 def test_completion_knows_the_commands(monkeypatch, capsys):
+    # under python -m pytest the program would be called so
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
     monkeypatch.setenv("_SPECWB_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "specwb gen")
     monkeypatch.setenv("COMP_CWORD", "1")

@@ -153,7 +153,8 @@ def _save(rows: np.ndarray, path: Path) -> None:
 def _continued(target: Target, prompts: np.ndarray, tokens: int) -> np.ndarray:
     was_training = target.model.training
     target.model.eval()
-    output = decode(target, prompts.tolist(), "ar", max_new_tokens=tokens, eos=())
+    with torch.autocast(target.device.type, enabled=False):  # a step may be under one
+        output = decode(target, prompts.tolist(), "ar", max_new_tokens=tokens, eos=())
     target.model.train(was_training)
     return np.concatenate([prompts, np.array(output.tokens)], 1)
 

@@ -105,7 +105,10 @@ def lab(tmp_path_factory):
         shutil.copytree(ROOT / pages, home / pages)
     for name in NOTEBOOKS:
         notebook = nbformat.read(ROOT / "notebooks" / name, 4)
-        notebook.cells = [c for c in notebook.cells if name not in ONLY or c.id in ONLY[name]]
+        # cell x is made of the cells x_1, x_2, .. and x
+        notebook.cells = [
+            c for c in notebook.cells if name not in ONLY or c.id.partition("_")[0] in ONLY[name]
+        ]
         for cell in notebook.cells:
             if cell.cell_type == "code":  # what is seen later has been run here
                 cell.outputs, cell.execution_count = [], None

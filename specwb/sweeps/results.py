@@ -1,0 +1,203 @@
+"""What a sweep has found, as frames: one row a run, and means with intervals by parameter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specwb.sweeps.space import SHARED, SweepError
+from specwb.sweeps.store import Store
+
+METRICS = ("tau", "accepted", "tokens_per_second", "speedup", "identical")
+"""Columns of :func:`frame` that are measured."""
+RESAMPLES = 2000
+
+
+def frame(store: Store | Path | str) -> pd.DataFrame:
+    """Returns one row for every run of a store.
+
+    Columns: ``id`` of the configuration; its settings by name (``method``, ``temperature``, ..,
+    empty where a method has no such option); ``prompt`` and ``domain``; ``tokens``, ``steps``;
+    ``tau``, tokens a target forward; ``accepted``, tau - 1; ``seconds``, ``tokens_per_second``
+    (empty where times were not noted); ``speedup`` over plain decoding of the same prompt,
+    sampling, seed and machine, and ``identical``, whether its text is the same (both empty where
+    that was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and
+    versions.
+    """
+    if not isinstance(store, Store):
+        with Store(store) as opened:
+            return frame(opened)
+    runs = pd.DataFrame(store.table("runs")[1], columns=store.table("runs")[0])
+    names, rows = store.table("configurations")
+    configurations = pd.DataFrame(
+        [
+            {"id": id, **json.loads(settings), **_flat(json.loads(facts))}
+            for id, settings, facts in (dict(zip(names, row, strict=True)).values() for row in rows)
+        ],
+        columns=None if rows else ["id", "method", *SHARED],
+    )
+    found = runs.merge(configurations, on="id", how="left")
+    found["tau"] = found.tokens / found.steps.clip(lower=1)
+    found["accepted"] = found.tau - 1
+    found["seconds"] = found.seconds.astype(float)
+    found["tokens_per_second"] = found.tokens / found.seconds
+    found["disturbed"] = found.disturbed.astype(bool)
+    return _over_plain(found)
+
+
+def _flat(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts by name, versions among them."""
+    numbers = facts.pop("versions", {})
+    facts["commit"] = facts.pop("specwb", None)
+    return facts | {f"version_{name}": number for name, number in numbers.items()}
+
+
+def _over_plain(found: pd.DataFrame) -> pd.DataFrame:
+    """Adds ``speedup`` and ``identical``."""
+    same = ["prompt", *SHARED]
+    same += [name for name in ("device", "dtype", "target_sha256", "commit") if name in found]
+    plain = found[found.method == "ar"][[*same, "tokens_per_second", "text"]]
+    plain = plain.rename(columns={"tokens_per_second": "plain_speed", "text": "plain_text"})
+    found = found.merge(plain.drop_duplicates(same), on=same, how="left")
+    found["speedup"] = found.tokens_per_second / found.plain_speed
+    known = found.plain_text.notna()
+    found["identical"] = (found.text == found.plain_text).astype(float).where(known)
+    return found.drop(columns=["plain_speed", "plain_text"])
+
+
+def filtered(found: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
+    """Returns the rows that meet all conditions ``name=value``.
+
+    Raises:
+        SweepError: there is no such column.
+    """
+    for condition in where:
+        name, equals, value = condition.partition("=")
+        if not equals or name not in found:
+            known = ", ".join(found.columns)
+            raise SweepError(f"conditions are name=value with a column, got {condition!r}; {known}")
+        column = found[name]
+        if pd.api.types.is_numeric_dtype(column):
+            found = found[column == float(value)]
+        else:
+            found = found[column.astype(str) == value]
+    return found
+
+
+def summary(
+    found: pd.DataFrame,
+    by: Sequence[str],
+    value: str = "tau",
+    over: dict[str, Any] | None = None,
+    confidence: float = 0.95,
+) -> pd.DataFrame:
+    """Returns the mean of a column for every combination of parameters, with its interval.
+
+    The interval is a bootstrap over prompts, the units that were sampled: every prompt counts with
+    the mean of its runs (seeds), so that seeds narrow it only as far as they differ.
+
+    Args:
+        found: of :func:`frame`.
+        by: columns, such as ``["eta", "gamma"]``.
+        value: the column whose mean is taken.
+        over: a combination, such as ``{"eta": 0.6}``: the mean and interval are then those of the
+            difference to it, paired by prompt and seed (and whatever else of ``by`` is not named).
+        confidence: of the intervals.
+
+    Returns:
+        Columns ``by``, ``mean``, ``low``, ``high``, ``prompts``, ``runs``.
+
+    Raises:
+        SweepError: a column that is not there, or a combination that was not measured.
+    """
+    for name in (*by, value, *(over or {})):
+        if name not in found:
+            raise SweepError(f"there is no column {name!r}; there are {', '.join(found.columns)}")
+    found = found[found[value].notna()]
+    if found.empty:
+        raise SweepError(f"nothing was measured of {value}")
+    if over is not None:
+        found = _differences(found, list(by), value, over)
+    rows = []
+    for key, group in found.groupby(list(by), dropna=False):
+        by_prompt = group.groupby("prompt")[value].mean().to_numpy()
+        low, high = _interval(by_prompt, confidence)
+        row = dict(zip(by, key, strict=True))
+        counts = {"prompts": len(by_prompt), "runs": len(group)}
+        rows.append(row | {"mean": by_prompt.mean(), "low": low, "high": high} | counts)
+    return pd.DataFrame(rows)
+
+
+def _differences(
+    found: pd.DataFrame, by: list[str], value: str, over: dict[str, Any]
+) -> pd.DataFrame:
+    """Replaces a column by its difference to the combination ``over``, where both were measured."""
+    same = ["prompt", "seed", *(name for name in by if name not in over)]
+    base = found
+    for name, wanted in over.items():
+        base = base[base[name] == wanted]
+    if base.empty:
+        raise SweepError(f"nothing was measured with {over}")
+    base = base.groupby(same, dropna=False)[value].mean().rename("base").reset_index()
+    both = found.merge(base, on=same, how="inner")
+    both[value] = both[value] - both["base"]
+    return both.drop(columns="base")
+
+
+def _interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
+    """The bootstrap interval of a mean; NaN for a single value."""
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    rng = np.random.default_rng(0)
+    means = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def pareto(found: pd.DataFrame, first: str, second: str) -> pd.Series:
+    """Says of every row whether no other is at least as large in both columns and larger in one."""
+    a, b = found[first].to_numpy(), found[second].to_numpy()
+    worse = (a[:, None] <= a) & (b[:, None] <= b) & ((a[:, None] < a) | (b[:, None] < b))
+    return pd.Series(~worse.any(1), index=found.index)
+
+
+def combination(found: pd.DataFrame, text: str) -> dict[str, Any] | None:
+    """Reads ``name=value`` with commas as values of the columns; None where there is nothing.
+
+    Raises:
+        SweepError: it is written otherwise, or there is no such column.
+    """
+    wanted: dict[str, Any] = {}
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals or name not in found:
+            raise SweepError(f"a combination is name=value with a column, got {item!r}")
+        is_number = pd.api.types.is_numeric_dtype(found[name])
+        wanted[name] = float(value) if is_number else value
+    return wanted or None
+
+
+def spelled(value: Any) -> str:
+    """A parameter's value for a table, "" where the method has no such option."""
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def write_parquet(found: pd.DataFrame, path: Path) -> None:
+    """Writes a frame as Parquet.
+
+    Raises:
+        SweepError: pandas finds no package that can.
+    """
+    try:
+        found.to_parquet(path, index=False)
+    except ImportError as error:
+        advice = "pip install pyarrow; --csv needs nothing"
+        raise SweepError(f"Parquet needs pyarrow: {advice}") from error

@@ -1,0 +1,391 @@
+"""Running a sweep: every prompt by every configuration, resumed where a store already has it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from specwb.engine import Prompt, decode, token_rows
+from specwb.evaluation.compare import describe, describe_device, versions
+from specwb.evaluation.machine import Watch, commit, one_step
+from specwb.evaluation.prompts import Question, interleave
+from specwb.files import weights_hash
+from specwb.inputs import integer
+from specwb.methods import METHODS, Method
+from specwb.methods import method as make_method
+from specwb.models.load import load
+from specwb.models.target import Target
+from specwb.options import spell
+from specwb.probability import Sampling
+from specwb.sweeps.results import METRICS, frame, summary
+from specwb.sweeps.space import SHARED, Configuration, Space, SweepError, options_of
+from specwb.sweeps.store import Run, Store, digest, identify
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A prompt.
+
+    Attributes:
+        key: a hash of its tokens.
+        domain: its subtask, "all" where it has none.
+        ids: its tokens.
+    """
+
+    key: str
+    domain: str
+    ids: list[int]
+
+
+@dataclass
+class Task:
+    """A configuration that can be run.
+
+    Attributes:
+        id: its hash.
+        configuration: its settings.
+        method: built on the target.
+        sampling: temperature and filters.
+        facts: what else its results depend on.
+    """
+
+    id: str
+    configuration: Configuration
+    method: Method
+    sampling: Sampling
+    facts: dict[str, Any]
+
+
+def sweep(
+    target: Target | str | Path,
+    prompts: Sequence[Question] | Sequence[Prompt],
+    method: str | Sequence[str] | None = None,
+    *,
+    space: Space | None = None,
+    store: Store | Path | str | None = None,
+    samples: int | None = None,
+    halving: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    timed: bool | None = None,
+    shard: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+    **axes: Any,
+) -> pd.DataFrame:
+    """Measure many settings of one or several methods; return a frame with one row a run.
+
+    ::
+
+        frame = specwb.sweep("lab", prompts, "kangaroo", eta=[0, 0.3, 0.6], gamma=[4, 6],
+                             temperature=[0, 1], seed=range(3))
+        specwb.sweeps.summary(frame, by=["temperature", "eta", "gamma"])
+
+    Every prompt is decoded by every configuration before the next prompt, in rotating order, and by
+    plain decoding with the same sampling and seed, which the speedup of a run is over. With a
+    store, what is there is not measured again, and an interrupted sweep loses at most the run it
+    was at.
+
+    Args:
+        target: the target model, or its name.
+        prompts: questions of a prompt set, or texts or lists of token ids.
+        method: a method's name, or several that have the same options.
+        space: other configurations than ``method`` and ``axes`` say.
+        store: a :class:`Store` or its file; default none, and the results are in the frame only.
+        samples: how many configurations are drawn at random, default all.
+        halving: successive halving, ``{"by": "speedup", "keep": 0.5, "start": 4}``: all
+            configurations are measured on ``start`` prompts, the share ``keep`` that is best by a
+            column of the results goes on with twice as many, and so on.
+        jobs: processes that decode at once, on one thread each.
+        timed: whether times are noted; default where nothing else is decoded at the same time.
+        shard: (i, n): only every n-th configuration, from the i-th on, and plain decoding. Stores
+            of all shards can be merged (:meth:`Store.merge`).
+        progress: called with (fraction done, text).
+        axes: options of the method, and temperature, top_k, top_p, seed, max_new_tokens, rule,
+            draft, head: one value, several (a list or range), or a
+            :class:`specwb.sweeps.space.Range`.
+
+    Returns:
+        See :func:`specwb.sweeps.results.frame`.
+
+    Raises:
+        SweepError, MethodError, ValueError: a configuration that cannot be, before the first run.
+        KeyboardInterrupt: after what was measured has been written.
+    """
+    if space is None:
+        if method is None:
+            raise SweepError("a sweep needs a method, or a space")
+        names = [method] if isinstance(method, str) else list(method)
+        space = Space([{"method": names, **axes}], samples)
+    elif method is not None or axes or samples is not None:
+        raise SweepError("give either a space, or a method with its axes and samples")
+    if jobs < 1 or not 0 <= shard[0] < shard[1]:
+        raise SweepError(f"jobs must be >= 1 and shard (i, n) with i < n, got {jobs} and {shard}")
+    if isinstance(store, Store):
+        return _sweep(target, prompts, space, store, halving, jobs, timed, shard, progress)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "sweep.sqlite" if store is None else store
+        with Store(place) as opened:
+            return _sweep(target, prompts, space, opened, halving, jobs, timed, shard, progress)
+
+
+def _sweep(
+    target: Target | str | Path,
+    prompts: Sequence[Question] | Sequence[Prompt],
+    space: Space,
+    store: Store,
+    halving: Mapping[str, Any] | None,
+    jobs: int,
+    timed: bool | None,
+    shard: tuple[int, int],
+    progress: Progress | None,
+) -> pd.DataFrame:
+    model = target if isinstance(target, Target) else load(target)
+    configurations = with_plain(space.configurations())
+    longest = max(one["max_new_tokens"] for one in configurations)
+    items = _items(model, prompts, longest)
+    tasks = _tasks(model, configurations)
+    chosen = [
+        task
+        for i, task in enumerate(tasks)
+        if is_plain(task.configuration) or i % shard[1] == shard[0]
+    ]
+    for task in chosen:
+        store.add_configuration(task.id, task.configuration, task.facts)
+    is_timed = jobs == 1 if timed is None else timed
+    worker = _Worker(target, model, is_timed)
+    for tasks_now, items_now in _rungs(chosen, items, halving, store):
+        done = store.done()
+        work = [
+            (task, item)
+            for i, item in enumerate(items_now)
+            for task in tasks_now[i % len(tasks_now) :] + tasks_now[: i % len(tasks_now)]
+            if (task.id, item.key) not in done
+        ]
+        for count, run in enumerate(worker.runs(work, jobs)):
+            store.add(run)
+            if progress:
+                progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
+    ids = {task.id for task in chosen}
+    keys = {item.key for item in items}
+    results = frame(store)
+    return results[results.id.isin(ids) & results.prompt.isin(keys)].reset_index(drop=True)
+
+
+def is_plain(configuration: Configuration) -> bool:
+    """Whether it is plain decoding."""
+    return configuration["method"] == "ar"
+
+
+def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """Adds plain decoding with the sampling of every configuration, at the front."""
+    plain = {
+        digest(one): one
+        for configuration in configurations
+        for one in [{"method": "ar"} | {name: configuration[name] for name in SHARED}]
+    }
+    others = [one for one in configurations if digest(one) not in plain]
+    return [*plain.values(), *others]
+
+
+def _items(
+    target: Target, prompts: Sequence[Question] | Sequence[Prompt], tokens: int
+) -> list[Item]:
+    """The prompts' tokens, cut to what the context has room for.
+
+    Raises:
+        SweepError: there is none.
+    """
+    room = target.context - tokens
+    if room < 1:
+        raise SweepError(f"max_new_tokens={tokens} leaves no room for a prompt")
+    rows: list[tuple[str, list[int]]]
+    if len(prompts) and isinstance(prompts[0], Question):
+        questions = interleave(list(prompts))  # type: ignore[arg-type]
+        rows = [(q.subtask, q.fit(target.tokenizer, room)[0]) for q in questions]
+    else:
+        rows = [("all", ids[-room:]) for ids in token_rows(target, prompts)]  # type: ignore[arg-type]
+    items = {digest(ids): Item(digest(ids), domain, ids) for domain, ids in rows}
+    if not items:
+        raise SweepError("a sweep needs at least one prompt")
+    return list(items.values())
+
+
+def _tasks(target: Target, configurations: Sequence[Configuration]) -> list[Task]:
+    """Builds every configuration, so that one that cannot be is found before the first run."""
+    built: dict[str, Method] = {}
+    shared = {
+        "specwb": commit(),
+        "versions": versions(),
+        "device": describe_device(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "target": describe(target),
+        "target_sha256": target.fingerprint,
+    }
+    tasks = []
+    for one in configurations:
+        options = {**options_of(one), "rule": one.get("rule")}
+        key = digest([one["method"], options])
+        if key not in built:
+            built[key] = make_method(one["method"], target, **options)
+        method = built[key]
+        sampling = Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
+        method.rule_for(sampling)
+        facts = {**shared, **_model_hashes(target, method, one)}
+        tasks.append(Task(identify(one, facts), one, method, sampling, facts))
+    return tasks
+
+
+def _model_hashes(target: Target, method: Method, one: Configuration) -> dict[str, str]:
+    """The hashes of the draft model and the head that a method drafts with."""
+    hashes = {}
+    draft = getattr(method.drafter, "draft", None)
+    if isinstance(draft, Target):
+        hashes["draft_sha256"] = draft.fingerprint
+    entry = METHODS[one["method"].partition(":")[0]]
+    folder = one.get("head") or (target.own_head(entry.head) if entry.head else None)
+    if isinstance(folder, str | Path) and Path(folder).expanduser().is_dir():
+        hashes["head_sha256"] = weights_hash(Path(folder).expanduser())
+    return hashes
+
+
+def _rungs(
+    tasks: list[Task], items: list[Item], halving: Mapping[str, Any] | None, store: Store
+) -> Iterator[tuple[list[Task], list[Item]]]:
+    """Yields what is measured next; with halving, what is left after each rung."""
+    if halving is None:
+        yield tasks, items
+        return
+    by, keep = halving.get("by"), halving.get("keep", 0.5)
+    count = integer("halving: start", halving.get("start", 4), 1, kind=SweepError)
+    if by not in METRICS or not 0 < keep < 1:
+        wanted = f"by is one of {', '.join(METRICS)}, keep in (0, 1)"
+        raise SweepError(f"halving: {wanted}; got {by!r} and {keep!r}")
+    left = tasks
+    while True:
+        yield left, items[:count]
+        others = [task for task in left if not is_plain(task.configuration)]
+        if count >= len(items) or len(others) == 1:
+            return
+        results = frame(store)
+        keys = [item.key for item in items[:count]]
+        results = results[results.id.isin([t.id for t in others]) & results.prompt.isin(keys)]
+        if results[by].isna().all():
+            raise SweepError(f"halving: nothing has {by}; times are noted only with timed=True")
+        order = summary(results, by=["id"], value=by).sort_values("mean", ascending=False)
+        best = set(order["id"].head(max(1, math.ceil(keep * len(others)))))
+        left = [task for task in left if is_plain(task.configuration) or task.id in best]
+        count *= 2
+
+
+class _Worker:
+    """Decodes what it is given, in this process or in several.
+
+    Args:
+        target: as the user gave it; another process loads it by its name, if it is one.
+        model: the same, loaded.
+        timed: whether times are noted.
+    """
+
+    def __init__(self, target: Target | str | Path, model: Target, timed: bool) -> None:
+        self.target, self.model, self.timed = target, model, timed
+
+    def runs(self, work: list[tuple[Task, Item]], jobs: int) -> Iterator[Run]:
+        """Yields the runs, in any order."""
+        if jobs == 1 or len(work) < 2:
+            watch = Watch(one_step(self.model)) if self.timed and work else None
+            for task, item in work:
+                yield _measured(self.model, task, item, watch)
+            return
+        from joblib import Parallel, delayed
+
+        by_task: dict[str, list[tuple[Task, Item]]] = {}
+        for task, item in work:
+            by_task.setdefault(task.id, []).append((task, item))
+        pool = Parallel(n_jobs=jobs, return_as="generator_unordered")
+        parts = (
+            delayed(_elsewhere)(self.target, part[0][0].configuration, task_id, items, self.timed)
+            for task_id, part in by_task.items()
+            for items in [[item for _, item in part]]
+        )
+        for found in pool(parts):
+            yield from found
+
+
+def _elsewhere(
+    target: Target | str | Path,
+    configuration: Configuration,
+    id: str,
+    items: list[Item],
+    timed: bool,
+) -> list[Run]:
+    """Runs one configuration in a process of its own."""
+    torch.set_num_threads(1)
+    key = target if isinstance(target, Target) else str(target)
+    model = key if isinstance(key, Target) else _LOADED.setdefault(key, load(key))
+    options = {**options_of(configuration), "rule": configuration.get("rule")}
+    method = make_method(configuration["method"], model, **options)
+    place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
+    task = Task(id, configuration, method, Sampling(*place), {})
+    watch = Watch(one_step(model)) if timed else None
+    return [_measured(model, task, item, watch) for item in items]
+
+
+_LOADED: dict[str, Target] = {}
+"""The models of a worker's process, by name."""
+
+
+def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Run:
+    """Decodes one prompt by one configuration, again if the machine was slow beside it."""
+
+    def attempt() -> tuple[Run, float]:
+        one, began = task.configuration, datetime.now(UTC).isoformat(timespec="seconds")
+        before = watch.last if watch else 0.0
+        output = decode(
+            target,
+            [item.ids],
+            task.method,
+            max_new_tokens=one["max_new_tokens"],
+            temperature=task.sampling.temperature,
+            top_k=task.sampling.top_k,
+            top_p=task.sampling.top_p,
+            seed=[one["seed"]],
+        )
+        probe = max(before, watch.probe()) if watch else 0.0
+        run = Run(
+            task.id,
+            item.key,
+            item.domain,
+            len(output.tokens[0]),
+            output.accepted_lengths[0],
+            output.tested_lengths[0],
+            output.seconds if watch else None,
+            watch.slow(probe) if watch else False,
+            digest(output.tokens[0]),
+            began,
+        )
+        return run, probe
+
+    run, probe = attempt()
+    if watch is not None and watch.slow(probe):
+        run, _ = min((run, probe), attempt(), key=lambda pair: pair[1])
+    return run
+
+
+def describe_configuration(configuration: Configuration) -> str:
+    """A configuration in words, what is not the default."""
+    method = configuration["method"]
+    others = {
+        name: value
+        for name, value in configuration.items()
+        if name != "method" and value is not None and SHARED.get(name, "-") != value
+    }
+    return " ".join([method, *(f"{name}={spell(value)}" for name, value in others.items())])

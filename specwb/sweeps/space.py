@@ -1,0 +1,265 @@
+"""What a sweep goes through: configurations, made of axes.
+
+A configuration is a flat table of names: ``method``, its options, and what every decoding has
+(:data:`SHARED`). An axis is a name with several values. A block of axes belongs to one method, or
+to several that have the same options; so an option can have values in one block that it has not in
+another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specwb.errors import SpecwbError
+from specwb.inputs import integer
+from specwb.methods import read_spec
+from specwb.options import spell
+from specwb.probability import Sampling
+
+SHARED: dict[str, Any] = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "seed": 0,
+    "max_new_tokens": 64,
+}
+"""What every decoding has, with its default."""
+
+Configuration = dict[str, Any]
+"""One setting of everything, by name."""
+
+
+class SweepError(SpecwbError, ValueError):
+    """A sweep that cannot be run, or results that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers to draw from: uniform between two ends, or uniform in their logarithm.
+
+    Attributes:
+        low, high: the ends. If both are integers, integers are drawn, both ends among them.
+        log: whether logarithms are uniform.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            least = "0 < low < high" if self.log else "low < high"
+            raise SweepError(f"a range must have {least}, got {self.low} and {self.high}")
+
+    def draw(self, u: float) -> float | int:
+        """The number at the share ``u`` in [0, 1) of the range."""
+        is_whole = isinstance(self.low, int) and isinstance(self.high, int)
+        low, high = float(self.low), float(self.high) + is_whole
+        value = low * (high / low) ** u if self.log else low + (high - low) * u
+        return int(value) if is_whole else value
+
+
+@dataclass(frozen=True)
+class Space:
+    """Blocks of axes.
+
+    Attributes:
+        blocks: each a table of names with one value, several (a list), or a :class:`Range`.
+            ``method`` must be among them.
+        samples: how many configurations are drawn of all blocks together; None takes all. A block
+            with a Range must be drawn from.
+        seed: of the drawing.
+    """
+
+    blocks: Sequence[Mapping[str, Any]]
+    samples: int | None = None
+    seed: int = 0
+    _: Any = field(default=None, repr=False)
+
+    def configurations(self) -> list[Configuration]:
+        """All configurations, or ``samples`` of them, each once, in a fixed order.
+
+        Raises:
+            SweepError: there is none, a value that cannot be, or ranges without ``samples``.
+        """
+        if self.samples is None:
+            found = [one for block in self.blocks for one in _grid(block)]
+        else:
+            integer("samples", self.samples, 1, kind=SweepError)
+            found = list(self._drawn(self.samples))
+        unique = {json.dumps(one, sort_keys=True, default=spell): one for one in found}
+        if not unique:
+            raise SweepError("there is nothing to sweep: some axis has no value")
+        configurations = [checked(one) for one in unique.values()]
+        return configurations
+
+    def _drawn(self, samples: int) -> Iterator[Configuration]:
+        """Draws without replacement from what is finite, and as often as it takes."""
+        rng = np.random.default_rng(self.seed)
+        seen: set[str] = set()
+        for _ in range(100 * samples):
+            block = self.blocks[int(rng.integers(len(self.blocks)))]
+            one = {
+                name: value.draw(float(rng.random()))
+                if isinstance(value, Range)
+                else _values(value)[int(rng.integers(len(_values(value))))]
+                for name, value in block.items()
+            }
+            key = json.dumps(one, sort_keys=True, default=spell)
+            if key not in seen:
+                seen.add(key)
+                yield one
+            if len(seen) == samples:
+                return
+
+
+def _values(value: Any) -> list[Any]:
+    """The values of an axis: of a list, a range or an array each, of anything else itself."""
+    if isinstance(value, list | range | np.ndarray):
+        return [x.item() if isinstance(x, np.generic) else x for x in value]
+    return [value]
+
+
+def _grid(block: Mapping[str, Any]) -> Iterator[Configuration]:
+    for name, value in block.items():
+        if isinstance(value, Range):
+            raise SweepError(f"{name} is a range: say how many samples are drawn")
+    axes = [_values(value) for value in block.values()]
+    for values in itertools.product(*axes):
+        yield dict(zip(block, values, strict=True))
+
+
+def checked(configuration: Mapping[str, Any]) -> Configuration:
+    """A configuration with its defaults, after a check of what needs no model.
+
+    Raises:
+        SweepError: it has no method.
+        MethodError, ValueError: an unknown method, rule or option, or a value out of its range.
+    """
+    one = {**SHARED, **configuration}
+    if not isinstance(one.get("method"), str):
+        raise SweepError(f"a configuration needs a method, got {configuration}")
+    read_spec(one["method"], one.get("rule"), options_of(one))
+    Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
+    integer("seed", one["seed"], 0)
+    integer("max_new_tokens", one["max_new_tokens"], 1)
+    return one
+
+
+def options_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The method's options among a configuration's names."""
+    others = {*SHARED, "method", "rule"}
+    return {
+        name: value
+        for name, value in configuration.items()
+        if name not in others and value is not None
+    }
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """A sweep as a file says it.
+
+    Attributes:
+        space: its configurations.
+        target: the target's name or folder.
+        prompts: a prompt set's name, or a file.
+        first: how many prompts of it, None for all.
+        halving: see :func:`specwb.sweeps.run.sweep`, None for none.
+    """
+
+    space: Space
+    target: str = "lab"
+    prompts: str = "lab"
+    first: int | None = None
+    halving: dict[str, Any] | None = None
+
+
+_KEYS = ("target", "prompts", "first", "samples", "seed", "halving", "axes", "methods")
+_HALVING = ("by", "keep", "start")
+
+
+def read(path: Path) -> SweepFile:
+    """Reads a TOML file::
+
+        target = "lab"
+        prompts = "lab"
+        first = 12
+
+        [axes]                      # of all methods
+        temperature = [0, 1]
+        seed = [0, 1, 2]
+
+        [[methods]]                 # a block
+        method = "kangaroo"
+        eta = [0, 0.3, 0.6]
+        gamma = { low = 2, high = 8 }   # only with samples = .. above
+
+    Raises:
+        SweepError: no such file, no TOML, an unknown key, or a configuration that cannot be; the
+            message names the line.
+    """
+    path = path.expanduser()
+    try:
+        content = path.read_text("utf-8")
+        table = tomllib.loads(content)
+    except OSError as error:
+        raise SweepError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SweepError(f"{path} is no TOML: {error}") from error
+    for key in table:
+        if key not in _KEYS:
+            known = f"it has {', '.join(_KEYS)}"
+            raise SweepError(f"{path}, line {_line(content, key)}: unknown key {key!r}; {known}")
+    methods = table.get("methods")
+    if not isinstance(methods, list) or not methods:
+        raise SweepError(f"{path}: it needs at least one [[methods]] with a method")
+    axes = table.get("axes", {})
+    blocks = []
+    for block in methods:
+        try:
+            parts = {name: _axis(value) for name, value in {**axes, **block}.items()}
+            blocks.append(parts)
+            finite = {n: v.low if isinstance(v, Range) else v for n, v in parts.items()}
+            for one in _grid(finite):
+                checked(one)
+        except ValueError as error:
+            named = next((n for n in block if repr(n) in str(error) or f": {n} " in str(error)), "")
+            line = _line(content, named or "method", str(block.get("method")))
+            raise SweepError(f"{path}, line {line}: {error}") from error
+    halving = table.get("halving")
+    if halving is not None and (set(halving) - set(_HALVING) or "by" not in halving):
+        line = _line(content, "halving")
+        raise SweepError(f"{path}, line {line}: halving has by, and keep and start")
+    space = Space(blocks, table.get("samples"), table.get("seed", 0))
+    space.configurations()
+    place = table.get("target", "lab"), table.get("prompts", "lab")
+    return SweepFile(space, *place, table.get("first"), halving)
+
+
+def _axis(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if set(value) - {"low", "high", "log"} or not {"low", "high"} <= set(value):
+        raise SweepError(f"a range is written {{ low = .., high = .., log = true }}, got {value}")
+    return Range(**value)
+
+
+def _line(content: str, key: str, after: str = "") -> int:
+    """The line of a file that a key stands in, looked for behind the one that has ``after``."""
+    lines = content.splitlines()
+    first = next((i for i, line in enumerate(lines) if after and f'"{after}"' in line), 0)
+    for start in (first, 0):
+        for number in range(start, len(lines)):
+            words = lines[number].strip().lstrip("[").replace("]", " ").replace("=", " ").split()
+            if words[:1] == [key]:
+                return number + 1
+    return first + 1

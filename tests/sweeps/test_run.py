@@ -1,0 +1,287 @@
+"""Sweeps on tiny models: what a run notes, going on, halving, shards, processes, the commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+from test_cli import call
+
+import specwb
+from specwb.sweeps import Space, Store, SweepError, frame, summary
+from specwb.sweeps.results import combination, filtered, pareto
+from specwb.sweeps.run import with_plain
+
+PROMPTS = [[1, 2, 3], [5, 4], [7, 8, 9, 1]]
+SHORT = {"max_new_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def target():
+    model = tiny.target()
+    model.draft = None
+    return model
+
+
+@pytest.fixture(scope="module")
+def found(target) -> pd.DataFrame:
+    axes = {"gamma": [1, 3], "temperature": [0.0, 1.0], "seed": [0, 1]}
+    return specwb.sweep(target, PROMPTS, "pld", **axes, **SHORT)
+
+
+def test_every_configuration_decodes_every_prompt(found):
+    own = found[found.method == "pld"]
+    assert len(own) == 2 * 2 * 2 * len(PROMPTS)
+    assert len(found) - len(own) == 2 * 2 * len(PROMPTS)  # plain decoding, by sampling and seed
+    assert (found.tokens <= 8).all()
+    assert (found.tau >= 1).all()
+    assert (own[own.temperature == 0].identical == 1).all()
+    assert own.speedup.notna().all()
+    plain = found[found.method == "ar"]
+    assert (plain.speedup == 1).all()
+    assert (plain.tau == 1).all()
+
+
+def test_it_is_what_decode_does(target, found):
+    one = found[(found.method == "pld") & (found.gamma == 3) & (found.temperature == 1.0)]
+    tau = []
+    for prompt in PROMPTS:
+        out = specwb.decode(target, prompt, "pld", gamma=3, temperature=1.0, seed=[1], **SHORT)
+        tau.append(out.mean_tokens_per_step)
+    assert sorted(one[one.seed == 1].tau) == pytest.approx(sorted(tau))
+
+
+def test_what_is_stored_is_not_measured_again(target, tmp_path, monkeypatch):
+    store = tmp_path / "s.sqlite"
+    first = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
+    calls = []
+    from specwb.sweeps import run
+
+    monkeypatch.setattr(run, "_measured", lambda *a: calls.append(a) or pytest.fail("measured"))
+    again = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
+    pd.testing.assert_frame_equal(first, again)
+    monkeypatch.undo()
+    more = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2, 3], store=store, **SHORT)
+    assert len(more) == len(first) + len(PROMPTS)
+
+
+def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
+    store, seen = tmp_path / "s.sqlite", []
+
+    def stop(done: float, text: str) -> None:
+        seen.append(text)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, progress=stop, **SHORT)
+    assert len(frame(store)) == 4
+    whole = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
+    assert len(whole) == 3 * len(PROMPTS)
+
+
+def test_shards_are_the_whole(target, tmp_path):
+    axes = {"gamma": [1, 2, 3, 4], "timed": False, **SHORT}
+    whole = specwb.sweep(target, PROMPTS, "pld", **axes)
+    stores = [tmp_path / f"{i}.sqlite" for i in range(3)]
+    for i, path in enumerate(stores):
+        specwb.sweep(target, PROMPTS, "pld", store=path, shard=(i, 3), **axes)
+    with Store(stores[0]) as store:
+        for path in stores[1:]:
+            store.merge(path)
+        merged = frame(store)
+    keys = ["id", "prompt"]
+    columns = [*keys, "tokens", "tau", "text"]
+    pd.testing.assert_frame_equal(
+        whole[columns].sort_values(keys).reset_index(drop=True),
+        merged[columns].sort_values(keys).reset_index(drop=True),
+    )
+
+
+def test_halving_goes_on_with_the_best(target):
+    prompts = [[i, i + 1, i] for i in range(1, 9)]
+    halving = {"by": "tau", "keep": 0.5, "start": 2}
+    found = specwb.sweep(
+        target, prompts, "pld", gamma=[1, 2, 3, 4], halving=halving, temperature=0.5, **SHORT
+    )
+    counts = found[found.method == "pld"].groupby("gamma").prompt.nunique().sort_values()
+    assert counts.tolist() == [2, 2, 4, 8]
+    assert found[found.method == "ar"].prompt.nunique() == 8
+    with pytest.raises(SweepError, match="halving: by is one of tau, accepted"):
+        specwb.sweep(target, prompts, "pld", halving={"by": "luck"}, **SHORT)
+    with pytest.raises(SweepError, match="nothing has speedup"):
+        specwb.sweep(
+            target, prompts, "pld", gamma=[1, 2], halving={"by": "speedup"}, timed=False, **SHORT
+        )
+
+
+@pytest.mark.slow
+def test_several_processes_find_the_same(target, tmp_path):
+    model = tiny.build("llama", seed=0)
+    model.save_pretrained(tmp_path / "target")
+    tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)]).save_pretrained(tmp_path / "target")
+    name = str(tmp_path / "target")
+    axes = {"gamma": [1, 2, 3], "temperature": [0.0, 1.0], **SHORT}
+    alone = specwb.sweep(name, PROMPTS, "pld", **axes)
+    both = specwb.sweep(name, PROMPTS, "pld", jobs=2, **axes)
+    columns = ["method", "gamma", "temperature", "prompt", "tokens", "text"]
+    order = ["method", "gamma", "temperature", "prompt"]
+    pd.testing.assert_frame_equal(
+        alone[columns].sort_values(order).reset_index(drop=True),
+        both[columns].sort_values(order).reset_index(drop=True),
+    )
+    assert both.seconds.isna().all()
+    assert both.speedup.isna().all()
+    assert both.identical.notna().all()
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+import tiny, specwb
+prompts = [[i, i + 1, i] for i in range(1, 40)]
+specwb.sweep(tiny.target(), prompts, "pld", gamma=[1, 2, 3], store={store!r}, max_new_tokens=24)
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_survives_being_killed(tmp_path):
+    """By SIGKILL, again and again, until it is whole: nothing is lost or counted double."""
+    store, tests = str(tmp_path / "s.sqlite"), str(Path(__file__).parents[1])
+    script = KILLED.format(tests=tests, store=store)
+    kills, before = 0, 0
+    for _ in range(40):
+        process = subprocess.Popen([sys.executable, "-c", script])
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+            with Store(store) as opened:
+                done = len(opened.done())
+            if done >= before + 12 and done < 4 * 39:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+                kills += 1
+                break
+        if process.returncode == 0:
+            break
+        with Store(store) as opened:
+            after = len(opened.done())
+        assert after >= before + 12
+        before = after
+    assert kills >= 5
+    found = frame(store)
+    assert len(found) == 4 * 39
+    assert not found.duplicated(["id", "prompt"]).any()
+    with Store(store) as opened:
+        steps = pd.DataFrame(opened.table("steps")[1], columns=opened.table("steps")[0])
+    counts = steps.groupby(["id", "prompt"]).size()
+    noted = found.set_index(["id", "prompt"]).steps
+    assert (counts.reindex(noted.index) == noted).all()
+
+
+def test_plain_decoding_is_added_once():
+    found = with_plain(Space([{"method": ["ar", "pld"], "seed": [0, 1]}]).configurations())
+    assert [one["method"] for one in found] == ["ar", "ar", "pld", "pld"]
+
+
+def test_what_cannot_be_is_found_before_the_first_run(target, tmp_path):
+    store = tmp_path / "s.sqlite"
+    with pytest.raises(ValueError, match="rule"):
+        specwb.sweep(target, PROMPTS, "pld", rule=[None, "rejection"], store=store, **SHORT)
+    with pytest.raises(SweepError, match="needs a method"):
+        specwb.sweep(target, PROMPTS)
+    with pytest.raises(SweepError, match="either a space, or"):
+        specwb.sweep(target, PROMPTS, "pld", space=Space([{"method": "pld"}]))
+    with pytest.raises(SweepError, match="jobs must be"):
+        specwb.sweep(target, PROMPTS, "pld", shard=(2, 2))
+    with pytest.raises(ValueError, match="prompt"):
+        specwb.sweep(target, [], "pld", **SHORT)
+    assert not store.exists() or frame(store).empty
+
+
+def test_a_summary_is_a_mean_over_prompts_with_an_interval(found):
+    own = found[found.method == "pld"]
+    means = summary(own, ["gamma"], "tau")
+    assert means.gamma.tolist() == [1, 3]
+    assert means.prompts.tolist() == [3, 3]
+    assert means.runs.tolist() == [12, 12]
+    for row in means.to_dict("records"):
+        part = own[own.gamma == row["gamma"]]
+        assert row["mean"] == pytest.approx(part.groupby("prompt").tau.mean().mean())
+        assert row["low"] <= row["mean"] <= row["high"]
+    paired = summary(own, ["gamma"], "tau", over={"gamma": 1})
+    assert paired["mean"].tolist() == pytest.approx(
+        [0.0, means["mean"][1] - means["mean"][0]], abs=1e-9
+    )
+    with pytest.raises(SweepError, match="no column 'eta'"):
+        summary(own, ["eta"])
+    with pytest.raises(SweepError, match="nothing was measured with"):
+        summary(own, ["gamma"], over={"gamma": 7})
+
+
+def test_the_interval_covers_the_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        values = rng.normal(2.0, 1.0, 20)
+        table = pd.DataFrame({"method": "x", "prompt": range(20), "seed": 0, "tau": values})
+        (row,) = summary(table, ["method"], "tau").to_dict("records")
+        hits += row["low"] <= 2.0 <= row["high"]
+    assert 0.88 < hits / 200 <= 0.99
+
+
+def test_filters_combinations_and_the_front(found):
+    assert set(filtered(found, ["method=pld", "gamma=3"]).gamma) == {3}
+    with pytest.raises(SweepError, match="conditions are name=value"):
+        filtered(found, ["colour=red"])
+    assert combination(found, "gamma=3,method=pld") == {"gamma": 3.0, "method": "pld"}
+    assert combination(found, "") is None
+    table = pd.DataFrame({"a": [1, 2, 2, 0], "b": [2, 1, 2, 0]})
+    assert pareto(table, "a", "b").tolist() == [False, False, True, False]
+
+
+def test_the_commands(monkeypatch, capsys, tmp_path):
+    model = tiny.build("llama", seed=0)
+    model.save_pretrained(tmp_path / "target")
+    tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)]).save_pretrained(tmp_path / "target")
+    prompts = tmp_path / "p.jsonl"
+    line = '{"question_id": %d, "category": "all", "turns": ["w1 w2 w%d"], "format": "text"}\n'
+    prompts.write_text("".join(line % (i, i) for i in range(4)))
+    plan = tmp_path / "s.toml"
+    plan.write_text(
+        f'target = "{tmp_path / "target"}"\nprompts = "{prompts}"\nfirst = 3\n'
+        '[axes]\nmax_new_tokens = 6\n[[methods]]\nmethod = "pld"\ngamma = [1, 2]\n'
+    )
+    store = tmp_path / "s.sqlite"
+    code, out, err = call(monkeypatch, capsys, "sweep", str(plan), "--out", str(store))
+    assert code == 0, err
+    assert "9 runs of 3 configurations are in" in err
+    csv, plot = tmp_path / "runs.csv", tmp_path / "p.html"
+    code, out, err = call(
+        monkeypatch,
+        capsys,
+        *("results", str(store), "--by", "gamma", "--value", "tau", "--where", "method=pld"),
+        *("--over", "gamma=1", "--csv", str(csv), "--plot", str(plot)),
+    )
+    assert code == 0, err
+    assert "tau less gamma=1" in out
+    assert len(pd.read_csv(csv)) == 6
+    assert "plotly" in plot.read_text()
+    for arguments, message in (
+        (("results", str(tmp_path / "no.sqlite")), "does not exist"),
+        (("results", str(store), "--by", "eta"), "no column 'eta'"),
+        (("results", str(store), "--where", "x"), "conditions are name=value"),
+        (("sweep", str(plan), "--out", str(store), "--shard", "1"), "--shard must be i/n"),
+        (("sweep", str(tmp_path / "no.toml")), "No such file"),
+    ):
+        code, out, err = call(monkeypatch, capsys, *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert message in err
