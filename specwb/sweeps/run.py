@@ -25,6 +25,7 @@ from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.options import spell
 from specwb.probability import Sampling
+from specwb.sweeps.heads import Heads
 from specwb.sweeps.results import METRICS, frame, summary
 from specwb.sweeps.space import SHARED, Configuration, Space, SweepError, options_of
 from specwb.sweeps.store import Run, Store, digest, identify
@@ -57,6 +58,7 @@ class Task:
         method: built on the target.
         sampling: temperature and filters.
         facts: what else its results depend on.
+        options: what the method was built with.
     """
 
     id: str
@@ -64,6 +66,7 @@ class Task:
     method: Method
     sampling: Sampling
     facts: dict[str, Any]
+    options: dict[str, Any]
 
 
 def sweep(
@@ -111,7 +114,8 @@ def sweep(
         progress: called with (fraction done, text).
         axes: options of the method, and temperature, top_k, top_p, seed, max_new_tokens, rule,
             draft, head: one value, several (a list or range), or a
-            :class:`specwb.sweeps.space.Range`.
+            :class:`specwb.sweeps.space.Range`. ``train={"loss": ["kl", "lk"], "seed": range(3)}``
+            trains the method's head with these settings, each once, beside the store.
 
     Returns:
         See :func:`specwb.sweeps.results.frame`.
@@ -152,14 +156,14 @@ def _sweep(
     configurations = with_plain(space.configurations())
     longest = max(one["max_new_tokens"] for one in configurations)
     items = _items(model, prompts, longest)
-    tasks = _tasks(model, configurations)
+    tasks = _tasks(model, configurations, Heads(model, store.path.with_suffix(".heads")))
     chosen = [
         task
         for i, task in enumerate(tasks)
         if is_plain(task.configuration) or i % shard[1] == shard[0]
     ]
     for task in chosen:
-        store.add_configuration(task.id, task.configuration, task.facts)
+        store.add_configuration(task.id, portable(task.configuration, task.facts), task.facts)
     is_timed = jobs == 1 if timed is None else timed
     worker = _Worker(target, model, is_timed)
     for tasks_now, items_now in _rungs(chosen, items, halving, store):
@@ -219,8 +223,13 @@ def _items(
     return list(items.values())
 
 
-def _tasks(target: Target, configurations: Sequence[Configuration]) -> list[Task]:
-    """Builds every configuration, so that one that cannot be is found before the first run."""
+def _tasks(target: Target, configurations: Sequence[Configuration], heads: Heads) -> list[Task]:
+    """Builds every configuration, so that one that cannot be is found before the first run.
+
+    Heads are trained when all of their settings have been checked.
+    """
+    for one in configurations:
+        heads.check(one)
     built: dict[str, Method] = {}
     shared = {
         "specwb": commit(),
@@ -233,15 +242,27 @@ def _tasks(target: Target, configurations: Sequence[Configuration]) -> list[Task
     tasks = []
     for one in configurations:
         options = {**options_of(one), "rule": one.get("rule")}
+        if (folder := heads.trained(one)) is not None:
+            options["head"] = str(folder)
         key = digest([one["method"], options])
         if key not in built:
             built[key] = make_method(one["method"], target, **options)
         method = built[key]
         sampling = Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
         method.rule_for(sampling)
-        facts = {**shared, **_model_hashes(target, method, one)}
-        tasks.append(Task(identify(one, facts), one, method, sampling, facts))
+        facts = {**shared, **_model_hashes(target, method, {**one, **options})}
+        id = identify(portable(one, facts), facts)
+        tasks.append(Task(id, one, method, sampling, facts, options))
     return tasks
+
+
+def portable(one: Configuration, facts: Mapping[str, Any]) -> Configuration:
+    """A configuration without paths: folders of models are named by their hash."""
+    named = dict(one)
+    for name in ("draft", "head"):
+        if isinstance(one.get(name), str | Path) and f"{name}_sha256" in facts:
+            named[name] = f"{Path(one[name]).name}@{facts[f'{name}_sha256'][:8]}"
+    return named
 
 
 def _model_hashes(target: Target, method: Method, one: Configuration) -> dict[str, str]:
@@ -312,9 +333,16 @@ class _Worker:
             by_task.setdefault(task.id, []).append((task, item))
         pool = Parallel(n_jobs=jobs, return_as="generator_unordered")
         parts = (
-            delayed(_elsewhere)(self.target, part[0][0].configuration, task_id, items, self.timed)
-            for task_id, part in by_task.items()
-            for items in [[item for _, item in part]]
+            delayed(_elsewhere)(
+                self.target,
+                task.configuration,
+                task.options,
+                task.id,
+                [item for _, item in part],
+                self.timed,
+            )
+            for part in by_task.values()
+            for task in [part[0][0]]
         )
         for found in pool(parts):
             yield from found
@@ -323,6 +351,7 @@ class _Worker:
 def _elsewhere(
     target: Target | str | Path,
     configuration: Configuration,
+    options: dict[str, Any],
     id: str,
     items: list[Item],
     timed: bool,
@@ -331,10 +360,9 @@ def _elsewhere(
     torch.set_num_threads(1)
     key = target if isinstance(target, Target) else str(target)
     model = key if isinstance(key, Target) else _LOADED.setdefault(key, load(key))
-    options = {**options_of(configuration), "rule": configuration.get("rule")}
     method = make_method(configuration["method"], model, **options)
     place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
-    task = Task(id, configuration, method, Sampling(*place), {})
+    task = Task(id, configuration, method, Sampling(*place), {}, options)
     watch = Watch(one_step(model)) if timed else None
     return [_measured(model, task, item, watch) for item in items]
 

@@ -73,7 +73,8 @@ class Space:
 
     Attributes:
         blocks: each a table of names with one value, several (a list), or a :class:`Range`.
-            ``method`` must be among them.
+            ``method`` must be among them. ``train`` is a table of the same kind: settings of the
+            training of the method's head, which is then trained for the sweep.
         samples: how many configurations are drawn of all blocks together; None takes all. A block
             with a Range must be drawn from.
         seed: of the drawing.
@@ -83,6 +84,9 @@ class Space:
     samples: int | None = None
     seed: int = 0
     _: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", [flat(block) for block in self.blocks])
 
     def configurations(self) -> list[Configuration]:
         """All configurations, or ``samples`` of them, each once, in a fixed order.
@@ -119,6 +123,15 @@ class Space:
                 yield one
             if len(seen) == samples:
                 return
+
+
+def flat(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A block whose table ``train`` is written ``train.loss``, ``train.seed``, .."""
+    train = block.get("train", {})
+    if not isinstance(train, Mapping):
+        raise SweepError(f"train is a table of settings of training, got {train!r}")
+    axes = {name: value for name, value in block.items() if name != "train"}
+    return axes | {f"train.{name}": value for name, value in train.items()}
 
 
 def _values(value: Any) -> list[Any]:
@@ -160,7 +173,7 @@ def options_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in configuration.items()
-        if name not in others and value is not None
+        if name not in others and value is not None and not name.startswith("train.")
     }
 
 
@@ -226,7 +239,7 @@ def read(path: Path) -> SweepFile:
     blocks = []
     for block in methods:
         try:
-            parts = {name: _axis(value) for name, value in {**axes, **block}.items()}
+            parts = {name: _axis(value) for name, value in flat({**axes, **block}).items()}
             blocks.append(parts)
             finite = {n: v.low if isinstance(v, Range) else v for n, v in parts.items()}
             for one in _grid(finite):

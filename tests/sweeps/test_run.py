@@ -143,6 +143,40 @@ def test_several_processes_find_the_same(target, tmp_path):
     assert both.identical.notna().all()
 
 
+def test_settings_of_training_are_axes(tmp_path):
+    words = [f"w{i}" for i in range(tiny.VOCABULARY)]
+    tiny.build("llama", seed=0).save_pretrained(tmp_path / "target")
+    tiny.tokenizer(words).save_pretrained(tmp_path / "target")
+    corpus = tmp_path / "c.txt"
+    corpus.write_text(" ".join(words * 60))
+    target = specwb.load(tmp_path / "target", device="cpu")
+    train = {"corpus": str(corpus), "text": "read", "steps": 2, "rows": 2, "length": 32}
+    train |= {"unroll": 2, "seed": [0, 1], "loss": ["kl", "tv"]}
+    axes = {"tree": "1-1", "store": tmp_path / "s.sqlite", "timed": False, **SHORT}
+    found = specwb.sweep(target, PROMPTS, "eagle", train=train, **axes)
+    own = found[found.method == "eagle"]
+    assert len(own) == 4 * len(PROMPTS)
+    assert own["head_sha256"].nunique() == 4
+    assert len(list((tmp_path / "s.heads").glob("eagle-*/card.json"))) == 4
+    means = summary(found, ["train.loss"], "tau")
+    assert means["train.loss"].tolist()[:2] == ["kl", "tv"]
+    # nothing is trained or measured again, and no path is in the store
+    again = specwb.sweep(target, PROMPTS, "eagle", train=train, **axes)
+    assert again["id"].tolist() == found["id"].tolist()
+    with Store(tmp_path / "s.sqlite") as store:
+        assert str(tmp_path / "s.heads") not in str(store.table("configurations"))
+    for wrong, message in (
+        ({"train": {"loss": "mse"}}, "loss must be one of"),
+        ({"train": {"lambda": 1}}, "eagle has no setting 'lambda'"),
+        ({"train": {"seed": 1}, "head": "x"}, "eagle names its head"),
+        ({"train": 3}, "train is a table"),
+    ):
+        with pytest.raises(specwb.SpecwbError, match=message):
+            specwb.sweep(target, PROMPTS, "eagle", **wrong, **SHORT)
+    with pytest.raises(SweepError, match="pld has no trained head"):
+        specwb.sweep(target, PROMPTS, "pld", train={"seed": 1}, **SHORT)
+
+
 KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
