@@ -31,7 +31,7 @@ def sweep(
     dtype: DTYPE = "auto",
 ) -> None:
     """Measure many settings of methods; stop and restart it at any moment."""
-    from specwb.evaluation.prompts import load_prompts
+    from specwb.evaluation.prompts import interleave, load_prompts
     from specwb.models.load import load
     from specwb.sweeps import space as spaces
     from specwb.sweeps.run import sweep as run
@@ -40,7 +40,7 @@ def sweep(
     if not slash or not index.isdecimal() or not count.isdecimal():
         raise ValueError(f"--shard must be i/n, such as 0/4, got {shard!r}")
     plan = spaces.read(file)
-    questions = load_prompts(plan.prompts)[: plan.first]
+    questions = interleave(load_prompts(plan.prompts))[: plan.first]
     model = load(plan.target, device=device, dtype=dtype)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:

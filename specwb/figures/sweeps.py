@@ -21,6 +21,7 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
         by: its parameters.
         value: what the means are of.
     """
+    means = means.dropna(subset=by)  # methods without such an option
     numbers = [pd.api.types.is_numeric_dtype(means[name]) for name in by]
     if len(by) == 2 and all(numbers):
         cells = means.pivot(index=by[1], columns=by[0], values="mean")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specwb.inputs import integer
 from specwb.methods import METHODS
 from specwb.models.target import Target
 from specwb.options import spell
@@ -24,6 +26,21 @@ def training_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in configuration.items()
         if name.startswith(PREFIX)
     }
+
+
+def content_hash(value: Any) -> str | None:
+    """The hash of a file or of the files in a folder, None where the value names neither."""
+    if not isinstance(value, str | Path) or not str(value):
+        return None
+    path = Path(value).expanduser()
+    files = [path] if path.is_file() else sorted(p for p in path.glob("*") if p.is_file())
+    if not files:
+        return None
+    total = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as handle:
+            total.update(file.name.encode() + hashlib.file_digest(handle, "sha256").digest())
+    return total.hexdigest()[:16]
 
 
 class Heads:
@@ -56,6 +73,9 @@ class Heads:
         if not kind or configuration.get("head") is not None:
             reason = "names its head" if kind else "has no trained head"
             raise SweepError(f"{method} {reason}, so that train = .. is not for it")
+        integer("train.seed", wanted.get("seed", 0), 0, kind=SweepError)
+        if (corpus := wanted.get("corpus")) and not Path(corpus).expanduser().is_file():
+            raise SweepError(f"train.corpus {corpus} is no file")
         return checked_settings(kind, self._settings(kind, wanted), self.target, self._text(wanted))
 
     def trained(self, configuration: Configuration) -> Path | None:
@@ -64,7 +84,8 @@ class Heads:
         if not wanted:
             return None
         kind = METHODS[configuration["method"].partition(":")[0]].head
-        name = f"{kind}-{digest([kind, wanted, self.target.fingerprint])}"
+        content = {name: content_hash(value) or value for name, value in wanted.items()}
+        name = f"{kind}-{digest([kind, content, self.target.fingerprint])}"
         corpus = str(wanted.get("corpus", ""))
         if corpus not in self._data:
             self._data[corpus] = training_text(self.target, Path(corpus) if corpus else None)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specwb.sweeps.space import SHARED, SweepError
+from specwb.options import parse_value, spell
+from specwb.sweeps.space import METRICS, SHARED, SweepError
 from specwb.sweeps.store import Store
 
-METRICS = ("tau", "accepted", "tokens_per_second", "speedup", "identical")
-"""Columns of :func:`frame` that are measured."""
+CONDITIONS = ("commit", "device", "threads", "dtype", "target_sha256")
+"""Facts whose runs are not to be mixed in one mean."""
 RESAMPLES = 2000
 
 
@@ -22,7 +23,8 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
     """Returns one row for every run of a store.
 
     Columns: ``id`` of the configuration; its settings by name (``method``, ``temperature``, ..,
-    empty where a method has no such option); ``prompt`` and ``domain``; ``tokens``, ``steps``;
+    empty where a method has no such option; ``option.steps`` where a run has a column of that
+    name); ``prompt`` and ``domain``; ``tokens``, ``steps``;
     ``tau``, tokens a target forward; ``accepted``, tau - 1; ``seconds``, ``tokens_per_second``
     (empty where times were not noted); ``speedup`` over plain decoding of the same prompt,
     sampling, seed and machine, and ``identical``, whether its text is the same (both empty where
@@ -36,7 +38,7 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
     names, rows = store.table("configurations")
     configurations = pd.DataFrame(
         [
-            {"id": id, **json.loads(settings), **_flat(json.loads(facts))}
+            {"id": id, **_named(json.loads(settings)), **_flat(json.loads(facts))}
             for id, settings, facts in (dict(zip(names, row, strict=True)).values() for row in rows)
         ],
         columns=None if rows else ["id", "method", *SHARED],
@@ -50,6 +52,20 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
     return _over_plain(found)
 
 
+RUN_COLUMNS = (
+    *("id", "prompt", "domain", "tokens", "steps", "seconds", "disturbed", "text", "began"),
+    *METRICS,
+)
+
+
+def _named(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings whose names are no column of a run, and whose values are no lists."""
+    return {
+        f"option.{name}" if name in RUN_COLUMNS else name: spell(x) if isinstance(x, list) else x
+        for name, x in settings.items()
+    }
+
+
 def _flat(facts: dict[str, Any]) -> dict[str, Any]:
     """The facts by name, versions among them."""
     numbers = facts.pop("versions", {})
@@ -60,7 +76,7 @@ def _flat(facts: dict[str, Any]) -> dict[str, Any]:
 def _over_plain(found: pd.DataFrame) -> pd.DataFrame:
     """Adds ``speedup`` and ``identical``."""
     same = ["prompt", *SHARED]
-    same += [name for name in ("device", "dtype", "target_sha256", "commit") if name in found]
+    same += [name for name in (*CONDITIONS, "machine") if name in found]
     plain = found[found.method == "ar"][[*same, "tokens_per_second", "text"]]
     plain = plain.rename(columns={"tokens_per_second": "plain_speed", "text": "plain_text"})
     found = found.merge(plain.drop_duplicates(same), on=same, how="left")
@@ -81,12 +97,14 @@ def filtered(found: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
         if not equals or name not in found:
             known = ", ".join(found.columns)
             raise SweepError(f"conditions are name=value with a column, got {condition!r}; {known}")
-        column = found[name]
-        if pd.api.types.is_numeric_dtype(column):
-            found = found[column == float(value)]
-        else:
-            found = found[column.astype(str) == value]
+        found = found[_equal(found[name], value)]
     return found
+
+
+def _equal(column: pd.Series, value: Any) -> pd.Series:
+    """Where a column has a value, which may be written as in a spec (``true``, ``4-2-2``)."""
+    wanted = spelled(parse_value(value) if isinstance(value, str) else value)
+    return column.map(spelled) == wanted
 
 
 def summary(
@@ -113,14 +131,22 @@ def summary(
         Columns ``by``, ``mean``, ``low``, ``high``, ``prompts``, ``runs``.
 
     Raises:
-        SweepError: a column that is not there, or a combination that was not measured.
+        SweepError: a column that is not there, no parameter, a combination that was not measured,
+            or runs of several machines' or versions' that are not to be mixed.
     """
+    if not by or value not in METRICS:
+        raise SweepError(f"a mean is of {', '.join(METRICS)}, by at least one parameter")
     for name in (*by, value, *(over or {})):
         if name not in found:
             raise SweepError(f"there is no column {name!r}; there are {', '.join(found.columns)}")
     found = found[found[value].notna()]
     if found.empty:
         raise SweepError(f"nothing was measured of {value}")
+    mixed = (*CONDITIONS, "machine") if value == "tokens_per_second" else CONDITIONS
+    for name in mixed:
+        if name in found and name not in by and found[name].nunique(dropna=False) > 1:
+            several = ", ".join(map(str, found[name].unique()))
+            raise SweepError(f"these runs are of several {name} ({several}): choose one by where")
     if over is not None:
         found = _differences(found, list(by), value, over)
     rows = []
@@ -138,9 +164,11 @@ def _differences(
 ) -> pd.DataFrame:
     """Replaces a column by its difference to the combination ``over``, where both were measured."""
     same = ["prompt", "seed", *(name for name in by if name not in over)]
+    if "train.seed" in found and "train.seed" not in (*same, *over):
+        same.append("train.seed")
     base = found
     for name, wanted in over.items():
-        base = base[base[name] == wanted]
+        base = base[_equal(base[name], wanted)]
     if base.empty:
         raise SweepError(f"nothing was measured with {over}")
     base = base.groupby(same, dropna=False)[value].mean().rename("base").reset_index()
@@ -162,9 +190,10 @@ def _interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
 
 def pareto(found: pd.DataFrame, first: str, second: str) -> pd.Series:
     """Says of every row whether no other is at least as large in both columns and larger in one."""
-    a, b = found[first].to_numpy(), found[second].to_numpy()
+    a, b = (found[name].to_numpy(dtype=float) for name in (first, second))
+    known = ~(np.isnan(a) | np.isnan(b))
     worse = (a[:, None] <= a) & (b[:, None] <= b) & ((a[:, None] < a) | (b[:, None] < b))
-    return pd.Series(~worse.any(1), index=found.index)
+    return pd.Series(known & ~worse.any(1), index=found.index)
 
 
 def combination(found: pd.DataFrame, text: str) -> dict[str, Any] | None:
@@ -178,8 +207,7 @@ def combination(found: pd.DataFrame, text: str) -> dict[str, Any] | None:
         name, equals, value = item.partition("=")
         if not equals or name not in found:
             raise SweepError(f"a combination is name=value with a column, got {item!r}")
-        is_number = pd.api.types.is_numeric_dtype(found[name])
-        wanted[name] = float(value) if is_number else value
+        wanted[name] = parse_value(value)
     return wanted or None
 
 
@@ -187,7 +215,9 @@ def spelled(value: Any) -> str:
     """A parameter's value for a table, "" where the method has no such option."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float | np.number) else spell(value)
 
 
 def write_parquet(found: pd.DataFrame, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,19 +19,27 @@ from specwb.evaluation.compare import describe, describe_device, versions
 from specwb.evaluation.machine import Watch, commit, one_step
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash
-from specwb.inputs import integer
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.options import spell
 from specwb.probability import Sampling
-from specwb.sweeps.heads import Heads
-from specwb.sweeps.results import METRICS, frame, summary
-from specwb.sweeps.space import SHARED, Configuration, Space, SweepError, options_of
+from specwb.sweeps.heads import Heads, content_hash
+from specwb.sweeps.results import frame, summary
+from specwb.sweeps.space import (
+    SHARED,
+    Configuration,
+    Space,
+    SweepError,
+    check_halving,
+    options_of,
+)
 from specwb.sweeps.store import Run, Store, digest, identify
 
 Progress = Callable[[float, str], None]
+PART = 4
+"""Prompts that another process decodes before it hands its runs over."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ def sweep(
         space = Space([{"method": names, **axes}], samples)
     elif method is not None or axes or samples is not None:
         raise SweepError("give either a space, or a method with its axes and samples")
-    if jobs < 1 or not 0 <= shard[0] < shard[1]:
+    if jobs < 1 or len(shard) != 2 or not 0 <= shard[0] < shard[1]:
         raise SweepError(f"jobs must be >= 1 and shard (i, n) with i < n, got {jobs} and {shard}")
     if isinstance(store, Store):
         return _sweep(target, prompts, space, store, halving, jobs, timed, shard, progress)
@@ -153,21 +162,24 @@ def _sweep(
     progress: Progress | None,
 ) -> pd.DataFrame:
     model = target if isinstance(target, Target) else load(target)
+    is_timed = jobs == 1 if timed is None else timed
+    if halving is not None:
+        check_halving(halving)
+        if halving["by"] in ("tokens_per_second", "speedup") and not is_timed:
+            raise SweepError(f"halving: times are not noted, so that nothing has {halving['by']}")
     configurations = with_plain(space.configurations())
     longest = max(one["max_new_tokens"] for one in configurations)
     items = _items(model, prompts, longest)
-    tasks = _tasks(model, configurations, Heads(model, store.path.with_suffix(".heads")))
-    chosen = [
-        task
-        for i, task in enumerate(tasks)
-        if is_plain(task.configuration) or i % shard[1] == shard[0]
+    configurations = [
+        one for i, one in enumerate(configurations) if is_plain(one) or i % shard[1] == shard[0]
     ]
+    heads = Heads(model, store.path.with_suffix(".heads"))
+    chosen = _tasks(model, configurations, heads, 1 if jobs > 1 else torch.get_num_threads())
     for task in chosen:
-        store.add_configuration(task.id, portable(task.configuration, task.facts), task.facts)
-    is_timed = jobs == 1 if timed is None else timed
+        store.add_configuration(task.id, portable(task.configuration), task.facts)
     worker = _Worker(target, model, is_timed)
     for tasks_now, items_now in _rungs(chosen, items, halving, store):
-        done = store.done()
+        done = store.done(is_timed)
         work = [
             (task, item)
             for i, item in enumerate(items_now)
@@ -223,7 +235,9 @@ def _items(
     return list(items.values())
 
 
-def _tasks(target: Target, configurations: Sequence[Configuration], heads: Heads) -> list[Task]:
+def _tasks(
+    target: Target, configurations: Sequence[Configuration], heads: Heads, threads: int
+) -> list[Task]:
     """Builds every configuration, so that one that cannot be is found before the first run.
 
     Heads are trained when all of their settings have been checked.
@@ -234,7 +248,10 @@ def _tasks(target: Target, configurations: Sequence[Configuration], heads: Heads
     shared = {
         "specwb": commit(),
         "versions": versions(),
-        "device": describe_device(target.device),
+        "device": describe_device(target.device).partition(",")[0],
+        "threads": threads,
+        # tells machines apart without naming them
+        "machine": digest([platform.node(), platform.machine()])[:8],
         "dtype": str(target.dtype).removeprefix("torch."),
         "target": describe(target),
         "target_sha256": target.fingerprint,
@@ -251,17 +268,20 @@ def _tasks(target: Target, configurations: Sequence[Configuration], heads: Heads
         sampling = Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
         method.rule_for(sampling)
         facts = {**shared, **_model_hashes(target, method, {**one, **options})}
-        id = identify(portable(one, facts), facts)
+        id = identify(portable(one), facts)
         tasks.append(Task(id, one, method, sampling, facts, options))
     return tasks
 
 
-def portable(one: Configuration, facts: Mapping[str, Any]) -> Configuration:
-    """A configuration without paths: folders of models are named by their hash."""
+def portable(one: Configuration) -> Configuration:
+    """A configuration without paths: files and folders are named by the hash of their content."""
     named = dict(one)
-    for name in ("draft", "head"):
-        if isinstance(one.get(name), str | Path) and f"{name}_sha256" in facts:
-            named[name] = f"{Path(one[name]).name}@{facts[f'{name}_sha256'][:8]}"
+    for name, value in one.items():
+        is_path = name in ("draft", "head", "ngram", "train.corpus") and isinstance(
+            value, str | Path
+        )
+        if is_path and (content := content_hash(value)) is not None:
+            named[name] = f"{Path(value).name}@{content[:8]}"
     return named
 
 
@@ -285,22 +305,16 @@ def _rungs(
     if halving is None:
         yield tasks, items
         return
-    by, keep = halving.get("by"), halving.get("keep", 0.5)
-    count = integer("halving: start", halving.get("start", 4), 1, kind=SweepError)
-    if by not in METRICS or not 0 < keep < 1:
-        wanted = f"by is one of {', '.join(METRICS)}, keep in (0, 1)"
-        raise SweepError(f"halving: {wanted}; got {by!r} and {keep!r}")
+    by, keep, count = halving["by"], halving.get("keep", 0.5), halving.get("start", 4)
     left = tasks
     while True:
         yield left, items[:count]
         others = [task for task in left if not is_plain(task.configuration)]
-        if count >= len(items) or len(others) == 1:
+        if count >= len(items) or len(others) <= 1:
             return
         results = frame(store)
         keys = [item.key for item in items[:count]]
         results = results[results.id.isin([t.id for t in others]) & results.prompt.isin(keys)]
-        if results[by].isna().all():
-            raise SweepError(f"halving: nothing has {by}; times are noted only with timed=True")
         order = summary(results, by=["id"], value=by).sort_values("mean", ascending=False)
         best = set(order["id"].head(max(1, math.ceil(keep * len(others)))))
         left = [task for task in left if is_plain(task.configuration) or task.id in best]
@@ -323,14 +337,20 @@ class _Worker:
         """Yields the runs, in any order."""
         if jobs == 1 or len(work) < 2:
             watch = Watch(one_step(self.model)) if self.timed and work else None
+            warm: set[int] = set()
             for task, item in work:
+                if watch and id(task.method) not in warm:
+                    _warm_up(self.model, task, item)
+                    warm.add(id(task.method))
                 yield _measured(self.model, task, item, watch)
             return
         from joblib import Parallel, delayed
 
-        by_task: dict[str, list[tuple[Task, Item]]] = {}
+        by_task: dict[tuple[str, int], list[tuple[Task, Item]]] = {}
+        numbers: dict[str, int] = {}
         for task, item in work:
-            by_task.setdefault(task.id, []).append((task, item))
+            number = numbers[task.id] = numbers.get(task.id, -1) + 1
+            by_task.setdefault((task.id, number // PART), []).append((task, item))
         pool = Parallel(n_jobs=jobs, return_as="generator_unordered")
         parts = (
             delayed(_elsewhere)(
@@ -359,16 +379,25 @@ def _elsewhere(
     """Runs one configuration in a process of its own."""
     torch.set_num_threads(1)
     key = target if isinstance(target, Target) else str(target)
-    model = key if isinstance(key, Target) else _LOADED.setdefault(key, load(key))
+    if isinstance(key, str) and key not in _LOADED:
+        _LOADED[key] = load(key)
+    model = key if isinstance(key, Target) else _LOADED[key]
     method = make_method(configuration["method"], model, **options)
     place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
     task = Task(id, configuration, method, Sampling(*place), {}, options)
     watch = Watch(one_step(model)) if timed else None
+    if timed:
+        _warm_up(model, task, items[0])
     return [_measured(model, task, item, watch) for item in items]
 
 
 _LOADED: dict[str, Target] = {}
 """The models of a worker's process, by name."""
+
+
+def _warm_up(target: Target, task: Task, item: Item) -> None:
+    """Decodes a few tokens: tables that are made when first needed, threads, graphs."""
+    decode(target, [item.ids[-8:]], task.method, max_new_tokens=8)
 
 
 def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Run:

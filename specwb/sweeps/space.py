@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from specwb.errors import SpecwbError
-from specwb.inputs import integer
+from specwb.inputs import integer, real
 from specwb.methods import read_spec
-from specwb.options import spell
+from specwb.options import REQUIRED, spell
 from specwb.probability import Sampling
+from specwb.tree import Tree
 
 SHARED: dict[str, Any] = {
     "temperature": 0.0,
@@ -32,6 +34,9 @@ SHARED: dict[str, Any] = {
     "max_new_tokens": 64,
 }
 """What every decoding has, with its default."""
+
+METRICS = ("tau", "accepted", "tokens_per_second", "speedup", "identical")
+"""What is measured, as :func:`specwb.sweeps.results.frame` names it."""
 
 Configuration = dict[str, Any]
 """One setting of everything, by name."""
@@ -55,6 +60,8 @@ class Range:
     log: bool = False
 
     def __post_init__(self) -> None:
+        real("low", self.low, SweepError)
+        real("high", self.high, SweepError)
         if not self.low < self.high or (self.log and self.low <= 0):
             least = "0 < low < high" if self.log else "low < high"
             raise SweepError(f"a range must have {least}, got {self.low} and {self.high}")
@@ -99,11 +106,10 @@ class Space:
         else:
             integer("samples", self.samples, 1, kind=SweepError)
             found = list(self._drawn(self.samples))
-        unique = {json.dumps(one, sort_keys=True, default=spell): one for one in found}
-        if not unique:
+        if not found:
             raise SweepError("there is nothing to sweep: some axis has no value")
-        configurations = [checked(one) for one in unique.values()]
-        return configurations
+        unique = {_key(one): one for one in map(checked, found)}
+        return list(unique.values())
 
     def _drawn(self, samples: int) -> Iterator[Configuration]:
         """Draws without replacement from what is finite, and as often as it takes."""
@@ -117,12 +123,16 @@ class Space:
                 else _values(value)[int(rng.integers(len(_values(value))))]
                 for name, value in block.items()
             }
-            key = json.dumps(one, sort_keys=True, default=spell)
+            key = _key(one)
             if key not in seen:
                 seen.add(key)
                 yield one
             if len(seen) == samples:
                 return
+
+
+def _key(one: Mapping[str, Any]) -> str:
+    return json.dumps(one, sort_keys=True, default=spell)
 
 
 def flat(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,20 +161,28 @@ def _grid(block: Mapping[str, Any]) -> Iterator[Configuration]:
 
 
 def checked(configuration: Mapping[str, Any]) -> Configuration:
-    """A configuration with its defaults, after a check of what needs no model.
+    """A configuration with all its defaults, in one spelling, after a check of what needs no model.
 
     Raises:
-        SweepError: it has no method.
+        SweepError: it has no method, or a value of the wrong kind.
         MethodError, ValueError: an unknown method, rule or option, or a value out of its range.
     """
     one = {**SHARED, **configuration}
     if not isinstance(one.get("method"), str):
         raise SweepError(f"a configuration needs a method, got {configuration}")
-    read_spec(one["method"], one.get("rule"), options_of(one))
-    Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
-    integer("seed", one["seed"], 0)
-    integer("max_new_tokens", one["max_new_tokens"], 1)
-    return one
+    entry, _, options = read_spec(one["method"], one.get("rule"), options_of(one))
+    one["temperature"] = real("temperature", one["temperature"], SweepError)
+    one["top_p"] = real("top_p", one["top_p"], SweepError)
+    for name, least in (("top_k", 0), ("seed", 0), ("max_new_tokens", 1)):
+        one[name] = integer(name, one[name], least, kind=SweepError)
+    Sampling(one["temperature"], one["top_k"], one["top_p"])
+    for name, option in entry.options.items():
+        value = options.get(name)
+        if value is not None:
+            one[name] = option.check(entry.key, value)
+        elif option.default is not REQUIRED and option.default is not None:
+            one[name] = option.default
+    return {name: spell(x) if isinstance(x, Tree) else x for name, x in one.items()}
 
 
 def options_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,8 +214,16 @@ class SweepFile:
     halving: dict[str, Any] | None = None
 
 
-_KEYS = ("target", "prompts", "first", "samples", "seed", "halving", "axes", "methods")
-_HALVING = ("by", "keep", "start")
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    "target": str,
+    "prompts": str,
+    "first": int,
+    "samples": int,
+    "seed": int,
+    "halving": dict,
+    "axes": dict,
+    "methods": list,
+}
 
 
 def read(path: Path) -> SweepFile:
@@ -228,34 +254,64 @@ def read(path: Path) -> SweepFile:
         raise SweepError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} is no TOML: {error}") from error
-    for key in table:
+
+    def refuse(line: int, problem: object) -> SweepError:
+        return SweepError(f"{path}, line {line}: {problem}")
+
+    for key, value in table.items():
+        line = _line(content, key)
         if key not in _KEYS:
-            known = f"it has {', '.join(_KEYS)}"
-            raise SweepError(f"{path}, line {_line(content, key)}: unknown key {key!r}; {known}")
+            raise refuse(line, f"unknown key {key!r}; it has {', '.join(_KEYS)}")
+        if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
+            raise refuse(line, f"{key} cannot be {value!r}")
+        if key in ("first", "samples") and table[key] < 1:
+            raise refuse(line, f"{key} must be >= 1, got {value}")
     methods = table.get("methods")
-    if not isinstance(methods, list) or not methods:
+    if not methods or not all(isinstance(block, dict) for block in methods):
         raise SweepError(f"{path}: it needs at least one [[methods]] with a method")
-    axes = table.get("axes", {})
     blocks = []
-    for block in methods:
+    for number, block in enumerate(methods):
         try:
-            parts = {name: _axis(value) for name, value in flat({**axes, **block}).items()}
+            parts = {name: _axis(x) for name, x in flat({**table.get("axes", {}), **block}).items()}
             blocks.append(parts)
-            finite = {n: v.low if isinstance(v, Range) else v for n, v in parts.items()}
-            for one in _grid(finite):
-                checked(one)
+            if "samples" not in table:
+                ranges = [name for name, value in parts.items() if isinstance(value, Range)]
+                if ranges:
+                    raise SweepError(f"{ranges[0]} is a range: say how many samples are drawn")
+            for end in (0.0, 1 - 1e-9):
+                ends = {n: x.draw(end) if isinstance(x, Range) else x for n, x in parts.items()}
+                for one in _grid(ends):
+                    checked(one)
         except ValueError as error:
-            named = next((n for n in block if repr(n) in str(error) or f": {n} " in str(error)), "")
-            line = _line(content, named or "method", str(block.get("method")))
-            raise SweepError(f"{path}, line {line}: {error}") from error
+            words = re.findall(r"[\w.]+", str(error))
+            named = next((name for name in block if name in words and name != "method"), "method")
+            raise refuse(_line(content, named, number), error) from error
     halving = table.get("halving")
-    if halving is not None and (set(halving) - set(_HALVING) or "by" not in halving):
-        line = _line(content, "halving")
-        raise SweepError(f"{path}, line {line}: halving has by, and keep and start")
+    if halving is not None:
+        try:
+            check_halving(halving)
+        except SweepError as error:
+            raise refuse(_line(content, "halving"), error) from error
     space = Space(blocks, table.get("samples"), table.get("seed", 0))
     space.configurations()
     place = table.get("target", "lab"), table.get("prompts", "lab")
     return SweepFile(space, *place, table.get("first"), halving)
+
+
+def check_halving(halving: Mapping[str, Any]) -> None:
+    """Checks the settings of successive halving.
+
+    Raises:
+        SweepError: an unknown or missing one, or a value that cannot be.
+    """
+    if set(halving) - {"by", "keep", "start"} or "by" not in halving:
+        raise SweepError(f"halving has by, and keep and start; got {', '.join(halving)}")
+    if halving["by"] not in METRICS:
+        raise SweepError(f"halving: by is one of {', '.join(METRICS)}; got {halving['by']!r}")
+    keep = real("halving: keep", halving.get("keep", 0.5), SweepError)
+    if not 0 < keep < 1:
+        raise SweepError(f"halving: keep must be in (0, 1), got {keep}")
+    integer("halving: start", halving.get("start", 4), 1, kind=SweepError)
 
 
 def _axis(value: Any) -> Any:
@@ -266,13 +322,14 @@ def _axis(value: Any) -> Any:
     return Range(**value)
 
 
-def _line(content: str, key: str, after: str = "") -> int:
-    """The line of a file that a key stands in, looked for behind the one that has ``after``."""
+def _line(content: str, key: str, block: int | None = None) -> int:
+    """The line of a file that a key stands in, in the n-th [[methods]] if that is given."""
     lines = content.splitlines()
-    first = next((i for i, line in enumerate(lines) if after and f'"{after}"' in line), 0)
+    starts = [i for i, line in enumerate(lines) if line.strip().startswith("[[methods")]
+    first = 0 if block is None or block >= len(starts) else starts[block]
     for start in (first, 0):
         for number in range(start, len(lines)):
-            words = lines[number].strip().lstrip("[").replace("]", " ").replace("=", " ").split()
-            if words[:1] == [key]:
+            words = re.findall(r"[\w.]+", lines[number].partition("#")[0])
+            if words[:1] == [key] or f"{{ {key}" in lines[number]:
                 return number + 1
     return first + 1

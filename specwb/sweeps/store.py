@@ -142,13 +142,16 @@ class Store:
                 "INSERT OR IGNORE INTO configurations VALUES (?, ?, ?)", values
             )
 
-    def done(self) -> set[tuple[str, str]]:
-        """The (configuration, prompt) that were measured."""
+    def done(self, timed: bool = False) -> set[tuple[str, str]]:
+        """The (configuration, prompt) that were measured; with ``timed`` those with a time."""
+        only = " WHERE seconds IS NOT NULL" if timed else ""
         with self._errors():
-            return set(self._connection.execute("SELECT id, prompt FROM runs"))
+            return set(self._connection.execute(f"SELECT id, prompt FROM runs{only}"))
 
     def add(self, run: Run) -> None:
-        """Writes a run with its steps; one that is there stays as it is."""
+        """Writes a run with its steps; one that is there stays as it is, unless it has no time and
+        this one has.
+        """
         row = (
             run.id,
             run.prompt,
@@ -168,6 +171,13 @@ class Store:
         with self._errors():
             connection.execute("BEGIN IMMEDIATE")
             try:
+                if run.seconds is not None:
+                    place = "id = ? AND prompt = ?"
+                    untimed = f"SELECT 1 FROM runs WHERE {place} AND seconds IS NULL"
+                    if connection.execute(untimed, (run.id, run.prompt)).fetchone():
+                        for table in ("runs", "steps"):
+                            delete = f"DELETE FROM {table} WHERE {place}"
+                            connection.execute(delete, (run.id, run.prompt))
                 known = "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 if connection.execute(known, row).rowcount:
                     connection.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", steps)

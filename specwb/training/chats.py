@@ -49,6 +49,10 @@ def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], l
 
     A turn is what the template adds when the turn is added, without what it adds to ask for one
     (``add_generation_prompt``). So the token that ends a turn counts with it.
+
+    Raises:
+        ValueError: the template writes earlier turns otherwise when one is added, so that what is
+            whose cannot be told.
     """
     ids: list[int] = []
     counted: list[bool] = []
@@ -56,14 +60,14 @@ def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], l
     for i, message in enumerate(messages):
         is_assistant = message["role"] == "assistant"
         pieces = [(messages[: i + 1], False, is_assistant)]
-        if is_assistant:
+        if is_assistant and i:
             pieces.insert(0, (messages[:i], True, False))
         for known, asked, counts in pieces:
             longer = tokenizer.apply_chat_template(
                 known, tokenize=False, add_generation_prompt=asked
             )
-            if not longer.startswith(text):  # a template that rewrites earlier turns
-                ids, counted, text = [], [], ""
+            if not longer.startswith(text):
+                raise ValueError("it writes earlier turns otherwise when a turn is added")
             piece = tokenizer.encode(longer[len(text) :], add_special_tokens=False)
             ids += piece
             counted += [counts] * len(piece)
@@ -102,7 +106,11 @@ def encode(
             ids = tokenizer.encode(part, add_special_tokens=False)
             mask = [True] * len(ids)
         else:
-            ids, mask = tokens(part, tokenizer)
+            try:
+                ids, mask = tokens(part, tokenizer)
+            except Exception as error:  # a template is a program of whoever made the tokenizer
+                what = f"corpus {path}: the chat template cannot write conversation {i + 1}"
+                raise files.DataError(f"{what}: {error}") from error
         if eos is not None and ids[-1:] != [eos]:
             ids, mask = [*ids, eos], [*mask, True]
         streams[i >= first_held_out] += ids

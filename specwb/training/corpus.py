@@ -410,7 +410,7 @@ def from_file(path: Path, tokenizer) -> Corpus:
     if path.suffix == ".jsonl":
         parts: list[str | list[dict[str, str]]] = [
             _part(path, number, line)
-            for number, line in enumerate(content.splitlines(), 1)
+            for number, line in enumerate(content.split("\n"), 1)
             if line.strip()
         ]
     else:
@@ -438,11 +438,11 @@ def _part(path: Path, number: int, line: str) -> str | list[dict[str, str]]:
     """Returns a line's text, or its turns."""
     try:
         entry = json.loads(line)
-        if "text" in entry:
-            return str(entry["text"])
-    except (ValueError, TypeError) as error:
-        message = f"corpus {path}: every line must be JSON with a text field ({error})"
-        raise files.DataError(message) from error
+    except ValueError as error:
+        message = f"corpus {path}, line {number}: every line must be JSON with a text field"
+        raise files.DataError(f"{message} ({error})") from error
+    if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+        return entry["text"]
     from specwb.training import chats
 
     return chats.turns(entry, f"corpus {path}, line {number}")

@@ -86,7 +86,8 @@ class DecisionRecipe(Recipe):
         total = torch.zeros(())
         for kind in KINDS:
             prediction = head(kind, logits, normed)
-            total = total + F.binary_cross_entropy_with_logits(prediction, labels[kind])
+            weight = None if outputs.counted is None else outputs.counted.float()
+            total = total + F.binary_cross_entropy_with_logits(prediction, labels[kind], weight)
         return total
 
     def measure(self, head: DecisionModel, outputs: TargetOutputs) -> dict[str, Any]:

@@ -101,10 +101,10 @@ class FalconRecipe(Recipe):
     counted; the hard label is the target's best token, where the code draws one; no temperature in
     the target's distribution; its cross-entropy weighs 1 where the paper has 0.1; blocks begin at a
     random position of the row; more than one pass is trained, and what hangs below a block that
-    glanced is not counted there; all positions are counted, there are no turns of an assistant to
-    leave out; the last block of a row never glances; no noise on features unless asked for (the
-    paper's range is 0.1). The loss is a mean over all positions, so what is left out weakens the
-    step. Optimisers, rates and clipping are the common loop's.
+    glanced is not counted there; all positions are counted but those of a user's turns; the last
+    block of a row never glances; no noise on features unless asked for (the paper's range is 0.1).
+    The loss is a mean over all positions, so what is left out weakens the step. Optimisers, rates
+    and clipping are the common loop's.
     """
 
     name = published = "falcon"

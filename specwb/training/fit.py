@@ -177,7 +177,7 @@ def compiled(function: Callable[..., T], steps: int) -> Callable[..., T]:
         if fast is not None:
             try:
                 return fast(*args)
-            except torch._dynamo.exc.BackendCompilerFailed as error:
+            except torch._dynamo.exc.TorchDynamoException as error:
                 reason = str(error).strip().splitlines()[0]
                 say(f"not compiled, which takes longer: {reason}")
                 fast = None

@@ -112,14 +112,14 @@ def step_loss(
     wanted = _Wanted(recipe, head, outputs)
     total, scale = torch.zeros((), device=outputs.logits.device), 1.0
     for level in recipe.training_levels(head, outputs, moment):
-        value = wanted.loss(level, objective)
+        counts = wanted.counts(level)
+        value = wanted.loss(level, objective, counts)
         if recipe.regression and level.hidden is not None:
             normed = level.select(outputs.normed)
             distance = F.smooth_l1_loss(level.hidden.float(), normed, reduction="none").mean(-1)
             value = value + recipe.regression * distance
-        for counts in (level.weights, wanted.at(level, "learnable"), wanted.at(level, "counted")):
-            if counts is not None:
-                value = value * counts
+        if counts is not None:
+            value = value * counts
         # a mean over all positions, so that the mean over parts of a batch is that over the batch
         total = total + scale * value.mean()
         scale *= objective.level_decay
@@ -150,9 +150,7 @@ class _Wanted:
             if self.tokens is not None:
                 number = torch.full((full.shape[-1],), -1, device=ids.device)
                 number[ids] = torch.arange(len(ids), device=ids.device)
-                # what it has no number for is not learnt
-                self.tokens = number[self.tokens]
-                self.tokens = torch.where(self.tokens < 0, logits.argmax(-1), self.tokens)
+                self.tokens = number[self.tokens]  # -1 is not learnt
         if recipe.hard:
             best = logits.argmax(-1, keepdim=True)
             best = torch.zeros_like(self.p).scatter_(-1, best, recipe.hard)
@@ -163,7 +161,15 @@ class _Wanted:
         value = getattr(self, name)
         return None if value is None else level.select(value)
 
-    def loss(self, level: Level, objective: Objective) -> Tensor:
+    def counts(self, level: Level) -> Tensor | None:
+        """Returns ``[B, m]``, how much a level's predictions count, None for all alike."""
+        total = level.weights
+        for mask in (self.at(level, "learnable"), self.at(level, "counted")):
+            if mask is not None:
+                total = mask if total is None else total * mask
+        return total
+
+    def loss(self, level: Level, objective: Objective, counts: Tensor | None) -> Tensor:
         """Returns ``[B, m]``, what a level's predictions cost."""
         p, mass, tokens = level.select(self.p), self.at(level, "mass"), self.at(level, "tokens")
         if level.labels is not None:
@@ -171,7 +177,10 @@ class _Wanted:
             is_token = (level.labels >= 0)[..., None]
             point = torch.zeros_like(p).scatter_(-1, level.labels.clamp_min(0)[..., None], 1.0)
             p = torch.where(is_token, point, p)
-        return loss_by_position(objective.loss, level.logits, p, mass, tokens, objective.lk_eta)
+            if tokens is not None:
+                tokens = torch.where(level.labels >= 0, level.labels, tokens)
+        eta = objective.lk_eta
+        return loss_by_position(objective.loss, level.logits, p, mass, tokens, eta, counts)
 
 
 @torch.no_grad()

@@ -240,7 +240,7 @@ class _Family:
     def _cure(self, model: Any, before: Any, cure: dict, seed: int, identity: str) -> None:
         """Trains the target not to repeat itself, see :mod:`specwb.training.loops`."""
         target = Target(model, self.tokenizer, name="lab")
-        folder = self.out / "written"
+        folder = self.out / "written" / identity[:12]
         loss = loops.cure_loss(target, before, self.data, self.mixture, cure, seed + 7, folder)
         plan = Plan(
             cure["steps"], "adamw", lr=cure["lr"], weight_decay=0.0, warmup=20, cooldown=0.5

@@ -63,10 +63,10 @@ def unlikelihood(logits: Tensor, ids: Tensor, unwanted: Tensor) -> Tensor:
         ids: ``[B, L]``, the tokens.
         unwanted: ``[B, L]``.
     """
-    logp = logits.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]
-    # 1 - p of a token that is all but certain is 0 in float32
-    costs = -torch.log1p(-logp.exp().clamp_max(1 - 1e-6))
-    return (costs * unwanted).mean()
+    logits = logits.float()
+    # of the others, not 1 - p: that is 0 in float32, without a gradient, where p is all but certain
+    others = logits.scatter(-1, ids[..., None], -torch.inf).logsumexp(-1)
+    return ((logits.logsumexp(-1) - others) * unwanted).mean()
 
 
 def cure_loss(
@@ -162,12 +162,11 @@ def _continued(target: Target, prompts: np.ndarray, tokens: int) -> np.ndarray:
 def loop_shares(target: Target, data: Corpus, rows: int = 32) -> dict[str, float]:
     """Returns by domain how many greedy continuations of held-out text loop, as a share.
 
-    A continuation of 24 tokens loops if in 128 tokens more some 8 tokens come three times.
+    A continuation of 24 tokens loops if in 128 tokens more, or up to the end of its text, some 8
+    tokens come three times.
     """
     return {
-        domain: looping(
-            _continued(target, data.windows(domain, rows, PROMPT - 1), MEASURED)[:, PROMPT:]
-        )
+        domain: prompt_loops(target, data.windows(domain, rows, PROMPT - 1).tolist())
         for domain in data.held_out
     }
 

@@ -17,7 +17,8 @@ distance of p and q.
 KL(p || q) is computed up to the entropy of p, as the cross-entropy ``-sum p log q``.
 
 Source: Samarin et al. 2602.23881 for ``nla`` and ``lk``, whose alpha in w is a mean over the batch
-at one depth of the draft; eta = 3 is theirs for EAGLE-3's heads.
+(here over what is computed at once) at one depth of the draft; eta = 3 is theirs for EAGLE-3's
+heads.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def loss_by_position(
     mass: Tensor | None = None,
     tokens: Tensor | None = None,
     eta: float = 3.0,
+    counts: Tensor | None = None,
 ) -> Tensor:
     """Computes ``[B, m]``, the loss of every prediction.
 
@@ -46,8 +48,11 @@ def loss_by_position(
         p: ``[B, m, V]``, the target's distribution over the head's vocabulary, which sums to 1.
         mass: ``[B, m]``, how much of the target's distribution that vocabulary has; None for all of
             it. What it has not is never accepted, so that alpha is at most that.
-        tokens: ``[B, m]``, the text's next tokens as the head numbers them, for ``token``.
+        tokens: ``[B, m]``, the text's next tokens as the head numbers them, for ``token``; -1 where
+            it has none, which costs nothing.
         eta: of ``lk``.
+        counts: ``[B, m]``, how much each prediction counts in the mean that ``lk`` takes of alpha;
+            None for all alike.
     """
     logits = logits.float()
     if loss in ("best", "token"):
@@ -59,17 +64,21 @@ def loss_by_position(
     logq = logits.log_softmax(-1)
     q = logq.exp()
     if loss == "rkl":
-        return torch.linalg.vecdot(q, logq - p.clamp_min(LEAST).log())
+        return (q * (logq - p.clamp_min(LEAST).log())).sum(-1)
     alpha = torch.minimum(p if mass is None else p * mass[..., None], q).sum(-1)
     if loss == "tv":
         return 1 - alpha
     if loss == "nla":
         return -alpha.clamp_min(LEAST).log()
-    weight = torch.exp(-eta * alpha.detach().mean())
-    return -weight * torch.linalg.vecdot(p, logq) + (1 - weight) * (1 - alpha)
+    # sums and not torch.linalg.vecdot, which autocast would compute in bfloat16
+    share = torch.ones_like(alpha) if counts is None else counts.to(alpha.dtype)
+    mean = (alpha.detach() * share).sum() / share.sum().clamp_min(LEAST)
+    weight = torch.exp(-eta * mean)
+    return -weight * (p * logq).sum(-1) + (1 - weight) * (1 - alpha)
 
 
 def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     """``[B, m]``: with a token ``[B, m]``, or with a distribution ``[B, m, V]``."""
-    values = F.cross_entropy(logits.flatten(0, 1), label.flatten(0, 1), reduction="none")
+    flat = logits.flatten(0, 1), label.flatten(0, 1)
+    values = F.cross_entropy(*flat, reduction="none", ignore_index=-1)
     return values.view(logits.shape[:2])

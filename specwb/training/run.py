@@ -39,6 +39,7 @@ from specwb.training.generate import PROMPT, generated_text
 from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
 from specwb.training.recipe import Moment
 from specwb.training.settings import (
+    Objective,
     Published,
     Settings,
     differences,
@@ -182,7 +183,9 @@ class _Run:
     @property
     def flat(self) -> dict[str, Any]:
         """All settings by name, those of the head with their defaults."""
-        return {**self.settings.flat, **self.recipe.settings}
+        flat = {**self.settings.flat, **self.recipe.settings}
+        unused = () if self.recipe.losses else Objective.__dataclass_fields__
+        return {name: value for name, value in flat.items() if name not in unused}
 
     @cached_property
     def identity(self) -> str:

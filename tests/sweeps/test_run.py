@@ -88,6 +88,55 @@ def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
     assert len(whole) == 3 * len(PROMPTS)
 
 
+def test_times_are_noted_where_they_were_not(target, tmp_path):
+    axes = {"gamma": [1, 2], "store": tmp_path / "s.sqlite", **SHORT}
+    first = specwb.sweep(target, PROMPTS, "pld", timed=False, **axes)
+    assert first.seconds.isna().all()
+    second = specwb.sweep(target, PROMPTS, "pld", **axes)
+    assert len(second) == len(first)
+    assert second.seconds.notna().all()
+    assert second.speedup.notna().all()
+    third = specwb.sweep(target, PROMPTS, "pld", timed=False, **axes)
+    assert (third.seconds == second.seconds).all()
+
+
+def test_defaults_and_spellings_are_one_configuration(target, tmp_path):
+    store = tmp_path / "s.sqlite"
+    plain = specwb.sweep(target, PROMPTS, "pld", store=store, **SHORT)
+    default = int(plain.gamma.dropna().iloc[0])
+    again = specwb.sweep(
+        target, PROMPTS, "pld", gamma=default, temperature=[0, 0.0], seed=0, store=store, **SHORT
+    )
+    assert again["id"].tolist() == plain["id"].tolist()
+    assert len(Space([{"method": "pld"}, {"method": "pld", "top_p": 1}]).configurations()) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "axes"), [("lookahead", {"prompt": [True, False]}), ("pld", {"gamma": [1, 2]})]
+)
+def test_an_option_may_have_the_name_of_a_column(target, method, axes):
+    found = specwb.sweep(target, PROMPTS, method, **axes, **SHORT)
+    (name,) = axes
+    column = f"option.{name}" if name == "prompt" else name
+    means = summary(found[found.method == method], [column], "tau")
+    assert len(means) == 2
+    assert found["prompt"].nunique() == len(PROMPTS)
+
+
+def test_runs_of_two_versions_are_not_mixed(target, tmp_path, monkeypatch):
+    from specwb.sweeps import run
+
+    store = tmp_path / "s.sqlite"
+    for version in ("abc", "def"):
+        monkeypatch.setattr(run, "commit", lambda version=version: version)
+        specwb.sweep(target, PROMPTS, "pld", store=store, **SHORT)
+    found = frame(store)
+    assert len(found) == 4 * len(PROMPTS)
+    with pytest.raises(SweepError, match=r"several commit \(abc, def\): choose one"):
+        summary(found, ["method"])
+    assert (summary(filtered(found, ["commit=abc"]), ["method"]).prompts == 3).all()
+
+
 def test_shards_are_the_whole(target, tmp_path):
     axes = {"gamma": [1, 2, 3, 4], "timed": False, **SHORT}
     whole = specwb.sweep(target, PROMPTS, "pld", **axes)
@@ -117,7 +166,7 @@ def test_halving_goes_on_with_the_best(target):
     assert found[found.method == "ar"].prompt.nunique() == 8
     with pytest.raises(SweepError, match="halving: by is one of tau, accepted"):
         specwb.sweep(target, prompts, "pld", halving={"by": "luck"}, **SHORT)
-    with pytest.raises(SweepError, match="nothing has speedup"):
+    with pytest.raises(SweepError, match="times are not noted, so that nothing has speedup"):
         specwb.sweep(
             target, prompts, "pld", gamma=[1, 2], halving={"by": "speedup"}, timed=False, **SHORT
         )

@@ -82,3 +82,22 @@ def test_a_template_is_needed(tmp_path, tokenizer):
     tokenizer.chat_template = None
     with pytest.raises(DataError, match=r"has conversations, and .* no chat template"):
         corpus.from_file(path, tokenizer)
+
+
+def test_a_conversation_may_begin_with_the_assistant(tokenizer):
+    messages = [{"role": "assistant", "content": "w1"}, {"role": "user", "content": "w2"}]
+    ids, counted = tokens(messages, tokenizer)
+    assert " ".join(tokenizer.convert_ids_to_tokens(ids)) == "bot w1 end user w2"
+    assert counted == [True, True, True, False, False]
+
+
+def test_a_template_that_rewrites_what_was_said_is_refused(tmp_path, tokenizer):
+    path = tmp_path / "c.jsonl"
+    line = json.dumps({"messages": chat("w1", "w2", "w3", "w4")})
+    path.write_text("\n".join([line] * 3))
+    tokenizer.chat_template = "{{ messages | length }} " + TEMPLATE
+    with pytest.raises(DataError, match=r"cannot write conversation 1: it writes earlier turns"):
+        corpus.from_file(path, tokenizer)
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(DataError, match="conversation 1: roles must alternate"):
+        corpus.from_file(path, tokenizer)

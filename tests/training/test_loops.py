@@ -42,9 +42,11 @@ def test_unlikelihood_is_its_formula():
     p = logits.softmax(-1)
     expected = -(math.log(1 - p[0, 0, 0]) + math.log(1 - p[0, 2, 2])) / 6
     assert float(loops.unlikelihood(logits, ids, mask)) == pytest.approx(expected, rel=1e-5)
-    sure = torch.tensor([[[60.0, 0.0]]], requires_grad=True)
-    loops.unlikelihood(sure, torch.tensor([[0]]), torch.tensor([[True]])).backward()
-    assert sure.grad.isfinite().all()
+    # where the token is all but certain the gradient is that of -log(1 - p), about 1 a logit
+    for logit in (15.0, 60.0):
+        sure = torch.tensor([[[logit, 0.0]]], requires_grad=True)
+        loops.unlikelihood(sure, torch.tensor([[0]]), torch.tensor([[True]])).backward()
+        assert sure.grad.flatten().tolist() == pytest.approx([1.0, -1.0], rel=1e-3)
 
 
 def test_looping_counts_texts():
