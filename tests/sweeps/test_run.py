@@ -26,9 +26,7 @@ SHORT = {"max_new_tokens": 8}
 
 @pytest.fixture(scope="module")
 def target():
-    model = tiny.target()
-    model.draft = None
-    return model
+    return tiny.target()
 
 
 @pytest.fixture(scope="module")
