@@ -23,7 +23,6 @@ from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
 from specwb.models.target import Target
-from specwb.options import spell
 from specwb.probability import Sampling
 from specwb.sweeps.heads import Heads, content_hash
 from specwb.sweeps.results import frame, summary
@@ -435,14 +434,3 @@ def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Ru
     if watch is not None and watch.slow(probe):
         run, _ = min((run, probe), attempt(), key=lambda pair: pair[1])
     return run
-
-
-def describe_configuration(configuration: Configuration) -> str:
-    """A configuration in words, what is not the default."""
-    method = configuration["method"]
-    others = {
-        name: value
-        for name, value in configuration.items()
-        if name != "method" and value is not None and SHARED.get(name, "-") != value
-    }
-    return " ".join([method, *(f"{name}={spell(value)}" for name, value in others.items())])

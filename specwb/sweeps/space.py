@@ -13,7 +13,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,6 @@ class Space:
     blocks: Sequence[Mapping[str, Any]]
     samples: int | None = None
     seed: int = 0
-    _: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "blocks", [flat(block) for block in self.blocks])
@@ -214,7 +213,7 @@ class SweepFile:
     halving: dict[str, Any] | None = None
 
 
-_KEYS: dict[str, type | tuple[type, ...]] = {
+_KEYS: dict[str, type] = {
     "target": str,
     "prompts": str,
     "first": int,

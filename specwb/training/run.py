@@ -99,7 +99,7 @@ def train_head(
         say(f"{run.out} holds this head, finished")
         return run.out
     saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
-    assert run.own_text is None or len(run.own_text)  # it is written now, if it is not there
+    run.write_text()
     for line in _about(run, recipe):
         say(line)
     log = fit(
@@ -217,6 +217,10 @@ class _Run:
             mixture=self.mixture,
             seed=self.text_seed,
         )
+
+    def write_text(self) -> None:
+        """Has the target write its text now, where that is asked for and not there."""
+        _ = self.own_text
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns a step's rows ``[rows, length + 1]``, and which of their tokens count."""
