@@ -20,6 +20,7 @@ from rich.progress import Progress
 
 from specwb import __version__
 from specwb.commands.check import check
+from specwb.commands.evaluate import evaluate
 from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
@@ -452,6 +453,7 @@ app.command("methods")(list_methods)
 app.command()(tune)
 app.command()(verify)
 app.command()(check)
+app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
 app.command()(parallel)

@@ -554,7 +554,7 @@ def decode(
     for step in loop:
         state = step.state
         counts.append(step.verdict.count)
-        offers.append(_offered(step))
+        offers.append(step.offered())
         if trace:
             steps.append(step)
         if on_tokens is not None:
@@ -585,22 +585,3 @@ def _report(step: Step, on_tokens: Callable[[int, list[int], int], None]) -> Non
     for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):
         if n:
             on_tokens(row, ids[:n], n - 1)
-
-
-def _offered(step: Step) -> Tensor:
-    """``[B]``: did the last node that stays have candidates: the last accepted one, or the closing
-    token's where that is a node."""
-    verdict, draft = step.verdict, step.draft
-    last = verdict.path.gather(1, verdict.accepted.clamp_min(0)[:, None])
-    kids = draft.tree.kids.expand(len(last), -1, -1)
-
-    def below(node: Tensor) -> tuple[Tensor, Tensor]:
-        children = kids.gather(1, node[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
-        nodes = children.clamp_min(0)
-        return nodes, (children >= 0) & draft.valid.gather(1, nodes)
-
-    nodes, there = below(last)
-    if verdict.next_distribution is not None:
-        bonus = there & (draft.tokens.gather(1, nodes) == verdict.bonus[:, None])
-        _, there = below(nodes.gather(1, bonus.int().argmax(1, keepdim=True)))
-    return there.any(1)

@@ -10,15 +10,15 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "specwb"
 # docs/architecture.md draws them
 FLOORS = (
-    "errors extras files inputs options tree mask noise probability flow blocks lattice proxy ngram"
-    " streaming",
+    "errors extras files inputs options templates tree mask noise probability flow blocks lattice"
+    " proxy ngram streaming",
     "verify.exact",
     "verify models analysis graphs trace",
     "drafters",
     "methods describe engine",
     "custom_generate figures",
     "evaluation",
-    "training sweeps",
+    "training sweeps harness",
     "reproduce",
     "widgets",
     "commands cli __main__",

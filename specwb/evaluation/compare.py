@@ -317,6 +317,29 @@ def usual(target: Target) -> list[str]:
     return [key for key, entry in METHODS.items() if not entry.head or target.own_head(entry.head)]
 
 
+def build_methods(
+    target: Target,
+    methods: Sequence[str | Method],
+    draft: Target | str | None,
+    sampling: Sampling,
+) -> dict[str, Method]:
+    """Builds methods by key, plain decoding (``ar``) first where it is not named.
+
+    Args:
+        target: the target model.
+        methods: specs or built methods; none of the library's.
+        draft: the draft model of those that take one and name none, None for the target's own.
+        sampling: what their rules must fit.
+
+    Raises:
+        MethodError: a method cannot be built, is named twice, or is the library's.
+    """
+    specs, library = _specs(target, methods)
+    if library:
+        raise MethodError(f"{library[0]!r} is the library's; only specwb compare measures it")
+    return _methods(specs, target, draft, sampling, False)
+
+
 def _specs(
     target: Target, methods: str | Sequence[str | Method] | None
 ) -> tuple[list[str | Method], list[str]]:

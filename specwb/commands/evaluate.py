@@ -1,0 +1,169 @@
+"""specwb evaluate: a benchmark's conversations, answers on disk, metrics by subtask."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specwb.commands.shared import (
+    DEVICE,
+    DRAFT,
+    DTYPE,
+    SEED,
+    TARGET,
+    THREADS,
+    compact,
+    errors,
+    tell,
+    use_threads,
+    wide,
+)
+
+
+def evaluate(
+    bench: Annotated[
+        str,
+        typer.Option(
+            help="spec_bench, mt_bench, humaneval, gsm8k, lab, a part (spec_bench/rag) or a .jsonl "
+            "file in their formats."
+        ),
+    ] = "lab",
+    methods: Annotated[
+        str, typer.Option(help="Specs such as 'sps:gamma=3 mcsd' or medusa,eagle.")
+    ] = "sps,eagle,pld",
+    out: Annotated[
+        Path, typer.Option(help="Folder of the answers; the same command goes on from them.")
+    ] = Path("build/evaluate"),
+    first: Annotated[
+        int, typer.Option(min=0, help="Questions, a fair mix of the subtasks; 0 = all.")
+    ] = 0,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=0, help="For every turn; 0 = 1024, or half of a smaller context.")
+    ] = 0,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
+    template: Annotated[
+        str | None,
+        typer.Option(help="Chat template instead of the tokenizer's: vicuna or llama-2."),
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
+    ] = None,
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    seed: SEED = 0,
+    threads: THREADS = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write all figures here.")] = None,
+    vllm: Annotated[
+        Path | None,
+        typer.Option(help="Also write every method's speculative counters, as vLLM names them."),
+    ] = None,
+) -> None:
+    """Answer a benchmark's questions, all turns of them, by every method; print its metrics.
+
+    Answers are kept in Spec-Bench's schema, with tokens, in OUT/answers. Speedups are over the
+    faster plain decoding, specwb's or the library's.
+    """
+    from specwb import load
+    from specwb.evaluation.prompts import interleave, load_prompts
+    from specwb.evaluation.report import check_path
+    from specwb.harness import summary
+    from specwb.harness.record import to_vllm
+    from specwb.harness.run import Settings
+    from specwb.harness.run import evaluate as run
+    from specwb.options import specs
+    from specwb.probability import Sampling
+    from specwb.templates import use_template
+
+    for path, name in ((csv, "--csv"), (vllm, "--vllm")):
+        if path is not None:
+            check_path(path, name)
+    if any(not text for text in stop or ()):
+        raise ValueError("--stop must not be empty")
+    use_threads(threads)
+    questions = interleave(load_prompts(bench))[: first or None]
+    model = load(target, device=device, dtype=dtype)
+    use_template(model.tokenizer, template)
+    limit = max_new_tokens or min(1024, model.context // 2)
+    settings = Settings(Sampling(temperature, top_k, top_p), limit, tuple(stop or ()), seed)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("evaluate", total=1.0)
+        answers = run(
+            model,
+            questions,
+            specs(methods),
+            out,
+            settings,
+            draft=draft,
+            progress=lambda done, text: progress.update(task, completed=done, description=text),
+        )
+    frame = summary.frame(answers, model.tokenizer)
+    console = wide()
+    rows = [
+        {
+            "method": row["method"],
+            "subtask": row["subtask"],
+            "questions": str(row["questions"]),
+            "mean accept length": f"{row['mean_accept_length']:.2f}",
+            "tokens /s": f"{row['tokens_per_second']:.1f}",
+            "speedup": _ratio(row["speedup"]),
+            "95 %": f"{_ratio(row['low'])} .. {_ratio(row['high'])}",
+            "Spec-Bench's speedup": _ratio(row["spec_bench_speedup"]),
+            "same text": f"{row['identical']:.0%}" if temperature == 0 else "-",
+        }
+        for row in frame.to_dict("records")
+    ]
+    console.print(compact(rows, ("method", "subtask")))
+    for note in _notes(answers, questions, limit, temperature, out):
+        tell(console, note)
+    if csv is not None:
+        frame.to_csv(csv, index=False)
+    if vllm is not None:
+        counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
+        vllm.write_text(json.dumps(counted, indent=1) + "\n", "utf-8")
+
+
+def any_draft(turns) -> bool:
+    """Says whether anything was drafted."""
+    return any(n for turn in turns for n in turn.drafted)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.2f}x"
+
+
+def _notes(answers, questions, limit, temperature, out) -> list[str]:
+    """What stands below the table."""
+    from specwb.harness import summary
+
+    over = summary.reference(answers)
+    notes = [
+        f"Speedups are over {over}, the faster plain decoding; the interval resamples questions.",
+        f"Up to {limit} new tokens a turn. Answers are in {out / 'answers'}.",
+    ]
+    some = next(iter(answers.values()))
+    if cut := sum(turn.cut for turn in some):
+        notes.append(f"{cut} prompts were shortened to fit the context.")
+    by_question = {turn.question_id: turn.turn + 1 for turn in some}
+    ended = sum(by_question.get(q.question_id, 0) < len(q.turns) for q in questions)
+    if ended:
+        notes.append(f"{ended} conversations outgrew the context; their later turns were left out.")
+    for key, turns in answers.items():
+        matched = summary.exact_match(turns, questions)
+        if matched is not None:
+            notes.append(f"{key}: {matched:.1%} of the answers end in the right number.")
+        if temperature == 0 and (found := summary.differences(turns, answers["ar"])):
+            question, turn, place = found[0]
+            notes.append(
+                f"{key}: {len(found)} questions with another text than plain decoding's; first "
+                f"question {question}, turn {turn + 1}, token {place + 1}."
+            )
+    return notes

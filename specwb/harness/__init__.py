@@ -1,0 +1,1 @@
+"""A benchmark run as the field runs it: whole conversations, answers on disk, named metrics."""

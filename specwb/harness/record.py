@@ -1,0 +1,230 @@
+"""What a method did on a question, turn by turn and step by step, and every figure made of it.
+
+The field has several figures of one name: whether the bonus token counts, whether a mean is over
+steps or over requests, whether acceptance at a position is of all drafts or of those that reached
+it. :data:`CONVENTIONS` has each by a name of its own, with its formula and who uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer of a method: a request, in the words of servers.
+
+    Attributes:
+        question_id: of the file.
+        category: of the file.
+        subtask: the column of the benchmark's table that it counts for.
+        turn: 0 for the first.
+        text: the answer, without special tokens and without what follows a stop string.
+        tokens: new token ids, the end of text included.
+        seconds: of the decoding, the prompt's processing included.
+        accepted: by step, the draft tokens kept.
+        tested: by step, the depths at which candidates were put to the test.
+        drafted: by step, the drafted tokens: a chain's length, a tree's nodes without its root.
+        prompt_tokens: of the conversation so far.
+        cut: whether the prompt was shortened to fit.
+    """
+
+    question_id: int
+    category: str
+    subtask: str
+    turn: int
+    text: str
+    tokens: tuple[int, ...]
+    seconds: float
+    accepted: tuple[int, ...]
+    tested: tuple[int, ...]
+    drafted: tuple[int, ...]
+    prompt_tokens: int = 0
+    cut: bool = False
+
+
+Turns = Sequence[Turn]
+
+
+@dataclass(frozen=True)
+class Convention:
+    """A figure: its formula in words, who uses it, and how it is computed."""
+
+    formula: str
+    used_by: str
+    compute: Callable[[Turns], float]
+
+
+def _per_step(turns: Turns, bonus: int) -> float:
+    lengths = [a + bonus for turn in turns for a in turn.accepted]
+    return fmean(lengths) if lengths else float("nan")
+
+
+def _per_request(turns: Turns, bonus: int) -> float:
+    means = [fmean(turn.accepted) + bonus for turn in turns if turn.accepted]
+    return fmean(means) if means else float("nan")
+
+
+def _per_draft(turns: Turns) -> float:
+    counts = counters(turns)
+    return 1 + counts.accepted / counts.drafts if counts.drafts else float("nan")
+
+
+def _rate(turns: Turns) -> float:
+    counts = counters(turns)
+    return counts.accepted / counts.drafted if counts.drafted else float("nan")
+
+
+CONVENTIONS = {
+    "mean_accept_length": Convention(
+        "sum of (accepted + 1) / steps, over all steps",
+        "Spec-Bench (#Mean accepted tokens), EAGLE's tau, SGLang, llama.cpp",
+        lambda turns: _per_step(turns, 1),
+    ),
+    "mean_accept_length_per_request": Convention(
+        "mean over requests of each one's (accepted + 1) / steps",
+        "specdec_bench (Average_AL)",
+        lambda turns: _per_request(turns, 1),
+    ),
+    "accepted_drafts_per_step": Convention(
+        "sum of accepted / steps, over all steps: the bonus token does not count",
+        "Kangaroo's tables, less one; Medusa's heads",
+        lambda turns: _per_step(turns, 0),
+    ),
+    "accepted_drafts_per_request": Convention(
+        "mean over requests of each one's accepted / steps",
+        "DiffuSpec's MAT, per example",
+        lambda turns: _per_request(turns, 0),
+    ),
+    "mean_acceptance_length": Convention(
+        "1 + accepted / drafts, where steps in which nothing was drafted are no drafts",
+        "vLLM",
+        _per_draft,
+    ),
+    "draft_acceptance_rate": Convention(
+        "accepted / drafted tokens; for trees these are nodes, so that rates of different shapes "
+        "cannot be compared",
+        "vLLM",
+        _rate,
+    ),
+}
+"""The figures in use, by name."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What servers count.
+
+    Attributes:
+        drafts: steps in which something was drafted.
+        drafted: tokens drafted in them.
+        accepted: draft tokens kept.
+        by_position: ``[i]``, the drafts of which i + 1 tokens or more were kept.
+    """
+
+    drafts: int
+    drafted: int
+    accepted: int
+    by_position: tuple[int, ...]
+
+
+def counters(turns: Turns) -> Counters:
+    """Counts drafts, drafted and accepted tokens."""
+    steps = [
+        (accepted, drafted)
+        for turn in turns
+        for accepted, drafted in zip(turn.accepted, turn.drafted, strict=True)
+        if drafted
+    ]
+    deepest = max((t for turn in turns for t in turn.tested), default=0)
+    return Counters(
+        len(steps),
+        sum(drafted for _, drafted in steps),
+        sum(accepted for accepted, _ in steps),
+        tuple(sum(accepted > i for accepted, _ in steps) for i in range(deepest)),
+    )
+
+
+def speeds(turns: Turns, counts: Sequence[int] | None = None) -> dict[int, float]:
+    """Returns tokens a second by question, over all its turns.
+
+    Args:
+        turns: the answers.
+        counts: the tokens of each; default those recorded.
+    """
+    if counts is None:
+        counts = [len(turn.tokens) for turn in turns]
+    tokens: dict[int, int] = {}
+    seconds: dict[int, float] = {}
+    for turn, count in zip(turns, counts, strict=True):
+        tokens[turn.question_id] = tokens.get(turn.question_id, 0) + count
+        seconds[turn.question_id] = seconds.get(turn.question_id, 0.0) + turn.seconds
+    return {question: tokens[question] / seconds[question] for question in tokens}
+
+
+def marginal(turns: Turns) -> list[float]:
+    """Computes the acceptance by position as servers do, ``P(accepted > i)`` over all drafts."""
+    counts = counters(turns)
+    return [n / counts.drafts for n in counts.by_position]
+
+
+def conditional(turns: Turns) -> list[float]:
+    """Computes the acceptance at each position, given that it was put to the test.
+
+    A row's last step counts only what it accepted: the end of text or the limit may have cut it.
+    """
+    accepted = [a for turn in turns for a in turn.accepted]
+    tested = [t for turn in turns for t in turn.tested]
+    return [
+        sum(a >= d for a in accepted) / sum(t >= d for t in tested)
+        for d in range(1, max(tested, default=0) + 1)
+    ]
+
+
+VLLM = (
+    "spec_decode_num_drafts",
+    "spec_decode_draft_tokens",
+    "spec_decode_accepted_tokens",
+    "spec_decode_acceptance_rate",
+    "spec_decode_acceptance_length",
+    "spec_decode_per_position_acceptance_rates",
+)
+
+
+def to_vllm(turns: Turns) -> dict[str, float | list[float]]:
+    """Returns the speculative keys of what ``vllm bench serve --save-result`` writes.
+
+    The acceptance rate is in percent there.
+    """
+    counts = counters(turns)
+    values = (
+        counts.drafts,
+        counts.drafted,
+        counts.accepted,
+        100 * _rate(turns),
+        _per_draft(turns),
+        marginal(turns),
+    )
+    return dict(zip(VLLM, values, strict=True))
+
+
+def from_vllm(result: dict) -> Counters:
+    """Returns the counters behind what vLLM wrote.
+
+    Args:
+        result: the JSON of ``vllm bench serve --save-result``.
+
+    Raises:
+        ValueError: the run did not speculate, or a key is missing or no number.
+    """
+    if missing := [key for key in VLLM if key not in result]:
+        raise ValueError(f"no {missing[0]!r}: this is no result of a run that speculated")
+    drafts, drafted, accepted = (result[key] for key in VLLM[:3])
+    rates = result[VLLM[-1]]
+    numbers = [drafts, drafted, accepted, *(rates if isinstance(rates, list) else [None])]
+    if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers):
+        raise ValueError("the speculative figures of a vLLM result must be numbers")
+    by_position = tuple(round(rate * drafts) for rate in rates)
+    return Counters(int(drafts), int(drafted), int(accepted), by_position)

@@ -1,0 +1,285 @@
+"""A benchmark's conversations answered by several methods, kept on disk answer by answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specwb.engine import rounds
+from specwb.errors import SpecwbError
+from specwb.evaluation.compare import build_methods, describe, versions
+from specwb.evaluation.library import Library, plain_row
+from specwb.evaluation.prompts import PromptSetError, Question
+from specwb.files import whole_file
+from specwb.harness import spec_bench
+from specwb.harness.record import Turn
+from specwb.inputs import chat, encode, integer
+from specwb.methods import Method
+from specwb.models.target import Target
+from specwb.probability import Sampling
+
+WARM_UP = 3  # times that the first question is answered unmeasured, as in Spec-Bench
+
+
+class HarnessError(SpecwbError, ValueError):
+    """A folder of another run, or answers in it that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How questions are answered.
+
+    Attributes:
+        sampling: temperature and filters.
+        max_new_tokens: for every turn.
+        stop: texts that end an answer; they are not part of it.
+        seed: of the sampling; every turn of every question has a seed of its own made of it.
+        turns: how many turns of a question are put, at most.
+    """
+
+    sampling: Sampling = Sampling()  # noqa: RUF009
+    max_new_tokens: int = 1024
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    turns: int = 8
+
+
+def evaluate(
+    target: Target,
+    questions: Sequence[Question],
+    methods: Sequence[str | Method],
+    out: Path,
+    settings: Settings = Settings(),
+    *,
+    draft: Target | str | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, list[Turn]]:
+    """Answers every question by every method, one at a time, and returns the answers by method.
+
+    Plain decoding is always among them, by this engine (``ar``) and, where no text stops it, by the
+    transformers library (``hf_greedy``, at T > 0 ``hf_sample``). Each method answers a question
+    before the next one is put, in rotating order, and a later turn is asked with the method's own
+    earlier answers. An answer is written when it is there; the same call goes on after an
+    interrupt.
+
+    Args:
+        target: the target model.
+        questions: with distinct numbers.
+        methods: specs or built methods.
+        out: a folder; the answers are in ``out/answers``, a file a method, in Spec-Bench's schema.
+        settings: how they are answered.
+        draft: the draft model of methods that take one, default the target's own.
+        progress: called with (fraction done, text).
+
+    Raises:
+        HarnessError: ``out`` holds another run.
+        PromptSetError: a question's number occurs twice, or a first turn cannot be shortened to
+            fit.
+        MethodError: a method cannot be built or is named twice.
+    """
+    integer("max_new_tokens", settings.max_new_tokens, 1)
+    numbers = [question.question_id for question in questions]
+    if len(set(numbers)) < len(numbers):
+        twice = next(n for n in numbers if numbers.count(n) > 1)
+        raise PromptSetError(f"question {twice} occurs twice; answers are told apart by it")
+    if not questions:
+        raise PromptSetError("there are no questions")
+    sampling = settings.sampling
+    built: dict[str, Method | Library] = {}
+    built |= build_methods(target, list(methods), draft, sampling)
+    if not settings.stop:
+        built[plain_row(sampling)] = Library(plain_row(sampling), target, None, sampling, 1)
+    if settings.max_new_tokens >= target.context:
+        context = f"the context of {target.name!r} ({target.context})"
+        raise HarnessError(f"max_new_tokens={settings.max_new_tokens} leaves no room in {context}")
+    for question in questions:  # all of them, before the first is answered
+        question.fit(target.tokenizer, target.context - settings.max_new_tokens)
+    out = out.expanduser()
+    _claim(out, target, settings)
+    files = {key: spec_bench.answers_path(out, key) for key in built}
+    done = {key: spec_bench.answered(path) for key, path in files.items()}
+    missing = {key: [n for n in numbers if n not in done[key]] for key in built}
+    total = sum(map(len, missing.values()))
+    for key, method in built.items():
+        for _ in range(WARM_UP if missing[key] else 0):
+            _answer(target, questions[0], method, settings)
+    count = 0
+    for i, question in enumerate(questions):
+        keys = list(built)
+        keys = keys[i % len(keys) :] + keys[: i % len(keys)]  # a drifting machine favours none
+        for key in keys:
+            if question.question_id in done[key]:
+                continue
+            if progress:
+                progress(count / total, f"question {question.question_id}, {key}")
+            turns = _answer(target, question, built[key], settings)
+            spec_bench.append(files[key], turns, target.name, question)
+            count += 1
+    if progress:
+        progress(1.0, "done")
+    asked = set(numbers)
+    return {
+        key: [turn for turn in spec_bench.read(path) if turn.question_id in asked]
+        for key, path in files.items()
+    }
+
+
+def _claim(out: Path, target: Target, settings: Settings) -> None:
+    """Writes what the answers depend on, or checks that it is the same.
+
+    Raises:
+        HarnessError: it is not, or ``out`` cannot be written.
+    """
+    template = getattr(target.tokenizer, "chat_template", None) or ""
+    facts = {
+        "target": {"name": describe(target), "fingerprint": target.fingerprint},
+        "temperature": settings.sampling.temperature,
+        "top_k": settings.sampling.top_k,
+        "top_p": settings.sampling.top_p,
+        "max_new_tokens": settings.max_new_tokens,
+        "stop": list(settings.stop),
+        "seed": settings.seed,
+        "turns": settings.turns,
+        "chat_template": hashlib.sha256(template.encode()).hexdigest()[:12],
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+    }
+    content = json.dumps(facts, indent=1) + "\n"
+    marker = out / "run.json"
+    try:
+        if marker.exists():
+            before = json.loads(marker.read_text("utf-8"))
+            now = json.loads(content)
+            if differing := [key for key in now if now[key] != before.get(key)]:
+                raise HarnessError(
+                    f"{out} holds answers of another run ({', '.join(differing)} differ); name "
+                    "another --out, or delete it"
+                )
+            return
+        (out / "answers").mkdir(parents=True, exist_ok=True)
+        with whole_file(marker) as part:
+            part.write_text(content, "utf-8")
+    except (OSError, json.JSONDecodeError) as error:
+        raise HarnessError(f"cannot keep answers in {out}: {error}") from error
+
+
+def _answer(
+    target: Target, question: Question, method: Method | Library, settings: Settings
+) -> list[Turn]:
+    """Answers a question's turns. One whose conversation has outgrown the context ends it."""
+    messages: list[dict[str, str]] = []
+    turns: list[Turn] = []
+    room = target.context - settings.max_new_tokens
+    for number, asked in enumerate(question.turns[: settings.turns]):
+        messages.append({"role": "user", "content": asked})
+        if number == 0:
+            ids, cut = question.fit(target.tokenizer, room)
+        else:
+            ids, cut = _later_ids(target, messages, question), False
+            if len(ids) > room:
+                break
+        if isinstance(method, Library):
+            steps = _by_library(method, ids, settings)
+        else:
+            steps = _by_engine(target, method, ids, settings, question.question_id, number)
+        turn = Turn(
+            question.question_id,
+            question.category,
+            question.subtask,
+            number,
+            _text(target.tokenizer, steps.tokens, settings.stop, question.format == "chat"),
+            tuple(steps.tokens),
+            steps.seconds,
+            tuple(steps.accepted),
+            tuple(steps.tested),
+            tuple(steps.drafted),
+            len(ids),
+            cut,
+        )
+        turns.append(turn)
+        messages.append({"role": "assistant", "content": turn.text})
+    return turns
+
+
+def _later_ids(target: Target, messages: list[dict[str, str]], question: Question) -> list[int]:
+    name = f"question {question.question_id}"
+    if question.format == "chat" and getattr(target.tokenizer, "chat_template", None):
+        return chat(target.tokenizer, messages, name)
+    return encode(target.tokenizer, "\n\n".join(m["content"] for m in messages), name)
+
+
+@dataclass
+class _Steps:
+    """A decoded answer; as in :class:`Turn`."""
+
+    tokens: list[int]
+    seconds: float
+    accepted: list[int]
+    tested: list[int]
+    drafted: list[int]
+
+
+def _by_library(row: Library, ids: list[int], settings: Settings) -> _Steps:
+    (tokens,), forwards, seconds = row.generate([ids], settings.max_new_tokens)
+    nothing = [0] * forwards
+    return _Steps(tokens, seconds, nothing, nothing, nothing)
+
+
+def _by_engine(
+    target: Target, method: Method, ids: list[int], settings: Settings, question: int, turn: int
+) -> _Steps:
+    """Decodes one answer and counts what happens in it."""
+    sampling, tokenizer = settings.sampling, target.tokenizer
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    written: list[int] = []
+    state = None
+    began = time.perf_counter()
+    for step in rounds(
+        target,
+        [ids],
+        method,
+        max_new_tokens=settings.max_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=_seed(settings.seed, question, turn),
+    ):
+        verdict, state = step.verdict, step.state
+        drafted = step.draft.valid[0, 1:].sum()
+        parts.append((verdict.count[0], drafted, step.offered()[0].long()))
+        if settings.stop:  # costs a host read a step
+            assert verdict.emitted is not None
+            written += verdict.emitted[0, : int(verdict.count[0])].tolist()
+            if any(stop in tokenizer.decode(written) for stop in settings.stop):
+                break
+    assert state is not None
+    tokens = state.tokens[0, int(state.start[0]) : int(state.length[0])].tolist()
+    counts, drafts, offers = (torch.stack(x).tolist() for x in zip(*parts, strict=True))
+    seconds = time.perf_counter() - began
+    accepted = [n - 1 for n in counts]
+    # the end of text or the limit may have cut the last step: what it would have tested next is
+    # not known
+    tested = [a + m for a, m in zip(accepted[:-1], offers, strict=False)] + accepted[-1:]
+    return _Steps(tokens, seconds, accepted, tested, drafts)
+
+
+def _text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str], is_chat: bool) -> str:
+    """An answer's text up to the first stop string; of a chat without spaces around it."""
+    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    places = [i for one in stop if (i := text.find(one)) >= 0]
+    text = text[: min(places, default=len(text))]
+    return text.strip() if is_chat else text
+
+
+def _seed(seed: int, question: int, turn: int) -> int:
+    """A seed for every turn: the same for all methods, and whatever questions there are beside."""
+    content = f"{seed}/{question}/{turn}".encode()
+    return int.from_bytes(hashlib.sha256(content).digest()[:7], "little")

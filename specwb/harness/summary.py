@@ -1,0 +1,141 @@
+"""Tables of a benchmark run: figures by method and subtask, equality of texts, right answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specwb.evaluation.prompts import Question
+from specwb.harness import spec_bench
+from specwb.harness.record import CONVENTIONS, Turn, speeds
+
+RESAMPLES = 2000
+
+
+def reference(answers: Mapping[str, Sequence[Turn]]) -> str:
+    """Returns the faster of the plain decodings, by the mean of tokens a second over questions."""
+    plain = [name for name in ("ar", "hf_greedy", "hf_sample") if answers.get(name)]
+    return max(plain, key=lambda name: fmean(speeds(answers[name]).values()))
+
+
+def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame:
+    """Makes a table with one row a method and subtask, and one a method for all of them.
+
+    Its columns are method, subtask, questions, tokens, every figure of
+    :data:`specwb.harness.record.CONVENTIONS`, and
+
+    - tokens_per_second: the mean over questions of tokens over seconds.
+    - speedup: the ratio of that mean to that of the faster plain decoding (:func:`reference`),
+      both by recorded tokens.
+    - low, high: 95 % of it, by resampling questions (percentiles of 2,000 draws).
+    - spec_bench_speedup: by Spec-Bench's own definition, see
+      :func:`specwb.harness.spec_bench.metrics`.
+    - identical: the share of answers whose tokens are those of ``ar``; of sampled text it says
+      nothing.
+
+    Args:
+        answers: by method.
+        tokenizer: the target's.
+    """
+    rows, over = [], answers[reference(answers)]
+    for method, turns in answers.items():
+        groups: dict[str, list[Turn]] = {}
+        for turn in turns:
+            groups.setdefault(turn.subtask, []).append(turn)
+        for subtask, own in [*groups.items(), ("overall", list(turns))]:
+            asked = {turn.question_id for turn in own}
+            base, plain = (
+                [turn for turn in some if turn.question_id in asked]
+                for some in (over, answers["ar"])
+            )
+            row = _row(own, base, plain, tokenizer)
+            rows.append({"method": method, "subtask": subtask, **row})
+    return pd.DataFrame(rows)
+
+
+def _row(
+    turns: Sequence[Turn], over: Sequence[Turn], plain: Sequence[Turn], tokenizer: Any
+) -> dict[str, Any]:
+    own, base = speeds(turns), speeds(over)
+    questions = sorted(set(own) & set(base))
+    pairs = np.array([[own[q], base[q]] for q in questions]).reshape(-1, 2)
+    low, high = _interval(pairs)
+    tokens = {(turn.question_id, turn.turn): turn.tokens for turn in plain}
+    same = [turn.tokens == tokens.get((turn.question_id, turn.turn)) for turn in turns]
+    return {
+        "questions": len(own),
+        "tokens": sum(len(turn.tokens) for turn in turns),
+        **{name: convention.compute(turns) for name, convention in CONVENTIONS.items()},
+        "tokens_per_second": fmean(own.values()),
+        "speedup": float(pairs[:, 0].mean() / pairs[:, 1].mean()) if len(pairs) else None,
+        "low": low,
+        "high": high,
+        "spec_bench_speedup": spec_bench.metrics(turns, over, tokenizer)["speedup"],
+        "identical": fmean(same),
+    }
+
+
+def _interval(pairs: np.ndarray) -> tuple[float | None, float | None]:
+    """95 % of the ratio of means over resampled questions; None for a single question."""
+    if len(pairs) < 2:
+        return None, None
+    draws = np.random.default_rng(0).integers(0, len(pairs), (RESAMPLES, len(pairs)))
+    means = pairs[draws].mean(1)
+    low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def differences(turns: Sequence[Turn], plain: Sequence[Turn]) -> list[tuple[int, int, int]]:
+    """Lists (question, turn, place) of the answers that differ from plain decoding's.
+
+    The place is the first token that differs. A later turn of a question is left out: it was
+    asked after another answer.
+    """
+    others = {(turn.question_id, turn.turn): turn.tokens for turn in plain}
+    found: dict[int, tuple[int, int, int]] = {}
+    for turn in sorted(turns, key=lambda t: (t.question_id, t.turn)):
+        other = others.get((turn.question_id, turn.turn))
+        if other is None or other == turn.tokens or turn.question_id in found:
+            continue
+        pairs = enumerate(zip(turn.tokens, other, strict=False))
+        shorter = min(len(turn.tokens), len(other))
+        place = next((i for i, (a, b) in pairs if a != b), shorter)
+        found[turn.question_id] = (turn.question_id, turn.turn, place)
+    return list(found.values())
+
+
+def final_number(text: str) -> Decimal | None:
+    """Returns the last number of an answer, after ``####`` where it has that; None if none.
+
+    Commas between digits and a sign of money are left out, as GSM8K's own references have them.
+    """
+    marked = text.rpartition("####")[2]
+    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", marked)
+    try:
+        return Decimal(numbers[-1].replace(",", "")) if numbers else None
+    except InvalidOperation:
+        return None
+
+
+def exact_match(turns: Sequence[Turn], questions: Sequence[Question]) -> float | None:
+    """Returns the share of GSM8K's questions whose answer has the reference's final number.
+
+    None where no question is of GSM8K.
+    """
+    wanted = {
+        q.question_id: final_number(q.reference[0])
+        for q in questions
+        if q.category in ("gsm8k", "math_reasoning") and q.reference
+    }
+    right = [
+        final_number(turn.text) == wanted[turn.question_id]
+        for turn in turns
+        if turn.question_id in wanted and turn.turn == 0
+    ]
+    return fmean(right) if right else None

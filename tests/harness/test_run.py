@@ -1,0 +1,244 @@
+"""Benchmarks on a tiny model: whole conversations, going on, stop strings, the command's table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import tiny
+from terminal import call
+
+import specwb
+from specwb.evaluation.prompts import PromptSetError, Question
+from specwb.harness import run, spec_bench, summary
+from specwb.harness.run import HarnessError, Settings
+from specwb.probability import Sampling
+from specwb.templates import TEMPLATES, TemplateError, use_template
+
+QUESTIONS = [
+    Question(7, "coding", ("w1 w2 w3", "w4 w5"), subtask="mt_bench"),
+    Question(9, "qa", ("w6 w7",)),
+    Question(11, "text", ("w1 w9",), "text"),
+]
+SHORT = Settings(max_new_tokens=10)
+
+
+@pytest.fixture(scope="module")
+def target() -> specwb.Target:
+    words = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
+    words.chat_template = (
+        "{% for m in messages %}{{ 'w20 ' if m['role'] == 'user' else 'w21 ' }}"
+        "{{ m['content'] + ' ' }}{% endfor %}{% if add_generation_prompt %}{{ 'w21' }}{% endif %}"
+    )
+    return specwb.load(tiny.build("llama", seed=0), tokenizer=words)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def answers(target, folder):
+    return run.evaluate(target, QUESTIONS, ["pld:gamma=3"], folder, SHORT)
+
+
+def test_all_turns_are_answered_with_the_methods_own_answers(target, answers):
+    assert list(answers) == ["ar", "pld:gamma=3", "hf_greedy"]
+    for turns in answers.values():
+        assert [(t.question_id, t.turn) for t in turns] == [(7, 0), (7, 1), (9, 0), (11, 0)]
+    first, second, *_ = answers["ar"]
+    chat = [
+        {"role": "user", "content": "w1 w2 w3"},
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "w4 w5"},
+    ]
+    wanted = specwb.decode(target, [chat], "ar", max_new_tokens=10)
+    assert list(second.tokens) == wanted.tokens[0]
+    assert answers["ar"][3].tokens == tuple(
+        specwb.decode(target, "w1 w9", "ar", max_new_tokens=10).tokens[0]
+    )
+    for name in ("pld:gamma=3", "hf_greedy"):
+        assert [t.tokens for t in answers[name]] == [t.tokens for t in answers["ar"]]
+
+
+def test_steps_are_counted_as_decode_counts_them(target, answers):
+    out = specwb.decode(target, "w1 w9", "pld", gamma=3, max_new_tokens=10)
+    turn = answers["pld:gamma=3"][3]
+    assert list(turn.accepted) == out.accepted_lengths[0]
+    assert list(turn.tested) == out.tested_lengths[0]
+    assert len(turn.drafted) == len(turn.accepted)
+    assert all(a <= d <= 3 for a, d in zip(turn.accepted, turn.drafted, strict=True))
+    assert sum(a + 1 for a in turn.accepted) == len(turn.tokens)
+    assert set(answers["ar"][0].drafted) == {0}
+
+
+def test_the_same_call_goes_on_and_decodes_nothing_again(target, answers, folder, monkeypatch):
+    again = run.evaluate(target, QUESTIONS[:2], ["pld:gamma=3"], folder, SHORT)
+    assert {t.question_id for t in again["ar"]} == {7, 9}
+    path = spec_bench.answers_path(folder, "pld:gamma=3")
+    path.write_text(path.read_text() + '{"question_id": 99, "cat')  # killed while it wrote
+    asked = []
+    real = run._answer
+    monkeypatch.setattr(run, "_answer", lambda t, q, *a: asked.append(q) or real(t, q, *a))
+    more = run.evaluate(target, QUESTIONS, ["pld:gamma=3"], folder, SHORT)
+    assert not asked
+    assert more["pld:gamma=3"] == answers["pld:gamma=3"]
+    assert path.read_text().endswith("}\n")
+    run.evaluate(target, QUESTIONS, ["pld:gamma=3", "lookahead"], folder, SHORT)
+    assert len(asked) == run.WARM_UP + len(QUESTIONS)
+
+
+def test_an_interrupt_keeps_what_was_answered(target, tmp_path):
+    def stop(done: float, text: str) -> None:
+        if "question 9, ar" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT, progress=stop)
+    assert spec_bench.answered(spec_bench.answers_path(tmp_path, "ar")) == {7}
+
+
+def test_a_folder_of_another_run_is_refused(target, folder, answers):
+    with pytest.raises(HarnessError, match=r"another run \(max_new_tokens differ\)"):
+        run.evaluate(target, QUESTIONS, ["pld"], folder, Settings(max_new_tokens=5))
+    with pytest.raises(HarnessError, match="leaves no room"):
+        run.evaluate(target, QUESTIONS, ["pld"], folder, Settings(max_new_tokens=target.context))
+    with pytest.raises(PromptSetError, match="question 7 occurs twice"):
+        run.evaluate(target, [QUESTIONS[0]] * 2, ["pld"], folder, SHORT)
+
+
+def test_a_stop_string_ends_an_answer_and_the_decoding(target, answers, tmp_path):
+    first = answers["ar"][0]
+    words = first.text.split()
+    stop = words[4]
+    settings = replace(SHORT, stop=(stop,))
+    stopped = run.evaluate(target, QUESTIONS[:1], ["pld:gamma=3"], tmp_path, settings)
+    assert "hf_greedy" not in stopped  # the library would write on
+    wanted = " ".join(words[: words.index(stop)])
+    for turns in stopped.values():
+        assert turns[0].text == wanted
+        assert len(turns[0].tokens) < len(first.tokens)
+    assert len(stopped["ar"][0].tokens) == words.index(stop) + 1
+
+
+def test_seeds_are_of_question_and_turn(target, tmp_path):
+    settings = Settings(Sampling(1.0), 8, seed=3)
+    whole = run.evaluate(target, QUESTIONS, ["pld"], tmp_path / "a", settings)
+    last = run.evaluate(target, QUESTIONS[2:], ["pld"], tmp_path / "b", settings)
+    assert last["pld"][0].tokens == whole["pld"][3].tokens
+    other = run.evaluate(target, QUESTIONS[2:], ["pld"], tmp_path / "c", replace(settings, seed=4))
+    assert other["pld"][0].tokens != whole["pld"][3].tokens
+
+
+def test_a_conversation_that_outgrows_the_context_ends(target, tmp_path):
+    room = target.context - 10
+    long = Question(1, "qa", (" ".join(["w5"] * (room - 6)), "w1 w2 w3 w4"))
+    turns = run.evaluate(target, [long], [], tmp_path, SHORT)["ar"]
+    assert len(turns) == 1
+    assert not turns[0].cut
+    longer = replace(long, question_id=2, turns=(long.turns[0] + " w6" * 20,))
+    cut = run.evaluate(target, [longer], [], tmp_path, SHORT)["ar"][0]
+    assert cut.cut
+    assert cut.prompt_tokens == room
+
+
+def test_the_table_has_every_method_by_subtask_and_overall(target, answers):
+    frame = summary.frame(answers, target.tokenizer)
+    assert set(frame.subtask) == {"mt_bench", "qa", "text", "overall"}
+    assert len(frame) == 3 * 4
+    over = summary.reference(answers)
+    assert (frame[frame.method == over].speedup == 1).all()
+    assert (frame.identical == 1).all()
+    whole = frame[(frame.method == "pld:gamma=3") & (frame.subtask == "overall")].iloc[0]
+    lengths = [a + 1 for turn in answers["pld:gamma=3"] for a in turn.accepted]
+    assert whole.mean_accept_length == pytest.approx(sum(lengths) / len(lengths))
+    assert whole.low <= whole.speedup <= whole.high
+    assert frame[frame.subtask == "qa"].low.isna().all()  # one question has no spread
+
+
+def test_differences_name_question_turn_and_place(answers):
+    plain = answers["ar"]
+    wrong = list(plain)
+    wrong[1] = replace(plain[1], tokens=(*plain[1].tokens[:2], 63, *plain[1].tokens[3:]))
+    wrong[2] = replace(plain[2], tokens=plain[2].tokens[:4])
+    assert summary.differences(plain, plain) == []
+    assert summary.differences(wrong, plain) == [(7, 1, 2), (9, 0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("So it is 1,234.", "1234"),
+        ("2 + 2 = 4\n#### 4", "4"),
+        ("it costs $3.50", "3.50"),
+        ("minus -7 it is", "-7"),
+        ("#### 18 apples, not 20", "20"),
+        ("none", None),
+    ],
+)
+def test_final_number(text, number):
+    found = summary.final_number(text)
+    assert found == (None if number is None else summary.Decimal(number))
+
+
+def test_exact_match_counts_gsm8k_only(answers):
+    turn = replace(answers["ar"][0], question_id=1, turn=0, text="it is 42.0")
+    asked = [
+        Question(1, "gsm8k", ("q",), reference=("6 * 7 = <<6*7=42>>42\n#### 42",)),
+        Question(2, "gsm8k", ("q",), reference=("#### 5",)),
+    ]
+    assert summary.exact_match([turn, replace(turn, question_id=2)], asked) == 0.5
+    assert summary.exact_match([turn], QUESTIONS) is None
+
+
+def test_templates_write_fastchats_forms():
+    words = tiny.tokenizer(["<unk>", "a"])
+    words.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})
+    chat = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "Who?"},
+    ]
+
+    def written(name: str, messages=chat) -> str:
+        use_template(words, name)
+        return words.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    vicuna = written("vicuna")
+    assert vicuna.startswith("<s>A chat between a curious user and an artificial intelligence")
+    assert vicuna.endswith("user's questions. USER: Hi ASSISTANT: Hello</s>USER: Who? ASSISTANT:")
+    assert written("llama-2") == "<s>[INST] Hi [/INST] Hello </s><s>[INST] Who? [/INST]"
+    system = [{"role": "system", "content": "Be brief."}, *chat[:1]]
+    assert written("vicuna", system) == "<s>Be brief. USER: Hi ASSISTANT:"
+    wanted = "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST]"
+    assert written("llama-2", system) == wanted
+    with pytest.raises(TemplateError, match="unknown chat template 'alpaca'; known: vicuna"):
+        use_template(words, "alpaca")
+    with pytest.raises(TemplateError, match="needs a tokenizer"):
+        use_template(None, next(iter(TEMPLATES)))
+
+
+def test_the_command_prints_and_keeps_everything(target, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "q.jsonl"
+    rows = [{"question_id": i, "category": "qa", "turns": [f"w{i} w2"]} for i in (1, 2)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(specwb, "load", lambda *a, **k: target)
+    csv, vllm = tmp_path / "f.csv", tmp_path / "v.json"
+    arguments = ["evaluate", "--bench", str(file), "--methods", "pld", "--max-new-tokens", "6"]
+    arguments += ["--out", str(tmp_path / "out"), "--csv", str(csv), "--vllm", str(vllm)]
+    code, printed, said = call(monkeypatch, capsys, *arguments)
+    assert code == 0, said
+    assert "overall" in printed
+    assert "the faster plain decoding" in printed
+    assert len(csv.read_text().splitlines()) == 1 + 3 * 2
+    assert "spec_decode_num_drafts" in json.loads(vllm.read_text())["pld"]
+    assert len((tmp_path / "out/answers/pld.jsonl").read_text().splitlines()) == 2
+    library = ["--methods", "hf_assisted"]
+    code, _, said = call(monkeypatch, capsys, *arguments[:-4], *library)
+    assert code == 2
+    assert "is the library's" in said
+    code, _, said = call(monkeypatch, capsys, "evaluate", "--template", "chatml")
+    assert code == 2
+    assert "unknown chat template 'chatml'" in said
