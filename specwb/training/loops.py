@@ -8,16 +8,17 @@ not to write. Both are of one loss
 where CE(x) is the ordinary loss on training text, CE(p_before) the cross-entropy with the
 distribution that the model had before the cure, on the same text, which keeps what it knows, and U
 the unlikelihood of repetition on greedy continuations of training text: a token that completes an
-n-gram which was there before costs ``-log(1 - p(token))``, others cost nothing; the mean over all
-tokens.
+n-gram which was there ``times`` times before costs ``-log(1 - p(token))``, others cost nothing; the
+mean over all tokens. Long n-grams leave alone what ordinary text repeats.
 
 Source: Welleck et al. 1908.04319 (unlikelihood on sequences). Differs from it in: the model is held
-to its former distribution; the continuations are written anew every ``renew`` steps and learnt from
-in between.
+to its former distribution; the continuations are written for ``renew`` steps at a time; n-grams may
+be let pass once or more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,20 +39,21 @@ PROMPT = 24  # tokens of text that a continuation begins with
 MEASURED = 128  # tokens of a continuation in which loops are looked for
 
 
-def repeats(ids: np.ndarray, n: int) -> np.ndarray:
+def repeats(ids: np.ndarray, n: int, times: int = 1) -> np.ndarray:
     """Returns ``[B, L]``, the tokens that complete an n-gram which the row has had before.
 
     Args:
         ids: ``[B, L]``.
         n: the length of the n-grams.
+        times: how often the row has had it before, at least.
     """
     found = np.zeros(ids.shape, dtype=bool)
     for row, tokens in enumerate(ids.tolist()):
-        known = set()
+        counts: Counter[tuple[int, ...]] = Counter()
         for end in range(n, len(tokens) + 1):
             gram = tuple(tokens[end - n : end])
-            found[row, end - 1] = gram in known
-            known.add(gram)
+            found[row, end - 1] = counts[gram] >= times
+            counts[gram] += 1
     return found
 
 
@@ -85,8 +87,8 @@ def cure_loss(
         before: the model as it was.
         data: the training text.
         mixture: the proportions of its domains.
-        settings: steps, rows and length of a batch of text, and of one that the model writes; n,
-            renew, hold, weight.
+        settings: steps; rows and length of a batch of text; ``own``, the rows of a step that the
+            model wrote; n, times, renew, hold, weight.
         seed: of the text.
         folder: where what the model wrote is kept. A run that goes on from a checkpoint learns from
             the text that the model wrote then, and not from what it would write now.
@@ -130,17 +132,17 @@ def _written(
     step: int,
     folder: Path,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what the model wrote last, ``[rows, length + 1]``, and the unwanted tokens of it."""
-    last = step - step % settings["renew"]
-    path = folder / f"{last:06}.npy"
+    """Returns a step's text by the model, ``[own, length + 1]``, and the unwanted tokens of it."""
+    turn = step % settings["renew"]
+    path = folder / f"{step - turn:06}.npy"
     if not path.exists():
-        rows, length = settings["rows"], settings["length"]
-        prompts = data.batch(seed + 1_000_000, last, rows, PROMPT - 1, mixture)
-        own = _continued(target, prompts, length + 1 - PROMPT)
-        own = own.astype(token_dtype(target.vocabulary))
-        save_atomically(partial(_save, own), path)
-    own = np.load(path).astype(np.int64)
-    mask = repeats(own, settings["n"])
+        rows = settings["own"] * settings["renew"]
+        prompts = data.batch(seed + 1_000_000, step - turn, rows, PROMPT - 1, mixture)
+        written = _continued(target, prompts, settings["length"] + 1 - PROMPT)
+        written = written.astype(token_dtype(target.vocabulary))
+        save_atomically(partial(_save, written), path)
+    own = np.load(path)[turn :: settings["renew"]].astype(np.int64)
+    mask = repeats(own, settings["n"], settings["times"])
     mask[:, :PROMPT] = False
     return own, mask
 

@@ -13,7 +13,10 @@ from specwb.training import corpus, loops
 
 V = tiny.VOCABULARY
 MIXTURE = {"text": 1.0}
-SETTINGS = {"steps": 8, "rows": 4, "length": 60, "n": 3, "renew": 4, "hold": 0.5, "weight": 1.0}
+SETTINGS = {
+    **{"steps": 8, "rows": 4, "length": 60, "own": 4, "renew": 4},
+    **{"n": 3, "times": 1, "hold": 0.5, "weight": 1.0},
+}
 
 
 def data() -> corpus.Corpus:
@@ -31,6 +34,10 @@ def test_repeats_are_the_ends_of_n_grams_seen_before():
     assert loops.repeats(rows, 2).astype(int).tolist() == [
         [0, 0, 0, 0, 1, 1, 1],
         [0, 0, 1, 1, 0, 0, 1],
+    ]
+    assert loops.repeats(rows, 2, times=2).astype(int).tolist() == [
+        [0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 1, 0, 0, 1],
     ]
     assert not loops.repeats(rows, 8).any()
 
@@ -88,14 +95,19 @@ def test_the_cure_leads_away_from_repetition_and_holds_the_rest(tmp_path):
 
 
 def test_what_was_written_is_learnt_from_again(tmp_path):
-    """A run that goes on takes the text that the model wrote then."""
+    """A run that goes on takes the text that the model wrote then; every step has its own rows."""
     target = loops.Target(tiny.build("llama", seed=0))  # its weights are changed below
     written = loops._written(target, data(), MIXTURE, SETTINGS, 0, 5, tmp_path)
     with torch.no_grad():
         target.model.lm_head.weight.neg_()
-    again = loops._written(target, data(), MIXTURE, SETTINGS, 0, 6, tmp_path)
+    again = loops._written(target, data(), MIXTURE, SETTINGS, 0, 5, tmp_path)
     assert np.array_equal(written[0], again[0])
     assert np.array_equal(written[1], again[1])
-    other = loops._written(target, data(), MIXTURE, SETTINGS, 0, 8, tmp_path)
+    steps = [
+        loops._written(target, data(), MIXTURE, SETTINGS, 0, i, tmp_path)[0] for i in range(4, 8)
+    ]
+    assert len({row.tobytes() for rows in steps for row in rows}) > 12
+    assert len(list(tmp_path.glob("*.npy"))) == 1
+    other = loops._written(target, data(), MIXTURE, SETTINGS, 0, 9, tmp_path)
     assert not np.array_equal(written[0], other[0])
     assert not written[1][:, : loops.PROMPT].any()
