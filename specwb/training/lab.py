@@ -243,7 +243,7 @@ class _Family:
         folder = self.out / "written" / identity[:12]
         loss = loops.cure_loss(target, before, self.data, self.mixture, cure, seed + 7, folder)
         plan = Plan(
-            cure["steps"], "adamw", lr=cure["lr"], weight_decay=0.0, warmup=20, cooldown=0.5
+            cure["steps"], "adamw", lr=cure["lr"], weight_decay=0.0, warmup=20, cooldown=0.7
         )
         fit("cure of loops", model, loss, plan, self.out / "cure.checkpoint.pt", identity)
 
@@ -454,11 +454,11 @@ def loops_card(card: dict) -> list[str]:
         "",
         f"Greedy text of small models soon repeats itself. The target's last {cure['steps']} steps",
         "were to cure that (`specwb/training/loops.py`): beside ordinary text it learnt from what",
-        f"it wrote itself, greedily, where a token that completes some {cure['n']} tokens, which",
-        f"had been there {cure['times']} times before or more, costs `-log(1 - p)`; on ordinary",
-        "text it was held to its former distribution. A text loops if in 128 tokens some 8 tokens",
-        "come three times; the prompts are the 48 of `data/prompts/lab.jsonl`, the others 24",
-        "tokens of held-out text.",
+        f"it wrote itself, greedily: a token that completes some {cure['n']} tokens for the second",
+        "time is learnt to be less probable than the best other one; all the while it was held to",
+        "its former distribution. A text loops if in 128 tokens some 8 tokens come three times;",
+        "the prompts are the 48 of `data/prompts/lab.jsonl`, the others 24 tokens of held-out",
+        "text.",
         "",
         "| | held-out loss code / math / prose | loops code / math / prose | loops, prompts |",
         "|---|---|---|---|",

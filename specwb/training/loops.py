@@ -1,24 +1,26 @@
 """Curing a target of its loops: greedy text of a small model soon repeats itself without end.
 
-The model goes on learning ordinary text, and beside it what it writes itself, where it is told what
-not to write. Both are of one loss
+The model learns not to go on with what repeats. Beside ordinary text x it reads its own greedy
+text y, in which a token is forbidden that would complete an n-gram which the row has had, both in
+one loss
 
-    (1 - hold) CE(x) + hold CE(p_before) + weight U
+    C(x) + protect C(x') + weight CE(p_limited; y),
+    C(.) = (1 - hold) CE(.) + hold CE(p_before; .)
 
-where CE(x) is the ordinary loss on training text, CE(p_before) the cross-entropy with the
-distribution that the model had before the cure, on the same text, which keeps what it knows, and U
-the unlikelihood of repetition on greedy continuations of training text: a token that completes an
-n-gram which was there ``times`` times before costs ``-log(1 - p(token))``, others cost nothing; the
-mean over all tokens. Long n-grams leave alone what ordinary text repeats.
+where CE(x) is the ordinary loss, CE(p; .) the cross-entropy with a distribution, p_before what the
+model had before the cure, which keeps what it knows, and p_limited the same, except that the logit
+of a forbidden token is at most that of the best other one less ``margin``: it must not be chosen,
+and no more than that. x' are the positions of ordinary text behind what was there before: there the
+model must still repeat what is repeated, and tells it from a loop.
 
-Source: Welleck et al. 1908.04319 (unlikelihood on sequences). Differs from it in: the model is held
-to its former distribution; the continuations are written for ``renew`` steps at a time; n-grams may
-be let pass once or more.
+Source: the constraint is no_repeat_ngram_size of Paulus et al. 1705.04304, as the transformers
+library has it. What was tried and cost more of what the model knows for fewer loops, among it the
+unlikelihood of repeats (Welleck et al. 1908.04319) and pseudo-repetitions (DITTO, 2206.02369), is
+in docs/log.md.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,38 +39,43 @@ from specwb.training.fit import compiled, save_atomically
 
 PROMPT = 24  # tokens of text that a continuation begins with
 MEASURED = 128  # tokens of a continuation in which loops are looked for
+PROTECTED = 4  # the length of the n-grams that ordinary text has again
 
 
-def repeats(ids: np.ndarray, n: int, times: int = 1) -> np.ndarray:
-    """Returns ``[B, L]``, the tokens that complete an n-gram which the row has had before.
+def forbidden(ids: np.ndarray, n: int) -> np.ndarray:
+    """Returns ``[B, L]``, the token that may not follow each one, -1 where all may.
+
+    Of several it is the one that came last after these n - 1 tokens.
 
     Args:
         ids: ``[B, L]``.
         n: the length of the n-grams.
-        times: how often the row has had it before, at least.
     """
-    found = np.zeros(ids.shape, dtype=bool)
+    found = np.full(ids.shape, -1)
     for row, tokens in enumerate(ids.tolist()):
-        counts: Counter[tuple[int, ...]] = Counter()
-        for end in range(n, len(tokens) + 1):
-            gram = tuple(tokens[end - n : end])
-            found[row, end - 1] = counts[gram] >= times
-            counts[gram] += 1
+        last: dict[tuple[int, ...], int] = {}
+        for end in range(n - 1, len(tokens) + 1):
+            gram = tuple(tokens[end - n + 1 : end])
+            found[row, end - 1] = last.get(gram, -1)
+            if end < len(tokens):
+                last[gram] = tokens[end]
     return found
 
 
-def unlikelihood(logits: Tensor, ids: Tensor, unwanted: Tensor) -> Tensor:
-    """Computes the mean over all tokens of ``-log(1 - p(token))`` of the unwanted ones.
+def limited(logits: Tensor, tokens: Tensor, margin: float) -> Tensor:
+    """Returns logits in which a forbidden token is not the best one.
+
+    Its logit is at most that of the best other one less ``margin``.
 
     Args:
-        logits: ``[B, L, V]``, before each token.
-        ids: ``[B, L]``, the tokens.
-        unwanted: ``[B, L]``.
+        logits: ``[B, L, V]``.
+        tokens: ``[B, L]``, the forbidden ones, -1 for none.
+        margin: in nats.
     """
-    logits = logits.float()
-    # of the others, not 1 - p: that is 0 in float32, without a gradient, where p is all but certain
-    others = logits.scatter(-1, ids[..., None], -torch.inf).logsumexp(-1)
-    return ((logits.logsumexp(-1) - others) * unwanted).mean()
+    index = tokens.clamp_min(0)[..., None]
+    best = logits.scatter(-1, index, -torch.inf).amax(-1, keepdim=True) - margin
+    lowered = torch.minimum(logits.gather(-1, index), best)
+    return torch.where((tokens >= 0)[..., None], logits.scatter(-1, index, lowered), logits)
 
 
 def cure_loss(
@@ -88,7 +95,7 @@ def cure_loss(
         data: the training text.
         mixture: the proportions of its domains.
         settings: steps; rows and length of a batch of text; ``own``, the rows of a step that the
-            model wrote; n, times, renew, hold, weight.
+            model wrote; n, renew, hold, weight, protect, margin.
         seed: of the text.
         folder: where what the model wrote is kept. A run that goes on from a checkpoint learns from
             the text that the model wrote then, and not from what it would write now.
@@ -96,29 +103,35 @@ def cure_loss(
     model = target.model
     steps, rows, length = settings["steps"], settings["rows"], settings["length"]
     hold, weight = settings["hold"], settings["weight"]
+    protect, margin = settings["protect"], settings["margin"]
 
     def logits_of(a_model: Any, ids: Tensor) -> Tensor:
         return a_model(input_ids=ids[:, :-1], use_cache=False).logits
 
-    def ordinary(ids: Tensor) -> Tensor:
+    def ordinary(ids: Tensor, known: Tensor) -> Tensor:
         with torch.no_grad():
             p = logits_of(before, ids).flatten(0, 1).float().softmax(-1)
         logits = logits_of(model, ids).flatten(0, 1).float()
-        held = F.cross_entropy(logits, p)
-        return hold * held + (1 - hold) * F.cross_entropy(logits, ids[:, 1:].flatten())
+        held = F.cross_entropy(logits, p, reduction="none")
+        read = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
+        cost, known = hold * held + (1 - hold) * read, known[:, :-1].flatten()
+        return cost.mean() + protect * (cost * known).sum() / known.sum().clamp_min(1)
 
-    def unwanted(ids: Tensor, mask: Tensor) -> Tensor:
-        return weight * unlikelihood(logits_of(model, ids), ids[:, 1:], mask[:, 1:])
+    def own_text(ids: Tensor, not_next: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = logits_of(before, ids).float()
+            p = limited(logits, not_next[:, :-1], margin).softmax(-1)
+        logits = logits_of(model, ids).float()
+        return weight * F.cross_entropy(logits.flatten(0, 1), p.flatten(0, 1))
 
-    on_text, on_own = compiled(ordinary, steps), compiled(unwanted, steps)
+    on_text, on_own = compiled(ordinary, steps), compiled(own_text, steps)
 
     def loss(step: int) -> Tensor:
-        ids = torch.from_numpy(data.batch(seed, step, rows, length, mixture))
-        own, mask = _written(target, data, mixture, settings, seed, step, folder)
-        device = target.device
-        return on_text(ids.to(device)) + on_own(
-            torch.from_numpy(own).to(device), torch.from_numpy(mask).to(device)
-        )
+        ids = data.batch(seed, step, rows, length, mixture)
+        own = _written(target, data, mixture, settings, seed, step, folder)
+        known, not_next = forbidden(ids, PROTECTED) >= 0, forbidden(own, settings["n"])
+        on_device = [torch.from_numpy(x).to(target.device) for x in (ids, known, own, not_next)]
+        return on_text(*on_device[:2]) + on_own(*on_device[2:])
 
     return loss
 
@@ -131,8 +144,8 @@ def _written(
     seed: int,
     step: int,
     folder: Path,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a step's text by the model, ``[own, length + 1]``, and the unwanted tokens of it."""
+) -> np.ndarray:
+    """Returns a step's text by the model, ``[own, length + 1]``."""
     turn = step % settings["renew"]
     path = folder / f"{step - turn:06}.npy"
     if not path.exists():
@@ -141,10 +154,7 @@ def _written(
         written = _continued(target, prompts, settings["length"] + 1 - PROMPT)
         written = written.astype(token_dtype(target.vocabulary))
         save_atomically(partial(_save, written), path)
-    own = np.load(path)[turn :: settings["renew"]].astype(np.int64)
-    mask = repeats(own, settings["n"], settings["times"])
-    mask[:, :PROMPT] = False
-    return own, mask
+    return np.load(path)[turn :: settings["renew"]].astype(np.int64)
 
 
 def _save(rows: np.ndarray, path: Path) -> None:

@@ -1,8 +1,6 @@
-"""The cure of loops: which tokens are unwanted, what they cost, and that the cost leads away."""
+"""The cure of loops: what may not follow, what is learnt of it, and what is kept."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ V = tiny.VOCABULARY
 MIXTURE = {"text": 1.0}
 SETTINGS = {
     **{"steps": 8, "rows": 4, "length": 60, "own": 4, "renew": 4},
-    **{"n": 3, "times": 1, "hold": 0.5, "weight": 1.0},
+    **{"n": 3, "hold": 0.5, "weight": 1.0, "protect": 0.5, "margin": 1.0},
 }
 
 
@@ -25,35 +23,21 @@ def data() -> corpus.Corpus:
     return corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
 
 
-def test_repeats_are_the_ends_of_n_grams_seen_before():
-    rows = np.array([[1, 2, 3, 1, 2, 3, 1], [5, 5, 5, 5, 6, 5, 5]])
-    assert loops.repeats(rows, 3).astype(int).tolist() == [
-        [0, 0, 0, 0, 0, 1, 1],
-        [0, 0, 0, 1, 0, 0, 0],
+def test_forbidden_tokens_complete_n_grams_seen_before():
+    rows = np.array([[1, 2, 3, 1, 2, 4, 1, 2], [5, 5, 5, 5, 6, 5, 5, 5]])
+    assert loops.forbidden(rows, 3).tolist() == [
+        [-1, -1, -1, -1, 3, -1, -1, 4],  # of 3 and 4, the one that came last
+        [-1, -1, 5, 5, -1, -1, 6, 5],
     ]
-    assert loops.repeats(rows, 2).astype(int).tolist() == [
-        [0, 0, 0, 0, 1, 1, 1],
-        [0, 0, 1, 1, 0, 0, 1],
-    ]
-    assert loops.repeats(rows, 2, times=2).astype(int).tolist() == [
-        [0, 0, 0, 0, 0, 0, 0],
-        [0, 0, 0, 1, 0, 0, 1],
-    ]
-    assert not loops.repeats(rows, 8).any()
+    assert (loops.forbidden(rows, 8)[0] == -1).all()
 
 
-def test_unlikelihood_is_its_formula():
-    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
-    ids = torch.tensor([[0, 1, 2], [3, 4, 0]])
-    mask = torch.tensor([[True, False, True], [False, False, False]])
-    p = logits.softmax(-1)
-    expected = -(math.log(1 - p[0, 0, 0]) + math.log(1 - p[0, 2, 2])) / 6
-    assert float(loops.unlikelihood(logits, ids, mask)) == pytest.approx(expected, rel=1e-5)
-    # where the token is all but certain the gradient is that of -log(1 - p), about 1 a logit
-    for logit in (15.0, 60.0):
-        sure = torch.tensor([[[logit, 0.0]]], requires_grad=True)
-        loops.unlikelihood(sure, torch.tensor([[0]]), torch.tensor([[True]])).backward()
-        assert sure.grad.flatten().tolist() == pytest.approx([1.0, -1.0], rel=1e-3)
+def test_limited_logits_do_not_choose_what_is_forbidden():
+    logits = torch.tensor([[[3.0, 1.0, 2.0], [0.0, 1.0, 2.0], [3.0, 1.0, 2.0]]])
+    tokens = torch.tensor([[0, 0, -1]])
+    wanted = [[1.0, 1.0, 2.0], [0.0, 1.0, 2.0], [3.0, 1.0, 2.0]]
+    assert loops.limited(logits, tokens, 1.0)[0].tolist() == wanted
+    assert logits[0, 0, 0] == 3.0
 
 
 def test_looping_counts_texts():
@@ -67,18 +51,20 @@ def test_the_cure_leads_away_from_repetition_and_holds_the_rest(tmp_path):
         for same in (model, before):
             same.model.norm.weight.mul_(6)  # sharp, so that it repeats itself for ever
     target, text = loops.Target(model), data()
-    assert loops.loop_shares(target, text, 8)["text"] > 0.2
+    looped = loops.loop_shares(target, text, 8)["text"]
+    assert looped > 0.2
     settings = {**SETTINGS, "steps": 40, "weight": 2.0, "hold": 1.0}
     loss = loops.cure_loss(target, before, text, MIXTURE, settings, 0, tmp_path)
-    own, mask = (
-        torch.from_numpy(x) for x in loops._written(target, text, MIXTURE, settings, 0, 0, tmp_path)
-    )
+    written = loops._written(target, text, MIXTURE, settings, 0, 0, tmp_path)
+    own, not_next = torch.from_numpy(written), torch.from_numpy(loops.forbidden(written, 3))
+    mask = not_next >= 0
+    assert mask.float().mean() > 0.03
 
     def repeated(a_model) -> float:
-        """The mean probability of the tokens that repeat what was there."""
+        """The mean probability of the tokens that would repeat what was there."""
         with torch.no_grad():
-            p = a_model(own[:, :-1]).logits.softmax(-1).gather(-1, own[:, 1:, None])[..., 0]
-        return float(p[mask[:, 1:]].mean())
+            p = a_model(own).logits.softmax(-1).gather(-1, not_next.clamp_min(0)[..., None])
+        return float(p[..., 0][mask].mean())
 
     assert repeated(model) == pytest.approx(repeated(before), abs=1e-5)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
@@ -86,7 +72,7 @@ def test_the_cure_leads_away_from_repetition_and_holds_the_rest(tmp_path):
         optimiser.zero_grad()
         loss(step).backward()
         optimiser.step()
-    assert repeated(model) < 0.5 * repeated(before)
+    assert repeated(model) < 0.6 * repeated(before)
     ids = torch.from_numpy(text.windows("text", 4, 30))
     with torch.no_grad():
         p, q = before(ids).logits.softmax(-1), model(ids).logits.softmax(-1)
@@ -101,13 +87,9 @@ def test_what_was_written_is_learnt_from_again(tmp_path):
     with torch.no_grad():
         target.model.lm_head.weight.neg_()
     again = loops._written(target, data(), MIXTURE, SETTINGS, 0, 5, tmp_path)
-    assert np.array_equal(written[0], again[0])
-    assert np.array_equal(written[1], again[1])
-    steps = [
-        loops._written(target, data(), MIXTURE, SETTINGS, 0, i, tmp_path)[0] for i in range(4, 8)
-    ]
+    assert np.array_equal(written, again)
+    steps = [loops._written(target, data(), MIXTURE, SETTINGS, 0, i, tmp_path) for i in range(4, 8)]
     assert len({row.tobytes() for rows in steps for row in rows}) > 12
     assert len(list(tmp_path.glob("*.npy"))) == 1
     other = loops._written(target, data(), MIXTURE, SETTINGS, 0, 9, tmp_path)
-    assert not np.array_equal(written[0], other[0])
-    assert not written[1][:, : loops.PROMPT].any()
+    assert not np.array_equal(written, other)
