@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from specwb.files import table
+from specwb.models.architectures import UnsupportedModel, check_causal
 from specwb.models.folder import (
     LoadError,
     card_of,
@@ -54,6 +55,7 @@ def load(
     device: str | torch.device = "auto",
     ranks: Ranks | None = None,
     revision: str | None = None,
+    generic: bool = False,
 ) -> Target:
     """Loads a target or a draft model.
 
@@ -65,16 +67,19 @@ def load(
         tokenizer: the model's tokenizer; default the one that lies beside it.
         dtype: ``"auto"`` is float32 on CPU and the checkpoint's own dtype on CUDA (the lab's fp16
             files become float32 on either).
-        device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is and keeps
-            its dtype.
+            A loaded model keeps its own unless one is named.
+        device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is.
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
             tensor-parallel plan, as far as it can be.
         revision: of a hub id: a branch, tag or commit; default the newest.
+        generic: the model runs by the library's own forward, which is slower, as what has no fast
+            path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
+            every node of a draft.
     Raises:
         LoadError: a missing folder, a config that cannot be, damaged or incomplete weights, weights
             that the config does not describe or that ``card.json`` beside them does not name, an
             unknown dtype, or CUDA asked for without one.
-        UnsupportedModel: an architecture that the backbone does not run.
+        UnsupportedModel: an architecture that cannot be run right.
     """
     if ranks is not None and isinstance(source, Target | nn.Module):
         raise LoadError(
@@ -85,9 +90,9 @@ def load(
     on = resolve_device(device) if ranks is None else ranks.device
     if isinstance(source, nn.Module):
         if dtype != "auto":
-            source = source.to(resolve_dtype(dtype, on))
+            source = cast_weights(source, resolve_dtype(dtype, on))
         model = source if device == "auto" else source.to(on)
-        return Target(model.eval(), tokenizer, name=type(source).__name__)
+        return Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
     name = str(source)
     lab = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}.get(name)
     folder, fetched = folder_of(data_dir() / "lab" / lab if lab else source, revision=revision)
@@ -97,7 +102,7 @@ def load(
         tokenizer = _tokenizer(folder, name)
     beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
     draft = "lab-draft" if lab == "target" else None
-    target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside)
+    target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside, generic)
     if (sha256 := check_weights(folder, card_of(folder))) is not None:
         target.sha256 = sha256
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
@@ -136,10 +141,8 @@ def _weights(folder: Path, dtype: torch.dtype | str, name: str, ranks: Ranks | N
 
 
 def _config(folder: Path, name: str) -> Any:
-    """The library's config of a folder that has weights, of a model that the backbone runs."""
+    """The library's config of a folder that has weights, of a model that can be a target."""
     from transformers import AutoConfig
-
-    from specwb.models.backbone import check_supported
 
     if not (folder / "config.json").exists():
         raise LoadError(f"{name}: {folder} has no config.json")
@@ -158,7 +161,7 @@ def _config(folder: Path, name: str) -> Any:
         raise LoadError(
             f"{name}: config.json in {folder} describes no model that is known: {why}"
         ) from error
-    check_supported(config)
+    check_causal(config)
     return config
 
 
@@ -171,10 +174,11 @@ def _read(
 
     settings: dict[str, Any] = {
         "dtype": dtype,
-        "attn_implementation": "sdpa",
         "output_loading_info": True,
         "trust_remote_code": False,
     }
+    if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
+        settings["experts_implementation"] = "eager"
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
@@ -185,7 +189,7 @@ def _read(
         loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **settings)
         return loaded
     except Exception as error:
-        if ranks is not None and ranks.gone(error):
+        if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
             raise
         why = first_line(error)
         raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
@@ -219,6 +223,23 @@ def _check_settings(folder: Path, name: str) -> None:
                     f"{name}: {file} says eos_token_id={ids!r}; it must be token ids below the "
                     f"vocabulary's {vocabulary}"
                 )
+
+
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model with its weights in a number type, in place.
+
+    Buffers that no checkpoint has are constants and stay as they are: a rounded rotary frequency
+    turns keys the more wrongly the later they stand in the text.
+    """
+    constants = [
+        (module, name, module._buffers[name])
+        for module in model.modules()
+        for name in module._non_persistent_buffers_set
+    ]
+    model.to(dtype)
+    for module, name, buffer in constants:
+        module._buffers[name] = buffer
+    return model
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
