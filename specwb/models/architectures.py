@@ -165,8 +165,9 @@ def check_head(config: Any) -> None:
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         raise UnsupportedModel("a head's layer with a sliding attention window is not supported")
     if unchanged_below(config) < UNLIMITED:
+        kind = config.rope_parameters["rope_type"]
         raise UnsupportedModel(
-            "a head's layer whose rope type changes with the length of the text is not supported"
+            f"rope type {kind!r} changes with the length of the text and is not supported in a head"
         )
 
 

@@ -23,6 +23,7 @@ from specwb.models.folder import (
 )
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
+from specwb.models.vocabulary import fitted, is_padding
 from specwb.options import MethodError
 
 HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
@@ -290,7 +291,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 def check_pair(target: Target, draft: Target) -> None:
     """Checks that both models speak the same tokens and live on one device: verification compares
-    ids, so a shifted vocabulary would be silently wrong.
+    ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
+    number.
 
     Raises:
         LoadError: they do not.
@@ -300,13 +302,11 @@ def check_pair(target: Target, draft: Target) -> None:
             f"target {target.name!r} is on {target.device}, draft {draft.name!r} on "
             f"{draft.device}; load both with the same device="
         )
-    if draft.vocabulary != target.vocabulary:
-        small = min(draft.vocabulary, target.vocabulary)
-        padded = target.tokenizer is not None and len(target.tokenizer) <= small
-        detail = "; the extra rows are padding, resize the embeddings of one of them"
+    if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
         raise LoadError(
             f"vocabulary mismatch: target {target.name!r} has {target.vocabulary} tokens, draft "
-            f"{draft.name!r} has {draft.vocabulary}{detail if padded else ''}"
+            f"{draft.name!r} has {draft.vocabulary}, and not because one of them has rows that no "
+            "token of their tokenizers has"
         )
     tokenizers = target.tokenizer, draft.tokenizer
     if None in tokenizers or tokenizers[0] is tokenizers[1]:
@@ -322,7 +322,8 @@ def check_pair(target: Target, draft: Target) -> None:
 
 
 def draft_model(target: Target, draft: object) -> Target:
-    """The draft model that was given or named, or the target's own: read once a target, checked.
+    """The draft model that was given or named, or the target's own: read once a target, checked,
+    and in the terms of the target's vocabulary.
 
     Raises:
         MethodError: there is none.
@@ -338,4 +339,5 @@ def draft_model(target: Target, draft: object) -> Target:
 
     model = target.loaded("draft", chosen, read) if isinstance(chosen, str | Path) else read()
     check_pair(target, model)
-    return model
+    same = model.vocabulary == target.vocabulary
+    return model if same else fitted(model, target.vocabulary)
