@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from specwb.inputs import PromptError
     from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
-    from specwb.models.backbone import UnsupportedModel
+    from specwb.models.architectures import UnsupportedModel
     from specwb.models.load import LoadError, load
     from specwb.models.target import Target
     from specwb.noise import Noise
@@ -88,7 +88,7 @@ _PLACES = {
         "register",
         "unregister",
     ),
-    "models.backbone": ("UnsupportedModel",),
+    "models.architectures": ("UnsupportedModel",),
     "models.load": ("LoadError", "load"),
     "models.target": ("Target",),
     "noise": ("Noise",),

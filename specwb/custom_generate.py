@@ -34,7 +34,7 @@ from specwb.errors import SpecwbError
 from specwb.flow import Draft, Scores, State
 from specwb.methods import Method, read_spec
 from specwb.methods import method as make_method
-from specwb.models.backbone import UnsupportedModel
+from specwb.models.architectures import UnsupportedModel
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.tree import Tree

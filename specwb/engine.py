@@ -27,7 +27,6 @@ from specwb.inputs import (
 )
 from specwb.methods import Method
 from specwb.methods import method as make_method
-from specwb.models.backbone import check_unhooked
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, BONUS, DRAFT, Noise, row_seeds
@@ -310,7 +309,7 @@ def rounds(
         UnsupportedModel: a hook or a patched forward on one of the target's modules.
     """
     _check_target(target)
-    check_unhooked(target.model, target.name)  # after loading hooks may have been put on it
+    target.check_hooks()  # after loading hooks may have been put on it
     sampling = Sampling(temperature, top_k, top_p)
     if not isinstance(method, Method):
         method = make_method(method, target, **options)
@@ -365,11 +364,13 @@ def _static(target: Target, method: Method, graphs: bool | None, eager: bool) ->
             f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to"
             " run eagerly"
         )
-    static = graphs is not False and not eager and recorder and method.drafter.captured
+    drafts = getattr(method.drafter, "backbone", target.backbone)  # of a draft model, or its own
+    captured = method.drafter.captured and target.backbone.captured and drafts.captured
+    static = graphs is not False and not eager and recorder and captured
     if graphs and not static:
         raise ValueError(
-            f"graphs=True: {method.key} cannot be captured, or is traced, clocked, rescored or laid"
-            " out as a batch; leave it out to run eagerly"
+            f"graphs=True: {method.key} or a model of it cannot be captured, or is traced, clocked,"
+            " rescored or laid out as a batch; leave it out to run eagerly"
         )
     return static
 

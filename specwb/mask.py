@@ -69,6 +69,25 @@ def sight_mask(ends: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
     return mask.masked_fill_(hidden, torch.finfo(dtype).min)
 
 
+def last_seen(mask: Tensor, window: int) -> Tensor:
+    """Lets each query see only the last ``window`` of the slots that it sees.
+
+    A node of a tree sees one slot for every position up to its own, in order of their positions,
+    so that these are the last ``window`` positions on its path.
+
+    Args:
+        mask: ``[B, m, extent]``, of 0 and the lowest finite number.
+        window: how many, the query's own slot included.
+
+    Returns:
+        ``[B, m, extent]``.
+    """
+    seen = mask == 0
+    # how many a query sees from a slot on
+    behind = seen.flip(-1).cumsum(-1).flip(-1)
+    return mask.masked_fill(behind > window, torch.finfo(mask.dtype).min)
+
+
 def block_ends(positions: Tensor, last: Tensor, k: int, align: str) -> Tensor:
     """Returns where the block of k positions ends that each position lies in.
 

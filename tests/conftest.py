@@ -41,6 +41,7 @@ LONGEST = (
     "test_diffusion_training.py",
     "test_kangaroo_training.py",
     "test_graphs.py",
+    "test_architectures.py",
     "test_tune.py",
     "test_compare.py",
     "test_measured_dependence.py",

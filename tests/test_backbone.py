@@ -4,16 +4,27 @@ tokens are fed. All of it in float32, which has products of its own on the CPU, 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import tiny
 import torch
 from torch import Tensor, nn
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    MambaConfig,
+    Qwen3NextConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import specwb
 from specwb.flow import Draft, Scheme
 from specwb.mask import causal_mask
-from specwb.models.backbone import Backbone, check_supported
+from specwb.models.backbone import Backbone
+from specwb.models.eagle import eagle_config
+from specwb.models.kangaroo import KangarooAdapter
 from specwb.probability import Sampling
 
 KINDS = list(tiny.FAMILIES)
@@ -299,92 +310,110 @@ def test_positions_beyond_the_first_rotation_table():
 # --------------------------------------------------------------------------------------- refusals
 
 
-def gemma2() -> Gemma2ForCausalLM:
-    return Gemma2ForCausalLM(
-        Gemma2Config(
-            vocab_size=16,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=8,
-        )
-    )
-
-
-def gpt2() -> GPT2LMHeadModel:
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=16,
-            n_positions=32,
-            n_embd=16,
-            n_layer=1,
-            n_head=2,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    )
+SMALL = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+T5_SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 
 
 @pytest.mark.parametrize(
-    ("model", "named"),
+    ("model_class", "config", "named"),
     [
         (
-            lambda: tiny.build("mistral", sliding_window=16),
-            "mistral with a sliding attention window .*16",
+            T5ForConditionalGeneration,
+            T5Config(vocab_size=16, **T5_SIZES),
+            "'t5' is an encoder-decoder",
         ),
         (
-            lambda: tiny.build(
-                "qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1
-            ),
-            "qwen2 with a sliding attention window .*16",
+            AutoModelForCausalLM,
+            Qwen3NextConfig(**SMALL, **HEADS, **LINEAR),
+            "'qwen3_next' has layers of type 'linear_attention'",
         ),
-        (gemma2, "'gemma2' is not supported; supported: llama, mistral, qwen2, qwen3"),
-        (gpt2, "'gpt2' is not supported"),
+        (AutoModelForCausalLM, MambaConfig(**SMALL, state_size=4), "'mamba' has layers of type"),
         (
-            lambda: tiny.build(
-                "llama",
-                rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
-            ),
-            "rope type 'dynamic'",
+            AutoModelForCausalLM,
+            BloomConfig(**{**SMALL, "num_hidden_layers": 1}, n_layer=1, n_head=2),
+            "'bloom' is not supported: it has no fast path, and its own forward does not take",
         ),
     ],
-    ids=["mistral-window", "qwen2-window", "gemma2", "gpt2", "dynamic-rope"],
+    ids=["t5", "qwen3_next", "mamba", "bloom"],
 )
-def test_what_the_backbone_cannot_run_is_refused_by_name(model, named, tmp_path):
-    built = model()
+def test_what_cannot_be_right_is_refused_by_name(model_class, config, named, tmp_path):
+    make = getattr(model_class, "from_config", model_class)
+    built = make(config)
     with pytest.raises(specwb.UnsupportedModel, match=named):
         specwb.load(built)
     built.save_pretrained(tmp_path)
     with pytest.raises(specwb.UnsupportedModel, match=named):
-        specwb.load(tmp_path)
+        specwb.load(tmp_path, tokenizer=SimpleNamespace(eos_token_id=None))
 
 
-def test_a_default_mistral_has_a_window_and_a_default_qwen2_has_none():
-    from transformers import MistralConfig, Qwen2Config
+class Adapted(nn.Linear):
+    """What an adapter or a quantised layer is to a backbone: more than its weight."""
 
-    with pytest.raises(specwb.UnsupportedModel, match="sliding_window=4096"):
-        check_supported(MistralConfig())
-    check_supported(Qwen2Config())
+    def forward(self, x):
+        return super().forward(x) + 0.5
 
 
 @pytest.mark.parametrize(
     "where", ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "lm_head"]
 )
-def test_a_layer_that_is_more_than_its_weights_is_refused(where):
-    """Adapters and quantised layers: reading their weights alone would leave out what they add."""
-
-    class Adapted(nn.Linear):
-        def forward(self, x):
-            return super().forward(x) + 1
-
-    model = tiny.build("llama")
+def test_a_layer_that_is_more_than_its_weights_goes_the_generic_way(where):
+    """Reading their weights alone would leave out what they add."""
+    model = tiny.build("llama", dtype=tiny.EXACT)
     owner = model if where == "lm_head" else model.model.layers[1]
     *path, name = where.split(".")
     for part in path:
         owner = getattr(owner, part)
     old = getattr(owner, name)
-    setattr(owner, name, Adapted(old.in_features, old.out_features, bias=False))
-    with pytest.raises(specwb.UnsupportedModel, match="layers of type Adapted"):
-        specwb.load(model)
+    setattr(owner, name, Adapted(old.in_features, old.out_features, bias=False).to(tiny.EXACT))
+    target = specwb.load(model)
+    assert target.backbone.whole
+    assert "layers of type Adapted" in target.backbone.reason
+    ids = tokens(11)
+    hidden = run(target.backbone, target.backbone.embed(ids), 0, target.backbone.cache(1, 11))[0]
+    with torch.no_grad():
+        close(target.backbone.head(hidden)[0], tiny.forward(model, ids[0]), 1e-9)
+
+
+def test_methods_that_run_a_part_of_the_layers_say_why_they_cannot():
+    target = specwb.load(tiny.build("llama"), generic=True)
+    head = KangarooAdapter(eagle_config(target), 1).requires_grad_(False)
+    with pytest.raises(specwb.UnsupportedModel, match="a part of the target's layers"):
+        specwb.decode(target, [1, 2], "kangaroo", head=head, max_new_tokens=2)
+    deep = specwb.load(tiny.build("llama", num_hidden_layers=6), generic=True)
+    with pytest.raises(specwb.MethodError, match="run only together"):
+        specwb.method("easyspec", target, draft=deep)
+
+
+def test_constants_are_not_rounded_with_the_weights():
+    """A rounded frequency turns keys the more wrongly the later they stand."""
+    cast = specwb.load(tiny.build("llama"), dtype="bfloat16")
+    assert cast.dtype is torch.bfloat16
+    frequencies = cast.model.model.rotary_emb.inv_freq
+    assert frequencies.dtype is torch.float32
+    assert torch.equal(frequencies, tiny.build("llama").model.rotary_emb.inv_freq)
+
+
+def test_a_rotation_that_changes_is_run_within_the_length_it_began_with():
+    """What a tree reaches beyond the context is never kept, and must not change what is."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = tiny.build("llama", rope_parameters=rope)
+    before = model.model.rotary_emb.inv_freq.clone()
+    target = specwb.load(model)
+    assert target.context == 512
+    positions = torch.tensor([[699]])
+    run_at = (positions, positions, target.backbone.cache(1, 700), 700, None)
+    with torch.no_grad():
+        target.backbone.run(target.backbone.embed(tokens(1)), *run_at)
+    assert torch.equal(model.model.rotary_emb.inv_freq, before)

@@ -18,8 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import specwb
 from specwb.drafters.easyspec import EasyDrafter, WideEasy
 from specwb.flow import Scheme
-from specwb.models.backbone import Backbone, rms
+from specwb.models.backbone import Backbone
 from specwb.models.fuzzy import FusedGroups, Groups, grouping, unit
+from specwb.models.layers import rms
 from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.instances import models

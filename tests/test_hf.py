@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
+    BloomConfig,
+    BloomForCausalLM,
     MaxLengthCriteria,
     MaxTimeCriteria,
     RepetitionPenaltyLogitsProcessor,
@@ -883,16 +883,14 @@ def test_methods_and_models_are_checked_when_generate_is_called():
     )
 
 
-def test_models_that_the_backbone_does_not_run():
-    small = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None
-        )
-    )
-    assert_refused("model type 'gpt2' is not supported", model=small, kind=specwb.UnsupportedModel)
+def test_models_that_have_no_fast_path():
+    """They run the generic way; bloom counts positions by a mask of two dimensions."""
+    config = BloomConfig(vocab_size=64, hidden_size=16, n_layer=1, n_head=2)
+    named = "model type 'bloom' is not supported"
+    assert_refused(named, model=BloomForCausalLM(config), kind=specwb.UnsupportedModel)
     adapted = fresh()
     adapted.model.layers[2].mlp.gate_proj = Adapter(32, 64, bias=False)
-    assert_refused("layers of type Adapter", model=adapted, kind=specwb.UnsupportedModel)
+    assert hf_module.wrap(adapted).backbone.whole
 
 
 def test_weights_on_several_devices(monkeypatch):

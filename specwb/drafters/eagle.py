@@ -13,8 +13,9 @@ from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import DRAWS, Levels, drawable
 from specwb.flow import State
 from specwb.mask import causal_mask, tree_mask
-from specwb.models.backbone import Stack, rms
+from specwb.models.backbone import Stack
 from specwb.models.eagle import Eagle3Head, EagleHead, load_eagle
+from specwb.models.layers import rms
 from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.options import NodeCount, Option, TrainedHead

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specwb.models.backbone import Backbone, rms
+from specwb.models.backbone import Backbone
 from specwb.models.decision import DecisionModel
+from specwb.models.layers import rms
 from specwb.probability import Sampling, entropy
 
 

@@ -24,7 +24,7 @@ from specwb.graphs import RECORDERS
 from specwb.mask import causal_mask
 from specwb.methods import Method
 from specwb.methods import method as make_method
-from specwb.models.backbone import Pass, Stack, rms
+from specwb.models.backbone import Pass, Stack
 from specwb.models.fuzzy import FusedGroups, Groups, Layers, StreamGroups, grouping
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -65,7 +65,7 @@ def _query_key_value(stack: Stack, i: int, x: Tensor) -> list[Tensor]:
     """
     layer, query_heads, kv_heads = stack.layers[i], stack.heads, stack.kv_heads
     dim = stack.head_dim
-    fused = product(rms(x, layer.norm1), layer.qkv, layer.qkv_bias)
+    fused = product(stack.inputs(i, x), layer.qkv, layer.qkv_bias)
     heads = fused.unflatten(-1, (query_heads + 2 * kv_heads, dim))
     if layer.qk_norm is not None:
         queries_keys, values = heads.split((query_heads + kv_heads, kv_heads), -2)
@@ -346,9 +346,7 @@ def layer_times(
     at, turn = recording.last_pass, 0
     assert at is not None
     calls: dict[str, Callable[[], object]] = {
-        "attention": lambda: stack.attention(
-            turn % count, rms(x, stack.layers[turn % count].norm1), at
-        ),
+        "attention": lambda: stack.attention(turn % count, stack.inputs(turn % count, x), at),
         "mlp": lambda: stack.mlp(turn % count, x),
         "head": lambda: stack.head(x),
         "plain": lambda: run(None),

@@ -1,214 +1,51 @@
-"""One way to run every Llama-like Hugging Face decoder: layer by layer, with explicit positions,
+"""One way to run Llama-like Hugging Face decoders fast: layer by layer, with explicit positions,
 slots, masks and cache.
 
 The weights, the norms and the activation are the library's; the order of the calls is ours. In
 comparison with calls of the library's attention modules this fuses q, k and v into one product and
 gate and up into another (the modules' weights become views of the fused ones, so that nothing is
 stored twice), rotates q and k together, and never repeats grouped keys. docs/log.md says what that
-gained.
+gained. How architectures differ is said in :mod:`specwb.models.architectures`; what has no entry
+there runs by :mod:`specwb.models.generic`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.errors import SpecwbError
+from specwb.mask import last_seen
+from specwb.models.architectures import architecture_of, text_config, unchanged_below, windows
 from specwb.models.cache import KVCache
+from specwb.models.hooks import check_unhooked
+from specwb.models.layers import (
+    Layer,
+    attend,
+    attend_causally,
+    capped,
+    check_plain,
+    local,
+    rms,
+    through,
+)
 from specwb.models.products import product, refresh
-
-SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 
 Run = Callable[..., tuple[Tensor, Tensor | None]]
 """A forward through all layers, with the parameters and the results of :meth:`Stack.run`."""
+UNROTATED = "none"
+"""The kind of layers without a rotation."""
 
 
-class UnsupportedModel(SpecwbError, ValueError):
-    """The backbone does not run this architecture; it is refused by name before any work."""
-
-
-def check_supported(config: Any) -> None:
-    """Checks that the backbone runs models of this library config.
-
-    Raises:
-        UnsupportedModel: another model type, a sliding attention window, or a rotary embedding that
-            changes with the length of the text.
-    """
-    kind = getattr(config, "model_type", "?")
-    if kind not in SUPPORTED:
-        supported = ", ".join(SUPPORTED)
-        raise UnsupportedModel(f"model type {kind!r} is not supported; supported: {supported}")
-    layers = getattr(config, "layer_types", None) or []
-    window = getattr(config, "sliding_window", None)
-    sliding = window is not None and getattr(config, "use_sliding_window", True)
-    if "sliding_attention" in layers or (kind == "mistral" and sliding):
-        raise UnsupportedModel(
-            f"{kind} with a sliding attention window is not supported (sliding_window={window})"
-        )
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in ("dynamic", "longrope"):
-        raise UnsupportedModel(
-            f"rope type {rope!r} changes with the length of the text and is not supported"
-        )
-
-
-class _Layer:
-    """One decoder layer's weights, in the form that :class:`Stack` computes with.
-
-    The layer's own q, k, v, gate and up projections become views of the fused weights made here.
-    """
-
-    def __init__(self, layer: Any) -> None:
-        attention, mlp = layer.self_attn, getattr(layer, "mlp", None)
-        self.qkv, self.qkv_bias = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.o, self.norm1, self.scale = attention.o_proj, layer.input_layernorm, attention.scaling
-        _check_plain(self.o)
-        self.feeds_forward = mlp is not None  # an adapter's layer may be attention alone
-        if mlp is not None:
-            self.gate_up, self.gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
-            self.down, self.norm2 = mlp.down_proj, layer.post_attention_layernorm
-            self.act = mlp.act_fn
-            _check_plain(self.down)
-        self.qk_norm: Tensor | None = None
-        if getattr(attention, "q_norm", None) is not None:
-            gains = []
-            for norm, projection in (
-                (attention.q_norm, attention.q_proj),
-                (attention.k_norm, attention.k_proj),
-            ):
-                heads = len(local(projection.weight)) // attention.head_dim
-                gains.append(local(norm.weight).expand(heads, -1))
-            self.qk_norm = torch.cat(gains)
-            self.qk_eps = attention.q_norm.variance_epsilon
-
-
-def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Makes one weight (and bias) for several products of the same input.
-
-    The parts' parameters become views of it.
-    """
-    _check_plain(*parts)
-    weight = torch.cat([local(p.weight) for p in parts])
-    bias = None if parts[0].bias is None else torch.cat([local(p.bias) for p in parts])
-    start = 0
-    for p in parts:
-        stop = start + len(local(p.weight))
-        _view(p, "weight", weight[start:stop])
-        if bias is not None:
-            _view(p, "bias", bias[start:stop])
-        start = stop
-    return weight, bias
-
-
-def _view(module: nn.Module, name: str, data: Tensor) -> None:
-    """Lets a module's parameter share its memory with ``data``, this process' part of it."""
-    old = getattr(module, name)
-    if isinstance(old, DTensor):
-        shared = DTensor.from_local(
-            data,
-            old.device_mesh,
-            old.placements,
-            run_check=False,
-            shape=old.shape,
-            stride=old.stride(),
-        )
-        setattr(module, name, nn.Parameter(shared, requires_grad=False))
-    else:
-        old.data = data
-
-
-def local(weight: Tensor) -> Tensor:
-    """The part of a weight that this process holds: all of it, unless ranks share the model."""
-    return weight.to_local().detach() if isinstance(weight, DTensor) else weight.data
-
-
-def check_unhooked(model: Any, name: str = "model") -> None:
-    """Checks that no hook, patched ``forward`` or parametrisation was put on a model's modules.
-
-    Only weights are read from the modules, or they are called in another order than the library
-    does: whatever such an addition computes would be ignored.
-
-    Args:
-        model: the library's model.
-        name: what the message calls it.
-    Raises:
-        UnsupportedModel: the module is named by its path.
-    """
-    remaining = [model]
-    while remaining:  # every decoding asks, and model.modules() takes longer
-        module = remaining.pop()
-        remaining += filter(None, module._modules.values())
-        if addition := _addition(module):
-            path = next(path for path, one in model.named_modules() if one is module)
-            which = f"module {path!r} has" if path else "module itself has"
-            way_out = "which would be ignored; remove it, or decode with the model's own generate"
-            raise UnsupportedModel(f"{name}: {which} {addition}, {way_out}")
-
-
-def _addition(module: nn.Module) -> str | None:
-    """Says in words what a module computes beyond its class; None where that is nothing."""
-    attributes = module.__dict__
-    hooks = (*attributes["_forward_pre_hooks"].values(), *attributes["_forward_hooks"].values())
-    for hook in hooks:
-        if not _is_from(hook, _TRANSPARENT):
-            return f"a forward hook ({getattr(hook, '__qualname__', type(hook).__name__)})"
-    if "forward" in attributes and not _is_from(attributes["forward"], _PARTS):
-        return "a forward of its own, put over its class's"
-    if "parametrizations" in attributes["_modules"]:
-        return "a parametrised weight"
-    return None
-
-
-# what parts a module among devices does so where the module is called, and the backbone calls it
-_PARTS = ("transformers.distributed.", "torch.distributed.")
-_TRANSPARENT = ("transformers.", "torch.distributed.")  # the library's hooks copy outputs
-
-
-def _is_from(function: Any, packages: tuple[str, ...]) -> bool:
-    return str(getattr(function, "__module__", None)).startswith(packages)
-
-
-def _check_plain(*parts: nn.Module) -> None:
-    """Checks that layers are plain linear ones: only their weights are read, so that whatever else
-    one of them computes would be ignored silently."""
-    other = next((p for p in parts if type(p) is not nn.Linear), None)
-    if other is not None:
-        raise UnsupportedModel(
-            f"layers of type {type(other).__name__} (adapters, quantisation) are not supported; "
-            "merge or dequantise them first"
-        )
-
-
-def through(x: Tensor, module: Any) -> Tensor:
-    """Multiplies ``x [..., K]`` with a linear module's weight: ``[..., N]``.
-
-    Where several devices hold one part of the weight each, the module is called, which adds up
-    their products.
-    """
-    if isinstance(module.weight, DTensor):
-        return module(x)
-    return product(x, module.weight, module.bias)
-
-
-def rms(x: Tensor, norm: Any) -> Tensor:
-    """``x / sqrt(mean(x^2) + epsilon) * gain`` by a norm module of the library, ``[..., H]``."""
-    if x.device.type != "cpu" or x.dtype != torch.float32:
-        return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
-    # half the operators of the library's one call, which a few tokens feel
-    return x * inverse_rms(x, norm.variance_epsilon) * norm.weight
-
-
-def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
-    """``1 / sqrt(mean(x^2) + epsilon)``, ``[..., H] -> [..., 1]``."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return torch.addcmul(x.new_full((), epsilon), length, length, value=1 / x.shape[-1]).rsqrt_()
+Kind = tuple[int | None, str | None]
+"""How a layer looks at positions: its window, and by which rotation of the model's; None where the
+model has one rotation."""
 
 
 @dataclass
@@ -225,6 +62,8 @@ class Pass:
         causal: plain causal attention over a fresh cache, without a mask.
         keys: the keys attended to, ``[layers,B,kv_heads,extent,head_dim]``, a view of the cache.
         values: the values, of the same shape.
+        window: how many positions each query sees where that is not all of them.
+        others: what layers of other kinds than the first one have instead of this.
     """
 
     cos: Tensor
@@ -236,6 +75,8 @@ class Pass:
     causal: bool
     keys: Tensor
     values: Tensor
+    window: int | None = None
+    others: dict[Kind, Pass] = field(default_factory=dict)
 
 
 class Stack:
@@ -254,15 +95,54 @@ class Stack:
 
     def __init__(self, config: Any, layers: Sequence[Any], rotary: Any) -> None:
         self.config, self.rotary = config, rotary
-        self.layers = [_Layer(layer) for layer in layers]
+        self.kind = architecture_of(config)
+        self.layers = [Layer(layer, self.kind, config) for layer in layers]
         width = config.hidden_size // config.num_attention_heads
         self.head_dim = getattr(config, "head_dim", None) or width
         # of a model that is parted among devices these are the heads that this device has
-        attention = layers[0].self_attn
-        self.heads = len(local(attention.q_proj.weight)) // self.head_dim
-        self.kv_heads = len(local(attention.k_proj.weight)) // self.head_dim
-        # the last table is the longest; recorded graphs may still read the others
-        self._ropes: list[tuple[Tensor, Tensor]] = []
+        first = self.layers[0]
+        self.heads = local(first.o.weight).shape[1] // self.head_dim
+        self.kv_heads = (len(first.qkv) // self.head_dim - self.heads) // 2
+        self.kinds = self._kinds([layer.self_attn for layer in layers])
+        self._other_kinds = set(self.kinds) - {self.kinds[0]}
+        self.turned, self.partners = self._turning()
+        self._unchanged = unchanged_below(config)
+        # of each rotation; the last table is the longest; recorded graphs may read the others
+        self._ropes: dict[str | None, list[tuple[Tensor, Tensor]]] = {}
+
+    def _kinds(self, attentions: Sequence[Any]) -> list[Kind]:
+        """The kind of each layer."""
+        seen = windows(self.config, len(attentions))
+        by_type = "layer_type" in inspect.signature(self.rotary.forward).parameters
+        types = self.config.layer_types if by_type else [None] * len(attentions)
+        rotates = map(self.kind.rotates, attentions)
+        return [
+            (window, name if turns else UNROTATED)
+            for window, name, turns in zip(seen, types, rotates, strict=True)
+        ]
+
+    def _turning(self) -> tuple[int, Tensor | None]:
+        """How many pairs of a head's numbers the rotation turns, and each number's partner.
+
+        None: every number is turned, with the one that is half a head away.
+        """
+        sizes = [b.shape[-1] for name, b in self.rotary.named_buffers() if "inv_freq" in name]
+        pairs = sizes[0]
+        if 2 * pairs == self.head_dim and not self.kind.adjacent:
+            return pairs, None
+        order = torch.arange(self.head_dim, device=self.device)
+        if self.kind.adjacent:
+            order[: 2 * pairs] = order[: 2 * pairs].view(-1, 2).flip(-1).flatten()
+        else:
+            order[: 2 * pairs] = order[: 2 * pairs].roll(pairs)
+        return pairs, order
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all layers are of one kind without a window, and as Llama's."""
+        kinds = set(self.kinds)
+        plain = kinds == {(None, None)} and self.partners is None
+        return plain and all(layer.is_plain for layer in self.layers)
 
     @classmethod
     def of(cls, head: Any) -> Stack:
@@ -285,8 +165,11 @@ class Stack:
         def memory(weight: Tensor) -> int:
             return weight.untyped_storage().data_ptr()
 
+        def projection(attention: Any) -> Any:
+            return attention.qkv_proj if hasattr(attention, "qkv_proj") else attention.q_proj
+
         return all(
-            memory(layer.qkv) == memory(module.self_attn.q_proj.weight)
+            memory(layer.qkv) == memory(projection(module.self_attn).weight)
             for layer, module in zip(self.layers, layers, strict=True)
         )
 
@@ -304,21 +187,32 @@ class Stack:
         sizes = (len(self.layers), rows, capacity, self.kv_heads, self.head_dim)
         return KVCache(*sizes, self.dtype, self.device)
 
-    def _rotation(self, positions: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-        """cos and signed sin of positions below ``capacity``, each ``[B,m,1,head_dim]``.
+    def _table(self, rotation: str | None, capacity: int) -> tuple[Tensor, Tensor]:
+        """cos and signed sin of the positions below ``capacity`` or more, ``[T,1,head_dim]``.
 
-        ``rotate_half(x) * sin == roll(x, head_dim / 2) * signed sin``.
+        ``rotate_half(x) * sin == x[partners] * signed sin``; what is not rotated has cos 1, sin 0.
         """
-        longest = self._ropes[-1][0].shape[0] if self._ropes else 0
+        tables = self._ropes.setdefault(rotation, [])
+        longest = tables[-1][0].shape[0] if tables else 0
         if longest < capacity:
-            every = torch.arange(max(capacity, 2 * longest), device=self.device)[None]
+            every = torch.arange(max(capacity, 2 * longest), device=self.device)
+            # what lies past the context is never kept, and must not change the frequencies
+            every = every.clamp_max(self._unchanged - 1)[None]
             empty = torch.empty(0, dtype=self.dtype, device=self.device)
-            cos, sin = self.rotary(empty, every)
-            half = self.head_dim // 2
-            signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
-            self._ropes.append((cos[0].unsqueeze(1), signed.unsqueeze(1)))
-        cos, sin = self._ropes[-1]
-        return cos[positions], sin[positions]
+            names = () if rotation in (None, UNROTATED) else (rotation,)
+            cos, sin = (table[0] for table in self.rotary(empty, every, *names))
+            cos, sin = cos[:, : self.turned], sin[:, : self.turned]
+            if self.kind.adjacent:
+                cos = cos.repeat_interleave(2, -1)
+                signed = torch.stack([-sin, sin], -1).flatten(1)
+            else:
+                cos, signed = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+            rest = self.head_dim - 2 * self.turned
+            cos, signed = F.pad(cos, (0, rest), value=1.0), F.pad(signed, (0, rest))
+            if rotation == UNROTATED:
+                cos, signed = torch.ones_like(cos), torch.zeros_like(signed)
+            tables.append((cos.unsqueeze(1), signed.unsqueeze(1)))
+        return tables[-1]
 
     def shared(
         self,
@@ -330,56 +224,90 @@ class Stack:
         causal: bool = False,
     ) -> Pass:
         """Makes what all layers of one forward share; arguments as of :meth:`run`."""
-        cos, sin = self._rotation(positions, cache.capacity)
-        if mask is not None:
-            per_key = self.heads // self.kv_heads
-            mask = (mask if per_key == 1 else mask.repeat(1, per_key, 1)).unsqueeze(1)
         visible = cache.data[:, :, :extent].transpose(2, 3)
         keys, values = visible[:, :, : self.kv_heads], visible[:, :, self.kv_heads :]
-        return Pass(cos, sin, cache.index(slots), cache, extent, mask, causal, keys, values)
+        index = cache.index(slots)
+
+        def of(kind: Kind) -> Pass:
+            (window, rotation), seen, k, v = kind, mask, keys, values
+            cos, sin = self._table(rotation, cache.capacity)
+            window = window if window is not None and window < extent else None
+            if window is not None and not causal:
+                if seen is None:
+                    k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None
+                else:
+                    seen, window = last_seen(seen, window), None
+            if seen is not None:
+                per_key = self.heads // self.kv_heads
+                seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
+            cos, sin = cos[positions], sin[positions]
+            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, window)
+
+        at = of(self.kinds[0])
+        for kind in self._other_kinds:
+            at.others[kind] = of(kind)
+        return at
 
     def attention(self, i: int, inputs: Tensor, at: Pass, cache_layer: int | None = None) -> Tensor:
-        """Layer i's attention, without its norm and its residual stream: ``[B,m,H]``.
+        """What layer i's attention adds to the residual stream: ``[B,m,H]``.
 
         Args:
             i: the layer, counted from 0.
-            inputs: what the attention reads, behind the norm, ``[B,m,H]``.
+            inputs: what the attention reads, see :meth:`inputs`, ``[B,m,H]``.
             at: what the layers of this forward share.
             cache_layer: the layer of the cache that keys and values go to; default i.
         """
         layer, (rows, m, _) = self.layers[i], inputs.shape
+        at = at.others.get(self.kinds[i], at)
         h, kv, dim = self.heads, self.kv_heads, self.head_dim
         per_key = h // kv  # query heads that share one key head
         stored = i if cache_layer is None else cache_layer
         heads = product(inputs, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
-        qk = heads[:, :, : h + kv]
-        if layer.qk_norm is not None:
-            qk = F.rms_norm(qk, (dim,), eps=layer.qk_eps) * layer.qk_norm
-        rotated = torch.addcmul(qk * at.cos, qk.roll(dim // 2, -1), at.sin)
+        if layer.rotated_first:
+            heads[:, :, : h + kv] = self.rotated(heads[:, :, : h + kv], at)
+            rotated = layer.normed(heads, h, kv)
+        else:
+            rotated = self.rotated(layer.normed(heads, h, kv), at)
+        rotated = rotated.to(heads.dtype)  # some rotate in float32
         heads[:, :, : h + kv] = rotated
         flat = at.cache.flat[stored]
         flat.index_copy_(0, at.index, heads[:, :, h:].reshape(rows * m, 2 * kv, dim))
         key, value = at.keys[stored], at.values[stored]
-        attend = F.scaled_dot_product_attention
-        if at.causal:
+        if at.causal and (at.window is not None or layer.cap or layer.sinks is not None):
+            out = attend_causally(layer, rotated[:, :, :h], key, value, at.window)
+        elif at.causal:
             q = rotated[:, :, :h].transpose(1, 2)
-            grouped = per_key > 1
-            out = attend(q, key, value, is_causal=True, scale=layer.scale, enable_gqa=grouped)
-            out = out.transpose(1, 2).reshape(rows, m, h * dim)
+            fused = F.scaled_dot_product_attention
+            out = fused(q, key, value, is_causal=True, scale=layer.scale, enable_gqa=per_key > 1)
+            out = out.transpose(1, 2)
         else:
             # heads that share a key become queries of one head: keys are read once, never repeated
             q = rotated[:, :, :h].view(rows, m, kv, per_key, dim).permute(0, 2, 3, 1, 4)
             q = q.reshape(rows, kv, per_key * m, dim)
-            out = attend(q, key, value, attn_mask=at.mask, scale=layer.scale)
+            out = attend(layer, q, key, value, at.mask)
             out = out.view(rows, kv, per_key, m, dim).permute(0, 3, 1, 2, 4)
-            out = out.reshape(rows, m, h * dim)
-        return through(out, layer.o)
+        return layer.output(through(out.reshape(rows, m, h * dim), layer.o), 0)
+
+    def rotated(self, qk: Tensor, at: Pass) -> Tensor:
+        """Queries and keys ``[B,m,heads,dim]`` after the rotation of their positions."""
+        if self.partners is None:
+            return torch.addcmul(qk * at.cos, qk.roll(self.head_dim // 2, -1), at.sin)
+        return torch.addcmul(qk * at.cos, qk.index_select(-1, self.partners), at.sin)
+
+    def inputs(self, i: int, x: Tensor) -> Tensor:
+        """What layer i's attention reads of the residual stream ``x [B,m,H]``."""
+        norm = self.layers[i].norm1
+        return x if norm is None else rms(x, norm)
 
     def mlp(self, i: int, x: Tensor) -> Tensor:
-        """Layer i's MLP with its norm, without its residual stream: ``[B,m,H] -> [B,m,H]``."""
+        """What layer i's MLP adds to the residual stream, ``[B,m,H] -> [B,m,H]``."""
         layer = self.layers[i]
-        gate, up = product(rms(x, layer.norm2), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-        return through(layer.act(gate) * up, layer.down)
+        x = x if layer.norm2 is None else rms(x, layer.norm2)
+        if layer.called is not None:
+            out = layer.called(x)
+            return layer.output(out[0] if isinstance(out, tuple) else out, 1)
+        gate, up = product(x, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+        return layer.output(through(layer.act(gate) * up, layer.down), 1)
 
     def layer(self, i: int, x: Tensor, at: Pass, attended: Tensor | None = None) -> Tensor:
         """Layer i: ``r = x + attention``, then ``r + mlp(r)`` where it has an MLP.
@@ -390,7 +318,7 @@ class Stack:
             at: what the layers of this forward share.
             attended: what the attention reads instead of the layer's norm of ``x``.
         """
-        inputs = rms(x, self.layers[i].norm1) if attended is None else attended
+        inputs = self.inputs(i, x) if attended is None else attended
         x = x + self.attention(i, inputs, at)
         return x + self.mlp(i, x) if self.layers[i].feeds_forward else x
 
@@ -453,24 +381,67 @@ class Stack:
         return torch.cat([states[f] for f in features], -1) if features else None
 
 
+class Scaled:
+    """Embeddings times a number, where the library multiplies them outside their module.
+
+    Args:
+        module: the library's embedding.
+        factor: what they are multiplied with.
+    """
+
+    def __init__(self, module: Any, factor: float) -> None:
+        self.module, self.factor = module, factor
+        self.weight, self.num_embeddings = module.weight, module.num_embeddings
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.module(ids) * self.factor
+
+
 class Backbone(Stack):
     """A whole model: ``run`` gives hidden states, ``head`` logits.
 
     They equal those of the library model's forward up to rounding (4e-7 relative in float32).
 
+    Attributes:
+        whole: whether its layers run only together.
+        reason: why they do.
+        inner: the library's module of all layers and the final norm.
+        captured: its forwards wait for no value of the device, so that graphs can hold them.
+
     Raises:
-        UnsupportedModel: see :func:`check_supported` and :func:`check_unhooked`.
+        UnsupportedModel: it has no fast path, see
+            :func:`specwb.models.architectures.architecture_of` and
+            :func:`specwb.models.hooks.check_unhooked`.
     """
 
+    whole = False
+    reason = ""
+
     def __init__(self, model: Any) -> None:
-        check_supported(model.config)
-        inner = model.model
+        config = text_config(model.config)
+        architecture_of(config)
+        inner = getattr(model.model, "language_model", model.model)
         check_unhooked(model, type(model).__name__)
-        _check_plain(model.lm_head)
-        super().__init__(model.config, inner.layers, inner.rotary_emb)
+        check_plain(model.lm_head)
+        super().__init__(config, inner.layers, inner.rotary_emb)
+        self.inner: Any = inner
         self.embed, self.norm, self.lm_head = inner.embed_tokens, inner.norm, model.lm_head
         self.vocabulary = self.embed.num_embeddings
+        if self.kind.embedding:
+            self.embed = Scaled(self.embed, getattr(config, self.kind.embedding))
+        self._divisor = getattr(config, self.kind.logits) if self.kind.logits else 1.0
+        self._cap = getattr(config, self.kind.logit_cap) if self.kind.logit_cap else None
+        self.captured = not any(layer.routes for layer in self.layers)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., H]`` before the final norm."""
-        return through(rms(hidden, self.norm), self.lm_head)
+        return self._scaled(through(rms(hidden, self.norm), self.lm_head))
+
+    def called_head(self, normed: Tensor) -> Tensor:
+        """Logits of hidden states behind the final norm, by the library's module: where they are
+        computed in another number type than the weights are stored in."""
+        return self._scaled(self.lm_head(normed))
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        logits = logits if self._divisor == 1.0 else logits / self._divisor
+        return capped(logits, self._cap)

@@ -23,7 +23,8 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
 )
 
-from specwb.models.backbone import Stack, check_supported
+from specwb.models.architectures import check_head
+from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -298,17 +299,22 @@ def with_sdpa(config: Any) -> Any:
 def eagle_config(target: Target, layers: int = 1, ffn: int | None = None) -> LlamaConfig:
     """A head's layer of the target's sizes; ``ffn``: another width of its feed-forward part."""
     c = target.backbone.config
+    rope = dict(getattr(c, "rope_parameters", None) or {})
+    # of other rotations the layer has the plain one: it is a Llama layer
+    if rope.get("rope_type") not in ("default", "linear", "llama3", "yarn"):
+        rope = {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)}
+    rope.pop("partial_rotary_factor", None)
     return LlamaConfig(
         vocab_size=target.vocabulary,
         hidden_size=c.hidden_size,
-        intermediate_size=ffn or c.intermediate_size,
+        intermediate_size=ffn or getattr(c, "intermediate_size", None) or 4 * c.hidden_size,
         num_hidden_layers=layers,
         num_attention_heads=c.num_attention_heads,
-        num_key_value_heads=c.num_key_value_heads,
+        num_key_value_heads=getattr(c, "num_key_value_heads", None) or c.num_attention_heads,
         head_dim=target.backbone.head_dim,
-        rms_norm_eps=c.rms_norm_eps,
+        rms_norm_eps=getattr(c, "rms_norm_eps", None) or 1e-6,
         max_position_embeddings=target.context,
-        rope_parameters=dict(c.rope_parameters),
+        rope_parameters=rope,
         tie_word_embeddings=False,
     )
 
@@ -446,7 +452,7 @@ def layer_config(config: dict, where: Path) -> LlamaConfig:
                 if k not in ("architectures", "model_type", "torch_dtype", "dtype")
             }
         )
-        check_supported(llama)
+        check_head(llama)
         with torch.device("meta"):
             LlamaDecoderLayer(llama, 0)
     except Exception as error:

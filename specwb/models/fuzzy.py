@@ -25,8 +25,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from specwb.errors import SpecwbError
-from specwb.models.backbone import Pass, Run, Stack, inverse_rms, rms
+from specwb.models.backbone import Pass, Run, Stack
 from specwb.models.cache import KVCache
+from specwb.models.layers import inverse_rms
 from specwb.models.products import product
 
 Layers = tuple[tuple[int, ...], ...]
@@ -116,6 +117,11 @@ class Groups:
         Raises:
             GroupError: it cannot.
         """
+        if getattr(stack, "whole", False):
+            raise GroupError(
+                "its layers run only together, by the library's own forward; name a draft model "
+                "that has a fast path"
+            )
         if isinstance(stack.layers[0].o.weight, DTensor):
             raise GroupError(
                 "it is parted among ranks itself; the draft model must be one that every rank "
@@ -179,7 +185,7 @@ class Groups:
 
     def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
         """The attentions of the group's layers, each ``[B,m,H]``; ``x`` is the group's input."""
-        return [stack.attention(i, rms(x, stack.layers[i].norm1), at) for i in group]
+        return [stack.attention(i, stack.inputs(i, x), at) for i in group]
 
 
 @dataclass
@@ -233,6 +239,14 @@ class FusedGroups(Groups):
     def __init__(self, layers: Layers, parallel_mlp: bool = False) -> None:
         super().__init__(layers, parallel_mlp)
         self._stacked: dict[tuple[Stack, tuple[int, ...]], Stacked] = {}
+
+    def check(self, stack: Stack, n: int) -> None:
+        super().check(stack, n)
+        if not stack.is_plain:
+            raise GroupError(
+                f"execution={self.name} stacks the weights of layers like Llama's, those of "
+                f"{stack.config.model_type} are not; use execution=simulation"
+            )
 
     def weights(self, stack: Stack, group: tuple[int, ...]) -> Stacked:
         """A group's stacked weights: made when first asked for, one copy for all methods of a model
@@ -324,8 +338,8 @@ class StreamGroups(Groups):
             stream.wait_stream(here)
         for i, stream in zip(group[1:], others, strict=True):
             with torch.cuda.stream(stream):
-                outs.append(stack.attention(i, rms(x, stack.layers[i].norm1), at))
-        outs.insert(0, stack.attention(group[0], rms(x, stack.layers[group[0]].norm1), at))
+                outs.append(stack.attention(i, stack.inputs(i, x), at))
+        outs.insert(0, stack.attention(group[0], stack.inputs(group[0], x), at))
         # so nothing that is freed from here on is still in use, and the allocator need not be told
         for stream in others:
             here.wait_stream(stream)

@@ -16,9 +16,10 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from specwb.models.backbone import Stack, rms
+from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.eagle import LLAMA, layer_config, with_sdpa
+from specwb.models.layers import gain, rms
 from specwb.models.products import product
 from specwb.models.target import Target
 
@@ -133,10 +134,12 @@ class KangarooAdapter(nn.Module):
         final norm and head."""
         inner: Any = target.model.model
         with torch.no_grad():
-            for i, layer in enumerate(self.layers):
+            # layers of other kinds have other parts, and norms with another meaning
+            alike = self.layers if target.backbone.is_plain else ()
+            for i, layer in enumerate(alike):
                 behind = inner.layers[min(self.exit + i, len(inner.layers) - 1)].state_dict()
                 layer.load_state_dict({k: behind.get(k, w) for k, w in layer.state_dict().items()})
-            self.norm.weight.copy_(inner.norm.weight)
+            self.norm.weight.copy_(gain(inner.norm))
             if self.lm_head is not None:
                 self.lm_head.weight.copy_(target.backbone.lm_head.weight)
         return self

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from specwb.files import table
+from specwb.models.architectures import UnsupportedModel, check_causal
 from specwb.models.folder import (
     LoadError,
     card_of,
@@ -22,6 +23,7 @@ from specwb.models.folder import (
 )
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
+from specwb.models.vocabulary import fitted, is_padding
 from specwb.options import MethodError
 
 HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
@@ -54,6 +56,7 @@ def load(
     device: str | torch.device = "auto",
     ranks: Ranks | None = None,
     revision: str | None = None,
+    generic: bool = False,
 ) -> Target:
     """Loads a target or a draft model.
 
@@ -65,16 +68,19 @@ def load(
         tokenizer: the model's tokenizer; default the one that lies beside it.
         dtype: ``"auto"`` is float32 on CPU and the checkpoint's own dtype on CUDA (the lab's fp16
             files become float32 on either).
-        device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is and keeps
-            its dtype.
+            A loaded model keeps its own unless one is named.
+        device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is.
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
             tensor-parallel plan, as far as it can be.
         revision: of a hub id: a branch, tag or commit; default the newest.
+        generic: the model runs by the library's own forward, which is slower, as what has no fast
+            path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
+            every node of a draft.
     Raises:
         LoadError: a missing folder, a config that cannot be, damaged or incomplete weights, weights
             that the config does not describe or that ``card.json`` beside them does not name, an
             unknown dtype, or CUDA asked for without one.
-        UnsupportedModel: an architecture that the backbone does not run.
+        UnsupportedModel: an architecture that cannot be run right.
     """
     if ranks is not None and isinstance(source, Target | nn.Module):
         raise LoadError(
@@ -85,9 +91,9 @@ def load(
     on = resolve_device(device) if ranks is None else ranks.device
     if isinstance(source, nn.Module):
         if dtype != "auto":
-            source = source.to(resolve_dtype(dtype, on))
+            source = cast_weights(source, resolve_dtype(dtype, on))
         model = source if device == "auto" else source.to(on)
-        return Target(model.eval(), tokenizer, name=type(source).__name__)
+        return Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
     name = str(source)
     lab = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}.get(name)
     folder, fetched = folder_of(data_dir() / "lab" / lab if lab else source, revision=revision)
@@ -97,7 +103,7 @@ def load(
         tokenizer = _tokenizer(folder, name)
     beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
     draft = "lab-draft" if lab == "target" else None
-    target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside)
+    target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside, generic)
     if (sha256 := check_weights(folder, card_of(folder))) is not None:
         target.sha256 = sha256
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
@@ -136,10 +142,8 @@ def _weights(folder: Path, dtype: torch.dtype | str, name: str, ranks: Ranks | N
 
 
 def _config(folder: Path, name: str) -> Any:
-    """The library's config of a folder that has weights, of a model that the backbone runs."""
+    """The library's config of a folder that has weights, of a model that can be a target."""
     from transformers import AutoConfig
-
-    from specwb.models.backbone import check_supported
 
     if not (folder / "config.json").exists():
         raise LoadError(f"{name}: {folder} has no config.json")
@@ -158,7 +162,7 @@ def _config(folder: Path, name: str) -> Any:
         raise LoadError(
             f"{name}: config.json in {folder} describes no model that is known: {why}"
         ) from error
-    check_supported(config)
+    check_causal(config)
     return config
 
 
@@ -171,10 +175,11 @@ def _read(
 
     settings: dict[str, Any] = {
         "dtype": dtype,
-        "attn_implementation": "sdpa",
         "output_loading_info": True,
         "trust_remote_code": False,
     }
+    if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
+        settings["experts_implementation"] = "eager"
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
@@ -185,7 +190,7 @@ def _read(
         loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **settings)
         return loaded
     except Exception as error:
-        if ranks is not None and ranks.gone(error):
+        if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
             raise
         why = first_line(error)
         raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
@@ -219,6 +224,23 @@ def _check_settings(folder: Path, name: str) -> None:
                     f"{name}: {file} says eos_token_id={ids!r}; it must be token ids below the "
                     f"vocabulary's {vocabulary}"
                 )
+
+
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model with its weights in a number type, in place.
+
+    Buffers that no checkpoint has are constants and stay as they are: a rounded rotary frequency
+    turns keys the more wrongly the later they stand in the text.
+    """
+    constants = [
+        (module, name, module._buffers[name])
+        for module in model.modules()
+        for name in module._non_persistent_buffers_set
+    ]
+    model.to(dtype)
+    for module, name, buffer in constants:
+        module._buffers[name] = buffer
+    return model
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -269,7 +291,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 def check_pair(target: Target, draft: Target) -> None:
     """Checks that both models speak the same tokens and live on one device: verification compares
-    ids, so a shifted vocabulary would be silently wrong.
+    ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
+    number.
 
     Raises:
         LoadError: they do not.
@@ -279,13 +302,11 @@ def check_pair(target: Target, draft: Target) -> None:
             f"target {target.name!r} is on {target.device}, draft {draft.name!r} on "
             f"{draft.device}; load both with the same device="
         )
-    if draft.vocabulary != target.vocabulary:
-        small = min(draft.vocabulary, target.vocabulary)
-        padded = target.tokenizer is not None and len(target.tokenizer) <= small
-        detail = "; the extra rows are padding, resize the embeddings of one of them"
+    if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
         raise LoadError(
             f"vocabulary mismatch: target {target.name!r} has {target.vocabulary} tokens, draft "
-            f"{draft.name!r} has {draft.vocabulary}{detail if padded else ''}"
+            f"{draft.name!r} has {draft.vocabulary}, and not because one of them has rows that no "
+            "token of their tokenizers has"
         )
     tokenizers = target.tokenizer, draft.tokenizer
     if None in tokenizers or tokenizers[0] is tokenizers[1]:
@@ -301,7 +322,8 @@ def check_pair(target: Target, draft: Target) -> None:
 
 
 def draft_model(target: Target, draft: object) -> Target:
-    """The draft model that was given or named, or the target's own: read once a target, checked.
+    """The draft model that was given or named, or the target's own: read once a target, checked,
+    and in the terms of the target's vocabulary.
 
     Raises:
         MethodError: there is none.
@@ -317,4 +339,5 @@ def draft_model(target: Target, draft: object) -> Target:
 
     model = target.loaded("draft", chosen, read) if isinstance(chosen, str | Path) else read()
     check_pair(target, model)
-    return model
+    same = model.vocabulary == target.vocabulary
+    return model if same else fitted(model, target.vocabulary)

@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from specwb.errors import SpecwbError
-from specwb.models.backbone import Pass, Run, Stack, rms
+from specwb.models.architectures import UnsupportedModel
+from specwb.models.backbone import Pass, Run, Stack
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers
 
@@ -175,6 +176,10 @@ def parts(config: Any, size: int) -> int:
     )
 
 
+PARTED = ("llama", "mistral", "qwen2", "qwen3")
+"""Model types whose parts are known to be whole heads, with nothing between heads."""
+
+
 def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) -> tuple[Any, dict]:
     """The model, and the library's report on its keys, under its own tensor-parallel plan
     (``tp_plan="auto"``), over as many ranks as it can be parted into; where that is not all of them
@@ -190,6 +195,10 @@ def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) 
         replace_layer_number_by_wildcard,
     )
 
+    if config.model_type not in PARTED:
+        raise UnsupportedModel(
+            f"model type {config.model_type!r} is not parted among ranks; {', '.join(PARTED)} are"
+        )
     size = ranks.size
     parted = parts(config, size)
     reads = ranks.device.type == (
@@ -246,6 +255,7 @@ class RankGroups(Groups):
 
     def check(self, stack: Stack, n: int) -> None:
         super().check(stack, n)
+        self.fused.check(stack, n)
         if self.ranks is None:
             raise GroupError(
                 "execution=ranks needs several processes, started with torchrun and joined with "
@@ -287,9 +297,7 @@ class RankGroups(Groups):
             if len(own) > 1 and not at.causal:
                 outs = self.fused.together(stack, own, x, at, self.held[own[0]])
             else:
-                outs = [
-                    stack.attention(i, rms(x, stack.layers[i].norm1), at, self.held[i]) for i in own
-                ]
+                outs = [stack.attention(i, stack.inputs(i, x), at, self.held[i]) for i in own]
         if len(group) == 1:
             out = outs[0].contiguous() if own else torch.empty_like(x)
             with self.ranks.part("exchange"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,13 +16,41 @@ from torch import Tensor
 from specwb.files import weights_hash
 from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
+from specwb.models.architectures import UnsupportedModel, check_causal, context
 from specwb.models.backbone import Backbone, Run
 from specwb.models.cache import KVCache
 from specwb.models.folder import LoadError, card_of
+from specwb.models.generic import GenericBackbone
+from specwb.models.hooks import HookedModel, check_unhooked, check_whole
 from specwb.models.layout import run_paths
 from specwb.probability import Sampling
 
 T = TypeVar("T")
+
+
+logger = logging.getLogger("specwb")
+
+
+def backbone_of(model: Any, generic: bool = False) -> Backbone:
+    """What runs a model: the fast backbone where there is one for it, otherwise the generic one,
+    which is in the same terms.
+
+    Args:
+        model: the library's model.
+        generic: the library's forward in any case.
+    Raises:
+        UnsupportedModel: it cannot be run right by either.
+    """
+    check_causal(model.config)
+    reason = "it was asked for"
+    if not generic:
+        try:
+            return Backbone(model)
+        except HookedModel:
+            raise
+        except UnsupportedModel as error:
+            reason = str(error)
+    return cast(Backbone, GenericBackbone(model, reason))
 
 
 class Target:
@@ -31,7 +60,7 @@ class Target:
 
     Attributes:
         model: the Hugging Face model, whose weights are shared.
-        backbone: what runs it.
+        backbone: what runs it: the fast one where its architecture has one.
         tokenizer: its tokenizer, or None.
         eos: the ids that end a text.
         context: how many tokens a text may have.
@@ -39,6 +68,7 @@ class Target:
         draft: its default draft model, or None.
         folder: where it was loaded from; None where that is no local folder.
         heads: the folder of its own trained heads, each under its method's name.
+        generic: it runs by the library's own forward, whatever its architecture.
         agreed: of a target that several processes share, makes the logits rank 0's.
     """
 
@@ -50,21 +80,26 @@ class Target:
         draft: str | None = None,
         folder: Path | None = None,
         heads: Path | None = None,
+        generic: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.name = model, tokenizer, name
-        self.draft, self.folder, self.heads = draft, folder, heads
-        self.backbone = Backbone(model)
+        self.draft, self.folder, self.heads, self.generic = draft, folder, heads, generic
+        self.backbone = backbone_of(model, generic)
+        if self.backbone.whole:
+            why = self.backbone.reason
+            logger.warning("%s runs by the library's own forward, which is slower: %s", name, why)
         self.agreed: Callable[[Tensor], Tensor] | None = None
         eos = getattr(model.generation_config, "eos_token_id", None)
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
         self.eos: list[int] = [] if eos is None else list(eos) if is_many(eos) else [eos]
-        self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
+        self.context = context(model.config)
         self._loaded: dict[tuple[Hashable, str], tuple[int, Any]] = {}
 
     def __repr__(self) -> str:
         layers, kind = len(self.backbone.layers), str(self.dtype).removeprefix("torch.")
         size = f"{self.model.config.model_type}, {layers} layers, {self.vocabulary} tokens"
-        return f"Target({self.name!r}: {size}, {kind} on {self.device})"
+        way = ", by the library's forward" if self.backbone.whole else ""
+        return f"Target({self.name!r}: {size}, {kind} on {self.device}{way})"
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without what is made again from the rest: the backbone, and what was loaded
@@ -86,7 +121,7 @@ class Target:
         vars(self).update(state)
         # whoever unpickles this runs what the pickle says already
         self.model = torch.load(stored, weights_only=False)
-        self.backbone, self._loaded = Backbone(self.model), {}
+        self.backbone, self._loaded = backbone_of(self.model, self.generic), {}
 
     def __copy__(self) -> Target:
         """Another target with the same weights, which loads for itself what is loaded beside it."""
@@ -112,6 +147,14 @@ class Target:
         if key not in self._loaded or self._loaded[key][0] != written:
             self._loaded[key] = written, make()
         return self._loaded[key][1]
+
+    def check_hooks(self) -> None:
+        """Checks that nothing was put on the model's modules that its way to run would ignore.
+
+        Raises:
+            UnsupportedModel: it is named.
+        """
+        (check_whole if self.backbone.whole else check_unhooked)(self.model, self.name)
 
     @cached_property
     def sha256(self) -> str | None:
@@ -160,6 +203,12 @@ class Target:
     @property
     def dtype(self) -> torch.dtype:
         return self.backbone.dtype
+
+    @property
+    def decoder(self) -> tuple[Any, Any]:
+        """The library's module of all layers and the final norm, and its layers."""
+        inner = self.backbone.inner
+        return inner, self.backbone.layers if self.backbone.whole else inner.layers
 
     @property
     def vocabulary(self) -> int:

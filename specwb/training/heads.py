@@ -61,15 +61,13 @@ def target_outputs(target: Target, ids: Tensor, features: tuple[int, ...]) -> Ta
         features: the layer numbers of the hidden states that a head reads, as in
             :mod:`specwb.models.backbone`.
     """
-    inner = target.model.model
+    inner, layers = target.decoder
     by_layer: dict[int, Tensor] = {}
-    hooks = [
-        inner.layers[i - 1].register_forward_hook(_store(by_layer, i)) for i in features if i > 0
-    ]
+    hooks = [layers[i - 1].register_forward_hook(_store(by_layer, i)) for i in features if i > 0]
     try:
         with autocast(ids.device):
             normed = inner(input_ids=ids, use_cache=False).last_hidden_state
-            logits = target.model.lm_head(normed)
+            logits = target.backbone.called_head(normed)
     finally:
         for hook in hooks:
             hook.remove()

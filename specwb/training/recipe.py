@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, usual_layers
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
+from specwb.models.layers import gain
 from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
 from specwb.training import corpus as text
@@ -343,14 +344,15 @@ class Eagle3Recipe(EagleRecipe):
         config = eagle_config(target, ffn=self.settings["ffn"])
         head = Eagle3Head(config, hidden, layers, size, target.vocabulary)
         lm_head = target.backbone.lm_head.weight.detach()
-        norm = target.backbone.norm.weight.detach()
+        norm = target.backbone.norm
         with torch.no_grad():
             if head.ids is not None:
                 most_frequent = _by_frequency(data, mixture, target.vocabulary)[:size]
                 head.speak(torch.from_numpy(most_frequent.copy()))
                 lm_head = lm_head[head.ids.to(lm_head.device)]
             head.lm_head.weight.copy_(lm_head)
-            head.norm.weight.copy_(norm)
+            if not isinstance(norm, nn.Identity):
+                head.norm.weight.copy_(gain(norm))
         return head
 
     def ids(self, head: Eagle3Head) -> Tensor | None:

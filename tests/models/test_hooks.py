@@ -1,4 +1,5 @@
-"""What a hook or a patched forward adds is not run here, so a model that has one is refused."""
+"""What a hook or a patched forward adds is not computed by the fast backbone, so a model that has
+one is refused; by the generic one it is computed."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch
 from torch.nn.utils import parametrize
 
 import specwb
-from specwb.models.backbone import check_unhooked
+from specwb.models.hooks import check_unhooked
 
 PLACES = ("", "model", "model.layers.1", "model.layers.0.mlp", "model.norm", "lm_head")
 
@@ -63,3 +64,39 @@ def test_hooks_of_the_library_that_copy_outputs_are_none(target):
     target.model(torch.tensor([[1, 2]]), output_hidden_states=True)
     assert any(module._forward_hooks for module in target.model.modules()), "it puts them there"
     check_unhooked(target.model)
+
+
+def test_by_the_generic_way_hooks_are_computed():
+    model = tiny.build("llama", dtype=tiny.EXACT)
+
+    def steer(module, given, out):
+        return out + 0.3
+
+    model.model.layers[1].register_forward_hook(steer)
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda module, given: (given[0] * 1.5,))
+    model.lm_head.register_forward_hook(lambda module, given, out: out.roll(1, -1))
+    layer = model.model.layers[2].mlp
+    layer.forward = lambda x, plain=layer.forward: plain(x) * 0.5
+    target = specwb.load(model, generic=True)
+    prompts = [[3, 1, 4, 1, 5], [9]]
+    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    expected = [
+        model.generate(torch.tensor([p]), **settings)[0, len(p) :].tolist() for p in prompts
+    ]
+    draft = specwb.load(tiny.build("llama", dtype=tiny.EXACT))
+    for method, more in (("ar", {}), ("mcsd", {"tree": (2, 2), "draft": draft})):
+        out = specwb.decode(target, prompts, method, max_new_tokens=12, **more)
+        assert out.tokens == expected
+    assert expected[0] != specwb.decode(draft, prompts[0], max_new_tokens=12).tokens[0]
+
+
+def test_what_two_halves_of_a_forward_would_not_compute_is_refused_in_either_way():
+    model = tiny.build("llama")
+    target = specwb.load(model, generic=True)
+    hook = model.register_forward_pre_hook(lambda module, given: None)
+    with pytest.raises(specwb.UnsupportedModel, match="the model itself has a hook on its inputs"):
+        specwb.rounds(target, [1])
+    hook.remove()
+    model.forward = model.forward
+    with pytest.raises(specwb.UnsupportedModel, match="the model itself has a forward of its own"):
+        specwb.rounds(target, [1])

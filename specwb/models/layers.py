@@ -1,0 +1,278 @@
+"""The parts of one decoder layer, in the form that the fast backbone computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+
+from specwb.models.architectures import Architecture, UnsupportedModel
+from specwb.models.products import product
+
+CHUNK = 512
+"""Queries of a text that are attended to at a time where no kernel knows who sees whom."""
+
+
+class Layer:
+    """One decoder layer's weights, in the form that a stack computes with.
+
+    The layer's own q, k, v, gate and up projections become views of the fused weights made here,
+    unless the library has them fused already.
+
+    Args:
+        layer: the library's decoder layer.
+        kind: how it departs from Llama's.
+        config: its config.
+
+    Attributes:
+        norm1: the norm before the attention, or None.
+        norm2: the norm before the MLP, or None.
+        behind: the norms of what attention and MLP put out, or None each.
+        qk_norm: gains ``[heads + kv_heads, head_dim]`` of norms of each head, or None.
+        all_norm: norms of all queries and of all keys as one vector each, or None.
+        called: the library's module in the place of a gated MLP, or None.
+        routes: tokens go to experts there, of which the library asks the device which are hit.
+        is_plain: nothing acts in it but what is in Llama's layers and in norms of each head.
+    """
+
+    def __init__(self, layer: Any, kind: Architecture, config: Any) -> None:
+        attention, mlp = layer.self_attn, getattr(layer, kind.mlp, None)
+
+        def norm(name: str | None) -> Any:
+            return None if name is None else getattr(layer, name)
+
+        self.norm1, self.o = norm(kind.before_attention), attention.o_proj
+        self.scale: float = attention.scaling
+        check_plain(self.o)
+        if hasattr(attention, "qkv_proj"):
+            check_plain(attention.qkv_proj)
+            self.qkv, self.qkv_bias = attention.qkv_proj.weight.data, attention.qkv_proj.bias
+        else:
+            self.qkv, self.qkv_bias = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.behind = norm(kind.after_attention), norm(kind.after_mlp)
+        self.residual = getattr(config, kind.residual) if kind.residual else 1.0
+        self.cap = getattr(config, kind.attention_cap) if kind.attention_cap else None
+        self.sinks: nn.Parameter | None = getattr(attention, "sinks", None)
+        self.feeds_forward = mlp is not None  # an adapter's layer may be attention alone
+        self.called: Any = None
+        self.routes = hasattr(mlp, "experts")
+        if mlp is not None:
+            self.norm2 = norm(kind.before_mlp)
+            self._read_mlp(mlp)
+        self.rotated_first = kind.rotated_first
+        self.qk_norm: Tensor | None = None
+        self.all_norm: tuple[Any, Any] | None = None
+        if getattr(attention, kind.q_norm, None) is not None:
+            self._read_norms(attention, getattr(attention, kind.q_norm), kind)
+        self.is_plain = (
+            getattr(self.norm1, "variance_epsilon", None) is not None
+            and self.behind == (None, None)
+            and self.residual == 1.0
+            and self.cap is self.sinks is self.all_norm is None
+            and not self.rotated_first
+        )
+
+    def _read_mlp(self, mlp: Any) -> None:
+        if isinstance(getattr(mlp, "gate_up_proj", None), nn.Module):
+            check_plain(mlp.gate_up_proj)
+            self.gate_up, self.gate_up_bias = mlp.gate_up_proj.weight.data, mlp.gate_up_proj.bias
+        elif isinstance(getattr(mlp, "gate_proj", None), nn.Module):
+            self.gate_up, self.gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
+        else:
+            self.called = mlp
+            return
+        check_plain(mlp.down_proj)
+        self.down = mlp.down_proj
+        self.act = mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+
+    def _read_norms(self, attention: Any, q_norm: Any, kind: Architecture) -> None:
+        k_norm, dim = getattr(attention, kind.k_norm), attention.head_dim
+        if len(q_norm.weight) != dim:
+            self.all_norm = q_norm, k_norm
+            return
+        gains = []
+        for norm, projection in ((q_norm, attention.q_proj), (k_norm, attention.k_proj)):
+            heads = len(local(projection.weight)) // dim
+            gains.append(gain(norm).expand(heads, -1))
+        self.qk_norm, self.qk_eps = torch.cat(gains), epsilon(q_norm)
+
+    def output(self, x: Tensor, part: int) -> Tensor:
+        """What the attention (part 0) or the MLP (1) adds to the residual stream."""
+        norm = self.behind[part]
+        x = x if norm is None else rms(x, norm)
+        return x if self.residual == 1.0 else x * self.residual
+
+    def normed(self, heads: Tensor, h: int, kv: int) -> Tensor:
+        """Queries and keys after their norms, ``[B,m,h + kv,head_dim]``, of all ``heads``."""
+        qk = heads[:, :, : h + kv]
+        if self.qk_norm is not None:
+            return F.rms_norm(qk, qk.shape[-1:], eps=self.qk_eps) * self.qk_norm
+        if self.all_norm is not None:
+            q, k = (part.flatten(2) for part in qk.split((h, kv), 2))
+            both = torch.cat([rms(q, self.all_norm[0]), rms(k, self.all_norm[1])], -1)
+            return both.view_as(qk)
+        return qk
+
+
+def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Makes one weight (and bias) for several products of the same input.
+
+    The parts' parameters become views of it.
+    """
+    check_plain(*parts)
+    weight = torch.cat([local(p.weight) for p in parts])
+    bias = None if parts[0].bias is None else torch.cat([local(p.bias) for p in parts])
+    start = 0
+    for p in parts:
+        stop = start + len(local(p.weight))
+        _view(p, "weight", weight[start:stop])
+        if bias is not None:
+            _view(p, "bias", bias[start:stop])
+        start = stop
+    return weight, bias
+
+
+def _view(module: nn.Module, name: str, data: Tensor) -> None:
+    """Lets a module's parameter share its memory with ``data``, this process' part of it."""
+    old = getattr(module, name)
+    if isinstance(old, DTensor):
+        shared = DTensor.from_local(
+            data,
+            old.device_mesh,
+            old.placements,
+            run_check=False,
+            shape=old.shape,
+            stride=old.stride(),
+        )
+        setattr(module, name, nn.Parameter(shared, requires_grad=False))
+    else:
+        old.data = data
+
+
+def local(weight: Tensor) -> Tensor:
+    """The part of a weight that this process holds: all of it, unless ranks share the model."""
+    return weight.to_local().detach() if isinstance(weight, DTensor) else weight.data
+
+
+def check_plain(*parts: Any) -> None:
+    """Checks that layers are plain linear ones.
+
+    Only their weights are read, so that whatever else one of them computes would be ignored.
+
+    Raises:
+        UnsupportedModel: one is of another type.
+    """
+    other = next((p for p in parts if type(p) is not nn.Linear), None)
+    if other is not None:
+        raise UnsupportedModel(
+            f"layers of type {type(other).__name__} (adapters, quantisation) have no fast path here"
+        )
+
+
+def through(x: Tensor, module: Any) -> Tensor:
+    """Multiplies ``x [..., K]`` with a linear module's weight: ``[..., N]``.
+
+    Where several devices hold one part of the weight each, the module is called, which adds up
+    their products.
+    """
+    if isinstance(module.weight, DTensor):
+        return module(x)
+    return product(x, module.weight, module.bias)
+
+
+def gain(norm: Any) -> Tensor:
+    """What a norm of the library multiplies with, ``[H]``: its weight w, or ``1 + w``, Gemma's."""
+    weight = local(norm.weight)
+    return weight if hasattr(norm, "variance_epsilon") else 1 + weight
+
+
+def epsilon(norm: Any) -> float:
+    """The number that keeps a norm of the library from dividing by zero."""
+    return norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+
+
+def rms(x: Tensor, norm: Any) -> Tensor:
+    """``x / sqrt(mean(x^2) + epsilon) * gain`` by a norm module of the library, ``[..., H]``.
+
+    A norm of another kind (Gemma's, whose gain is ``1 + w``) is called as the library does.
+    """
+    eps = getattr(norm, "variance_epsilon", None)
+    if eps is None:
+        return norm(x)
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return F.rms_norm(x, (x.shape[-1],), norm.weight, eps)
+    # half the operators of the library's one call, which a few tokens feel
+    return x * inverse_rms(x, eps) * norm.weight
+
+
+def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
+    """``1 / sqrt(mean(x^2) + epsilon)``, ``[..., H] -> [..., 1]``."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.addcmul(x.new_full((), epsilon), length, length, value=1 / x.shape[-1]).rsqrt_()
+
+
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    """``cap * tanh(x / cap)``, or x where there is no cap."""
+    return x if cap is None else (x / cap).tanh() * cap
+
+
+def attend(layer: Layer, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of queries over all keys, ``[B,kv,q,dim]``, with the layer's cap and sinks.
+
+    Args:
+        layer: whose attention it is.
+        q: ``[B,kv,per_key * m,dim]``, the heads that share a key one behind the other.
+        key: ``[B,kv,extent,dim]``.
+        value: of the same shape.
+        mask: additive, to ``[B,1,per_key * m,extent]``; None: everything is seen.
+
+    A sink is a further key of its own score and no value, one a head.
+    """
+    if layer.cap is None and layer.sinks is None:
+        return F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)
+    scores = capped(q @ key.transpose(2, 3) * layer.scale, layer.cap)
+    scores = scores if mask is None else scores + mask
+    if layer.sinks is None:
+        return scores.softmax(-1) @ value
+    kv, queries = q.shape[1:3]
+    sinks = layer.sinks.detach().view(kv, -1).repeat_interleave(queries * kv // len(layer.sinks), 1)
+    scores = torch.cat([scores, sinks[None, :, :, None].expand(len(q), -1, -1, 1)], -1)
+    return scores.softmax(-1)[..., :-1] @ value
+
+
+def attend_causally(
+    layer: Layer, q: Tensor, key: Tensor, value: Tensor, window: int | None
+) -> Tensor:
+    """Attention over a text from its beginning, ``[B,m,h,dim]``, some hundred queries at a time,
+    so that no mask of all of a text is ever made.
+
+    Args:
+        layer: whose attention it is.
+        q: ``[B,m,h,dim]``.
+        key: ``[B,kv,m,dim]``.
+        value: of the same shape.
+        window: how many positions a query sees, its own included; None: all up to its own.
+    """
+    rows, m, h, dim = q.shape
+    kv, outs = key.shape[1], []
+    for start in range(0, m, CHUNK):
+        stop = min(start + CHUNK, m)
+        first = 0 if window is None else max(0, start + 1 - window)
+        at, slots = (
+            torch.arange(*span, device=q.device) for span in ((start, stop), (first, stop))
+        )
+        hidden = slots > at[:, None]
+        if window is not None:
+            hidden |= slots <= at[:, None] - window
+        mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device)
+        mask = mask.masked_fill_(hidden, torch.finfo(q.dtype).min).repeat(h // kv, 1)
+        part = q[:, start:stop].view(rows, -1, kv, h // kv, dim).permute(0, 2, 3, 1, 4)
+        part = part.reshape(rows, kv, -1, dim)
+        out = attend(layer, part, key[:, :, first:stop], value[:, :, first:stop], mask)
+        out = out.view(rows, kv, h // kv, stop - start, dim).permute(0, 3, 1, 2, 4)
+        outs.append(out.reshape(rows, stop - start, h, dim))
+    return torch.cat(outs, 1)

@@ -1,0 +1,233 @@
+"""Every architecture of ``families``, saved and made by transformers, against transformers' own
+forward and greedy decoding.
+
+In float64, in which the library's norms still compute in float32: logits are equal to 1e-5 of the
+largest, and a greedy choice could turn over only where two lie that close.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import families
+import pytest
+import tiny
+import torch
+from families import FAST, GENERIC, WINDOW
+from tape import Tape
+from torch import Tensor, nn
+
+import specwb
+from specwb import flow, graphs
+from specwb.flow import Draft, Scheme
+from specwb.mask import last_seen, tree_mask
+from specwb.models.eagle import EagleHead, eagle_config
+from specwb.models.fuzzy import Groups
+from specwb.probability import Sampling
+from specwb.training.heads import target_outputs
+
+NAMES = [*FAST, *GENERIC]
+every_architecture = pytest.mark.parametrize("name", NAMES)
+# one longer than every window, one shorter, one of a single token
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [9], [2, 7, 1, 8]]
+TREE = specwb.Tree.parents([-1, 0, 0, 1, 2, 1, 3, 4, 6, 8])
+LENGTH = 20
+CLOSE = 1e-5
+NO_TOKENIZER = SimpleNamespace(eos_token_id=None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@cache
+def loaded(name: str, folder: Path) -> specwb.Target:
+    """The target as it is read from the folder that the library wrote."""
+    place = families.stored(name, folder)
+    target = specwb.load(place, tokenizer=NO_TOKENIZER, dtype="float64")
+    target.tokenizer = None
+    return target
+
+
+@cache
+def library(name: str) -> nn.Module:
+    """The library's own model, which nothing of ours has touched."""
+    return families.build(name)
+
+
+@cache
+def greedy(name: str) -> list[list[int]]:
+    def continued(prompt: list[int]) -> list[int]:
+        ids = torch.tensor([prompt])
+        settings = {"max_new_tokens": LENGTH, "do_sample": False, "pad_token_id": 0}
+        out = library(name).generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        return out[0, len(prompt) :].tolist()
+
+    return [continued(prompt) for prompt in PROMPTS]
+
+
+def forward(model: nn.Module, tokens: list[int]) -> Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def drafted(tree: specwb.Tree) -> Tensor:
+    torch.manual_seed(1)
+    tokens = torch.randint(families.VOCABULARY, (len(PROMPTS), tree.n))
+    tokens[:, 0] = torch.tensor([prompt[-1] for prompt in PROMPTS])
+    return tokens
+
+
+def path(tree: specwb.Tree, tokens: Tensor, node: int) -> list[int]:
+    nodes = []
+    while node > 0:
+        nodes.append(int(tokens[node]))
+        node = tree.host[0][node]
+    return nodes[::-1]
+
+
+@every_architecture
+def test_every_node_of_a_tree_has_the_library_s_logits_of_its_path_alone(name, folder):
+    target, tokens = loaded(name, folder), drafted(TREE)
+    assert target.backbone.whole == (name in GENERIC)
+    state = target.open(PROMPTS, [9] * len(PROMPTS), TREE.n + 1, Sampling(), (), features=(0, 2))
+    draft = Draft(TREE, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.POINT)
+    with torch.no_grad():
+        scores = target.score(state, draft, (0, 2, -1))
+    hidden: list[Tensor] = []
+    for row, prompt in enumerate(PROMPTS):
+        for node in range(TREE.n):
+            text = [*prompt, *path(TREE, tokens[row], node)]
+            logits = forward(library(name), text)[-1]
+            off = float((scores.logits[row, node] - logits).abs().max() / logits.abs().max())
+            assert off < CLOSE, f"row {row}, node {node}: off by {off:.1e} of the largest"
+            hidden += [states(name, text)[-1]] if node in (0, TREE.n - 1) else []
+    ours = scores.features[:, [0, TREE.n - 1]].flatten(0, 1)
+    torch.testing.assert_close(ours, torch.stack(hidden), atol=1e-5, rtol=1e-5)
+    prefilled = states(name, PROMPTS[0])[:-1, : state.features.shape[-1]]
+    torch.testing.assert_close(state.features[0, : len(prefilled)], prefilled, atol=1e-5, rtol=1e-5)
+
+
+def states(name: str, text: list[int]) -> Tensor:
+    """``[m, 3 H]``: the library's states of layers 0 and 2, and what its head reads."""
+    with torch.no_grad():
+        inner = library(name).base_model
+        every = inner(torch.tensor([text]), output_hidden_states=True, use_cache=False)
+    return torch.cat([every.hidden_states[i][0] for i in (0, 2, -1)], -1)
+
+
+@every_architecture
+def test_plain_decoding_and_trees_of_a_batch_write_what_the_library_does(name, folder):
+    """By trees whose draft is the target, disturbed: it goes through the same layers, windows and
+    masks, level by level."""
+    target = loaded(name, folder)
+    plain = specwb.decode(target, PROMPTS, "ar", max_new_tokens=LENGTH, eos=())
+    assert plain.tokens == greedy(name)
+    off = specwb.load(tiny.perturbed(families.build(name), 0.01))
+    tree = specwb.decode(
+        target, PROMPTS, "mcsd", tree=(2, 2, 1), draft=off, max_new_tokens=LENGTH, eos=()
+    )
+    assert tree.tokens == greedy(name)
+    assert max(tree.step_counts) < LENGTH, "no draft was accepted: the trees were not tested"
+    settings = {"max_new_tokens": LENGTH, "layout": "batch", "eos": ()}
+    batch = specwb.decode(target, PROMPTS, "mcsd", tree=(2, 1), draft=off, **settings)
+    assert batch.tokens == greedy(name)
+
+
+@every_architecture
+def test_a_head_drafts_and_learns(name, folder):
+    target = loaded(name, folder)
+    torch.manual_seed(0)
+    head = EagleHead(eagle_config(target), target.backbone.config.hidden_size)
+    head = tiny.cast(head, target.dtype).requires_grad_(False).eval()
+    method = specwb.method("eagle", target, head=head, tree=(2, 1))
+    out = specwb.decode(target, PROMPTS, method, max_new_tokens=8, eos=())
+    assert out.tokens == [text[:8] for text in greedy(name)]
+    with patch("specwb.training.heads.autocast", tiny._in_float32):
+        outputs = target_outputs(target, torch.tensor([PROMPTS[0]]), (2, -1))
+    theirs = forward(library(name), PROMPTS[0]).float()
+    torch.testing.assert_close(outputs.logits[0], theirs, atol=1e-4, rtol=1e-4)
+    expected = states(name, PROMPTS[0]).float().chunk(3, -1)
+    ours = outputs.features[0].chunk(2, -1)
+    for mine, theirs in zip(ours, expected[1:], strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "gpt2", "cohere2"])
+def test_inside_the_library_s_generate(name):
+    model, ids = copy.deepcopy(library(name)), torch.tensor([PROMPTS[0]])
+    settings = {"max_new_tokens": LENGTH, "do_sample": False, "pad_token_id": 0}
+    out = model.generate(ids, custom_generate=specwb.hf("pld"), **settings)
+    assert out[0, len(PROMPTS[0]) :].tolist() == greedy(name)[0]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_parts_of_the_layers_one_after_the_other_are_all_of_them(name, folder):
+    """What Kangaroo drafts and verifies with; EasySpec's simulation goes through the same parts."""
+    target = loaded(name, folder)
+    backbone, ids = target.backbone, torch.tensor([PROMPTS[0]])
+    assert backbone.captured == ("expert" not in str(FAST[name]))
+    positions = torch.arange(ids.shape[1])[None]
+    where = (positions, positions, backbone.cache(1, 20), ids.shape[1], None)
+    with torch.no_grad():
+        early = backbone.run(backbone.embed(ids), *where, causal=True, last=1)[0]
+        late = backbone.run(early, *where, causal=True, first=1)[0]
+        logits = backbone.head(late)[0]
+        groups = Groups(((0,), (1,), (2,)))
+        grouped = backbone.head(groups.run(backbone, backbone.embed(ids), *where, causal=True)[0])
+    expected = forward(library(name), PROMPTS[0])
+    for ours in (logits, grouped[0]):
+        assert float((ours - expected).abs().max() / expected.abs().max()) < CLOSE
+
+
+def test_the_page_names_what_is_tested():
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
+    write = 'python -c \'import sys; sys.path.insert(0, "tests"); import families as f; '
+    assert families.table() in page, f"write its table anew: {write}print(f.table())'"
+
+
+def test_last_seen_is_a_window_over_positions_whatever_the_slots():
+    """A branch's nodes do not lie at the slots of their positions."""
+    length = torch.tensor([7, 4])
+    mask = last_seen(tree_mask(TREE, length, 7, torch.float64), WINDOW) == 0
+    for row, known in enumerate(length.tolist()):
+        for node in range(TREE.n):
+            nodes, at = [], node
+            while at >= 0:
+                nodes.append(known - 1 + at)
+                at = TREE.host[0][at]
+            slots = [*range(known - 1), *nodes[::-1]][-WINDOW:]
+            assert mask[row, node].nonzero().flatten().tolist() == slots
+
+
+def test_a_prompt_is_attended_to_in_pieces(monkeypatch):
+    """Windows and caps over prompts longer than a piece."""
+    monkeypatch.setattr("specwb.models.layers.CHUNK", 5)
+    for name in ("gemma2", "gpt_oss", "mistral-window"):
+        target = specwb.load(families.build(name))
+        out = specwb.decode(target, PROMPTS, "ar", max_new_tokens=LENGTH)
+        assert out.tokens == greedy(name)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "olmo3", "phi3", "smollm3"])
+def test_recorded_steps_are_the_eager_ones(name, monkeypatch):
+    """Windows, caps and several rotations among what a graph holds; without a GPU, on a tape."""
+    monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
+    monkeypatch.setattr(flow, "BUCKET", 16)
+    monkeypatch.setattr("specwb.models.target.BUCKET", 16)
+    target = specwb.load(families.build(name))
+    draft = specwb.load(tiny.perturbed(families.build(name), 0.01))
+    method = specwb.method("mcsd", target, tree=(2, 1), draft=draft)
+    settings = {"max_new_tokens": 30, "temperature": 1.0, "seed": 3}
+    out = specwb.decode(target, PROMPTS, method, **settings)
+    (arena,) = method.arenas.values()
+    assert any(arena.recordings.values())
+    assert out.tokens == specwb.decode(target, PROMPTS, method, graphs=False, **settings).tokens
+    experts = specwb.load(families.build("gpt_oss"))
+    with pytest.raises(ValueError, match="a model of it cannot be captured"):
+        specwb.decode(experts, PROMPTS, "ar", graphs=True, max_new_tokens=2)
