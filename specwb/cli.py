@@ -39,6 +39,7 @@ from specwb.commands.shared import (
     wide,
 )
 from specwb.commands.sweep import results, sweep
+from specwb.commands.trace import trace
 from specwb.commands.train import train
 from specwb.errors import SpecwbError
 from specwb.extras import require
@@ -449,6 +450,7 @@ def verify(
 # in the order of the help text
 app.command()(generate)
 app.command()(compare)
+app.command()(trace)
 app.command("methods")(list_methods)
 app.command()(tune)
 app.command()(verify)

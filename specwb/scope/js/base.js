@@ -41,8 +41,6 @@ const milliseconds = (seconds) => {
   return `${ms < 10 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
 };
 
-const words = (svg) => svg; // marks a place where a drawing is read as text
-
 function label(x, y, text, attributes) {
   return s("text", { x, y, ...attributes }, text);
 }
@@ -56,14 +54,14 @@ function patterns(id) {
       "pattern",
       { id: `${id}-${name}`, width: size, height: size, patternUnits: "userSpaceOnUse" },
       s("rect", { width: size, height: size, class: `fill-${name}`, opacity: 0.25 }),
-      s("path", { d: path, class: `stroke-${name}`, "stroke-width": 1.6, fill: "none" }),
+      s("path", { d: path, class: `stroke-${name}`, "stroke-width": 1.3, fill: "none" }),
     );
   return s(
     "defs",
     {},
     stripe("draft", "M-1,1 l2,-2 M0,6 l6,-6 M5,7 l2,-2", 6),
     stripe("residual", "M0,1.5 h5", 5),
-    stripe("rejected", "M0,0 l6,6 M6,0 l-6,6", 6),
+    stripe("rejected", "M0,0 l9,9 M9,0 l-9,9", 9),
     stripe("other", "M2,0 v4", 4),
   );
 }
@@ -78,7 +76,7 @@ const STYLE = `
   font: 14px/1.45 system-ui, -apple-system, "Segoe UI", sans-serif; border: 1px solid var(--line);
   border-radius: 8px; padding: 12px 14px; box-sizing: border-box; max-width: 1280px;
   text-align: left; }
-.sw.dark { --ink: #e6edf3; --soft: #9da7b3; --line: #3d444d; --paper: #12161c; --raised: #1b2129;
+.sw.dark { color-scheme: dark; --ink: #e6edf3; --soft: #9da7b3; --line: #3d444d; --paper: #12161c; --raised: #1b2129;
   --t-target: #6cb6ec; --t-draft: #f0b429; --t-accepted: #3ecf9f; --t-rejected: #ff8f5a;
   --t-residual: #e79cc4; }
 .sw *, .sw *::before { box-sizing: border-box; }
@@ -119,7 +117,11 @@ const STYLE = `
 @container (min-width: 880px) {
   .sw .panes { grid-template-columns: minmax(0, 1.12fr) minmax(0, 1fr); } }
 .sw .pane { border: 1px solid var(--line); border-radius: 8px; padding: 9px 11px; min-width: 0; }
-.sw .scroll { overflow: auto; max-height: 470px; }
+.sw .panes.tall { grid-template-columns: minmax(0, 1fr); }
+.sw .split { display: flex; flex-wrap: wrap; gap: 6px 24px; align-items: flex-start; }
+.sw .split > div { flex: 1 1 290px; min-width: 0; }
+.sw .scroll { overflow: auto; max-height: 560px; padding: 3px; }
+.sw button svg { display: inline-block; vertical-align: -1px; fill: var(--ink); }
 .sw svg { display: block; max-width: none; overflow: visible; }
 .sw svg text { fill: var(--ink); font-size: 12px; }
 .sw svg text.soft { fill: var(--soft); } .sw svg text.mono { font-family: var(--mono); }
@@ -150,7 +152,8 @@ const STYLE = `
 .sw .token.now { font-weight: 700; }
 .sw .legend { display: flex; flex-wrap: wrap; gap: 3px 14px; font-size: 12px; color: var(--soft);
   margin: 6px 0 0; padding: 0; list-style: none; }
-.sw .legend svg { display: inline-block; vertical-align: -2px; margin-right: 5px; }
+.sw .legend li { margin: 0; } .sw .legend svg { display: inline-block; vertical-align: -2px;
+  margin-right: 5px; }
 .sw .soft { color: var(--soft); font-size: 12.5px; } .sw p { margin: 4px 0; }
 .sw .math { font-family: var(--mono); font-size: 13px; margin: 6px 0 2px; }
 .sw .verdict { font-weight: 700; }

@@ -55,11 +55,11 @@ function sureness(sure, threshold, name, width) {
 LENSES.model = (lens, round, frame, trace, width) => {
   const count = (weights) => weights >= 1e6 ? `${(weights / 1e6).toFixed(1)} M` : `${weights}`;
   const tall = Math.max(lens.target.layers, lens.draft.layers);
-  const svg = s("svg", { width: Math.min(width, 560), height: 40 + Math.min(tall * 13, 240) });
+  const svg = s("svg", { width: Math.min(width, 560), height: 30 + Math.min(tall * 9, 220) });
   const model = (x, one, kind, times) => {
-    const each = Math.min(13, 240 / tall);
+    const each = Math.min(9, 220 / tall);
     for (let i = 0; i < one.layers; i++) svg.append(s("rect", { x, y: 24 + (tall - 1 - i) * each,
-      width: 86, height: each - 2.5, rx: 2, class: `fill-${kind} stroke-${kind}`,
+      width: 86, height: each - 2, rx: 2, class: `fill-${kind} stroke-${kind}`,
       "fill-opacity": 0.3 }));
     svg.append(label(x, 14, `${kind === "draft" ? "draft model" : "target"}`,
       { class: `t-${kind}`, "font-weight": 650 }));
@@ -82,24 +82,26 @@ LENSES.medusa = (lens, round, frame, trace, width) => {
   const { depth } = layout(round);
   const each = 132;
   const first = 150;
-  const svg = s("svg", { width: first + lens.heads.length * each, height: 196, role: "img" });
+  const svg = s("svg", { width: first + lens.heads.length * each, height: 216, role: "img" });
   const state = lens.text.length > 1 ? word(lens.text[lens.text.length - 2]) : "";
   const pending = word(lens.text[lens.text.length - 1]);
-  svg.append(label(4, 14, "one state of the target,", { class: "soft" }),
-    label(4, 30, "after", { class: "soft" }), chip(4, 38, 96, state, "target"),
-    label(4, 92, "pending (not seen)", { class: "soft" }),
-    chip(4, 100, 96, pending, "other", { dash: "3 2" }));
+  svg.append(chip(4, 2, 110, state, "target"), label(4, 44, "the target\u2019s state", {
+    class: "soft" }), label(4, 60, "after this token", { class: "soft" }),
+    chip(4, 96, 110, pending, "other", { dash: "3 2" }), label(4, 138, "pending: the heads", {
+      class: "soft" }), label(4, 154, "do not see it", { class: "soft" }));
+  if (lens.heads.length) svg.append(s("path", { d: `M114,14 H${first + (lens.heads.length - 1) *
+    each + 44}`, class: "stroke-target", "stroke-width": 1.4, fill: "none" }));
   lens.heads.forEach((list, i) => {
     const x = first + i * each;
-    svg.append(arrow(102, 50, x - 4, 50, "target"));
-    svg.append(label(x, 26, `head ${i + 1}: depth ${i + 1}`, { "font-weight": 650 }));
+    svg.append(arrow(x + 44, 14, x + 44, 32, "target"));
+    svg.append(label(x, 48, `head ${i + 1}: depth ${i + 1}`, { "font-weight": 650 }));
     const most = Math.max(...list.map((one) => one[1]), 1e-9);
     list.forEach(([token, p], rank) => {
       const drafted = round.tokens.some((one, node) => depth[node] === i + 1 && one === token);
-      svg.append(chip(x, 38 + rank * 31, 88, word(token), drafted ? "draft" : "other",
+      svg.append(chip(x, 56 + rank * 31, 88, word(token), drafted ? "draft" : "other",
         { pale: !drafted, dash: drafted ? null : "3 2" }),
-        s("rect", { x, y: 63 + rank * 31, width: (88 * p) / most, height: 3, class: "fill-draft" }),
-        label(x + 92, 54 + rank * 31, number(p), { class: "soft", "font-size": 11 }));
+        s("rect", { x, y: 81 + rank * 31, width: (88 * p) / most, height: 3, class: "fill-draft" }),
+        label(x + 92, 72 + rank * 31, number(p), { class: "soft", "font-size": 11 }));
     });
   });
   const body = lens.heads.length ? [wide(svg), note("Every head sees the same one state, and not " +
@@ -161,18 +163,18 @@ LENSES.falcon = (lens, round, frame, trace, width) => {
   const { depth, deepest } = layout(round);
   const count = Math.ceil(deepest / k);
   const each = 112;
-  const svg = s("svg", { width: 10 + Math.max(deepest, 1) * each, height: 150, role: "img" });
+  const svg = s("svg", { width: 10 + Math.max(deepest, 1) * each, height: 162, role: "img" });
   for (let b = 0; b < count; b++) {
     const from = b * k;
     const to = Math.min((b + 1) * k, deepest);
-    svg.append(s("rect", { x: 6 + from * each, y: 4, width: (to - from) * each - 10, height: 140,
+    svg.append(s("rect", { x: 6 + from * each, y: 4, width: (to - from) * each - 10, height: 154,
       rx: 8, class: "fill-draft stroke-draft", "fill-opacity": b % 2 ? 0.04 : 0.09 }),
       label(14 + from * each, 21, `pass ${b + 1}`, { class: "t-draft", "font-weight": 650 }));
     for (let d = from + 1; d <= to; d++) {
       const tokens = [...new Set(round.tokens.filter((_, node) => depth[node] === d))];
       tokens.slice(0, 4).forEach((token, i) => svg.append(chip(14 + (d - 1) * each, 28 + i * 27, 88,
         word(token), "draft")));
-      if (tokens.length > 4) svg.append(label(14 + (d - 1) * each, 140,
+      if (tokens.length > 4) svg.append(label(14 + (d - 1) * each, 150,
         `and ${tokens.length - 4} more`, { class: "soft", "font-size": 11 }));
     }
   }
@@ -214,7 +216,7 @@ LENSES.kangaroo = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
   const nodes = round.tokens.length;
   const { deepest } = layout(round);
-  const each = Math.min(24, 190 / lens.layers);
+  const each = Math.min(24, 230 / lens.layers);
   const tall = lens.layers * each;
   const svg = s("svg", { width: 520, height: tall + 46, role: "img" });
   for (let i = 0; i < lens.layers; i++) {
@@ -329,9 +331,9 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
     h("td", { class: "t-residual" }, total(path, "logr").toFixed(2)),
     h("td", {}, path.score.toFixed(2)))));
   return { title: "DiffuSpec\u2019s lattice: all places at once, one path searched",
-    body: [wide(svg), h("p", { class: "legend" }, swatch("draft", ""), "q, the diffusion model" +
-      " (does not know its neighbours) \u00a0", swatch("residual", ""), "r, the n-gram proxy" +
-      " behind the best path (knows the " + (lens.order - 1) + " tokens before)"), table,
+    body: [wide(svg), h("ul", { class: "legend" }, item("draft", "", "q, the diffusion model: " +
+      "does not know its neighbours"), item("residual", "", "r, the n-gram proxy: sees the " +
+      (lens.order - 1) + " tokens before, here those of the best path")), table,
     note(`score = mean of ${lens.lam} log q + ${(1 - lens.lam).toFixed(2)} log r; the thick path ` +
       "wins and is drafted.")] };
 };

@@ -2,6 +2,8 @@
 const STAGES = { draft: "draft", score: "score", test: "test", bonus: "bonus token" };
 const BEAT = 1300;
 
+const icon = (d) => s("svg", { width: 12, height: 12, "aria-hidden": "true" }, s("path", { d }));
+
 function themeOf(node) {
   const lab = document.body.dataset.jpThemeLight;
   if (lab) return lab === "false";
@@ -72,7 +74,7 @@ export function mount(element, data, ask = null) {
     const trace = current();
     const at = frame();
     const outer = Math.max(root.clientWidth - 30, 300);
-    const two = outer + 2 >= 850;
+    const two = outer + 2 >= 850 && reach(trace.rounds[at.r]) < outer * 0.56;
     const half = two ? [outer * 0.528 - 40, outer * 0.472 - 34] : [outer - 26, outer - 26];
     const panel = panelOf(trace, at, ui.chosen, Math.max(half[1], 280), id);
     const raced = race(trace, at, outer - 4);
@@ -93,13 +95,19 @@ export function mount(element, data, ask = null) {
     hosts.stage.replaceChildren(...[
       h("section", { "aria-label": "clock and text" }, raced.svg, text, h("p", { class: "soft" },
         raced.line), clockNote(trace)),
-      h("section", { class: "panes" },
+      h("section", { class: two ? "panes" : "panes tall" },
         h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
           tree), legend(), treeNote(trace, at)),
         h("div", { class: "pane", "data-panel": "" }, panel.pane)),
       lens,
     ].filter(Boolean));
     text.scrollTop = text.scrollHeight;
+    const marked = hosts.stage.querySelector("g.node.chosen rect.box");
+    const box = hosts.stage.querySelector(".scroll");
+    if (marked && box) {
+      box.scrollTop = Number(marked.getAttribute("y")) - box.clientHeight / 2;
+      box.scrollLeft = Number(marked.getAttribute("x")) - box.clientWidth / 2;
+    }
     if (focused !== undefined) hosts.stage.querySelector(`[data-node="${focused}"]`)?.focus();
   }
 
@@ -153,10 +161,12 @@ export function mount(element, data, ask = null) {
     hosts.says = h("p", { class: "says", role: "status", "data-says": "" });
     hosts.stage = h("div", { "data-stage-host": "" });
     const transport = h("div", { class: "row" }, hosts.play,
-      button("\u23ee", "round before (shift + left)", () => round(-1)),
-      button("\u25c0", "a step back (left)", () => go(ui.frame - 1)),
-      button("\u25b6", "a step on (right)", () => go(ui.frame + 1)),
-      button("\u23ed", "next round (shift + right)", () => round(1)), hosts.range, hosts.where,
+      button(icon("M11,1 v10 l-7,-5 z M2,1 h2 v10 h-2 z"), "round before (shift + left)",
+        () => round(-1)),
+      button(icon("M10,1 v10 l-8,-5 z"), "a step back (left)", () => go(ui.frame - 1)),
+      button(icon("M2,1 v10 l8,-5 z"), "a step on (right)", () => go(ui.frame + 1)),
+      button(icon("M1,1 v10 l7,-5 z M8,1 h2 v10 h-2 z"), "next round (shift + right)",
+        () => round(1)), hosts.range, hosts.where,
       h("ol", { class: "stages", "aria-label": "stage" }, ...Object.values(hosts.stages)));
     root.replaceChildren(data.live ? controls() : chooser(), transport, hosts.says, hosts.stage);
   }

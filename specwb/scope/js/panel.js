@@ -41,7 +41,7 @@ function dartOf(dart, parts, width, id, words) {
     const solid = part.kind === "accepted" || part.kind === "target";
     svg.append(s("rect", { x: a, y: 30, width: Math.max(b - a, 0.8), height: 20,
       class: `stroke-${part.kind}`, fill: solid ? `var(--${part.kind})` : `url(#${id}-${part.kind})`,
-      "fill-opacity": solid ? 0.4 : 1, "stroke-width": 1.2 }));
+      "fill-opacity": part.strong ? 0.85 : solid ? 0.4 : 1, "stroke-width": 1.2 }));
     const room = Math.floor((b - a - 8) / 7.2);
     if (part.name && room >= Math.min(part.name.length, 2)) {
       svg.append(s("rect", { x: (a + b) / 2 - Math.min(part.name.length, room) * 3.7 - 3, y: 32.5,
@@ -97,18 +97,20 @@ function panelOf(trace, frame, chosen, width, id) {
   const test = known ? found.test : null;
   const scored = frame.stage !== "draft";
   const stage = test && test.r && found.t > 0;
-  pane.append(barsOf(tableRows(row, { token, word, scored, test: stage ? test : null,
-    round, node }), width, id), legendOfBars(trace, row, scored, stage));
+  const each = width > 640 ? width / 2 - 14 : width;
+  const bars = h("div", {}, barsOf(tableRows(row, { token, word, scored, test: stage ? test : null,
+    round, node }), each, id), legendOfBars(trace, row, scored, stage));
+  const reason = h("div", {});
+  pane.append(h("div", { class: "split" }, bars, reason));
   if (test) {
-    const told = explainTest(trace, round, found, word, width, id);
-    pane.append(...told.drawn);
-    pane.append(ruleWords(trace));
+    const told = explainTest(trace, round, found, word, each, id);
+    reason.append(...told.drawn, ruleWords(trace));
     return { pane, says: told.says, kind: test.decision === "accepted" ? "accepted" : "rejected" };
   }
   if (found && found.test.decision === "not tested") {
-    pane.append(h("p", { class: "soft" }, "Not tested: a candidate before it was accepted."));
+    reason.append(h("p", { class: "soft" }, "Not tested: a candidate before it was accepted."));
   } else if (token !== null && frame.stage === "bonus") {
-    pane.append(h("p", { class: "soft" }, "The walk did not come here."));
+    reason.append(h("p", { class: "soft" }, "The walk did not come here."));
   }
   return { pane, says: "", kind: "" };
 }
@@ -132,14 +134,13 @@ function tableRows(row, { token, word, scored, test, round, node }) {
 
 function legendOfBars(trace, row, scored, stage) {
   const greedy = trace.sampling.temperature === 0;
-  const text = [];
-  if (scored && !stage) text.push(swatch("target", ""), greedy
-    ? "p, the target at temperature 1 (here the largest counts)" : "p, the target");
-  if (scored && stage) text.push(swatch("residual", ""), "r, what the rejections before left of p");
-  if (row.q) text.push(" \u00a0", swatch("draft", "dashed"), stage ? "q\u2032, the draft now"
-    : "q, the draft");
-  else text.push(" \u00a0 The draft's tokens are fixed: no q.");
-  return h("p", { class: "legend" }, text);
+  const list = h("ul", { class: "legend" });
+  if (scored && !stage) list.append(item("target", "", greedy
+    ? "p, the target at temperature 1 (here the largest counts)" : "p, the target"));
+  if (scored && stage) list.append(item("residual", "", "r, what rejections left of p"));
+  if (row.q) list.append(item("draft", "", stage ? "q\u2032, the draft now" : "q, the draft"));
+  else list.append(item("", "", "no q: the draft\u2019s tokens are fixed, not drawn"));
+  return list;
 }
 
 function ruleWords(trace) {
@@ -164,8 +165,9 @@ function explainTest(trace, round, found, word, width, id) {
     const how = staged ? HOW[trace.method.rule.name] : HOW.rejection;
     const known = HOW[trace.method.rule.name] && under;
     const ratio = known ? `${how} = ${number(over)} / ${number(under)} = ` : "";
-    const line = `u = ${number(test.dart.u)} ${accepted ? "<" : "\u2265"} ` +
-      `${ratio}${number(end)}${end >= 1 ? " or more" : ""}`;
+    const line = end >= 1 ? `${known ? `${how} = ${number(over)} / ${number(under)} ` : ""}` +
+      `\u2265 1 > u = ${number(test.dart.u)}`
+      : `u = ${number(test.dart.u)} ${accepted ? "<" : "\u2265"} ${ratio}${number(end)}`;
     drawn.push(dartOf(test.dart, parts, width, `${id}d`, line),
       h("p", { class: "math" }, line, " \u2192 ", h("span", {
         class: `verdict t-${accepted ? "accepted" : "rejected"}` },
@@ -173,9 +175,9 @@ function explainTest(trace, round, found, word, width, id) {
     const likes = over >= under ? "at least as likely" : "less likely";
     says = known ? `The draft drew \u201c${name}\u201d. ${staged ? "After the rejections before, the"
       : "The"} target finds it ${likes} than the draft does (${number(over)} against ` +
-      `${number(under)}), so it stays ` + (end >= 1 ? "whatever the dart says" :
-      `if the dart falls below ${number(end)}`) + `. It falls at ${number(test.dart.u)}: ` +
-      (accepted ? "accepted." : "rejected.")
+      `${number(under)}), so it ` + (end >= 1 ? "stays wherever the dart falls: "
+      : end === 0 ? "cannot stay: " : `stays if the dart falls below ${number(end)}. It falls at ` +
+      `${number(test.dart.u)}: `) + (accepted ? "accepted." : "rejected.")
       : `\u201c${name}\u201d stays if the dart falls below ${number(end)}. It falls at ` +
       `${number(test.dart.u)}: ${accepted ? "accepted" : "rejected"}.`;
   } else if (level.darts && level.darts.length) {
@@ -226,6 +228,10 @@ function bonusPanel(trace, round, word, width, id) {
   const pane = h("div", {}, h("h3", {}, "The bonus token: ", h("span", { class: "t-target" },
     word(bonus.token)), bonus.how === "cut" ? "" : ", from the target itself"));
   let says = ENDS[bonus.how] || "";
+  const each = width > 640 ? width / 2 - 14 : width;
+  const bars = h("div", {});
+  const reason = h("div", {});
+  pane.append(h("div", { class: "split" }, bars, reason));
   if (row) {
     const order = row.tokens.map((_, i) => i);
     const key = residual && row.left ? row.left : row.p;
@@ -235,9 +241,8 @@ function bonusPanel(trace, round, word, width, id) {
       if (residual && row.left) bars.push({ value: row.left[i], kind: "residual" });
       return { name: word(row.tokens[i]), bars, strong: row.tokens[i] === bonus.token };
     });
-    pane.append(barsOf(rows, width, id), h("p", { class: "legend" }, swatch("target", ""),
-      "p, the target", residual ? [" \u00a0", swatch("residual", ""),
-      "residual: the positive part of p \u2212 q (p without what was rejected), normalised"] : ""));
+    bars.append(barsOf(rows, each, id), h("ul", { class: "legend" }, item("target", "",
+      "p, the target"), residual ? item("residual", "", "residual: what rejections leave of p") : ""));
   }
   if (bonus.stretches) {
     const kind = residual ? "residual" : "target";
@@ -245,17 +250,18 @@ function bonusPanel(trace, round, word, width, id) {
     let at = 0;
     for (const [from, to, token] of bonus.stretches) {
       if (from > at + 0.002) parts.push({ end: from, kind: "other", name: "" });
-      if (to > from) parts.push({ end: to, kind, name: word(token) });
+      if (to > from) parts.push({ end: to, kind, name: word(token),
+        strong: token === bonus.token });
       at = Math.max(at, to);
     }
     if (at < 0.999) parts.push({ end: 1, kind: "other", name: "" });
     const line = `u = ${number(bonus.u)} falls into the stretch of \u201c${word(bonus.token)}\u201d`;
-    pane.append(dartOf({ u: bonus.u }, parts, width, `${id}b`, line),
-      h("p", { class: "math" }, line));
+    reason.append(dartOf({ u: bonus.u }, parts, each, `${id}b`, line),
+      h("p", { class: "math" }, line), ruleWords(trace));
     says = residual
       ? `Nothing more was accepted, so the target draws from the residual, what the rejections ` +
         `left of p: \u201c${word(bonus.token)}\u201d. That makes the text's distribution exactly p.`
-      : round.accepted ? `All that was tested on the way was accepted; the target has scored the ` +
+      : round.accepted ? `The path is accepted to its end; the target has scored the ` +
         `next place already and draws one more token from p: \u201c${word(bonus.token)}\u201d.`
       : `Nothing was drafted here: the target draws from p: \u201c${word(bonus.token)}\u201d.`;
   }

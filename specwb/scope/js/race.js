@@ -19,7 +19,7 @@ function race(trace, frame, width) {
     theirs += done;
     const box = { x: x(at) + 0.7, y: 6, width: Math.max(x(end) - x(at) - 1.4, 0.6), height: 18 };
     svg.append(s("rect", { ...box, rx: 2, class: `fill-target stroke-target`,
-      "fill-opacity": done ? 0.85 : 0.08, "stroke-opacity": 0.5 }));
+      "fill-opacity": done ? 0.85 : 0.1, "stroke-opacity": 0.75 }));
     at = end;
   }
   svg.append(label(0, 50, cut(trace.method.key, 13), { class: "soft" }));
@@ -31,7 +31,7 @@ function race(trace, frame, width) {
       const wide = Math.max(x(at + seconds) - x(at), 0.4);
       const done = at + seconds / 2 <= now + 1e-9;
       svg.append(s("rect", { x: x(at), y: 37, width: wide, height: 18,
-        class: `fill-${looks[part]}`, opacity: done ? 0.9 : 0.16 }));
+        class: `fill-${looks[part]}`, opacity: done ? 0.95 : 0.22 }));
       at += seconds;
     }
     svg.append(s("rect", { x: x(begin), y: 37, width: Math.max(x(at) - x(begin), 1), height: 18,
@@ -92,8 +92,9 @@ function swatch(kind, look) {
   return svg;
 }
 
+const item = (kind, look, text) => h("li", {}, kind ? swatch(kind, look) : null, text);
+
 function legend() {
-  const item = (kind, look, text) => h("li", {}, swatch(kind, look), text);
   return h("ul", { class: "legend" },
     item("target", "diamond", "target: p, bonus token"),
     item("draft", "dashed", "draft: q, waiting"),

@@ -23,13 +23,16 @@ const LOOKS = {
   untested: ["other", "2 3", ""],
 };
 
+// how much room a tree wants from left to right
+const reach = (round) => (layout(round).deepest + 2) * 90;
+
 function treeOf(trace, frame, chosen, width, choose) {
   const round = trace.rounds[frame.r];
   const word = (token) => visible(trace.words[token] ?? String(token));
   const { depth, y, leaves, deepest } = layout(round);
   const closing = frame.stage === "bonus";
   const columns = deepest + 1 + (closing && depth[round.bonus.node] === deepest ? 1 : 0);
-  const step = clip((width - 12) / Math.max(columns, 2), 86, 150);
+  const step = clip((width - 12) / Math.max(layout(round).deepest + 2, 3), 84, 150);
   const box = Math.min(step - 18, 104);
   const lane = leaves > 14 ? 31 : 36;
   const letters = Math.floor((box - 10) / 7.3);
@@ -70,8 +73,7 @@ function treeOf(trace, frame, chosen, width, choose) {
         height: 24, rx: 5, "fill-opacity": state[node] === "root" ? 0.06 : 0.16,
         "stroke-width": state[node] === "accepted" ? 2.6 : 1.5, "stroke-dasharray": dash }),
       label(bx + box / 2, by + 4.5, cut(sign + word(token), letters), { class: "mono",
-        "text-anchor": "middle", "text-decoration": state[node] === "rejected" ?
-        "line-through" : null, opacity: state[node] === "untested" ? 0.65 : 1 }),
+        "text-anchor": "middle", opacity: state[node] === "untested" ? 0.65 : 1 }),
     );
     if (at >= 0) {
       const bar = (value, kind, offset) => group.append(s("rect", { x: bx + 3, y: by + offset,
