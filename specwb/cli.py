@@ -51,10 +51,10 @@ app = typer.Typer(
     help="Speculative decoding workbench.",
 )
 # The numbers are of the 256-colour palette, near the colours of the figures.
-DRAFT_STYLE: dict[str, Any] = {"fg": 32}
-"""Draft tokens are blue."""
-BONUS_STYLE: dict[str, Any] = {"fg": 166, "underline": True}
-"""Bonus tokens are vermilion and underlined: some people do not see the colour."""
+DRAFT_STYLE: dict[str, Any] = {"fg": 36}
+"""Accepted draft tokens are green."""
+BONUS_STYLE: dict[str, Any] = {"fg": 32, "underline": True}
+"""Bonus tokens, the target's own, are blue and underlined: some people do not see the colour."""
 
 
 def show_version(wanted: bool) -> None:

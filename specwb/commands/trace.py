@@ -44,7 +44,7 @@ def trace(
     from specwb import load
     from specwb.evaluation import report
     from specwb.methods import METHODS, method
-    from specwb.scope import page, record
+    from specwb.scope import in_words, page, record
 
     if html_file is None and json_file is None:
         raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
@@ -73,9 +73,7 @@ def trace(
     ]
     screen = wide()
     for one in traces:
-        tau = len(one["tokens"]) / len(one["rounds"])
-        line = f"{one['method']['spec']}: {len(one['tokens'])} tokens in {len(one['rounds'])} rounds"
-        screen.print(f"{line}, {tau:.2f} a round", highlight=False, markup=False, soft_wrap=True)
+        screen.print(in_words(one), highlight=False, markup=False, soft_wrap=True)
     if json_file is not None:
         whole = traces[0] if len(traces) == 1 else traces
         text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))

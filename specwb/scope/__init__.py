@@ -3,13 +3,14 @@ plays it in notebooks, in reports and on pages of its own (docs/trace.md)."""
 
 from specwb.scope.pages import module, page, section
 from specwb.scope.recorder import record
-from specwb.scope.trace import FORMAT, VERSION, TraceError, checked, schema
+from specwb.scope.trace import FORMAT, VERSION, TraceError, checked, in_words, schema
 
 __all__ = [
     "FORMAT",
     "VERSION",
     "TraceError",
     "checked",
+    "in_words",
     "module",
     "page",
     "record",

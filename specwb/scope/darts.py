@@ -91,8 +91,9 @@ def in_turn(
         candidate: which one; those before it were rejected.
         shown: tokens whose current residual is listed.
     Returns:
-        ``dart``: u, the segments (1: accepted, 0: not); ``r`` and ``q_now``: what is compared at the
-        shown tokens: the residual of p and the draft's distribution after the rejections before.
+        ``dart``: u, the segments (1: accepted, 0: not); ``r`` and ``q_now``, what is compared, at
+        the shown tokens: the residual of p and the draft's distribution after the rejections
+        before.
     """
     label = lambda choice: (choice == candidate).long()  # noqa: E731
     dart = {

@@ -163,7 +163,10 @@ def _laps(
     clock = Clock(target.device)
     before = dict(clock.seconds)
     for step in rounds(target, [ids], method, clock=clock, **settings):
-        yield int(step.verdict.count[0]), {part: clock.seconds[part] - before[part] for part in PARTS}
+        yield (
+            int(step.verdict.count[0]),
+            {part: clock.seconds[part] - before[part] for part in PARTS},
+        )
         before = dict(clock.seconds)
 
 

@@ -112,20 +112,24 @@ def _levels(step: Step, row: int, explained: Explanation, nodes: Nodes) -> list[
             child = nodes.child(node, test.token)
             if visit is not None:
                 child = nodes.number.get(int(visit.kids[row, test.candidate]), child)
-            tests.append({
-                "candidate": test.candidate,
-                "child": child,
-                "token": test.token,
-                "p": short(test.p),
-                "q": None if test.q is None else short(test.q),
-                "decision": test.decision,
-            })
-        levels.append({
-            "node": node,
-            "depth": level.depth,
-            "tests": tests,
-            "_tests": (rule, visit, row, level.residual),
-        })  # fmt: skip
+            tests.append(
+                {
+                    "candidate": test.candidate,
+                    "child": child,
+                    "token": test.token,
+                    "p": short(test.p),
+                    "q": None if test.q is None else short(test.q),
+                    "decision": test.decision,
+                }
+            )
+        levels.append(
+            {
+                "node": node,
+                "depth": level.depth,
+                "tests": tests,
+                "_tests": (rule, visit, row, level.residual),
+            }
+        )
     return levels
 
 

@@ -1,4 +1,4 @@
-"""What a trace is: its name and version, its schema, and the check of one that comes from outside."""
+"""What a trace is: its name, version and schema, and the check of one that comes from outside."""
 
 from __future__ import annotations
 
@@ -50,6 +50,12 @@ def checked(trace: Any) -> dict[str, Any]:
     if missing:
         raise TraceError(f"the trace has no {', '.join(missing)}")
     return dict(trace)
+
+
+def in_words(trace: Mapping[str, Any]) -> str:
+    """One line about a trace: its method, tokens, rounds and tau."""
+    tokens, steps = len(trace["tokens"]), len(trace["rounds"])
+    return f"{trace['method']['spec']}: {tokens} tokens in {steps} rounds, {tokens / steps:.2f} a round"
 
 
 def short(x: float) -> float:

@@ -11,7 +11,7 @@ import traitlets
 from specwb.inputs import Prompt
 from specwb.methods import METHODS
 from specwb.models.target import Target
-from specwb.scope import checked, module, record
+from specwb.scope import checked, in_words, module, record
 
 MOST_TOKENS = 200  # of one recording from the page
 
@@ -63,11 +63,7 @@ class Microscope(anywidget.AnyWidget):
             return "no trace"
         one, more = self.traces[-1 if self._target else 0], len(self.traces) - 1
         others = f", and {more} more" if more and not self._target else ""
-        tau = len(one["tokens"]) / len(one["rounds"])
-        return (
-            f"{one['method']['spec']}: {len(one['tokens'])} tokens in {len(one['rounds'])} rounds,"
-            f" {tau:.2f} a round{others}"
-        )
+        return in_words(one) + others
 
     def record(
         self,
@@ -150,7 +146,9 @@ def microscope(
             raise ValueError("a trace is played as it was recorded: give a target to set a prompt")
         return Microscope(what)
     if not isinstance(prompt, str):
-        raise ValueError(f"with a target, prompt must be the text of the prompt box, got {prompt!r}")
+        raise ValueError(
+            f"with a target, prompt must be a text (of the prompt box), got {prompt!r}"
+        )
     known = {"options": "", "temperature": 0.0, "seed": 0, "max_new_tokens": 24}
     if unknown := [name for name in settings if name not in known]:
         raise ValueError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")

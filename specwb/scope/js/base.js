@@ -118,8 +118,8 @@ const STYLE = `
   .sw .panes { grid-template-columns: minmax(0, 1.12fr) minmax(0, 1fr); } }
 .sw .pane { border: 1px solid var(--line); border-radius: 8px; padding: 9px 11px; min-width: 0; }
 .sw .panes.tall { grid-template-columns: minmax(0, 1fr); }
-.sw .split { display: flex; flex-wrap: wrap; gap: 6px 24px; align-items: flex-start; }
-.sw .split > div { flex: 1 1 290px; min-width: 0; }
+.sw .split { display: grid; gap: 6px 26px; grid-template-columns: minmax(0, 1fr); }
+.sw .split.two { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
 .sw .scroll { overflow: auto; max-height: 560px; padding: 3px; }
 .sw button svg { display: inline-block; vertical-align: -1px; fill: var(--ink); }
 .sw svg { display: block; max-width: none; overflow: visible; }

@@ -283,7 +283,7 @@ function caches(lens, round, frame, word) {
 LENSES.lattice = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
   const each = 118;
-  const lane = 46;
+  const lane = 52;
   const rows = Math.max(...lens.places.map((place) => place.tokens.length));
   const left = 92;
   const svg = s("svg", { width: left + lens.places.length * each, height: 38 + rows * lane,
@@ -317,9 +317,12 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
       const [q, r] = [Math.exp(place.logq[j]), Math.exp(place.logr[j])];
       svg.append(chip(x, y, 84, word(token), best ? "draft" : "other", { strong: best,
         pale: !best }),
-        s("rect", { x, y: y + 26, width: Math.max(84 * q, 0.8), height: 4, class: "fill-draft" }),
-        s("rect", { x, y: y + 32, width: Math.max(84 * r, 0.8), height: 4,
-          class: "fill-residual" }));
+        s("rect", { x, y: y + 25, width: Math.max(84 * q, 0.8), height: 3, class: "fill-draft" }),
+        s("rect", { x, y: y + 29, width: Math.max(84 * r, 0.8), height: 3,
+          class: "fill-residual" }),
+        label(x, y + 43, number(q), { class: "t-draft", "font-size": 10.5 }),
+        label(x + 84, y + 43, number(r), { class: "t-residual", "font-size": 10.5,
+          "text-anchor": "end" }));
     });
   });
   const total = (path, key) => sum(path[key]) / path[key].length;

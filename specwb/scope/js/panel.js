@@ -101,7 +101,7 @@ function panelOf(trace, frame, chosen, width, id) {
   const bars = h("div", {}, barsOf(tableRows(row, { token, word, scored, test: stage ? test : null,
     round, node }), each, id), legendOfBars(trace, row, scored, stage));
   const reason = h("div", {});
-  pane.append(h("div", { class: "split" }, bars, reason));
+  pane.append(h("div", { class: width > 640 ? "split two" : "split" }, bars, reason));
   if (test) {
     const told = explainTest(trace, round, found, word, each, id);
     reason.append(...told.drawn, ruleWords(trace));
@@ -231,7 +231,7 @@ function bonusPanel(trace, round, word, width, id) {
   const each = width > 640 ? width / 2 - 14 : width;
   const bars = h("div", {});
   const reason = h("div", {});
-  pane.append(h("div", { class: "split" }, bars, reason));
+  pane.append(h("div", { class: width > 640 ? "split two" : "split" }, bars, reason));
   if (row) {
     const order = row.tokens.map((_, i) => i);
     const key = residual && row.left ? row.left : row.p;

@@ -6,7 +6,7 @@ function race(trace, frame, width) {
     sum(trace.rounds.map((round) => sum(Object.values(round.seconds)))),
   );
   const now = clockAt(trace, frame);
-  const left = 92;
+  const left = 100;
   const x = (seconds) => left + (seconds / total) * (width - left - 8);
   const svg = s("svg", { width, height: 86, role: "img" });
   const own = written(trace, frame).length;
