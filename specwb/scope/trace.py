@@ -55,7 +55,8 @@ def checked(trace: Any) -> dict[str, Any]:
 def in_words(trace: Mapping[str, Any]) -> str:
     """One line about a trace: its method, tokens, rounds and tau."""
     tokens, steps = len(trace["tokens"]), len(trace["rounds"])
-    return f"{trace['method']['spec']}: {tokens} tokens in {steps} rounds, {tokens / steps:.2f} a round"
+    spec, tau = trace["method"]["spec"], tokens / steps
+    return f"{spec}: {tokens} tokens in {steps} rounds, {tau:.2f} a round"
 
 
 def short(x: float) -> float:

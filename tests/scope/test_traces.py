@@ -139,8 +139,8 @@ def test_a_dart_is_accepted_below_p_over_q():
 
 
 def test_the_second_candidate_is_compared_with_the_residual():
-    """By hand: token 2 is rejected, which leaves (.3, .1, 0) of p; of independent draws q stays, and
-    token 1 is kept below (.1 / .4) / .2; without replacement q is (.5, .5) then."""
+    """By hand: token 2 is rejected, which leaves (.3, .1, 0) of p. Of independent draws q stays,
+    and token 1 is kept below (.1 / .4) / .2; without replacement q is (.5, .5) then."""
     rule, one = visit("rrs", [2, 1], Scheme.IID, [0.9, 0.9])
     test = darts.in_turn(rule, one, 0, 1, torch.tensor([0, 1, 2]))
     assert test["r"] == pytest.approx([0.75, 0.25, 0.0], abs=1e-3)
