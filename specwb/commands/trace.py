@@ -10,7 +10,17 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import DEVICE, DRAFT, DTYPE, SEED, TARGET, THREADS, use_threads, wide
+from specwb.commands.shared import (
+    DEVICE,
+    DRAFT,
+    DTYPE,
+    SEED,
+    TARGET,
+    THREADS,
+    built,
+    use_threads,
+    wide,
+)
 
 PROMPT = "def area(width, height):\n    "
 
@@ -43,7 +53,6 @@ def trace(
     """
     from specwb import load
     from specwb.evaluation import report
-    from specwb.methods import METHODS, method
     from specwb.scope import in_words, page, record
 
     if html_file is None and json_file is None:
@@ -53,11 +62,7 @@ def trace(
             report.check_path(path, option)
     use_threads(threads)
     model = load(target, device=device, dtype=dtype)
-    built = []
-    for spec in methods:  # all of them, before any work is done
-        entry = METHODS.get(spec.partition(":")[0])
-        takes = draft is not None and entry is not None and "draft" in entry.options
-        built.append(method(spec, model, **({"draft": draft} if takes else {})))
+    chosen = built(methods, model, draft)  # all of them, before any work is done
     traces = [
         record(
             model,
@@ -69,7 +74,7 @@ def trace(
             top_p=top_p,
             seed=seed,
         )
-        for one in built
+        for one in chosen
     ]
     screen = wide()
     for one in traces:

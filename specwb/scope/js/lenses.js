@@ -319,9 +319,9 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
         pale: !best }),
         s("rect", { x, y: y + 25, width: Math.max(84 * q, 0.8), height: 3, class: "fill-draft" }),
         s("rect", { x, y: y + 29, width: Math.max(84 * r, 0.8), height: 3,
-          class: "fill-residual" }),
+          class: "fill-other" }),
         label(x, y + 43, number(q), { class: "t-draft", "font-size": 10.5 }),
-        label(x + 84, y + 43, number(r), { class: "t-residual", "font-size": 10.5,
+        label(x + 84, y + 43, number(r), { class: "soft", "font-size": 10.5,
           "text-anchor": "end" }));
     });
   });
@@ -331,11 +331,11 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
   lens.paths.forEach((path, n) => table.append(h("tr", {},
     h("td", { class: "mono" }, `${n ? "\u2505" : "\u2501"} ${cut(path.tokens.map(word).join(" "),
       46)}`), h("td", { class: "t-draft" }, total(path, "logq").toFixed(2)),
-    h("td", { class: "t-residual" }, total(path, "logr").toFixed(2)),
+    h("td", { class: "soft" }, total(path, "logr").toFixed(2)),
     h("td", {}, path.score.toFixed(2)))));
   return { title: "DiffuSpec\u2019s lattice: all places at once, one path searched",
     body: [wide(svg), h("ul", { class: "legend" }, item("draft", "", "q, the diffusion model: " +
-      "does not know its neighbours"), item("residual", "", "r, the n-gram proxy: sees the " +
+      "does not know its neighbours"), item("other", "", "r, the n-gram proxy: sees the " +
       (lens.order - 1) + " tokens before, here those of the best path")), table,
     note(`score = mean of ${lens.lam} log q + ${(1 - lens.lam).toFixed(2)} log r; the thick path ` +
       "wins and is drafted.")] };

@@ -15,7 +15,9 @@ function themeOf(node) {
       return 0.299 * found[0] + 0.587 * found[1] + 0.114 * found[2] < 128;
     }
   }
-  return matchMedia("(prefers-color-scheme: dark)").matches;
+  // a page that does not say that it can be dark is white
+  return getComputedStyle(document.documentElement).colorScheme.includes("dark")
+    && matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 /* data: {traces, live: null or {methods, settings}, note}; ask(settings): a new recording. */

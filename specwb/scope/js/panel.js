@@ -88,7 +88,9 @@ function panelOf(trace, frame, chosen, width, id) {
   const token = found ? found.test.token : own || chosen === 0 ? null : round.tokens[chosen];
   const pane = h("div", {});
   const after = h("span", { class: "t-target" }, word(round.tokens[node]));
-  pane.append(h("h3", {}, token === null ? ["What follows ", after, "?"]
+  const together = own && found && !found.test.dart && found.level.tests.length > 1;
+  pane.append(h("h3", {}, token === null || together ? ["What follows ", after, together
+    ? `: one of the ${found.level.tests.length} candidates?` : "?"]
     : ["Does ", h("span", { class: "t-draft" }, word(token)), " follow ", after, "?"]));
   if (!row) {
     pane.append(h("p", { class: "soft" }, "No row was kept for this node."));
@@ -99,7 +101,8 @@ function panelOf(trace, frame, chosen, width, id) {
   const stage = test && test.r && found.t > 0;
   const each = width > 640 ? width / 2 - 14 : width;
   const bars = h("div", {}, barsOf(tableRows(row, { token, word, scored, test: stage ? test : null,
-    round, node }), each, id), legendOfBars(trace, row, scored, stage));
+    round, node }), each, id), legendOfBars(trace, row, scored, stage,
+    round.parents.includes(node)));
   const reason = h("div", {});
   pane.append(h("div", { class: width > 640 ? "split two" : "split" }, bars, reason));
   if (test) {
@@ -132,14 +135,14 @@ function tableRows(row, { token, word, scored, test, round, node }) {
   return rows;
 }
 
-function legendOfBars(trace, row, scored, stage) {
+function legendOfBars(trace, row, scored, stage, drafted) {
   const greedy = trace.sampling.temperature === 0;
   const list = h("ul", { class: "legend" });
   if (scored && !stage) list.append(item("target", "", greedy
     ? "p, the target at temperature 1 (here the largest counts)" : "p, the target"));
   if (scored && stage) list.append(item("residual", "", "r, what rejections left of p"));
   if (row.q) list.append(item("draft", "", stage ? "q\u2032, the draft now" : "q, the draft"));
-  else list.append(item("", "", "no q: the draft\u2019s tokens are fixed, not drawn"));
+  else if (drafted) list.append(item("", "", "no q: the draft\u2019s tokens are fixed, not drawn"));
   return list;
 }
 
