@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specwb import analysis as analysis
+    from specwb import course as course
     from specwb import drafters as drafters
     from specwb import evaluation as evaluation
     from specwb import figures as figures
@@ -107,6 +108,7 @@ _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 # what an editor offers beside the names; every other module of the package is found as well
 _MODULES = (
     "analysis",
+    "course",
     "drafters",
     "evaluation",
     "figures",

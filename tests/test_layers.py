@@ -13,7 +13,7 @@ FLOORS = (
     "errors extras files inputs options templates tree mask noise probability flow blocks lattice"
     " proxy ngram streaming palette",
     "verify.exact",
-    "verify models analysis graphs trace",
+    "verify models analysis graphs trace course",
     "drafters",
     "methods describe engine",
     "custom_generate figures scope",

@@ -17,7 +17,7 @@ from specwb.scope.trace import short
 from specwb.verify import NodeRule
 from specwb.verify.rule import Visit
 
-GRID = 128  # uniforms that are asked for at first
+GRID = 64  # uniforms that are asked for at first, where there may be several boundaries
 HALVINGS = 16  # then each boundary is narrowed so often
 MOST = 2**24  # numbers of one question at most
 LEAST = 2.0**-33
@@ -44,6 +44,7 @@ def segments(
     index: int,
     label: Callable[[Tensor], Tensor] = lambda choice: choice,
     others: Tensor | None = None,
+    grid: int = GRID,
 ) -> list[list[float]]:
     """What the rule decides at a node, by where one of its uniforms falls.
 
@@ -54,6 +55,7 @@ def segments(
         index: which uniform moves; the others stay.
         label: ``[m]`` chosen children -> ``[m]`` the decisions that are told apart.
         others: ``[draws]`` the uniforms that stay, default the visit's.
+        grid: how many uniforms are asked for at first; 2 is enough for one boundary.
     Returns:
         pairs (where it ends, decision) from 0 to 1.
     """
@@ -65,12 +67,12 @@ def segments(
         u[:, index] = values
         return label(_decide(rule, visit, row, visit.ok[row], u)[0])
 
-    points = max(9, min(GRID, MOST // visit.p.shape[-1]))
-    grid = torch.linspace(LEAST, 1 - LEAST, points, dtype=torch.float64, device=base.device)
-    grid = torch.cat([grid, grid.new_tensor([at])]).unique()
-    found = ask(grid)
+    points = max(2, min(grid, MOST // visit.p.shape[-1]))
+    asked = torch.linspace(LEAST, 1 - LEAST, points, dtype=torch.float64, device=base.device)
+    asked = torch.cat([asked, asked.new_tensor([at])]).unique()
+    found = ask(asked)
     change = (found[1:] != found[:-1]).nonzero().flatten()
-    low, high = grid[change].clone(), grid[change + 1].clone()
+    low, high = asked[change].clone(), asked[change + 1].clone()
     left = found[change]
     for _ in range(HALVINGS if len(change) else 0):
         middle = (low + high) / 2
@@ -98,7 +100,7 @@ def in_turn(
     label = lambda choice: (choice == candidate).long()  # noqa: E731
     dart = {
         "u": short(float(visit.u[row, candidate])),
-        "segments": segments(rule, visit, row, candidate, label),
+        "segments": segments(rule, visit, row, candidate, label, grid=2),
     }
     r = residual_after(rule, visit, row, candidate)
     test: dict[str, Any] = {"dart": dart, "r": [short(x) for x in r[shown].tolist()]}

@@ -23,9 +23,11 @@ function themeOf(node) {
 /* data: {traces, live: null or {methods, settings}, note}; ask(settings): a new recording. */
 export function mount(element, data, ask = null) {
   const id = `sw${++instances}`;
+  // JupyterLab's own keys are not for what happens in here
   const root = h("div", { class: "sw", tabindex: 0, role: "application",
-    "aria-label": "microscope of speculative decoding" });
+    "data-lm-suppress-shortcuts": "true", "aria-label": "microscope of speculative decoding" });
   const style = h("style", {}, STYLE);
+  element.style.width = "100%";
   element.replaceChildren(style, root);
   const ui = { trace: 0, frame: 0, chosen: null, playing: null, waiting: false };
   let traces = [];
