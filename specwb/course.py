@@ -349,8 +349,8 @@ EXERCISES: dict[str, Exercise] = {
         Exercise(
             "residual",
             "rejection",
-            "residual(p, q): the distribution of the bonus token after a rejection. Where nothing is"
-            " left of p - q, return p.",
+            "residual(p, q): the distribution of the bonus token after a rejection. Where nothing"
+            " is left of p - q, return p.",
             pairs,
             _residual,
         ),
@@ -374,16 +374,16 @@ EXERCISES: dict[str, Exercise] = {
         Exercise(
             "two_tries",
             "candidates",
-            "two_tries(p, q): how often one of two tokens drawn from q independently is accepted, if"
-            " the second is tested against what the first has left.",
+            "two_tries(p, q): how often one of two tokens drawn from q independently is accepted,"
+            " if the second is tested against what the first has left.",
             pairs,
             lambda p, q: exact.rrs_acceptance(p, q, 2),
         ),
         Exercise(
             "without",
             "candidates",
-            "without(q, tokens): the draft's distribution once these tokens were drawn and rejected,"
-            " for draws without replacement.",
+            "without(q, tokens): the draft's distribution once these tokens were drawn and"
+            " rejected, for draws without replacement.",
             rejected,
             lambda q, tokens: exact.norm(exact.without(q, tuple(tokens))),
         ),
@@ -407,8 +407,8 @@ EXERCISES: dict[str, Exercise] = {
         Exercise(
             "mask",
             "trees",
-            "mask(parents): a list of rows; row i has True at the nodes that node i sees: itself and"
-            " its ancestors. The root has parent -1.",
+            "mask(parents): a list of rows; row i has True at the nodes that node i sees: itself"
+            " and its ancestors. The root has parent -1.",
             forests,
             _mask,
         ),
@@ -448,9 +448,9 @@ EXERCISES: dict[str, Exercise] = {
         Exercise(
             "speedup",
             "measuring",
-            "speedup(alpha, gamma, c): over plain decoding, of chains of gamma draft tokens that are"
-            " each accepted with probability alpha, where a draft step costs c steps of the target"
-            " and verifying costs one.",
+            "speedup(alpha, gamma, c): over plain decoding, of chains of gamma draft tokens that"
+            " are each accepted with probability alpha, where a draft step costs c steps of the"
+            " target and verifying costs one.",
             costs,
             lambda alpha, gamma, c: _tokens(alpha, gamma) / (gamma * c + 1),
         ),

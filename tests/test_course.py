@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[Callable, ...]] = {
         lambda p, q: two_tries(p, q),
     ),
     "rrs": (
-        lambda p, q: lambda tokens: first_only(tokens, p, q)[:1] + (p,),
+        lambda p, q: lambda tokens: (first_only(tokens, p, q)[0], p),
         lambda p, q: lambda tokens: ([accept(p, q, tokens[0]), (1 - accept(p, q, tokens[0]))
                                       * accept(p, q, tokens[1])], residual(p, q)),
         lambda p, q: lambda tokens: ([accept(p, q, x) for x in tokens], residual(p, q)),

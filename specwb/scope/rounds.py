@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Step
+from specwb.flow import Scheme, Step
 from specwb.scope import darts
 from specwb.scope.trace import short
 from specwb.trace import Explanation, explain
+from specwb.tree import Trie
 from specwb.verify import Greedy, NodeRule, Rule
 
 TOP = 5  # tokens of a row that are listed beside the candidates
@@ -20,7 +21,8 @@ ROWS = 48  # nodes that have a row
 
 
 class Nodes:
-    """The nodes of a draft that are there, numbered anew from the root on, which is 0.
+    """The nodes of a draft that are there, numbered anew from the root on, which is 0. Where a walk
+    takes nodes with equal paths for one, they are one here.
 
     Attributes:
         number: node of the draft -> its number here.
@@ -28,15 +30,23 @@ class Nodes:
         parent, token: by number.
     """
 
-    def __init__(self, draft: Draft, row: int) -> None:
+    def __init__(self, step: Step, row: int) -> None:
+        draft = step.draft
         tree = draft.tree
+        merged = isinstance(step.rule, Greedy) or isinstance(tree, Trie)
+        merged = merged or draft.scheme is Scheme.IID_PATHS
         shape = row if tree.R > 1 else 0
         parents = tree.parent[shape].tolist()
         valid, tokens = draft.valid[row].tolist(), draft.tokens[row].tolist()
         self.number, self.old, self.parent, self.token = {0: 0}, [0], [-1], [tokens[0]]
+        known: dict[tuple[int, int], int] = {}
         for node in range(1, tree.v):
             if valid[node] and parents[node] in self.number:
-                self.number[node] = len(self.old)
+                place = self.number[parents[node]], tokens[node]
+                if merged and place in known:
+                    self.number[node] = known[place]
+                    continue
+                self.number[node] = known[place] = len(self.old)
                 self.old.append(node)
                 self.parent.append(self.number[parents[node]])
                 self.token.append(tokens[node])
@@ -61,7 +71,7 @@ def as_round(step: Step, row: int = 0) -> dict[str, Any]:
     """
     assert step.scores is not None
     explained = explain(step, row)
-    nodes = Nodes(step.draft, row)
+    nodes = Nodes(step, row)
     verdict = step.verdict
     accepted = int(verdict.accepted[row])
     path = verdict.path[row, : accepted + 1].tolist()
