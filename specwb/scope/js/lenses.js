@@ -179,7 +179,7 @@ LENSES.falcon = (lens, round, frame, trace, width) => {
     }
   }
   if (deepest) body.push(wide(svg), note(`One forward of the head says ${k} tokens, a block: ` +
-    `the tokens of one block do not see each other. ${deepest} levels take ${count} pass` +
+    `each is said without knowing the others. ${deepest} levels take ${count} pass` +
     `${count === 1 ? "" : "es"}, not ${deepest}.`));
   else body.push(note(`A text of fewer than ${k + 1} tokens drafts nothing.`));
   if (lens.sight && lens.sight.length > 1) body.push(...sight(lens, round, word));
@@ -208,8 +208,8 @@ function sight(lens, round, word) {
     }
   }
   return [h("p", {}, "The mask of the later passes: a row sees the columns with a dot."), wide(svg),
-    note("Inside a block every token sees every token, forwards too; blocks on other paths are not "
-      + "seen.", lens.sight.length > n ? ` The first ${n} of ${lens.sight.length} are shown.` : "")];
+    note("When a block is fed to the next pass its tokens see each other, forwards too; blocks on " +
+      "other paths are not seen.", lens.sight.length > n ? ` The first ${n} of ${lens.sight.length} are shown.` : "")];
 }
 
 LENSES.kangaroo = (lens, round, frame, trace, width) => {
@@ -218,7 +218,7 @@ LENSES.kangaroo = (lens, round, frame, trace, width) => {
   const { deepest } = layout(round);
   const each = Math.min(24, 230 / lens.layers);
   const tall = lens.layers * each;
-  const svg = s("svg", { width: 520, height: tall + 46, role: "img" });
+  const svg = s("svg", { width: 430, height: tall + 46, role: "img" });
   for (let i = 0; i < lens.layers; i++) {
     const shallow = i < lens.exit;
     svg.append(s("rect", { x: 8, y: 10 + (lens.layers - 1 - i) * each, width: 110,
@@ -240,10 +240,11 @@ LENSES.kangaroo = (lens, round, frame, trace, width) => {
       `${deepest + 1} times, for draft and target at once` : "the embedding alone", {
       class: "t-draft" }),
     label(8, tall + 34, `exit after layer ${lens.exit}`, { class: "soft" }));
-  const body = [wide(svg)];
-  if (lens.eta && lens.sure.length) body.push(note("How sure it was of each level; below eta it " +
+  const right = h("div", {});
+  if (lens.eta && lens.sure.length) right.append(note("How sure it was of each level; below eta it " +
     "stops drafting:"), wide(sureness(lens.sure, lens.eta, "eta", width)));
-  body.push(caches(lens, round, frame, word));
+  right.append(caches(lens, round, frame, word));
+  const body = h("div", { class: width > 860 ? "split two" : "split" }, wide(svg), right);
   return { title: "Kangaroo: the draft comes from inside the target", body };
 };
 
