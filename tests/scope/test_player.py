@@ -183,7 +183,7 @@ def test_keys_choose_nodes_and_play(opened):
     root.press("Shift+ArrowLeft")
     assert shown.input_value("input[type=range]") == "0"
     root.press(" ")
-    shown.wait_for_function("document.querySelector('input[type=range]').value == '2'")
+    playwright.expect(shown.locator("input[type=range]")).to_have_value("2", timeout=20_000)
     root.press(" ")
     assert "play" in shown.inner_text("button.main")
 
