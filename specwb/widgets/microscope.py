@@ -8,12 +8,20 @@ from typing import Any
 import anywidget
 import traitlets
 
-from specwb.inputs import Prompt
 from specwb.methods import METHODS
 from specwb.models.target import Target
 from specwb.scope import checked, in_words, module, record
 
 MOST_TOKENS = 200  # of one recording from the page
+SETTINGS = {
+    "prompt": "",
+    "method": "mcsd",
+    "options": "",
+    "temperature": 0.0,
+    "seed": 0,
+    "max_new_tokens": 24,
+}
+"""Where the page's controls stand if nothing else is said."""
 
 
 class Microscope(anywidget.AnyWidget):
@@ -51,7 +59,7 @@ class Microscope(anywidget.AnyWidget):
         several = [traces] if isinstance(traces, Mapping) else list(traces)
         live = None
         if target is not None:
-            live = {"methods": list(METHODS), "settings": dict(settings or {})}
+            live = {"methods": list(METHODS), "settings": {**SETTINGS, **(settings or {})}}
         super().__init__(traces=[checked(trace) for trace in several], live=live)
         self._target = target
         self.on_msg(self._asked)
@@ -108,20 +116,22 @@ class Microscope(anywidget.AnyWidget):
         if not isinstance(content, dict) or content.get("kind") != "record":
             return
         given = content.get("settings")
-        if self._target is not None and isinstance(given, dict):
-            self.record(
-                str(given.get("prompt", "")),
-                str(given.get("method", "")),
-                str(given.get("options", "")).strip(),
-                float(given.get("temperature") or 0),
-                int(given.get("seed") or 0),
-                int(given.get("max_new_tokens") or 0),
-            )
+        if self._target is None or not isinstance(given, dict):
+            return
+        try:
+            # of the type that each setting has at first
+            chosen = {name: type(at)(given.get(name) or at) for name, at in SETTINGS.items()}
+        except (TypeError, ValueError) as error:
+            self.note = f"Not recorded: {error}"
+            self.serial += 1
+            return
+        # an empty box is what it says
+        self.record(**{**chosen, "prompt": str(given.get("prompt", ""))})
 
 
 def microscope(
     what: Target | Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    prompt: Prompt | None = None,
+    prompt: str | None = None,
     method: str = "mcsd",
     **settings: Any,
 ) -> Microscope:
@@ -149,10 +159,10 @@ def microscope(
         raise ValueError(
             f"with a target, prompt must be a text (of the prompt box), got {prompt!r}"
         )
-    known = {"options": "", "temperature": 0.0, "seed": 0, "max_new_tokens": 24}
+    known = [name for name in SETTINGS if name not in ("prompt", "method")]
     if unknown := [name for name in settings if name not in known]:
         raise ValueError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")
-    chosen = {"prompt": prompt, "method": method, **known, **settings}
+    chosen = {**SETTINGS, "prompt": prompt, "method": method, **settings}
     widget = Microscope(target=what, settings=chosen)
     widget.record(**chosen)
     if widget.note:

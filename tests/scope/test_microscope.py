@@ -45,7 +45,8 @@ def test_the_page_asks_for_another_recording():
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"method": "nonsense"}, "unknown method 'nonsense'"), ({"max_new_tokens": 1000}, "1..200"),
-     ({"options": "tree=x"}, "pld has no option 'tree'"), ({"prompt": ""}, "prompt")],
+     ({"options": "tree=x"}, "pld has no option 'tree'"), ({"prompt": ""}, "prompt"),
+     ({"seed": "many"}, "many")],
 )  # fmt: skip
 def test_what_cannot_be_recorded_is_said(change, words):
     shown = specwb.microscope(target(), "w1 w2", "pld", max_new_tokens=4)
