@@ -306,9 +306,9 @@ def compare(
     if html_file is not None and not frame.attrs["interrupted"]:
         own = [name for name in frame["method"] if name.partition(":")[0] in METHODS]
         ids, _ = questions[0].fit(model.tokenizer, model.context - ROUNDS_OF)
-        how = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         rounds = [
-            record(model, ids, method, max_new_tokens=ROUNDS_OF, **how)
+            record(model, ids, method, max_new_tokens=ROUNDS_OF, seed=seed, **how)
             for method in built(own, model, draft)
         ]
     forms = {

@@ -44,7 +44,7 @@ class Microscope(anywidget.AnyWidget):
     """
 
     _esm = module()
-    traces = traitlets.List().tag(sync=True)
+    traces: Any = traitlets.List().tag(sync=True)
     live = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
     note = traitlets.Unicode("").tag(sync=True)
     serial = traitlets.Int(0).tag(sync=True)  # the page looks when this has changed
