@@ -194,9 +194,13 @@ function explainTest(trace, round, found, word, width, id) {
         dartOf(dart, parts, width, `${id}d${n}`, line));
     }
     const u = number(level.darts[level.darts.length - 1].u);
-    says = level.tests.some((one) => one.decision === "accepted")
+    const kept = level.tests.find((one) => one.decision === "accepted");
+    says = level.darts.some((dart) => dart.what === "accept")
+      ? "The rule chooses one of the candidates, and the dart decides whether it stays: " +
+        (kept ? `\u201c${word(kept.token)}\u201d is accepted.` : "it is rejected.")
+      : kept
       ? `The target draws: the dart u = ${u} falls into the stretch of a drafted token, ` +
-        `\u201c${word(level.tests.find((one) => one.decision === "accepted").token)}\u201d: accepted.`
+        `\u201c${word(kept.token)}\u201d: accepted.`
       : `The target draws: the dart u = ${u} falls into no drafted token's stretch, so all of them `
         + "are rejected here.";
   } else if (trace.sampling.temperature === 0) {
@@ -221,7 +225,7 @@ function explainTest(trace, round, found, word, width, id) {
 const ENDS = {
   argmax: "Temperature 0: it is the target's most probable token here.",
   cut: "The text ends here (its end, or the limit): the last accepted token closes the round.",
-  root: "It was drafted by the target itself, and is kept as the bonus token.",
+  root: "Several roots: the last token of the path that stays closes the round. LOSSY.",
 };
 
 function bonusPanel(trace, round, word, width, id) {
