@@ -106,6 +106,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     code, out, err = call(monkeypatch, capsys, "compare", *options, *files)
     assert code == 0, err
     assert "specwb compare --seconds 0.1" in page.read_text()
+    assert page.read_text().count('id="specwb-microscope"') == 1
     assert {p.name for p in tmp_path.iterdir()} == {"out.json", "out.html"}
     assert "speedup" in out
     document = json.loads(path.read_text())

@@ -13,7 +13,7 @@ from specwb.models.target import Target
 from specwb.scope import checked, in_words, module, record
 
 MOST_TOKENS = 200  # of one recording from the page
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "prompt": "",
     "method": "mcsd",
     "options": "",
