@@ -11,11 +11,12 @@ from html import escape
 from pathlib import Path
 
 import specwb
+from specwb.palette import ACCEPTED, TARGET
 
 PROMPT = "Once upon a time there was a little girl who"
 MARGIN = 0.05  # between the two best logits, so that every processor decides alike
 
-BLUE, VERMILION, GREY, BLACK = "#0072B2", "#D55E00", "#767676", "#222222"
+GREY, BLACK = "#767676", "#222222"
 WIDTH, HEIGHT, LEFT, COLUMN, BOX = 760, 384, 310, 104, 92
 
 
@@ -85,13 +86,13 @@ def picture() -> str:
     ]
     for i, token in enumerate(draft):
         if i < accepted:
-            parts.append(box(i, 254, token, BLUE, "✓"))
+            parts.append(box(i, 254, token, ACCEPTED, "✓"))
         elif i == accepted:
-            parts.append(box(i, 254, bonus, VERMILION, "+", "6 3"))
+            parts.append(box(i, 254, bonus, TARGET, "+", "6 3"))
     under = LEFT + accepted * COLUMN / 2 - (COLUMN - BOX) / 2
     parts += [
-        words(under, 308, "accepted draft tokens", 14, fill=BLUE, anchor="middle"),
-        words(LEFT + accepted * COLUMN, 308, "bonus token", 14, fill=VERMILION),
+        words(under, 308, "accepted draft tokens", 14, fill=ACCEPTED, anchor="middle"),
+        words(LEFT + accepted * COLUMN, 308, "bonus token", 14, fill=TARGET),
         f'<line x1="20" y1="332" x2="{WIDTH - 20}" y2="332" stroke="{GREY}"/>',
         words(20, 360, f"{accepted + 1} tokens in one pass.", 16, weight="bold"),
         words(LEFT, 360, f"Plain decoding writes the same text in {accepted + 1} passes.", 16),

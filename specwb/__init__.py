@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specwb import analysis as analysis
+    from specwb import course as course
     from specwb import drafters as drafters
     from specwb import evaluation as evaluation
     from specwb import figures as figures
     from specwb import models as models
     from specwb import reproduce as reproduce
+    from specwb import scope as scope
     from specwb import sweeps as sweeps
     from specwb import training as training
     from specwb import verify as verify
@@ -50,10 +52,12 @@ if TYPE_CHECKING:
     from specwb.models.target import Target
     from specwb.noise import Noise
     from specwb.probability import Sampling
+    from specwb.scope import record
     from specwb.sweeps.run import sweep
     from specwb.trace import explain
     from specwb.tree import Tree
     from specwb.verify import RULES, NodeRule, Rule
+    from specwb.widgets.microscope import microscope
 
 __version__ = "0.1.0"
 
@@ -93,20 +97,24 @@ _PLACES = {
     "models.target": ("Target",),
     "noise": ("Noise",),
     "probability": ("Sampling",),
+    "scope": ("record",),
     "sweeps.run": ("sweep",),
     "trace": ("explain",),
     "tree": ("Tree",),
     "verify": ("RULES", "NodeRule", "Rule"),
+    "widgets.microscope": ("microscope",),
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 # what an editor offers beside the names; every other module of the package is found as well
 _MODULES = (
     "analysis",
+    "course",
     "drafters",
     "evaluation",
     "figures",
     "models",
     "reproduce",
+    "scope",
     "sweeps",
     "training",
     "verify",
@@ -151,6 +159,8 @@ __all__ = [
     "hf",
     "load",
     "method",
+    "microscope",
+    "record",
     "register",
     "rounds",
     "sweep",

@@ -31,6 +31,7 @@ from specwb.commands.shared import (
     SEED,
     TARGET,
     THREADS,
+    built,
     compact,
     errors,
     table,
@@ -39,6 +40,7 @@ from specwb.commands.shared import (
     wide,
 )
 from specwb.commands.sweep import results, sweep
+from specwb.commands.trace import trace
 from specwb.commands.train import train
 from specwb.errors import SpecwbError
 from specwb.extras import require
@@ -50,10 +52,12 @@ app = typer.Typer(
     help="Speculative decoding workbench.",
 )
 # The numbers are of the 256-colour palette, near the colours of the figures.
-DRAFT_STYLE: dict[str, Any] = {"fg": 32}
-"""Draft tokens are blue."""
-BONUS_STYLE: dict[str, Any] = {"fg": 166, "underline": True}
-"""Bonus tokens are vermilion and underlined: some people do not see the colour."""
+DRAFT_STYLE: dict[str, Any] = {"fg": 36}
+"""Accepted draft tokens are green."""
+BONUS_STYLE: dict[str, Any] = {"fg": 32, "underline": True}
+"""Bonus tokens, the target's own, are blue and underlined: some people do not see the colour."""
+ROUNDS_OF = 24
+"""Tokens of the decodings that a report plays round by round."""
 
 
 def show_version(wanted: bool) -> None:
@@ -245,11 +249,12 @@ def compare(
     Speedups are over the faster of the two plain decodings, specwb's own and the library's. Where a
     file goes to standard output, the table goes to standard error.
     """
-    from specwb import load
+    from specwb import load, record
     from specwb.evaluation import report
     from specwb.evaluation.compare import compare as run
     from specwb.evaluation.compare import to_json
     from specwb.evaluation.prompts import load_prompts
+    from specwb.methods import METHODS
     from specwb.options import specs
 
     files = {
@@ -297,11 +302,20 @@ def compare(
     for note in report.notes(frame.attrs):
         tell(out, note)
     command = shlex.join(["specwb", *sys.argv[1:]])
+    rounds = []
+    if html_file is not None and not frame.attrs["interrupted"]:
+        own = [name for name in frame["method"] if name.partition(":")[0] in METHODS]
+        ids, _ = questions[0].fit(model.tokenizer, model.context - ROUNDS_OF)
+        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        rounds = [
+            record(model, ids, method, max_new_tokens=ROUNDS_OF, seed=seed, **how)
+            for method in built(own, model, draft)
+        ]
     forms = {
         "--json": lambda: json.dumps(to_json(frame, command), indent=1) + "\n",
         "--csv": lambda: report.csv(frame),
         "--markdown": lambda: report.markdown(frame),
-        "--html": lambda: report.html(frame, command),
+        "--html": lambda: report.html(frame, command, rounds),
     }
     for option, path in files.items():
         if option in piped:
@@ -449,6 +463,7 @@ def verify(
 # in the order of the help text
 app.command()(generate)
 app.command()(compare)
+app.command()(trace)
 app.command("methods")(list_methods)
 app.command()(tune)
 app.command()(verify)

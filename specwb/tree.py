@@ -371,6 +371,8 @@ class Tree:
 class Trie(Tree):
     """A tree of one decoding step: whose children are follows its tokens (:meth:`Tree.merged`)."""
 
+    is_paths = False  # of a grown tree the host knows no parents to see it by
+
     def clone(self) -> Tree:
         return self._with(kids=self.kids.clone())
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+import tiny
 import torch
 from terminal import call
 
@@ -105,6 +106,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     code, out, err = call(monkeypatch, capsys, "compare", *options, *files)
     assert code == 0, err
     assert "specwb compare --seconds 0.1" in page.read_text()
+    assert page.read_text().count('id="specwb-microscope"') == 1
     assert {p.name for p in tmp_path.iterdir()} == {"out.json", "out.html"}
     assert "speedup" in out
     document = json.loads(path.read_text())
@@ -214,3 +216,34 @@ def test_damaged_weights(monkeypatch, capsys, tmp_path):
     code, _, err = call(monkeypatch, capsys, "compare", "--draft", str(tmp_path / "draft"))
     assert code == 2
     assert "damaged, cut off" in err
+
+
+def test_a_trace_needs_a_file_and_a_method_that_there_is(monkeypatch, capsys, tmp_path):
+    code, out, err = call(monkeypatch, capsys, "trace", "mcsd")
+    assert (code, out) == (2, "")
+    assert err == "error: name a file to write: --html OUT.html or --json OUT.json\n"
+    page = tmp_path / "page.html"
+    code, _, err = call(monkeypatch, capsys, "trace", "ar", "--html", str(tmp_path / "no" / "x"))
+    assert (code, "does not exist" in err) == (2, True)
+    monkeypatch.setattr(specwb, "load", lambda *_, **__: tiny.target())
+    code, _, err = call(monkeypatch, capsys, "trace", "ar", "nonsense", "--html", str(page))
+    assert (code, "unknown method 'nonsense'" in err, page.exists()) == (2, True, False)
+
+
+def test_traces_are_written(monkeypatch, capsys, tmp_path):
+    words = [f"w{i}" for i in range(tiny.VOCABULARY)]
+    model = specwb.Target(tiny.build("llama", seed=2), tiny.tokenizer(words))
+    monkeypatch.setattr(specwb, "load", lambda *_, **__: model)
+    page, one, two = (tmp_path / name for name in ("page.html", "one.json", "two.json"))
+    short = ["--prompt", "w1 w2", "--max-new-tokens", "4", "--json"]
+    code, out, _ = call(monkeypatch, capsys, "trace", "pld", *short, str(one), "--html", str(page))
+    assert (code, out.startswith("pld: 4 tokens in ")) == (0, True)
+    trace = json.loads(one.read_text("utf-8"))
+    assert trace["sampling"]["temperature"] == 1
+    assert trace["tokens"] == specwb.decode(
+        model, "w1 w2", "pld", max_new_tokens=4, temperature=1.0
+    ).tokens[0]  # fmt: skip
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+    assert call(monkeypatch, capsys, "trace", "ar", "pld", *short, str(two))[0] == 0
+    both = json.loads(two.read_text("utf-8"))
+    assert [trace["method"]["key"] for trace in both] == ["ar", "pld"]

@@ -210,3 +210,15 @@ def test_a_trimmed_step_is_explained_as_trimmed():
     assert explanation.levels[-1].accepted.token == explanation.bonus
     longer = next(specwb.rounds(target, [1, 2, 3], "sps", max_new_tokens=9, **settings))
     assert not specwb.explain(longer).trimmed
+
+
+def test_a_grown_tree_may_be_less_deep_than_it_could_be():
+    """At temperature 0 such a tree's walk is shown level by level, as deep as the tree is."""
+    target = tiny.target()
+    options = {"head": tiny.head("eagle"), "nodes": 5, "depth": 4, "top": 3}
+    drawn = specwb.decode(target, [1, 2, 3], "eagle2", max_new_tokens=12, trace=True, **options)
+    depths = {int(step.draft.tree.depth.max()) for step in drawn.steps}
+    assert min(depths) < 4
+    for step in drawn.steps:
+        levels = specwb.explain(step).levels
+        assert sum(level.accepted is not None for level in levels) >= int(step.verdict.accepted[0])

@@ -150,8 +150,8 @@ def test_a_terminal_tells_draft_tokens_from_bonus_tokens(monkeypatch, capsys, la
         for i in range(accepted + 1)
     ]
     assert len(set(drafted)) > 2
-    assert [(text, colour == "32") for colour, _, text in pieces] == drafted
-    assert all(bool(line) is (colour == "166") for colour, line, _ in pieces)
+    assert [(text, colour == "36") for colour, _, text in pieces] == drafted
+    assert all(bool(line) is (colour == "32") for colour, line, _ in pieces)
 
 
 def test_no_color_is_obeyed(monkeypatch, capsys):

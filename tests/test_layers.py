@@ -11,12 +11,12 @@ PACKAGE = Path(__file__).parents[1] / "specwb"
 # docs/architecture.md draws them
 FLOORS = (
     "errors extras files inputs options templates tree mask noise probability flow blocks lattice"
-    " proxy ngram streaming",
+    " proxy ngram streaming palette",
     "verify.exact",
-    "verify models analysis graphs trace",
+    "verify models analysis graphs trace course",
     "drafters",
     "methods describe engine",
-    "custom_generate figures",
+    "custom_generate figures scope",
     "evaluation",
     "training sweeps harness",
     "reproduce",

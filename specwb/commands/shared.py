@@ -6,12 +6,16 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from specwb.methods import Method
+    from specwb.models.target import Target
 
 errors = Console(stderr=True)
 
@@ -78,6 +82,19 @@ def use_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def built(specs: list[str], model: Target, draft: str | None) -> list[Method]:
+    """Build methods, with the draft model ``draft`` where they take one and name none."""
+    from specwb.methods import METHODS, method
+
+    methods = []
+    for spec in specs:
+        entry = METHODS.get(spec.partition(":")[0])
+        takes = draft is not None and entry is not None and "draft" in entry.options
+        own = {"draft": draft} if takes and "draft=" not in spec else {}
+        methods.append(method(spec, model, **own))
+    return methods
 
 
 def wide() -> Console:

@@ -105,6 +105,8 @@ class DiffusionDrafter(Drafter):
         # others), and every lattice; sure of it or not
         self.host_reads = 2 + (2 * -(-most // chunk) if chunk else 1)
         self.spent = {"search": 0.0, "draft": 0.0}
+        # of the last step: row, lattice, text before it, paths found
+        self.searched: list[tuple[int, Lattice, tuple[int, ...], list[Path]]] = []
 
     def scheme(self, sampling: Sampling) -> Scheme:
         if sampling.greedy or self.draw == "search":
@@ -205,6 +207,7 @@ class DiffusionDrafter(Drafter):
     def _search(self, state: State, k: list[int]) -> Draft:
         """The paths that the beam finds, of up to ``k`` tokens in each row."""
         rows, tokens, drafted = state.rows, state.tokens, 0
+        self.searched = []
         beams: list[list[Path]] = [[] for _ in k]
         paths: list[tuple[int, ...]] = [() for _ in k]
         generated, left = [0] * rows, list(k)
@@ -226,6 +229,7 @@ class DiffusionDrafter(Drafter):
                 lattice, proxy = Lattice.prune(ids, logq, self.mass, self.ends), self._proxy(row)
                 text = (*last(self.texts[row], proxy.order - 1), *paths[row])
                 beams[row] = beam(lattice, proxy, text, self.lam, self.beams)
+                self.searched.append((row, lattice, text, beams[row]))
                 path = beams[row][0]
                 paths[row] += path.tokens
                 generated[row] += lattice.generated

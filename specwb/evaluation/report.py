@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from specwb import scope
 from specwb.evaluation import machine
 from specwb.evaluation.compare import PARTS
 from specwb.files import whole_file
@@ -188,7 +190,7 @@ def _loops(facts: dict[str, Any], columns: bool) -> str:
     return f"{text}; in the other {runs}: {figures}"
 
 
-def html(frame: pd.DataFrame, command: str = "") -> str:
+def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ()) -> str:
     """Write the comparison as one page.
 
     It has figures, the table, models, device, settings, command and versions. plotly.js is inlined
@@ -197,6 +199,7 @@ def html(frame: pd.DataFrame, command: str = "") -> str:
     Args:
         frame: what :func:`specwb.compare` returned.
         command: the command line it came from.
+        traces: what :func:`specwb.record` returned: decodings that the page plays round by round.
     """
     from plotly.offline import get_plotlyjs  # only who asks for a page needs plotly
 
@@ -242,7 +245,8 @@ def html(frame: pd.DataFrame, command: str = "") -> str:
         "</dl></body></html>",
         "",
     ]
-    return "\n".join([*head, *results, *measurement])
+    rounds = ["<h2>Round by round</h2>", scope.section(traces)] if traces else []
+    return "\n".join([*head, *results, *rounds, *measurement])
 
 
 def _figures(frame: pd.DataFrame) -> list[tuple[go.Figure, str]]:

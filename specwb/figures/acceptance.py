@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from specwb.analysis import acceptance_rate, output_distribution
 from specwb.analysis.acceptance import Distribution
-from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DARK, DRAFT, figure
+from specwb.figures.style import CLEAR, DARK, DRAFT, FIRST, MARK, figure
 
 
 def acceptance(
@@ -61,8 +61,8 @@ def acceptance(
 
     drawn = [c / n for c in counts] if counts is not None and n else [None] * len(p)
     return figure(
-        bar(both, "accepted, min(p, q)", ACCEPTED, ""),
-        bar(target - both, "residual, (p − q)+", BONUS, "/"),
+        bar(both, "accepted, min(p, q)", FIRST, ""),
+        bar(target - both, "residual, (p − q)+", MARK, "/"),
         bar(draft - both, "rejected, (q − p)+", DRAFT, "."),
         go.Scatter(
             x=names,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, BONUS, DRAFT, INK, figure
+from specwb.figures.style import DRAFT, FIRST, INK, MARK, figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
             orientation="h",
             name="speedup, median and quartiles",
             marker={
-                "color": [DRAFT if lib else ACCEPTED for lib in library],
+                "color": [DRAFT if lib else FIRST for lib in library],
                 "pattern": {
                     "shape": ["/" if lib else "" for lib in library],
                     "fgcolor": "white",
@@ -88,7 +88,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
                 "yref": "paper",
                 "y0": 0,
                 "y1": 1,
-                "line": {"color": BONUS, "dash": "dash", "width": 2},
+                "line": {"color": MARK, "dash": "dash", "width": 2},
             }
         ],
         xaxis={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, BONUS, DRAFT, OTHER, figure, visible
+from specwb.figures.style import ACCEPTED, DRAFT, OTHER, REJECTED, TARGET, figure, visible
 from specwb.trace import Explanation
 
 _SIGNS = {
@@ -46,13 +46,13 @@ def decisions(explanation: Explanation) -> go.Figure:
     top = [max(t.p, t.q or 0, m or 0) for (_, t), m in zip(tests, mark, strict=True)]
     hover = "%{x}<br>%{fullData.name} = %{y:.4f}<br>%{customdata[2]}<extra></extra>"
     height = max(top, default=1.0)
-    colours = {"accepted": ACCEPTED, "rejected": BONUS}
+    colours = {"accepted": ACCEPTED, "rejected": REJECTED}
     return figure(
         go.Bar(
             x=axis,
             y=[t.p for _, t in tests],
             name="p (target)",
-            marker={"color": ACCEPTED},
+            marker={"color": TARGET},
             customdata=data,
             hovertemplate=hover,
         ),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, BONUS, DEPTHS, DRAFT, EDGE, INK, MONOSPACE, figure, lines
+from specwb.figures.style import DEPTHS, DRAFT, EDGE, FIRST, INK, MARK, MONOSPACE, figure, lines
 from specwb.figures.tree import edges_of
 from specwb.verify.exact import depths
 
@@ -113,7 +113,7 @@ def designer(
                 mode="lines+markers",
                 name="best tree of so many nodes",
                 hovertemplate=hover,
-                line={"color": ACCEPTED, "width": 2},
+                line={"color": FIRST, "width": 2},
                 marker={"size": 5},
             ),
             go.Scatter(
@@ -141,7 +141,7 @@ def designer(
         y0=1,
         y1=1,
         yref="y3",
-        line={"color": BONUS, "dash": "dash", "width": 2},
+        line={"color": MARK, "dash": "dash", "width": 2},
     )
     drawn.update_xaxes(_columns(depth), row=1, col=1)
     drawn.update_yaxes({"visible": False, "range": [-leaves + 0.4, 0.6]}, row=1, col=1)
@@ -233,7 +233,7 @@ def _tree(
         customdata=list(range(len(parents))),
         hovertemplate="node %{customdata}: %{text}<extra></extra>",
         cliponaxis=False,
-        marker={"color": ACCEPTED, "opacity": 1, "size": sizes, "line": {"width": 0}},
+        marker={"color": FIRST, "opacity": 1, "size": sizes, "line": {"width": 0}},
     )
     return [edges, nodes], len(set(range(len(parents))) - set(parents)), max(depth)
 

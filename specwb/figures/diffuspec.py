@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, BONUS, DARK, DRAFT, INK, OTHER, PALETTE, figure, lines
+from specwb.figures.style import ACCEPTED, DARK, DRAFT, INK, MARK, OTHER, PALETTE, figure, lines
 
 SHADES = [
     [0, "#F1F7FB"],
@@ -129,7 +129,7 @@ def lattice(
         text=[w for _, w in outside],
         hoverinfo="skip",
         showlegend=False,
-        textfont={"size": 12 if k <= 10 else 9, "color": BONUS},
+        textfont={"size": 12 if k <= 10 else 9, "color": MARK},
     )
     every = list(range(1, m + 1))
     return figure(

@@ -10,15 +10,15 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.analysis.layer_parallel import Span
-from specwb.figures.style import ACCEPTED, BONUS, DARK, DRAFT, FAINT, INK, OTHER, PALETTE, figure
+from specwb.figures.style import DARK, DRAFT, FAINT, FIRST, INK, MARK, OTHER, PALETTE, figure
 
 Groups = Sequence[Sequence[int]]
 BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "traceorder": "normal"}
 # what a device does: name, colour, hatching
 KINDS = {
-    "attention": (ACCEPTED, ""),
+    "attention": (FIRST, ""),
     "mlp": (DRAFT, "/"),
-    "exchange": (BONUS, "x"),
+    "exchange": (MARK, "x"),
     "head": ("#56B4E9", "."),
     "verify": (OTHER, "\\"),
 }
@@ -47,7 +47,7 @@ def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
     for name, groups in rows.items():
         for group in groups:
             boxes[len(group) > 1].append((name, group))
-    looks = {True: ("side by side", ACCEPTED, "", "white"), False: ("alone", FAINT, "/", INK)}
+    looks = {True: ("side by side", FIRST, "", "white"), False: ("alone", FAINT, "/", INK)}
     bars = [
         go.Bar(
             y=[name for name, _ in mine],
@@ -372,7 +372,7 @@ def stage_and_round(
         marker = {
             "symbol": symbol,
             "size": 12,
-            "color": BONUS if symbol == "circle" else INK,
+            "color": MARK if symbol == "circle" else INK,
             "line": {"color": "white", "width": 1},
         }
         drawn.add_trace(
@@ -389,7 +389,7 @@ def stage_and_round(
             row=1,
             col=2,
         )
-    for col, y, colour in ((1, published, BONUS), (2, most, OTHER)):
+    for col, y, colour in ((1, published, MARK), (2, most, OTHER)):
         line = {"color": colour, "dash": "dash", "width": 1.5}
         drawn.add_shape(
             type="line", x0=0, x1=1, xref="x domain", y0=y, y1=y, line=line, row=1, col=col

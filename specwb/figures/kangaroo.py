@@ -11,11 +11,12 @@ from plotly.subplots import make_subplots
 
 from specwb.figures.style import (
     ACCEPTED,
-    BONUS,
     DRAFT,
     EDGE,
     FAINT,
+    FIRST,
     INK,
+    MARK,
     MONOSPACE,
     OTHER,
     PALETTE,
@@ -30,8 +31,8 @@ BELOW = {"orientation": "h", "y": -0.1, "yanchor": "top", "x": 0, "traceorder": 
 _STEPS = [
     [0, FAINT],
     [1 / 3, FAINT],
-    [1 / 3, ACCEPTED],
-    [2 / 3, ACCEPTED],
+    [1 / 3, FIRST],
+    [2 / 3, FIRST],
     [2 / 3, DRAFT],
     [1, DRAFT],
 ]
@@ -92,7 +93,7 @@ def cache_slots(
             hovertemplate="%{y}, slot %{x}: %{customdata}<extra></extra>",
         )
         drawn.add_trace(cells, row=at // 2 + 1, col=at % 2 + 1)
-    for name, colour in zip(HELD[1:], (ACCEPTED, DRAFT), strict=True):  # a heatmap has no legend
+    for name, colour in zip(HELD[1:], (FIRST, DRAFT), strict=True):  # a heatmap has no legend
         marker = {"symbol": "square", "size": 12, "color": colour}
         drawn.add_trace(
             go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker), row=1, col=1
@@ -158,7 +159,7 @@ def sureness(
         )
         for name, places, colour, shape in kinds
     ]
-    font = {"family": MONOSPACE, "size": 12, "color": BONUS}
+    font = {"family": MONOSPACE, "size": 12, "color": MARK}
     notes = [
         {
             "x": x,
@@ -182,7 +183,7 @@ def sureness(
                 "x1": 1,
                 "y0": eta,
                 "y1": eta,
-                "line": {"color": BONUS, "dash": "dash", "width": 2},
+                "line": {"color": MARK, "dash": "dash", "width": 2},
             }
         ],
         annotations=notes,
@@ -424,7 +425,7 @@ def stopping(
         )
 
     drafts = [d + 1 for d in drafted]
-    add(1, 1, etas, tau, "CR: kept + 1", mode="lines", line={"color": ACCEPTED, "width": 3})
+    add(1, 1, etas, tau, "CR: kept + 1", mode="lines", line={"color": FIRST, "width": 3})
     filled = {"fill": "tonexty", "fillcolor": "rgba(230,159,0,0.18)"}
     add(
         1,
@@ -443,7 +444,7 @@ def stopping(
         speed,
         "predicted",
         mode="lines",
-        line={"color": ACCEPTED, "width": 3},
+        line={"color": FIRST, "width": 3},
         showlegend=False,
     )
     star = {"symbol": "circle-open", "size": 13, "color": INK, "line": {"width": 3}}
@@ -466,7 +467,7 @@ def stopping(
         marker=star,
         showlegend=False,
     )
-    diamond = {"symbol": "diamond", "size": 10, "color": BONUS}
+    diamond = {"symbol": "diamond", "size": 10, "color": MARK}
     for row in (1, 2):
         values = [pair[row - 1] for pair in measured.values()]
         add(
@@ -503,7 +504,7 @@ def stopping(
             xref="x domain",
             y0=1,
             y1=1,
-            line={"color": BONUS, "dash": "dash", "width": 1.5},
+            line={"color": MARK, "dash": "dash", "width": 1.5},
             row=2,
             col=col,
         )

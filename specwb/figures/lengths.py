@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, BONUS, figure
+from specwb.figures.style import FIRST, MARK, figure
 
 COLUMNS = 3
 
@@ -57,7 +57,7 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
             x=sizes,
             y=[count[n] / count.total() for n in sizes],
             name=name,
-            marker={"color": ACCEPTED},
+            marker={"color": FIRST},
             customdata=[count[n] for n in sizes],
             hovertemplate=name + ", %{x} tokens: %{y:.1%} of rounds (%{customdata})<extra></extra>",
         )
@@ -66,7 +66,7 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
             y=[0, top],
             mode="lines",
             hoverinfo="skip",
-            line={"color": BONUS, "dash": "dash", "width": 2},
+            line={"color": MARK, "dash": "dash", "width": 2},
         )
         drawn.add_traces([bars, mean], rows=row, cols=column)
         lowest = i + COLUMNS >= len(counts)

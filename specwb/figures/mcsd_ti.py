@@ -10,7 +10,7 @@ from statistics import fmean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.figures.style import ACCEPTED, BONUS, DRAFT, INK, OTHER, PALETTE, figure
+from specwb.figures.style import ACCEPTED, DRAFT, FIRST, INK, MARK, OTHER, PALETTE, figure
 from specwb.tree import Tree
 
 
@@ -44,7 +44,7 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
         z=z,
         zmin=0,
         zmax=1,
-        colorscale=[[0, "#A9D3EC"], [1, ACCEPTED]],
+        colorscale=[[0, "#A9D3EC"], [1, FIRST]],
         showscale=False,
         xgap=1,
         ygap=1,
@@ -77,9 +77,7 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
     )
     for d, stop in enumerate(stops):
         line = (
-            {"color": BONUS, "width": 3}
-            if d == cut
-            else {"color": OTHER, "width": 1, "dash": "dot"}
+            {"color": MARK, "width": 3} if d == cut else {"color": OTHER, "width": 1, "dash": "dot"}
         )
         drawn.add_shape(type="rect", x0=-0.5, y0=-0.5, x1=stop - 0.5, y1=stop - 0.5, line=line)
     return drawn

@@ -7,7 +7,7 @@ from collections import Counter
 import plotly.graph_objects as go
 
 from specwb.engine import Output
-from specwb.figures.style import ACCEPTED, BONUS, figure
+from specwb.figures.style import FIRST, MARK, figure
 
 
 def tokens_per_round(output: Output) -> go.Figure:
@@ -26,7 +26,7 @@ def tokens_per_round(output: Output) -> go.Figure:
             text=heights,
             textposition="outside",
             name="rounds",
-            marker={"color": ACCEPTED},
+            marker={"color": FIRST},
             cliponaxis=False,
         ),
         go.Scatter(
@@ -34,7 +34,7 @@ def tokens_per_round(output: Output) -> go.Figure:
             y=[0, top],
             mode="lines",
             name=f"tau = {tau:.2f} tokens per round",
-            line={"color": BONUS, "dash": "dash", "width": 3},
+            line={"color": MARK, "dash": "dash", "width": 3},
         ),
         title={"text": "Tokens per round", "x": 0, "xref": "paper"},
         xaxis={

@@ -10,7 +10,18 @@ import numpy as np
 import plotly.graph_objects as go
 
 from specwb.analysis.acceptance import Distribution
-from specwb.figures.style import ACCEPTED, BONUS, CLEAR, DRAFT, FAINT, INK, OTHER, figure
+from specwb.figures.style import (
+    ACCEPTED,
+    CLEAR,
+    DRAFT,
+    FAINT,
+    INK,
+    MARK,
+    OTHER,
+    RESIDUAL,
+    TARGET,
+    figure,
+)
 
 HATCHES = ("/", "x", "-", "|", "+", "\\")
 """Of the residuals, in order of rejections; no more are told apart."""
@@ -59,10 +70,12 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
             visible=len(heights) > 0,
         )
 
-    traces = [bar(rows[0], "p", ACCEPTED, ACCEPTED, ""), bar(rows[1], "q", DRAFT, CLEAR, ".")]
+    traces = [bar(rows[0], "p", TARGET, TARGET, ""), bar(rows[1], "q", DRAFT, CLEAR, ".")]
     for j, shape in enumerate(HATCHES):
         left = rows[2 + j] if j < len(after) else ()
-        traces.append(bar(left, f"after {j + 1} rejection{'s' if j else ''}", BONUS, CLEAR, shape))
+        traces.append(
+            bar(left, f"after {j + 1} rejection{'s' if j else ''}", RESIDUAL, CLEAR, shape)
+        )
     return figure(
         *traces,
         title={"text": "p, q, and what rejections leave of p", "x": 0, "xref": "paper"},
@@ -117,7 +130,7 @@ def rule_rates(
             y=[optima[drawn[rule]] for rule in order],
             name="optimum of these candidates",
             mode="markers",
-            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": BONUS}},
+            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": MARK}},
             hovertemplate="%{y:.4f}<extra>optimum</extra>",
         ),
         title={"text": "How often one of the candidates comes out", "x": 0, "xref": "paper"},
@@ -147,7 +160,7 @@ def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
     hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
     line, cross = (
         {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}},
-        {"symbol": "x", "size": 12, "color": BONUS},
+        {"symbol": "x", "size": 12, "color": MARK},
     )
     return figure(
         go.Bar(

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, BONUS, DRAFT, INK, OTHER, figure
+from specwb.figures.style import DRAFT, FIRST, INK, MARK, OTHER, figure
 
 _LOOKS = [
-    (ACCEPTED, "solid", "circle"),
+    (FIRST, "solid", "circle"),
     (OTHER, "dot", "square"),
-    (BONUS, "dashdot", "triangle-up"),
+    (MARK, "dashdot", "triangle-up"),
 ]
 
 
@@ -87,7 +87,7 @@ def speedup(
                 "x1": 1,
                 "y0": 1,
                 "y1": 1,
-                "line": {"color": BONUS, "dash": "dash", "width": 2},
+                "line": {"color": MARK, "dash": "dash", "width": 2},
             }
         ],
         xaxis={

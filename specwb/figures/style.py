@@ -12,10 +12,15 @@ from html import escape
 
 import plotly.graph_objects as go
 
-ACCEPTED = "#0072B2"  # blue
-BONUS = "#D55E00"  # vermilion
-DRAFT = "#E69F00"  # orange
-OTHER = "#8C8C8C"  # grey
+from specwb.palette import ACCEPTED as ACCEPTED
+from specwb.palette import DRAFT as DRAFT
+from specwb.palette import OTHER as OTHER
+from specwb.palette import REJECTED as REJECTED
+from specwb.palette import RESIDUAL as RESIDUAL
+from specwb.palette import TARGET as TARGET
+
+FIRST = "#0072B2"  # blue: a series that is neither the target's nor the draft's
+MARK = "#D55E00"  # vermilion: a line or a point that others are compared with
 INK = "#767676"  # of words and axes: the grey whose contrast with white and with black is alike
 DARK = "#222222"  # words in a light cell, whatever the page has behind it
 FAINT = "rgba(128,128,128,0.3)"  # areas that must not stand out

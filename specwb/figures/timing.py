@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, BONUS, DRAFT, OTHER, figure
+from specwb.figures.style import DRAFT, FIRST, MARK, OTHER, figure
 
 _LOOKS = {
     "draft": (DRAFT, "/"),
-    "score": (ACCEPTED, ""),
-    "verify": (BONUS, "x"),
+    "score": (FIRST, ""),
+    "verify": (MARK, "x"),
     "commit": (OTHER, "."),
 }
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from specwb.figures.style import ACCEPTED, BONUS, CLEAR, INK, OTHER, chip, figure, label
+from specwb.figures.style import ACCEPTED, CLEAR, INK, OTHER, TARGET, chip, figure, label
 from specwb.flow import Step
 
 # name in the legend, colour, dash, width, marker, sign in front of the token
 _LOOKS = {
     "pending": ("pending token (known already)", INK, "solid", 1.5, "square", ""),
     "accepted": ("accepted ✓", ACCEPTED, "solid", 3.5, "circle", "✓ "),
-    "bonus": ("bonus token ◆ (from the target)", BONUS, "dash", 3.0, "diamond", "◆ "),
+    "bonus": ("bonus token ◆ (from the target)", TARGET, "dash", 3.0, "diamond", "◆ "),
     "other": ("drafted, not accepted", OTHER, "dot", 1.5, "x-thin", ""),
 }
 

@@ -180,7 +180,7 @@ class NodeRule(Rule):
         node = torch.zeros_like(row) if start is None else start
         alive = torch.ones_like(row, dtype=torch.bool)
         for d in range(0 if start is None else 1, tree.D):
-            if not self.some(alive):
+            if not self.some(alive) or not tree.widths[d]:  # a grown tree may be less deep than D
                 return
             kids = tree.kids[of, node][:, : tree.widths[d]]
             safe = kids.clamp_min(0)

@@ -13,6 +13,7 @@ from specwb.widgets.falcon import BlockDesigner, BlockExplorer, GlancingExplorer
 from specwb.widgets.heads import HeadsExplorer
 from specwb.widgets.kangaroo import StopExplorer
 from specwb.widgets.mcsd_ti import MaskExplorer, RootsExplorer, StopRulesExplorer
+from specwb.widgets.microscope import Microscope
 from specwb.widgets.rules import RulesExplorer
 from specwb.widgets.speed import SpeedExplorer
 
@@ -25,6 +26,7 @@ __all__ = [
     "LatticeExplorer",
     "LengthExplorer",
     "MaskExplorer",
+    "Microscope",
     "RootsExplorer",
     "RoundExplorer",
     "RulesExplorer",

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.engine import Output, Prompt, decode, token_rows
-from specwb.figures.style import ACCEPTED, BONUS, INK
+from specwb.figures.style import ACCEPTED, INK, TARGET
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.trace import explain
@@ -21,7 +21,7 @@ from specwb.widgets.live import ROW, Panel, canvas, redraw, status
 MOST_NODES = 128  # more cannot be read in a figure
 _LOOKS = {  # of words; the page's own colours would be lost on one theme or the other
     "accepted": f"color:{ACCEPTED};border-bottom:3px solid {ACCEPTED}",
-    "bonus": f"color:{BONUS};border:1px solid {BONUS}",
+    "bonus": f"color:{TARGET};border:1px solid {TARGET}",
 }
 
 

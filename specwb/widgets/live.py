@@ -11,7 +11,7 @@ import anywidget
 import ipywidgets as w
 import plotly.graph_objects as go
 
-from specwb.figures.style import BONUS, CONFIG
+from specwb.figures.style import CONFIG, REJECTED
 
 STYLE = {"description_width": "90px"}
 ROW = {"flex_flow": "row wrap"}
@@ -112,7 +112,7 @@ def _each(control: Any, value: Any) -> list[tuple[w.ValueWidget, Any]]:
 
 def status(line: str, wrong: bool = False) -> str:
     """A summary as HTML, which screen readers read out when it changes."""
-    look = f"color:{BONUS};font-weight:bold" if wrong else ""
+    look = f"color:{REJECTED};font-weight:bold" if wrong else ""
     return f'<div class="specwb-summary" role="status" style="{look}">{escape(line)}</div>'
 
 

@@ -16,6 +16,7 @@ import plotly
 import pytest
 import tiny
 
+import specwb
 from specwb import figures
 from specwb.evaluation import compare as module
 from specwb.evaluation import machine, report
@@ -267,3 +268,11 @@ def test_paths_are_checked_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(ValueError, match="no permission"):
         report.check_path(tmp_path / "new.html", "--html")
+
+
+def test_rounds_are_played_in_the_page(frame):
+    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=2, repeats=1)
+    text = report.html(frame, traces=[trace])
+    assert text.count('id="specwb-microscope"') == 1
+    assert text.index("Round by round") < text.index("How it was measured")
+    assert "specwb-microscope" not in report.html(frame)

@@ -1,0 +1,88 @@
+"""``specwb trace``: a decoding recorded, as JSON or as a page that plays it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specwb.commands.shared import (
+    DEVICE,
+    DRAFT,
+    DTYPE,
+    SEED,
+    TARGET,
+    THREADS,
+    built,
+    use_threads,
+    wide,
+)
+
+PROMPT = "def area(width, height):\n    "
+
+
+def trace(
+    methods: Annotated[
+        list[str], typer.Argument(help="Methods with their options, such as mcsd:tree=4-2-2.")
+    ],
+    prompt: Annotated[str, typer.Option(help="Text to continue.")] = PROMPT,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a page that plays it here.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the trace here; of several a list.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 24,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
+    seed: SEED = 0,
+    target: TARGET = "lab",
+    draft: DRAFT = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    threads: THREADS = None,
+) -> None:
+    """Record a decoding round by round; write it as JSON or as a page that plays it.
+
+    The page needs no Python and no network. docs/trace.md says what is in a trace.
+    """
+    from specwb import load
+    from specwb.evaluation import report
+    from specwb.scope import in_words, page, record
+
+    if html_file is None and json_file is None:
+        raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
+    for option, path in (("--html", html_file), ("--json", json_file)):
+        if path is not None:
+            report.check_path(path, option)
+    use_threads(threads)
+    model = load(target, device=device, dtype=dtype)
+    chosen = built(methods, model, draft)  # all of them, before any work is done
+    traces = [
+        record(
+            model,
+            prompt,
+            one,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+        )
+        for one in chosen
+    ]
+    screen = wide()
+    for one in traces:
+        screen.print(in_words(one), highlight=False, markup=False, soft_wrap=True)
+    if json_file is not None:
+        whole = traces[0] if len(traces) == 1 else traces
+        text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+        report.write(text + "\n", json_file)
+    if html_file is not None:
+        command = shlex.join(["specwb", *sys.argv[1:]])
+        report.write(page(traces, command=command), html_file)

@@ -1,0 +1,65 @@
+"""What a trace is: its name, version and schema, and the check of one that comes from outside."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specwb.errors import SpecwbError
+
+FORMAT = "specwb-trace"
+VERSION = 1
+SCHEMA = Path(__file__).with_name("trace.schema.json")
+PARTS = ("draft", "score", "verify", "commit")
+
+
+class TraceError(SpecwbError, ValueError):
+    """This is no trace, or one of another version."""
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a trace of this version."""
+    return json.loads(SCHEMA.read_text("utf-8"))
+
+
+def checked(trace: Any) -> dict[str, Any]:
+    """A trace as :func:`specwb.record` made it, or as it was read from a file, if it can be played.
+
+    It looks at the name, the version and the parts that a player cannot do without; the whole is
+    what :func:`schema` says.
+
+    Raises:
+        TraceError: it cannot.
+    """
+    if not isinstance(trace, Mapping) or trace.get("format") != FORMAT:
+        raise TraceError(
+            f"a trace is the dictionary that specwb.record(...) returns, with format={FORMAT!r};"
+            f" got {type(trace).__name__}"
+        )
+    if trace.get("version") != VERSION:
+        raise TraceError(
+            f"this trace has version {trace.get('version')!r}, this specwb plays version {VERSION};"
+            " record it again"
+        )
+    missing = [name for name in schema()["required"] if name not in trace]
+    if missing:
+        raise TraceError(f"the trace has no {', '.join(missing)}")
+    return dict(trace)
+
+
+def in_words(trace: Mapping[str, Any]) -> str:
+    """One line about a trace: its method, tokens, rounds and tau."""
+    tokens, steps = len(trace["tokens"]), len(trace["rounds"])
+    spec, tau = trace["method"]["spec"], tokens / steps
+    return f"{spec}: {tokens} tokens in {steps} rounds, {tau:.2f} a round"
+
+
+def short(x: float) -> float:
+    """A number of four digits, which is all that is read off a picture."""
+    x = float(x)
+    return 0.0 if not math.isfinite(x) or abs(x) < 1e-9 else float(f"{x:.4g}")

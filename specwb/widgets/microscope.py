@@ -1,0 +1,170 @@
+"""The microscope in a notebook: a trace that plays, or a prompt box with Python behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anywidget
+import traitlets
+
+from specwb.methods import METHODS
+from specwb.models.target import Target
+from specwb.scope import checked, in_words, module, record
+
+MOST_TOKENS = 200  # of one recording from the page
+SETTINGS: dict[str, Any] = {
+    "prompt": "",
+    "method": "mcsd",
+    "options": "",
+    "temperature": 0.0,
+    "seed": 0,
+    "max_new_tokens": 24,
+}
+"""Where the page's controls stand if nothing else is said."""
+
+
+class Microscope(anywidget.AnyWidget):
+    """Plays recorded decodings round by round: draft, score, test, bonus token.
+
+    Keys: left and right step, with shift by rounds; space plays; in the tree up and down move and
+    enter chooses a node. Without ``target`` it needs no Python: the page plays what it has.
+
+    Args:
+        traces: what :func:`specwb.record` returned, one or several.
+        target: with it the page has a prompt box and a menu of all methods, and records anew.
+        settings: where the controls stand: ``prompt``, ``method``, ``options``, ``temperature``,
+            ``seed``, ``max_new_tokens``.
+    Attributes:
+        traces: what is played; the last recording, if there is a target.
+        note: why the last recording failed, or empty.
+        summary: one line about what is played.
+    Raises:
+        TraceError: one is no trace.
+    """
+
+    _esm = module()
+    traces: Any = traitlets.List().tag(sync=True)
+    live = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
+    note = traitlets.Unicode("").tag(sync=True)
+    serial = traitlets.Int(0).tag(sync=True)  # the page looks when this has changed
+
+    def __init__(
+        self,
+        traces: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+        *,
+        target: Target | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        several = [traces] if isinstance(traces, Mapping) else list(traces)
+        live = None
+        if target is not None:
+            live = {"methods": list(METHODS), "settings": {**SETTINGS, **(settings or {})}}
+        super().__init__(traces=[checked(trace) for trace in several], live=live)
+        self._target = target
+        self.on_msg(self._asked)
+
+    @property
+    def summary(self) -> str:
+        """One line about what is played."""
+        if not self.traces:
+            return "no trace"
+        one, more = self.traces[-1 if self._target else 0], len(self.traces) - 1
+        others = f", and {more} more" if more and not self._target else ""
+        return in_words(one) + others
+
+    def record(
+        self,
+        prompt: str,
+        method: str = "sps",
+        options: str = "",
+        temperature: float = 0.0,
+        seed: int = 0,
+        max_new_tokens: int = 24,
+    ) -> None:
+        """What the page's Record button does. An error becomes the ``note``, and what was played
+        stays."""
+        settings = {
+            "prompt": prompt,
+            "method": method,
+            "options": options,
+            "temperature": temperature,
+            "seed": seed,
+            "max_new_tokens": max_new_tokens,
+        }
+        assert self._target is not None
+        self.live = {"methods": list(METHODS), "settings": settings}
+        try:
+            if not 1 <= max_new_tokens <= MOST_TOKENS:
+                raise ValueError(f"tokens must be 1..{MOST_TOKENS}, got {max_new_tokens}")
+            trace = record(
+                self._target,
+                prompt,
+                f"{method}:{options}" if options else method,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                seed=seed,
+            )
+        except ValueError as error:  # every error of ours about an argument is one
+            self.note = f"Not recorded: {error}"
+        else:
+            self.traces, self.note = [trace], ""
+        self.serial += 1
+
+    def _asked(self, _: object, content: Any, buffers: object) -> None:
+        """A message from the page."""
+        if not isinstance(content, dict) or content.get("kind") != "record":
+            return
+        given = content.get("settings")
+        if self._target is None or not isinstance(given, dict):
+            return
+        try:
+            # of the type that each setting has at first
+            chosen = {name: type(at)(given.get(name) or at) for name, at in SETTINGS.items()}
+        except (TypeError, ValueError) as error:
+            self.note = f"Not recorded: {error}"
+            self.serial += 1
+            return
+        # an empty box is what it says
+        self.record(**{**chosen, "prompt": str(given.get("prompt", ""))})
+
+
+def microscope(
+    what: Target | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    prompt: str | None = None,
+    method: str = "mcsd",
+    **settings: Any,
+) -> Microscope:
+    """A decoding under the microscope::
+
+        specwb.microscope(specwb.load("lab"), "def fib(n):", temperature=1.0)  # with a prompt box
+        specwb.microscope(specwb.record(target, "def fib(n):", "mcsd"))  # plays without Python
+
+    Args:
+        what: a target, or one or several traces.
+        prompt: with a target: the text in the prompt box.
+        method: with a target: what it is decoded with at first.
+        settings: with a target: ``temperature``, ``seed``, ``max_new_tokens``, ``options`` (of the
+            method, such as ``tree=4-2-2``).
+    Raises:
+        TraceError: this is no trace.
+        ValueError: a prompt or settings beside a trace; no prompt beside a target; or what
+            :func:`specwb.record` raises.
+    """
+    if not isinstance(what, Target):
+        if prompt is not None or settings:
+            raise ValueError("a trace is played as it was recorded: give a target to set a prompt")
+        return Microscope(what)
+    if not isinstance(prompt, str):
+        raise ValueError(
+            f"with a target, prompt must be a text (of the prompt box), got {prompt!r}"
+        )
+    known = [name for name in SETTINGS if name not in ("prompt", "method")]
+    if unknown := [name for name in settings if name not in known]:
+        raise ValueError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")
+    chosen = {**SETTINGS, "prompt": prompt, "method": method, **settings}
+    widget = Microscope(target=what, settings=chosen)
+    widget.record(**chosen)
+    if widget.note:
+        raise ValueError(widget.note)
+    return widget

@@ -1,0 +1,73 @@
+"""The widget around the player: it records what the page asks for, and says why it cannot."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+
+import specwb
+from specwb.scope import TraceError
+from specwb.widgets import Microscope
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+
+
+def target() -> specwb.Target:
+    return specwb.Target(tiny.build("llama", seed=2), tiny.tokenizer(WORDS))
+
+
+def test_a_trace_plays_without_a_target():
+    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=3, repeats=1)
+    shown = specwb.microscope([trace, trace])
+    assert (len(shown.traces), shown.live) == (2, None)
+    assert shown.summary == "ar: 3 tokens in 3 rounds, 1.00 a round, and 1 more"
+    assert "export default" in shown._esm
+    with pytest.raises(TraceError):
+        specwb.microscope([{}])
+    with pytest.raises(ValueError, match="give a target to set a prompt"):
+        specwb.microscope(trace, "w1")
+
+
+def test_the_page_asks_for_another_recording():
+    shown = specwb.microscope(target(), "w1 w2", "pld", max_new_tokens=6)
+    assert shown.live["settings"]["method"] == "pld"
+    assert "".join(text for one in shown.traces[0]["rounds"] for _, text in one["text"])
+    before = shown.serial
+    settings = {"method": "ar", "prompt": "w3", "max_new_tokens": 4, "temperature": 1, "seed": 2}
+    shown._asked(shown, {"kind": "record", "settings": settings}, None)
+    assert shown.serial == before + 1
+    assert (shown.note, len(shown.traces), len(shown.traces[0]["tokens"])) == ("", 1, 4)
+    direct = specwb.decode(shown._target, "w3", "ar", max_new_tokens=4, temperature=1.0, seed=2)
+    assert shown.traces[0]["tokens"] == direct.tokens[0]
+    assert shown.traces[0]["text"] == direct.text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"method": "nonsense"}, "unknown method 'nonsense'"), ({"max_new_tokens": 1000}, "1..200"),
+     ({"options": "tree=x"}, "pld has no option 'tree'"), ({"prompt": ""}, "prompt"),
+     ({"seed": "many"}, "many")],
+)  # fmt: skip
+def test_what_cannot_be_recorded_is_said(change, words):
+    shown = specwb.microscope(target(), "w1 w2", "pld", max_new_tokens=4)
+    played = shown.traces
+    settings = {"method": "pld", "prompt": "w3", "max_new_tokens": 4, **change}
+    shown._asked(shown, {"kind": "record", "settings": settings}, None)
+    assert shown.note.startswith("Not recorded: ")
+    assert words in shown.note
+    assert shown.traces == played
+
+
+def test_other_messages_change_nothing():
+    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=2, repeats=1)
+    shown = Microscope(trace)
+    for message in (None, "x", {}, {"kind": "record"}, {"kind": "record", "settings": {}}):
+        shown._asked(shown, message, None)
+    assert (shown.serial, shown.note) == (0, "")
+
+
+def test_settings_are_known():
+    with pytest.raises(ValueError, match="settings are options, temperature"):
+        specwb.microscope(target(), "w1", "pld", heat=1)
+    with pytest.raises(ValueError, match="prompt must be a text"):
+        specwb.microscope(target())

@@ -1,0 +1,259 @@
+"""The exercises: a right solution passes, wrong ones are answered by the smallest problem that they
+get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import accumulate
+from statistics import mean, median
+
+import pytest
+
+from specwb import course
+
+half = Fraction(1, 2)
+
+
+def normal(weights):
+    total = sum(weights)
+    return [w / total for w in weights]
+
+
+def accept(p, q, x):
+    return min(1, p[x] / q[x])
+
+
+def residual(p, q):
+    left = [max(a - b, 0) for a, b in zip(p, q)]
+    return normal(left) if sum(left) else p
+
+
+def acceptance(p, q):
+    return 1 - sum(abs(a - b) for a, b in zip(p, q)) / 2
+
+
+def rejection(p, q):
+    return lambda tokens: ([accept(p, q, tokens[0])], residual(p, q))
+
+
+def two_tries(p, q):
+    left = residual(p, q)
+    return 1 - (1 - acceptance(p, q)) * (1 - acceptance(left, q))
+
+
+def without(q, tokens):
+    return normal([0 if x in tokens else share for x, share in enumerate(q)])
+
+
+def naive(p, q):
+    return float(sum(a * (1 - (1 - b) ** 2) for a, b in zip(p, q)))
+
+
+def rrs(p, q):
+    def rule(tokens):
+        left = residual(p, q)
+        first = accept(p, q, tokens[0])
+        second = accept(left, q, tokens[1])
+        return [first, (1 - first) * second], residual(left, q)
+
+    return rule
+
+
+def mask(parents):
+    rows = []
+    for node, parent in enumerate(parents):
+        row = list(rows[parent]) if parent >= 0 else [False] * len(parents)
+        row[node] = True
+        rows.append(row)
+    return rows
+
+
+def expected(parents, rates):
+    total, chance = 0, [1]
+    for parent, rate in zip(parents[1:], rates[1:]):
+        chance.append(chance[parent] * rate)
+        total += chance[-1]
+    return total
+
+
+def longest(parents, tokens, best):
+    node, accepted = 0, 0
+    reached = {0: 0}
+    for node in range(1, len(parents)):
+        above = parents[node]
+        if above in reached and tokens[node] == best[above]:
+            reached[node] = reached[above] + 1
+            accepted = max(accepted, reached[node])
+    return accepted
+
+
+def tau(accepted):
+    return mean(Fraction(a + 1) for a in accepted)
+
+
+def by_depth(accepted, tested):
+    return [
+        Fraction(sum(a >= d for a in accepted), sum(t >= d for t in tested))
+        for d in range(1, max(tested) + 1)
+    ]
+
+
+def speedup(alpha, gamma, c):
+    tokens = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    return tokens / (gamma * c + 1)
+
+
+def paired(plain, method):
+    return median(a / b for a, b in zip(plain, method))
+
+
+RIGHT = (accept, residual, acceptance, rejection, two_tries, without, naive, rrs, mask, expected,
+         longest, tau, by_depth, speedup, paired)  # fmt: skip
+
+
+def first_only(tokens, p, q):
+    return [accept(p, q, tokens[0]), 0], residual(p, q)
+
+
+WRONG: dict[str, tuple[Callable, ...]] = {
+    "accept": (
+        lambda p, q, x: p[x],
+        lambda p, q, x: p[x] / q[x],
+        lambda p, q, x: min(1, q[x] / p[x]),
+    ),
+    "residual": (
+        lambda p, q: p,
+        lambda p, q: [max(a - b, 0) for a, b in zip(p, q)],
+        lambda p, q: normal([max(a - b, 0) for a, b in zip(p, q)]),
+    ),
+    "acceptance": (
+        lambda p, q: sum(a * b for a, b in zip(p, q)),
+        lambda p, q: 1 - sum(abs(a - b) for a, b in zip(p, q)),
+        lambda p, q: sum(max(a, b) for a, b in zip(p, q)),
+    ),
+    "rejection": (
+        lambda p, q: lambda tokens: ([accept(p, q, tokens[0])], p),
+        lambda p, q: lambda tokens: ([1], None),
+        lambda p, q: lambda tokens: ([p[tokens[0]]], residual(p, q)),
+    ),
+    "two_tries": (
+        lambda p, q: 1 - (1 - acceptance(p, q)) ** 2,
+        lambda p, q: acceptance(p, q),
+        naive,
+    ),
+    "without": (
+        lambda q, tokens: q,
+        lambda q, tokens: [0 if x in tokens else share for x, share in enumerate(q)],
+        lambda q, tokens: normal([0 if x in tokens[:1] else s for x, s in enumerate(q)]),
+    ),
+    "naive": (
+        lambda p, q: sum(2 * a * b for a, b in zip(p, q)),
+        lambda p, q: sum(a * b for a, b in zip(p, q)),
+        lambda p, q: two_tries(p, q),
+    ),
+    "rrs": (
+        lambda p, q: lambda tokens: (first_only(tokens, p, q)[0], p),
+        lambda p, q: lambda tokens: ([accept(p, q, tokens[0]), (1 - accept(p, q, tokens[0]))
+                                      * accept(p, q, tokens[1])], residual(p, q)),
+        lambda p, q: lambda tokens: ([accept(p, q, x) for x in tokens], residual(p, q)),
+    ),
+    "mask": (
+        lambda parents: [[j <= i for j in range(len(parents))] for i in range(len(parents))],
+        lambda parents: [[j in (i, parents[i]) for j in range(len(parents))]
+                         for i in range(len(parents))],
+        lambda parents: [list(row) for row in zip(*mask(parents))],
+    ),
+    "expected": (
+        lambda parents, rates: sum(rates[1:]),
+        lambda parents, rates: expected(parents, rates) + 1,
+        lambda parents, rates: sum(accumulate(rates[1:], lambda a, b: a * b)),
+    ),
+    "longest": (
+        lambda parents, tokens, best: sum(
+            tokens[i] == best[parents[i]] for i in range(1, len(parents))),
+        lambda parents, tokens, best: len(parents) - 1,
+        lambda parents, tokens, best: longest(parents, tokens, best) + 1,
+    ),
+    "tau": (
+        lambda accepted: mean(Fraction(a) for a in accepted),
+        lambda accepted: sum(accepted) + 1,
+        lambda accepted: median(a + 1 for a in accepted),
+    ),
+    "by_depth": (
+        lambda accepted, tested: [Fraction(sum(a >= d for a in accepted), len(accepted))
+                                  for d in range(1, max(tested) + 1)],
+        lambda accepted, tested: [Fraction(sum(accepted), max(1, sum(tested)))],
+        lambda accepted, tested: [1] * max(tested),
+    ),
+    "speedup": (
+        lambda alpha, gamma, c: (1 - alpha ** (gamma + 1)) / (1 - alpha) / (gamma * c + 1),
+        lambda alpha, gamma, c: (1 + alpha * gamma) / (gamma * c + 1),
+        lambda alpha, gamma, c: speedup(alpha, gamma, 0),
+    ),
+    "paired": (
+        lambda plain, method: Fraction(sum(plain), sum(method)),
+        lambda plain, method: mean(Fraction(a, b) for a, b in zip(plain, method)),
+        lambda plain, method: median(method) / median(plain),
+    ),
+}  # fmt: skip
+
+
+def test_every_exercise_is_here_three_a_lesson_and_more():
+    names = [solution.__name__ for solution in RIGHT]
+    assert names == list(course.EXERCISES) == list(WRONG)
+    lessons = [exercise.lesson for exercise in course.EXERCISES.values()]
+    assert lessons == sorted(lessons, key=["rejection", "candidates", "trees", "measuring"].index)
+    assert all(lessons.count(lesson) >= 3 for lesson in lessons)
+    assert all(course.task(name).split(": ")[1].startswith(f"{name}(") for name in names)
+
+
+@pytest.mark.parametrize("solution", RIGHT, ids=lambda solution: solution.__name__)
+def test_a_right_solution_passes(solution):
+    name = solution.__name__
+    found = course.grade(name, solution)
+    assert found.right, str(found)
+    assert found.tried >= 30
+    assert str(found) == f"{name}: right, on all {found.tried} small problems"
+    assert course.grade(name, course.EXERCISES[name].answer).right
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [(name, i) for name, several in WRONG.items() for i in range(len(several))]
+)
+def test_a_wrong_solution_is_answered_by_a_problem(name, which):
+    """And on that problem the right solution is right."""
+    assert len(WRONG[name]) == 3
+    found = course.grade(name, WRONG[name][which])
+    assert not found.right
+    assert found.fault
+    exercise = course.EXERCISES[name]
+    right = next(one for one in RIGHT if one.__name__ == name)
+    assert exercise.fault(found.problem, right(*found.problem.values())) is None
+
+
+def test_the_smallest_problem_by_hand():
+    """Drawing from p again after a rejection: with p = (0, 1), q = (1, 0) nothing is seen, since p
+    is what is left; halves show it."""
+    found = course.grade("rejection", WRONG["rejection"][0])
+    assert found.problem == {"p": [half, half], "q": [1, 0]}
+    assert str(found) == (
+        "rejection: not yet. p = (1/2, 1/2), q = (1, 0): token 0 comes out with 3/4, the target"
+        " says 1/2"
+    )
+    found = course.grade("residual", WRONG["residual"][2])
+    assert found.problem == {"p": [1, 0], "q": [1, 0]}
+    assert found.fault.startswith("it raises ZeroDivisionError")
+    assert course.grade("mask", WRONG["mask"][1]).problem == {"parents": [-1, 0, 1]}
+
+
+def test_what_is_handed_in_may_be_anything():
+    with pytest.raises(course.ExerciseError, match="no exercise 'acept'; there are accept, "):
+        course.grade("acept", accept)
+    with pytest.raises(course.ExerciseError, match="hand in a function, got 3"):
+        course.grade("accept", 3)
+    for answer in (None, "1/2", [], True, {"a": 1}):
+        assert not course.grade("accept", lambda p, q, x, answer=answer: answer).right
+        assert not course.grade("residual", lambda p, q, answer=answer: answer).right
+    # what it does to its arguments is its own affair
+    assert course.grade("accept", lambda p, q, x: (accept(p, q, x), p.clear(), q.clear())[0]).right
