@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from specwb import evaluation as evaluation
     from specwb import figures as figures
     from specwb import models as models
-    from specwb import reproduce as reproduce
     from specwb import scope as scope
+    from specwb import studies as studies
     from specwb import sweeps as sweeps
     from specwb import training as training
     from specwb import verify as verify
@@ -113,8 +113,8 @@ _MODULES = (
     "evaluation",
     "figures",
     "models",
-    "reproduce",
     "scope",
+    "studies",
     "sweeps",
     "training",
     "verify",

@@ -19,7 +19,7 @@ FLOORS = (
     "custom_generate figures scope",
     "evaluation",
     "training sweeps harness",
-    "reproduce",
+    "studies",
     "widgets",
     "commands cli __main__",
 )

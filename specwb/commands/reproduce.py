@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,91 +32,290 @@ reproduce = typer.Typer(
     help="Measure what papers claim; an interrupted run goes on where it stopped.",
 )
 
-
 OVER = (
     "Speedups measured here are over ar, plain decoding by specwb itself, round by round without "
     "prompt processing. The library's may be faster on this machine: specwb compare measures both "
     "and says which."
 )
 """The note below tables with speedups."""
+QUICK = 3
+"""Decoding steps of each prompt and cell with --quick."""
+WORDS = (
+    "tree",
+    "text",
+    "best",
+    "setting",
+    "method",
+    "by depth",
+    "claim",
+    "verdict",
+    "ours",
+    "cells",
+    "paper",
+    "",
+)
+"""Columns of text."""
 
 
-@reproduce.command("mcsd")
-def reproduce_mcsd(
-    out: RESULTS = Path("build/reproduce/mcsd.json"),
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0, help="About how long to measure in all, but two prompts a cell at least."
-        ),
-    ] = 300.0,
-    temperatures: Annotated[
-        str, typer.Option(help="Comma-separated; the two layouts are compared at 1.")
-    ] = "0,0.3,0.7,1",
-    rounds: Annotated[
-        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
-    ] = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """Multi-candidate decoding: trees, draws and temperatures on one pair.
+def _option(kind: Any, text: str, default: Any, **more: Any) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(help=text, **more)], default
 
-    Verdicts say what is claimed of them and whether it holds here.
+
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "figure": _option(
+        str | None,
+        "Draw this figure of the paper with ours from stored results; measure nothing.",
+        None,
+    ),
+    "out": (RESULTS, None),
+    "train": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--train",
+                help="Train and measure the ablation's heads instead of showing shipped results.",
+            ),
+        ],
+        False,
+    ),
+    "heads": _option(Path, "Where --train keeps its heads; those that are finished stay.", None),
+    "head": _option(str | None, "Folder of a trained head; default the target's own.", None),
+    "diffusion": _option(
+        str | None, "Folder or hub id of a diffusion model; default the target's own.", None
+    ),
+    "positions": _option(int, "How many, of each prompt and temperature.", 4, min=1),
+    "tokens": _option(int, "Length of the texts that positions are taken from.", 48, min=1),
+    "temperatures": _option(str, "Comma-separated.", "0,0.3,0.7,1"),
+    "seconds": _option(
+        float | None,
+        "About how long to measure in all, but two prompts a cell at least; default every prompt.",
+        None,
+        min=0,
+    ),
+    "rounds": _option(int, "Decoding steps of each prompt and cell.", 10, min=2),
+    "prompts": (LIKE_COMPARE, "lab"),
+    "target": (TARGET, "lab"),
+    "draft": (DRAFT, None),
+    "device": (DEVICE, "auto"),
+    "dtype": (DTYPE, "auto"),
+    "seed": (SEED, 0),
+    "restart": (RESTART, False),
+}
+"""Option -> its type with help, and its default."""
+COMMON = (
+    "figure",
+    "out",
+    "seconds",
+    "rounds",
+    "prompts",
+    "target",
+    "draft",
+    "device",
+    "dtype",
+    "seed",
+)
+ABLATION = ("train", "heads")
+SEEDED = "--seed is of decoding; the ablation's heads are always trained with the same one."
+
+
+def _add(name: str, run: Callable[..., None], options: tuple[str, ...], **defaults: Any) -> None:
+    """Add the command of a paper, with these options in the order of :data:`OPTIONS`."""
+
+    def command(**given: Any) -> None:
+        run(name, **given)
+
+    defaults = {"out": Path(f"build/reproduce/{name}.json"), **defaults}
+    parameters = [
+        inspect.Parameter(
+            option,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(option, default),
+            annotation=annotation,
+        )
+        for option, (annotation, default) in OPTIONS.items()
+        if option in (*options, "restart")
+    ]
+    command.__doc__ = PAPERS.get(name, run.__doc__)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    reproduce.command(name)(command)
+
+
+PAPERS = {
+    "mcsd": "Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts.",
+    "falcon": (
+        "Falcon: its tables 1, 4 and 5 beside the same comparisons here, with verdicts.\n\n"
+        f"Comparisons that the paper lacks are measured too. {SEEDED}"
+    ),
+    "diffuspec": (
+        "DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 beside the same comparisons here.\n\n"
+        "Comparisons that the paper lacks are measured too, and verdicts given."
+    ),
+    "kangaroo": (
+        "Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures.\n\n"
+        "They stand beside the paper's, with verdicts, and measured speedups beside predicted "
+        f"ones. {SEEDED}"
+    ),
+    "mcsd_ti": (
+        "Improved MCSD: the decision model against none on one pair, shapes, and several roots.\n\n"
+        "Several roots are LOSSY; how far they move the output is measured."
+    ),
+    "easyspec": (
+        "EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts.\n\n"
+        "Cosines, the drift of the cache and the cost model are measured too."
+    ),
+}
+"""A paper -> what its command says."""
+
+
+def reproduce_paper(name: str, figure: str | None = None, **given: Any) -> None:
+    """Measure a paper's study, judge and print it."""
+    if figure is not None:
+        _draw(name, figure, given["out"])
+        return
+    study, document, path, interrupted = measured(name, **given)
+    screen = wide()
+    tables = study.printed(document)
+    for title, rows in tables:
+        screen.print(title, highlight=False, markup=False)
+        screen.print(table(rows, WORDS))
+    columns = [column for _, rows in tables for column in rows[0]]
+    over = [OVER] if "speedup" in columns else []
+    for note in [*study.summary(document), *over, f"kept in {path}"]:
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def _draw(name: str, figure: str, out: Path) -> None:
+    """Draw a figure of a paper with ours, from the results in ``out`` or those that are shipped."""
+    import json
+
+    from specwb.evaluation.report import check_path
+    from specwb.studies import run, study_of
+    from specwb.studies.pictures import draw
+
+    study = study_of(name)
+    if figure not in study.figures:
+        known = ", ".join(study.figures) or "none"
+        raise ValueError(f"--figure: {name} has no figure {figure!r}; it has: {known}")
+    path = Path("build/reproduce") / f"{name}-{figure}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_path(path, "--figure")
+    if out.exists():
+        document, source = json.loads(out.read_text("utf-8")), str(out)
+    else:
+        document, ablation = run.shipped(study)
+        if document is None:
+            raise ValueError(f"--figure: there are no results of {name}, in {out} or shipped")
+        document, source = study.report(document, ablation), "the shipped results"
+    draw(study.figures[figure], document).write_html(path, include_plotlyjs="cdn")
+    wide().print(f"{path}, from {source}", highlight=False, markup=False, soft_wrap=True)
+
+
+def measured(
+    name: str,
+    *,
+    out: Path,
+    prompts: str,
+    target: str,
+    device: str,
+    dtype: str,
+    seed: int,
+    restart: bool,
+    rounds: int,
+    seconds: float | None = None,
+    draft: str | None = None,
+    head: str | None = None,
+    diffusion: str | None = None,
+    temperatures: str | None = None,
+    train: bool = False,
+    heads: Path | None = None,
+) -> tuple[Any, dict[str, Any], Path, bool]:
+    """Measure a paper's study into its store and judge it.
+
+    Returns:
+        The study, the document of its results, their file, and whether it was interrupted.
     """
-    from specwb.reproduce import mcsd
-    from specwb.reproduce.store import Store, identity
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.studies import study_of, trained
+    from specwb.studies.run import measure, shipped
+    from specwb.studies.store import Store, identity, with_commit
+    from specwb.studies.study import Models
 
-    sampled_at = numbers(temperatures, "--temperatures")
-    cells = mcsd.grid(sampled_at)
-    questions, model, draft_model = _pair(prompts, target, draft, device, dtype)
-    settings = {"prompts": prompts, "temperatures": sampled_at, "rounds": rounds, "seed": seed}
-    store = Store(out, identity("mcsd", model, draft_model, **settings), restart)
-    run = partial(
-        mcsd.run,
+    study, head = study_of(name), head or diffusion
+    sampled_at: dict[str, Any] = {}
+    if temperatures is not None:
+        sampled_at = {"temperatures": numbers(temperatures, "--temperatures")}
+    questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
+    models = Models(model, study.draft(model, draft), head)
+    sums = trained.checksums(model, study.heads, {study.given: head})
+    arguments = identity(
+        name,
         model,
-        questions,
-        store,
-        cells,
-        draft=draft_model,
-        rounds_each=rounds,
-        seconds=seconds,
+        models.draft,
+        sha256=model.sha256,
+        draft_sha256=models.draft.sha256,
+        **({"heads": sums} if sums else {}),
+        **sampled_at,
+        prompts=prompts,
+        rounds=rounds,
         seed=seed,
     )
-    _run_and_print(store, run, partial(mcsd.report, store, cells), mcsd)
+    store = Store(out, arguments, restart)
+    run = partial(measure, study, rounds_each=rounds, seconds=seconds, seed=seed)
+    ablation, beside = shipped(study, model)[1], None
+    if train:
+        # a head that cannot be used is refused before the work that takes long
+        study.build(study.cells(store.document | study.facts(models)), models)
+        folder = heads or Path(f"build/heads/{name}-ablation")
+        cards = trained.train(study.head, study.variants, target, folder, device=device)
+        beside = _ablation(out, arguments, cards, restart)
+        variants = Models(model, models.draft, heads=folder)
+        stopped = _run(partial(run, variants, questions, beside, study.ablation()))
+        beside.save(final=True)
+        if stopped:
+            raise typer.Exit(130)
+        ablation = beside.document
+    interrupted = _run(partial(run, models, questions, store))
+    if not store.cells:
+        raise typer.Exit(130)
+    store.document |= {"command": command_line(), "commit": with_commit(store.document)}
+    study.report(store.document, ablation)
+    store.save(final=True)
+    if beside is not None:
+        beside.save(final=True)  # the report has added to it
+    return study, store.document, store.path, interrupted
 
 
-@reproduce.command("acceptance")
 def reproduce_acceptance(
-    out: RESULTS = Path("build/reproduce/acceptance.json"),
-    positions: Annotated[
-        int, typer.Option(min=1, help="How many, of each prompt and temperature.")
-    ] = 4,
-    temperatures: Annotated[str, typer.Option(help="Comma-separated, > 0.")] = "0.3,0.7,1",
-    tokens: Annotated[
-        int, typer.Option(min=1, help="Length of the texts that positions are taken from.")
-    ] = 48,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
+    name: str,
+    *,
+    out: Path,
+    positions: int,
+    temperatures: str,
+    tokens: int,
+    prompts: str,
+    target: str,
+    draft: str | None,
+    device: str,
+    dtype: str,
+    seed: int,
+    restart: bool,
 ) -> None:
     """Acceptance of every rule beside the optimum: which rule wins where.
 
     It is computed from both models' exact distributions along the target's own texts.
     """
-    from specwb.reproduce import acceptance
-    from specwb.reproduce.store import Store, identity
+    from specwb import load
+    from specwb.evaluation.prompts import load_prompts
+    from specwb.models.load import draft_model
+    from specwb.studies import acceptance
+    from specwb.studies.store import Store, identity
 
     sampled_at = numbers(temperatures, "--temperatures")
-    questions, model, draft_model = _pair(prompts, target, draft, device, dtype)
+    questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
+    pair = draft_model(model, draft)
     settings = {
         "prompts": prompts,
         "temperatures": sampled_at,
@@ -123,232 +324,63 @@ def reproduce_acceptance(
         "positions": positions,
         "seed": seed,
     }
-    store = Store(
-        out, identity("acceptance", model, draft_model, **settings), restart, acceptance.CELL
-    )
-    run = partial(
-        acceptance.run,
-        model,
-        questions,
-        store,
-        draft=draft_model,
-        temperatures=sampled_at,
-        tokens=tokens,
-        positions=positions,
-        seed=seed,
-    )
-    _run_and_print(store, run, partial(acceptance.report, store), acceptance)
-
-
-@reproduce.command("falcon")
-def reproduce_falcon(
-    out: RESULTS = Path("build/reproduce/falcon.json"),
-    train: Annotated[
-        bool,
-        typer.Option(
-            "--train",
-            help="Train and measure the ablation's heads instead of showing the shipped results.",
-        ),
-    ] = False,
-    heads: Annotated[
-        Path, typer.Option(help="Where --train keeps its heads; those that are finished stay.")
-    ] = Path("build/heads/falcon-ablation"),
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
-    ] = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """Falcon: its tables 1, 4 and 5 beside the same comparisons here, with verdicts.
-
-    Comparisons that the paper lacks are measured too.
-    --seed is of decoding; the ablation's heads are always trained with the same one.
-    """
-    from specwb.reproduce import falcon, trained
-    from specwb.reproduce.store import Store, identity
-
-    questions, model, draft_model = _pair(prompts, target, None, device, dtype)
-    settings = {
-        "sha256": model.sha256,
-        "draft_sha256": draft_model.sha256,
-        "heads": trained.checksums(model, falcon.HEADS),
-        "prompts": prompts,
-    }
-    arguments = identity("falcon", model, draft_model, **settings, rounds=rounds, seed=seed)
-    store = Store(out, arguments, restart)
-    measurement: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
-    ablation = trained.shipped(falcon.SHIPPED, model)
-    if train:
-        cards = trained.train("falcon", falcon.VARIANTS, target, heads, device=device)
-        ablation_store = _ablation(out, arguments, cards, restart)
-        ablation = _measure_ablation(
-            ablation_store,
-            partial(
-                falcon.run,
-                model,
-                questions,
-                ablation_store,
-                falcon.ablation_cells(),
-                heads=heads,
-                **measurement,
-            ),
+    store = Store(out, identity(name, model, pair, **settings), restart, acceptance.CELL)
+    interrupted = _run(
+        partial(
+            acceptance.run,
+            model,
+            questions,
+            store,
+            draft=pair,
+            temperatures=sampled_at,
+            tokens=tokens,
+            positions=positions,
+            seed=seed,
         )
-    run = partial(falcon.run, model, questions, store, falcon.own_cells(), **measurement)
-    _run_and_print(store, run, partial(falcon.report, store, ablation), falcon)
+    )
+    if not store.cells:
+        raise typer.Exit(130)
+    store.document["command"] = command_line()
+    document = acceptance.report(store)
+    store.save(final=True)
+    screen = wide()
+    for title, rows in acceptance.tables(document):
+        screen.print(title, highlight=False, markup=False)
+        screen.print(table(rows, WORDS))
+    for note in [*acceptance.notes(document), f"kept in {store.path}"]:
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    if interrupted:
+        raise typer.Exit(130)
 
 
-@reproduce.command("diffuspec")
-def reproduce_diffuspec(
-    out: RESULTS = Path("build/reproduce/diffuspec.json"),
-    diffusion: Annotated[
-        str | None,
-        typer.Option(help="Folder or hub id of a diffusion model; default the target's own."),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
-    ] = 16,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 beside the same comparisons here.
-
-    Comparisons that the paper lacks are measured too, and verdicts given.
-    """
-    from specwb.reproduce import diffuspec, trained
-    from specwb.reproduce.store import Store, identity
-
-    questions, model, draft_model = _pair(prompts, target, None, device, dtype)
-    heads = trained.checksums(model, diffuspec.HEADS, {"diffusion": diffusion})
-    settings = {
-        "sha256": model.sha256,
-        "draft_sha256": draft_model.sha256,
-        "heads": heads,
-        "prompts": prompts,
-        "rounds": rounds,
-        "seed": seed,
-    }
-    store = Store(out, identity("diffuspec", model, draft_model, **settings), restart)
-    measurement: dict[str, Any] = {
-        "draft": diffusion,
-        "rounds_each": rounds,
-        "seconds": seconds,
-        "seed": seed,
-    }
-    run = partial(diffuspec.run, model, questions, store, diffuspec.cells(), **measurement)
-    _run_and_print(store, run, partial(diffuspec.report, store), diffuspec)
+_add("mcsd", reproduce_paper, (*COMMON, "temperatures"), seconds=300.0)
+_add(
+    "acceptance",
+    reproduce_acceptance,
+    ("out", "positions", "temperatures", "tokens", *COMMON[4:]),
+    temperatures="0.3,0.7,1",
+)
+_add("falcon", reproduce_paper, (*COMMON, *ABLATION))
+_add("diffuspec", reproduce_paper, (*COMMON, "diffusion"), rounds=16)
+_add("kangaroo", reproduce_paper, (*COMMON, *ABLATION, "head"))
+_add("mcsd_ti", reproduce_paper, (*COMMON, "head"))
+_add("easyspec", reproduce_paper, COMMON)
 
 
-@reproduce.command("kangaroo")
-def reproduce_kangaroo(
-    out: RESULTS = Path("build/reproduce/kangaroo.json"),
-    train: Annotated[
-        bool,
-        typer.Option(
-            "--train",
-            help="Train and measure the ablation's adapters, in place of the shipped results.",
-        ),
+@reproduce.command("all")
+def reproduce_all(
+    out: Annotated[
+        Path, typer.Option(help="Folder of the results, one file a paper, and of the page.")
+    ] = Path("build/reproduce"),
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="Judge the shipped results; measure nothing.")
     ] = False,
-    heads: Annotated[
-        Path, typer.Option(help="Where --train keeps its adapters; those that are finished stay.")
-    ] = Path("build/heads/kangaroo-ablation"),
-    head: Annotated[
-        str | None, typer.Option(help="Folder of an adapter; default the target's own.")
-    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"Only {QUICK} decoding steps of each prompt and cell.")
+    ] = False,
     seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
+        float | None, typer.Option(min=0, help="About how long to measure each paper in all.")
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
-    ] = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures, with verdicts.
-
-    They stand beside the paper's, and measured speedups beside predicted ones.
-    --seed is of decoding; the ablation's adapters are always trained with the same one.
-    """
-    from specwb.reproduce import kangaroo, trained
-    from specwb.reproduce.store import Store, identity
-
-    questions, model, draft_model = _pair(prompts, target, None, device, dtype)
-    settings = {
-        "sha256": model.sha256,
-        "draft_sha256": draft_model.sha256,
-        "prompts": prompts,
-        "rounds": rounds,
-        "seed": seed,
-    }
-    arguments = identity(
-        "kangaroo",
-        model,
-        draft_model,
-        heads=trained.checksums(model, kangaroo.HEADS, {"kangaroo": head}),
-        **settings,
-    )
-    store = Store(out, arguments, restart)
-    measurement: dict[str, Any] = {"rounds_each": rounds, "seconds": seconds, "seed": seed}
-    ablation, ablation_store = trained.shipped(kangaroo.SHIPPED, model), None
-    # a head that cannot be used is refused before the work that takes long
-    cells = kangaroo.own_cells()
-    kangaroo.build_methods(model, cells, {cell: head for cell in cells if cell.kind == "kangaroo"})
-    if train:
-        cards = trained.train("kangaroo", kangaroo.VARIANTS, target, heads, device=device)
-        ablation_store = _ablation(out, arguments, cards, restart)
-        ablation = _measure_ablation(
-            ablation_store,
-            partial(
-                kangaroo.run,
-                model,
-                questions,
-                ablation_store,
-                kangaroo.ablation_cells(),
-                heads=heads,
-                **measurement,
-            ),
-        )
-    run = partial(
-        kangaroo.run, model, questions, store, kangaroo.own_cells(), head=head, **measurement
-    )
-    _run_and_print(store, run, partial(kangaroo.report, store, ablation), kangaroo)
-    if ablation_store is not None:
-        ablation_store.save(final=True)  # the report has added to it
-
-
-@reproduce.command("mcsd_ti")
-def reproduce_mcsd_ti(
-    out: RESULTS = Path("build/reproduce/mcsd_ti.json"),
-    head: Annotated[
-        str | None, typer.Option(help="Folder of a decision model; default the target's own.")
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
-    ] = 10,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
     draft: DRAFT = None,
@@ -357,106 +389,73 @@ def reproduce_mcsd_ti(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Improved MCSD: the decision model against none on one pair, shapes, and several roots.
+    """The ledger of all papers: what each claims, what is measured here, and the verdict.
 
-    Several roots are LOSSY; how far they move the output is measured, and the cost of masks.
+    It is written as ledger.html, ledger.md and ledger.json. A paper that cannot be shown with these
+    models is named with the reason.
     """
-    from specwb.reproduce import mcsd_ti, trained
-    from specwb.reproduce.store import Store, identity
+    import json
 
-    questions, model, draft_model = _pair(prompts, target, draft, device, dtype)
-    heads = trained.checksums(model, mcsd_ti.HEADS, {"decision": head})
-    settings = {
-        "sha256": model.sha256,
-        "draft_sha256": draft_model.sha256,
-        "heads": heads,
-        "prompts": prompts,
-        "rounds": rounds,
-        "seed": seed,
-    }
-    store = Store(out, identity("mcsd_ti", model, draft_model, **settings), restart)
-    measurement: dict[str, Any] = {
-        "draft": draft_model,
-        "head": head,
-        "rounds_each": rounds,
-        "seconds": seconds,
-        "seed": seed,
-    }
-    run = partial(mcsd_ti.run, model, questions, store, mcsd_ti.cells(), **measurement)
-    _run_and_print(store, run, partial(mcsd_ti.report, store), mcsd_ti)
+    from specwb.errors import SpecwbError
+    from specwb.evaluation.report import check_path, write
+    from specwb.studies import PLACES, ledger, study_of
+    from specwb.studies import run as studies_run
 
-
-@reproduce.command("easyspec")
-def reproduce_easyspec(
-    out: RESULTS = Path("build/reproduce/easyspec.json"),
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="About how long to measure in all; default every prompt."),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")
-    ] = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: Annotated[
-        str | None,
-        typer.Option(help="Draft model of several layers; default the target's own deep one."),
-    ] = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts.
-
-    Cosines, the drift of the cache and the cost model are measured too.
-    """
-    from specwb import load
-    from specwb.evaluation.prompts import load_prompts
-    from specwb.reproduce import easyspec
-    from specwb.reproduce.store import Store, identity
-
-    questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
-    draft_model = easyspec.draft_of(model, draft)
-    cells = easyspec.cells(len(draft_model.backbone.layers), model.device.type)
-    settings = {
-        "sha256": model.sha256,
-        "draft_sha256": draft_model.sha256,
-        "prompts": prompts,
-        "rounds": rounds,
-        "seed": seed,
-    }
-    store = Store(out, identity("easyspec", model, draft_model, **settings), restart)
-    run = partial(
-        easyspec.run,
-        model,
-        questions,
-        store,
-        cells,
-        draft=draft_model,
-        rounds_each=rounds,
-        seconds=seconds,
-        seed=seed,
-    )
-    _run_and_print(store, run, partial(easyspec.report, store), easyspec)
-
-
-def _pair(
-    prompts: str, target: str, draft: str | None, device: str, dtype: str
-) -> tuple[Any, Any, Any]:
-    """Load questions, target and draft model."""
-    from specwb import load
-    from specwb.evaluation.prompts import load_prompts
-    from specwb.models.load import draft_model
-
-    questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype)
-    return questions, model, draft_model(model, draft)
+    if out.parts[:1] == ("build",):
+        out.mkdir(parents=True, exist_ok=True)
+    pages = {kind: out / f"ledger.{kind}" for kind in ("html", "md", "json")}
+    for path in pages.values():
+        check_path(path, "--out")
+    documents: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for name in PLACES:
+        if shipped:
+            own, ablation = studies_run.shipped(study_of(name))
+            if own is None:
+                left_out[name] = "no shipped results"
+            else:
+                documents[name] = study_of(name).report(own, ablation)
+            continue
+        given: dict[str, Any] = {
+            "temperatures": "0,0.3,0.7,1" if name == "mcsd" else None,
+            "rounds": QUICK if quick else study_of(name).rounds,
+        }
+        settings: dict[str, Any] = {
+            "prompts": prompts,
+            "target": target,
+            "draft": draft,
+            "device": device,
+            "dtype": dtype,
+            "seed": seed,
+            "restart": restart,
+            "seconds": seconds,
+        }
+        if name == "easyspec":
+            settings["draft"] = None  # it drafts with a deep model
+        try:
+            _, documents[name], _, stopped = measured(
+                name, out=out / f"{name}{'-quick' * quick}.json", **settings, **given
+            )
+        except (SpecwbError, ValueError) as error:
+            left_out[name] = str(error)
+            continue
+        if stopped:
+            raise typer.Exit(130)
+    page = ledger.sections(documents, left_out)
+    write(ledger.html_page(page), pages["html"])
+    write(ledger.markdown(page), pages["md"])
+    write(json.dumps(ledger.as_json(documents), indent=1) + "\n", pages["json"])
+    screen = wide()
+    for title, _, header, rows in page[:2]:
+        screen.print(title, highlight=False, markup=False)
+        if rows:
+            screen.print(table([dict(zip(header, row, strict=True)) for row in rows], WORDS))
+    screen.print(f"kept in {pages['html']}, {pages['md']} and {pages['json']}", highlight=False)
 
 
 def _ablation(out: Path, arguments: dict[str, Any], cards: dict[str, Any], restart: bool) -> Any:
     """Make the store for the results of an ablation's heads, beside those of ``out``."""
-    from specwb.reproduce.store import Store, with_commit
+    from specwb.studies.store import Store, with_commit
 
     heads = {name: card["sha256"] for name, card in cards.items()}
     settings = {**arguments, "system": f"{arguments['system']}-ablation", "heads": heads}
@@ -467,43 +466,6 @@ def _ablation(out: Path, arguments: dict[str, Any], cards: dict[str, Any], resta
         "commit": with_commit(store.document),
     }
     return store
-
-
-def _measure_ablation(store: Any, run: Any) -> dict[str, Any]:
-    """Measure an ablation and save its results; return them."""
-    interrupted = _run(run)
-    store.save(final=True)
-    if interrupted:
-        raise typer.Exit(130)
-    return store.document
-
-
-def _run_and_print(store: Any, run: Any, report: Any, system: Any) -> None:
-    """Run with a progress bar, save the results whatever happens, and print them.
-
-    Args:
-        store: of the results.
-        run: measures into the store, called with ``progress``.
-        report: returns the document that is printed.
-        system: the module of the paper, with ``tables`` and ``notes`` of a document.
-    """
-    interrupted = _run(run)
-    if not store.cells:
-        raise typer.Exit(130)
-    store.document["command"] = command_line()
-    document = report()
-    store.save(final=True)
-    screen = wide()
-    tables = system.tables(document)
-    for title, rows in tables:
-        screen.print(title, highlight=False, markup=False)
-        screen.print(table(rows, ("tree", "text", "best", "setting", "method", "by depth")))
-    columns = [name for _, rows in tables for name in rows[0]]
-    over = [OVER] if any(name.startswith("speedup") for name in columns) else []
-    for note in [*system.notes(document), *over, f"kept in {store.path}"]:
-        screen.print(note, highlight=False, markup=False, soft_wrap=True)
-    if interrupted:
-        raise typer.Exit(130)
 
 
 def _run(run: Any) -> bool:

@@ -15,7 +15,7 @@ from specwb.evaluation.fuzzy import KINDS, similarity
 from specwb.figures import easyspec as figures
 from specwb.models.fuzzy import Layers, grouping
 from specwb.models.target import Target
-from specwb.reproduce.easyspec import paper
+from specwb.studies.study import published
 from specwb.widgets.live import STYLE, Explorer
 
 EXCHANGES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -224,7 +224,7 @@ class StageExplorer(Explorer):
         self._points = dict(points or {})
         if len(self._points) > 3:
             raise ValueError(f"at most three points, got {len(self._points)}")
-        self._published: Mapping[str, float] = paper()["constants"]
+        self._published: Mapping[str, float] = published("easyspec")["constants"]
         self.layers, self.n, self.depth = (
             _whole(layers, 8, 80, "layers"),
             _whole(n, 1, 7, "n"),

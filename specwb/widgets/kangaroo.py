@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.evaluation.exits import Costs, Rounds, Simulation
-from specwb.reproduce import kangaroo as reproduced
+from specwb.studies.kangaroo import cells as reproduced
+from specwb.studies.kangaroo.claims import etas
 from specwb.widgets.live import STYLE, Explorer
 
 STEP = 0.05
@@ -113,7 +114,7 @@ class StopExplorer(Explorer):
                     measured[name, gamma] = {
                         float(eta): rows[key] for eta, key in keys.items() if key in rows
                     }
-        points = reproduced.etas()
+        points = etas()
         paper = {
             f"gamma {g}": {
                 e: (row["cr"], row["speedup"]) for (e, of), row in points.items() if of == g

@@ -654,7 +654,7 @@ def test_blocks_are_explored_in_the_page(falcon):
 
 
 def test_when_to_stop_in_the_page(kangaroo):
-    from specwb.reproduce.kangaroo import costs_of, rounds_of
+    from specwb.studies.kangaroo.cells import costs_of, rounds_of
 
     sources, scope = sources_of(kangaroo), {}
     for cell in ("imports", "setup", "stored"):

@@ -19,7 +19,8 @@ import tiny
 import specwb
 from specwb import figures
 from specwb.evaluation.exits import Costs, Rounds, every_round
-from specwb.reproduce import kangaroo as reproduced
+from specwb.studies.kangaroo import cells as reproduced
+from specwb.studies.kangaroo.claims import etas
 from specwb.widgets import StopExplorer
 from specwb.widgets.kangaroo import ETAS
 
@@ -148,7 +149,7 @@ def test_what_reproduce_has_stored():
     assert (data[6]["x"], data[6]["y"]) == ([0.3, 0.6], [1.3, 1.6])
     assert "measured 1.30x" in view.summary
     paper = {trace["name"]: dict(zip(trace["x"], trace["y"])) for trace in data[7::2]}
-    assert paper["paper, gamma 6"][0.6] == reproduced.etas()[0.6, 6]["cr"]
+    assert paper["paper, gamma 6"][0.6] == etas()[0.6, 6]["cr"]
     assert sorted(paper) == [f"paper, gamma {g}" for g in (4, 6, 8)]
     view.exit.value = "exit2"
     assert (shown(view)[5]["x"], shown(view)[5]["y"]) == ([0], [2])

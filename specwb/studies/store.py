@@ -21,7 +21,7 @@ from specwb.files import from_json
 from specwb.models.target import Target
 
 GRID_FIELDS: Mapping[str, Any] = {"accepted": list, "ms": list}
-"""What :func:`specwb.reproduce.grid.run` records of every cell."""
+"""What :func:`specwb.studies.grid.run` records of every cell."""
 EVERY = 2.0
 """Seconds between two writes, which are lost by SIGKILL."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 import tiny
 from terminal import call
@@ -14,9 +14,12 @@ from terminal import call
 import specwb
 from specwb.evaluation import machine
 from specwb.evaluation.prompts import Question
-from specwb.reproduce import acceptance, grid, mcsd
-from specwb.reproduce.mcsd import Cell, Statement
-from specwb.reproduce.store import Store, StoreError
+from specwb.studies import acceptance, grid, mcsd
+from specwb.studies.mcsd import STUDY, Cell
+from specwb.studies.run import measure
+from specwb.studies.store import Store, StoreError
+from specwb.studies.study import Models, Study
+from specwb.studies.verdicts import LACKING
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [
@@ -31,24 +34,20 @@ def target() -> specwb.Target:
     return specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
 
 
-def measure(target, path, cells, seconds=1e-9, **settings) -> tuple[Store, bool]:
+def measured(target, path, cells, seconds=1e-9) -> tuple[Store, bool]:
     """Measure into a store; also tell whether that was interrupted."""
-    store = Store(path, {"system": "test"})
-    interrupted = mcsd.run(
-        target,
-        QUESTIONS,
-        store,
-        cells,
-        draft=tiny.draft("llama", 0.05),
-        rounds_each=4,
-        seconds=seconds,
-        **settings,
-    )
-    return store, interrupted
+    store = Store(path, {"system": "test", "temperatures": [0, 1]})
+    models = Models(target, tiny.draft("llama", 0.05))
+    return store, measure(STUDY, models, QUESTIONS, store, cells, rounds_each=4, seconds=seconds)
+
+
+def study_of(cells) -> Study:
+    """The study of these cells alone."""
+    return replace(STUDY, cells=lambda _: cells, claims=lambda _: list(mcsd._claims(cells)))
 
 
 def test_the_grid_has_every_tree_and_draw():
-    cells = mcsd.grid([0, 0.3, 0.7, 1])
+    cells = mcsd.all_cells([0, 0.3, 0.7, 1])
     assert len(cells) == len({cell.key for cell in cells})
     for t in (0.3, 0.7, 1):
         for tree in (*mcsd.SMALL[1:], *mcsd.TREES[1:]):
@@ -61,15 +60,21 @@ def test_the_grid_has_every_tree_and_draw():
     assert nodes[4, 2, 2] == nodes[7, 1, 1, 1] == 28
     assert nodes[4, 2, 2, 1] == nodes[11, 1, 1, 1] == 44
     assert nodes[2, 2, 1] == nodes[(1,) * 10] == 10
-    # every statement is about cells that the grid has
-    assert len(mcsd.statements(cells)) == 11
-    for statement in mcsd.statements(cells):
-        assert all(a in cells and b in cells and a != b for a, b in statement.pairs)
+    # every claim is about cells that the grid has
+    claims = mcsd.claims({"arguments": {"temperatures": [0, 0.3, 0.7, 1]}})
+    assert len(claims) == 11
+    for claim in claims:
+        pairs = list(zip(claim.first.settings, claim.second.settings, strict=True))
+        assert all(a in cells and b in cells and a != b for a, b in pairs)
+        assert claim.first.key == f"first of {len(pairs)} pairs"
+    assert {c.table for c in claims} == {mcsd.ABSTRACT, mcsd.CODE, mcsd.THEOREM, LACKING}
+    assert Cell(1, (4, 2, 2), "with").spec == "mcsd:tree=4-2-2,draw=with"
+    assert Cell(0).spec == "ar"
 
 
 def test_measure_counts_steps_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
-    method = cell.method(target, tiny.draft("llama", 0.05))
+    method = cell.method(target, draft=tiny.draft("llama", 0.05))
     results = grid.measure(target, method, cell, [5, 6], 6, seed=3)
     steps = specwb.rounds(
         target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=()
@@ -79,10 +84,10 @@ def test_measure_counts_steps_of_the_engine(target):
 
 
 def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypatch):
-    cells = mcsd.grid([0, 1], small=((2,),), trees=((1, 1),), equals=())
-    complete, interrupted = measure(target, tmp_path / "complete.json", cells)
+    cells = mcsd.all_cells([0, 1], small=((2,),), trees=((1, 1),), equals=())
+    complete, interrupted = measured(target, tmp_path / "complete.json", cells)
     assert not interrupted
-    assert all(len(cell["accepted"]) == mcsd.MIN_PROMPTS for cell in complete.cells.values())
+    assert all(len(cell["accepted"]) == grid.MIN_PROMPTS for cell in complete.cells.values())
     assert set(complete.cells) == {cell.key for cell in cells}
 
     original, calls = grid.measure, [0]
@@ -94,20 +99,20 @@ def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypat
         return original(*args)
 
     monkeypatch.setattr(grid, "measure", interrupting)
-    store, interrupted = measure(target, tmp_path / "part.json", cells)
+    store, interrupted = measured(target, tmp_path / "part.json", cells)
     assert interrupted
-    document = mcsd.report(store, cells)
+    document = study_of(cells).report(store.document)
     assert {row["prompts"] for row in document["rows"]} == {1, 2}
     store.save(final=True)
-    assert mcsd.tables(document)
-    again, interrupted = measure(target, tmp_path / "part.json", cells)
+    assert STUDY.printed(document)
+    again, interrupted = measured(target, tmp_path / "part.json", cells)
     assert not interrupted
     # all is the same but the times, and what was measured once is not measured again
     for key, cell in complete.cells.items():
         assert again.cells[key]["accepted"] == cell["accepted"]
     assert calls[0] == 3 * len(cells) + 1
     # more time adds prompts to those that are there
-    longer, _ = measure(target, tmp_path / "part.json", cells, seconds=1e9)
+    longer, _ = measured(target, tmp_path / "part.json", cells, seconds=1e9)
     assert {len(v["ms"]) for v in longer.cells.values()} == {len(QUESTIONS)}
 
 
@@ -117,85 +122,55 @@ def test_rows_by_hand():
         cell.key: {"accepted": [[0, 1, 2, 1], [0, 0, 2, 2]], "ms": [2.0, 4.0]},
         plain.key: {"accepted": [[0] * 4, [0] * 4], "ms": [1.0, 1.0]},
     }
-    row = mcsd.row(cells, cell)
+    row = mcsd.row({"cells": cells}, cell)
     assert (row["tau"], row["accepted_per_round"], row["depth_fraction"]) == (2, 1, 0.5)
     assert row["tau_error"] == 0  # both prompts have tau 2
     assert row["accepted_by_depth"] == [[5, 8], [3, 5]]
     assert (row["ms_per_round"], row["ms_per_token"]) == (3, 1.5)
     assert row["speedup"] == 2 * (1 / 2 + 1 / 4) / 2
-    assert mcsd.row(cells, plain)["speedup"] == 1
-    assert mcsd.values(cells, cell, "speedup") == [1, 0.5]
+    assert mcsd.row({"cells": cells}, plain)["speedup"] == 1
+    assert grid.values(cells, cell, "speedup") == [1, 0.5]
 
 
-def fake(taus: dict[Cell, list[int]]) -> dict:
-    """Cells whose prompts have so many tenths of a token accepted a step."""
-    return {
-        cell.key: {
-            "accepted": [[1] * n + [0] * (10 - n) for n in tenths],
-            "ms": [1.0] * len(tenths),
+def test_a_claim_is_of_the_means_over_all_pairs():
+    cells = [Cell(t, tree) for t in (0.7, 1.0) for tree in ((), (1,), (2,))]
+    rng = np.random.default_rng(0)
+    records, tenths = {}, {}
+    for cell in cells:
+        tenths[cell] = [min(10, int(n)) for n in rng.integers(3, 6, 48) + 3 * (cell.tree == (2,))]
+        records[cell.key] = {
+            "accepted": [[1] * n + [0] * (10 - n) for n in tenths[cell]],
+            "ms": [1.0] * 48,
         }
-        for cell, tenths in taus.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "verdict"),
-    [
-        (([8, 9, 9, 8], [5, 5, 6, 6]), ([9, 9, 8, 8], [5, 6, 5, 6]), "holds"),
-        (([5, 5, 6, 6], [8, 9, 9, 8]), ([5, 6, 5, 6], [9, 9, 8, 8]), "fails"),
-        (([8, 9, 9, 9], [5, 5, 5, 6]), ([5, 6, 5, 6], [6, 7, 6, 8]), "mixed"),
-        (([5, 6, 5, 6], [6, 5, 5, 6]), ([5, 6, 5, 6], [6, 5, 5, 6]), "undecided"),
-        # no spread was measured: nothing is concluded
-        (([5, 5, 5, 5], [4, 4, 4, 4]), ([5, 5, 5, 5], [4, 4, 4, 4]), "undecided"),
-    ],
-)
-def test_verdicts_by_the_stated_rule(first, second, verdict):
-    pairs = tuple((Cell(t, (2,)), Cell(t, (1,))) for t in (0.7, 1.0))
-    statement = Statement("x", "y", "tau", pairs)
-    # of two prompts nothing is concluded
-    few = fake({pairs[0][0]: first[0][:2], pairs[0][1]: first[1][:2]})
-    assert mcsd.judge(few, statement)["verdict"] == "undecided"
-    first, second = (tuple(tenths * 3 for tenths in two) for two in (first, second))
-    cells = fake(
-        {
-            pairs[0][0]: first[0],
-            pairs[0][1]: first[1],
-            pairs[1][0]: second[0],
-            pairs[1][1]: second[1],
-        }
+    document = study_of(cells).report(
+        {"cells": records, "domains": ["code"] * 48, "arguments": {"temperatures": [0.7, 1]}}
     )
-    judged = mcsd.judge(cells, statement)
-    assert judged["verdict"] == verdict
-    d = [sum(a - b for a, b in zip(*two)) / 120 for two in (first, second)]
-    assert judged["difference"] == pytest.approx(sum(d) / 2, abs=1e-4)
-    assert [p["difference"] for p in judged["pairs"]] == pytest.approx(d, abs=1e-4)
-    if verdict == "holds":
-        joint = [(a + c - b - d) / 20 for a, b, c, d in zip(*first, *second)]
-        mean = sum(joint) / 12
-        error = math.sqrt(sum((x - mean) ** 2 for x in joint) / 11 / 12)
-        assert judged["error"] == pytest.approx(error, abs=1e-4)
-        assert (judged["larger"], judged["clearly"], judged["against"]) == (2, 2, 0)
-    assert mcsd.judge(fake({pairs[0][0]: [5], pairs[0][1]: [4]}), statement) is None
+    v = next(v for v in document["verdicts"] if v["claim"].startswith("k candidates"))
+    firsts, seconds = (
+        [1 + n / 10 for t in (0.7, 1.0) for n in tenths[Cell(t, tree)]] for tree in ((2,), (1,))
+    )
+    assert v["ratio"] == pytest.approx(sum(firsts) / sum(seconds), abs=1e-4)
+    assert (v["verdict"], v["first"]) == ("reproduced", "first of 2 pairs")
 
 
 def test_the_layouts_are_compared(target, tmp_path):
-    cells = mcsd.grid([1], **SHAPES)
-    store, _ = measure(target, tmp_path / "x.json", cells)
-    document = mcsd.report(store, cells)
+    cells = mcsd.all_cells([1], **SHAPES)
+    store, _ = measured(target, tmp_path / "x.json", cells)
+    document = study_of(cells).report(store.document)
     # prompts, short and long, steps
     assert document["layouts"] == {"rounds": 2 * 2 * 4, "same": 16}
-    (title, lines) = mcsd.tables(document)[-1]
+    (title, lines) = STUDY.printed(document)[-1]
     assert "layouts" in title
     assert [(line["tree"], line["text"], line["leaves"]) for line in lines] == [
         ("2-2-1", "prompt", "4"),
         ("2-2-1", "long", "4"),
     ]
-    texts = " ".join(mcsd.notes(document))
+    texts = " ".join(STUDY.summary(document))
     assert "Published values: none known" in texts
     assert "theorem 4.3" in texts
     other = Cell(1, (2, 2, 1), layout="batch")
     store.cells[other.key]["accepted"][0][0] += 1
-    assert mcsd.same_verdicts(store.cells, cells)["same"] == 15
+    assert mcsd.same_verdicts(store.document, cells)["layouts"]["same"] == 15
     assert replace(other, layout="tree") in cells
 
 
@@ -286,9 +261,10 @@ def test_bad_settings_before_any_work(target, tmp_path):
         (QUESTIONS, [Cell(1)], 1),
     ):
         with pytest.raises(ValueError, match="rounds must be >= 2, with a prompt and a cell"):
-            mcsd.run(target, questions, store, cells, rounds_each=rounds)
+            measure(STUDY, Models(target), questions, store, cells, rounds_each=rounds)
+    models = Models(target, tiny.draft())
     with pytest.raises(ValueError, match="leave no room for a prompt"):
-        mcsd.run(target, QUESTIONS, store, [Cell(1)], draft=tiny.draft(), rounds_each=512)
+        measure(STUDY, models, QUESTIONS, store, [Cell(1)], rounds_each=512)
     with pytest.raises(ValueError, match="every temperature > 0"):
         acceptance.run(target, QUESTIONS, store, draft=tiny.draft(), temperatures=[0.0])
     assert not store.cells
@@ -355,11 +331,8 @@ def test_command_line_refuses_in_one_line(monkeypatch, capsys, tmp_path, argumen
 
 def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     path = tmp_path / "mcsd.json"
-    monkeypatch.setattr(
-        mcsd,
-        "grid",
-        lambda temperatures: [Cell(t, tree) for t in temperatures for tree in ((), (1,), (2,))],
-    )
+    few = [Cell(1.0, tree) for tree in ((), (1,), (2,))]
+    monkeypatch.setattr(mcsd, "STUDY", study_of(few))
     options = [
         "reproduce",
         "mcsd",
@@ -377,7 +350,7 @@ def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     document = json.loads(path.read_text())
     assert document["command"].startswith("specwb reproduce mcsd")
     assert len(document["verdicts"]) == 2
-    assert all(v["statement"] in out for v in document["verdicts"])
+    assert all(v["claim"] in out for v in document["verdicts"])
     assert "none known" in out
     assert "Speedups measured here are over ar, plain decoding by specwb itself" in out
     code, _, err = call(monkeypatch, capsys, *options, "--seed", "1")

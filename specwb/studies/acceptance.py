@@ -16,7 +16,7 @@ from specwb.evaluation import acceptance
 from specwb.evaluation.prompts import Question, interleave
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.reproduce.store import Store
+from specwb.studies.store import Store
 
 KS = (1, 2, 4, 8)
 """Numbers of candidates."""

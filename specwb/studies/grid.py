@@ -23,7 +23,7 @@ from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
-from specwb.reproduce.store import Store
+from specwb.studies.store import Store
 
 LONG = 512
 """Tokens of a long prompt."""
@@ -38,6 +38,9 @@ class Setting(Protocol):
 
     Attributes:
         key: names the cell in the results.
+        spec: the method, as it is typed.
+        variant: the name of the trained head it decodes with, where there are several.
+        plain: plain decoding, which speedups are over.
         temperature: of the decoding.
         layout: how the target is run over a draft.
         long: whether the prompt has other prompts before it, up to ``LONG`` tokens.
@@ -45,6 +48,12 @@ class Setting(Protocol):
 
     @property
     def key(self) -> str: ...
+    @property
+    def spec(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def plain(self) -> Setting: ...
     @property
     def temperature(self) -> float: ...
     @property
@@ -112,7 +121,6 @@ def run(
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
     most: int | None = None,
-    split: bool = False,
 ) -> bool:
     """Measure every cell on every prompt, and put the results into the store.
 
@@ -134,7 +142,6 @@ def run(
         progress: called with (fraction done, text).
         most: new tokens that there is room for behind a prompt, where steps of the longest drafts,
             all accepted, would need too much room. Default is what these need.
-        split: also measure the parts of a step's time, see :func:`measure`.
     Returns:
         Whether it was interrupted.
     Raises:
@@ -159,7 +166,10 @@ def run(
     texts = [q.fit(target.tokenizer, room)[0] for q in questions]
     document = store.document
     document["domains"] = [q.subtask for q in questions]
-    counts = [len(cell_record(store.cells, cell.key)["ms"]) for cell in cells]
+    records = [cell_record(store.cells, cell.key) for cell in cells]
+    counts = [len(record["ms"]) for record in records]
+    # results that were begun with medians alone go on with these
+    split = all("mean" in record for record in records if record["ms"])
     try:
         if not any(counts):  # warm-up: lazily made tables, thread pools, kernels
             for cell in cells:
@@ -310,50 +320,43 @@ def cell_record(cells: dict[str, Any], key: str) -> dict[str, list]:
     return cells.get(key, {"accepted": [], "ms": []})
 
 
-def values(cells: dict[str, Any], key: str, plain: str, what: str) -> list[float]:
+def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
     """Compute a figure of a cell for every prompt.
 
     Args:
         cells: the records.
-        key: of the cell.
-        plain: the key of the cell of plain decoding.
-        what: "tau"; "pace", the decoding steps in the time of one step of plain decoding on the
-            same prompt; or "speedup", their product.
-    """
-    record = cell_record(cells, key)
-    tau = [1 + sum(accepted) / len(accepted) for accepted in record["accepted"]]
-    if what == "tau":
-        return tau
-    plain_ms = cell_record(cells, plain)["ms"]
-    pace = [a / b for a, b in zip(plain_ms, record["ms"], strict=False)]
-    return pace if what == "pace" else [t * s for t, s in zip(tau, pace, strict=False)]
-
-
-def split_values(cells: dict[str, Any], cell: Cell, what: str) -> list[float]:
-    """Compute a figure of a cell for every prompt, from what was measured with ``split``.
-
-    Args:
-        cells: the records.
         cell: the cell.
-        what: of all steps "tau", "accepted" (tau - 1), "drafted" (draft tokens) or "levels" (the
-            depth of the draft); of all steps but the first "ms" (the mean), a part of "ms" (one of
-            ``PARTS``), or "speedup".
+        what: of all steps "tau", "accepted" (tau - 1), "drafted" (draft tokens), "levels" (the
+            depth of the draft) or "depth_fraction" (accepted over levels); of all steps but the
+            first "ms" (the mean), a part of "ms" (one of ``PARTS``), "pace" (the steps in the time
+            of one step of plain decoding) or "speedup".
+
+    Records that were made before times were means have medians: "ms" is then the median, and
+    "speedup" is tau times the pace.
     """
-    record: dict[str, Any] = cells.get(cell.key, {"accepted": []})
+    record = cell_record(cells, cell.key)
     if what in ("tau", "accepted"):
         return [fmean(accepted) + (what == "tau") for accepted in record["accepted"]]
     if what == "drafted":
         return [fmean(n) for n in record.get("drafted", [])]
     if what == "levels":
         return [fmean(n) for n in record.get("levels", record.get("drafted", []))]
+    if what == "depth_fraction":
+        pairs = zip(*(values(cells, cell, part) for part in ("accepted", "levels")), strict=True)
+        return [a / n if n else 0.0 for a, n in pairs]
     if what in PARTS:
         return [parts[PARTS.index(what)] for parts in record.get("parts", []) if parts]
-    ms = record.get("mean", [])
+    means = "mean" in record
+    ms = record["mean" if means else "ms"]
     if what == "ms":
         return ms
-    tokens = [1 + fmean(accepted[1:]) for accepted in record["accepted"]]
-    plain_ms = cells.get(cell.plain.key, {}).get("mean", [])
-    return [t * a / b for t, a, b in zip(tokens, plain_ms, ms, strict=False)]
+    plain_ms = cell_record(cells, cell.plain.key).get("mean" if means else "ms", [])
+    pace = [a / b for a, b in zip(plain_ms, ms, strict=False)]
+    if what == "pace":
+        return pace
+    # the first step has the prompt in it
+    tokens = [1 + fmean(accepted[1:] if means else accepted) for accepted in record["accepted"]]
+    return [t * s for t, s in zip(tokens, pace, strict=False)]
 
 
 def by_domain(values: Sequence[float], domains: Sequence[str]) -> dict[str, float]:
@@ -364,10 +367,10 @@ def by_domain(values: Sequence[float], domains: Sequence[str]) -> dict[str, floa
     return {domain: round(fmean(group), 4) for domain, group in groups.items() if group}
 
 
-def split_row(
+def row(
     document: dict[str, Any],
-    cell: Cell,
-    values: Callable[[dict[str, Any], Any, str], list[float]] = split_values,
+    cell: Setting,
+    values: Callable[[dict[str, Any], Any, str], list[float]] = values,
 ) -> dict[str, Any]:
     """Compute one cell's figures, which are means over prompts.
 
@@ -380,35 +383,37 @@ def split_row(
         = tau - 1, draft tokens a step, accepted and tested by depth (of chains), milliseconds of a
         step and of its parts, and the speedup; accepted and speedup also by domain.
     """
-    cells, domains = document["cells"], document["domains"]
+    cells, domains = document["cells"], document.get("domains", [])
     figures = {
         what: values(cells, cell, what) for what in ("tau", "accepted", "ms", "speedup", *PARTS)
     }
     mean, error = mean_and_error(figures["tau"])
-    record, shape = cells[cell.key], document["shapes"][cell.key]
+    record, shape = cells[cell.key], document.get("shapes", {}).get(cell.key, {})
+    average = fmean if "mean" in record else median
     steps = [  # (accepted, drafted) of every step
         pair
-        for accepted, drafted in zip(record["accepted"], record["drafted"], strict=True)
+        for accepted, drafted in zip(record["accepted"], record.get("drafted", []), strict=False)
         for pair in zip(accepted, drafted, strict=True)
     ]
-    depth = max((drafted for _, drafted in steps), default=0) if shape["chain"] else 0
+    depth = max((drafted for _, drafted in steps), default=0) if shape.get("chain") else 0
     return {
         "cell": cell.key,
         "spec": cell.spec,
+        "variant": cell.variant,
         "temperature": cell.temperature,
         **shape,
         "prompts": len(figures["tau"]),
         "tau": round(mean, 4),
         "tau_error": None if error != error else round(error, 4),
         "accepted": round(mean - 1, 4),
-        "drafted": round(fmean(drafted for _, drafted in steps), 3),
+        "drafted": round(fmean(drafted for _, drafted in steps), 3) if steps else None,
         "by_domain": by_domain(figures["accepted"], domains),
         "speedup_by_domain": by_domain(figures["speedup"], domains),
         "by_depth": [
             [sum(a >= d for a, _ in steps), sum(a >= d - 1 and n >= d for a, n in steps)]
             for d in range(1, depth + 1)
         ],
-        "ms_per_round": round(fmean(figures["ms"]), 4),
+        "ms_per_round": round(average(figures["ms"]), 4),
         "parts": {part: round(fmean(figures[part]), 4) for part in PARTS if figures[part]},
         "speedup": round(fmean(figures["speedup"]), 4) if figures["speedup"] else None,
     }

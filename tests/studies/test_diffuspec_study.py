@@ -20,12 +20,17 @@ import specwb
 from specwb.drafters import diffusion
 from specwb.evaluation.prompts import Question
 from specwb.lattice import beam
-from specwb.models.load import data_dir
 from specwb.ngram import NGram
-from specwb.reproduce import diffuspec, grid, trained, verdicts
-from specwb.reproduce.diffuspec import ARGMAX, LONG, SHORT, Cell
-from specwb.reproduce.diffuspec import diffuspec as make_cell
-from specwb.reproduce.store import Store
+from specwb.studies import grid, trained, verdicts
+from specwb.studies.diffuspec import cells, claims
+from specwb.studies.diffuspec import study as made
+from specwb.studies.diffuspec.cells import ARGMAX, LONG, SHORT
+from specwb.studies.diffuspec.cells import diffuspec as make_cell
+from specwb.studies.diffuspec.study import STUDY
+from specwb.studies.grid import Cell
+from specwb.studies.run import measure, shipped
+from specwb.studies.store import Store
+from specwb.studies.study import Models
 from specwb.training.diffusion import DiffusionRecipe
 
 pytestmark = pytest.mark.slow
@@ -54,9 +59,8 @@ def target() -> specwb.Target:
 @pytest.fixture(scope="module")
 def measured(target, tmp_path_factory) -> Store:
     store = Store(tmp_path_factory.mktemp("measured") / "results.json", {"system": "test"})
-    assert not diffuspec.run(
-        target, QUESTIONS, store, CELLS, draft=tiny.head("diffusion"), rounds_each=6, most=60
-    )
+    models = Models(target, head=tiny.head("diffusion"))
+    assert not measure(STUDY, models, QUESTIONS, store, CELLS, rounds_each=6, most=60)
     return store
 
 
@@ -65,14 +69,14 @@ def measured(target, tmp_path_factory) -> Store:
 
 def test_identities_hold_among_the_papers_numbers():
     one, two, four, five = (
-        diffuspec.rows_of(n, *by)
+        cells.rows_of(n, *by)
         for n, by in ((1, ["method"]), (2, ["cps", "adl"]), (4, ["cps", "adl"]), (5, ["k"]))
     )
     assert len(one) == 10
     wrong_means = {
         name
         for name, r in one.items()
-        if abs(fmean(r[t] for t in four[True, True]["mat"]) - r["speedup"]) > diffuspec.ROUNDING
+        if abs(fmean(r[t] for t in four[True, True]["mat"]) - r["speedup"]) > 0.0101
     }
     assert wrong_means == {"PLD", "SAMD", "DiffuSpec", "EAGLE"}, (
         "the other six rows' means are those of their tasks"
@@ -82,53 +86,28 @@ def test_identities_hold_among_the_papers_numbers():
     assert (two[True, True]["mat"], two[True, True]["speedup"]) == full
     assert (five["adl"]["mat"], five["adl"]["speedup"]) == full
     # figure 7 has the usual setting in every panel, and there the full method
-    usual = diffuspec.paper()["constants"]
+    usual = STUDY.paper["constants"]
     for name in ("steps", "beams", "top", "mass"):
-        (point,) = [r for r in diffuspec.figure(7)[name] if r["value"] == usual[name]]
+        (point,) = [r for r in cells.figure(7)[name] if r["value"] == usual[name]]
         assert (point["mat"], point["speedup"]) == full
     for what in ("generated", "accepted"):
         assert all(
             a["to"] < b["from"] and a["low"] <= a["high"]
-            for a, b in pairwise(diffuspec.figure(5)[what])
+            for a, b in pairwise(cells.figure(5)[what])
         )
 
 
-def test_contradictions_in_the_paper_are_computed(monkeypatch):
-    names = diffuspec.paper()["contradictions"]
-    sentences = dict(zip(names, diffuspec.contradictions(), strict=True))
-    for name, numbers in {
-        # by hand from table 4
-        "means": "MAT 7.29, 7.23, 6.70, 6.48 and speedup 3.08, 2.97, 2.57, 2.43",
-        "tasks": "6 of 6 tasks; the former average to 3.05",
-        "rows": "DiffuSpec 3.08, its tasks 3.05; EAGLE 2.76, its tasks 2.60",
-        "fixed": "speedup 2.98 in table 2, and so do k = 20 and 30 in table 5, but MAT 6.95 there "
-        "and 6.56 and 6.49 here",
-        "length": "at most 3.0 tokens accepted at any k; table 1 reports 6.99",
-        "peak": "(3.08); the best task has 4.02 in table 1 and 4.05",
-        "share": "1.1% of the time in the text and 0.8%",  # .03 / 3.76
-        "closing": "1.66 s by DiffuSpec and 1.65 s by SPS",  # 3.08 3.76 / 6.99 and 1.67 6.12 / 6.18
-        "adl": "drafts 30, 20, 20, 20, 20, 20 tokens",  # theorem 11.6.4
-    }.items():
-        assert numbers in sentences[name], sentences[name]
-    assert "first reading" in sentences["closing"]
-    changed = diffuspec.paper()
-    changed["tables"]["4"]["rows"][0]["mat"]["MT"] += 6
-    monkeypatch.setattr(diffuspec, "paper", lambda: changed)
-    assert "MAT 8.29, " in diffuspec.contradictions()[0]
-
-
 def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
-    cells = diffuspec.cells()
-    keys = {c.key for c in cells}
-    assert len(keys) == len(cells)
-    claims = diffuspec.claims()
-    assert len({(c.text, c.what) for c in claims}) == len(claims)
-    for claim in claims:
-        assert {claim.first.key, claim.second.key} <= keys, claim
-        assert (claim.paper is None) == (claim.table == "not in the paper")
+    every_cell, every_claim = cells.cells(), claims.claims()
+    keys = {c.key for c in every_cell}
+    assert len(keys) == len(every_cell)
+    assert len({(c.text, c.what) for c in every_claim}) == len(every_claim)
+    for claim in every_claim:
+        assert {c.key for c in claim.cells} <= keys, claim
+        assert (claim.paper is None) == (claim.table == verdicts.LACKING)
         assert claim.paper is None or claim.paper > 1, "claims say which is larger"
         assert claim.first != claim.second
-    paper = {(c.text, c.what): c.paper for c in claims}
+    paper = {(c.text, c.what): c.paper for c in every_claim}
     assert paper["CPS over the argmax row, ADL of 20 to 30 tokens: tau", "tau"] == pytest.approx(
         6.99 / 6.43
     )
@@ -142,21 +121,24 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
     assert paper["DiffuSpec (20 to 30 tokens) is faster than SPS", "speedup"] == pytest.approx(
         3.08 / 1.67
     )
-    assert {c.second.spec for c in claims if c.sign} == {"medusa", "eagle", "eagle2"}
-    assert all("ngram=" in c.spec for c in cells if c.spec.startswith(f"diffuspec:{LONG}")), (
+    copied = {c.second.spec for c in every_claim if c.differs.startswith("models")}
+    assert copied == {"medusa", "eagle", "eagle2"}
+    assert all(c.foregone for c in every_claim if c.text.startswith("steps = 1 is faster"))
+    assert [(c.paper, c.tau) for c in every_claim if c.headline] == [(3.08, 6.99)]
+    assert all("ngram=" in c.spec for c in every_cell if c.spec.startswith(f"diffuspec:{LONG}")), (
         "the paper's n-gram is counted beforehand"
     )
     # of figure 7's cells none differs from the usual one in more than its option
-    for name, rows in diffuspec.sweeps().items():
+    for name, rows in cells.sweeps().items():
         specs = {cell.spec.replace(",ngram=own", "") for cell, _ in rows.values()}
-        usual = diffuspec.paper()["constants"][name]
+        usual = STUDY.paper["constants"][name]
         options = {"" if value == usual else f",{name}={value}" for value in rows}
         assert {spec.removeprefix(f"diffuspec:{LONG}") for spec in specs} == options
 
 
 def test_every_cell_is_a_method(target):
     for cell in dict.fromkeys(
-        replace(cell, temperature=0.0) for cell in diffuspec.cells() if cell.kind == "diffuspec"
+        replace(cell, temperature=0.0) for cell in cells.cells() if cell.kind == "diffuspec"
     ):
         drafter = cell.method(target, tiny.head("diffusion")).drafter
         if cell.spec.startswith(f"diffuspec:{LONG}") and "tree" not in cell.spec:
@@ -210,7 +192,7 @@ def test_the_search_is_no_part_of_drafting(target, monkeypatch):
 
 
 def test_values_by_hand():
-    cells = {
+    records = {
         "T=0 ar": {
             "accepted": [[0, 0, 0]] * 2,
             "mean": [2.0, 4.0],
@@ -225,7 +207,7 @@ def test_values_by_hand():
         },
     }
     figures = {
-        what: diffuspec.values(cells, make_cell(), what)
+        what: STUDY.values(records, make_cell(), what)
         for what in ("tau", "accepted", "ms", "speedup", "search")
     }
     assert figures["accepted"] == pytest.approx([13 / 3, 2 / 3])
@@ -234,10 +216,10 @@ def test_values_by_hand():
     assert figures["search"] == [2]  # where steps were not clocked there is none
     # tokens and times of the same steps, all but the first
     assert figures["speedup"] == pytest.approx([3 * 2 / 6, 2 * 4 / 4])
-    assert diffuspec.values({}, make_cell(), "speedup") == []
-    cells["T=0 diffuspec"]["drafted"] = [[9, 3, 3], [1, 2, 1]]
+    assert STUDY.values({}, make_cell(), "speedup") == []
+    records["T=0 diffuspec"]["drafted"] = [[9, 3, 3], [1, 2, 1]]
     shapes = {"T=0 diffuspec": {"nodes": 10, "depth": 9, "chain": True}}
-    r = diffuspec.row({"cells": cells, "domains": ["code", "math"], "shapes": shapes}, make_cell())
+    r = STUDY.row({"cells": records, "domains": ["code", "math"], "shapes": shapes}, make_cell())
     # accepted, and tested: the steps with so deep a draft of which all above was accepted
     assert r["by_depth"] == [[4, 6], [3, 4], [2, 2], *[[1, 1]] * 6]
     assert r["by_domain"] == {"code": 4.3333, "math": 0.6667}
@@ -258,9 +240,9 @@ def test_a_text_that_reaches_its_limit_loses_the_step_that_was_cut(target):
         grid.run(target, QUESTIONS, None, {CELLS[1]: method}, most=20)
 
 
-def test_rows_and_tables_of_the_measurements(measured, monkeypatch):
-    monkeypatch.setattr(diffuspec, "cells", lambda: CELLS)
-    document = diffuspec.report(measured)
+def test_rows_and_tables_of_the_measurements(measured):
+    study = replace(STUDY, cells=lambda _: CELLS)
+    document = study.report(measured.document)
     assert [r["cell"] for r in document["rows"]] == [c.key for c in CELLS]
     r = document["rows"][1]
     accepted = [a for steps in measured.cells[r["cell"]]["accepted"] for a in steps]
@@ -276,9 +258,9 @@ def test_rows_and_tables_of_the_measurements(measured, monkeypatch):
         f"CPS over the argmax row, k=6: {what}" for what in ("accepted", "tau", "speedup")
     }
     assert {v["verdict"] for v in document["verdicts"]} == {"not comparable"}, (
-        "four prompts are no reproduction"
+        "drafts of 6 tokens are not the paper's"
     )
-    titles = {title.split(":")[0]: rows for title, rows in diffuspec.tables(document)}
+    titles = {title.split(":")[0]: rows for title, rows in study.printed(document)}
     assert set(titles) == {
         "Tables 2 and 4",
         "Table 5",
@@ -288,14 +270,14 @@ def test_rows_and_tables_of_the_measurements(measured, monkeypatch):
     }
     assert [x["setting"] for x in titles["Table 5"]] == ["k = 6"]
     assert titles["Where a round's time goes"][1]["search"] == "0.8%"
-    notes = "\n".join(diffuspec.notes(document))
+    notes = "\n".join(study.summary(document))
     assert all(v["claim"] in notes for v in document["verdicts"])
     assert verdicts.RULE in notes
-    assert all(text in notes for text in diffuspec.contradictions())
+    assert all(text in notes for text in STUDY.paper["contradictions"].values())
 
 
 def test_the_searchs_share_is_judged_against_the_papers():
-    def share(search: float, n: int = 48) -> dict:
+    def share(search: float, n: int = 48, kind: str = "cuda") -> dict:
         noise = np.random.default_rng(0).uniform(0.9, 1.1, n)
         cell = {
             "accepted": [[0, 0]] * n,
@@ -303,40 +285,41 @@ def test_the_searchs_share_is_judged_against_the_papers():
             "ms": [10.0] * n,
             "parts": [[1, search * x, 2, 3] for x in noise],
         }
-        return diffuspec.share({"cells": {make_cell(SHORT).key: cell}}, SHORT)
+        return made.share({"cells": {make_cell(SHORT).key: cell}, "kind": kind}, SHORT)
 
     assert share(0.1)["verdict"] == "reproduced"
     assert share(0.1)["share"] == pytest.approx(0.01, rel=0.05)
     assert share(0.1)["low"] < share(0.1)["share"] < share(0.1)["high"]
-    assert share(0.1, n=47)["verdict"] == "not comparable"
-    assert share(0.219)["verdict"] == "not reproduced", (
+    assert share(0.1, kind="cpu")["verdict"] == "not comparable"
+    assert share(0.1, n=47)["verdict"] == "inconclusive"
+    assert share(0.219)["verdict"] == "inconclusive", (
         "the interval reaches beyond twice the paper's"
     )
-    assert share(0.5)["verdict"] == "not reproduced"
+    assert share(0.5)["verdict"] == "contradicted"
     assert share(0.1, n=1) is None
-    assert diffuspec.share({"cells": {}}, LONG) is None
+    assert made.share({"cells": {}}, LONG) is None
 
 
 def test_a_run_is_continued_where_it_was_interrupted(target, measured, tmp_path, monkeypatch):
-    cells, original, calls = CELLS[:3], grid.measure, [0]
+    few, original, calls = CELLS[:3], grid.measure, [0]
 
     def interrupting(*args):
         calls[0] += 1
-        if calls[0] == 2 * len(cells) + 2:
+        if calls[0] == 2 * len(few) + 2:
             raise KeyboardInterrupt
         return original(*args)
 
     monkeypatch.setattr(grid, "measure", interrupting)
-    settings = {"draft": tiny.head("diffusion"), "rounds_each": 6, "most": 60}
+    models, settings = Models(target, head=tiny.head("diffusion")), {"rounds_each": 6, "most": 60}
     store = Store(tmp_path / "part.json", {"system": "test"})
-    assert diffuspec.run(target, QUESTIONS, store, cells, **settings)
+    assert measure(STUDY, models, QUESTIONS, store, few, **settings)
     store.save(final=True)
     store = Store(tmp_path / "part.json", {"system": "test"})
-    assert not diffuspec.run(target, QUESTIONS, store, cells, **settings)
-    assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, (
+    assert not measure(STUDY, models, QUESTIONS, store, few, **settings)
+    assert calls[0] == (1 + len(QUESTIONS)) * len(few) + 1, (
         "what was measured once is not measured again"
     )
-    for cell in cells:
+    for cell in few:
         assert store.cells[cell.key]["accepted"] == measured.cells[cell.key]["accepted"]
         assert store.cells[cell.key]["drafted"] == measured.cells[cell.key]["drafted"]
 
@@ -364,7 +347,7 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
         make_cell("k=6", ARGMAX),
     ]
     few += [make_cell(SHORT, "ngram=own"), make_cell("k=6", "ngram=own")]
-    monkeypatch.setattr(diffuspec, "cells", lambda: few)
+    monkeypatch.setattr(made, "STUDY", replace(STUDY, cells=lambda _: few))
     path = tmp_path / "results.json"
     options = [
         "reproduce",
@@ -399,7 +382,7 @@ def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_p
     with pytest.raises(
         ValueError, match="has no medusa and no eagle and no ngram and no diffusion of its own"
     ):
-        trained.checksums(target, diffuspec.HEADS)
+        trained.checksums(target, STUDY.heads)
     monkeypatch.chdir(tmp_path)
     for options in (
         ("--rounds", "1"),
@@ -431,16 +414,10 @@ def test_the_tables_of_an_ngram_are_read_once_and_every_method_has_its_own_conte
 
 
 def test_the_shipped_results_are_those_of_the_shipped_family():
-    shipped = json.loads((data_dir() / "results/diffuspec-lab-cpu.json").read_text())
     lab = specwb.load("lab", device="cpu")
-    assert shipped["arguments"]["sha256"] == lab.sha256
-    assert shipped["arguments"]["heads"] == trained.checksums(lab, diffuspec.HEADS)
-    assert {c.key for c in diffuspec.cells()} == set(shipped["cells"])
-    assert all(len(cell["ms"]) >= verdicts.ENOUGH for cell in shipped["cells"].values())
-    # the verdicts that are printed follow from the measurements
-    judged = (verdicts.judge(shipped, claim, diffuspec.values) for claim in diffuspec.claims())
-    again = [verdict for verdict in judged if verdict]
-    assert [(v["claim"], v["of"], v["verdict"]) for v in again] == [
-        (v["claim"], v["of"], v["verdict"]) for v in shipped["verdicts"]
-    ]
-    assert shipped["commit"]
+    own, _ = shipped(STUDY, lab)
+    assert own is not None
+    assert own["arguments"]["heads"] == trained.checksums(lab, STUDY.heads)
+    assert {c.key for c in cells.cells()} == set(own["cells"])
+    assert all(len(cell["ms"]) >= verdicts.ENOUGH for cell in own["cells"].values())
+    assert own["commit"]

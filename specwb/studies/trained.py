@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from specwb.files import weights_hash
-from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.options import MethodError
 
@@ -102,13 +101,3 @@ def train(
         name: {"options": options, **{key: cards[name][key] for key in CARD_KEYS}}
         for name, options in variants.items()
     }
-
-
-def shipped(path: str, target: Target) -> dict[str, Any] | None:
-    """Return the results that lie beside the lab family, if they are this target's."""
-    place = data_dir() / path
-    if not place.exists():
-        return None
-    results = json.loads(place.read_text("utf-8"))
-    same = results and results["arguments"].get("sha256") == target.sha256
-    return results if same else None

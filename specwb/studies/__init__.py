@@ -1,0 +1,34 @@
+"""What the papers claim, measured here.
+
+Every paper has one :class:`specwb.studies.study.Study`, which says what is decoded, what is claimed
+and what is printed, as data. :mod:`specwb.studies.run` measures it, :mod:`specwb.studies.verdicts`
+judges it by one stated rule, :mod:`specwb.studies.store` keeps it, and
+:mod:`specwb.studies.ledger` puts all papers on one page.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specwb.studies.study import Study
+
+PLACES = {
+    "mcsd": "mcsd",
+    "mcsd_ti": "mcsd_ti.study",
+    "falcon": "falcon",
+    "kangaroo": "kangaroo.study",
+    "diffuspec": "diffuspec.study",
+    "easyspec": "easyspec.study",
+}
+"""Name of a paper here -> the module with its ``STUDY``."""
+
+
+def study_of(name: str) -> Study:
+    """Return the study of a paper.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    return import_module(f"specwb.studies.{PLACES[name]}").STUDY

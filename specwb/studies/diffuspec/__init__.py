@@ -1,0 +1,1 @@
+"""DiffuSpec: its cells, its claims, and what is printed of them."""

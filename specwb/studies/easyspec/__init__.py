@@ -1,0 +1,1 @@
+"""EasySpec: its cells and measurements, its claims, and what is printed of them."""

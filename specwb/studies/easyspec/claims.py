@@ -1,0 +1,194 @@
+"""What EasySpec's text states, and the comparisons that it lacks."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from statistics import fmean
+from typing import Any
+
+from specwb.evaluation import fuzzy
+from specwb.studies.easyspec.cells import (
+    TEMPERATURE,
+    WIDE_NS,
+    WIDTHS,
+    Eager,
+    N,
+    easy,
+    ends,
+    ns_of,
+    plain,
+)
+from specwb.studies.grid import Cell
+from specwb.studies.study import Document, published
+from specwb.studies.verdicts import LACKING, Claim, Tuned
+
+STATED = "stated"
+"""Where a claim is from."""
+NEAR = 0.95
+"""A cosine above this is near 1."""
+
+
+def claims(document: Document) -> list[Claim]:
+    """List what is judged of a document, by its draft model's layers and its device."""
+    return all_claims(document["layers"], document["kind"])
+
+
+def all_claims(layers: int, device: str = "cpu") -> list[Claim]:
+    """List the paper's statements, and comparisons that it lacks.
+
+    They are those for which a draft model of so many layers can be compared.
+    """
+    c, ns, wide = published("easyspec")["constants"], ns_of(layers), ns_of(layers, WIDE_NS)
+    out: list[Claim] = []
+
+    def add(
+        text: str,
+        what: str,
+        first: Any,
+        second: Any,
+        number: float | None = None,
+        table: str = STATED,
+        **more: Any,
+    ) -> None:
+        out.append(Claim(text, table, what, first, second, number, sign=number is None, **more))
+
+    clocked = Eager if device == "cuda" else Cell  # a recorded step has no parts
+    add(
+        "drafting of the plain drafter over N = 4",
+        "draft",
+        plain(kind=clocked),
+        easy(kind=clocked),
+        c["stage"],
+    )
+    if clocked is Cell:
+        add(
+            "drafting of the plain drafter over N = 4, width 8",
+            "draft",
+            plain(8),
+            easy(N, 8),
+            c["stage"],
+        )
+    every = tuple(easy(n, w) for w in WIDTHS for n in (ns if w == 1 else wide) if n > 1)
+    add(
+        "EasySpec, N and width tuned, over plain decoding",
+        "speedup",
+        Tuned("N and width tuned", every),
+        Cell("ar"),
+        c["speedup"],
+        headline=True,
+    )
+    add("a gain without a tree: N = 4 over the plain drafter, width 1", "speedup", easy(), plain())
+    for w in (1, 8):
+        for n in (2, N):
+            add(
+                f"throughput rises with N from 1: N = {n} over 1, width {w}",
+                "speedup",
+                easy(n, w),
+                easy(1, w),
+            )
+        for n in wide[1::2]:
+            add(f"N = 4 is best: over N = {n}, width {w}", "speedup", easy(N, w), easy(n, w))
+    for w in WIDTHS:
+        text = f"at N = 4 acceptance is at most 7 % below the plain drafter's, width {w}"
+        add(text, "accepted", easy(N, w), plain(w), 1 - c["drop"], least=1 - c["drop"])
+        for n in (ns if w == 1 else wide)[1:]:
+            add(
+                f"calibration raises acceptance, N = {n}, width {w}",
+                "accepted",
+                easy(n, w),
+                easy(n, w, False),
+            )
+        a, b = (wide[-1], w), (2, w)
+        text = f"calibration flattens the decline: N = {wide[-1]} over 2, width {w}"
+        add(text, "accepted", easy(*a), easy(*b), over=(easy(*a, False), easy(*b, False)))
+    for w, n in product(WIDTHS[1:], wide[2:]):
+        text = (
+            f"wider trees tolerate larger N: acceptance at N = {n} over 1, width {w} over width 1"
+        )
+        add(text, "accepted", easy(n, w), plain(w), over=(easy(n), plain()))
+    for what in ("accepted", "speedup"):
+        for name, cell in ends(layers).items():
+            add(
+                f"the first and the last layer left out over {name} grouped: {what}",
+                what,
+                easy(),
+                cell,
+            )
+        for n in (2, N):
+            add(
+                f"MLPs in sequence over side by side, N = {n}: {what}",
+                what,
+                easy(n),
+                easy(n, mlp="parallel"),
+            )
+    for w in WIDTHS:
+        add(
+            f"calibration, N = 4, width {w}: speedup",
+            "speedup",
+            easy(N, w),
+            easy(N, w, False),
+            table=LACKING,
+        )
+    add(
+        "drafting of the simulation over the fused groups, N = 4",
+        "draft",
+        easy(kind=clocked, execution="simulation"),
+        easy(kind=clocked),
+        table=LACKING,
+    )
+    add(
+        f"N = 4 over the plain drafter, T = {TEMPERATURE:g}",
+        "speedup",
+        easy(temperature=TEMPERATURE),
+        plain(temperature=TEMPERATURE),
+        table=LACKING,
+    )
+    for kind, word in ((Cell, "graphs"), (Eager, "eager")) if device == "cuda" else ():
+        for execution in ("simulation", "streams"):
+            add(
+                f"fused groups over {execution}, {word}",
+                "speedup",
+                easy(kind=kind),
+                easy(kind=kind, execution=execution),
+                table=LACKING,
+            )
+        add(
+            f"N = 4 over the plain drafter, {word}",
+            "speedup",
+            easy(kind=kind),
+            plain(kind=kind),
+            table=LACKING,
+        )
+    return out
+
+
+def cosines_judged(document: dict[str, Any]) -> list[dict[str, str]]:
+    """Give verdicts on what is stated of cosines, each with the cosines it is from."""
+    c, cosines = published("easyspec")["constants"], document.get("cosines", {})
+    means = [
+        {kind: fmean(cosines[str(n)][kind]) for kind in fuzzy.KINDS}
+        for n in c["cosine_n"]
+        if str(n) in cosines
+    ]
+    if not means:
+        return []
+    lowest = min(min(mean.values()) for mean in means)
+    lowest_qk = min(mean[kind] for mean in means for kind in "qk")
+    falls = all(a[kind] > b[kind] for a, b in pairwise(means) for kind in fuzzy.KINDS)
+    statements = [
+        (
+            f"mean cosines stay above {c['cosine']}, N from 2 to 4",
+            lowest > c["cosine"],
+            f"lowest {lowest:.3f}",
+        ),
+        ("mean cosines fall with N", falls, "all of them" if falls else "not all of them"),
+        (
+            f"q and k stay near 1 (above {NEAR})",
+            lowest_qk > NEAR,
+            f"lowest {lowest_qk:.3f}",
+        ),
+    ]
+    return [
+        {"claim": text, "verdict": "reproduced" if holds else "contradicted", "from": reason}
+        for text, holds, reason in statements
+    ]

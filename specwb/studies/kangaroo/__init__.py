@@ -1,0 +1,1 @@
+"""Kangaroo: its cells and measurements, its claims, and what is printed of them."""

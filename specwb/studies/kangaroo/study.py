@@ -1,0 +1,351 @@
+"""Kangaroo (Liu et al. 2404.18911).
+
+Its tables and figures stand beside the same comparisons here; comparisons that the paper leaves out
+are measured and judged too. There are two grids. One decodes with the target's own adapter. The
+other decodes with the adapters of :data:`VARIANTS`, all trained for the recipe's budget
+``ablation``; its results are shipped, with traces from which a decoding at T = 0 with any threshold
+can be simulated.
+
+Differs from the paper in: models, machine and prompts; texts go on past an end of text. The number
+of decoding steps a prompt is fixed. Times and tokens of a speedup are those of all steps but the
+first, which processes the prompt; times are means and not medians, since steps of an adaptive draft
+differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+from specwb.evaluation import exits
+from specwb.studies import grid
+from specwb.studies.grid import Cell, values
+from specwb.studies.kangaroo.cells import (
+    ABLATION_ETAS,
+    ETAS,
+    EXITS,
+    GAMMAS,
+    HERE,
+    REFERENCE,
+    TEMPERATURES,
+    USUAL,
+    VARIANTS,
+    ablation_cells,
+    chain,
+    costs_of,
+    options,
+    own_cells,
+    probe,
+    tree,
+)
+from specwb.studies.kangaroo.claims import adapters, claims, depths, etas
+from specwb.studies.pictures import Curve, Picture, Point
+from specwb.studies.study import (
+    Document,
+    Lines,
+    Row,
+    Rows,
+    Study,
+    Tables,
+    every,
+    lines,
+    published,
+    theirs,
+)
+
+OURS = (
+    "CR is tau: the bonus token is counted. Ratios between methods are geometric means over the "
+    "paper's targets and tasks. Of values read off a figure only differences larger than the "
+    "reading error are judged. One training run a variant: the interval says nothing about other "
+    "seeds of training."
+)
+
+
+def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """Compute one cell's figures.
+
+    They are those of :func:`specwb.studies.grid.row` with ``ctar``, the share
+    of steps with at least 1, 2, .. accepted, and ``wasted``, the draft tokens a step that are not
+    accepted.
+    """
+    figures = grid.row(document, cell)
+    accepted = [a for steps in document["cells"][cell.key]["accepted"] for a in steps]
+    ctar = [round(fmean(a >= w for a in accepted), 4) for w in range(1, figures["depth"] + 1)]
+    return {
+        **figures,
+        "ctar": ctar,
+        "wasted": round(figures["drafted"] - fmean(accepted), 3),
+    }
+
+
+def predictions(document: dict[str, Any], cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Predict the speedup of every chain at T = 0, beside the one measured.
+
+    The prediction is made from the lengths of the decoding steps and the measured costs of a step.
+
+    Returns:
+        One dict a chain with the measured speedup and
+
+        - predicted, error: the prediction, and predicted / measured - 1.
+        - simple, simple_error: the same with CR / (1 + D (r + a)), which takes verification to be
+          as cheap as a plain step.
+        - r, a: see :class:`specwb.evaluation.exits.Costs`.
+    """
+    out = []
+    for cell in cells:
+        record = document["cells"].get(cell.key, {})
+        saved_costs = document.get("costs", {}).get(cell.variant)
+        speedups = values(document["cells"], cell, "speedup")
+        if (
+            cell.kind != "kangaroo"
+            or cell.temperature
+            or not document["shapes"].get(cell.key, {}).get("chain")
+            or not speedups
+            or saved_costs is None
+        ):
+            continue
+        accepted, drafted = (
+            [n for prompt in record[name] for n in prompt[1:]] for name in ("accepted", "drafted")
+        )
+        steps = exits.Simulation(accepted, drafted, [])
+        costs, measured = costs_of(saved_costs), fmean(speedups)
+        predicted, simple = costs.predicted(steps), costs.simple(steps)
+        out.append(
+            {
+                "cell": cell.key,
+                "measured": round(measured, 4),
+                "predicted": round(predicted, 4),
+                "simple": round(simple, 4),
+                "error": round(predicted / measured - 1, 4),
+                "simple_error": round(simple / measured - 1, 4),
+                "r": round(costs.r, 4),
+                "a": round(costs.a, 4),
+            }
+        )
+    return out
+
+
+SHOWN = ("drafted", "wasted", "tau", "CTAR", "ms/round", "speedup")
+
+
+def tables(document: Document, own: Rows, other: Rows) -> Tables:
+    """Make the printed tables; tau is the paper's CR."""
+    ablation = document.get("ablation") or {}
+    predicted = [*document["predicted"], *(ablation.get("predicted") or [])]
+    return [
+        (
+            "Main table: mean speedup at T = 0, the paper's range over targets; "
+            "no prompt processing here",
+            lines(own, _methods(), SHOWN),
+        ),
+        ("Threshold and steps: CR / speedup of chains by gamma", _threshold_lines(own)),
+        (
+            "Exit layer, adapters of the ablation, gamma = 6: CR / speedup; "
+            "the paper's at the same part of all layers",
+            _exit_lines(document, other),
+        ),
+        (
+            "Adapter variants, adapters of the ablation, gamma = 6, eta = 0.6",
+            lines(other, _adapters(ablation), SHOWN),
+        ),
+        (
+            "Temperature and the confidence that is compared with eta",
+            lines(own, _temperatures(), SHOWN),
+        ),
+        ("Predicted speedup of chains", [_prediction_line(r) for r in predicted]),
+        ("Every setting, the target's own heads", every(own, SHOWN)),
+        ("Every setting, adapters of the ablation", every(other, SHOWN)),
+    ]
+
+
+Labelled = Iterator[tuple[Cell, dict[str, str]]]
+
+
+def _methods() -> Labelled:
+    specs = {**HERE, "Kangaroo, chain": chain(USUAL).spec, "Kangaroo": tree(10, 0.4).spec}
+    for name, spec in specs.items():
+        rows = published("kangaroo")["tables"]["main"]["rows"]
+        means = [r["mean"] for r in rows if r["method"] == name]
+        yield (
+            Cell(spec),
+            {"method": name, "paper: speedup": f"{min(means):.2f}-{max(means):.2f}x"},
+        )
+
+
+def _adapters(ablation: Document) -> Labelled:
+    for variant in (REFERENCE, "own_head", "layer", "mlp"):
+        if card := (ablation.get("heads") or {}).get(variant):
+            name = variant.replace(REFERENCE, "attention")
+            domains = card.get("held_out") or {}
+            first = f"{fmean(d['rank'][0][0] for d in domains.values()):.2f}" if domains else ""
+            yield (
+                chain(USUAL, variant=variant),
+                {
+                    "adapter": name,
+                    **theirs(speedup=adapters()[name]),
+                    "parameters": f"{card['parameters']:,}",
+                    "held-out first guess": first,
+                },
+            )
+
+
+def _temperatures() -> Labelled:
+    rows = published("kangaroo")["tables"]["temperature"]["rows"]
+    speedups = {(r["temperature"], r["stop"]): r["speedup"] for r in rows}
+    for t in (0.0, *TEMPERATURES):
+        for stop in ("top", "scaled") if t else ("top",):
+            label = {"T": f"{t:g}", "confidence": stop, **theirs(speedup=speedups.get((t, stop)))}
+            yield chain(USUAL, stop=stop, temperature=t), label
+
+
+def _threshold_lines(own: Rows) -> Lines:
+    points, out = etas(), []
+    for eta in ETAS:
+        line = {"eta": f"{eta:g}"}
+        for g in GAMMAS:
+            point = points.get((eta, g))
+            line[f"paper: {g}"] = f"{point['cr']:.2f}/{point['speedup']:.2f}x" if point else ""
+        for g in GAMMAS:
+            r = own.get(chain(eta, g).key)
+            line[f"here: {g}"] = _both(r) if r else ""
+        if any(line[f"here: {g}"] for g in GAMMAS):
+            out.append(line)
+    return out
+
+
+def _exit_lines(document: Document, other: Rows) -> Lines:
+    same_part = {0: 0, 3: 8, 6: 16}  # the paper's exit layers at the same part of all
+    out = []
+    for n in EXITS:
+        point = depths().get(same_part.get(n, -1), {})
+        numbers = theirs(exit=same_part.get(n), CR=point.get("cr"), speedup=point.get("speedup"))
+        rows = {eta: other.get(chain(eta, variant=f"exit{n}").key) for eta in ABLATION_ETAS}
+        if all(rows.values()):
+            here = {f"here: eta = {eta:g}": _both(r) for eta, r in rows.items() if r}
+            out.append({"exit": str(n), **numbers, **here, **_cost(document, f"exit{n}")})
+    return out
+
+
+def _both(r: Row) -> str:
+    """CR and speedup."""
+    return f"{r['tau']:.2f}/" + ("" if r["speedup"] is None else f"{r['speedup']:.2f}x")
+
+
+def _cost(document: dict[str, Any], variant: str) -> dict[str, str]:
+    """What a token costs in the first layers and in adapter and head, in plain steps."""
+    predicted = (document.get("ablation") or {}).get("predicted") or []
+    for r in predicted:
+        if r["cell"].endswith(f"[{variant}]"):
+            return {"r": f"{r['r']:.2f}", "a": f"{r['a']:.2f}"}
+    return {"r": "", "a": ""}
+
+
+def _prediction_line(r: dict[str, Any]) -> dict[str, str]:
+    return {
+        "setting": r["cell"],
+        "measured": f"{r['measured']:.2f}x",
+        "predicted": f"{r['predicted']:.2f}x",
+        "error": f"{r['error']:+.0%}",
+        "CR / (1 + D (r + a))": f"{r['simple']:.2f}x",
+        "its error": f"{r['simple_error']:+.0%}",
+        "r": f"{r['r']:.2f}",
+        "a": f"{r['a']:.2f}",
+    }
+
+
+def notes(document: Document) -> list[str]:
+    """Say how CR and speed change with the threshold, and how good the cost model is."""
+    rows, ablation = document["rows"], document.get("ablation") or {}
+    return [
+        *_threshold_notes(rows),
+        *_prediction_note("own adapter", document["predicted"]),
+        *_prediction_note("ablation", ablation.get("predicted") or []),
+        *grid.fastest(rows, "kangaroo", "Kangaroo"),
+    ]
+
+
+def _threshold_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How CR and speed change with the threshold."""
+    by_cell = {r["cell"]: r for r in rows}
+    lines = []
+    for g in GAMMAS:
+        keys = {eta: chain(eta, g).key for eta in ETAS}
+        by_eta = {eta: by_cell[key] for eta, key in keys.items() if key in by_cell}
+        if len(by_eta) == len(ETAS) and all(r["speedup"] for r in by_eta.values()):
+            taus = [r["tau"] for r in by_eta.values()]
+            falls = sum(a >= b for a, b in pairwise(taus))
+            best = max(by_eta, key=lambda eta: by_eta[eta]["speedup"])
+            lines.append(
+                f"gamma = {g}: CR falls at {falls} of {len(taus) - 1} steps of eta; "
+                f"fastest at eta = {best:g} ({by_eta[best]['speedup']:.2f}x)."
+            )
+    return lines
+
+
+def _prediction_note(name: str, predicted: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How far predictions are off, in a list of one line; empty where there are none."""
+    if not predicted:
+        return []
+    error, simple_error = (
+        median(abs(r[column]) for r in predicted) for column in ("error", "simple_error")
+    )
+    return [
+        f"Predicted speedup of {len(predicted)} chains, {name}: median error {error:.0%} from the "
+        f"cost of a round by what it drafts, {simple_error:.0%} from CR / (1 + D (r + a))."
+    ]
+
+
+def _eta_curves() -> Iterator[Curve]:
+    points = etas()
+    for panel, column, what in (("CR", "cr", "tau"), ("speedup", "speedup", "speedup")):
+        for g in GAMMAS:
+            yield Curve(
+                panel,
+                f"gamma {g}",
+                what,
+                tuple(
+                    Point(eta, points.get((eta, g), {}).get(column), chain(eta, g)) for eta in ETAS
+                ),
+            )
+
+
+def _depth_curves() -> Iterator[Curve]:
+    """Over the part of all layers that is run before the exit."""
+    constants = published("kangaroo")["constants"]["layers"]
+    for panel, column, what in (("CR", "cr", "tau"), ("speedup", "speedup", "speedup")):
+        for target, layers in constants.items():
+            points = (Point(n / layers, r[column]) for n, r in depths(target).items())
+            yield Curve(panel, target, what, tuple(points))
+        for eta in ABLATION_ETAS:
+            here = (Point(n / LAYERS, None, chain(eta, variant=f"exit{n}")) for n in EXITS)
+            yield Curve(panel, f"lab, eta {eta:g}", what, tuple(here))
+
+
+LAYERS = 12
+"""Layers of the lab's target, of which the ablation's exits are parts."""
+FIGURES = {
+    "eta": Picture("Kangaroo: threshold and steps, chains at T = 0", "eta", _eta_curves),
+    "depth": Picture("Kangaroo: exit layer, chains of 6", "part of the layers", _depth_curves),
+}
+
+
+STUDY = Study(
+    name="kangaroo",
+    cells=own_cells,
+    claims=claims,
+    tables=tables,
+    notes=notes,
+    options=options,
+    row=row,
+    probe=probe,
+    extra=lambda document, cells: {"predicted": predictions(document, cells)},
+    heads=("kangaroo", "medusa", "eagle"),
+    given="kangaroo",
+    rules=OURS,
+    variants=VARIANTS,
+    ablation=ablation_cells,
+    head="kangaroo",
+    figures=FIGURES,
+)

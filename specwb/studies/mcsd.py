@@ -1,0 +1,409 @@
+"""Multi-candidate speculative decoding (Yang et al. 2401.06706).
+
+Its grid of trees, draws and temperatures is measured and judged. No value of the paper's tables is
+known to us, so its statements are judged, not its numbers.
+
+Differs from the paper in: models, machine and prompts; at T = 0 candidates are the draft model's
+top-k whatever the draw (its code then has k equal ones "with" replacement).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from statistics import median
+from typing import Any
+
+from specwb.methods import Method
+from specwb.methods import method as make_method
+from specwb.models.layout import LAYOUTS
+from specwb.models.target import Target
+from specwb.studies import grid
+from specwb.studies.grid import cell_record, values
+from specwb.studies.study import Document, Row, Rows, Study, Tables, own_draft, published
+from specwb.studies.verdicts import LACKING, Claim, Pooled
+from specwb.tree import Tree
+
+SMALL = ((1,), (2,), (4,), (8,), (16,), (32,))
+"""Trees of one level."""
+TREES = ((1, 1, 1), (2, 2, 1), (4, 2, 2), (8, 2, 2), (4, 2, 2, 1), (4, 2, 2, 1, 1))
+"""Deeper trees, as children a node by level."""
+EQUALS = ((3,), (1,) * 10, (7, 1, 1, 1), (11, 1, 1, 1), (1,) * 4, (1,) * 5)
+"""Trees to compare these with: of as many nodes as 1-1-1, 2-2-1, 4-2-2 and 4-2-2-1, and as deep as
+4-2-2-1 and 4-2-2-1-1."""
+DRAWS: dict[str, dict[str, str]] = {
+    "without": {},
+    "with": {"draw": "with"},
+    "naive": {"rule": "naive"},
+    "top": {"draw": "top"},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting.
+
+    Attributes:
+        temperature: of the decoding.
+        tree: children a node by level; () is plain decoding.
+        draw: how candidates are drawn and verified, one of ``DRAWS``.
+        layout: how the target is run over a draft.
+        long: whether the prompt has other prompts before it, up to ``grid.LONG`` tokens.
+    """
+
+    temperature: float
+    tree: tuple[int, ...] = ()
+    draw: str = "without"
+    layout: str = "tree"
+    long: bool = False
+    variant = ""
+
+    @property
+    def name(self) -> str:
+        """``4-2-2``, ``32`` or ``ar``."""
+        return "-".join(map(str, self.tree)) or "ar"
+
+    @property
+    def key(self) -> str:
+        draw = f" {self.draw}" if self.tree else ""
+        long = " long" if self.long else ""
+        return f"T={self.temperature:g} {self.name}{draw} {self.layout}{long}"
+
+    @property
+    def spec(self) -> str:
+        """The method, as it is typed."""
+        options = {"tree": self.name, **DRAWS[self.draw]}
+        text = ",".join(f"{name}={value}" for name, value in options.items())
+        return f"mcsd:{text}" if self.tree else "ar"
+
+    @property
+    def plain(self) -> Cell:
+        """Plain decoding at the same temperature."""
+        return Cell(self.temperature)
+
+    @property
+    def nodes(self) -> int:
+        """Draft tokens of the tree; the root is not counted."""
+        return Tree.branching(*self.tree).n - 1
+
+    def method(self, target: Target, **options: Any) -> Method:
+        """Build the method."""
+        return make_method(self.spec, target, **options)
+
+
+def all_cells(
+    temperatures: Sequence[float],
+    small: Sequence = SMALL,
+    trees: Sequence = TREES,
+    equals: Sequence = EQUALS,
+    layouts_at: float = 1.0,
+) -> list[Cell]:
+    """List all cells.
+
+    These are ``ar`` and every tree at every temperature, with every draw that differs from an
+    earlier one. At T = 0 and for a single child all draws are the same; naive verification of a
+    single child is another rule.
+
+    Args:
+        temperatures: of the cells.
+        small: trees of one level.
+        trees: deeper trees.
+        equals: trees to compare them with, only without replacement.
+        layouts_at: the temperature at which the batch layout of ``trees`` is measured too, after
+            the prompt and after a long text.
+    """
+    cells = []
+    for t in temperatures:
+        cells.append(Cell(t))
+        for tree in (*small, *trees):
+            draws = list(DRAWS)
+            if t == 0:
+                draws = ["without"]
+            elif max(tree) == 1:
+                draws = ["without", "naive"]
+            cells += [Cell(t, tree, draw) for draw in draws]
+        cells += [Cell(t, tree) for tree in equals]
+        if t == layouts_at:
+            wide = [tree for tree in trees if max(tree) > 1]
+            cells += [Cell(t, tree, layout="batch") for tree in wide]
+            cells += [
+                Cell(t, tree, layout=layout, long=True)
+                for tree in wide
+                for layout in ("tree", "batch")
+            ]
+    return list(dict.fromkeys(cells))
+
+
+def cells(document: Document) -> list[Cell]:
+    """List the cells of a run, at the temperatures of its arguments."""
+    return all_cells(document["arguments"]["temperatures"])
+
+
+def row(document: Document, cell: Cell) -> dict[str, Any]:
+    """Compute one cell's figures.
+
+    - tau is what the paper's code calls block efficiency.
+    - ``depth_fraction = (tau - 1) / depth`` is what it calls acceptance rate.
+    - ms_per_token is its latency, here the mean time of a step over tau, prompt processing left
+      out.
+    - accepted_by_depth: (accepted, tested) at depth d; tested are the steps that accepted d - 1 or
+      more, since every node of these trees has candidates.
+    - speedup of medians is tau times the median of the pace.
+    """
+    figures, record = grid.row(document, cell), document["cells"][cell.key]
+    accepted = [a for steps in record["accepted"] for a in steps]
+    depth, tau = len(cell.tree), figures["tau"]
+    if "mean" not in record:
+        pace = values(document["cells"], cell, "pace")
+        figures["speedup"] = round(tau * median(pace), 4) if pace else None
+    return {
+        **figures,
+        "tree": cell.name,
+        "draw": cell.draw if cell.tree else "",
+        "layout": cell.layout,
+        "long": cell.long,
+        "nodes": cell.nodes if cell.tree else 0,
+        "depth": depth,
+        "rounds": len(accepted),
+        "accepted_per_round": figures["accepted"],
+        "accepted_by_depth": [
+            [sum(a >= d for a in accepted), sum(a >= d - 1 for a in accepted)]
+            for d in range(1, depth + 1)
+        ],
+        "depth_fraction": round((tau - 1) / depth, 4) if depth else None,
+        "ms_per_token": round(figures["ms_per_round"] / tau, 3),
+    }
+
+
+ABSTRACT = "abstract"
+CODE = "the code's default"
+THEOREM = "SpecInfer, theorem 4.3"
+
+
+def claims(document: Document) -> list[Claim]:
+    """List what is judged, over those pairs of cells that the grid has.
+
+    A claim is that a figure's mean over the first cells of all pairs is larger than over the
+    second ones.
+    """
+    every_cell = cells(document)
+    return list(_claims(every_cell))
+
+
+def _claims(every_cell: Sequence[Cell]) -> Iterator[Claim]:
+    in_grid = set(every_cell)
+    plain = [c for c in every_cell if c.tree and c.layout == "tree" and not c.long]
+    usual = [c for c in plain if c.draw == "without"]
+    sampled = [c for c in usual if c.temperature > 0]
+    flat = [c for c in usual if len(c.tree) == 1 and c.tree[0] > 1]
+    branched = [c for c in usual if len(c.tree) > 1 and max(c.tree) > 1 and c.tree in TREES]
+    # nodes -> the chain, or the paths that part at the root, of as many nodes
+    chains: dict[int, tuple[int, ...]] = {2 + 4 + 4: (1,) * 10}
+    roots = {28: (7, 1, 1, 1), 44: (11, 1, 1, 1)}
+
+    def claim(
+        text: str,
+        table: str,
+        what: str,
+        firsts: Sequence[Cell],
+        change: Callable[[Cell], dict[str, Any]],
+        **others: Any,
+    ) -> Iterator[Claim]:
+        both = [(cell, replace(cell, **change(cell))) for cell in firsts]
+        pairs = [(a, b) for a, b in both if b in in_grid and a != b]
+        if pairs:
+            first, second = (
+                Pooled(f"{side} of {len(pairs)} pairs", tuple(cells))
+                for side, cells in zip(("first", "second"), zip(*pairs, strict=True), strict=True)
+            )
+            yield Claim(text, table, what, first, second, sign=True, **others)
+
+    yield from claim(
+        "k candidates at one node are accepted more often than one",
+        ABSTRACT,
+        "tau",
+        flat,
+        lambda c: {"tree": (1,)},
+        headline=True,
+    )
+    yield from claim(
+        "twice as many candidates at one node are accepted more often",
+        LACKING,
+        "tau",
+        [c for c in flat if c.tree[0] % 2 == 0],
+        lambda c: {"tree": (c.tree[0] // 2,)},
+    )
+    yield from claim(
+        "a tree accepts more a round than the chain of its depth",
+        ABSTRACT,
+        "tau",
+        branched,
+        lambda c: {"tree": (1,) * len(c.tree)},
+        headline=True,
+    )
+    yield from claim(
+        "a shallow tree accepts more a round than a chain of as many nodes",
+        LACKING,
+        "tau",
+        [c for c in branched if c.nodes in chains] + [c for c in usual if c.tree == (3,)],
+        lambda c: {"tree": chains.get(c.nodes, (1, 1, 1))},
+    )
+    yield from claim(
+        "branching at several levels accepts more a round than as many nodes in paths that part at "
+        "the root",
+        LACKING,
+        "tau",
+        [c for c in branched if c.nodes in roots],
+        lambda c: {"tree": roots[c.nodes]},
+    )
+    yield from claim(
+        "two more levels (4-2-2-1-1, 60 nodes) accept more a round than twice the width (8-2-2, 56 "
+        "nodes)",
+        LACKING,
+        "tau",
+        [c for c in usual if c.tree == (4, 2, 2, 1, 1)],
+        lambda c: {"tree": (8, 2, 2)},
+    )
+    yield from claim(
+        "without replacement accepts more than with, at equal nodes",
+        CODE,
+        "tau",
+        sampled,
+        lambda c: {"draw": "with"},
+    )
+    yield from claim(
+        "speculative verification accepts more than naive sampling of the same candidates",
+        THEOREM,
+        "tau",
+        sampled,
+        lambda c: {"draw": "naive"},
+        foregone="its rejection probability is at most naive sampling's, by that theorem",
+    )
+    yield from claim(
+        "the most probable tokens and one draw from the rest accept more than draws without "
+        "replacement, at equal nodes (Hu et al. 2502.18779)",
+        LACKING,
+        "tau",
+        [c for c in plain if c.draw == "top"],
+        lambda c: {"draw": "without"},
+    )
+    yield from claim(
+        "multi-candidate decoding is faster than single-candidate decoding of the same depth",
+        ABSTRACT,
+        "speedup",
+        branched,
+        lambda c: {"tree": (1,) * len(c.tree)},
+        headline=True,
+    )
+    yield from claim(
+        "a round verified as a tree is faster than one verified as a batch of paths",
+        CODE,
+        "pace",
+        [c for c in every_cell if c.tree and c.layout == "tree"],
+        lambda c: {"layout": "batch"},
+    )
+
+
+def same_verdicts(document: Document, cells: Sequence[Cell]) -> Document:
+    """Count the steps that accepted as many tokens in both layouts, from the same seed."""
+    both: list[tuple[int, int]] = []
+    for cell in cells:
+        if cell.layout == "batch":
+            records = (
+                cell_record(document["cells"], replace(cell, layout=layout).key)["accepted"]
+                for layout in LAYOUTS
+            )
+            for prompt in zip(*records, strict=False):
+                both += zip(*prompt, strict=True)
+    return {"layouts": {"rounds": len(both), "same": sum(a == b for a, b in both)}}
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+
+def tables(document: Document, own: Rows, _: Rows) -> Tables:
+    """Make the printed tables: one a temperature with one row a tree, and one of the layouts."""
+    titled, rows = [], list(own.values())
+    for t in dict.fromkeys(r["temperature"] for r in rows):
+        usual = [
+            r for r in rows if r["temperature"] == t and r["layout"] == "tree" and not r["long"]
+        ]
+        names = dict.fromkeys(r["tree"] for r in usual)
+        lines = [_line([r for r in usual if r["tree"] == name], t) for name in names]
+        title = (
+            f"T = {t:g}: tau (block efficiency) by draw; then, without replacement, acceptance by "
+            "depth, A / (R depth), time and speedup"
+        )
+        titled.append((title, lines))
+    pairs = [
+        (a, b)
+        for a in rows
+        for b in rows
+        if b["layout"] == "batch" and a["layout"] == "tree" and _same_but_layout(a, b)
+    ]
+    lines = [_layout_line(tree, batch) for tree, batch in pairs]
+    return [*titled, ("The two layouts of verification, without replacement", lines)]
+
+
+def _same_but_layout(a: Row, b: Row) -> bool:
+    return all(a[name] == b[name] for name in ("temperature", "tree", "draw", "long"))
+
+
+def _layout_line(tree: Row, batch: Row) -> dict[str, str]:
+    """A row of the table of layouts, from the rows of one cell in both."""
+    tree_ms, batch_ms = tree["ms_per_round"], batch["ms_per_round"]
+    return {
+        "tree": tree["tree"],
+        "text": "long" if tree["long"] else "prompt",
+        "leaves": str(prod(map(int, tree["tree"].split("-")))),
+        "tree, ms/round": f"{tree_ms:.1f}",
+        "batch, ms/round": f"{batch_ms:.1f}",
+        "batch / tree": f"{batch_ms / tree_ms:.2f}",
+    }
+
+
+def _line(rows: list[Row], temperature: float) -> dict[str, str]:
+    """A row of a temperature's table, from the rows of one tree with every draw."""
+    by_draw = {r["draw"]: r for r in rows}
+    r = by_draw.get("without", rows[0])
+    draws = ["without"] if temperature == 0 else list(DRAWS)
+    shown = {draw: by_draw.get(draw, r if draw == "without" else None) for draw in draws}
+    return {
+        "tree": r["tree"],
+        "nodes": str(r["nodes"]),
+        **{draw: _tau(figures) for draw, figures in shown.items()},
+        "by depth": " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["accepted_by_depth"]),
+        "A/(R d)": "" if r["depth_fraction"] is None else f"{r['depth_fraction']:.2f}",
+        "ms/token": f"{r['ms_per_token']:.2f}",
+        "speedup": "" if r["speedup"] is None else f"{r['speedup']:.2f}x",
+    }
+
+
+def _tau(r: Row | None) -> str:
+    """tau with its standard error."""
+    if r is None:
+        return ""
+    return f"{r['tau']:.2f}" + (f"±{r['tau_error']:.2f}" if r["tau_error"] else "")
+
+
+def notes(document: Document) -> list[str]:
+    """Say how the layouts agree, and what is known of the paper's values."""
+    both, numbers = document["layouts"], published("mcsd")["conventions"]["numbers"]
+    agree = (
+        f"Of {both['rounds']} rounds in both layouts from the same seed, "
+        f"{both['same']} accepted as many tokens."
+    )
+    return [*([agree] if both["rounds"] else []), f"Published values: none known; {numbers}."]
+
+
+STUDY = Study(
+    name="mcsd",
+    cells=cells,
+    claims=claims,
+    tables=tables,
+    notes=notes,
+    options=own_draft,
+    row=row,
+    extra=same_verdicts,
+)

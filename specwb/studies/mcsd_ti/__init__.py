@@ -1,0 +1,1 @@
+"""Improved MCSD: its cells and measurements, its claims, and what is printed of them."""

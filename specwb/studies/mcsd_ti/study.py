@@ -1,0 +1,242 @@
+"""Improved MCSD (Lu et al. 2409.10644).
+
+Measured are the decision model against none *on one pair*, shapes, several roots, and the cost of
+masks. Several roots (``roots=2,lossy=true`` and more) change the output, so they are LOSSY: they
+stand in tables of their own, beside how far they move it.
+
+Differs from the paper in: models, machine and prompts; texts go on past an end of text. The number
+of decoding steps a prompt is fixed. Times and tokens of a speedup are those of all steps but the
+first, which processes the prompt; times are means and not medians, since steps of an adaptive draft
+differ. The paper's decision model works below several roots; here it works below one, so that both
+sides of a comparison have one output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from scipy import stats
+
+from specwb.studies import grid
+from specwb.studies.grid import Cell, Setting
+from specwb.studies.mcsd_ti.cells import (
+    DEPTH,
+    EQUALS,
+    MCSD,
+    PAIR,
+    ROOTS,
+    STATIC,
+    TEMPERATURES,
+    THRESHOLDS,
+    TI,
+    WIDTH,
+    WIDTHS,
+    cells,
+    cut,
+    first_version,
+    lossy,
+    mcsd,
+    options,
+    probe,
+    rooted,
+    spelling,
+    static,
+)
+from specwb.studies.mcsd_ti.claims import claims, widths
+from specwb.studies.pictures import Curve, Picture, Point
+from specwb.studies.study import Document, Rows, Study, Tables, lines, published, theirs
+
+OURS = (
+    "Acceptance (depth_fraction) is accepted over drafted levels, roots left out, as there. Ratios "
+    "are geometric means over the paper's pairs and data sets, over widths those of "
+    f"{PAIR}; its widths are numbers of roots (LOSSY), here of chains below one root, so that both "
+    "sides write the same. LOSSY: the output is not the target's, so a speed there is no speedup "
+    "at equal output."
+)
+
+
+def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
+    """Compute a figure for every prompt, see :func:`specwb.studies.grid.values`.
+
+    Of several roots the first level, the roots, is not drafted.
+    """
+    if not lossy(cell) or what not in ("levels", "depth_fraction"):
+        return grid.values(cells, cell, what)
+    levels = [n - 1 for n in grid.values(cells, cell, "levels")]
+    if what == "levels":
+        return levels
+    accepted = grid.values(cells, cell, "accepted")
+    return [a / n if n else 0.0 for a, n in zip(accepted, levels, strict=True)]
+
+
+def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """Compute one cell's figures.
+
+    They are those of :func:`specwb.studies.grid.split_row` with ``levels`` and
+    ``depth_fraction``, means over prompts.
+    """
+    figures = grid.row(document, cell, values)
+    for what in ("levels", "depth_fraction"):
+        figures[what] = round(fmean(values(document["cells"], cell, what)), 4)
+    return {**figures, "lossy": lossy(cell)}
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+SHOWN = ("drafted", "levels", "acceptance", "tau", "ms/round", "speedup")
+Labelled = Iterator[tuple[Cell, dict[str, str]]]
+
+
+def tables(document: Document, own: Rows, _: Rows) -> Tables:
+    """Make the printed tables; nodes and levels are what was drafted."""
+    titled = (
+        (
+            f"Width: chains of {DEPTH} with and without the decision model on the same pair, "
+            f"T = 0; the paper's {PAIR}",
+            _widths(),
+        ),
+        ("Width, T = 1", _sampled_widths()),
+        (f"What stops drafting, {WIDTH} chains", _stops()),
+        ("Baselines; the paper's on MT-bench at T = 0.7", _baselines()),
+        (
+            "Shapes at one root, T = 0.7: lossless",
+            ((static(r["shape"]), {"setting": spelling(r["shape"])}) for r in _shapes()),
+        ),
+        (
+            "LOSSY: shapes at two roots, T = 0.7",
+            (
+                (
+                    rooted(r["shape"][0], r["shape"][1:]),
+                    {"setting": spelling(r["shape"]), **_numbers(r)},
+                )
+                for r in _shapes()
+            ),
+        ),
+        (
+            "LOSSY from two on: roots, and how far they move the output",
+            _shifts(document.get("moved", {})),
+        ),
+    )
+    return [(title, lines(own, labelled, SHOWN)) for title, labelled in titled]
+
+
+def _numbers(r: dict[str, Any] | None) -> dict[str, str]:
+    """The paper's figures; blank where it has none."""
+    r = r or {}
+    return theirs(acceptance=r.get("acceptance"), **{"tokens/s": r.get("rate")})
+
+
+def _shapes() -> list[dict[str, Any]]:
+    return published("mcsd_ti")["tables"]["shapes"]["rows"]
+
+
+def _widths() -> Labelled:
+    for width in WIDTHS:
+        for stop, decision in (("soft", True), ("none", False)):
+            numbers = _numbers(widths(PAIR, decision).get(width))
+            yield cut(width, stop), {"setting": f"{width} chains, {stop}", **numbers}
+
+
+def _sampled_widths() -> Labelled:
+    for width in WIDTHS:
+        for stop in ("soft", "none"):
+            yield cut(width, stop, temperature=1.0), {"setting": f"{width} chains, {stop}"}
+
+
+def _stops() -> Labelled:
+    for t in TEMPERATURES:
+        yield cut(stop="none", temperature=t), {"setting": f"T = {t:g}, none"}
+        for stop, thresholds in THRESHOLDS.items():
+            for x in thresholds:
+                yield cut(WIDTH, stop, x, t), {"setting": f"T = {t:g}, {stop} {x:g}"}
+
+
+def _baselines() -> Labelled:
+    by_method = {
+        r["method"]: _numbers(r)
+        for r in published("mcsd_ti")["tables"]["static"]["rows"]
+        if (r["pair"], r["data"]) == (PAIR, "MT-bench")
+    }
+    yield Cell("sps", temperature=STATIC), {"setting": "SpS, T = 0.7", **by_method["SD"]}
+    yield mcsd(MCSD), {"setting": "MCSD 4-2-2-1", **by_method["MCSD"]}
+    yield static(TI), {"setting": "one root with 4-4-1-1", **_numbers(None)}
+    for t in TEMPERATURES:
+        trees = [mcsd(shape, t) for shape in (*EQUALS, (*MCSD, 1))]
+        for cell in (Cell("sps", temperature=t), *trees):
+            yield cell, {"setting": cell.key, **_numbers(None)}
+
+
+def _shifts(shifts: dict[str, Any]) -> Labelled:
+    judged = published("mcsd_ti")["tables"]["judged"]["rows"]
+    scores = {r["roots"]: r["mean"] for r in judged if r["roots"]}
+    for t in TEMPERATURES:
+        for n in ROOTS:
+            shift = shifts.get(f"T={t:g} roots={n}")
+            labels = _shift(scores.get(n), shift)
+            label = f"T = {t:g}, {n} root{'s' * (n > 1)}"
+            yield rooted(n, [1] * DEPTH, t), {"setting": label, **labels}
+        yield (
+            first_version(t),
+            {"setting": first_version(t).key, **_shift(None, None)},
+        )
+
+
+def _shift(score: float | None, shift: dict[str, Any] | None) -> dict[str, str]:
+    """The paper's score of an output's quality, and how far the output is moved here."""
+    out = {**theirs(score=score), "not its first choice": "", "log p": "", "TV of the first": ""}
+    if shift:
+        out["not its first choice"] = f"{shift['other']:.1%}"
+        out["log p"] = f"{shift['log_p']:.2f}±{shift['error']:.2f}"
+        if shift["tv"] is not None:
+            out["TV of the first"] = f"{shift['tv']:.3f}"
+    return out
+
+
+def notes(document: Document) -> list[str]:
+    """Say how the order of shapes agrees with the paper's."""
+    speedups = {r["cell"]: r["speedup"] for r in document["rows"]}
+    rates = {tuple(r["shape"]): r["rate"] for r in _shapes()}
+    out = []
+    for text, cell in (("2 roots (LOSSY)", lambda s: rooted(s[0], s[1:])), ("one root", static)):
+        keys = {shape: cell(shape).key for shape in rates}
+        both = [(rates[shape], speedups[key]) for shape, key in keys.items() if speedups.get(key)]
+        if len(both) == len(rates):
+            rank = stats.spearmanr(*zip(*both, strict=True)).statistic
+            out.append(
+                f"Rank correlation of the {len(both)} shapes' tokens a second with the paper's, "
+                f"{text}: {rank:.2f}."
+            )
+    return out
+
+
+def _width_curves() -> Iterator[Curve]:
+    """The paper's widths are numbers of roots, ours of chains below one root."""
+    for decision, stop, name in ((True, "soft", "decision model"), (False, "none", "none")):
+        known = widths(PAIR, decision)
+        every = sorted({*known, *WIDTHS})
+        points = (Point(w, known.get(w, {}).get("acceptance"), cut(w, stop)) for w in every)
+        yield Curve("acceptance", name, "depth_fraction", tuple(points))
+
+
+FIGURES = {
+    "width": Picture(f"Improved MCSD: width, T = 0; the paper's {PAIR}", "width", _width_curves),
+}
+
+
+STUDY = Study(
+    name="mcsd_ti",
+    cells=cells,
+    claims=claims,
+    tables=tables,
+    notes=notes,
+    options=options,
+    row=row,
+    values=values,
+    probe=probe,
+    heads=("decision",),
+    given="decision",
+    figures=FIGURES,
+    rules=OURS,
+)

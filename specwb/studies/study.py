@@ -1,0 +1,279 @@
+"""What a paper's study is: its cells, claims, tables and what is measured beside them, as data.
+
+A study's numbers go one way: the paper's file in ``data/papers`` and the cells give claims and
+tables; :mod:`specwb.studies.run` measures the cells into a store; rows, verdicts and printed tables
+are computed from the store and from nothing else, so they can be computed again from any file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from specwb.evaluation.prompts import Question
+from specwb.methods import Method
+from specwb.models.load import data_dir, draft_model
+from specwb.models.target import Target
+from specwb.studies import grid
+from specwb.studies.pictures import Picture
+from specwb.studies.verdicts import (
+    EVEN_RULE,
+    RULE,
+    TUNED_RULE,
+    Claim,
+    Values,
+    counts,
+    judge,
+    sentence,
+)
+
+Document = dict[str, Any]
+Row = dict[str, Any]
+Rows = Mapping[str, Row]
+"""Key of a cell -> its row."""
+Lines = list[dict[str, str]]
+"""Rows of a printed table: column -> text."""
+Tables = list[tuple[str, Lines]]
+FROM_ABLATION = ("command", "commit", "heads", "spent", "rows", "verdicts", "predicted")
+"""What a study's document repeats of its ablation's."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models that take part.
+
+    Attributes:
+        target: the target model.
+        draft: the draft model, default the target's own.
+        head: a trained head or its folder, in place of the target's own.
+        heads: the folder of an ablation's heads.
+    """
+
+    target: Target
+    draft: Any = None
+    head: Any = None
+    heads: Path | None = None
+
+    def variant(self, cell: grid.Setting) -> Any:
+        """The head that a cell's method is built with, None for the target's own."""
+        return str(self.heads / cell.variant) if cell.variant and self.heads else self.head
+
+
+Probe = Callable[[Models, Sequence[Question], Sequence[Any], Document, int], Iterator[str]]
+"""Measures beside the grid, from (models, questions, cells, document, seed): it adds to the
+document what is not there yet, and says what it has added."""
+
+
+def own_head(cell: grid.Setting, models: Models) -> dict[str, Any]:
+    """The options of a cell that decodes with a head of the ablation, or with the target's own."""
+    return {"head": models.variant(cell)} if cell.variant and models.heads else {}
+
+
+def own_draft(cell: grid.Setting, models: Models) -> dict[str, Any]:
+    """The options of a cell that drafts with the study's draft model."""
+    return {} if cell.spec.startswith("ar") else {"draft": models.draft}
+
+
+def nothing(*_: Any) -> Iterator[str]:
+    """A probe of nothing."""
+    return iter(())
+
+
+@dataclass(frozen=True)
+class Study:
+    """A paper's claims and how they are measured here.
+
+    Attributes:
+        name: of the paper, here and in ``data/papers``.
+        cells: document -> the settings that are decoded with the target's own heads.
+        claims: document -> what is judged.
+        tables: (document, rows of own cells, of the ablation's) -> what is printed.
+        notes: document -> lines of text beside verdicts and rules.
+        options: (cell, models) -> what a cell's method is built with.
+        row: (document, cell) -> the figures of a cell.
+        values: (cells, cell, what) -> a figure for every prompt.
+        shape: method -> what is noted of the trees it drafts.
+        facts: models -> what cells and claims depend on; it is added to the document.
+        probe: measures what is no cell.
+        extra: (document, cells) -> further results, added to the document.
+        draft: (target, draft) -> the draft model, by default the target's own.
+        heads: kinds of trained heads that the results depend on.
+        given: the kind of the head that can be given in place of the target's own.
+        rules: what is to be known of its verdicts.
+        variants: the ablation's heads: name -> what differs from the recipe.
+        ablation: the settings that are decoded with the ablation's heads.
+        head: the kind of head of the ablation.
+        figures: the paper's figures that are drawn with ours, by name.
+        machine: the kind of device that the paper's speeds are of.
+        rounds: decoding steps of each prompt and cell.
+        most: new tokens that there is room for behind a prompt, None for all that may be drafted.
+    """
+
+    name: str
+    cells: Callable[[Document], list[Any]]
+    claims: Callable[[Document], list[Claim]]
+    tables: Callable[[Document, Rows, Rows], Tables]
+    notes: Callable[[Document], list[str]] = field(default=lambda document: [])
+    options: Callable[[Any, Models], dict[str, Any]] = own_head
+    row: Callable[[Document, Any], Row] = grid.row
+    values: Values = grid.values
+    shape: Callable[[Method], dict[str, Any]] = grid.shape
+    facts: Callable[[Models], Document] = field(default=lambda models: {})
+    probe: Probe = nothing
+    extra: Callable[[Document, Sequence[Any]], Document] = field(default=lambda document, cells: {})
+    draft: Callable[[Target, Any], Target] = draft_model
+    heads: tuple[str, ...] = ()
+    given: str = ""
+    rules: str = ""
+    variants: Mapping[str, str] = field(default_factory=dict)
+    ablation: Callable[[], list[Any]] = list
+    head: str = ""
+    figures: Mapping[str, Picture] = field(default_factory=dict)
+    machine: str = "cuda"
+    rounds: int = 10
+    most: int | None = None
+
+    @cached_property
+    def paper(self) -> dict[str, Any]:
+        """The published tables and figures."""
+        return published(self.name)
+
+    def build(self, cells: Sequence[Any], models: Models) -> dict[Any, Method]:
+        """Build the methods of cells.
+
+        Raises:
+            MethodError, HeadError: a model or head is missing or cannot be loaded.
+        """
+        return {cell: cell.method(models.target, **self.options(cell, models)) for cell in cells}
+
+    def report(self, document: Document, ablation: Document | None = None) -> Document:
+        """Add ``rows``, ``verdicts`` and what else follows from the measurements to a document.
+
+        Args:
+            document: of the target's own heads; it is returned.
+            ablation: of the ablation's heads, which gets rows and verdicts too. What
+                :data:`FROM_ABLATION` names is repeated in ``document["ablation"]``.
+        """
+        verdicts = judge(
+            {False: document, True: ablation}, self.claims(document), self.values, self.machine
+        )
+        for part, cells in ((document, self.cells(document)), (ablation, self.ablation())):
+            if part is not None:
+                part["rows"] = [
+                    self.row(part, cell)
+                    for cell in cells
+                    if grid.cell_record(part["cells"], cell.key)["ms"]
+                ]
+                part["verdicts"] = verdicts[part is ablation]
+                part |= self.extra(part, cells)
+        document["rule"] = " ".join(filter(None, (RULE, EVEN_RULE, TUNED_RULE, self.rules)))
+        if ablation is not None:
+            document["ablation"] = {
+                name: ablation.get(name) for name in FROM_ABLATION if name in ablation
+            }
+        return document
+
+    def printed(self, document: Document) -> Tables:
+        """Make the tables of a document with its rows; those without a row are left out."""
+        own = {r["cell"]: r for r in document["rows"]}
+        other = {r["cell"]: r for r in (document.get("ablation") or {}).get("rows") or []}
+        return [(title, lines) for title, lines in self.tables(document, own, other) if lines]
+
+    def summary(self, document: Document) -> list[str]:
+        """List the verdicts with their counts and rule, and where the results are from."""
+        paper, ablation = self.paper, document.get("ablation") or {}
+        verdicts = [*document["verdicts"], *(ablation.get("verdicts") or [])]
+        lines = [sentence(v) for v in verdicts]
+        for table in dict.fromkeys(v["table"] for v in verdicts if v["verdict"] != "not claimed"):
+            of_table = counts([v for v in verdicts if v["table"] == table])
+            lines.append(f"Of {table}: {_listed(of_table)}.")
+        lines.append(f"Of the paper's claims: {_listed(counts(verdicts))}.")
+        lines += self.notes(document)
+        lines += [f"In the paper: {text}" for text in paper.get("contradictions", {}).values()]
+        lines += [document["rule"], f"Paper: {paper['source']}; {paper['setting']}."]
+        if ablation:
+            card = next(iter(ablation["heads"].values()))
+            size = f"{card['steps']} steps of {card['rows']} x {card['length']} tokens"
+            lines.append(
+                f"Ablation: {len(ablation['heads'])} heads, {size} each, "
+                f"by `{ablation['command']}` at commit {(ablation['commit'] or '?')[:10]}."
+            )
+        elif self.variants:
+            lines.append("No ablation results; --train makes them.")
+        prompts = min((r["prompts"] for r in document["rows"]), default=0)
+        return [*lines, f"{prompts} prompts a cell, {document['spent']:.0f} s of measuring."]
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {verdict}" for verdict, n in numbers.items()) or "none judged"
+
+
+def published(name: str) -> dict[str, Any]:
+    """Load a paper's numbers."""
+    return json.loads((data_dir() / f"papers/{name}.json").read_text("utf-8"))
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "nodes": lambda r: str(r["nodes"]),
+    "passes": lambda r: "" if r["passes"] is None else str(r["passes"]),
+    "drafted": lambda r: _digits(r["drafted"]),
+    "wasted": lambda r: _digits(r["wasted"]),
+    "levels": lambda r: _digits(r["levels"]),
+    "accepted": lambda r: _digits(r["accepted"]) + _error(r),
+    "tau": lambda r: _digits(r["tau"]) + _error(r),
+    "alpha": lambda r: f"{100 * r['alpha']:.0f} %",
+    "acceptance": lambda r: _digits(r["depth_fraction"]),
+    "CTAR": lambda r: " ".join(f"{x:.2f}" for x in r["ctar"][:4]),
+    "by depth": lambda r: " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["by_depth"][:6]),
+    "ms/round": lambda r: _digits(r["ms_per_round"]),
+    "speedup": lambda r: _digits(r["speedup"], "x"),
+}
+"""How a measured figure is printed, by the name of its column."""
+
+
+def _digits(x: float | None, unit: str = "") -> str:
+    """A number with two digits; blank where there is none."""
+    return "" if x is None else f"{x:.2f}{unit}"
+
+
+def _error(r: Row) -> str:
+    return f"±{r['tau_error']:.2f}" if r["tau_error"] else ""
+
+
+def shown(r: Row, columns: Sequence[str]) -> dict[str, str]:
+    """The measured figures of a row."""
+    return {name: COLUMNS[name](r) for name in columns}
+
+
+def lines(
+    rows: Rows, labelled: Iterable[tuple[Any, Mapping[str, str]]], columns: Sequence[str]
+) -> Lines:
+    """Make the rows of a table: the labels of every cell that was measured, and its figures.
+
+    Args:
+        rows: of cells.
+        labelled: a cell and its labels, the paper's numbers among them.
+        columns: of :data:`COLUMNS`.
+    """
+    return [
+        {**labels, **shown(rows[cell.key], columns)}
+        for cell, labels in labelled
+        if cell.key in rows
+    ]
+
+
+def every(rows: Rows, columns: Sequence[str]) -> Lines:
+    """Make a table of all rows."""
+    return [{"setting": key, **shown(r, columns)} for key, r in rows.items()]
+
+
+def theirs(**numbers: Any) -> dict[str, str]:
+    """The paper's numbers as columns of their own; blank where it has none."""
+    return {
+        f"paper: {name}": f"{x:.2f}" if isinstance(x, float) else str("" if x is None else x)
+        for name, x in numbers.items()
+    }

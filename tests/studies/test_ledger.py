@@ -1,0 +1,137 @@
+"""The ledger: every number of the papers once, every claim with its verdict, one page."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from terminal import call
+
+from specwb.studies import PLACES, ledger, study_of
+from specwb.studies.run import shipped
+from specwb.studies.study import published
+
+
+def leaves(x: object) -> int:
+    """How many numbers there are in a table's rows, the settings left out."""
+    if isinstance(x, bool) or x is None or isinstance(x, str):
+        return 0
+    if isinstance(x, int | float):
+        return 1
+    if isinstance(x, list):
+        return sum(map(leaves, x))
+    return sum(leaves(value) for name, value in x.items() if name not in ledger.LABELS)
+
+
+def test_every_number_of_a_paper_is_an_entry_with_its_own_id():
+    for name in PLACES:
+        entries = ledger.entries(name)
+        assert entries
+        assert len({entry.id for entry in entries}) == len(entries), name
+        assert all(entry.certainty and entry.id.startswith(f"{name}/") for entry in entries)
+        paper = published(name)
+        numbers = sum(
+            leaves(row) - (5 if "shape" in row else 0)
+            for kind in ("tables", "figures")
+            for table in paper.get(kind, {}).values()
+            for rows in table.values()
+            if isinstance(rows, list)
+            for row in rows
+        )
+        assert len(entries) == numbers + len(paper.get("statements", {})), name
+
+
+def test_entries_by_hand():
+    falcon = {entry.id: entry for entry in ledger.entries("falcon")}
+    assert falcon["falcon/table 1/Vicuna 7B/SpS/MT-Bench"].value == 1.82
+    assert falcon["falcon/table 4/tree=False/csgd=True/accepted"].value == 2.13
+    kangaroo = {entry.id: entry for entry in ledger.entries("kangaroo")}
+    point = kangaroo["kangaroo/figure eta/eta=0/gamma=6/speedup"]
+    assert (point.value, point.certainty) == (1.21, "read off a plot, ±0.01")
+    assert kangaroo["kangaroo/figure ctar/Kangaroo, chain/ctar/1"].value == 0.507
+    assert ledger.entries("mcsd")[0].value is None
+    shapes = {entry.id: entry.value for entry in ledger.entries("mcsd_ti")}
+    assert shapes["mcsd_ti/table shapes/2-1-1-1-1/rate"] == 69.5
+
+
+def test_what_a_step_costs_by_the_papers_two_numbers_and_here():
+    v = {"restated": {"cost": 1.4}, "first": "a", "second": "T=0 ar"}
+    rows = [
+        {"cell": "a", "ms_per_round": 6.0, "parts": {"draft": 2.0, "search": 1.0, "verify": 2.5}},
+        {"cell": "T=0 ar", "ms_per_round": 2.0},
+    ]
+    assert ledger.step_cost(v, {"rows": rows}) == (
+        "step: 1.40 (draft 0.40 if verify 1); here 3.00 (draft 1.50, verify 1.25)"
+    )
+    assert ledger.step_cost({}, {"rows": rows}) == ""
+
+
+class Cells(HTMLParser):
+    """The numbers of headers and cells of a page, and what it leaves open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = {"th": 0, "td": 0, "table": 0}
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag in self.count:
+            self.count[tag] += 1
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_of_a_document_and_of_papers_left_out():
+    own, ablation = shipped(study_of("falcon"))
+    document = study_of("falcon").report(own, ablation)
+    page = ledger.sections({"falcon": document}, {"kangaroo": "no adapter | of its own <"})
+    text, site = ledger.markdown(page), ledger.html_page(page)
+    verdicts = [*document["verdicts"], *document["ablation"]["verdicts"]]
+    judged = [v for v in verdicts if v["verdict"] != "not claimed"]
+    assert all(v["claim"] in text for v in judged)
+    titles = {title: rows for title, _, _, rows in page}
+    assert len(titles["falcon"]) == len(judged)
+    assert len(titles["Headline claims"]) == 2
+    summary = {row[0]: row for row in titles["Claims by verdict"]}
+    assert sum(map(int, summary["falcon"][2:6])) == len(judged)
+    assert summary["falcon"][1] == str(len(ledger.entries("falcon")))
+    assert summary["kangaroo"][-1] == "no adapter | of its own <"
+    assert "no adapter \\| of its own <" in text
+    assert "of its own &lt;" in site
+    assert {row[0] for row in titles["Methods of the papers that are not here"]} >= {"REST"}
+    parser = Cells()
+    parser.feed(site.removeprefix("<!doctype html>\n"))
+    assert parser.open == []
+    assert parser.count["table"] == len(page)
+    assert parser.count["td"] == sum(len(row) for *_, rows in page for row in rows)
+    for block in text.split("\n\n"):
+        if block.startswith("| "):
+            widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+            assert len(widths) == 1
+
+
+@pytest.mark.slow
+def test_the_command_on_the_shipped_results(monkeypatch, capsys, tmp_path):
+    code, out, err = call(
+        monkeypatch, capsys, "reproduce", "all", "--shipped", "--out", str(tmp_path)
+    )
+    assert code == 0, err
+    assert "Headline claims" in out
+    ledger_of = json.loads((tmp_path / "ledger.json").read_text())
+    assert set(ledger_of) == set(PLACES)
+    text = (tmp_path / "ledger.md").read_text()
+    for name in PLACES:
+        headlines = [v for v in ledger_of[name]["verdicts"] if v.get("headline")]
+        assert headlines, name
+        assert all(v["claim"] in text for v in headlines)
+    assert (tmp_path / "ledger.html").read_text().startswith("<!doctype html>")
+    code, _, err = call(
+        monkeypatch, capsys, "reproduce", "all", "--shipped", "--out", str(tmp_path / "no")
+    )
+    assert code == 2
+    assert "does not exist" in err

@@ -1,0 +1,113 @@
+"""The shipped results of all papers: rows and verdicts follow from what was measured.
+
+Files that were written before there was one kind of verdict have other words and no reasons; their
+rows and effects are the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+
+from specwb.studies import PLACES, study_of
+from specwb.studies.run import shipped
+from specwb.studies.verdicts import VERDICTS, counts
+
+NUMBERS = ("ratio", "low", "high", "prompts", "paper")
+
+
+def close(a: object, b: object) -> bool:
+    """Equal up to the last digit that is shipped."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(close(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(close(x, y) for x, y in zip(a, b))
+    if isinstance(a, float) and isinstance(b, float | int):
+        return math.isclose(a, b, abs_tol=1.1e-3)
+    return a == b
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def results(request):
+    """A study, its shipped documents, and the same judged again."""
+    one = study_of(request.param)
+    documents = shipped(one)
+    assert documents[0] is not None, "the results are shipped"
+    again = copy.deepcopy(documents)
+    one.report(*again)
+    return one, documents, again
+
+
+def test_rows_follow_from_the_measurements(results):
+    _, before, after = results
+    for old, new in zip(before, after):
+        if old is None or "rows" not in old:
+            continue
+        rows = {row["cell"]: row for row in new["rows"]} if "cell" in old["rows"][0] else None
+        pairs = zip(old["rows"], new["rows"], strict=True)
+        if rows is not None:
+            pairs = ((row, rows[row["cell"]]) for row in old["rows"])
+        for one, other in pairs:
+            wrong = {key for key, x in one.items() if not close(x, other[key])}
+            assert not wrong, (other["cell"], wrong)
+
+
+def test_effects_follow_from_the_measurements(results):
+    _, before, after = results
+    old = [v for d in before if d is not None for v in d.get("verdicts", [])]
+    new = {
+        (v["claim"], v["of"], v["first"], v["second"]): v
+        for d in after
+        if d is not None
+        for v in d["verdicts"]
+    }
+    same = 0
+    for v in old:
+        again = new.get((v.get("claim"), v["of"], v.get("first"), v.get("second")))
+        if again is not None:
+            same += 1
+            # a claim of a sign states no number; it was written as 1 once
+            keys = NUMBERS if v["paper"] != 1 else NUMBERS[:-1]
+            assert [v[key] for key in keys] == [again[key] for key in keys], v["claim"]
+            if "why" in v:
+                assert (v["verdict"], v["why"]) == (again["verdict"], again["why"]), v["claim"]
+    assert same >= 0.9 * len(old) or not any("claim" in v for v in old)
+
+
+def test_every_claim_has_a_verdict_with_its_reason(results):
+    _, _, (own, ablation) = results
+    verdicts = [*own["verdicts"], *(ablation or {"verdicts": []})["verdicts"]]
+    assert len({(v["claim"], v["of"]) for v in verdicts}) == len(verdicts)
+    judged = [v for v in verdicts if v["verdict"] != "not claimed"]
+    for v in judged:
+        assert v["verdict"] in VERDICTS
+        if v["verdict"] == "not comparable":
+            kinds = ("hardware", "models", "training budget", "definition")
+            assert v["why"].split(":")[0] in kinds
+        numbers = v.get("restated", v)
+        if v["verdict"] == "inconclusive" and not v["why"]:
+            assert numbers["low"] <= 1.08
+            assert numbers["high"] >= 0.92
+        if v["verdict"] == "reproduced":
+            assert v["p"] <= v.get("p_holm", v["p"]) <= 0.05 or v["claim"].startswith("gamma")
+    assert sum(counts(verdicts).values()) == sum(not v.get("foregone") for v in judged)
+    assert any(v.get("headline") for v in judged), "the abstract's claim is judged"
+    # what an interval that holds 1 says is that nothing was seen
+    for v in judged:
+        numbers = v.get("restated", v)
+        if v["verdict"] == "contradicted" and "even" not in v["why"]:
+            assert not numbers["low"] <= 1 <= numbers["high"] or "bound" in v["why"], v["claim"]
+
+
+def test_what_is_printed(results):
+    one, _, (own, _) = results
+    tables = one.printed(own)
+    assert len(tables) > 3
+    for title, lines in tables:
+        assert len({tuple(line) for line in lines}) == 1, f"columns differ in {title}"
+    summary = "\n".join(one.summary(own))
+    assert all(v["claim"] in summary for v in own["verdicts"])
+    assert all(text in summary for text in one.paper.get("contradictions", {}).values())
+    assert own["rule"] in summary

@@ -1,0 +1,221 @@
+"""The rule by which claims are judged, by hand, and its errors over many repetitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from specwb.studies import verdicts
+from specwb.studies.grid import Cell, values
+from specwb.studies.verdicts import LACKING, Claim, Pooled, Tuned, holm
+
+A, B, C, D = (Cell(name) for name in ("falcon", "eagle", "medusa", "pld"))
+CLAIM = Claim("x", "table 1", "accepted", A, B, 1.44)
+NOISE = np.random.default_rng(0).uniform(-0.2, 0.2, 48)
+
+
+def document(accepted: dict[Cell, list[float]], **more) -> dict:
+    """Cells with one step a prompt that accepts so many tokens, all as fast as a plain one."""
+    n = len(next(iter(accepted.values())))
+    both = {**accepted, Cell("ar"): [0.0] * n}
+    return {
+        "cells": {
+            cell.key: {"accepted": [[x] for x in xs], "ms": [1.0] * n} for cell, xs in both.items()
+        },
+        "domains": [("code", "math", "prose")[i % 3] for i in range(n)],
+        **more,
+    }
+
+
+def judge(accepted: dict[Cell, list[float]], *claims: Claim, seeds: int = 1, **more) -> list[dict]:
+    one = document(accepted, **more)
+    both = verdicts.judge({False: one, True: one}, claims, values, seeds=seeds)
+    return [v for part in both.values() for v in part]
+
+
+def verdict(factor: float, n: int = 48, spread: float = 1.0, **more) -> dict:
+    """Of a first cell whose figures are ``factor`` times the second's."""
+    b = 2 + NOISE[:n]
+    (v,) = judge(
+        {A: list(b * factor + spread * NOISE[:n][::-1]), B: list(b)}, replace(CLAIM, **more)
+    )
+    return v
+
+
+def test_four_verdicts_by_hand():
+    assert verdict(1.25)["verdict"] == "reproduced"
+    small = verdict(1.1)  # clear, and clearly less than half of the effect
+    assert (small["verdict"], small["why"]) == (
+        "contradicted",
+        "the effect is less than half the paper's",
+    )
+    assert verdict(0.8)["verdict"] == "contradicted"
+    nothing = verdict(1.02, spread=3)
+    assert nothing["low"] < 1 < nothing["high"]
+    assert (nothing["verdict"], nothing["why"]) == ("inconclusive", "")
+    assert verdict(1.1, sign=True)["verdict"] == "reproduced"
+    few = verdict(1.25, n=47)
+    assert (few["verdict"], few["why"]) == ("inconclusive", "fewer than 48 prompts")
+    assert verdict(1.25, table=LACKING, paper=None)["verdict"] == "not claimed"
+    other = verdict(1.25, differs="models: another target")
+    assert (other["verdict"], other["why"]) == ("not comparable", "models: another target")
+    clear = verdict(1.25)
+    assert clear["low"] < clear["ratio"] < clear["high"]
+    assert clear["ratio"] == pytest.approx(1.25, abs=0.02)
+    assert set(clear["by_domain"]) == {"code", "math", "prose"}
+    assert judge({A: [1.0], B: [1.0]}, CLAIM) == []
+    same = judge({A: [2.0] * 48, B: [1.0] * 48}, replace(CLAIM, what="tau"))[0]
+    assert same["ratio"] == pytest.approx(1.5)  # the bonus token is counted
+    assert (same["verdict"], same["why"]) == ("inconclusive", "no spread was measured")
+
+
+def test_even_claims_bounds_and_ratios_of_ratios():
+    def even(factor: float, n: int = 48) -> str:
+        b = 2 + NOISE[:n] / 2
+        first = list(factor * b)
+        claim = replace(CLAIM, paper=0.99, even=True)
+        return judge({A: first, B: list(b[::-1])}, claim)[0]["verdict"]
+
+    assert even(1.0) == even(0.98) == "reproduced"
+    assert even(1.12) == even(0.88) == "contradicted"
+    assert even(1.045) == "inconclusive"
+    assert even(1.0, 47) == "inconclusive"
+
+    def bound(factor: float) -> str:
+        return verdict(factor, spread=0.2, least=0.93, paper=0.93)["verdict"]
+
+    assert [bound(x) for x in (0.95, 1.2, 0.91)] == ["reproduced", "reproduced", "contradicted"]
+    data = {
+        cell: list(x * (2 + NOISE) + 0.05 * NOISE[::-1])
+        for cell, x in ((A, 0.9), (B, 1.0), (C, 0.8), (D, 1.0))
+    }
+    double = Claim("x", "stated", "accepted", A, B, sign=True, over=(C, D))
+    (v,) = judge(data, double)
+    assert (v["verdict"], v["ratio"]) == ("reproduced", pytest.approx(9 / 8, rel=0.01))
+    assert v["over"] == [C.key, D.key]
+    (v,) = judge({**data, C: data[A], A: data[C]}, double)
+    assert v["verdict"] == "contradicted"
+    (v,) = judge({**data, C: [0.0] * 48}, double)
+    assert (v["ratio"], v["verdict"]) == (None, "inconclusive")
+
+
+def test_a_speed_of_other_hardware_is_restated_through_tokens_a_step():
+    b = 2 + NOISE
+    data = {A: list(1.3 * b + 0.3 * NOISE[::-1]), B: list(b)}
+    speed = replace(CLAIM, what="speedup", paper=1.2, tau=1.25)
+    (v,) = judge(data, speed)
+    tau = (1 + np.mean(data[A])) / (1 + np.mean(data[B]))
+    # a step of the first costs 1.25 / 1.2 steps of the second there
+    assert v["restated"]["cost"] == pytest.approx(1.25 / 1.2, abs=1e-4)
+    assert v["restated"]["ratio"] == pytest.approx(tau / (1.25 / 1.2), abs=1e-3)
+    assert (v["verdict"], v["why"]) == ("reproduced", "in tokens a step")
+    assert "with the paper's cost of a step" in verdicts.sentence(v)
+    for claim in (
+        replace(speed, tau=None),  # the paper states no tokens a step
+        replace(speed, tau=1.05),  # less than half of its effect is in the tokens
+        replace(speed, what="draft", tau=None),
+    ):
+        (v,) = judge({**data}, replace(claim, what="speedup"))
+        assert (v["verdict"], v["why"]) == ("not comparable", "hardware")
+        assert "restated" not in v
+    (v,) = judge(data, speed, kind="cuda")  # the same hardware: as measured
+    assert "restated" not in v
+    assert v["verdict"] == "reproduced"
+
+
+def test_heads_of_one_training_run_say_nothing_of_training():
+    plain, other = Cell("falcon", "plain"), Cell("falcon", "csgd")
+    data = {other: list(1.3 * (2 + NOISE) + NOISE[::-1]), plain: list(2 + NOISE)}
+    claim = Claim("x", "table 4", "accepted", other, plain, 1.4)
+    assert claim.ablation
+    assert claim.trained
+    (v,) = judge(data, claim)
+    assert (v["verdict"], v["why"].split(":")[0]) == ("not comparable", "training budget")
+    (v,) = judge(data, claim, seeds=3)
+    assert v["verdict"] == "reproduced"
+    tree = Cell("falcon:tree=2-1", "csgd")
+    same_head = Claim("x", "table 4", "accepted", tree, other, 1.4)
+    assert same_head.ablation
+    assert not same_head.trained
+
+
+def test_holm_by_hand_and_foregone_claims_are_in_no_family():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+    b = 2 + NOISE
+    noise = np.random.default_rng(5).normal(0, 0.3, 48)
+    weak = list(1.055 * b + noise - noise.mean())  # two and a half standard errors
+    data = {A: weak, B: list(b), C: list(b + 2 * NOISE[::-1]), D: list(b - 2 * NOISE[::-1])}
+    claims = [replace(CLAIM, sign=True, paper=None)]
+    (alone,) = judge(data, *claims)
+    assert alone["p"] < 0.05
+    assert alone["verdict"] == "reproduced"
+    others = [replace(CLAIM, text=f"{i}", first=C, second=D, sign=True) for i in range(400)]
+    among = judge(data, *claims, *others)[0]
+    assert among["p_holm"] > 0.05
+    assert among["why"] == "it may be chance among so many claims"
+    foregone = [replace(claim, foregone="known") for claim in others]
+    assert judge(data, *claims, *foregone)[0]["verdict"] == "reproduced"
+    assert verdicts.counts(judge(data, *claims, *foregone)) == {"reproduced": 1}
+
+
+def test_no_true_null_is_called_an_effect_more_often_than_stated():
+    rng, wrong, covered = np.random.default_rng(3), 0, 0
+    for _ in range(120):
+        claims, data = [], {}
+        for i in range(4):
+            a, b = Cell(f"a{i}"), Cell(f"b{i}")
+            base = rng.exponential(2, 60) + 1
+            data |= {a: list(base + rng.normal(0, 0.5, 60)), b: list(base)}
+            claims.append(Claim(str(i), "t", "tau", a, b, sign=True))
+        one = document(data)
+        found = verdicts.judge({False: one}, claims, values)[False]
+        wrong += any(v["verdict"] != "inconclusive" for v in found)
+        covered += sum(v["low"] <= 1 <= v["high"] for v in found)
+    assert wrong <= 0.05 * 120 + 7  # three standard deviations above
+    assert 0.91 <= covered / 480 <= 0.985
+
+
+def test_the_effect_that_would_have_been_seen_is_seen_so_often():
+    rng, seen = np.random.default_rng(4), []
+    for _ in range(150):
+        base = rng.exponential(2, 60) + 1
+        noise = rng.normal(0, 0.5, 60)
+        null = verdicts.interval(np.stack([base + noise, base]), CLAIM)
+        if not seen:
+            factor = null["seen"]
+        again = rng.exponential(2, 60) + 1
+        shifted = np.stack([factor * again + rng.normal(0, 0.5, 60), again])
+        seen.append(verdicts.interval(shifted, CLAIM)["low"] > 1)
+    assert 0.65 < np.mean(seen) < 0.95
+
+
+def test_a_tuned_setting_is_chosen_on_the_other_prompts():
+    speeds = {A: [9, 1, 1, 1], B: [2, 2, 2, 2], C: [0, 1, 0, 4]}
+
+    def figures(cells, cell, what):
+        return speeds[cell] if what == "speedup" else [10 * x for x in speeds[cell]]
+
+    tuned = Tuned("t", (A, B, C))
+    # without the first prompt B is best (6 against 3 and 5), without any other one A is
+    assert tuned.series({}, "speedup", figures) == [2, 1, 1, 1]
+    assert tuned.series({}, "tau", figures) == [20, 10, 10, 10]
+    other = Tuned("x", (C, B, A), like=(A, B, C))
+    assert other.series({}, "speedup", figures) == [2, 1, 0, 4]
+    assert Pooled("y", (A, B, C)).series({}, "speedup", figures) == [
+        pytest.approx(x) for x in (11 / 3, 4 / 3, 1, 7 / 3)
+    ]
+    speeds[C] = [1]
+    assert tuned.series({}, "speedup", figures) == []
+
+
+def test_the_interval_covers_the_ratio_95_times_in_100():
+    rng, hits = np.random.default_rng(1), 0
+    for i in range(200):
+        b = rng.exponential(2, 60) + 1
+        _, low, high = verdicts.bootstrap(np.stack([1.3 * b + rng.normal(0, 0.5, 60), b]), 400, i)
+        hits += low <= 1.3 <= high
+    assert 178 <= hits <= 199
