@@ -63,7 +63,8 @@ LENSES.model = (lens, round, frame, trace, width) => {
       "fill-opacity": 0.3 }));
     svg.append(label(x, 14, `${kind === "draft" ? "draft model" : "target"}`,
       { class: `t-${kind}`, "font-weight": 650 }));
-    svg.append(label(x + 96, 36, `${one.layers} layers, ${count(one.weights)} weights`, {
+    const layers = `${one.layers} ${one.layers === 1 ? "layer" : "layers"}`;
+    svg.append(label(x + 96, 36, `${layers}, ${count(one.weights)} weights`, {
       class: "soft" }), label(x + 96, 53, times, {}));
   };
   const n = lens.forwards;

@@ -175,9 +175,9 @@ function explainTest(trace, round, found, word, width, id) {
       h("p", { class: "math" }, line, " \u2192 ", h("span", {
         class: `verdict t-${accepted ? "accepted" : "rejected"}` },
         accepted ? "accepted \u2713" : "rejected \u2717")));
-    const likes = over >= under ? "at least as likely" : "less likely";
+    const likes = over >= under ? "at least as likely as" : "less likely than";
     says = known ? `The draft drew \u201c${name}\u201d. ${staged ? "After the rejections before, the"
-      : "The"} target finds it ${likes} than the draft does (${number(over)} against ` +
+      : "The"} target finds it ${likes} the draft does (${number(over)} against ` +
       `${number(under)}), so it ` + (end >= 1 ? "stays wherever the dart falls: "
       : end === 0 ? "cannot stay: " : `stays if the dart falls below ${number(end)}. It falls at ` +
       `${number(test.dart.u)}: `) + (accepted ? "accepted." : "rejected.")

@@ -58,7 +58,8 @@ function clockNote(trace) {
   const runs = `least of ${plain.repeats} run${plain.repeats > 1 ? "s" : ""} on ${plain.device}`;
   const how = `Measured while recording, ${runs}, prompt left out.`;
   if (!busy) return h("p", { class: "soft" }, how);
-  const spread = plain.repeats > 1 ? ` (plain runs differ ${plain.spread.toFixed(2)}-fold)` : "";
+  const spread = plain.spread > 1.25 ? ` (plain runs differ ${plain.spread.toFixed(2)}-fold)`
+    : " (other programs had work for all of its cores)";
   return h("p", { class: "soft" }, how, " ", h("strong", { class: "busy" },
     `\u26a0 The machine was busy${spread}: do not trust these times.`));
 }
