@@ -21,6 +21,10 @@ def sweep(
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes at once; more than one note no times.")
     ] = 1,
+    dask: Annotated[
+        str | None,
+        typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786: its workers run."),
+    ] = None,
     timed: Annotated[
         bool, typer.Option("--timed", help="Note times although several processes decode at once.")
     ] = False,
@@ -52,6 +56,7 @@ def sweep(
             store=out,
             halving=plan.halving,
             jobs=jobs,
+            dask=dask,
             timed=True if timed else None,
             shard=(int(index), int(count)),
             progress=lambda done, text: progress.update(task, completed=done, description=text),

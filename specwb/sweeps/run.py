@@ -6,17 +6,16 @@ import math
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from specwb.engine import Prompt, decode, token_rows
+from specwb.engine import Prompt, token_rows
 from specwb.evaluation.compare import describe, describe_device, versions
-from specwb.evaluation.machine import Watch, commit, one_step
+from specwb.evaluation.machine import commit
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash
 from specwb.methods import METHODS, Method
@@ -34,47 +33,10 @@ from specwb.sweeps.space import (
     check_halving,
     options_of,
 )
-from specwb.sweeps.store import Run, Store, digest, identify
+from specwb.sweeps.store import Store, digest, identify
+from specwb.sweeps.workers import Item, Task, Worker
 
 Progress = Callable[[float, str], None]
-PART = 4
-"""Prompts that another process decodes before it hands its runs over."""
-
-
-@dataclass(frozen=True)
-class Item:
-    """A prompt.
-
-    Attributes:
-        key: a hash of its tokens.
-        domain: its subtask, "all" where it has none.
-        ids: its tokens.
-    """
-
-    key: str
-    domain: str
-    ids: list[int]
-
-
-@dataclass
-class Task:
-    """A configuration that can be run.
-
-    Attributes:
-        id: its hash.
-        configuration: its settings.
-        method: built on the target.
-        sampling: temperature and filters.
-        facts: what else its results depend on.
-        options: what the method was built with.
-    """
-
-    id: str
-    configuration: Configuration
-    method: Method
-    sampling: Sampling
-    facts: dict[str, Any]
-    options: dict[str, Any]
 
 
 def sweep(
@@ -87,6 +49,7 @@ def sweep(
     samples: int | None = None,
     halving: Mapping[str, Any] | None = None,
     jobs: int = 1,
+    dask: str | None = None,
     timed: bool | None = None,
     shard: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
@@ -116,6 +79,9 @@ def sweep(
             configurations are measured on ``start`` prompts, the share ``keep`` that is best by a
             column of the results goes on with twice as many, and so on.
         jobs: processes that decode at once, on one thread each.
+        dask: the address of a Dask scheduler whose workers decode instead, on one thread each; they
+            must have this version of specwb, and files by the same paths. Results are stored under
+            this machine's device and versions.
         timed: whether times are noted; default where nothing else is decoded at the same time.
         shard: (i, n): only every n-th configuration, from the i-th on, and plain decoding. Stores
             of all shards can be merged (:meth:`Store.merge`).
@@ -139,14 +105,17 @@ def sweep(
         space = Space([{"method": names, **axes}], samples)
     elif method is not None or axes or samples is not None:
         raise SweepError("give either a space, or a method with its axes and samples")
+    if dask is not None and jobs > 1:
+        raise SweepError("give either jobs, processes of this machine, or dask, a cluster's")
     if jobs < 1 or len(shard) != 2 or not 0 <= shard[0] < shard[1]:
         raise SweepError(f"jobs must be >= 1 and shard (i, n) with i < n, got {jobs} and {shard}")
+    rest = halving, jobs, dask, timed, shard, progress
     if isinstance(store, Store):
-        return _sweep(target, prompts, space, store, halving, jobs, timed, shard, progress)
+        return _sweep(target, prompts, space, store, *rest)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "sweep.sqlite" if store is None else store
         with Store(place) as opened:
-            return _sweep(target, prompts, space, opened, halving, jobs, timed, shard, progress)
+            return _sweep(target, prompts, space, opened, *rest)
 
 
 def _sweep(
@@ -156,43 +125,45 @@ def _sweep(
     store: Store,
     halving: Mapping[str, Any] | None,
     jobs: int,
+    dask: str | None,
     timed: bool | None,
     shard: tuple[int, int],
     progress: Progress | None,
 ) -> pd.DataFrame:
     model = target if isinstance(target, Target) else load(target)
-    is_timed = jobs == 1 if timed is None else timed
+    is_alone = jobs == 1 and dask is None
+    is_timed = is_alone if timed is None else timed
     if halving is not None:
         check_halving(halving)
         if halving["by"] in ("tokens_per_second", "speedup") and not is_timed:
             raise SweepError(f"halving: times are not noted, so that nothing has {halving['by']}")
-    configurations = with_plain(space.configurations())
-    longest = max(one["max_new_tokens"] for one in configurations)
-    items = _items(model, prompts, longest)
-    configurations = [
-        one for i, one in enumerate(configurations) if is_plain(one) or i % shard[1] == shard[0]
-    ]
-    heads = Heads(model, store.path.with_suffix(".heads"))
-    chosen = _tasks(model, configurations, heads, 1 if jobs > 1 else torch.get_num_threads())
-    for task in chosen:
-        store.add_configuration(task.id, portable(task.configuration), task.facts)
-    worker = _Worker(target, model, is_timed)
-    for tasks_now, items_now in _rungs(chosen, items, halving, store):
-        done = store.done(is_timed)
-        work = [
-            (task, item)
-            for i, item in enumerate(items_now)
-            for task in tasks_now[i % len(tasks_now) :] + tasks_now[: i % len(tasks_now)]
-            if (task.id, item.key) not in done
+    with closing(Worker(target, model, is_timed, jobs, dask)) as worker:
+        configurations = with_plain(space.configurations())
+        longest = max(one["max_new_tokens"] for one in configurations)
+        items = _items(model, prompts, longest)
+        configurations = [
+            one for i, one in enumerate(configurations) if is_plain(one) or i % shard[1] == shard[0]
         ]
-        for count, run in enumerate(worker.runs(work, jobs)):
-            store.add(run)
-            if progress:
-                progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
-    ids = {task.id for task in chosen}
-    keys = {item.key for item in items}
-    results = frame(store)
-    return results[results.id.isin(ids) & results.prompt.isin(keys)].reset_index(drop=True)
+        heads = Heads(model, store.path.with_suffix(".heads"))
+        chosen = _tasks(model, configurations, heads, torch.get_num_threads() if is_alone else 1)
+        for task in chosen:
+            store.add_configuration(task.id, portable(task.configuration), task.facts)
+        for tasks_now, items_now in _rungs(chosen, items, halving, store):
+            done = store.done(is_timed)
+            work = [
+                (task, item)
+                for i, item in enumerate(items_now)
+                for task in tasks_now[i % len(tasks_now) :] + tasks_now[: i % len(tasks_now)]
+                if (task.id, item.key) not in done
+            ]
+            for count, run in enumerate(worker.runs(work)):
+                store.add(run)
+                if progress:
+                    progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
+        ids = {task.id for task in chosen}
+        keys = {item.key for item in items}
+        results = frame(store)
+        return results[results.id.isin(ids) & results.prompt.isin(keys)].reset_index(drop=True)
 
 
 def is_plain(configuration: Configuration) -> bool:
@@ -318,119 +289,3 @@ def _rungs(
         best = set(order["id"].head(max(1, math.ceil(keep * len(others)))))
         left = [task for task in left if is_plain(task.configuration) or task.id in best]
         count *= 2
-
-
-class _Worker:
-    """Decodes what it is given, in this process or in several.
-
-    Args:
-        target: as the user gave it; another process loads it by its name, if it is one.
-        model: the same, loaded.
-        timed: whether times are noted.
-    """
-
-    def __init__(self, target: Target | str | Path, model: Target, timed: bool) -> None:
-        self.target, self.model, self.timed = target, model, timed
-
-    def runs(self, work: list[tuple[Task, Item]], jobs: int) -> Iterator[Run]:
-        """Yields the runs, in any order."""
-        if jobs == 1 or len(work) < 2:
-            watch = Watch(one_step(self.model)) if self.timed and work else None
-            warm: set[int] = set()
-            for task, item in work:
-                if watch and id(task.method) not in warm:
-                    _warm_up(self.model, task, item)
-                    warm.add(id(task.method))
-                yield _measured(self.model, task, item, watch)
-            return
-        from joblib import Parallel, delayed
-
-        by_task: dict[tuple[str, int], list[tuple[Task, Item]]] = {}
-        numbers: dict[str, int] = {}
-        for task, item in work:
-            number = numbers[task.id] = numbers.get(task.id, -1) + 1
-            by_task.setdefault((task.id, number // PART), []).append((task, item))
-        pool = Parallel(n_jobs=jobs, return_as="generator_unordered")
-        parts = (
-            delayed(_elsewhere)(
-                self.target,
-                task.configuration,
-                task.options,
-                task.id,
-                [item for _, item in part],
-                self.timed,
-            )
-            for part in by_task.values()
-            for task in [part[0][0]]
-        )
-        for found in pool(parts):
-            yield from found
-
-
-def _elsewhere(
-    target: Target | str | Path,
-    configuration: Configuration,
-    options: dict[str, Any],
-    id: str,
-    items: list[Item],
-    timed: bool,
-) -> list[Run]:
-    """Runs one configuration in a process of its own."""
-    torch.set_num_threads(1)
-    key = target if isinstance(target, Target) else str(target)
-    if isinstance(key, str) and key not in _LOADED:
-        _LOADED[key] = load(key)
-    model = key if isinstance(key, Target) else _LOADED[key]
-    method = make_method(configuration["method"], model, **options)
-    place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
-    task = Task(id, configuration, method, Sampling(*place), {}, options)
-    watch = Watch(one_step(model)) if timed else None
-    if timed:
-        _warm_up(model, task, items[0])
-    return [_measured(model, task, item, watch) for item in items]
-
-
-_LOADED: dict[str, Target] = {}
-"""The models of a worker's process, by name."""
-
-
-def _warm_up(target: Target, task: Task, item: Item) -> None:
-    """Decodes a few tokens: tables that are made when first needed, threads, graphs."""
-    decode(target, [item.ids[-8:]], task.method, max_new_tokens=8)
-
-
-def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Run:
-    """Decodes one prompt by one configuration, again if the machine was slow beside it."""
-
-    def attempt() -> tuple[Run, float]:
-        one, began = task.configuration, datetime.now(UTC).isoformat(timespec="seconds")
-        before = watch.last if watch else 0.0
-        output = decode(
-            target,
-            [item.ids],
-            task.method,
-            max_new_tokens=one["max_new_tokens"],
-            temperature=task.sampling.temperature,
-            top_k=task.sampling.top_k,
-            top_p=task.sampling.top_p,
-            seed=[one["seed"]],
-        )
-        probe = max(before, watch.probe()) if watch else 0.0
-        run = Run(
-            task.id,
-            item.key,
-            item.domain,
-            len(output.tokens[0]),
-            output.accepted_lengths[0],
-            output.tested_lengths[0],
-            output.seconds if watch else None,
-            watch.slow(probe) if watch else False,
-            digest(output.tokens[0]),
-            began,
-        )
-        return run, probe
-
-    run, probe = attempt()
-    if watch is not None and watch.slow(probe):
-        run, _ = min((run, probe), attempt(), key=lambda pair: pair[1])
-    return run

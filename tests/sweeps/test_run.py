@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import tiny
 from test_cli import call
 
 import specwb
-from specwb.sweeps import Space, Store, SweepError, frame, summary
+from specwb.sweeps import Space, Store, SweepError, frame, summary, workers
 from specwb.sweeps.results import combination, filtered, pareto
 from specwb.sweeps.run import with_plain
 
@@ -61,9 +63,7 @@ def test_what_is_stored_is_not_measured_again(target, tmp_path, monkeypatch):
     store = tmp_path / "s.sqlite"
     first = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
     calls = []
-    from specwb.sweeps import run
-
-    monkeypatch.setattr(run, "_measured", lambda *a: calls.append(a) or pytest.fail("measured"))
+    monkeypatch.setattr(workers, "_measured", lambda *a: calls.append(a) or pytest.fail("measured"))
     again = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
     pd.testing.assert_frame_equal(first, again)
     monkeypatch.undo()
@@ -170,24 +170,63 @@ def test_halving_goes_on_with_the_best(target):
         )
 
 
+def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    """Checks that the same was decoded, and that the other has no times."""
+    columns = ["method", "gamma", "temperature", "prompt", "tokens", "text"]
+    order = ["method", "gamma", "temperature", "prompt"]
+    pd.testing.assert_frame_equal(
+        one[columns].sort_values(order).reset_index(drop=True),
+        other[columns].sort_values(order).reset_index(drop=True),
+    )
+    assert other.seconds.isna().all()
+    assert other.speedup.isna().all()
+    assert other.identical.notna().all()
+
+
+AXES = {"gamma": [1, 2, 3], "temperature": [0.0, 1.0], **SHORT}
+
+
 @pytest.mark.slow
 def test_several_processes_find_the_same(target, tmp_path):
     model = tiny.build("llama", seed=0)
     model.save_pretrained(tmp_path / "target")
     tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)]).save_pretrained(tmp_path / "target")
-    name = str(tmp_path / "target")
-    axes = {"gamma": [1, 2, 3], "temperature": [0.0, 1.0], **SHORT}
-    alone = specwb.sweep(name, PROMPTS, "pld", **axes)
-    both = specwb.sweep(name, PROMPTS, "pld", jobs=2, **axes)
-    columns = ["method", "gamma", "temperature", "prompt", "tokens", "text"]
-    order = ["method", "gamma", "temperature", "prompt"]
-    pd.testing.assert_frame_equal(
-        alone[columns].sort_values(order).reset_index(drop=True),
-        both[columns].sort_values(order).reset_index(drop=True),
-    )
-    assert both.seconds.isna().all()
-    assert both.speedup.isna().all()
-    assert both.identical.notna().all()
+    for where in (str(tmp_path / "target"), target):  # by its name, and a model in memory
+        alone = specwb.sweep(where, PROMPTS, "pld", **AXES)
+        same(alone, specwb.sweep(where, PROMPTS, "pld", jobs=2, **AXES))
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_finds_the_same(target, tmp_path):
+    from distributed import LocalCluster
+
+    alone = specwb.sweep(target, PROMPTS, "pld", **AXES)
+    store = tmp_path / "s.sqlite"
+    sizes = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(**sizes, silence_logs=40) as cluster:
+        address = cluster.scheduler_address
+        same(alone, specwb.sweep(target, PROMPTS, "pld", dask=address, store=store, **AXES))
+        again = specwb.sweep(target, PROMPTS, "pld", dask=address, store=store, **AXES)
+    same(alone, again)
+
+
+def test_a_dask_scheduler_that_does_not_answer_is_named(target, monkeypatch):
+    monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(SweepError, match="no Dask scheduler answers at 'tcp:"):
+        specwb.sweep(target, PROMPTS, "pld", dask="tcp://127.0.0.1:1", **SHORT)
+    with pytest.raises(SweepError, match="no Dask scheduler answers at 'nowhere'"):
+        specwb.sweep(target, PROMPTS, "pld", dask="nowhere", **SHORT)
+
+
+def test_a_model_in_memory_is_sent_once(target):
+
+    worker = workers.Worker(target, target, False, jobs=2)
+    with ExitStack() as stack:
+        where, _ = worker._sent(stack)
+        assert len(pickle.dumps(where)) < 1000
+        assert workers._loaded(where) is workers._loaded(where)
+        assert workers._loaded(where).vocabulary == target.vocabulary
+    assert not where.exists()
 
 
 def test_settings_of_training_are_axes(tmp_path):
@@ -281,6 +320,8 @@ def test_what_cannot_be_is_found_before_the_first_run(target, tmp_path):
         specwb.sweep(target, PROMPTS)
     with pytest.raises(SweepError, match="either a space, or"):
         specwb.sweep(target, PROMPTS, "pld", space=Space([{"method": "pld"}]))
+    with pytest.raises(SweepError, match="either jobs"):
+        specwb.sweep(target, PROMPTS, "pld", jobs=2, dask="tcp://127.0.0.1:1")
     with pytest.raises(SweepError, match="jobs must be"):
         specwb.sweep(target, PROMPTS, "pld", shard=(2, 2))
     with pytest.raises(ValueError, match="prompt"):

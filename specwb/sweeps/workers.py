@@ -1,0 +1,251 @@
+"""Who decodes a sweep's runs: this process, several of this machine, or a Dask cluster's."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specwb.engine import decode
+from specwb.evaluation.machine import Watch, one_step
+from specwb.extras import require
+from specwb.methods import Method
+from specwb.methods import method as make_method
+from specwb.models.load import load
+from specwb.models.target import Target
+from specwb.probability import Sampling
+from specwb.sweeps.space import Configuration, SweepError
+from specwb.sweeps.store import Run, digest
+
+PART = 4
+"""Prompts that another process decodes before it hands its runs over."""
+ANSWER_SECONDS = 10
+"""How long a Dask scheduler has to answer."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A prompt.
+
+    Attributes:
+        key: a hash of its tokens.
+        domain: its subtask, "all" where it has none.
+        ids: its tokens.
+    """
+
+    key: str
+    domain: str
+    ids: list[int]
+
+
+@dataclass
+class Task:
+    """A configuration that can be run.
+
+    Attributes:
+        id: its hash.
+        configuration: its settings.
+        method: built on the target.
+        sampling: temperature and filters.
+        facts: what else its results depend on.
+        options: what the method was built with.
+    """
+
+    id: str
+    configuration: Configuration
+    method: Method
+    sampling: Sampling
+    facts: dict[str, Any]
+    options: dict[str, Any]
+
+
+class Worker:
+    """Decodes what it is given.
+
+    Args:
+        target: as the user gave it; another process loads it by its name, if it is one.
+        model: the same, loaded.
+        timed: whether times are noted.
+        jobs: processes of this machine that decode at once.
+        dask: the address of a Dask scheduler whose workers decode, None for none.
+
+    Raises:
+        SweepError: no scheduler answers at that address, or it has no workers.
+        MissingExtra: Dask is not installed.
+    """
+
+    def __init__(
+        self,
+        target: Target | str | Path,
+        model: Target,
+        timed: bool,
+        jobs: int = 1,
+        dask: str | None = None,
+    ) -> None:
+        self.target, self.model, self.timed, self.jobs = target, model, timed, jobs
+        self.client = None if dask is None else _client(dask)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process decodes."""
+        return self.client is None and self.jobs == 1
+
+    def close(self) -> None:
+        """Takes leave of the cluster."""
+        if self.client is not None:
+            self.client.close()
+
+    def runs(self, work: list[tuple[Task, Item]]) -> Iterator[Run]:
+        """Yields the runs, in any order."""
+        if self.is_alone or (self.client is None and len(work) < 2):
+            watch = Watch(one_step(self.model)) if self.timed and work else None
+            warm: set[int] = set()
+            for task, item in work:
+                if watch and id(task.method) not in warm:
+                    _warm_up(self.model, task, item)
+                    warm.add(id(task.method))
+                yield _measured(self.model, task, item, watch)
+            return
+        from joblib import Parallel, delayed
+
+        by_task: dict[tuple[str, int], list[tuple[Task, Item]]] = {}
+        numbers: dict[str, int] = {}
+        for task, item in work:
+            number = numbers[task.id] = numbers.get(task.id, -1) + 1
+            by_task.setdefault((task.id, number // PART), []).append((task, item))
+        with ExitStack() as stack:
+            where, backend = self._sent(stack)
+            stack.enter_context(backend)
+            pool = Parallel(return_as="generator_unordered")
+            parts = (
+                delayed(_elsewhere)(
+                    where,
+                    task.configuration,
+                    task.options,
+                    task.id,
+                    [item for _, item in part],
+                    self.timed,
+                )
+                for part in by_task.values()
+                for task in [part[0][0]]
+            )
+            for found in pool(parts):
+                yield from found
+
+    def _sent(self, stack: ExitStack) -> tuple[Any, AbstractContextManager]:
+        """What other processes find the target by, and the backend that runs them.
+
+        A model in memory is sent once, not with every part of the work.
+        """
+        from joblib import parallel_config
+
+        where: Any = self.target if isinstance(self.target, Target) else str(self.target)
+        if self.client is not None:
+            sent = [where] if isinstance(where, Target) else None
+            options = {"client": self.client, "scatter": sent, "wait_for_workers_timeout": 0}
+            return where, parallel_config(backend="dask", **options)
+        if isinstance(where, Target):
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            path = Path(folder) / "target"
+            path.write_bytes(pickle.dumps(where))
+            where = path
+        return where, parallel_config(backend="loky", n_jobs=self.jobs)
+
+
+def _client(address: str) -> Any:
+    """Connects to a Dask scheduler."""
+    require("specwb sweep --dask", "dask", "distributed")
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SweepError(f"no Dask scheduler answers at {address!r}: {reason}") from error
+    if not client.scheduler_info()["workers"]:
+        client.close()
+        raise SweepError(f"the Dask scheduler at {address!r} has no workers")
+    return client
+
+
+def _elsewhere(
+    where: Target | Path | str,
+    configuration: Configuration,
+    options: dict[str, Any],
+    id: str,
+    items: list[Item],
+    timed: bool,
+) -> list[Run]:
+    """Runs one configuration in a process of its own."""
+    torch.set_num_threads(1)
+    model = where if isinstance(where, Target) else _loaded(where)
+    method = make_method(configuration["method"], model, **options)
+    place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
+    task = Task(id, configuration, method, Sampling(*place), {}, options)
+    watch = Watch(one_step(model)) if timed else None
+    if timed:
+        _warm_up(model, task, items[0])
+    return [_measured(model, task, item, watch) for item in items]
+
+
+def _loaded(where: Path | str) -> Target:
+    """Loads a model by its name, or from the file that this sweep has put it in, once a process."""
+    if where not in _LOADED:
+        if isinstance(where, Path):
+            _LOADED[where] = pickle.loads(where.read_bytes())
+        else:
+            _LOADED[where] = load(where)
+    return _LOADED[where]
+
+
+_LOADED: dict[Path | str, Target] = {}
+"""The models of a worker's process."""
+
+
+def _warm_up(target: Target, task: Task, item: Item) -> None:
+    """Decodes a few tokens: tables that are made when first needed, threads, graphs."""
+    decode(target, [item.ids[-8:]], task.method, max_new_tokens=8)
+
+
+def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Run:
+    """Decodes one prompt by one configuration, again if the machine was slow beside it."""
+
+    def attempt() -> tuple[Run, float]:
+        one, began = task.configuration, datetime.now(UTC).isoformat(timespec="seconds")
+        before = watch.last if watch else 0.0
+        output = decode(
+            target,
+            [item.ids],
+            task.method,
+            max_new_tokens=one["max_new_tokens"],
+            temperature=task.sampling.temperature,
+            top_k=task.sampling.top_k,
+            top_p=task.sampling.top_p,
+            seed=[one["seed"]],
+        )
+        probe = max(before, watch.probe()) if watch else 0.0
+        run = Run(
+            task.id,
+            item.key,
+            item.domain,
+            len(output.tokens[0]),
+            output.accepted_lengths[0],
+            output.tested_lengths[0],
+            output.seconds if watch else None,
+            watch.slow(probe) if watch else False,
+            digest(output.tokens[0]),
+            began,
+        )
+        return run, probe
+
+    run, probe = attempt()
+    if watch is not None and watch.slow(probe):
+        run, _ = min((run, probe), attempt(), key=lambda pair: pair[1])
+    return run
