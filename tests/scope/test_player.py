@@ -215,6 +215,7 @@ def test_the_prompt_box_asks_python(browser):
     shown.locator("textarea").press("ArrowRight")  # moves in the text, not in the trace
     shown.select_option("select", "mcsd")
     assert shown.input_value("input[type=range]") == "0"
+    assert shown.inner_text("[data-record]") == "Record mcsd"
     shown.click("[data-record]")
     assert shown.is_disabled("[data-record]")
     asked = shown.evaluate("model.sent")

@@ -192,7 +192,10 @@ export function mount(element, data, ask = null) {
 
   function controls() {
     const { methods, settings } = data.live;
-    const menu = h("select", {}, ...methods.map((key) => h("option", { value: key,
+    const menu = h("select", { onchange: () => {
+      options.value = ""; // those of another method
+      run.textContent = `Record ${menu.value}`;
+    } }, ...methods.map((key) => h("option", { value: key,
       selected: key === settings.method }, key)));
     const options = h("input", { type: "text", value: settings.options || "", size: 14,
       placeholder: "tree=4-2-2", "aria-label": "options" });

@@ -4,7 +4,7 @@ function barsOf(rows, width, id) {
   const right = 46;
   const full = width - left - right;
   const most = Math.max(1e-9, ...rows.flatMap((row) => row.bars.map((bar) => bar.value)));
-  const each = Math.max(...rows.map((row) => row.bars.length));
+  const each = Math.max(1, ...rows.map((row) => row.bars.length));
   const lane = each * 12 + 7;
   const svg = s("svg", { width, height: rows.length * lane + 4, role: "img" });
   svg.append(patterns(id));
@@ -128,7 +128,6 @@ function tableRows(row, { token, word, scored, test, round, node }) {
     const q = test && test.q_now ? test.q_now : row.q;
     const bars = scored ? [p] : [];
     if (q) bars.push({ value: q[i], kind: "draft" });
-    if (!bars.length) bars.push({ value: 0, kind: "draft" });
     return { name: word(row.tokens[i]), bars, strong: row.tokens[i] === token,
       soft: !kids.has(row.tokens[i]) };
   });
