@@ -23,12 +23,12 @@ _VICUNA_HEAD = (
 TEMPLATES = {
     # the system's sentence, "USER: .. ASSISTANT: ..</s>USER: .. ASSISTANT:"
     "vicuna": (
-        "{{ bos_token }}"
+        "{{ bos_token or '' }}"
         "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + ' ' }}"
         '{% else %}{{ "' + _VICUNA_HEAD + ' " }}{% endif %}'
         "{% for m in messages %}"
         "{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + ' ' }}"
-        "{% elif m['role'] == 'assistant' %}{{ 'ASSISTANT: ' + m['content'] + eos_token }}"
+        "{% elif m['role'] == 'assistant' %}{{ 'ASSISTANT: ' + m['content'] + (eos_token or '') }}"
         "{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
     ),
@@ -39,8 +39,9 @@ TEMPLATES = {
         "{% if m['role'] == 'system' %}"
         "{% set ns.head = '<<SYS>>\\n' + m['content'] + '\\n<</SYS>>\\n\\n' %}"
         "{% elif m['role'] == 'user' %}"
-        "{{ bos_token + '[INST] ' + ns.head + m['content'] + ' [/INST]' }}{% set ns.head = '' %}"
-        "{% else %}{{ ' ' + m['content'] + ' ' + eos_token }}{% endif %}{% endfor %}"
+        "{{ (bos_token or '') + '[INST] ' + ns.head + m['content'] + ' [/INST]' }}"
+        "{% set ns.head = '' %}"
+        "{% else %}{{ ' ' + m['content'] + ' ' + (eos_token or '') }}{% endif %}{% endfor %}"
     ),
 }
 """Jinja templates in the form of ``tokenizer.chat_template``."""

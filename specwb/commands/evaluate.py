@@ -125,15 +125,15 @@ def evaluate(
     for note in _notes(answers, questions, limit, temperature, out):
         tell(console, note)
     if csv is not None:
-        frame.to_csv(csv, index=False)
+        frame.to_csv(csv.expanduser(), index=False)
     if vllm is not None:
         counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
-        vllm.write_text(json.dumps(counted, indent=1) + "\n", "utf-8")
+        vllm.expanduser().write_text(json.dumps(counted, indent=1) + "\n", "utf-8")
 
 
 def any_draft(turns) -> bool:
     """Says whether anything was drafted."""
-    return any(n for turn in turns for n in turn.drafted)
+    return any(n for turn in turns for n in turn.drafted or ())
 
 
 def _ratio(value: float | None) -> str:
@@ -143,6 +143,7 @@ def _ratio(value: float | None) -> str:
 def _notes(answers, questions, limit, temperature, out) -> list[str]:
     """What stands below the table."""
     from specwb.harness import summary
+    from specwb.harness.run import TURNS
 
     over = summary.reference(answers)
     notes = [
@@ -153,9 +154,11 @@ def _notes(answers, questions, limit, temperature, out) -> list[str]:
     if cut := sum(turn.cut for turn in some):
         notes.append(f"{cut} prompts were shortened to fit the context.")
     by_question = {turn.question_id: turn.turn + 1 for turn in some}
-    ended = sum(by_question.get(q.question_id, 0) < len(q.turns) for q in questions)
+    ended = sum(by_question.get(q.question_id, 0) < min(len(q.turns), TURNS) for q in questions)
     if ended:
         notes.append(f"{ended} conversations outgrew the context; their later turns were left out.")
+    if long := sum(len(q.turns) > TURNS for q in questions):
+        notes.append(f"{long} conversations have more than {TURNS} turns; others were not asked.")
     for key, turns in answers.items():
         matched = summary.exact_match(turns, questions)
         if matched is not None:

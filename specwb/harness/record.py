@@ -25,8 +25,9 @@ class Turn:
         tokens: new token ids, the end of text included.
         seconds: of the decoding, the prompt's processing included.
         accepted: by step, the draft tokens kept.
-        tested: by step, the depths at which candidates were put to the test.
-        drafted: by step, the drafted tokens: a chain's length, a tree's nodes without its root.
+        tested: by step, the depths at which candidates were put to the test; None: not known.
+        drafted: by step, the drafted tokens: a chain's length, a tree's nodes without its root;
+            None: not known.
         prompt_tokens: of the conversation so far.
         cut: whether the prompt was shortened to fit.
     """
@@ -39,8 +40,8 @@ class Turn:
     tokens: tuple[int, ...]
     seconds: float
     accepted: tuple[int, ...]
-    tested: tuple[int, ...]
-    drafted: tuple[int, ...]
+    tested: tuple[int, ...] | None
+    drafted: tuple[int, ...] | None
     prompt_tokens: int = 0
     cut: bool = False
 
@@ -57,6 +58,11 @@ class Convention:
     compute: Callable[[Turns], float]
 
 
+def known(turns: Turns) -> bool:
+    """Whether it is known what was drafted and tested in all steps."""
+    return all(turn.drafted is not None and turn.tested is not None for turn in turns)
+
+
 def _per_step(turns: Turns, bonus: int) -> float:
     lengths = [a + bonus for turn in turns for a in turn.accepted]
     return fmean(lengths) if lengths else float("nan")
@@ -68,11 +74,15 @@ def _per_request(turns: Turns, bonus: int) -> float:
 
 
 def _per_draft(turns: Turns) -> float:
+    if not known(turns):
+        return float("nan")
     counts = counters(turns)
     return 1 + counts.accepted / counts.drafts if counts.drafts else float("nan")
 
 
 def _rate(turns: Turns) -> float:
+    if not known(turns):
+        return float("nan")
     counts = counters(turns)
     return counts.accepted / counts.drafted if counts.drafted else float("nan")
 
@@ -80,7 +90,7 @@ def _rate(turns: Turns) -> float:
 CONVENTIONS = {
     "mean_accept_length": Convention(
         "sum of (accepted + 1) / steps, over all steps",
-        "Spec-Bench (#Mean accepted tokens), EAGLE's tau, SGLang, llama.cpp",
+        "Spec-Bench (#Mean accepted tokens), EAGLE's tau, SGLang",
         lambda turns: _per_step(turns, 1),
     ),
     "mean_accept_length_per_request": Convention(
@@ -100,7 +110,7 @@ CONVENTIONS = {
     ),
     "mean_acceptance_length": Convention(
         "1 + accepted / drafts, where steps in which nothing was drafted are no drafts",
-        "vLLM",
+        "vLLM, llama.cpp",
         _per_draft,
     ),
     "draft_acceptance_rate": Convention(
@@ -131,14 +141,20 @@ class Counters:
 
 
 def counters(turns: Turns) -> Counters:
-    """Counts drafts, drafted and accepted tokens."""
+    """Counts drafts, drafted and accepted tokens.
+
+    Raises:
+        ValueError: it is not known what was drafted.
+    """
+    if not known(turns):
+        raise ValueError("these answers do not say what was drafted")
     steps = [
         (accepted, drafted)
         for turn in turns
-        for accepted, drafted in zip(turn.accepted, turn.drafted, strict=True)
+        for accepted, drafted in zip(turn.accepted, turn.drafted or (), strict=True)
         if drafted
     ]
-    deepest = max((t for turn in turns for t in turn.tested), default=0)
+    deepest = max((t for turn in turns for t in turn.tested or ()), default=0)
     return Counters(
         len(steps),
         sum(drafted for _, drafted in steps),
@@ -176,7 +192,9 @@ def conditional(turns: Turns) -> list[float]:
     A row's last step counts only what it accepted: the end of text or the limit may have cut it.
     """
     accepted = [a for turn in turns for a in turn.accepted]
-    tested = [t for turn in turns for t in turn.tested]
+    if not known(turns):
+        raise ValueError("these answers do not say what was tested")
+    tested = [t for turn in turns for t in turn.tested or ()]
     return [
         sum(a >= d for a in accepted) / sum(t >= d for t in tested)
         for d in range(1, max(tested, default=0) + 1)

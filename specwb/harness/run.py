@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,17 +16,18 @@ from torch import Tensor
 
 from specwb.engine import rounds
 from specwb.errors import SpecwbError
-from specwb.evaluation.compare import build_methods, describe, versions
+from specwb.evaluation.compare import build_methods, describe, describe_device, versions
 from specwb.evaluation.library import Library, plain_row
 from specwb.evaluation.prompts import PromptSetError, Question
-from specwb.files import whole_file
+from specwb.files import weights_hash, whole_file
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn
 from specwb.inputs import chat, encode, integer
-from specwb.methods import Method
+from specwb.methods import METHODS, Method
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
+TURNS = 8  # of a question, at most, by default
 WARM_UP = 3  # times that the first question is answered unmeasured, as in Spec-Bench
 
 
@@ -49,7 +51,7 @@ class Settings:
     max_new_tokens: int = 1024
     stop: tuple[str, ...] = ()
     seed: int = 0
-    turns: int = 8
+    turns: int = TURNS
 
 
 def evaluate(
@@ -86,6 +88,7 @@ def evaluate(
         MethodError: a method cannot be built or is named twice.
     """
     integer("max_new_tokens", settings.max_new_tokens, 1)
+    integer("turns", settings.turns, 1)
     numbers = [question.question_id for question in questions]
     if len(set(numbers)) < len(numbers):
         twice = next(n for n in numbers if numbers.count(n) > 1)
@@ -105,7 +108,8 @@ def evaluate(
     out = out.expanduser()
     _claim(out, target, settings)
     files = {key: spec_bench.answers_path(out, key) for key in built}
-    done = {key: spec_bench.answered(path) for key, path in files.items()}
+    asked = {key: _asked(target, method, questions) for key, method in built.items()}
+    done = {key: spec_bench.answered(path, asked[key]) for key, path in files.items()}
     missing = {key: [n for n in numbers if n not in done[key]] for key in built}
     total = sum(map(len, missing.values()))
     for key, method in built.items():
@@ -121,13 +125,13 @@ def evaluate(
             if progress:
                 progress(count / total, f"question {question.question_id}, {key}")
             turns = _answer(target, question, built[key], settings)
-            spec_bench.append(files[key], turns, target.name, question)
+            number = question.question_id
+            spec_bench.append(files[key], turns, target.name, question, asked[key][number])
             count += 1
     if progress:
         progress(1.0, "done")
-    asked = set(numbers)
     return {
-        key: [turn for turn in spec_bench.read(path) if turn.question_id in asked]
+        key: [turn for turn in spec_bench.read(path) if turn.question_id in set(numbers)]
         for key, path in files.items()
     }
 
@@ -148,6 +152,8 @@ def _claim(out: Path, target: Target, settings: Settings) -> None:
         "stop": list(settings.stop),
         "seed": settings.seed,
         "turns": settings.turns,
+        "device": describe_device(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
         "chat_template": hashlib.sha256(template.encode()).hexdigest()[:12],
         "versions": versions(),
         "threads": torch.get_num_threads(),
@@ -163,12 +169,36 @@ def _claim(out: Path, target: Target, settings: Settings) -> None:
                     f"{out} holds answers of another run ({', '.join(differing)} differ); name "
                     "another --out, or delete it"
                 )
+            (out / "answers").mkdir(exist_ok=True)
             return
+        if any((out / "answers").glob("*.jsonl")):
+            raise HarnessError(f"{out} has answers, but no run.json that says how they were given")
         (out / "answers").mkdir(parents=True, exist_ok=True)
         with whole_file(marker) as part:
             part.write_text(content, "utf-8")
     except (OSError, json.JSONDecodeError) as error:
         raise HarnessError(f"cannot keep answers in {out}: {error}") from error
+
+
+def _asked(
+    target: Target, method: Method | Library, questions: Sequence[Question]
+) -> dict[int, str]:
+    """A hash by question of what its answer depends on beside the run's settings: the question's
+    text, and the method with the weights that it drafts with."""
+    weights: list[str | None] = []
+    if isinstance(method, Method):
+        draft = getattr(method.drafter, "draft", None)
+        weights.append(draft.fingerprint if isinstance(draft, Target) else None)
+        kind = METHODS[method.key.partition(":")[0]].head
+        given = re.search(r"head=([^,]+)", method.key)
+        folder = Path(given[1]) if given else target.own_head(kind) if kind else None
+        weights.append(weights_hash(folder) if folder is not None and folder.is_dir() else None)
+    return {
+        q.question_id: hashlib.sha256(
+            json.dumps([method.key, weights, q.format, q.turns]).encode()
+        ).hexdigest()[:16]
+        for q in questions
+    }
 
 
 def _answer(
@@ -255,20 +285,39 @@ def _by_engine(
         verdict, state = step.verdict, step.state
         drafted = step.draft.valid[0, 1:].sum()
         parts.append((verdict.count[0], drafted, step.offered()[0].long()))
-        if settings.stop:  # costs a host read a step
+        if settings.stop:  # costs a host read a step and some text, which the time includes
             assert verdict.emitted is not None
-            written += verdict.emitted[0, : int(verdict.count[0])].tolist()
-            if any(stop in tokenizer.decode(written) for stop in settings.stop):
+            new = verdict.emitted[0, : int(verdict.count[0])].tolist()
+            written += new
+            if _stopped(tokenizer, written, len(new), settings.stop):
                 break
     assert state is not None
     tokens = state.tokens[0, int(state.start[0]) : int(state.length[0])].tolist()
     counts, drafts, offers = (torch.stack(x).tolist() for x in zip(*parts, strict=True))
     seconds = time.perf_counter() - began
     accepted = [n - 1 for n in counts]
+    if settings.stop and (surplus := _surplus(tokenizer, tokens, counts[-1], settings.stop)):
+        tokens, accepted[-1] = tokens[:-surplus], accepted[-1] - surplus
     # the end of text or the limit may have cut the last step: what it would have tested next is
     # not known
     tested = [a + m for a, m in zip(accepted[:-1], offers, strict=False)] + accepted[-1:]
     return _Steps(tokens, seconds, accepted, tested, drafts)
+
+
+def _stopped(tokenizer: Any, tokens: Sequence[int], new: int, stop: Sequence[str]) -> bool:
+    """Whether the last ``new`` tokens have completed a stop string."""
+    # a token may be a fourth of a character; what is further back was looked at before
+    tail = tokens[-(new + 4 * max(map(len, stop)) + 8) :]
+    text = tokenizer.decode(tail, skip_special_tokens=True)
+    return any(one in text for one in stop)
+
+
+def _surplus(tokenizer: Any, tokens: Sequence[int], new: int, stop: Sequence[str]) -> int:
+    """How many of the last ``new`` tokens stand behind the one that completes a stop string."""
+    for back in range(new - 1, 0, -1):
+        if _stopped(tokenizer, tokens[:-back], new, stop):
+            return back
+    return 0
 
 
 def _text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str], is_chat: bool) -> str:

@@ -35,8 +35,10 @@ def answers_path(out: Path, method: str) -> Path:
     return out / "answers" / (re.sub(r"[^A-Za-z0-9.=,-]+", "_", method) + ".jsonl")
 
 
-def append(path: Path, turns: Sequence[Turn], model_id: str, question: Question) -> None:
-    """Adds the answer of a question to a file.
+def append(
+    path: Path, turns: Sequence[Turn], model_id: str, question: Question, asked: str
+) -> None:
+    """Adds the answer of a question to a file; ``asked`` is a hash of what it depends on.
 
     Raises:
         AnswersError: it cannot be written.
@@ -60,6 +62,7 @@ def append(path: Path, turns: Sequence[Turn], model_id: str, question: Question)
         "subtask": question.subtask,
         "answer_id": uuid.uuid4().hex[:22],
         "model_id": model_id,
+        "asked": asked,
         "choices": [choice],
         "tstamp": time.time(),
     }
@@ -70,13 +73,18 @@ def append(path: Path, turns: Sequence[Turn], model_id: str, question: Question)
         raise AnswersError(f"cannot write {path}: {error.strerror}") from error
 
 
-def answered(path: Path) -> set[int]:
+def answered(path: Path, asked: Mapping[int, str]) -> set[int]:
     """Returns the numbers of the questions that a file has answers of.
 
     A last line that was cut off while it was written is taken away.
 
+    Args:
+        path: the file; it may be missing.
+        asked: by question, a hash of what its answer depends on.
+
     Raises:
-        AnswersError: another line cannot be read.
+        AnswersError: another line cannot be read, or an answer is to another question of that
+            number, or by another method or other weights.
     """
     if not path.exists():
         return set()
@@ -84,15 +92,23 @@ def answered(path: Path) -> set[int]:
     whole, _, rest = content.rpartition(b"\n")
     if rest:
         with whole_file(path) as part:
-            part.write_bytes(whole + b"\n" if whole else b"")
-    return {turn["question_id"] for turn in _lines(path)} if whole else set()
+            part.write_bytes(content + b"\n" if _is_json(rest) else whole + b"\n" * bool(whole))
+    lines = _lines(path) if path.stat().st_size else []
+    for line in lines:
+        number = line["question_id"]
+        if number in asked and line.get("asked") != asked[number]:
+            raise AnswersError(
+                f"{path} answers another question {number}, or by another method or weights; name "
+                "another --out, or delete it"
+            )
+    return {line["question_id"] for line in lines}
 
 
 def read(path: Path) -> list[Turn]:
     """Reads an answers' file, ours or Spec-Bench's own.
 
-    The tokens of a file without them are not known: they are as many zeros. Depths that were tested
-    and tokens that were drafted are taken for those that were accepted.
+    The tokens of a file without them are not known: they are as many zeros. What was tested and
+    drafted is then None, and figures that need it are NaN.
 
     Raises:
         AnswersError: the file is missing or a line is in another form; its number is named.
@@ -105,6 +121,14 @@ def read(path: Path) -> list[Turn]:
             problem = f"{path}, answer {number} is not in Spec-Bench's form: {error!r}"
             raise AnswersError(problem) from error
     return turns
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -148,8 +172,8 @@ def _turns(line: Mapping[str, Any]) -> list[Turn]:
                 tuple(tokens),
                 choice["wall_time"][i],
                 accepted,
-                tuple(choice["tested"][i]) if "tested" in choice else accepted,
-                tuple(choice["drafted"][i]) if "drafted" in choice else accepted,
+                tuple(choice["tested"][i]) if "tested" in choice else None,
+                tuple(choice["drafted"][i]) if "drafted" in choice else None,
                 choice.get("prompt_tokens", {i: 0})[i],
                 choice.get("cut", {i: False})[i],
             )

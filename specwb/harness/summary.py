@@ -111,12 +111,14 @@ def differences(turns: Sequence[Turn], plain: Sequence[Turn]) -> list[tuple[int,
 
 
 def final_number(text: str) -> Decimal | None:
-    """Returns the last number of an answer, after ``####`` where it has that; None if none.
+    """Returns the number that an answer ends in, None if there is none.
 
-    Commas between digits and a sign of money are left out, as GSM8K's own references have them.
+    It is the first one behind ``####``, which GSM8K's references have, otherwise the last one.
+    Commas between digits and a sign of money are left out.
     """
-    marked = text.rpartition("####")[2]
-    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", marked)
+    number = r"(?<![\d.])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
+    marked = re.search(r"####[^\d.-]*(" + number + ")", text)
+    numbers = [marked[1]] if marked else re.findall(number, text)
     try:
         return Decimal(numbers[-1].replace(",", "")) if numbers else None
     except InvalidOperation:
@@ -131,7 +133,9 @@ def exact_match(turns: Sequence[Turn], questions: Sequence[Question]) -> float |
     wanted = {
         q.question_id: final_number(q.reference[0])
         for q in questions
-        if q.category in ("gsm8k", "math_reasoning") and q.reference
+        if q.category in ("gsm8k", "math_reasoning")
+        and q.reference
+        and final_number(q.reference[0]) is not None
     }
     right = [
         final_number(turn.text) == wanted[turn.question_id]

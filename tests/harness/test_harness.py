@@ -13,6 +13,7 @@ import specwb
 from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.run import HarnessError, Settings
+from specwb.harness.spec_bench import AnswersError
 from specwb.probability import Sampling
 from specwb.templates import TEMPLATES, TemplateError, use_template
 
@@ -97,12 +98,15 @@ def test_an_interrupt_keeps_what_was_answered(target, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT, progress=stop)
-    assert spec_bench.answered(spec_bench.answers_path(tmp_path, "ar")) == {7}
+    assert spec_bench.answered(spec_bench.answers_path(tmp_path, "ar"), {}) == {7}
 
 
 def test_a_folder_of_another_run_is_refused(target, folder, answers):
     with pytest.raises(HarnessError, match=r"another run \(max_new_tokens differ\)"):
         run.evaluate(target, QUESTIONS, ["pld"], folder, Settings(max_new_tokens=5))
+    other = [replace(QUESTIONS[0], turns=("w9 w9",))]
+    with pytest.raises(AnswersError, match="answers another question 7"):
+        run.evaluate(target, other, ["pld:gamma=3"], folder, SHORT)
     with pytest.raises(HarnessError, match="leaves no room"):
         run.evaluate(target, QUESTIONS, ["pld"], folder, Settings(max_new_tokens=target.context))
     with pytest.raises(PromptSetError, match="question 7 occurs twice"):
@@ -119,8 +123,8 @@ def test_a_stop_string_ends_an_answer_and_the_decoding(target, answers, tmp_path
     wanted = " ".join(words[: words.index(stop)])
     for turns in stopped.values():
         assert turns[0].text == wanted
-        assert len(turns[0].tokens) < len(first.tokens)
-    assert len(stopped["ar"][0].tokens) == words.index(stop) + 1
+        assert turns[0].tokens == first.tokens[: words.index(stop) + 1]
+        assert sum(a + 1 for a in turns[0].accepted) == len(turns[0].tokens)
 
 
 def test_seeds_are_of_question_and_turn(target, tmp_path):
@@ -174,7 +178,11 @@ def test_differences_name_question_turn_and_place(answers):
         ("2 + 2 = 4\n#### 4", "4"),
         ("it costs $3.50", "3.50"),
         ("minus -7 it is", "-7"),
-        ("#### 18 apples, not 20", "20"),
+        ("#### 18 apples, not 20", "18"),
+        ("it is 18.\n####", "18"),
+        ("10-7 is 3", "3"),
+        ("from 10-7", "7"),
+        ("it costs $.50", ".50"),
         ("none", None),
     ],
 )

@@ -90,7 +90,10 @@ def test_answers_there_and_back(tmp_path):
     path = tmp_path / "answers" / "m.jsonl"
     path.parent.mkdir()
     two = [turn(5, (1, 0), (2, 2)), turn(5, (2,), (2,), number=1)]
-    spec_bench.append(path, two, "lab", Question(5, "qa", ("a", "b")))
+    spec_bench.append(path, two, "lab", Question(5, "qa", ("a", "b")), "x")
+    assert spec_bench.answered(path, {5: "x"}) == {5}
+    with pytest.raises(AnswersError, match="another question 5"):
+        spec_bench.answered(path, {5: "y"})
     assert spec_bench.read(path) == two
     line = json.loads(path.read_text())
     choice = line["choices"][0]
@@ -116,6 +119,11 @@ def test_spec_benchs_own_files_are_read(tmp_path):
     turns = spec_bench.read(path)  # the last answer to a question counts
     assert [t.accepted for t in turns] == [(2, 1), (1,)]
     assert [len(t.tokens) for t in turns] == [5, 2]
+    assert CONVENTIONS["mean_accept_length"].compute(turns) == pytest.approx(7 / 3)
+    rate = CONVENTIONS["draft_acceptance_rate"].compute(turns)
+    assert rate != rate  # nobody said what was drafted
+    with pytest.raises(ValueError, match="do not say what was drafted"):
+        record.to_vllm(turns)
     tokenizer = lambda text: SimpleNamespace(input_ids=["<s>", *text.split()])  # noqa: E731
     own = spec_bench.metrics(turns, turns, tokenizer)
     assert own["mean_accepted_tokens"] == pytest.approx(7 / 3)
