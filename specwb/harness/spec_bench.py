@@ -51,8 +51,8 @@ def append(
         "wall_time": [turn.seconds for turn in turns],
         "accept_lengths": [a + 1 for turn in turns for a in turn.accepted],
         "tokens": [list(turn.tokens) for turn in turns],
-        "tested": [list(turn.tested) for turn in turns],
-        "drafted": [list(turn.drafted) for turn in turns],
+        "tested": [list(turn.tested or ()) for turn in turns],
+        "drafted": [list(turn.drafted or ()) for turn in turns],
         "prompt_tokens": [turn.prompt_tokens for turn in turns],
         "cut": [turn.cut for turn in turns],
     }

@@ -14,7 +14,7 @@ from typing import Any
 
 from specwb.studies import PLACES
 from specwb.studies.study import Document, published
-from specwb.studies.verdicts import VERDICTS, counts, span
+from specwb.studies.verdicts import EVEN_RULE, RULE, TUNED_RULE, VERDICTS, counts, span
 
 LABELS = ("k", "width", "eta", "gamma", "exit", "roots", "temperature", "value", "from", "to")
 """Columns whose numbers are settings, not results."""
@@ -186,7 +186,7 @@ def sections(
             claims = f"in {n} claims" if place in judged else "in no claim"
             places.append((name, place, str(len(here)), sure, claims))
     missing: Rows = [(method, "not implemented") for method in NOT_IMPLEMENTED]
-    rule = next((d["rule"] for d in documents.values()), "")
+    rule = " ".join((RULE, EVEN_RULE, TUNED_RULE))
     return [
         (
             "Claims by verdict",

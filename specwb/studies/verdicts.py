@@ -166,19 +166,20 @@ class Claim:
 
 
 RULE = (
-    "Rule: the ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap samples "
-    "of prompts (pairs stay together). A claim says that a ratio lies above 1, with a number that "
-    "it is at least the square root of the paper's (half its effect on a logarithmic scale). "
-    "reproduced: the interval lies above 1, by Holm's correction over all claims of the paper too "
-    f"(together at most {ALPHA:.0%} false), and the ratio is large enough. contradicted: by the "
-    "same test the interval lies below 1, or above 1 and below what is claimed. inconclusive: "
-    f"otherwise, and with fewer than {ENOUGH} prompts; seen says which ratio would have been seen "
-    f"with probability {POWER:.0%}. not comparable: with its reason. A speed of other hardware is "
-    "restated where the paper states the tokens a step too: ours over the cost of a step that the "
-    "paper's two numbers imply; where less than half of its effect is in the tokens, or it states "
-    "none, its hardware is not comparable. A head's training cannot be judged by one training run "
-    "of a small budget. Claims whose outcome is known beforehand are not counted. Speedups are of "
-    "this machine, without prompt processing."
+    "Rule: the ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap "
+    "samples of prompts (pairs stay together). A claim says that a ratio lies above 1, with a "
+    "number that it is at least the square root of the paper's (half its effect on a logarithmic "
+    "scale). reproduced: the interval lies above 1, by Holm's correction over all claims of the "
+    f"paper too (together at most {ALPHA:.0%} false), and the ratio itself is large enough, of "
+    "which no test is made. contradicted: by the same test the interval lies below 1, or, without "
+    f"a correction, below what is claimed. inconclusive: otherwise, and with fewer than {ENOUGH} "
+    f"prompts; seen says which ratio would have been seen with probability {POWER:.0%} had it been "
+    "the only claim. not comparable: with its reason. A speed of other hardware is restated where "
+    "the paper states the tokens a step too: ours over the cost of a step that the paper's two "
+    "numbers imply; where less than half of its effect is in the tokens, or it states none, its "
+    "hardware is not comparable. A head's training cannot be judged by one training run of a "
+    "small budget. Claims whose outcome is known beforehand are not counted. Speedups are of this "
+    "machine, without prompt processing."
 )
 EVEN_RULE = (
     "Where the claim is that two settings are even: reproduced if the interval lies within "
@@ -314,16 +315,18 @@ def restate(
 
     With a paper's ratio S of speeds and T of tokens a step, the ratio of the cost of a step there
     is T / S. Ours over it is what the speeds would be there with the tokens here. It is left out
-    where less than half of ``log S`` is in the tokens.
+    where less than half of ``log S`` is in the tokens, and where one of the two settings was tuned
+    here or the claim is that two are even: the paper's cost is then of other settings than ours.
     """
+    if claim.even or any(isinstance(side, Tuned) for side in claim.sides[:2]):
+        return
     if not other or claim.what != "speedup" or claim.paper is None or claim.tau is None:
         return
-    share = 1.0 if claim.paper == 1 else log(claim.tau) / log(claim.paper)
-    if share < 0.5 and not claim.even:
+    if claim.paper == 1 or log(claim.tau) / log(claim.paper) < 0.5:
         return
     figures = []
     for side in claim.sides[:2]:
-        if isinstance(side, Tuned | Pooled):
+        if isinstance(side, Pooled):
             figures.append(side.series(document["cells"], "tau", values))
         else:
             figures.append(values(document["cells"], side, "tau"))
