@@ -127,6 +127,7 @@ class Worker:
             parts = (
                 delayed(_elsewhere)(
                     where,
+                    self.model.fingerprint,
                     task.configuration,
                     task.options,
                     task.id,
@@ -177,6 +178,7 @@ def _client(address: str) -> Any:
 
 def _elsewhere(
     where: Target | Path | str,
+    fingerprint: str,
     configuration: Configuration,
     options: dict[str, Any],
     id: str,
@@ -185,7 +187,7 @@ def _elsewhere(
 ) -> list[Run]:
     """Runs one configuration in a process of its own."""
     torch.set_num_threads(1)
-    model = where if isinstance(where, Target) else _loaded(where)
+    model = where if isinstance(where, Target) else _loaded(where, fingerprint)
     method = make_method(configuration["method"], model, **options)
     place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
     task = Task(id, configuration, method, Sampling(*place), {}, options)
@@ -195,18 +197,23 @@ def _elsewhere(
     return [_measured(model, task, item, watch) for item in items]
 
 
-def _loaded(where: Path | str) -> Target:
-    """Loads a model by its name, or from the file that this sweep has put it in, once a process."""
-    if where not in _LOADED:
-        if isinstance(where, Path):
-            _LOADED[where] = pickle.loads(where.read_bytes())
-        else:
-            _LOADED[where] = load(where)
-    return _LOADED[where]
+def _loaded(where: Path | str, fingerprint: str) -> Target:
+    """Loads a model by its name, or from the file that this sweep has put it in, once a process.
+
+    Raises:
+        SweepError: it is not the model that the sweep is of.
+    """
+    if fingerprint not in _LOADED:
+        _LOADED.clear()  # workers outlive sweeps
+        model = pickle.loads(where.read_bytes()) if isinstance(where, Path) else load(where)
+        if model.fingerprint != fingerprint:
+            raise SweepError(f"a worker finds another model under {str(where)!r} than this machine")
+        _LOADED[fingerprint] = model
+    return _LOADED[fingerprint]
 
 
-_LOADED: dict[Path | str, Target] = {}
-"""The models of a worker's process."""
+_LOADED: dict[str, Target] = {}
+"""The model of a worker's process, by its fingerprint."""
 
 
 def _warm_up(target: Target, task: Task, item: Item) -> None:
