@@ -100,7 +100,7 @@ CONVENTIONS = {
     ),
     "accepted_drafts_per_step": Convention(
         "sum of accepted / steps, over all steps: the bonus token does not count",
-        "Kangaroo's tables, less one; Medusa's heads",
+        "Kangaroo's compression rate, less one",
         lambda turns: _per_step(turns, 0),
     ),
     "accepted_drafts_per_request": Convention(

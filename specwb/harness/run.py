@@ -217,7 +217,8 @@ def _answer(
             if len(ids) > room:
                 break
         if isinstance(method, Library):
-            steps = _by_library(method, ids, settings)
+            seed = _seed(settings.seed, question.question_id, number)
+            steps = _by_library(method, ids, settings, seed)
         else:
             steps = _by_engine(target, method, ids, settings, question.question_id, number)
         turn = Turn(
@@ -257,8 +258,10 @@ class _Steps:
     drafted: list[int]
 
 
-def _by_library(row: Library, ids: list[int], settings: Settings) -> _Steps:
-    (tokens,), forwards, seconds = row.generate([ids], settings.max_new_tokens)
+def _by_library(row: Library, ids: list[int], settings: Settings, seed: int) -> _Steps:
+    with torch.random.fork_rng():  # the library draws from torch's global generator
+        torch.manual_seed(seed)
+        (tokens,), forwards, seconds = row.generate([ids], settings.max_new_tokens)
     nothing = [0] * forwards
     return _Steps(tokens, seconds, nothing, nothing, nothing)
 

@@ -2,9 +2,10 @@
 
 A line is a question: question_id, category, answer_id, model_id, tstamp and choices; a choice has
 index, turns (texts), decoding_steps, new_tokens and wall_time (a number a turn) and
-accept_lengths (one list over all turns, the bonus token counted). Ours have three more keys:
-``tokens``, ``tested`` and ``drafted``, lists by turn; files without them can be read for all that
-does not need them.
+accept_lengths (one list over all turns, the bonus token counted). Ours have more keys: of a line
+``subtask`` and ``asked`` (a hash of what the answer depends on), of a choice ``tokens``,
+``tested``, ``drafted``, ``prompt_tokens`` and ``cut``, lists by turn. Files without them can be
+read for all that does not need them.
 
 Source: hemingkx/Spec-Bench, ``evaluation/eval.py`` and ``speed.py`` (Xia et al. 2024, 2401.07851).
 """

@@ -66,7 +66,7 @@ def sweep(
     Every prompt is decoded by every configuration before the next prompt, in rotating order, and by
     plain decoding with the same sampling and seed, which the speedup of a run is over. With a
     store, what is there is not measured again, and an interrupted sweep loses at most the run it
-    was at.
+    was at, of other processes the few that each has not handed over.
 
     Args:
         target: the target model, or its name.

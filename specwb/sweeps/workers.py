@@ -104,8 +104,10 @@ class Worker:
 
     def runs(self, work: list[tuple[Task, Item]]) -> Iterator[Run]:
         """Yields the runs, in any order."""
-        if self.is_alone or (self.client is None and len(work) < 2):
-            watch = Watch(one_step(self.model)) if self.timed and work else None
+        if not work:
+            return
+        if self.is_alone:
+            watch = Watch(one_step(self.model)) if self.timed else None
             warm: set[int] = set()
             for task, item in work:
                 if watch and id(task.method) not in warm:

@@ -132,6 +132,7 @@ def test_seeds_are_of_question_and_turn(target, tmp_path):
     whole = run.evaluate(target, QUESTIONS, ["pld"], tmp_path / "a", settings)
     last = run.evaluate(target, QUESTIONS[2:], ["pld"], tmp_path / "b", settings)
     assert last["pld"][0].tokens == whole["pld"][3].tokens
+    assert last["hf_sample"][0].tokens == whole["hf_sample"][3].tokens
     other = run.evaluate(target, QUESTIONS[2:], ["pld"], tmp_path / "c", replace(settings, seed=4))
     assert other["pld"][0].tokens != whole["pld"][3].tokens
 
