@@ -1,26 +1,28 @@
 """Curing a target of its loops: greedy text of a small model soon repeats itself without end.
 
-The model learns not to go on with what repeats. Beside ordinary text x it reads its own greedy
-text y, in which a token is forbidden that would complete an n-gram which the row has had, both in
-one loss
+The model learns not to go on with what has come too often. Beside ordinary text x it reads its own
+greedy text y, in one loss
 
-    C(x) + protect C(x') + weight CE(p_limited; y),
-    C(.) = (1 - hold) CE(.) + hold CE(p_before; .)
+    C(x) + weight U(y) + CE(p_before; y'),
+    C(x) = (1 - hold) CE(x) + hold CE(p_before; x),
+    U(y) = sum_t w_t (-log(1 - q(r_t))) / sum_t w_t
 
-where CE(x) is the ordinary loss, CE(p; .) the cross-entropy with a distribution, p_before what the
-model had before the cure, which keeps what it knows, and p_limited the same, except that the logit
-of a forbidden token is at most that of the best other one less ``margin``: it must not be chosen,
-and no more than that. x' are the positions of ordinary text behind what was there before: there the
-model must still repeat what is repeated, and tells it from a loop.
+where CE(x) is the ordinary loss, CE(p; .) the cross-entropy with a distribution, and p_before what
+the model had before the cure, which keeps what it knows. r_t is the token that would complete an
+n-gram for more than the ``times``-th time in its row, q(r_t) its probability at t, and y' are the
+positions of y without one. Ordinary text repeats an n-gram once or twice, and hardly ever once
+more; so a third coming tells a loop from what must be repeated, and costs little to unlearn. The
+deeper in a loop, the more positions and the surer the model is to go on; what counts is to leave it
+at once, so w_t is one over the number of comings too many that r_t would make.
 
-Source: the constraint is no_repeat_ngram_size of Paulus et al. 1705.04304, as the transformers
-library has it. What was tried and cost more of what the model knows for fewer loops, among it the
-unlikelihood of repeats (Welleck et al. 1908.04319) and pseudo-repetitions (DITTO, 2206.02369), is
-in docs/log.md.
+Source: the unlikelihood of repeats is Welleck et al. 1908.04319, who forbid the second coming of
+4-grams. What was tried before and cost more of what the model knows for fewer loops, among it
+pseudo-repetitions (DITTO, 2206.02369), is in docs/log.md.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,43 +41,38 @@ from specwb.training.fit import compiled, save_atomically
 
 PROMPT = 24  # tokens of text that a continuation begins with
 MEASURED = 128  # tokens of a continuation in which loops are looked for
-PROTECTED = 4  # the length of the n-grams that ordinary text has again
+LEAST = 1e-5  # what 1 - q is at least, where its logarithm is learnt
 
 
-def forbidden(ids: np.ndarray, n: int) -> np.ndarray:
-    """Returns ``[B, L]``, the token that may not follow each one, -1 where all may.
-
-    Of several it is the one that came last after these n - 1 tokens.
+def forbidden(ids: np.ndarray, n: int, times: int) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the tokens that would complete an n-gram that has come ``times`` times or more.
 
     Args:
         ids: ``[B, L]``.
         n: the length of the n-grams.
+        times: how often one may come.
+
+    Returns:
+        ``[B, L]``, the token that may not follow each one, -1 where all may, and ``[B, L]``, one
+        over the number of comings too many that it would make, 0 where all may. Of several tokens
+        it is the one that came last after these n - 1.
     """
-    found = np.full(ids.shape, -1)
+    found, weights = np.full(ids.shape, -1), np.zeros(ids.shape, np.float32)
     for row, tokens in enumerate(ids.tolist()):
+        comings: Counter[tuple[int, ...]] = Counter()
         last: dict[tuple[int, ...], int] = {}
         for end in range(n - 1, len(tokens) + 1):
-            gram = tuple(tokens[end - n + 1 : end])
-            found[row, end - 1] = last.get(gram, -1)
+            before = tuple(tokens[end - n + 1 : end])
+            if before in last:
+                token = last[before]
+                found[row, end - 1] = token
+                weights[row, end - 1] = 1 / (comings[*before, token] - times + 1)
             if end < len(tokens):
-                last[gram] = tokens[end]
-    return found
-
-
-def limited(logits: Tensor, tokens: Tensor, margin: float) -> Tensor:
-    """Returns logits in which a forbidden token is not the best one.
-
-    Its logit is at most that of the best other one less ``margin``.
-
-    Args:
-        logits: ``[B, L, V]``.
-        tokens: ``[B, L]``, the forbidden ones, -1 for none.
-        margin: in nats.
-    """
-    index = tokens.clamp_min(0)[..., None]
-    best = logits.scatter(-1, index, -torch.inf).amax(-1, keepdim=True) - margin
-    lowered = torch.minimum(logits.gather(-1, index), best)
-    return torch.where((tokens >= 0)[..., None], logits.scatter(-1, index, lowered), logits)
+                gram = (*before, tokens[end])
+                comings[gram] += 1
+                if comings[gram] >= times:
+                    last[before] = tokens[end]
+    return found, weights
 
 
 def cure_loss(
@@ -95,7 +92,8 @@ def cure_loss(
         data: the training text.
         mixture: the proportions of its domains.
         settings: steps; rows and length of a batch of text; ``own``, the rows of a step that the
-            model wrote; n, renew, hold, weight, protect, margin.
+            model wrote, and every how many steps it writes them anew, ``renew``; n, times, hold,
+            weight.
         seed: of the text.
         folder: where what the model wrote is kept. A run that goes on from a checkpoint learns from
             the text that the model wrote then, and not from what it would write now.
@@ -103,37 +101,45 @@ def cure_loss(
     model = target.model
     steps, rows, length = settings["steps"], settings["rows"], settings["length"]
     hold, weight = settings["hold"], settings["weight"]
-    protect, margin = settings["protect"], settings["margin"]
 
     def logits_of(a_model: Any, ids: Tensor) -> Tensor:
         return a_model(input_ids=ids[:, :-1], use_cache=False).logits
 
-    def ordinary(ids: Tensor, known: Tensor) -> Tensor:
+    def before_of(ids: Tensor) -> Tensor:
         with torch.no_grad():
-            p = logits_of(before, ids).flatten(0, 1).float().softmax(-1)
-        logits = logits_of(model, ids).flatten(0, 1).float()
-        held = F.cross_entropy(logits, p, reduction="none")
-        read = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
-        cost, known = hold * held + (1 - hold) * read, known[:, :-1].flatten()
-        return cost.mean() + protect * (cost * known).sum() / known.sum().clamp_min(1)
+            return logits_of(before, ids).flatten(0, 1).float().softmax(-1)
 
-    def own_text(ids: Tensor, not_next: Tensor) -> Tensor:
-        with torch.no_grad():
-            logits = logits_of(before, ids).float()
-            p = limited(logits, not_next[:, :-1], margin).softmax(-1)
-        logits = logits_of(model, ids).float()
-        return weight * F.cross_entropy(logits.flatten(0, 1), p.flatten(0, 1))
+    def ordinary(ids: Tensor) -> Tensor:
+        logits = logits_of(model, ids).flatten(0, 1).float()
+        held = F.cross_entropy(logits, before_of(ids))
+        return hold * held + (1 - hold) * F.cross_entropy(logits, ids[:, 1:].flatten())
+
+    def own_text(ids: Tensor, not_next: Tensor, weights: Tensor) -> Tensor:
+        logits = logits_of(model, ids).flatten(0, 1).float()
+        held = F.cross_entropy(logits, before_of(ids), reduction="none")
+        tokens, w = not_next[:, :-1].flatten(), weights[:, :-1].flatten()
+        q = logits.softmax(-1).gather(-1, tokens.clamp_min(0)[:, None])[:, 0]
+        unlikely = -(1 - q).clamp_min(LEAST).log()
+        free = (w == 0).float()
+        return weight * _mean(unlikely, w) + _mean(held, free)
 
     on_text, on_own = compiled(ordinary, steps), compiled(own_text, steps)
 
     def loss(step: int) -> Tensor:
         ids = data.batch(seed, step, rows, length, mixture)
         own = _written(target, data, mixture, settings, seed, step, folder)
-        known, not_next = forbidden(ids, PROTECTED) >= 0, forbidden(own, settings["n"])
-        on_device = [torch.from_numpy(x).to(target.device) for x in (ids, known, own, not_next)]
-        return on_text(*on_device[:2]) + on_own(*on_device[2:])
+        read, *wrote = (
+            torch.from_numpy(x).to(target.device)
+            for x in (ids, own, *forbidden(own, settings["n"], settings["times"]))
+        )
+        return on_text(read) + on_own(*wrote)
 
     return loss
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    # where hardly anything counts, it does not count for everything
+    return (values * weights).sum() / weights.sum().clamp_min(8.0)
 
 
 def _written(

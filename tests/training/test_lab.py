@@ -84,7 +84,7 @@ def home(tmp_path, monkeypatch):
     budget = {kind: {"steps": 2, **size, "generated": 5000} for kind in plan["heads"]}
     budget["target"] = {"steps": 12, **size}
     own_text = {"own": 2, "renew": 2, "n": 4, "hold": 0.5, "weight": 1.0}
-    own_text |= {"protect": 0.5, "margin": 1.0, "lr": 1e-3}
+    own_text |= {"times": 2, "lr": 1e-3}
     budget["cure"] = {"steps": 5, **size, **own_text}
     budget["draft"] = {"steps": 12, **size, "distil": 6, "generated": 5000}
     plan["budget"]["smoke"] = budget

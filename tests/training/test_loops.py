@@ -13,7 +13,7 @@ V = tiny.VOCABULARY
 MIXTURE = {"text": 1.0}
 SETTINGS = {
     **{"steps": 8, "rows": 4, "length": 60, "own": 4, "renew": 4},
-    **{"n": 3, "hold": 0.5, "weight": 1.0, "protect": 0.5, "margin": 1.0},
+    **{"n": 3, "hold": 0.5, "times": 1, "weight": 1.0},
 }
 
 
@@ -25,19 +25,16 @@ def data() -> corpus.Corpus:
 
 def test_forbidden_tokens_complete_n_grams_seen_before():
     rows = np.array([[1, 2, 3, 1, 2, 4, 1, 2], [5, 5, 5, 5, 6, 5, 5, 5]])
-    assert loops.forbidden(rows, 3).tolist() == [
+    found, weights = loops.forbidden(rows, 3, times=1)
+    assert found.tolist() == [
         [-1, -1, -1, -1, 3, -1, -1, 4],  # of 3 and 4, the one that came last
         [-1, -1, 5, 5, -1, -1, 6, 5],
     ]
-    assert (loops.forbidden(rows, 8)[0] == -1).all()
-
-
-def test_limited_logits_do_not_choose_what_is_forbidden():
-    logits = torch.tensor([[[3.0, 1.0, 2.0], [0.0, 1.0, 2.0], [3.0, 1.0, 2.0]]])
-    tokens = torch.tensor([[0, 0, -1]])
-    wanted = [[1.0, 1.0, 2.0], [0.0, 1.0, 2.0], [3.0, 1.0, 2.0]]
-    assert loops.limited(logits, tokens, 1.0)[0].tolist() == wanted
-    assert logits[0, 0, 0] == 3.0
+    assert weights[1].tolist() == [0, 0, 1, 0.5, 0, 0, 1, pytest.approx(1 / 3)]
+    again, weights = loops.forbidden(rows, 3, times=2)
+    assert again.tolist() == [[-1] * 8, [-1, -1, -1, 5, -1, -1, 5, 5]]
+    assert weights[1].tolist() == [0, 0, 0, 1, 0, 0, 1, 0.5]
+    assert (loops.forbidden(rows, 8, times=1)[0] == -1).all()
 
 
 def test_looping_counts_texts():
@@ -56,7 +53,7 @@ def test_the_cure_leads_away_from_repetition_and_holds_the_rest(tmp_path):
     settings = {**SETTINGS, "steps": 40, "weight": 2.0, "hold": 1.0}
     loss = loops.cure_loss(target, before, text, MIXTURE, settings, 0, tmp_path)
     written = loops._written(target, text, MIXTURE, settings, 0, 0, tmp_path)
-    own, not_next = torch.from_numpy(written), torch.from_numpy(loops.forbidden(written, 3))
+    own, not_next = torch.from_numpy(written), torch.from_numpy(loops.forbidden(written, 3, 1)[0])
     mask = not_next >= 0
     assert mask.float().mean() > 0.03
 
