@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--kind", default="eagle")
     parser.add_argument("--losses", default=",".join(LOSSES))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--prompts", type=int, default=48)
@@ -68,21 +69,24 @@ def main() -> None:
     chain = "-".join("1" * args.gamma)
     names = args.losses.split(",")
     lengths: dict[str, dict[str, list[list[float]]]] = {}
-    for seed in range(args.seeds):
-        for loss in names:
-            folder = args.heads / args.kind / f"{loss}-{args.steps}-{seed}"
-            options = ",".join(filter(None, [f"loss={loss}", args.set]))
-            train_for(
-                args.kind,
-                args.target,
-                folder,
-                changes={"steps": args.steps},
-                options=options,
-                generated=args.generated,
-                device=args.device,
-                seed=seed,
-            )
-            spec = f"{args.kind}:head={folder},tree={chain}"
+    # seeds of the weights and of the order of the text; the text that the target wrote is one
+    seeds = range(args.seed, args.seed + args.seeds)
+    for loss in names:
+        folder = args.heads / args.kind / f"{loss}-{args.steps}"
+        train_for(
+            args.kind,
+            args.target,
+            folder,
+            changes={"steps": args.steps},
+            options=",".join(filter(None, [f"loss={loss}", args.set])),
+            generated=args.generated,
+            device=args.device,
+            seed=args.seed,
+            seeds=args.seeds,
+        )
+        for seed in seeds:
+            head = folder if args.seeds == 1 else folder / f"seed-{seed}"
+            spec = f"{args.kind}:head={head},tree={chain}"
             for temperature in (0.0, 1.0):
                 values = accepted(target, spec, prompts, temperature, args.max_new_tokens)
                 by_loss = lengths.setdefault(f"{temperature:g}", {})
