@@ -79,6 +79,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         False,
     ),
     "heads": _option(Path, "Where --train keeps its heads; those that are finished stay.", None),
+    "runs": _option(int, "Training runs of every head that --train makes.", 1, min=1),
     "head": _option(str | None, "Folder of a trained head; default the target's own.", None),
     "diffusion": _option(
         str | None, "Folder or hub id of a diffusion model; default the target's own.", None
@@ -114,8 +115,8 @@ COMMON = (
     "dtype",
     "seed",
 )
-ABLATION = ("train", "heads")
-SEEDED = "--seed is of decoding; the ablation's heads are always trained with the same one."
+ABLATION = ("train", "heads", "runs")
+SEEDED = "--seed is of decoding; the ablation's heads are trained with seeds 1, 2, .. of --runs."
 
 
 def _add(name: str, run: Callable[..., None], options: tuple[str, ...], **defaults: Any) -> None:
@@ -230,6 +231,7 @@ def measured(
     temperatures: str | None = None,
     train: bool = False,
     heads: Path | None = None,
+    runs: int = 1,
 ) -> tuple[Any, dict[str, Any], Path, bool]:
     """Measure a paper's study into its store and judge it.
 
@@ -269,10 +271,11 @@ def measured(
         # a head that cannot be used is refused before the work that takes long
         study.build(study.cells(store.document | study.facts(models)), models)
         folder = heads or Path(f"build/heads/{name}-ablation")
-        cards = trained.train(study.head, study.variants, target, folder, device=device)
+        cards = trained.train(study.head, study.variants, target, folder, device=device, runs=runs)
         beside = _ablation(out, arguments, cards, restart)
+        beside.document["runs"] = runs
         variants = Models(model, models.draft, heads=folder)
-        stopped = _run(partial(run, variants, questions, beside, study.ablation()))
+        stopped = _run(partial(run, variants, questions, beside, study.trained_cells(runs)))
         beside.save(final=True)
         if stopped:
             raise typer.Exit(130)

@@ -21,9 +21,9 @@ from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.level import Levels
 from specwb.methods import Method
 from specwb.studies import grid
+from specwb.studies.claim import LACKING, Claim
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Rows, Study, Tables, every, lines, published, theirs
-from specwb.studies.verdicts import LACKING, Claim
 
 OURS = (
     "nodes=n is the tree of n nodes that a head's accuracies on held-out text make best, which is "
@@ -192,8 +192,9 @@ def _methods() -> Iterator[Claim]:
             "speedup",
             Cell("falcon:tree=vicuna" if usual else "falcon"),
             Cell("eagle:tree=published" if usual else key),
-            _ratio(tables["1"]["rows"], name),
-            tau=_tau_ratio(tables["3"]["rows"], name),
+            geometric_mean(_ratios(tables["1"]["rows"], name)),
+            tau=geometric_mean(taus) if (taus := _tau_ratios(name)) else None,
+            costs=tuple(t / s for t, s in zip(taus, _ratios(tables["1"]["rows"], name))),
             differs=DIFFERS.get(name, ""),
         )
     # the three values of Vicuna 7B count the bonus token
@@ -204,7 +205,7 @@ def _methods() -> Iterator[Claim]:
         "accepted",
         Cell("falcon:tree=vicuna"),
         Cell("eagle:tree=published"),
-        _ratio(comparable, "Eagle"),
+        geometric_mean(_ratios(comparable, "Eagle")),
     )
     yield Claim(
         "Falcon accepts more than Medusa",
@@ -212,7 +213,7 @@ def _methods() -> Iterator[Claim]:
         "accepted",
         Cell("falcon:tree=vicuna"),
         Cell("medusa"),
-        _ratio(tables["3"]["rows"], "Medusa"),
+        geometric_mean(_ratios(tables["3"]["rows"], "Medusa")),
         differs=DIFFERS["Medusa"],
     )
 
@@ -313,24 +314,22 @@ def _other_claims() -> list[Claim]:
     return out
 
 
-def _ratio(rows: Sequence[dict[str, Any]], name: str) -> float:
-    """Falcon over another method: the geometric mean over all targets and tasks that have both."""
+def _ratios(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
+    """Falcon over another method, for all targets and tasks that have both."""
     falcon = {r["target"]: r for r in rows if r["method"] == "Falcon"}
-    return geometric_mean(
-        falcon[r["target"]][s] / r[s] for r in rows if r["method"] == name for s in TASKS
-    )
+    return [falcon[r["target"]][s] / r[s] for r in rows if r["method"] == name for s in TASKS]
 
 
-def _tau_ratio(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-    """The same of tokens a step, None for a method without them."""
-    falcon = {r["target"]: r for r in rows if r["method"] == "Falcon"}
-    both = [
-        _tau(falcon[r["target"]], s) / _tau(r, s)
-        for r in rows
-        if r["method"] == name
+def _tau_ratios(name: str) -> list[float]:
+    """The same of tokens a step, in the order of table 1; empty for a method without them."""
+    tables = published("falcon")["tables"]
+    rows = {(r["target"], r["method"]): r for r in tables["3"]["rows"]}
+    return [
+        _tau(rows[r["target"], "Falcon"], s) / _tau(rows[r["target"], name], s)
+        for r in tables["1"]["rows"]
+        if r["method"] == name and (r["target"], name) in rows
         for s in TASKS
     ]
-    return geometric_mean(both) if both else None
 
 
 # ----------------------------------------------------------------------------------------- tables

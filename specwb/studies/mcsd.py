@@ -20,9 +20,9 @@ from specwb.methods import method as make_method
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.studies import grid
+from specwb.studies.claim import LACKING, Claim, Pooled
 from specwb.studies.grid import cell_record, values
 from specwb.studies.study import Document, Row, Rows, Study, Tables, own_draft, published
-from specwb.studies.verdicts import LACKING, Claim, Pooled
 from specwb.tree import Tree
 
 SMALL = ((1,), (2,), (4,), (8,), (16,), (32,))

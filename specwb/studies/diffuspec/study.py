@@ -42,6 +42,7 @@ from specwb.studies.diffuspec.cells import (
 )
 from specwb.studies.diffuspec.claims import claims
 from specwb.studies.grid import PARTS, Cell, values
+from specwb.studies.intervals import bootstrap
 from specwb.studies.pictures import Curve, Picture, Point
 from specwb.studies.study import (
     Document,
@@ -55,7 +56,7 @@ from specwb.studies.study import (
     published,
     theirs,
 )
-from specwb.studies.verdicts import ENOUGH, bootstrap
+from specwb.studies.verdicts import ENOUGH
 
 OURS = (
     "The paper ran Medusa, EAGLE and EAGLE2 on another target. It does not say whether its MAT "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from specwb.studies.claim import LACKING, Claim, Pooled, Tuned
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti.cells import (
     DEPTH,
@@ -27,7 +28,6 @@ from specwb.studies.mcsd_ti.cells import (
     static,
 )
 from specwb.studies.study import Document, published
-from specwb.studies.verdicts import LACKING, Claim, Pooled, Tuned
 
 ROOTS_THERE = "definition: the paper's widths are numbers of roots, here of chains below one root"
 
