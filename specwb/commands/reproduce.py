@@ -64,7 +64,8 @@ def _option(kind: Any, text: str, default: Any, **more: Any) -> tuple[Any, Any]:
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "figure": _option(
         str | None,
-        "Draw this figure of the paper with ours from stored results; measure nothing.",
+        "Draw this figure of the paper (all: every one) with ours from stored results, as a page "
+        "and a picture, or as --out FILE.png, .svg, .pdf or .html; measure nothing.",
         None,
     ),
     "out": (RESULTS, None),
@@ -188,29 +189,49 @@ def reproduce_paper(name: str, figure: str | None = None, **given: Any) -> None:
 
 
 def _draw(name: str, figure: str, out: Path) -> None:
-    """Draw a figure of a paper with ours, from the results in ``out`` or those that are shipped."""
+    """Draw figures of a paper with ours, from the results in ``out`` or those that are shipped.
+
+    An ``out`` that is no results' file is where the figure is written.
+    """
     import json
 
     from specwb.evaluation.report import check_path
     from specwb.studies import run, study_of
-    from specwb.studies.pictures import draw
+    from specwb.studies.drawing import can_picture, draw, picture_of
 
     study = study_of(name)
-    if figure not in study.figures:
+    if figure not in (*study.figures, "all"):
         known = ", ".join(study.figures) or "none"
         raise ValueError(f"--figure: {name} has no figure {figure!r}; it has: {known}")
-    path = Path("build/reproduce") / f"{name}-{figure}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    check_path(path, "--figure")
-    if out.exists():
-        document, source = json.loads(out.read_text("utf-8")), str(out)
+    results, kinds = out, ("html", *(["png"] if can_picture() else []))
+    written = out.suffix[1:]
+    if written != "json":
+        if written not in ("html", "png", "svg", "pdf") or figure == "all":
+            raise ValueError(
+                "--out with --figure must be FILE.html, .png, .svg or .pdf of one figure, or a "
+                f"file of results, FILE.json; got {str(out)!r}"
+            )
+        results, kinds = Path(f"build/reproduce/{name}.json"), (written,)
+    if results.exists():
+        document, source = json.loads(results.read_text("utf-8")), str(results)
     else:
         document, ablation = run.shipped(study)
+        source = "the shipped results"
         if document is None:
-            raise ValueError(f"--figure: there are no results of {name}, in {out} or shipped")
-        document, source = study.report(document, ablation), "the shipped results"
-    draw(study.figures[figure], document).write_html(path, include_plotlyjs="cdn")
-    wide().print(f"{path}, from {source}", highlight=False, markup=False, soft_wrap=True)
+            raise ValueError(f"--figure: there are no results of {name}, in {results} or shipped")
+        document = study.report(document, ablation)
+    for key in study.figures if figure == "all" else (figure,):
+        for kind in kinds:
+            path = out if written != "json" else out.with_name(f"{out.stem}-{key}.{kind}")
+            if path.parts[:1] == ("build",):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            check_path(path, "--out")
+            if kind == "html":
+                draw(study.figures[key], document).write_html(path, include_plotlyjs="cdn")
+            else:
+                path.write_bytes(picture_of(study.figures[key], document, kind))
+            line = f"{path}, from {source}"
+            wide().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def measured(
@@ -445,8 +466,11 @@ def reproduce_all(
         if stopped:
             raise typer.Exit(130)
     page = ledger.sections(documents, left_out)
-    write(ledger.html_page(page), pages["html"])
-    write(ledger.markdown(page), pages["md"])
+    figures = ledger.drawings(documents)
+    for drawn in (one for of_paper in figures.values() for one in of_paper):
+        (out / drawn.file).write_bytes(drawn.png)
+    write(ledger.html_page(page, figures), pages["html"])
+    write(ledger.markdown(page, figures), pages["md"])
     write(json.dumps(ledger.as_json(documents), indent=1) + "\n", pages["json"])
     screen = wide()
     for title, _, header, rows in page[:2]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import copy
 import html
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from specwb.studies import PLACES, study_of
 from specwb.studies.claim import Claim
+from specwb.studies.drawing import can_picture, picture_of
 from specwb.studies.study import NUMBERS, Document, Study, published
 from specwb.studies.verdicts import (
     EVEN_RULE,
@@ -261,13 +263,60 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(text.split()))
 
 
-def markdown(page: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:
-    """Write the page as Markdown."""
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of a paper on the page.
+
+    Attributes:
+        title: of the figure.
+        note: how sure its published values are, and what differs.
+        file: the picture's, beside the page.
+        command: that draws it alone.
+        png: the picture.
+    """
+
+    title: str
+    note: str
+    file: str
+    command: str
+    png: bytes
+
+
+Drawings = Mapping[str, Sequence[Drawn]]
+"""A paper -> its figures."""
+
+
+def drawings(documents: Mapping[str, Document]) -> dict[str, list[Drawn]]:
+    """Draw the figures of every paper; none where no picture can be drawn here."""
+    if not can_picture():
+        return {}
+    out: dict[str, list[Drawn]] = {}
+    for name, document in documents.items():
+        for key, picture in study_of(name).figures.items():
+            command = f"specwb reproduce {name} --figure {key}"
+            png = picture_of(picture, document)
+            drawn = Drawn(picture.title, picture.note, f"{name}-{key}.png", command, png)
+            out.setdefault(name, []).append(drawn)
+    return out
+
+
+def markdown(
+    page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
+) -> str:
+    """Write the page as Markdown, with the figures of each paper behind its claims.
+
+    Args:
+        page: of :func:`sections`.
+        figures: see :class:`Drawn`; the files lie beside the page.
+    """
     parts = ["# Ledger of the papers' claims"]
     for title, text, header, rows in page:
         lines = [header, ("---",) * len(header), *rows]
         table = "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
         parts += [f"## {escaped(title)}", *([escaped(text)] if text else []), table]
+        for one in (figures or {}).get(title, ()):
+            parts.append(f"![{escaped(one.title)}]({one.file})")
+            parts.append(f"{escaped(one.title)}: `{one.command}`. {escaped(one.note)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -275,11 +324,19 @@ STYLE = (
     "body{font:15px/1.4 sans-serif;max-width:80em;margin:2em auto;padding:0 1em}"
     "table{border-collapse:collapse}td,th{border-bottom:1px solid #ccc;padding:.2em .6em;"
     "text-align:left;vertical-align:top}"
+    "figure{margin:1.5em 0}img{max-width:100%}figcaption{color:#555}"
 )
 
 
-def html_page(page: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:
-    """Write the page as HTML."""
+def html_page(
+    page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
+) -> str:
+    """Write the page as HTML, with the pictures inside it.
+
+    Args:
+        page: of :func:`sections`.
+        figures: of each paper.
+    """
     body = ["<h1>Ledger of the papers' claims</h1>"]
     for title, text, header, rows in page:
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
@@ -291,6 +348,13 @@ def html_page(page: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:
             f"<h2>{html.escape(title)}</h2>\n<p>{html.escape(text)}</p>\n"
             f"<table><thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table>"
         )
+        for one in (figures or {}).get(title, ()):
+            source = "data:image/png;base64," + b64encode(one.png).decode()
+            words = html.escape(f"{one.title}. {one.note}")
+            body.append(
+                f'<figure><img alt="{words}" src="{source}"><figcaption>{words} '
+                f"<code>{html.escape(one.command)}</code></figcaption></figure>"
+            )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>Ledger</title><style>{STYLE}</style></head><body>\n"

@@ -1,14 +1,21 @@
 """The papers' figures, drawn again: the published points and ours in one plot.
 
-A figure is data: its panels have curves, and a curve has at every x the paper's value and the cell
-that measures the same here. What was not measured, or is not in the paper, is left out.
+A figure is data: its panels have curves, and a curve has at every x the paper's value and what
+measures the same here. What was not measured, or is not in the paper, is left out.
+:mod:`specwb.studies.drawing` draws it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+THESE = "these models"
+"""The name of our bars where the paper has several models."""
+Ours = Callable[[dict[str, Any], Mapping[str, dict[str, Any]]], float | None]
+"""Gives a value from (document, cell's key -> its row)."""
 
 
 @dataclass(frozen=True)
@@ -16,19 +23,21 @@ class Point:
     """A point of a curve.
 
     Attributes:
-        x: where it is.
+        x: where it is; of bars the text below it.
         paper: the published value, None where there is none.
         cell: what is measured here, None where nothing is.
+        ours: gives our value, default the curve's figure of the cell.
     """
 
-    x: float
+    x: float | str
     paper: float | None
     cell: Any = None
+    ours: Ours | None = None
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of a panel.
+    """A curve of a panel, or its bars of one colour.
 
     Attributes:
         panel: its title, with what is on the y axis.
@@ -50,68 +59,91 @@ class Picture:
     Attributes:
         title: of the figure.
         x: the title of the x axis.
-        curves: gives the curves of all panels.
+        curves: gives the curves of all panels, from the document of the results.
+        sure: how sure the published values are.
+        bars: whether bars are drawn, of points whose x are texts.
+        differs: what has to be known when the two are compared.
     """
 
     title: str
     x: str
-    curves: Callable[[], Iterable[Curve]]
+    curves: Callable[[dict[str, Any]], Iterable[Curve]]
+    sure: str
+    bars: bool = False
+    differs: str = ""
+
+    @property
+    def note(self) -> str:
+        """What stands below the figure."""
+        return ". ".join(filter(None, (f"Published values: {self.sure}", self.differs))) + "."
 
 
-def series(curve: Curve, document: dict[str, Any]) -> tuple[list[list[float]], list[list[float]]]:
-    """Return what is drawn of a curve: the paper's x and y, and ours."""
-    ablation = (document.get("ablation") or {}).get("rows") or []
-    rows = {r["cell"]: r for r in (*document["rows"], *ablation)}
-    theirs = [(p.x, p.paper) for p in curve.points if p.paper is not None]
-    ours = [
-        (p.x, rows[p.cell.key][curve.what])
-        for p in curve.points
-        if p.cell is not None and p.cell.key in rows and rows[p.cell.key][curve.what] is not None
-    ]
-    return _columns(theirs), _columns(ours)
-
-
-def _columns(points: Sequence[tuple[float, Any]]) -> list[list[float]]:
-    return [[x for x, _ in points], [y for _, y in points]]
-
-
-def draw(picture: Picture, document: dict[str, Any]) -> Any:
-    """Draw a figure: the paper's curves with hollow markers and dashes, ours solid.
+def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:
+    """Say how sure the numbers of a table or figure are.
 
     Args:
-        picture: the figure.
-        document: of the results, with rows.
-    Returns:
-        A plotly figure.
+        paper: the file of the paper.
+        kind: tables or figures.
+        key: which of them.
     """
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
+    table = paper[kind][key]
+    if table.get("read_off"):
+        error = table.get("error", (paper.get("constants") or {}).get("error"))
+        return f"read off a plot, ±{error}"
+    return paper["certainty"]
 
-    from specwb.figures.style import PALETTE
 
-    curves = list(picture.curves())
-    panels = list(dict.fromkeys(curve.panel for curve in curves))
-    names = list(dict.fromkeys(curve.name for curve in curves))
-    figure = make_subplots(1, len(panels), subplot_titles=panels)
-    for curve in curves:
-        color = PALETTE[names.index(curve.name) % len(PALETTE)][0]
-        column = panels.index(curve.panel) + 1
-        for who, (xs, ys) in zip(("paper", "here"), series(curve, document), strict=True):
-            is_paper = who == "paper"
-            if xs:
-                trace = go.Scatter(
-                    x=xs,
-                    y=ys,
-                    mode="lines+markers",
-                    name=f"{who}, {curve.name}",
-                    legendgroup=f"{who} {curve.name}",
-                    showlegend=column == 1,
-                    line={"color": color, "dash": "dash" if is_paper else "solid"},
-                    marker={"symbol": "circle-open" if is_paper else "circle", "size": 8},
-                )
-                figure.add_trace(trace, row=1, col=column)
-        figure.update_xaxes(title_text=picture.x, row=1, col=column)
-    figure.update_layout(
-        title=picture.title, template="plotly_white", width=460 * len(panels), height=440
-    )
-    return figure
+def layers_of(document: Mapping[str, Any]) -> int:
+    """Return the layers of the target that results are of, as its description states them.
+
+    Raises:
+        ValueError: it does not state them.
+    """
+    text = document["arguments"]["target"]
+    if not (found := re.search(r"(\d+) x \d+", text)):
+        raise ValueError(f"the results do not say how many layers their target has: {text!r}")
+    return int(found[1])
+
+
+def rows_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of a document and of its ablation: cell's key -> row."""
+    ablation = (document.get("ablation") or {}).get("rows") or []
+    return {r["cell"]: r for r in (*document["rows"], *ablation)}
+
+
+def figure_of(key: str, what: str) -> Ours:
+    """Give a figure of the row of one cell."""
+
+    def ours(_: dict[str, Any], rows: Mapping[str, dict[str, Any]]) -> float | None:
+        return rows[key].get(what) if key in rows else None
+
+    return ours
+
+
+def over(first: str, second: str, what: str) -> Ours:
+    """Give a figure of one cell over that of another."""
+
+    def ours(_: dict[str, Any], rows: Mapping[str, dict[str, Any]]) -> float | None:
+        a, b = (rows.get(key, {}).get(what) for key in (first, second))
+        return None if a is None or not b else a / b
+
+    return ours
+
+
+def series(curve: Curve, document: dict[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Return what is drawn of a curve: the paper's x and y, and ours."""
+    rows = rows_of(document)
+
+    def ours(point: Point) -> float | None:
+        if point.ours is not None:
+            return point.ours(document, rows)
+        return figure_of(point.cell.key, curve.what)(document, rows) if point.cell else None
+
+    theirs = [(p.x, p.paper) for p in curve.points]
+    here = [(p.x, ours(p)) for p in curve.points]
+    return _columns(theirs), _columns(here)
+
+
+def _columns(points: Sequence[tuple[Any, Any]]) -> list[list[Any]]:
+    known = [(x, y) for x, y in points if y is not None]
+    return [[x for x, _ in known], [y for _, y in known]]

@@ -10,6 +10,7 @@ import pytest
 from terminal import call
 
 from specwb.studies import PLACES, ledger, study_of
+from specwb.studies.ledger import Drawn
 from specwb.studies.run import shipped
 from specwb.studies.study import published
 
@@ -124,6 +125,10 @@ def test_the_page_of_a_document_and_of_papers_left_out():
     assert "no adapter \\| of its own \\<" in text
     assert "of its own &lt;" in site
     assert {row[0] for row in titles["Methods of the papers that are not here"]} >= {"REST"}
+    (drawn,) = [Drawn("a <title>", "a note", "a.png", "specwb x", b"\x89PNG")]
+    both = {"falcon": [drawn]}
+    assert "![a \\<title\\>](a.png)" in ledger.markdown(page, both)
+    assert 'src="data:image/png;base64,iVBORw=="' in ledger.html_page(page, both)
     parser = Cells()
     parser.feed(site.removeprefix("<!doctype html>\n"))
     assert parser.open == []
@@ -149,7 +154,12 @@ def test_the_command_on_the_shipped_results(monkeypatch, capsys, tmp_path):
         headlines = [v for v in ledger_of[name]["verdicts"] if v.get("headline")]
         assert headlines, name
         assert all(ledger.escaped(v["claim"]) in text for v in headlines)
-    assert (tmp_path / "ledger.html").read_text().startswith("<!doctype html>")
+        for key in study_of(name).figures:
+            assert (tmp_path / f"{name}-{key}.png").read_bytes()[:4] == b"\x89PNG"
+            assert f"({name}-{key}.png)" in text
+    site = (tmp_path / "ledger.html").read_text()
+    assert site.startswith("<!doctype html>")
+    assert site.count("<img ") == sum(len(study_of(name).figures) for name in PLACES)
     code, _, err = call(
         monkeypatch, capsys, "reproduce", "all", "--shipped", "--out", str(tmp_path / "no")
     )
