@@ -21,6 +21,7 @@ from rich.progress import Progress
 from specwb import __version__
 from specwb.commands.check import check
 from specwb.commands.evaluate import evaluate
+from specwb.commands.ledger import reproduce_all
 from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
@@ -483,6 +484,7 @@ app.command()(sweep)
 app.command()(results)
 app.command()(parallel)
 app.add_typer(train, name="train")
+reproduce.command("all")(reproduce_all)
 app.add_typer(reproduce, name="reproduce")
 
 

@@ -38,8 +38,8 @@ OVER = (
     "and says which."
 )
 """The note below tables with speedups."""
-QUICK = 3
-"""Decoding steps of each prompt and cell with --quick."""
+TEMPERATURES = "0,0.3,0.7,1"
+"""Those of MCSD's grid."""
 WORDS = (
     "tree",
     "text",
@@ -87,7 +87,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "positions": _option(int, "How many, of each prompt and temperature.", 4, min=1),
     "tokens": _option(int, "Length of the texts that positions are taken from.", 48, min=1),
-    "temperatures": _option(str, "Comma-separated.", "0,0.3,0.7,1"),
+    "temperatures": _option(str, "Comma-separated.", TEMPERATURES),
     "seconds": _option(
         float | None,
         "About how long to measure in all, but two prompts a cell at least; default every prompt.",
@@ -389,95 +389,6 @@ _add("diffuspec", reproduce_paper, (*COMMON, "diffusion"), rounds=16)
 _add("kangaroo", reproduce_paper, (*COMMON, *ABLATION, "head"))
 _add("mcsd_ti", reproduce_paper, (*COMMON, "head"))
 _add("easyspec", reproduce_paper, COMMON)
-
-
-@reproduce.command("all")
-def reproduce_all(
-    out: Annotated[
-        Path, typer.Option(help="Folder of the results, one file a paper, and of the page.")
-    ] = Path("build/reproduce"),
-    shipped: Annotated[
-        bool, typer.Option("--shipped", help="Judge the shipped results; measure nothing.")
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help=f"Only {QUICK} decoding steps of each prompt and cell.")
-    ] = False,
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="About how long to measure each paper in all.")
-    ] = None,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """The ledger of all papers: what each claims, what is measured here, and the verdict.
-
-    It is written as ledger.html, ledger.md and ledger.json. A paper that cannot be shown with these
-    models is named with the reason.
-    """
-    import json
-
-    from specwb.errors import SpecwbError
-    from specwb.evaluation.report import check_path, write
-    from specwb.studies import PLACES, ledger, study_of
-    from specwb.studies import run as studies_run
-
-    if out.parts[:1] == ("build",):
-        out.mkdir(parents=True, exist_ok=True)
-    pages = {kind: out / f"ledger.{kind}" for kind in ("html", "md", "json")}
-    for path in pages.values():
-        check_path(path, "--out")
-    documents: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
-    for name in PLACES:
-        if shipped:
-            own, ablation = studies_run.shipped(study_of(name))
-            if own is None:
-                left_out[name] = "no shipped results"
-            else:
-                documents[name] = study_of(name).report(own, ablation)
-            continue
-        given: dict[str, Any] = {
-            "temperatures": "0,0.3,0.7,1" if name == "mcsd" else None,
-            "rounds": QUICK if quick else study_of(name).rounds,
-        }
-        settings: dict[str, Any] = {
-            "prompts": prompts,
-            "target": target,
-            "draft": draft,
-            "device": device,
-            "dtype": dtype,
-            "seed": seed,
-            "restart": restart,
-            "seconds": seconds,
-        }
-        if name == "easyspec":
-            settings["draft"] = None  # it drafts with a deep model
-        try:
-            _, documents[name], _, stopped = measured(
-                name, out=out / f"{name}{'-quick' * quick}.json", **settings, **given
-            )
-        except (SpecwbError, ValueError) as error:
-            left_out[name] = str(error)
-            continue
-        if stopped:
-            raise typer.Exit(130)
-    page = ledger.sections(documents, left_out)
-    figures = ledger.drawings(documents)
-    for drawn in (one for of_paper in figures.values() for one in of_paper):
-        (out / drawn.file).write_bytes(drawn.png)
-    write(ledger.html_page(page, figures), pages["html"])
-    write(ledger.markdown(page, figures), pages["md"])
-    write(json.dumps(ledger.as_json(documents), indent=1) + "\n", pages["json"])
-    screen = wide()
-    for title, _, header, rows in page[:2]:
-        screen.print(title, highlight=False, markup=False)
-        if rows:
-            screen.print(table([dict(zip(header, row, strict=True)) for row in rows], WORDS))
-    screen.print(f"kept in {pages['html']}, {pages['md']} and {pages['json']}", highlight=False)
 
 
 def _ablation(out: Path, arguments: dict[str, Any], cards: dict[str, Any], restart: bool) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 from specwb.studies.pictures import Curve, Picture, series
 
 WHO = ("paper", "here")
-PANEL, HEIGHT = 460, 440
-"""Width of a panel and height of a figure, in pixels."""
+HEIGHT, WORDS = 520, 110
+"""Height of a figure in pixels, and letters in a line below its title."""
 MISSING = "pictures are drawn by matplotlib, which the extra 'train' brings"
 
 
@@ -38,7 +38,8 @@ def draw(picture: Picture, document: dict[str, Any]) -> Any:
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    from specwb.figures.style import PALETTE
+    from specwb.figures.style import CLEAR, PALETTE
+    from specwb.figures.style import figure as bare
 
     curves, panels, names = _parts(picture, document)
     figure = make_subplots(1, len(panels), subplot_titles=panels)
@@ -57,7 +58,7 @@ def draw(picture: Picture, document: dict[str, Any]) -> Any:
                 trace: Any = go.Bar(
                     **common,
                     marker={
-                        "color": "rgba(0,0,0,0)" if is_paper else color,
+                        "color": CLEAR if is_paper else color,
                         "line": {"color": color, "width": 1.5},
                         "pattern": {"shape": "/" if is_paper else "", "fgcolor": color},
                     },
@@ -71,12 +72,13 @@ def draw(picture: Picture, document: dict[str, Any]) -> Any:
                 )
             figure.add_trace(trace, row=1, col=column)
     figure.update_xaxes(title_text=picture.x)
+    note = "<br>".join(wrap(picture.note, WORDS))
+    figure.update_layout(bare().layout)
     figure.update_layout(
-        title={"text": picture.title, "subtitle": {"text": picture.note}},
-        template="plotly_white",
-        width=max(2 * PANEL, PANEL * len(panels)),
+        title={"text": picture.title, "subtitle": {"text": note}},
         height=HEIGHT,
-        margin={"t": 110},
+        margin={"t": 130, "b": 130},
+        legend={"orientation": "h", "y": -0.25, "yanchor": "top"},
     )
     return figure
 

@@ -75,7 +75,7 @@ class Picture:
     @property
     def note(self) -> str:
         """What stands below the figure."""
-        return ". ".join(filter(None, (f"Published values: {self.sure}", self.differs))) + "."
+        return "; ".join(filter(None, (f"Published values: {self.sure}", self.differs))) + "."
 
 
 def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:

@@ -141,6 +141,39 @@ def test_the_page_of_a_document_and_of_papers_left_out():
 
 
 @pytest.mark.slow
+def test_all_papers_by_a_plan_that_is_interrupted(monkeypatch, capsys, tmp_path):
+    """A fifth of the time is left; what was interrupted is on the page, what follows is named."""
+    asked = {}
+
+    def measured(name, *, out, rounds, seconds, **given):
+        asked[name] = rounds, seconds, out.name
+        study = study_of(name)
+        if name == "falcon":
+            raise ValueError("no head | of its own")
+        return study, study.report(*shipped(study)), out, name == "kangaroo"
+
+    monkeypatch.setattr("specwb.commands.ledger.measured", measured)
+    monkeypatch.setattr(ledger, "drawings", lambda documents: {})
+    command = ("reproduce", "all", "--quick", "--minutes", "10", "--out", str(tmp_path))
+    code, _, err = call(monkeypatch, capsys, *command)
+    assert code == 130
+    before = list(PLACES)[: list(PLACES).index("kangaroo") + 1]
+    after = [name for name in PLACES if name not in before]
+    assert list(asked) == list(before)
+    assert after
+    assert {rounds for rounds, _, _ in asked.values()} == {3}
+    assert 0 < sum(seconds for _, seconds, _ in asked.values()) < 0.8 * 600
+    assert asked["kangaroo"][2] == "kangaroo-quick.json"
+    assert "About 10 minutes in all" in " ".join(err.split())
+    assert "kangaroo: " in err
+    page = json.loads((tmp_path / "ledger.json").read_text())
+    assert page["kangaroo"]["verdicts"]
+    text = (tmp_path / "ledger.md").read_text()
+    assert text.count("interrupted before it was measured") == len(after)
+    assert "no head \\| of its own" in text
+
+
+@pytest.mark.slow
 def test_the_command_on_the_shipped_results(monkeypatch, capsys, tmp_path):
     code, out, err = call(
         monkeypatch, capsys, "reproduce", "all", "--shipped", "--out", str(tmp_path)
