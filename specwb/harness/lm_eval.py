@@ -53,6 +53,8 @@ class SpecwbLM(TemplateLM):
         batch_size: taken, as the harness gives one; requests are answered one after another.
     """
 
+    backend = "causal"
+
     def __init__(
         self,
         target: str | Target = "lab",
@@ -86,8 +88,14 @@ class SpecwbLM(TemplateLM):
         """Tokens of the context."""
         return self.target.context
 
-    def tok_encode(self, string: str, **_: Any) -> list[int]:
-        return self.tokenizer(string, add_special_tokens=False)["input_ids"]
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
+        """Encode a text, by default with the tokenizer's special tokens, once."""
+        if add_special_tokens is None:
+            begin = self.tokenizer.bos_token
+            add_special_tokens = not (begin and string.startswith(begin))
+        return self.tokenizer(string, add_special_tokens=add_special_tokens)["input_ids"]
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -128,7 +136,8 @@ class SpecwbLM(TemplateLM):
         out = []
         for request in requests:
             (text,) = request.args
-            ids, total, size = self.tok_encode(text), 0.0, self.max_length - 1
+            ids, total = self.tok_encode(text, add_special_tokens=False), 0.0
+            size = self.max_length - 1
             for start in range(0, len(ids), size):
                 # as much before a window as there is room for; the first has the end of text
                 window = ids[start : start + size]
