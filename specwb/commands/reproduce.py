@@ -197,7 +197,7 @@ def _draw(name: str, figure: str, out: Path) -> None:
 
     from specwb.evaluation.report import check_path
     from specwb.studies import run, study_of
-    from specwb.studies.drawing import can_picture, draw, picture_of
+    from specwb.studies.pictures import can_picture, draw, picture_of
 
     study = study_of(name)
     if figure not in (*study.figures, "all"):

@@ -23,8 +23,8 @@ from specwb.drafters.level import Levels
 from specwb.methods import Method
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Claim
+from specwb.studies.curves import THESE, Curve, Picture, Point
 from specwb.studies.grid import Cell
-from specwb.studies.pictures import THESE, Curve, Picture, Point
 from specwb.studies.study import Document, Rows, Study, Tables, every, lines, published, theirs
 
 OURS = (

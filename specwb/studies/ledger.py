@@ -17,7 +17,7 @@ from typing import Any
 
 from specwb.studies import PLACES, study_of
 from specwb.studies.claim import Claim
-from specwb.studies.drawing import can_picture, picture_of
+from specwb.studies.pictures import can_picture, picture_of
 from specwb.studies.study import NUMBERS, Document, Study, published
 from specwb.studies.verdicts import (
     EVEN_RULE,

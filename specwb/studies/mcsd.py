@@ -21,8 +21,8 @@ from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Claim, Pooled
+from specwb.studies.curves import Curve, Picture, Point
 from specwb.studies.grid import cell_record, values
-from specwb.studies.pictures import Curve, Picture, Point
 from specwb.studies.study import Document, Row, Rows, Study, Tables, own_draft, published
 from specwb.tree import Tree
 

@@ -1,149 +1,164 @@
-"""The papers' figures, drawn again: the published points and ours in one plot.
+"""Draw a paper's figure with ours: interactive with plotly, as a picture with matplotlib.
 
-A figure is data: its panels have curves, and a curve has at every x the paper's value and what
-measures the same here. What was not measured, or is not in the paper, is left out.
-:mod:`specwb.studies.drawing` draws it.
+The paper's values have hollow markers and dashes, or hatched bars; ours are solid. Both are drawn
+from the same :class:`specwb.studies.curves.Picture`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import importlib.util
+from io import BytesIO
+from textwrap import wrap
 from typing import Any
 
-THESE = "these models"
-"""The name of our bars where the paper has several models."""
-Ours = Callable[[dict[str, Any], Mapping[str, dict[str, Any]]], float | None]
-"""Gives a value from (document, cell's key -> its row)."""
+from specwb.studies.curves import Curve, Picture, series
+
+WHO = ("paper", "here")
+HEIGHT, WORDS = 520, 110
+"""Height of a figure in pixels, and letters in a line below its title."""
+MISSING = "pictures are drawn by matplotlib, which the extra 'train' brings"
 
 
-@dataclass(frozen=True)
-class Point:
-    """A point of a curve.
-
-    Attributes:
-        x: where it is; of bars the text below it.
-        paper: the published value, None where there is none.
-        cell: what is measured here, None where nothing is.
-        ours: gives our value, default the curve's figure of the cell.
-    """
-
-    x: float | str
-    paper: float | None
-    cell: Any = None
-    ours: Ours | None = None
+def _parts(picture: Picture, document: dict[str, Any]) -> tuple[list[Curve], list[str], list[str]]:
+    """The curves of a figure, its panels and the names of its curves."""
+    curves = list(picture.curves(document))
+    panels, names = ([getattr(c, part) for c in curves] for part in ("panel", "name"))
+    return curves, list(dict.fromkeys(panels)), list(dict.fromkeys(names))
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A curve of a panel, or its bars of one colour.
-
-    Attributes:
-        panel: its title, with what is on the y axis.
-        name: of the curve.
-        what: the figure of the cells' rows that is on the y axis, such as "tau".
-        points: in order of x.
-    """
-
-    panel: str
-    name: str
-    what: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a paper.
-
-    Attributes:
-        title: of the figure.
-        x: the title of the x axis.
-        curves: gives the curves of all panels, from the document of the results.
-        sure: how sure the published values are.
-        bars: whether bars are drawn, of points whose x are texts.
-        differs: what has to be known when the two are compared.
-    """
-
-    title: str
-    x: str
-    curves: Callable[[dict[str, Any]], Iterable[Curve]]
-    sure: str
-    bars: bool = False
-    differs: str = ""
-
-    @property
-    def note(self) -> str:
-        """What stands below the figure."""
-        return "; ".join(filter(None, (f"Published values: {self.sure}", self.differs))) + "."
-
-
-def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:
-    """Say how sure the numbers of a table or figure are.
+def draw(picture: Picture, document: dict[str, Any]) -> Any:
+    """Draw an interactive figure.
 
     Args:
-        paper: the file of the paper.
-        kind: tables or figures.
-        key: which of them.
+        picture: the figure.
+        document: of the results, with rows.
+    Returns:
+        A plotly figure.
     """
-    table = paper[kind][key]
-    if table.get("read_off"):
-        error = table.get("error", (paper.get("constants") or {}).get("error"))
-        return f"read off a plot, ±{error}"
-    return paper["certainty"]
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    from specwb.figures.style import CLEAR, PALETTE
+    from specwb.figures.style import figure as bare
+
+    curves, panels, names = _parts(picture, document)
+    figure = make_subplots(1, len(panels), subplot_titles=panels)
+    shown: set[str] = set()
+    for curve in curves:
+        color, _, symbol = PALETTE[names.index(curve.name) % len(PALETTE)]
+        column = panels.index(curve.panel) + 1
+        for who, (xs, ys) in zip(WHO, series(curve, document), strict=True):
+            if not xs:
+                continue
+            is_paper, name = who == "paper", f"{who}, {curve.name}"
+            common: dict[str, Any] = {"x": xs, "y": ys, "name": name, "legendgroup": name}
+            common["showlegend"] = name not in shown
+            shown.add(name)
+            if picture.bars:
+                trace: Any = go.Bar(
+                    **common,
+                    marker={
+                        "color": CLEAR if is_paper else color,
+                        "line": {"color": color, "width": 1.5},
+                        "pattern": {"shape": "/" if is_paper else "", "fgcolor": color},
+                    },
+                )
+            else:
+                trace = go.Scatter(
+                    **common,
+                    mode="lines+markers",
+                    line={"color": color, "dash": "dash" if is_paper else "solid"},
+                    marker={"symbol": f"{symbol}-open" if is_paper else symbol, "size": 8},
+                )
+            figure.add_trace(trace, row=1, col=column)
+    figure.update_xaxes(title_text=picture.x)
+    note = "<br>".join(wrap(picture.note, WORDS))
+    figure.update_layout(bare().layout)
+    figure.update_layout(
+        title={"text": picture.title, "subtitle": {"text": note}},
+        height=HEIGHT,
+        margin={"t": 130, "b": 130},
+        legend={"orientation": "h", "y": -0.25, "yanchor": "top"},
+    )
+    return figure
 
 
-def layers_of(document: Mapping[str, Any]) -> int:
-    """Return the layers of the target that results are of, as its description states them.
+def can_picture() -> bool:
+    """Whether pictures can be drawn here."""
+    return importlib.util.find_spec("matplotlib") is not None
 
+
+def picture_of(picture: Picture, document: dict[str, Any], kind: str = "png") -> bytes:
+    """Draw a picture that needs no browser.
+
+    Args:
+        picture: the figure.
+        document: of the results, with rows.
+        kind: png, svg or pdf.
+    Returns:
+        The file's content.
     Raises:
-        ValueError: it does not state them.
+        ValueError: matplotlib is not installed.
     """
-    text = document["arguments"]["target"]
-    if not (found := re.search(r"(\d+) x \d+", text)):
-        raise ValueError(f"the results do not say how many layers their target has: {text!r}")
-    return int(found[1])
+    if not can_picture():
+        raise ValueError(MISSING)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
+    from specwb.figures.style import PALETTE
 
-def rows_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the rows of a document and of its ablation: cell's key -> row."""
-    ablation = (document.get("ablation") or {}).get("rows") or []
-    return {r["cell"]: r for r in (*document["rows"], *ablation)}
-
-
-def figure_of(key: str, what: str) -> Ours:
-    """Give a figure of the row of one cell."""
-
-    def ours(_: dict[str, Any], rows: Mapping[str, dict[str, Any]]) -> float | None:
-        return rows[key].get(what) if key in rows else None
-
-    return ours
-
-
-def over(first: str, second: str, what: str) -> Ours:
-    """Give a figure of one cell over that of another."""
-
-    def ours(_: dict[str, Any], rows: Mapping[str, dict[str, Any]]) -> float | None:
-        a, b = (rows.get(key, {}).get(what) for key in (first, second))
-        return None if a is None or not b else a / b
-
-    return ours
-
-
-def series(curve: Curve, document: dict[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Return what is drawn of a curve: the paper's x and y, and ours."""
-    rows = rows_of(document)
-
-    def ours(point: Point) -> float | None:
-        if point.ours is not None:
-            return point.ours(document, rows)
-        return figure_of(point.cell.key, curve.what)(document, rows) if point.cell else None
-
-    theirs = [(p.x, p.paper) for p in curve.points]
-    here = [(p.x, ours(p)) for p in curve.points]
-    return _columns(theirs), _columns(here)
-
-
-def _columns(points: Sequence[tuple[Any, Any]]) -> list[list[Any]]:
-    known = [(x, y) for x, y in points if y is not None]
-    return [[x for x, _ in known], [y for _, y in known]]
+    marks = {"square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "star": "*"}
+    marks |= {"triangle-down": "v", "cross": "P", "circle": "o"}
+    curves, panels, names = _parts(picture, document)
+    figure = Figure(figsize=(max(2, len(panels)) * 4.4, 4.4), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    handles: dict[str, Any] = {}
+    for axis, panel in zip(axes, panels, strict=True):
+        inside = [curve for curve in curves if curve.panel == panel]
+        ticks = list(dict.fromkeys(str(p.x) for c in inside for p in c.points))
+        drawn: list[tuple[Curve, str, list[Any], list[Any]]] = [
+            (curve, who, xs, ys)
+            for curve in inside
+            for who, (xs, ys) in zip(WHO, series(curve, document), strict=True)
+            if xs
+        ]
+        for index, (curve, who, xs, ys) in enumerate(drawn):
+            color, _, symbol = PALETTE[names.index(curve.name) % len(PALETTE)]
+            is_paper, label = who == "paper", f"{who}, {curve.name}"
+            if picture.bars:
+                width = 0.8 / len(drawn)
+                at = [ticks.index(str(x)) - 0.4 + (index + 0.5) * width for x in xs]
+                look = {"facecolor": "none" if is_paper else color, "edgecolor": color}
+                handles[label] = axis.bar(at, ys, width, hatch="///" if is_paper else "", **look)
+            else:
+                (handles[label],) = axis.plot(
+                    xs,
+                    ys,
+                    color=color,
+                    linestyle="--" if is_paper else "-",
+                    marker=marks.get(symbol, "o"),
+                    markersize=5.5,
+                    markerfacecolor="none" if is_paper else color,
+                )
+        if picture.bars:
+            turned = max(map(len, ticks)) * len(ticks) > 40
+            axis.set_xticks(
+                range(len(ticks)), ticks, rotation=35 * turned, ha="right" if turned else "center"
+            )
+        elif all(float(x).is_integer() for one in drawn for x in one[2]):
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_title(panel, fontsize=10)
+        axis.set_xlabel(picture.x)
+        axis.grid(alpha=0.25)
+    width = 32 * max(2, len(panels))
+    note = wrap(picture.note, width + 10)
+    figure.suptitle("\n".join((*wrap(picture.title, width), *note)), fontsize=10)
+    columns = 2 + (len(panels) > 2)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=8
+    )
+    buffer = BytesIO()
+    # no date and no version in the file: the same results are the same picture
+    quiet = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}.get(kind)
+    figure.savefig(buffer, format=kind, dpi=110, metadata=quiet or {"CreationDate": None})
+    return buffer.getvalue()

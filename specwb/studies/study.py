@@ -21,7 +21,7 @@ from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
 from specwb.studies import grid
 from specwb.studies.claim import Claim, Values, again
-from specwb.studies.pictures import Picture
+from specwb.studies.curves import Picture
 from specwb.studies.verdicts import (
     EVEN_RULE,
     RULE,

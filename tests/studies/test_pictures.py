@@ -8,10 +8,10 @@ import pytest
 from terminal import call
 
 from specwb.studies import PLACES, study_of
-from specwb.studies.drawing import draw, picture_of
+from specwb.studies.curves import Curve, Picture, Point, layers_of, over, series
 from specwb.studies.kangaroo.cells import chain
 from specwb.studies.ledger import entries
-from specwb.studies.pictures import Curve, Picture, Point, layers_of, over, series
+from specwb.studies.pictures import draw, picture_of
 from specwb.studies.run import shipped
 from specwb.studies.study import published
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from specwb.studies.curves import Curve, Ours, Picture, Point, how_sure
 from specwb.studies.diffuspec.cells import (
     ARGMAX,
     BLOCKS,
@@ -20,7 +21,6 @@ from specwb.studies.diffuspec.cells import (
     sweeps,
 )
 from specwb.studies.grid import PARTS, Cell
-from specwb.studies.pictures import Curve, Ours, Picture, Point, how_sure
 from specwb.studies.study import Document, published
 
 PANELS = (("MAT", "mat", "tau"), ("speedup", "speedup", "speedup"))

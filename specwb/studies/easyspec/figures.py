@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
+from specwb.studies.curves import Curve, Ours, Picture, Point, figure_of, over
 from specwb.studies.easyspec.cells import NS, WIDE_NS, WIDTHS, N, easy, ns_of, plain
-from specwb.studies.pictures import Curve, Ours, Picture, Point, figure_of, over
 from specwb.studies.study import Document, published
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from specwb.studies.curves import Curve, Picture, Point, how_sure, layers_of
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo.cells import (
     ABLATION_ETAS,
@@ -19,7 +20,6 @@ from specwb.studies.kangaroo.cells import (
     tree,
 )
 from specwb.studies.kangaroo.claims import depths, etas
-from specwb.studies.pictures import Curve, Picture, Point, how_sure, layers_of
 from specwb.studies.study import Document, published
 
 PANELS = (("CR", "cr", "tau"), ("speedup", "speedup", "speedup"))

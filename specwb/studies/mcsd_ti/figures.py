@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from specwb.studies.curves import THESE, Curve, Ours, Picture, Point, over
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti.cells import (
     MCSD,
@@ -20,7 +21,6 @@ from specwb.studies.mcsd_ti.cells import (
     static,
 )
 from specwb.studies.mcsd_ti.claims import PAIR, widths
-from specwb.studies.pictures import THESE, Curve, Ours, Picture, Point, over
 from specwb.studies.study import Document, published
 
 
