@@ -21,6 +21,7 @@ from rich.progress import Progress
 from specwb import __version__
 from specwb.commands.check import check
 from specwb.commands.evaluate import evaluate
+from specwb.commands.ledger import reproduce_all
 from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
@@ -208,6 +209,13 @@ def compare(
             "default: every method this target can run."
         ),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Settings by name, such as published, for the methods that have them (specwb "
+            "methods NAME says which these are); the others stay as they are."
+        ),
+    ] = None,
     prompts: Annotated[
         str,
         typer.Option(
@@ -252,9 +260,9 @@ def compare(
     from specwb import load, record
     from specwb.evaluation import report
     from specwb.evaluation.compare import compare as run
-    from specwb.evaluation.compare import to_json
+    from specwb.evaluation.compare import to_json, usual
     from specwb.evaluation.prompts import load_prompts
-    from specwb.methods import METHODS
+    from specwb.methods import METHODS, with_preset
     from specwb.options import specs
 
     files = {
@@ -276,12 +284,15 @@ def compare(
     use_threads(threads)
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
+    chosen = specs(methods) if methods else None
+    if preset is not None:
+        chosen = with_preset(chosen or usual(model), preset)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=1.0)
         frame = run(
             model,
             questions,
-            specs(methods) if methods else None,
+            chosen,
             draft=draft,
             temperature=temperature,
             top_k=top_k,
@@ -473,6 +484,7 @@ app.command()(sweep)
 app.command()(results)
 app.command()(parallel)
 app.add_typer(train, name="train")
+reproduce.command("all")(reproduce_all)
 app.add_typer(reproduce, name="reproduce")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
-from specwb.drafters.base import Entry
+from specwb.drafters.base import Entry, Preset
 from specwb.flow import Exactness
 from specwb.methods import METHODS
 from specwb.options import REQUIRED, Option, spell
@@ -45,6 +45,11 @@ def option_rows(entry: Entry) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def spelled(preset: Preset) -> str:
+    """The options that a preset stands for, as they are typed."""
+    return ",".join(f"{name}={spell(value)}" for name, value in preset.options.items())
+
+
 def default_of(option: Option) -> str:
     """An option's default as it is typed, "" where it is None."""
     if option.default is REQUIRED:
@@ -76,6 +81,8 @@ def methods_markdown() -> str:
 def _section(entry: Entry) -> str:
     """One method."""
     about = entry.about.replace("``", "`")
+    for name, preset in entry.presets.items():
+        about += f"\n\n`preset={name}`: {spelled(preset)}; {preset.source}."
     options = [(f"`{name}`", *rest) for name, *rest in option_rows(entry) if name != "rule"]
     facts = f"Needs: {entry.needs}. Exactness: {entry.exactness.value}. Source: {entry.paper}.\n"
     parts = [f"## {entry.key}\n", f"{about}\n", facts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -261,13 +261,21 @@ def read_spec(
             rule = value
         else:
             options[name] = value
+    if "preset" in options and "preset" not in entry.options:
+        preset = options.pop("preset")
+        if preset not in entry.presets:
+            there = ", ".join(entry.presets) or "none"
+            raise MethodError(f"{key} has no preset {preset!r}; its presets: {there}")
+        options = {**entry.presets[preset].options, **options}
+        usual = options.pop("rule", None)
+        rule = usual if rule is None else rule
     for name, value in options.items():
         if isinstance(value, str) and name not in ("draft", "head"):
             options[name] = parse_value(value)
     known = entry.options
     for name in options:
         if name not in known:
-            names = ", ".join([*known, "rule"])
+            names = ", ".join([*known, "rule", *(["preset"] if entry.presets else [])])
             raise MethodError(f"{key} has no option {name!r}; its options: {names}")
     chosen = _rule(rule)
     missing = [n for n, option in known.items() if option.default is REQUIRED and n not in options]
@@ -275,6 +283,24 @@ def read_spec(
         raise MethodError(f"{key}: {', '.join(map(repr, missing))} must be given")
     entry.check(options)
     return entry, chosen, options
+
+
+def with_preset(methods: Sequence[str], preset: str) -> list[str]:
+    """Adds ``preset=NAME`` to those specs whose method has a preset of that name.
+
+    Raises:
+        MethodError: none of them has.
+    """
+    out = []
+    for spec in methods:
+        entry = METHODS.get(spec.partition(":")[0])
+        has = entry is not None and preset in entry.presets
+        out.append(f"{spec}{',' if ':' in spec else ':'}preset={preset}" if has else spec)
+    if out == list(methods):
+        names = {name for entry in METHODS.values() for name in entry.presets}
+        known = ", ".join(sorted(names))
+        raise MethodError(f"none of these methods has a preset {preset!r}; presets: {known}")
+    return out
 
 
 def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:

@@ -118,6 +118,8 @@ SWEEP = [
     ("coupled", "COUPLED", "paths"),
     ("longest", "ROOTS", "paths"),
     ("longest, greedy", "ROOTS", "paths"),
+    ("independent", "ROOTS", "paths"),
+    ("independent", "WITHOUT_REPLACEMENT", "tree"),
     ("greedy", "IID", "chain"),
     ("greedy", "WITHOUT_REPLACEMENT", "tree"),
 ]
@@ -239,7 +241,7 @@ def test_every_rule_says_what_it_met(name, scheme, shape, lazy):
             assert bool((error | same).all()), (node, value)
             taken = (path == node).any(1)  # repeats of the last node included
             # of the pending token, scored before, and of what stays there is nothing to say
-            if name.startswith("longest"):
+            if scheme == "ROOTS":
                 taken = taken & torch.tensor(node > 0) & (accepted >= 0)
             assert bool(error[taken].all()), (node, value)
             seen += int(error.sum())

@@ -44,6 +44,9 @@ def evaluate(
     max_new_tokens: Annotated[
         int, typer.Option(min=0, help="For every turn; 0 = 1024, or half of a smaller context.")
     ] = 0,
+    turns: Annotated[
+        int, typer.Option(min=1, help="Turns of a question that are put, at most.")
+    ] = 8,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
@@ -92,7 +95,8 @@ def evaluate(
     model = load(target, device=device, dtype=dtype)
     use_template(model.tokenizer, template)
     limit = max_new_tokens or min(1024, model.context // 2)
-    settings = Settings(Sampling(temperature, top_k, top_p), limit, tuple(stop or ()), seed)
+    sampling = Sampling(temperature, top_k, top_p)
+    settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         task = progress.add_task("evaluate", total=1.0)
@@ -122,7 +126,7 @@ def evaluate(
         for row in frame.to_dict("records")
     ]
     console.print(compact(rows, ("method", "subtask")))
-    for note in _notes(answers, questions, limit, temperature, out):
+    for note in _notes(answers, questions, settings, out):
         tell(console, note)
     if csv is not None:
         frame.to_csv(csv.expanduser(), index=False)
@@ -140,30 +144,31 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.2f}x"
 
 
-def _notes(answers, questions, limit, temperature, out) -> list[str]:
+def _notes(answers, questions, settings, out) -> list[str]:
     """What stands below the table."""
     from specwb.harness import summary
-    from specwb.harness.run import TURNS
 
+    asked = settings.turns
     over = summary.reference(answers)
     notes = [
         f"Speedups are over {over}, the faster plain decoding; the interval resamples questions.",
-        f"Up to {limit} new tokens a turn. Answers are in {out / 'answers'}.",
+        f"Up to {settings.max_new_tokens} new tokens a turn. Answers are in {out / 'answers'}.",
     ]
     some = next(iter(answers.values()))
     if cut := sum(turn.cut for turn in some):
         notes.append(f"{cut} prompts were shortened to fit the context.")
     by_question = {turn.question_id: turn.turn + 1 for turn in some}
-    ended = sum(by_question.get(q.question_id, 0) < min(len(q.turns), TURNS) for q in questions)
+    ended = sum(by_question.get(q.question_id, 0) < min(len(q.turns), asked) for q in questions)
     if ended:
         notes.append(f"{ended} conversations outgrew the context; their later turns were left out.")
-    if long := sum(len(q.turns) > TURNS for q in questions):
-        notes.append(f"{long} conversations have more than {TURNS} turns; others were not asked.")
+    if long := sum(len(q.turns) > asked for q in questions):
+        notes.append(f"{long} conversations have more than {asked} turns; others were not asked.")
     for key, turns in answers.items():
         matched = summary.exact_match(turns, questions)
         if matched is not None:
             notes.append(f"{key}: {matched:.1%} of the answers end in the right number.")
-        if temperature == 0 and (found := summary.differences(turns, answers["ar"])):
+        greedy = settings.sampling.temperature == 0
+        if greedy and (found := summary.differences(turns, answers["ar"])):
             question, turn, place = found[0]
             notes.append(
                 f"{key}: {len(found)} questions with another text than plain decoding's; first "

@@ -54,7 +54,7 @@ def list_all(screen: Console) -> None:
 
 def describe(screen: Console, name: str) -> None:
     """What a method is, what it needs, its options one a row, and its citation."""
-    from specwb.describe import HEADER, option_rows
+    from specwb.describe import HEADER, option_rows, spelled
     from specwb.methods import METHODS
     from specwb.options import MethodError
 
@@ -71,5 +71,7 @@ def describe(screen: Console, name: str) -> None:
     for row in option_rows(entry):
         table.add_row(*map(escape, row))
     screen.print(table)
+    for key, preset in entry.presets.items():
+        tell(screen, f"preset={key}: {spelled(preset)}; {preset.source}")
     if entry.bibtex:
         screen.print(entry.bibtex, highlight=False, markup=False, soft_wrap=True)

@@ -38,8 +38,8 @@ OVER = (
     "and says which."
 )
 """The note below tables with speedups."""
-QUICK = 3
-"""Decoding steps of each prompt and cell with --quick."""
+TEMPERATURES = "0,0.3,0.7,1"
+"""Those of MCSD's grid."""
 WORDS = (
     "tree",
     "text",
@@ -64,7 +64,8 @@ def _option(kind: Any, text: str, default: Any, **more: Any) -> tuple[Any, Any]:
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "figure": _option(
         str | None,
-        "Draw this figure of the paper with ours from stored results; measure nothing.",
+        "Draw this figure of the paper (all: every one) with ours from stored results, as a page "
+        "and a picture, or as --out FILE.png, .svg, .pdf or .html; measure nothing.",
         None,
     ),
     "out": (RESULTS, None),
@@ -79,13 +80,14 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         False,
     ),
     "heads": _option(Path, "Where --train keeps its heads; those that are finished stay.", None),
+    "runs": _option(int, "Training runs of every head that --train makes.", 1, min=1),
     "head": _option(str | None, "Folder of a trained head; default the target's own.", None),
     "diffusion": _option(
         str | None, "Folder or hub id of a diffusion model; default the target's own.", None
     ),
     "positions": _option(int, "How many, of each prompt and temperature.", 4, min=1),
     "tokens": _option(int, "Length of the texts that positions are taken from.", 48, min=1),
-    "temperatures": _option(str, "Comma-separated.", "0,0.3,0.7,1"),
+    "temperatures": _option(str, "Comma-separated.", TEMPERATURES),
     "seconds": _option(
         float | None,
         "About how long to measure in all, but two prompts a cell at least; default every prompt.",
@@ -114,8 +116,8 @@ COMMON = (
     "dtype",
     "seed",
 )
-ABLATION = ("train", "heads")
-SEEDED = "--seed is of decoding; the ablation's heads are always trained with the same one."
+ABLATION = ("train", "heads", "runs")
+SEEDED = "--seed is of decoding; the ablation's heads are trained with seeds 1, 2, .. of --runs."
 
 
 def _add(name: str, run: Callable[..., None], options: tuple[str, ...], **defaults: Any) -> None:
@@ -187,29 +189,49 @@ def reproduce_paper(name: str, figure: str | None = None, **given: Any) -> None:
 
 
 def _draw(name: str, figure: str, out: Path) -> None:
-    """Draw a figure of a paper with ours, from the results in ``out`` or those that are shipped."""
+    """Draw figures of a paper with ours, from the results in ``out`` or those that are shipped.
+
+    An ``out`` that is no results' file is where the figure is written.
+    """
     import json
 
     from specwb.evaluation.report import check_path
     from specwb.studies import run, study_of
-    from specwb.studies.pictures import draw
+    from specwb.studies.pictures import can_picture, draw, picture_of
 
     study = study_of(name)
-    if figure not in study.figures:
+    if figure not in (*study.figures, "all"):
         known = ", ".join(study.figures) or "none"
         raise ValueError(f"--figure: {name} has no figure {figure!r}; it has: {known}")
-    path = Path("build/reproduce") / f"{name}-{figure}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    check_path(path, "--figure")
-    if out.exists():
-        document, source = json.loads(out.read_text("utf-8")), str(out)
+    results, kinds = out, ("html", *(["png"] if can_picture() else []))
+    written = out.suffix[1:]
+    if written != "json":
+        if written not in ("html", "png", "svg", "pdf") or figure == "all":
+            raise ValueError(
+                "--out with --figure must be FILE.html, .png, .svg or .pdf of one figure, or a "
+                f"file of results, FILE.json; got {str(out)!r}"
+            )
+        results, kinds = Path(f"build/reproduce/{name}.json"), (written,)
+    if results.exists():
+        document, source = json.loads(results.read_text("utf-8")), str(results)
     else:
         document, ablation = run.shipped(study)
+        source = "the shipped results"
         if document is None:
-            raise ValueError(f"--figure: there are no results of {name}, in {out} or shipped")
-        document, source = study.report(document, ablation), "the shipped results"
-    draw(study.figures[figure], document).write_html(path, include_plotlyjs="cdn")
-    wide().print(f"{path}, from {source}", highlight=False, markup=False, soft_wrap=True)
+            raise ValueError(f"--figure: there are no results of {name}, in {results} or shipped")
+        document = study.report(document, ablation)
+    for key in study.figures if figure == "all" else (figure,):
+        for kind in kinds:
+            path = out if written != "json" else out.with_name(f"{out.stem}-{key}.{kind}")
+            if path.parts[:1] == ("build",):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            check_path(path, "--out")
+            if kind == "html":
+                draw(study.figures[key], document).write_html(path, include_plotlyjs="cdn")
+            else:
+                path.write_bytes(picture_of(study.figures[key], document, kind))
+            line = f"{path}, from {source}"
+            wide().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def measured(
@@ -230,6 +252,7 @@ def measured(
     temperatures: str | None = None,
     train: bool = False,
     heads: Path | None = None,
+    runs: int = 1,
 ) -> tuple[Any, dict[str, Any], Path, bool]:
     """Measure a paper's study into its store and judge it.
 
@@ -269,10 +292,11 @@ def measured(
         # a head that cannot be used is refused before the work that takes long
         study.build(study.cells(store.document | study.facts(models)), models)
         folder = heads or Path(f"build/heads/{name}-ablation")
-        cards = trained.train(study.head, study.variants, target, folder, device=device)
+        cards = trained.train(study.head, study.variants, target, folder, device=device, runs=runs)
         beside = _ablation(out, arguments, cards, restart)
+        beside.document["runs"] = runs
         variants = Models(model, models.draft, heads=folder)
-        stopped = _run(partial(run, variants, questions, beside, study.ablation()))
+        stopped = _run(partial(run, variants, questions, beside, study.trained_cells(runs)))
         beside.save(final=True)
         if stopped:
             raise typer.Exit(130)
@@ -365,92 +389,6 @@ _add("diffuspec", reproduce_paper, (*COMMON, "diffusion"), rounds=16)
 _add("kangaroo", reproduce_paper, (*COMMON, *ABLATION, "head"))
 _add("mcsd_ti", reproduce_paper, (*COMMON, "head"))
 _add("easyspec", reproduce_paper, COMMON)
-
-
-@reproduce.command("all")
-def reproduce_all(
-    out: Annotated[
-        Path, typer.Option(help="Folder of the results, one file a paper, and of the page.")
-    ] = Path("build/reproduce"),
-    shipped: Annotated[
-        bool, typer.Option("--shipped", help="Judge the shipped results; measure nothing.")
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help=f"Only {QUICK} decoding steps of each prompt and cell.")
-    ] = False,
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="About how long to measure each paper in all.")
-    ] = None,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
-    """The ledger of all papers: what each claims, what is measured here, and the verdict.
-
-    It is written as ledger.html, ledger.md and ledger.json. A paper that cannot be shown with these
-    models is named with the reason.
-    """
-    import json
-
-    from specwb.errors import SpecwbError
-    from specwb.evaluation.report import check_path, write
-    from specwb.studies import PLACES, ledger, study_of
-    from specwb.studies import run as studies_run
-
-    if out.parts[:1] == ("build",):
-        out.mkdir(parents=True, exist_ok=True)
-    pages = {kind: out / f"ledger.{kind}" for kind in ("html", "md", "json")}
-    for path in pages.values():
-        check_path(path, "--out")
-    documents: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
-    for name in PLACES:
-        if shipped:
-            own, ablation = studies_run.shipped(study_of(name))
-            if own is None:
-                left_out[name] = "no shipped results"
-            else:
-                documents[name] = study_of(name).report(own, ablation)
-            continue
-        given: dict[str, Any] = {
-            "temperatures": "0,0.3,0.7,1" if name == "mcsd" else None,
-            "rounds": QUICK if quick else study_of(name).rounds,
-        }
-        settings: dict[str, Any] = {
-            "prompts": prompts,
-            "target": target,
-            "draft": draft,
-            "device": device,
-            "dtype": dtype,
-            "seed": seed,
-            "restart": restart,
-            "seconds": seconds,
-        }
-        if name == "easyspec":
-            settings["draft"] = None  # it drafts with a deep model
-        try:
-            _, documents[name], _, stopped = measured(
-                name, out=out / f"{name}{'-quick' * quick}.json", **settings, **given
-            )
-        except (SpecwbError, ValueError) as error:
-            left_out[name] = str(error)
-            continue
-        if stopped:
-            raise typer.Exit(130)
-    page = ledger.sections(documents, left_out)
-    write(ledger.html_page(page), pages["html"])
-    write(ledger.markdown(page), pages["md"])
-    write(json.dumps(ledger.as_json(documents), indent=1) + "\n", pages["json"])
-    screen = wide()
-    for title, _, header, rows in page[:2]:
-        screen.print(title, highlight=False, markup=False)
-        if rows:
-            screen.print(table([dict(zip(header, row, strict=True)) for row in rows], WORDS))
-    screen.print(f"kept in {pages['html']}, {pages['md']} and {pages['json']}", highlight=False)
 
 
 def _ablation(out: Path, arguments: dict[str, Any], cards: dict[str, Any], restart: bool) -> Any:

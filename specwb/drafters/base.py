@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +165,19 @@ class Drafter:
 
 
 @dataclass(frozen=True)
+class Preset:
+    """Settings under which a method was published.
+
+    Attributes:
+        options: of the method; ``rule`` is its verification rule.
+        source: where they stand, and what of them is different here.
+    """
+
+    options: Mapping[str, Any]
+    source: str
+
+
+@dataclass(frozen=True)
 class Entry:
     """A method as it is registered: its options, what builds its drafter, and what is true of it.
 
@@ -181,6 +194,7 @@ class Entry:
         exactness: whether it keeps the target's distribution.
         bibtex: its citation.
         head: which trained head of the target's own it uses where none is named, "" for none.
+        presets: name -> settings of a paper or its code, which ``preset=NAME`` stands for.
     """
 
     key: str
@@ -191,6 +205,7 @@ class Entry:
     exactness: Exactness = Exactness.LOSSLESS
     bibtex: str = ""
     head: str = ""
+    presets: Mapping[str, Preset] = field(default_factory=dict)
 
     @cached_property
     def options(self) -> dict[str, Option]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
 from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
@@ -234,6 +234,12 @@ ENTRY = Entry(
     paper="Li et al. 2025, arXiv 2510.02358",
     needs="a diffusion model",
     head="diffusion",
+    presets={
+        "published": Preset(
+            {"k_min": 20, "k_max": 30, "delta": 10, "share": 1, "ngram": "own"},
+            "section 4; the n-gram counted beforehand",
+        )
+    },
     bibtex="""@article{li2025diffuspec,
   title={{DiffuSpec}: Unlocking Diffusion Language Models for Speculative Decoding},
   author={Li, Guanghao and Fu, Zhihui and Fang, Min and Zhao, Qibin and Tang, Ming and Yuan, Chun \

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import DRAWS, Levels, drawable
 from specwb.flow import State
@@ -194,6 +194,7 @@ ENTRY = Entry(
     paper="Li et al. 2024, arXiv 2401.15077",
     needs="a trained head",
     head="eagle",
+    presets={"published": Preset({"tree": "published"}, "the code's tree of 25 candidates")},
     bibtex="""@inproceedings{li2024eagle,
   title={{EAGLE}: Speculative Sampling Requires Rethinking Feature Uncertainty},
   author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={ICML}, \

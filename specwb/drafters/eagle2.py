@@ -7,7 +7,7 @@ from typing import Annotated
 
 import torch
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import trained_head
@@ -92,6 +92,12 @@ ENTRY = Entry(
     paper="Li et al. 2024, arXiv 2406.16858",
     needs="a trained head",
     head="eagle",
+    presets={
+        "published": Preset(
+            {"nodes": 60, "depth": 6, "top": 10},
+            "the code's total_token 60, depth 5 (levels after the first), top_k 10",
+        )
+    },
     bibtex="""@inproceedings{li2024eagle2,
   title={{EAGLE-2}: Faster Inference of Language Models with Dynamic Draft Trees},
   author={Li, Yuhui and Wei, Fangyun and Zhang, Chao and Zhang, Hongyang}, booktitle={EMNLP}, \

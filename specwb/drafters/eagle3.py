@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.eagle2 import Options, dynamic
 from specwb.models.eagle import Eagle3Head
 from specwb.models.target import Target
@@ -25,6 +25,15 @@ ENTRY = Entry(
     paper="Li et al. 2025, arXiv 2503.01840",
     needs="a trained head",
     head="eagle3",
+    presets={
+        "published": Preset(
+            {"nodes": 60, "depth": 8, "top": 10},
+            "the code's total_token 60, depth 7 (levels after the first), top_k 10",
+        ),
+        "spec_bench": Preset(
+            {"nodes": 60, "depth": 6, "top": 10}, "Spec-Bench's script: those of EAGLE-2"
+        ),
+    },
     bibtex="""@article{li2025eagle3,
   title={{EAGLE-3}: Scaling up Inference Acceleration of Large Language Models via Training-Time \
 Test},

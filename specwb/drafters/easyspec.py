@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.flow import Draft, Scores, State, Verdict
@@ -259,6 +259,7 @@ ENTRY = Entry(
     paper="Wu et al. 2025, arXiv 2502.02493",
     needs="a deep draft model",
     head="deep",
+    presets={"published": Preset({"n": 4}, "groups of 4, drafts of 5 tokens")},
     bibtex="""@inproceedings{wu2025easyspec,
   title={{EasySpec}: Layer-Parallel Speculative Decoding for Efficient Multi-{GPU} Utilization},
   author={Wu, Yize and Gao, Ke and Li, Ling and Wu, Yanjun}, booktitle={NeurIPS}, year={2025}}""",

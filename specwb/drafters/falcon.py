@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specwb.blocks import PUBLISHED, BlockTree, Pass
-from specwb.drafters.base import Drafter, Entry, by_name
+from specwb.drafters.base import Drafter, Entry, Preset, by_name
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import Levels, drawable
@@ -368,6 +368,10 @@ ENTRY = Entry(
     paper="Gao et al. 2024, arXiv 2412.12639",
     needs="a trained head",
     head="falcon",
+    presets={
+        "published": Preset({"tree": "vicuna"}, "figure 5: the tree of Vicuna"),
+        "llama": Preset({"tree": "llama"}, "figure 6: the tree of LLaMA2-Chat"),
+    },
     bibtex="""@inproceedings{gao2025falcon,
   title={Falcon: Faster and Parallel Inference of Large Language Models through Enhanced \
 Semi-Autoregressive Drafting and Custom-Designed

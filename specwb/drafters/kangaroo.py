@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, grown_limits, taken
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
@@ -328,6 +328,13 @@ ENTRY = Entry(
     paper="Liu et al. 2024, arXiv 2404.18911",
     needs="a trained adapter",
     head="kangaroo",
+    presets={
+        "published": Preset({"gamma": 6, "eta": 0.6}, "the paper's chain"),
+        "published_tree": Preset(
+            {"tree": True, "top": 10, "nodes": 61, "eta": 0.4},
+            "the paper's tree: 10 beams, eta 0.4; how large it may be is not said",
+        ),
+    },
     bibtex="""@inproceedings{liu2024kangaroo,
   title={Kangaroo: Lossless Self-Speculative Decoding for Accelerating {LLM}s via Double Early \
 Exiting},

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.models.target import Target
 from specwb.noise import Noise, philox
@@ -204,6 +204,14 @@ ENTRY = Entry(
     lookahead,
     Options,
     paper="Fu et al. 2024, arXiv 2402.02057",
+    presets={
+        "published": Preset(
+            {"window": 15, "level": 5, "guesses": 15}, "the code's script for MT-bench, of 7B"
+        ),
+        "spec_bench": Preset(
+            {"window": 7, "level": 5, "guesses": 7}, "Spec-Bench's script; the code's readme, of 7B"
+        ),
+    },
     bibtex="""@inproceedings{fu2024break,
   title={Break the Sequential Dependency of {LLM} Inference Using Lookahead Decoding},
   author={Fu, Yichao and Bailis, Peter and Stoica, Ion and Zhang, Hao}, booktitle={ICML}, \

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.models.load import draft_model
 from specwb.models.target import Target
@@ -41,6 +41,13 @@ ENTRY = Entry(
     Options,
     paper="Yang et al. 2024, arXiv 2401.06706",
     needs="a draft model",
+    presets={
+        "published": Preset({"tree": (4, 2, 2, 1), "draw": "without"}, "the code's default tree"),
+        "spectr": Preset(
+            {"tree": (8, 1, 1, 1, 1, 1, 1, 1), "draw": "with", "rule": "kseq"},
+            "SpecTr, Sun et al. 2023: 8 drafts of 8 tokens, k-SEQ; from memory, not read again",
+        ),
+    },
     bibtex="""@article{yang2024multi,
   title={Multi-Candidate Speculative Decoding},
   author={Yang, Sen and Huang, Shujian and Dai, Xinyu and Chen, Jiajun}, \

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry, chain
+from specwb.drafters.base import Drafter, Entry, Preset, chain
 from specwb.drafters.heads import check_place
 from specwb.drafters.length import Length
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
@@ -202,6 +202,8 @@ def decision_model(key: str, target: Target, draft: Target, head: object = None)
     return load_decision(str(place), target, draft)
 
 
+STATIC = {"roots": 2, "tree": (4, 4, 1, 1), "stop": "none", "lossy": True}
+"""The published static tree."""
 ENTRY = Entry(
     "mcsd_ti",
     mcsd_ti,
@@ -209,6 +211,26 @@ ENTRY = Entry(
     paper="Lu et al. 2024, arXiv 2409.10644",
     needs="a draft model and a decision model",
     head="decision",
+    presets={
+        "published": Preset(
+            {
+                "roots": 2,
+                "tree": (4, 4, 1, 1),
+                "stop": "none",
+                "lossy": True,
+                "rule": "independent",
+            },
+            "the code's static tree with its own verification; LOSSY",
+        ),
+        "repaired": Preset(
+            STATIC,
+            "the same tree, verified without loss below each root; LOSSY by its roots",
+        ),
+        "first_version": Preset(
+            {"roots": 16, "tree": (1, 1, 1, 1, 1), "lossy": True, "rule": "independent"},
+            "the first version: 16 roots, chains of 5, the decision model at 0.4; LOSSY",
+        ),
+    },
     bibtex="""@inproceedings{lu2024improving,
   title={Improving Multi-candidate Speculative Decoding},
   author={Lu, Xiaofan and Zeng, Yixiao and Ma, Feiyang and Yu, Zixu and Levorato, Marco},

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import drawable
 from specwb.flow import Draft, State
@@ -18,6 +18,23 @@ from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.tree import Tree
+
+CHILDREN: dict[tuple[int, ...], int] = {
+    (): 10,
+    **dict(zip([(i,) for i in range(10)], (10, 7, 3, 2, 1, 1, 1, 1, 1, 1), strict=True)),
+    **dict(zip([(0, i) for i in range(8)], (10, 3, 2, 1, 1, 1, 1, 1), strict=True)),
+    (1, 0): 2,
+    (2, 0): 1,
+    (0, 0, 0): 2,
+}
+"""The children of every node of the published tree that has some, by its path of ranks."""
+MEDUSA_TREE = Tree.paths(
+    sorted(
+        ((*path, rank) for path, count in CHILDREN.items() for rank in range(count)),
+        key=lambda path: (len(path), path),
+    )
+)
+"""The published Medusa's tree of 63 candidates (its ``mc_sim_7b_63``)."""
 
 
 class MedusaDrafter(Drafter):
@@ -81,8 +98,12 @@ class MedusaDrafter(Drafter):
 class Options:
     head: TrainedHead = None
     tree: Annotated[
-        Tree | None,
-        Option("the tree that is drafted; default the one that the heads' accuracies make best"),
+        Tree | str | None,
+        Option(
+            "the tree that is drafted: published is Medusa's of 63 candidates; default the one "
+            "that the heads' accuracies make best",
+            choices=("published",),
+        ),
     ] = None
     nodes: NodeCount = 10
 
@@ -95,7 +116,8 @@ def medusa(target: Target, options: Options) -> Drafter:
     (LOSSY).
     """
     heads: MedusaHeads = trained_head("medusa", target, options.head, load_medusa, MedusaHeads)
-    tree = options.tree or measured_tree(heads.card, options.nodes, heads.heads)
+    tree = MEDUSA_TREE if isinstance(options.tree, str) else options.tree
+    tree = tree or measured_tree(heads.card, options.nodes, heads.heads)
     tree = drawable("medusa", tree, heads.vocabulary, owner="the head's vocabulary")
     if heads.heads < tree.D:
         needs = f"a tree of depth {tree.D} needs {tree.D} heads"
@@ -110,6 +132,12 @@ ENTRY = Entry(
     paper="Cai et al. 2024, arXiv 2401.10774",
     needs="trained heads",
     head="medusa",
+    presets={
+        "published": Preset(
+            {"tree": "published"},
+            "the code's mc_sim_7b_63; at T > 0 it accepts as rule=typical does (LOSSY)",
+        )
+    },
     bibtex="""@inproceedings{cai2024medusa,
   title={Medusa: Simple {LLM} Inference Acceleration Framework with Multiple Decoding Heads},
   author={Cai, Tianle and Li, Yuhong and Geng, Zhengyang and Peng, Hongwu and Lee, Jason D. and \

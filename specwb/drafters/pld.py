@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.drafters.base import Drafter, Entry, chain
+from specwb.drafters.base import Drafter, Entry, Preset, chain
 from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -104,6 +104,11 @@ ENTRY = Entry(
     pld,
     Options,
     paper="Saxena 2023",
+    presets={
+        "published": Preset(
+            {"gamma": 10, "ngram": 3}, "the code and Spec-Bench's script; see what differs"
+        )
+    },
     bibtex="""@misc{saxena2023prompt,
   title={Prompt Lookup Decoding}, author={Saxena, Apoorv}, year={2023}, \
 url={https://github.com/apoorvumang/prompt-lookup-decoding}}""",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter
 from specwb.drafters.stopping import Drafted
@@ -90,6 +90,12 @@ ENTRY = Entry(
     Options,
     paper="Leviathan et al. 2023; Chen et al. 2023",
     needs="a draft model",
+    presets={
+        "spec_bench": Preset(
+            {"gamma": 5, "schedule": "heuristic"},
+            "the library's assisted generation in Spec-Bench, with the defaults of its time",
+        )
+    },
     bibtex="""@inproceedings{leviathan2023fast,
   title={Fast Inference from Transformers via Speculative Decoding},
   author={Leviathan, Yaniv and Kalman, Matan and Matias, Yossi}, booktitle={ICML}, year={2023}}""",

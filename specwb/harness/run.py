@@ -204,7 +204,10 @@ def _asked(
 def _answer(
     target: Target, question: Question, method: Method | Library, settings: Settings
 ) -> list[Turn]:
-    """Answers a question's turns. One whose conversation has outgrown the context ends it."""
+    """Answers a question's turns, at most so many as the settings say.
+
+    A turn whose conversation has outgrown the context ends it.
+    """
     messages: list[dict[str, str]] = []
     turns: list[Turn] = []
     room = target.context - settings.max_new_tokens

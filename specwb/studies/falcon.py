@@ -14,16 +14,18 @@ tau counts it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import geometric_mean
+from functools import partial
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.level import Levels
 from specwb.methods import Method
 from specwb.studies import grid
+from specwb.studies.claim import LACKING, Claim
+from specwb.studies.curves import THESE, Curve, Picture, Point
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Rows, Study, Tables, every, lines, published, theirs
-from specwb.studies.verdicts import LACKING, Claim
 
 OURS = (
     "nodes=n is the tree of n nodes that a head's accuracies on held-out text make best, which is "
@@ -192,8 +194,9 @@ def _methods() -> Iterator[Claim]:
             "speedup",
             Cell("falcon:tree=vicuna" if usual else "falcon"),
             Cell("eagle:tree=published" if usual else key),
-            _ratio(tables["1"]["rows"], name),
-            tau=_tau_ratio(tables["3"]["rows"], name),
+            geometric_mean(_ratios(tables["1"]["rows"], name)),
+            tau=geometric_mean(taus) if (taus := _tau_ratios(name)) else None,
+            costs=tuple(t / s for t, s in zip(taus, _ratios(tables["1"]["rows"], name))),
             differs=DIFFERS.get(name, ""),
         )
     # the three values of Vicuna 7B count the bonus token
@@ -204,7 +207,7 @@ def _methods() -> Iterator[Claim]:
         "accepted",
         Cell("falcon:tree=vicuna"),
         Cell("eagle:tree=published"),
-        _ratio(comparable, "Eagle"),
+        geometric_mean(_ratios(comparable, "Eagle")),
     )
     yield Claim(
         "Falcon accepts more than Medusa",
@@ -212,7 +215,7 @@ def _methods() -> Iterator[Claim]:
         "accepted",
         Cell("falcon:tree=vicuna"),
         Cell("medusa"),
-        _ratio(tables["3"]["rows"], "Medusa"),
+        geometric_mean(_ratios(tables["3"]["rows"], "Medusa")),
         differs=DIFFERS["Medusa"],
     )
 
@@ -313,29 +316,39 @@ def _other_claims() -> list[Claim]:
     return out
 
 
-def _ratio(rows: Sequence[dict[str, Any]], name: str) -> float:
-    """Falcon over another method: the geometric mean over all targets and tasks that have both."""
+def _ratios(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
+    """Falcon over another method, for all targets and tasks that have both."""
     falcon = {r["target"]: r for r in rows if r["method"] == "Falcon"}
-    return geometric_mean(
-        falcon[r["target"]][s] / r[s] for r in rows if r["method"] == name for s in TASKS
-    )
+    return [falcon[r["target"]][s] / r[s] for r in rows if r["method"] == name for s in TASKS]
 
 
-def _tau_ratio(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-    """The same of tokens a step, None for a method without them."""
-    falcon = {r["target"]: r for r in rows if r["method"] == "Falcon"}
-    both = [
-        _tau(falcon[r["target"]], s) / _tau(r, s)
-        for r in rows
-        if r["method"] == name
+def _tau_ratios(name: str) -> list[float]:
+    """The same of tokens a step, in the order of table 1; empty for a method without them."""
+    tables = published("falcon")["tables"]
+    rows = {(r["target"], r["method"]): r for r in tables["3"]["rows"]}
+    return [
+        _tau(rows[r["target"], "Falcon"], s) / _tau(rows[r["target"], name], s)
+        for r in tables["1"]["rows"]
+        if r["method"] == name and (r["target"], name) in rows
         for s in TASKS
     ]
-    return geometric_mean(both) if both else None
 
 
 # ----------------------------------------------------------------------------------------- tables
 
 SHOWN = ("nodes", "passes", "accepted", "tau", "alpha", "by depth", "ms/round", "speedup")
+
+
+def _tree_cell(r: dict[str, Any]) -> Cell:
+    """What a row of table 4 is measured by."""
+    spec = "falcon:tree=vicuna" if r["tree"] else f"falcon:{CHAIN8}"
+    return Cell(spec, "csgd" if r["csgd"] else "plain")
+
+
+def _size_cell(r: dict[str, Any]) -> Cell:
+    """What a row of table 5 is measured by."""
+    variant = {2: "csgd", 3: "k3", 4: "k4"}[r["k"]]
+    return Cell(f"falcon:nodes=64,passes={PASSES[variant]}", variant)
 
 
 def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
@@ -349,18 +362,10 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
     def numbers(r: dict[str, Any]) -> dict[str, str]:
         return theirs(accepted=r["accepted"], alpha=f"{r['alpha']:.0f} %", speedup=r["speedup"])
 
-    def tree_cell(r: dict[str, Any]) -> Cell:
-        spec = "falcon:tree=vicuna" if r["tree"] else f"falcon:{CHAIN8}"
-        return Cell(spec, "csgd" if r["csgd"] else "plain")
-
-    def size_cell(r: dict[str, Any]) -> Cell:
-        variant = {2: "csgd", 3: "k3", 4: "k4"}[r["k"]]
-        return Cell(f"falcon:nodes=64,passes={PASSES[variant]}", variant)
-
     methods = [(Cell(key), span(name)) for name, key in [*HERE.items(), ("Falcon", "falcon")]]
     trees = [
         (
-            tree_cell(r),
+            _tree_cell(r),
             {
                 "tree": "yes" if r["tree"] else "chain",
                 "CSGD": "yes" if r["csgd"] else "no",
@@ -370,7 +375,7 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
         for r in papers["4"]["rows"]
     ]
     sizes = [
-        (size_cell(r), {"k": str(r["k"]), **theirs(passes=r["passes"]), **numbers(r)})
+        (_size_cell(r), {"k": str(r["k"]), **theirs(passes=r["passes"]), **numbers(r)})
         for r in papers["5"]["rows"]
     ]
     return [
@@ -393,6 +398,81 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
     ]
 
 
+# ---------------------------------------------------------------------------------------- figures
+
+SPECS = {**HERE, "Falcon": "falcon"}
+"""The paper's name of a method -> its spec here."""
+
+
+def _bars(table: str, what: str, unit: float, _: Document) -> Iterator[Curve]:
+    """A table's means over tasks by method, for every target, in a unit of its own."""
+    rows = published("falcon")["tables"][table]["rows"]
+    for target in dict.fromkeys(r["target"] for r in rows):
+        points = (
+            Point(name, fmean(r[task] for task in TASKS) / unit)
+            for name in SPECS
+            for r in rows
+            if (r["target"], r["method"]) == (target, name)
+        )
+        yield Curve(what, target, what, tuple(points))
+    here = [name for name in SPECS if any(r["method"] == name for r in rows)]
+    yield Curve(what, THESE, what, tuple(Point(name, None, Cell(SPECS[name])) for name in here))
+
+
+def _csgd(_: Document) -> Iterator[Curve]:
+    rows = published("falcon")["tables"]["4"]["rows"]
+    for what in ("accepted", "speedup"):
+        for glanced in (True, False):
+            points = tuple(
+                Point("tree" if r["tree"] else "chain", r[what], _tree_cell(r))
+                for r in rows
+                if r["csgd"] == glanced
+            )
+            yield Curve(what, "CSGD" if glanced else "no CSGD", what, points)
+
+
+def _sizes(_: Document) -> Iterator[Curve]:
+    rows = published("falcon")["tables"]["5"]["rows"]
+    for what in ("accepted", "speedup"):
+        points = tuple(Point(r["k"], r[what], _size_cell(r)) for r in rows)
+        yield Curve(what, "63 candidates", what, points)
+
+
+_sure = published("falcon")["certainty"]
+SMALL_BUDGET = "our heads are the ablation's, of a small budget; there on a GPU"
+OTHER_TREES = "our trees are smaller where the paper's are not published; there on a GPU"
+FIGURES = {
+    "speed": Picture(
+        "Falcon, table 1: speedup at T = 0, mean over tasks",
+        "",
+        partial(_bars, "1", "speedup", 1),
+        f"{_sure}; SpS, PLD and Lookahead are copied from other reports there",
+        bars=True,
+        differs=OTHER_TREES,
+    ),
+    "accepted": Picture(
+        "Falcon, table 3: accepted draft tokens a step, mean over tasks",
+        "",
+        partial(_bars, "3", "accepted", 1),
+        f"{_sure}; Eagle's on Vicuna 7B count the bonus token",
+        bars=True,
+        differs=OTHER_TREES,
+    ),
+    "alpha": Picture(
+        "Falcon, table 2: alpha, accepted over all written tokens",
+        "",
+        partial(_bars, "2", "alpha", 100),
+        _sure,
+        bars=True,
+        differs=OTHER_TREES,
+    ),
+    "csgd": Picture(
+        "Falcon, table 4: tree and CSGD", "", _csgd, _sure, bars=True, differs=SMALL_BUDGET
+    ),
+    "size": Picture("Falcon, table 5: size of the block", "k", _sizes, _sure, differs=SMALL_BUDGET),
+}
+
+
 STUDY = Study(
     name="falcon",
     cells=own_cells,
@@ -402,6 +482,7 @@ STUDY = Study(
     row=row,
     shape=shape,
     heads=("medusa", "eagle", "falcon"),
+    figures=FIGURES,
     rules=OURS,
     variants=VARIANTS,
     ablation=ablation_cells,

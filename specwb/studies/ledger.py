@@ -7,14 +7,27 @@ are the claims that are made from it.
 
 from __future__ import annotations
 
+import copy
 import html
+import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specwb.studies import PLACES
-from specwb.studies.study import Document, published
-from specwb.studies.verdicts import EVEN_RULE, RULE, TUNED_RULE, VERDICTS, counts, span
+from specwb.studies import PLACES, study_of
+from specwb.studies.claim import Claim
+from specwb.studies.pictures import can_picture, picture_of
+from specwb.studies.study import NUMBERS, Document, Study, published
+from specwb.studies.verdicts import (
+    EVEN_RULE,
+    RULE,
+    TUNED_RULE,
+    VERDICTS,
+    counts,
+    effects,
+    uncounted,
+)
 
 LABELS = ("k", "width", "eta", "gamma", "exit", "roots", "temperature", "value", "from", "to")
 """Columns whose numbers are settings, not results."""
@@ -22,6 +35,7 @@ NOT_IMPLEMENTED = ("REST", "Draft&Verify", "Hydra", "SAMD", "Token Recycling")
 """Methods of the papers' tables that are not here."""
 HEADER = ("claim", "paper", "ours", "verdict", "seen", "cells")
 Rows = list[tuple[str, ...]]
+Way = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -45,11 +59,15 @@ class Entry:
 
 def entries(name: str) -> list[Entry]:
     """List everything that is known of a paper's numbers."""
+    return [entry for entry, _ in located(name)]
+
+
+def located(name: str) -> Iterator[tuple[Entry, Way]]:
+    """Give a paper's entries, each with the keys by which it is found in the paper's file."""
     paper = published(name)
-    out = [
-        Entry(f"{name}/stated/{key}", "stated", None, paper["certainty"], text)
-        for key, text in paper.get("statements", {}).items()
-    ]
+    for key, text in paper.get("statements", {}).items():
+        entry = Entry(f"{name}/stated/{key}", "stated", None, paper["certainty"], text)
+        yield entry, ("statements", key)
     for kind in ("tables", "figures"):
         for key, table in paper.get(kind, {}).items():
             place = f"{kind[:-1]} {key}"
@@ -60,16 +78,14 @@ def entries(name: str) -> list[Entry]:
             for part, rows in table.items():
                 if isinstance(rows, list):
                     prefix = f"{name}/{place}" + ("" if part == "rows" else f"/{part}")
-                    out += [
-                        Entry(f"{prefix}/{path}", place, value, certainty)
-                        for row in rows
-                        for path, value in _numbers(row)
-                    ]
-    return out
+                    for index, row in enumerate(rows):
+                        for path, value, way in _numbers(row):
+                            entry = Entry(f"{prefix}/{path}", place, value, certainty)
+                            yield entry, (kind, key, part, index, *way)
 
 
-def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers of a row, each with the row's settings and its column."""
+def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float, Way]]:
+    """The numbers of a row, each with the row's settings and its column, and its keys."""
     settings: list[str] = []
     columns: dict[str, Any] = {}
     for name, x in row.items():
@@ -84,13 +100,42 @@ def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             columns[name] = x
     for name, x in columns.items():
         if isinstance(x, dict):
-            parts = [(f"{name}/{key}", value) for key, value in x.items()]
+            parts: list[Any] = [(f"{name}/{key}", value, (name, key)) for key, value in x.items()]
         elif isinstance(x, list):
-            parts = [(f"{name}/{i}", value) for i, value in enumerate(x, 1)]
+            parts = [(f"{name}/{i + 1}", value, (name, i)) for i, value in enumerate(x)]
         else:
-            parts = [(name, x)]
-        for column, value in parts:
-            yield "/".join([*settings, column]), float(value)
+            parts = [(name, x, (name,))]
+        for column, value, way in parts:
+            yield "/".join([*settings, column]), float(value), way
+
+
+def claimed(study: Study, document: Document) -> set[str]:
+    """Return the ids of the numbers that a paper's claims are made from.
+
+    It is found out by trial: a number is in a claim if another one in its place changes the claims.
+    """
+    paper = published(study.name)
+
+    def claims(numbers: dict[str, Any]) -> list[Claim]:
+        token = NUMBERS.set({study.name: numbers})
+        try:
+            return study.claims(document)
+        finally:
+            NUMBERS.reset(token)
+
+    usual, found, changed = claims(paper), set(), copy.deepcopy(paper)
+    for entry, way in located(study.name):
+        place: Any = changed
+        for key in way[:-1]:
+            place = place[key]
+        before = place[way[-1]]
+        if entry.value is None or not before:
+            continue
+        place[way[-1]] = before * (1 + 1e-6)  # too little to change which one is the best
+        if claims(changed) != usual:
+            found.add(entry.id)
+        place[way[-1]] = before
+    return found
 
 
 def step_cost(v: Mapping[str, Any], document: Document) -> str:
@@ -122,13 +167,11 @@ def claim_rows(verdicts: Sequence[Mapping[str, Any]], document: Document) -> Row
     for v in verdicts:
         if v["verdict"] == "not claimed":
             continue
-        ours = f"{v['of']} {span(dict(v))}"
-        if "restated" in v:
-            ours += f"; with the paper's cost {span(v['restated'])}"
+        ours = effects(dict(v))
         if v.get("headline") and (cost := step_cost(v, document)):
             ours += f"; {cost}"
         why = f" ({v['why']})" if v["why"] else ""
-        foregone = f"; not counted: {v['foregone']}" if v.get("foregone") else ""
+        left_out = f"; {uncounted(dict(v))}" if uncounted(dict(v)) else ""
         paper = "" if v["paper"] is None else f"{v['paper']:.2f}"
         seen = "" if v["seen"] is None else f"{v['seen']:.2f}"
         rows.append(
@@ -136,7 +179,7 @@ def claim_rows(verdicts: Sequence[Mapping[str, Any]], document: Document) -> Row
                 f"{v['claim']} [{v['table']}]",
                 paper,
                 ours,
-                f"{v['verdict']}{why}{foregone}",
+                f"{v['verdict']}{why}{left_out}",
                 seen,
                 f"{v['first']} / {v['second']}",
             )
@@ -168,8 +211,9 @@ def sections(
         verdicts = _verdicts(document)
         tally = counts(verdicts)
         foregone = sum(bool(v.get("foregone")) for v in verdicts)
+        repeats = sum(bool(v.get("repeats")) and not v.get("foregone") for v in verdicts)
         cells = [str(tally.get(verdict, 0)) for verdict in VERDICTS[:-1]]
-        summary.append((name, str(len(numbers)), *cells, f"{foregone} foregone, not counted"))
+        summary.append((name, str(len(numbers)), *cells, f"{foregone} foregone, {repeats} repeats"))
         headlines += claim_rows([v for v in verdicts if v.get("headline")], document)
         prompts = min((r["prompts"] for r in document["rows"]), default=0)
         text = (
@@ -178,19 +222,22 @@ def sections(
             f"{document['arguments']['device']}."
         )
         out.append((name, text, HEADER, claim_rows(verdicts, document)))
-        judged = {v["table"] for v in verdicts}
+        used = claimed(study_of(name), document)
         for place in dict.fromkeys(entry.place for entry in numbers):
             here = [entry for entry in numbers if entry.place == place]
             sure = ", ".join(dict.fromkeys(entry.certainty for entry in here))
-            n = sum(v["table"] == place for v in verdicts)
-            claims = f"in {n} claims" if place in judged else "in no claim"
+            if here[0].value is None:  # sentences
+                claims = f"{sum(v['table'] == place for v in verdicts)} claims"
+            else:
+                n = sum(entry.id in used for entry in here)
+                claims = f"{n} numbers in a claim, {len(here) - n} in none"
             places.append((name, place, str(len(here)), sure, claims))
     missing: Rows = [(method, "not implemented") for method in NOT_IMPLEMENTED]
     rule = " ".join((RULE, EVEN_RULE, TUNED_RULE))
     return [
         (
             "Claims by verdict",
-            "Foregone conclusions are not counted. " + rule,
+            "Every measurement counts once, foregone conclusions not at all. " + rule,
             ("paper", "entries", *VERDICTS[:-1], ""),
             summary,
         ),
@@ -211,15 +258,65 @@ def _verdicts(document: Document) -> list[dict[str, Any]]:
     return [*document["verdicts"], *((document.get("ablation") or {}).get("verdicts") or [])]
 
 
-def markdown(page: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:
-    """Write the page as Markdown."""
+def escaped(text: str) -> str:
+    """Write a text so that Markdown shows it as it is, in one line."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(text.split()))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of a paper on the page.
+
+    Attributes:
+        title: of the figure.
+        note: how sure its published values are, and what differs.
+        file: the picture's, beside the page.
+        command: that draws it alone.
+        png: the picture.
+    """
+
+    title: str
+    note: str
+    file: str
+    command: str
+    png: bytes
+
+
+Drawings = Mapping[str, Sequence[Drawn]]
+"""A paper -> its figures."""
+
+
+def drawings(documents: Mapping[str, Document]) -> dict[str, list[Drawn]]:
+    """Draw the figures of every paper; none where no picture can be drawn here."""
+    if not can_picture():
+        return {}
+    out: dict[str, list[Drawn]] = {}
+    for name, document in documents.items():
+        for key, picture in study_of(name).figures.items():
+            command = f"specwb reproduce {name} --figure {key}"
+            png = picture_of(picture, document)
+            drawn = Drawn(picture.title, picture.note, f"{name}-{key}.png", command, png)
+            out.setdefault(name, []).append(drawn)
+    return out
+
+
+def markdown(
+    page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
+) -> str:
+    """Write the page as Markdown, with the figures of each paper behind its claims.
+
+    Args:
+        page: of :func:`sections`.
+        figures: see :class:`Drawn`; the files lie beside the page.
+    """
     parts = ["# Ledger of the papers' claims"]
     for title, text, header, rows in page:
         lines = [header, ("---",) * len(header), *rows]
-        table = "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
-        parts += [f"## {title}", *([text] if text else []), table]
+        table = "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
+        parts += [f"## {escaped(title)}", *([escaped(text)] if text else []), table]
+        for one in (figures or {}).get(title, ()):
+            parts.append(f"![{escaped(one.title)}]({one.file})")
+            parts.append(f"{escaped(one.title)}: `{one.command}`. {escaped(one.note)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -227,11 +324,19 @@ STYLE = (
     "body{font:15px/1.4 sans-serif;max-width:80em;margin:2em auto;padding:0 1em}"
     "table{border-collapse:collapse}td,th{border-bottom:1px solid #ccc;padding:.2em .6em;"
     "text-align:left;vertical-align:top}"
+    "figure{margin:1.5em 0}img{max-width:100%}figcaption{color:#555}"
 )
 
 
-def html_page(page: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:
-    """Write the page as HTML."""
+def html_page(
+    page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
+) -> str:
+    """Write the page as HTML, with the pictures inside it.
+
+    Args:
+        page: of :func:`sections`.
+        figures: of each paper.
+    """
     body = ["<h1>Ledger of the papers' claims</h1>"]
     for title, text, header, rows in page:
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
@@ -243,6 +348,13 @@ def html_page(page: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:
             f"<h2>{html.escape(title)}</h2>\n<p>{html.escape(text)}</p>\n"
             f"<table><thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table>"
         )
+        for one in (figures or {}).get(title, ()):
+            source = "data:image/png;base64," + b64encode(one.png).decode()
+            words = html.escape(f"{one.title}. {one.note}")
+            body.append(
+                f'<figure><img alt="{words}" src="{source}"><figcaption>{words} '
+                f"<code>{html.escape(one.command)}</code></figcaption></figure>"
+            )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>Ledger</title><style>{STYLE}</style></head><body>\n"

@@ -20,9 +20,10 @@ from specwb.methods import method as make_method
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.studies import grid
+from specwb.studies.claim import LACKING, Claim, Pooled
+from specwb.studies.curves import Curve, Picture, Point
 from specwb.studies.grid import cell_record, values
 from specwb.studies.study import Document, Row, Rows, Study, Tables, own_draft, published
-from specwb.studies.verdicts import LACKING, Claim, Pooled
 from specwb.tree import Tree
 
 SMALL = ((1,), (2,), (4,), (8,), (16,), (32,))
@@ -397,8 +398,34 @@ def notes(document: Document) -> list[str]:
     return [*([agree] if both["rounds"] else []), f"Published values: none known; {numbers}."]
 
 
+def _candidates(document: Document) -> Iterator[Curve]:
+    """Acceptance at one node against the number of candidates."""
+    for t in document["arguments"]["temperatures"]:
+        for draw in DRAWS if t else ("without",):
+            points = (Point(k, None, Cell(t, (k,), draw)) for (k,) in SMALL)
+            yield Curve(f"T = {t:g}: acceptance", draw, "depth_fraction", tuple(points))
+
+
+def _trees(document: Document) -> Iterator[Curve]:
+    """Block efficiency and speed by tree."""
+    for what in ("tau", "speedup"):
+        for t in document["arguments"]["temperatures"]:
+            points = (Point(Cell(t, tree).name, None, Cell(t, tree)) for tree in TREES)
+            yield Curve(what, f"T = {t:g}", what, tuple(points))
+
+
+UNKNOWN = "none; no table or plot of the paper could be read"
+FIGURES = {
+    "candidates": Picture(
+        "MCSD: acceptance of one of k candidates at a node", "k", _candidates, UNKNOWN
+    ),
+    "trees": Picture("MCSD: trees, without replacement", "", _trees, UNKNOWN, bars=True),
+}
+
+
 STUDY = Study(
     name="mcsd",
+    figures=FIGURES,
     cells=cells,
     claims=claims,
     tables=tables,

@@ -1,82 +1,33 @@
-"""The papers' figures, drawn again: the published points and ours in one plot.
+"""Draw a paper's figure with ours: interactive with plotly, as a picture with matplotlib.
 
-A figure is data: its panels have curves, and a curve has at every x the paper's value and the cell
-that measures the same here. What was not measured, or is not in the paper, is left out.
+The paper's values have hollow markers and dashes, or hatched bars; ours are solid. Both are drawn
+from the same :class:`specwb.studies.curves.Picture`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import importlib.util
+from io import BytesIO
+from textwrap import wrap
 from typing import Any
 
+from specwb.studies.curves import Curve, Picture, series
 
-@dataclass(frozen=True)
-class Point:
-    """A point of a curve.
-
-    Attributes:
-        x: where it is.
-        paper: the published value, None where there is none.
-        cell: what is measured here, None where nothing is.
-    """
-
-    x: float
-    paper: float | None
-    cell: Any = None
+WHO = ("paper", "here")
+HEIGHT, WORDS = 520, 110
+"""Height of a figure in pixels, and letters in a line below its title."""
+MISSING = "pictures are drawn by matplotlib, which the extra 'train' brings"
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A curve of a panel.
-
-    Attributes:
-        panel: its title, with what is on the y axis.
-        name: of the curve.
-        what: the figure of the cells' rows that is on the y axis, such as "tau".
-        points: in order of x.
-    """
-
-    panel: str
-    name: str
-    what: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a paper.
-
-    Attributes:
-        title: of the figure.
-        x: the title of the x axis.
-        curves: gives the curves of all panels.
-    """
-
-    title: str
-    x: str
-    curves: Callable[[], Iterable[Curve]]
-
-
-def series(curve: Curve, document: dict[str, Any]) -> tuple[list[list[float]], list[list[float]]]:
-    """Return what is drawn of a curve: the paper's x and y, and ours."""
-    ablation = (document.get("ablation") or {}).get("rows") or []
-    rows = {r["cell"]: r for r in (*document["rows"], *ablation)}
-    theirs = [(p.x, p.paper) for p in curve.points if p.paper is not None]
-    ours = [
-        (p.x, rows[p.cell.key][curve.what])
-        for p in curve.points
-        if p.cell is not None and p.cell.key in rows and rows[p.cell.key][curve.what] is not None
-    ]
-    return _columns(theirs), _columns(ours)
-
-
-def _columns(points: Sequence[tuple[float, Any]]) -> list[list[float]]:
-    return [[x for x, _ in points], [y for _, y in points]]
+def _parts(picture: Picture, document: dict[str, Any]) -> tuple[list[Curve], list[str], list[str]]:
+    """The curves of a figure, its panels and the names of its curves."""
+    curves = list(picture.curves(document))
+    panels, names = ([getattr(c, part) for c in curves] for part in ("panel", "name"))
+    return curves, list(dict.fromkeys(panels)), list(dict.fromkeys(names))
 
 
 def draw(picture: Picture, document: dict[str, Any]) -> Any:
-    """Draw a figure: the paper's curves with hollow markers and dashes, ours solid.
+    """Draw an interactive figure.
 
     Args:
         picture: the figure.
@@ -87,31 +38,127 @@ def draw(picture: Picture, document: dict[str, Any]) -> Any:
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    from specwb.figures.style import PALETTE
+    from specwb.figures.style import CLEAR, PALETTE
+    from specwb.figures.style import figure as bare
 
-    curves = list(picture.curves())
-    panels = list(dict.fromkeys(curve.panel for curve in curves))
-    names = list(dict.fromkeys(curve.name for curve in curves))
+    curves, panels, names = _parts(picture, document)
     figure = make_subplots(1, len(panels), subplot_titles=panels)
+    shown: set[str] = set()
     for curve in curves:
-        color = PALETTE[names.index(curve.name) % len(PALETTE)][0]
+        color, _, symbol = PALETTE[names.index(curve.name) % len(PALETTE)]
         column = panels.index(curve.panel) + 1
-        for who, (xs, ys) in zip(("paper", "here"), series(curve, document), strict=True):
-            is_paper = who == "paper"
-            if xs:
-                trace = go.Scatter(
-                    x=xs,
-                    y=ys,
-                    mode="lines+markers",
-                    name=f"{who}, {curve.name}",
-                    legendgroup=f"{who} {curve.name}",
-                    showlegend=column == 1,
-                    line={"color": color, "dash": "dash" if is_paper else "solid"},
-                    marker={"symbol": "circle-open" if is_paper else "circle", "size": 8},
+        for who, (xs, ys) in zip(WHO, series(curve, document), strict=True):
+            if not xs:
+                continue
+            is_paper, name = who == "paper", f"{who}, {curve.name}"
+            common: dict[str, Any] = {"x": xs, "y": ys, "name": name, "legendgroup": name}
+            common["showlegend"] = name not in shown
+            shown.add(name)
+            if picture.bars:
+                trace: Any = go.Bar(
+                    **common,
+                    marker={
+                        "color": CLEAR if is_paper else color,
+                        "line": {"color": color, "width": 1.5},
+                        "pattern": {"shape": "/" if is_paper else "", "fgcolor": color},
+                    },
                 )
-                figure.add_trace(trace, row=1, col=column)
-        figure.update_xaxes(title_text=picture.x, row=1, col=column)
+            else:
+                trace = go.Scatter(
+                    **common,
+                    mode="lines+markers",
+                    line={"color": color, "dash": "dash" if is_paper else "solid"},
+                    marker={"symbol": f"{symbol}-open" if is_paper else symbol, "size": 8},
+                )
+            figure.add_trace(trace, row=1, col=column)
+    figure.update_xaxes(title_text=picture.x)
+    note = "<br>".join(wrap(picture.note, WORDS))
+    figure.update_layout(bare().layout)
     figure.update_layout(
-        title=picture.title, template="plotly_white", width=460 * len(panels), height=440
+        title={"text": picture.title, "subtitle": {"text": note}},
+        height=HEIGHT,
+        margin={"t": 130, "b": 130},
+        legend={"orientation": "h", "y": -0.25, "yanchor": "top"},
     )
     return figure
+
+
+def can_picture() -> bool:
+    """Whether pictures can be drawn here."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def picture_of(picture: Picture, document: dict[str, Any], kind: str = "png") -> bytes:
+    """Draw a picture that needs no browser.
+
+    Args:
+        picture: the figure.
+        document: of the results, with rows.
+        kind: png, svg or pdf.
+    Returns:
+        The file's content.
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    if not can_picture():
+        raise ValueError(MISSING)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    from specwb.figures.style import PALETTE
+
+    marks = {"square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "star": "*"}
+    marks |= {"triangle-down": "v", "cross": "P", "circle": "o"}
+    curves, panels, names = _parts(picture, document)
+    figure = Figure(figsize=(max(2, len(panels)) * 4.4, 4.4), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    handles: dict[str, Any] = {}
+    for axis, panel in zip(axes, panels, strict=True):
+        inside = [curve for curve in curves if curve.panel == panel]
+        ticks = list(dict.fromkeys(str(p.x) for c in inside for p in c.points))
+        drawn: list[tuple[Curve, str, list[Any], list[Any]]] = [
+            (curve, who, xs, ys)
+            for curve in inside
+            for who, (xs, ys) in zip(WHO, series(curve, document), strict=True)
+            if xs
+        ]
+        for index, (curve, who, xs, ys) in enumerate(drawn):
+            color, _, symbol = PALETTE[names.index(curve.name) % len(PALETTE)]
+            is_paper, label = who == "paper", f"{who}, {curve.name}"
+            if picture.bars:
+                width = 0.8 / len(drawn)
+                at = [ticks.index(str(x)) - 0.4 + (index + 0.5) * width for x in xs]
+                look = {"facecolor": "none" if is_paper else color, "edgecolor": color}
+                handles[label] = axis.bar(at, ys, width, hatch="///" if is_paper else "", **look)
+            else:
+                (handles[label],) = axis.plot(
+                    xs,
+                    ys,
+                    color=color,
+                    linestyle="--" if is_paper else "-",
+                    marker=marks.get(symbol, "o"),
+                    markersize=5.5,
+                    markerfacecolor="none" if is_paper else color,
+                )
+        if picture.bars:
+            turned = max(map(len, ticks)) * len(ticks) > 40
+            axis.set_xticks(
+                range(len(ticks)), ticks, rotation=35 * turned, ha="right" if turned else "center"
+            )
+        elif all(float(x).is_integer() for one in drawn for x in one[2]):
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_title(panel, fontsize=10)
+        axis.set_xlabel(picture.x)
+        axis.grid(alpha=0.25)
+    width = 32 * max(2, len(panels))
+    note = wrap(picture.note, width + 10)
+    figure.suptitle("\n".join((*wrap(picture.title, width), *note)), fontsize=10)
+    columns = 2 + (len(panels) > 2)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=8
+    )
+    buffer = BytesIO()
+    # no date and no version in the file: the same results are the same picture
+    quiet = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}.get(kind)
+    figure.savefig(buffer, format=kind, dpi=110, metadata=quiet or {"CreationDate": None})
+    return buffer.getvalue()

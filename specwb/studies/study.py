@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from specwb.methods import Method
 from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
 from specwb.studies import grid
-from specwb.studies.pictures import Picture
+from specwb.studies.claim import Claim, Values, again
+from specwb.studies.curves import Picture
 from specwb.studies.verdicts import (
     EVEN_RULE,
     RULE,
     TUNED_RULE,
-    Claim,
-    Values,
     counts,
     judge,
     sentence,
@@ -142,6 +142,11 @@ class Study:
         """The published tables and figures."""
         return published(self.name)
 
+    def trained_cells(self, runs: int) -> list[Any]:
+        """List the ablation's settings, those of a trained head once for every training run."""
+        first = self.ablation()
+        return first + [again(c, run) for run in range(1, runs) for c in first if c.variant]
+
     def build(self, cells: Sequence[Any], models: Models) -> dict[Any, Method]:
         """Build the methods of cells.
 
@@ -161,7 +166,11 @@ class Study:
         verdicts = judge(
             {False: document, True: ablation}, self.claims(document), self.values, self.machine
         )
-        for part, cells in ((document, self.cells(document)), (ablation, self.ablation())):
+        runs = (ablation or {}).get("runs", 1)
+        for part, cells in (
+            (document, self.cells(document)),
+            (ablation, self.trained_cells(runs)),
+        ):
             if part is not None:
                 part["rows"] = [
                     self.row(part, cell)
@@ -212,9 +221,18 @@ def _listed(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {verdict}" for verdict, n in numbers.items()) or "none judged"
 
 
+NUMBERS: ContextVar[Mapping[str, dict[str, Any]] | None] = ContextVar("NUMBERS", default=None)
+"""Papers' numbers that are taken in place of those in ``data/papers``, by the paper's name."""
+
+
 def published(name: str) -> dict[str, Any]:
-    """Load a paper's numbers."""
-    return json.loads((data_dir() / f"papers/{name}.json").read_text("utf-8"))
+    """Return a paper's numbers; they are not to be changed."""
+    return (NUMBERS.get() or {}).get(name) or _read(data_dir() / f"papers/{name}.json")
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8"))
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {

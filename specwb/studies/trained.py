@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from specwb.files import weights_hash
 from specwb.models.target import Target
 from specwb.options import MethodError
+from specwb.studies.claim import run_name
 
 BUDGET = "ablation"
 CARD_KEYS = (
@@ -74,6 +76,7 @@ def train(
     *,
     device: str = "auto",
     seed: int = 1,
+    runs: int = 1,
 ) -> dict[str, Any]:
     """Train every variant that is not in ``folder`` yet.
 
@@ -83,21 +86,20 @@ def train(
         target_place: lab, a folder or a hub id.
         folder: of the variants.
         device: auto, cpu, cuda.
-        seed: of the training.
+        seed: of the first training run; that of the next one is one more.
+        runs: training runs of every variant.
     Returns:
-        name -> what differs, and what the variant's card reports.
+        name of the head, see :func:`specwb.studies.claim.run_name`, -> what differs, and what its
+        card reports.
     Raises:
         TrainingError: as :func:`specwb.training.run.train_for`.
     """
     from specwb.training.run import train_for
 
-    folder = folder.expanduser()
-    for name, options in variants.items():
-        train_for(
-            kind, target_place, folder / name, BUDGET, options=options, device=device, seed=seed
-        )
-    cards = {name: json.loads((folder / name / "card.json").read_text()) for name in variants}
-    return {
-        name: {"options": options, **{key: cards[name][key] for key in CARD_KEYS}}
-        for name, options in variants.items()
-    }
+    folder, heads = folder.expanduser(), {}
+    for run, (variant, options) in product(range(runs), variants.items()):
+        path = folder / run_name(variant, run)
+        train_for(kind, target_place, path, BUDGET, options=options, device=device, seed=seed + run)
+        card = json.loads((path / "card.json").read_text())
+        heads[path.name] = {"options": options, **{key: card[key] for key in CARD_KEYS}}
+    return heads

@@ -1,28 +1,34 @@
-"""Claims of papers, what is measured of them, and verdicts by one stated rule.
+"""Verdicts on the claims of a paper, by one stated rule.
 
-A claim compares two cells over the same prompts. Its effect is a ratio with a bootstrap interval;
-its verdict is one of :data:`VERDICTS`, with the reason where it is not a plain yes. All claims of a
-paper are judged together, so that many claims do not make one of them true by chance.
+A claim compares two cells over the same prompts. Its effect is a ratio with an interval; its
+verdict is one of :data:`VERDICTS`, with the reason where it is not a plain yes. All claims of a
+paper are judged together: their intervals hold jointly, and a verdict says nothing but where one of
+them lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from math import exp, log
-from statistics import fmean
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from specwb.studies import grid
+from specwb.studies.claim import LACKING, Claim, Tuned, Values, again, series
+from specwb.studies.intervals import Estimate, Part, bootstrap, estimate, spread
 
-VERDICTS = ("reproduced", "contradicted", "inconclusive", "not comparable", "not claimed")
+VERDICTS = (
+    "reproduced",
+    "reproduced in tokens",
+    "contradicted",
+    "contradicted in tokens",
+    "inconclusive",
+    "not comparable",
+    "not claimed",
+)
 """What a verdict may be; of what no paper claims it is the last."""
-LACKING = "not in the paper"
-"""The place of a comparison that the paper lacks."""
 ENOUGH = 48
 """With fewer prompts a claim is inconclusive."""
 SEEDS = 2
@@ -30,162 +36,37 @@ SEEDS = 2
 EVEN = 1.05
 """Two settings are even if their ratio is within this factor of 1."""
 ALPHA, POWER = 0.05, 0.8
-"""The probability of a false verdict in a paper, and of seeing an effect of the size ``seen``."""
+"""The probability that an interval of a paper misses, and of seeing an effect of the size
+``seen``."""
 SPEEDS = ("speedup", "pace", "draft")
 """Figures that depend on the machine."""
-Values = Callable[[dict[str, Any], Any, str], list[float]]
-"""Gives a figure of a cell for every prompt, from (cells, cell, what)."""
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """Of several settings, for every prompt the one that is best on all the other prompts.
-
-    That is what a choice by such prompts is worth on one that had no part in it. The best setting
-    on all prompts would look too good.
-
-    Attributes:
-        name: in the results.
-        settings: the settings.
-        what: the figure that the best setting is chosen by.
-        like: settings that are compared in place of ``settings``; of these the one with the index
-            of the best is taken.
-    """
-
-    name: str
-    settings: tuple[grid.Setting, ...]
-    what: str = "speedup"
-    like: tuple[grid.Setting, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-    def series(self, cells: dict[str, Any], what: str, values: Values) -> list[float]:
-        """Return the figure ``what`` of the best setting, for every prompt."""
-        figures = [values(cells, setting, what) for setting in self.settings]
-        compared = [values(cells, s, self.what) for s in self.like or self.settings]
-        n = min(map(len, figures + compared))
-        if n < grid.MIN_PROMPTS:
-            return []
-        scores = np.array([series[:n] for series in compared])
-        best = (scores.sum(1, keepdims=True) - scores).argmax(0)  # by the sum over the others
-        return np.array([series[:n] for series in figures])[best, np.arange(n)].tolist()
-
-
-@dataclass(frozen=True)
-class Pooled:
-    """The mean of several settings on every prompt.
-
-    Attributes:
-        name: in the results.
-        settings: the settings.
-    """
-
-    name: str
-    settings: tuple[grid.Setting, ...]
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-    def series(self, cells: dict[str, Any], what: str, values: Values) -> list[float]:
-        """Return the mean of the figure ``what`` over the settings, for every prompt."""
-        figures = [values(cells, setting, what) for setting in self.settings]
-        return [fmean(xs) for xs in zip(*figures, strict=False)]
-
-
-Compared = grid.Setting | Tuned | Pooled
-"""What a claim compares."""
-
-
-def settings(compared: Compared) -> list[grid.Setting]:
-    """List the cells of one side of a claim."""
-    if isinstance(compared, Tuned | Pooled):
-        return [*compared.settings, *getattr(compared, "like", ())]
-    return [compared]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A figure of the first cell over that of the second.
-
-    Attributes:
-        text: what is claimed.
-        table: where the paper claims it, :data:`LACKING` where it does not.
-        what: the figure.
-        first: the cell above the fraction line.
-        second: the cell below it.
-        paper: the ratio in the paper, None where it states none.
-        sign: only which of the two is larger is judged.
-        even: it is judged that neither is larger.
-        least: the ratio is claimed to be above this.
-        over: two cells; the ratio is then that of the first two over the ratio of these.
-        tau: of a speed, the ratio of tokens a step in the paper, where it states them. What is left
-            of the paper's ratio are costs: of drafting and of verifying.
-        differs: why the two are not comparable: "hardware", "models", "training budget" or
-            "definition", and what differs.
-        foregone: why the outcome is known beforehand; such a claim is not counted.
-        headline: whether it stands in the paper's abstract.
-    """
-
-    text: str
-    table: str
-    what: str
-    first: Compared
-    second: Compared
-    paper: float | None = None
-    sign: bool = False
-    even: bool = False
-    least: float = 1.0
-    over: tuple[grid.Setting, grid.Setting] | None = None
-    tau: float | None = None
-    differs: str = ""
-    foregone: str = ""
-    headline: bool = False
-
-    @property
-    def sides(self) -> tuple[Compared, ...]:
-        """What is compared: two sides, or four."""
-        return (self.first, self.second, *(self.over or ()))
-
-    @property
-    def cells(self) -> list[grid.Setting]:
-        """All cells that are compared."""
-        return [cell for side in self.sides for cell in settings(side)]
-
-    @property
-    def ablation(self) -> bool:
-        """Whether it is judged on the results of the ablation's heads."""
-        return any(cell.variant for cell in self.cells)
-
-    @property
-    def trained(self) -> bool:
-        """Whether the sides differ in how a head was trained."""
-        return len({frozenset(c.variant for c in settings(side)) for side in self.sides}) > 1
-
 
 RULE = (
-    "Rule: the ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap "
-    "samples of prompts (pairs stay together). A claim says that a ratio lies above 1, with a "
-    "number that it is at least the square root of the paper's (half its effect on a logarithmic "
-    "scale). reproduced: the interval lies above 1, by Holm's correction over all claims of the "
-    f"paper too (together at most {ALPHA:.0%} false), and the ratio itself is large enough, of "
-    "which no test is made. contradicted: by the same test the interval lies below 1, or, without "
-    f"a correction, below what is claimed. inconclusive: otherwise, and with fewer than {ENOUGH} "
-    f"prompts; seen says which ratio would have been seen with probability {POWER:.0%} had it been "
-    "the only claim. not comparable: with its reason. A speed of other hardware is restated where "
-    "the paper states the tokens a step too: ours over the cost of a step that the paper's two "
-    "numbers imply; where less than half of its effect is in the tokens, or it states none, its "
-    "hardware is not comparable. A head's training cannot be judged by one training run of a "
-    "small budget. Claims whose outcome is known beforehand are not counted. Speedups are of this "
-    "machine, without prompt processing."
+    "Rule: the ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap samples "
+    "of prompts (pairs stay together). Beside it stands its joint interval: Student's of the "
+    "ratio's logarithm, with the bootstrap's error, at 95 % for all measurements of the paper "
+    "together (5 % divided by their number). A verdict says where the joint interval lies, so that "
+    f"any false one in a paper has at most a probability of {ALPHA:.0%}. A claim says that a ratio "
+    "is above 1; one with a number, that it is above the square root of the paper's, which is half "
+    "its effect on a logarithmic scale. reproduced: the joint interval lies above that. "
+    "contradicted: below. inconclusive: otherwise, where nothing varies, and with fewer than "
+    f"{ENOUGH} prompts; seen says which ratio would have been seen above 1 with probability "
+    f"{POWER:.0%}. Every measurement counts once: what repeats one is named and not counted. "
+    "in tokens: a speed of other hardware, restated where the paper states the tokens a step too "
+    "and at least half of its effect is in them: our tokens over the cost of a step that the "
+    "paper's two numbers imply. The error of that cost is the spread of the paper's rows where it "
+    "has several, and of rounding or reading; what else may be wrong with it is not known. It says "
+    "nothing of speeds on this machine. not comparable: with its reason; speeds that cannot be "
+    "restated are of other hardware, and a head's training cannot be judged by one run of a small "
+    "budget. With several runs, the spread of runs is part of the error. Claims whose outcome is "
+    "known beforehand are not counted. Speedups are of this machine, without prompt processing."
 )
 EVEN_RULE = (
-    "Where the claim is that two settings are even: reproduced if the interval lies within "
-    f"1/{EVEN} and {EVEN}, contradicted if it lies outside, by the same correction."
+    "Where the claim is that two settings are even: reproduced if the joint interval lies within "
+    f"1/{EVEN} and {EVEN}, contradicted if it lies outside."
 )
 TUNED_RULE = "A tuned setting is, for every prompt, the best on all the other prompts."
+Found = tuple[Claim, dict[str, Any], Estimate]
 
 
 def judge(
@@ -193,7 +74,6 @@ def judge(
     claims: Sequence[Claim],
     values: Values,
     machine: str = "cuda",
-    seeds: int = 1,
 ) -> dict[bool, list[dict[str, Any]]]:
     """Measure all claims of a paper and give their verdicts by :data:`RULE`.
 
@@ -203,64 +83,85 @@ def judge(
         claims: the claims.
         values: gives a figure of a cell for every prompt, from (cells, cell, what).
         machine: the kind of device that the paper's speeds are of.
-        seeds: training runs of every variant.
     Returns:
-        The verdicts of both documents, see :func:`effect`, with ``verdict`` and ``why``. A claim
-        is left out where a cell was not measured.
+        The verdicts of both documents, see :func:`effect`, with ``verdict`` and ``why``; ``joint``,
+        the interval that the verdict is about; ``seen``; ``repeats``, the claim whose measurement
+        it is too. A claim is left out where a cell was not measured.
     """
-    found: list[tuple[Claim, dict[str, Any]]] = []
+    found: list[Found] = []
     for claim in claims:
         document = documents.get(claim.ablation)
         if document is not None and (measured := effect(document, claim, values)):
-            here = document.get("kind", "cpu")
-            restate(measured, document, claim, values, here != machine)
-            measured["why"] = reason(claim, measured, here != machine, seeds)
-            if claim.trained:
-                measured["seeds"] = seeds  # training runs of every variant
-            found.append((claim, measured))
-    family = [v for c, v in found if v["why"] == "" and c.table != LACKING and not c.foregone]
-    for v, p in zip(family, holm([v["p"] for v in family]), strict=True):
-        v["p_holm"] = round(p, 5)
-    for claim, v in found:
+            v, estimated = measured
+            other = document.get("kind", "cpu") != machine
+            if (restated := restate(document, claim, values, other)) is not None:
+                cost, estimated = restated
+                v["restated"] = {**_shown(estimated), "cost": round(cost, 4)}
+            v["why"] = reason(claim, v, other)
+            found.append((claim, v, estimated))
+    judged = [one for one in found if _judged(*one[:2])]
+    counted: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for claim, v, _ in sorted(judged, key=lambda one: "restated" in one[1]):  # as measured first
+        first = counted.setdefault(claim.measurement("restated" in v), v)
+        if first is not v:
+            v["repeats"] = first["claim"]
+    family = {c.measurement("restated" in v) for c, v, e in judged if _tested(v, e)}
+    alpha = ALPHA / max(len(family), 1)
+    for claim, v, estimated in found:
+        level = alpha if _judged(claim, v) and _tested(v, estimated) else ALPHA
+        v["joint"] = v["seen"] = None
+        if estimated.varies:
+            v["joint"] = [_number(x) for x in estimated.within(level)]
+            v["seen"] = round(estimated.seen(level, POWER), 4)
         v["verdict"], v["why"] = decide(claim, v)
     out: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for claim, v in found:
+    for claim, v, _ in found:
         out[claim.ablation].append(v)
     return out
 
 
-def effect(document: dict[str, Any], claim: Claim, values: Values) -> dict[str, Any] | None:
+def _judged(claim: Claim, v: dict[str, Any]) -> bool:
+    """Whether a verdict is given that counts."""
+    return claim.table != LACKING and not claim.foregone and not v["why"]
+
+
+def _tested(v: dict[str, Any], estimated: Estimate) -> bool:
+    """Whether a verdict other than inconclusive can be given."""
+    return estimated.varies and v["prompts"] >= ENOUGH
+
+
+def effect(
+    document: dict[str, Any], claim: Claim, values: Values
+) -> tuple[dict[str, Any], Estimate] | None:
     """Measure a claim.
 
     Returns:
         The claim's texts and cells with the ``ratio`` and its interval ``low`` to ``high``, also by
-        domain; ``p``, two-sided, of what the claim compares with; ``seen``, the ratio over 1 that
-        would have been seen with probability :data:`POWER`; None where a cell was not measured.
+        domain, and the number of training ``seeds`` of what is trained; and the estimate. None
+        where a cell was not measured.
     """
-
-    def series(cell: Any) -> list[float]:
-        if isinstance(cell, Tuned | Pooled):
-            return cell.series(document["cells"], claim.what, values)
-        return values(document["cells"], cell, claim.what)
-
-    figures = [series(side) for side in claim.sides]
-    n = min(map(len, figures))
+    runs = [seeds_of(document, claim, index) for index in range(training_runs(document, claim))]
+    whole = [
+        [series(side, document["cells"], claim.what, values) for side in c.sides] for c in runs
+    ]
+    n = min(len(xs) for figures in whole for xs in figures)
     if n < grid.MIN_PROMPTS:
         return None
-    data = np.array([xs[:n] for xs in figures])
-    domains = document.get("domains", [])[:n]
+    every = np.array([[xs[:n] for xs in figures] for figures in whole])  # runs, sides, prompts
+    data, domains = every.mean(0), document.get("domains", [])[:n]
     by_domain = {
         domain: bootstrap(data[:, [other == domain for other in domains]])
         for domain in dict.fromkeys(domains)
         if domains.count(domain) >= grid.MIN_PROMPTS and not claim.over
     }
+    estimated = estimate(data, more=run_parts(every))
     return {
         "claim": claim.text,
         "table": claim.table,
         "of": claim.what,
         "verdict": "",
         "paper": None if claim.paper is None else round(claim.paper, 3),
-        **interval(data, claim),
+        **_shown(estimated),
         "prompts": n,
         "by_domain": {
             domain: [_number(x) for x in numbers] for domain, numbers in by_domain.items()
@@ -268,96 +169,86 @@ def effect(document: dict[str, Any], claim: Claim, values: Values) -> dict[str, 
         "first": claim.first.key,
         "second": claim.second.key,
         **({"over": [cell.key for cell in claim.over]} if claim.over else {}),
+        **({"seeds": len(runs)} if claim.trained else {}),
         **({"foregone": claim.foregone} if claim.foregone else {}),
         **({"headline": True} if claim.headline else {}),
-    }
+    }, estimated
 
 
-def interval(data: np.ndarray, claim: Claim, factor: float = 1.0) -> dict[str, float | None]:
-    """Compute the ratio of means with its interval, p and the ratio that would have been seen.
+def seeds_of(document: dict[str, Any], claim: Claim, index: int) -> Claim:
+    """A claim about the heads of training run ``index``, 0 for the first."""
+    over = claim.over and (again(claim.over[0], index), again(claim.over[1], index))
+    return replace(
+        claim, first=again(claim.first, index), second=again(claim.second, index), over=over
+    )
+
+
+def training_runs(document: dict[str, Any], claim: Claim) -> int:
+    """Count the training runs of which every cell of a claim was measured."""
+    if not claim.trained:
+        return 1
+    runs = 1
+    while all(cell.key in document["cells"] for cell in seeds_of(document, claim, runs).cells):
+        runs += 1
+    return runs
+
+
+def run_parts(every: np.ndarray) -> list[Part]:
+    """The error from training: of every side the spread of its runs' means.
+
+    Runs of different sides are independent. A mean also varies with the prompts, so this is too
+    large rather than too small.
 
     Args:
-        data: of every side and prompt, ``[2,n]`` or ``[4,n]``.
-        claim: what the ratio is compared with.
-        factor: that the ratio is multiplied by.
+        every: the figures, ``[runs,sides,n]``.
     """
-    n = data.shape[1]
-    ratio, samples = resample(data)
-    ratio, samples = factor * ratio, factor * samples
-    low, high = np.nan, np.nan
-    if not np.isnan(samples).all():
-        with np.errstate(invalid="ignore"):  # samples may be infinite
-            low, high = np.nanquantile(samples, [0.025, 0.975])
-    p, seen = 1.0, None
-    positive = samples[np.isfinite(samples) & (samples > 0)]
-    if len(positive) > 0.9 * len(samples) and np.isfinite(ratio) and ratio > 0:
-        error = float(np.log(positive).std(ddof=1))
-        if error > 1e-9:
-            distance = abs(log(ratio) - log(claim.least))
-            if claim.even:  # of the nearer end of the range
-                distance = abs(abs(log(ratio)) - log(EVEN))
-            p = float(2 * stats.t.sf(distance / error, n - 1))
-            quantiles = stats.t.ppf([1 - ALPHA / 2, POWER], n - 1)
-            seen = exp(min(error * float(quantiles.sum()), 50.0))
-    return {
-        "ratio": _number(ratio),
-        "low": _number(low),
-        "high": _number(high),
-        "p": round(p, 5),
-        "seen": None if seen is None else round(seen, 4),
-    }
+    means = every.mean(2)
+    if len(every) < SEEDS or (means <= 0).any():
+        return []
+    return [spread(np.log(side)) for side in means.T]
 
 
 def restate(
-    v: dict[str, Any], document: dict[str, Any], claim: Claim, values: Values, other: bool
-) -> None:
-    """Restate a speed of other hardware through tokens a step, in ``v["restated"]``.
+    document: dict[str, Any], claim: Claim, values: Values, other: bool
+) -> tuple[float, Estimate] | None:
+    """Restate a speed of other hardware through tokens a step.
 
     With a paper's ratio S of speeds and T of tokens a step, the ratio of the cost of a step there
     is T / S. Ours over it is what the speeds would be there with the tokens here. It is left out
     where less than half of ``log S`` is in the tokens, and where one of the two settings was tuned
     here or the claim is that two are even: the paper's cost is then of other settings than ours.
+
+    Returns:
+        The cost and the estimate, None where it is left out.
     """
     if claim.even or any(isinstance(side, Tuned) for side in claim.sides[:2]):
-        return
+        return None
     if not other or claim.what != "speedup" or claim.paper is None or claim.tau is None:
-        return
+        return None
     if claim.paper == 1 or log(claim.tau) / log(claim.paper) < 0.5:
-        return
-    figures = []
-    for side in claim.sides[:2]:
-        if isinstance(side, Pooled):
-            figures.append(side.series(document["cells"], "tau", values))
-        else:
-            figures.append(values(document["cells"], side, "tau"))
-    n = min(map(len, figures))
+        return None
     cost = claim.tau / claim.paper
-    data = np.array([xs[:n] for xs in figures])
-    v["restated"] = {**interval(data, claim, 1 / cost), "cost": round(cost, 4)}
-    v["p"] = v["restated"]["p"]
+    # two speeds and two numbers of tokens, none below 1, each anywhere within the error
+    more = [Part(4 * claim.error**2 / 3)]
+    if len(claim.costs) > 1:
+        more.append(spread(np.log(claim.costs)))
+    tokens = replace(claim, what="tau", over=None)
+    figures = [series(side, document["cells"], "tau", values) for side in tokens.sides]
+    n = min(map(len, figures))
+    return cost, estimate(np.array([xs[:n] for xs in figures]), 1 / cost, more)
 
 
-def reason(claim: Claim, v: dict[str, Any], other: bool, seeds: int) -> str:
+def reason(claim: Claim, v: dict[str, Any], other: bool) -> str:
     """Why a claim is not comparable, "" where it is."""
     if claim.table == LACKING:
         return ""
     if claim.differs:
         return claim.differs
-    if claim.trained and seeds < SEEDS:
-        return f"training budget: {seeds} short training run a variant"
+    if claim.trained and v["seeds"] < SEEDS:
+        return f"training budget: {v['seeds']} short training run a variant"
     if other and claim.what in SPEEDS and "restated" not in v:
         return "hardware"
     return ""
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Adjust p values by Holm's method: the i-th smallest of m times m - i, in order."""
-    order = np.argsort(ps, kind="stable")
-    adjusted, largest = [1.0] * len(ps), 0.0
-    for i, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(ps) - i) * ps[index]))
-        adjusted[index] = largest
-    return adjusted
 
 
 def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
@@ -369,85 +260,47 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
     if v["prompts"] < ENOUGH:
         return "inconclusive", f"fewer than {ENOUGH} prompts"
     numbers = v.get("restated", v)
-    ratio, low, high = (numbers[name] for name in ("ratio", "low", "high"))
-    if low is None or high is None or ratio is None:
+    if None in (numbers["ratio"], numbers["low"], numbers["high"]):
         return "inconclusive", "a mean is 0"
-    if numbers["seen"] is None:
+    if v["joint"] is None:
         return "inconclusive", "no spread was measured"
-    # a foregone claim is in no family
-    clear = v.get("p_holm", v["p"]) <= ALPHA
-    chance = "it may be chance among so many claims"
-    through = "in tokens a step" if "restated" in v else ""
+    low, high = v["joint"]
+    alone = numbers["low"], numbers["high"]
+    tokens = " in tokens" if "restated" in v else ""
+    here = f"as measured here {v['of']} x{v['ratio']:.2f}" if tokens else ""
     if claim.even:
-        within, outside = low > 1 / EVEN and high < EVEN, low > EVEN or high < 1 / EVEN
-        if not clear:
-            return "inconclusive", chance if within or outside else ""
-        if within:
-            return "reproduced", through
-        return ("contradicted", "not even") if outside else ("inconclusive", "")
-    least = claim.least
-    if claim.paper is not None and not claim.sign and least == 1:
-        least = claim.paper**0.5
-    if low > claim.least and clear:
-        if ratio >= least:
-            return "reproduced", through
-        if high < least:
-            return "contradicted", "the effect is less than half the paper's"
+        if low > 1 / EVEN and high < EVEN:
+            return f"reproduced{tokens}", here
+        if low > EVEN or high < 1 / EVEN:
+            return f"contradicted{tokens}", "; ".join(filter(None, ("not even", here)))
+        clear = alone[0] > EVEN or alone[1] < 1 / EVEN
+        clear |= alone[0] > 1 / EVEN and alone[1] < EVEN
+        return "inconclusive", CHANCE if clear else ""
+    enough = claim.least
+    if claim.paper is not None and not claim.sign and claim.least == 1:
+        enough = max(1.0, claim.paper**0.5)
+    if low > enough:
+        return f"reproduced{tokens}", here
+    if high < enough:
+        text = "the effect is less than half the paper's"
+        if high < claim.least:
+            text = "the other one is larger" if claim.least == 1 else "below the bound"
+        return f"contradicted{tokens}", "; ".join(filter(None, (text, here)))
+    if low > claim.least:
         return "inconclusive", "the effect is there, its size is open"
-    if high < claim.least and clear:
-        return "contradicted", "the other one is larger" if claim.least == 1 else "below the bound"
-    if low > claim.least or high < claim.least:
-        return "inconclusive", chance
-    return "inconclusive", ""
+    return "inconclusive", CHANCE if alone[0] > enough or alone[1] < enough else ""
+
+
+CHANCE = "it may be chance among so many claims"
+"""Why a claim is inconclusive whose own interval is clear and whose joint one is not."""
+
+
+def _shown(estimated: Estimate) -> dict[str, float | None]:
+    return {name: _number(getattr(estimated, name)) for name in ("ratio", "low", "high")}
 
 
 def _number(x: float) -> float | None:
-    return round(float(x), 4) if np.isfinite(x) else None
-
-
-@lru_cache(maxsize=16)
-def weights(n: int, samples: int, seed: int) -> np.ndarray:
-    """Draw ``n`` of n columns, so often; return the columns' shares ``[n,samples]``."""
-    columns = np.random.default_rng(seed).integers(0, n, (samples, n))
-    places = columns + n * np.arange(samples)[:, None]
-    return (np.bincount(places.ravel(), minlength=n * samples) / n).reshape(samples, n).T.copy()
-
-
-def resample(data: np.ndarray, samples: int = 10_000, seed: int = 0) -> tuple[float, np.ndarray]:
-    """Compute the ratio ``a / b``, or ``(a / b) / (c / d)``, of means, and bootstrap samples of it.
-
-    Args:
-        data: of two or four series over the same prompts, ``[2,n]`` or ``[4,n]``.
-        samples: how many.
-        seed: of the columns that are drawn.
-    Returns:
-        The ratio, and that of resampled columns ``[samples]``.
-    """
-    drawn = list(data @ weights(data.shape[1], samples, seed))
-    means = [series.mean() for series in data]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if len(data) == 2:
-            return float(means[0] / means[1]), drawn[0] / drawn[1]
-        a, b, c, d = drawn
-        ratio = means[0] * means[3] / (means[1] * means[2])
-        return float(ratio), a * d / (b * c)
-
-
-def bootstrap(
-    pairs: np.ndarray, samples: int = 10_000, seed: int = 0
-) -> tuple[float, float, float]:
-    """Compute the ratio of the means of ``pairs [2,n]`` with its 95 % interval.
-
-    The interval is over resampled columns. Both are infinite where the second mean is 0.
-
-    Returns:
-        The ratio, and the interval's lower and upper end.
-    """
-    ratio, ratios = resample(pairs, samples, seed)
-    low, high = np.nan, np.nan
-    if not np.isnan(ratios).all():
-        low, high = np.nanquantile(ratios, [0.025, 0.975])
-    return ratio, float(low), float(high)
+    return round(x, 4) if np.isfinite(x) else None
 
 
 def span(numbers: dict[str, Any]) -> str:
@@ -459,27 +312,41 @@ def span(numbers: dict[str, Any]) -> str:
     return f"x{ratio} ({low}-{high})"
 
 
+def effects(v: dict[str, Any]) -> str:
+    """Write what was measured, what it is restated to, and the joint interval."""
+    parts = [f"{v['of']} {span(v)}"]
+    if "restated" in v:
+        parts.append(f"with the paper's cost of a step {span(v['restated'])}")
+    if joint := v.get("joint"):
+        low, high = (f"{x:.2f}" if x is not None else "-" for x in joint)
+        parts.append(f"joint {low}-{high}")
+    if v.get("seeds", 1) > 1:
+        parts.append(f"{v['seeds']} training runs")
+    return "; ".join(parts)
+
+
+def uncounted(v: dict[str, Any]) -> str:
+    """Say why a verdict is not counted, "" where it is."""
+    if v.get("foregone"):
+        return f"not counted: {v['foregone']}"
+    return f"not counted: the measurement of: {v['repeats']}" if v.get("repeats") else ""
+
+
 def sentence(v: dict[str, Any]) -> str:
     """Write a verdict as one line."""
     why = f" ({v['why']})" if v.get("why") else ""
-    paper = "" if v["paper"] is None else f", the paper's {v['paper']:.2f}"
-    seen = f"; x{v['seen']:.2f} would have been seen" if v.get("seen") else ""
-    restated = ""
-    if "restated" in v:
-        restated = f"; with the paper's cost of a step {span(v['restated'])}"
-    foregone = f"; not counted: {v['foregone']}" if v.get("foregone") else ""
+    paper = "" if v["paper"] is None else f"the paper's {v['paper']:.2f}"
+    seen = f"x{v['seen']:.2f} would have been seen" if v.get("seen") else ""
     domains = ", ".join(
         f"{domain} {numbers[0]:.2f}"
         for domain, numbers in v["by_domain"].items()
         if numbers[0] is not None
     )
-    return (
-        f"{v['verdict'].upper()}{why}: {v['claim']} [{v['table']}]: "
-        f"{v['of']} {span(v)}{paper}{restated}{seen}{foregone}; {domains}"
-    )
+    rest = "; ".join(filter(None, (effects(v), paper, seen, uncounted(v), domains)))
+    return f"{v['verdict'].upper()}{why}: {v['claim']} [{v['table']}]: {rest}"
 
 
 def counts(verdicts: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Count what is claimed by verdict, foregone conclusions left out."""
-    counted = [v["verdict"] for v in verdicts if not v.get("foregone")]
+    """Count what is claimed by verdict, each measurement once, without foregone conclusions."""
+    counted = [v["verdict"] for v in verdicts if not uncounted(v)]
     return {name: counted.count(name) for name in VERDICTS[:-1] if name in counted}

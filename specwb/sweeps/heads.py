@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from specwb.inputs import integer
 from specwb.methods import METHODS
 from specwb.models.target import Target
@@ -91,19 +93,23 @@ class Heads:
             self._data[corpus] = training_text(self.target, Path(corpus) if corpus else None)
         data, mixture = self._data[corpus]
         note = ",".join(f"{key}={spell(value)}" for key, value in wanted.items())
-        return train_head(
-            kind,
-            self.target,
-            self.folder / name,
-            self._settings(kind, wanted),
-            data,
-            mixture,
-            seed=int(wanted.get("seed", 0)),
-            text_seed=0,
-            source=self._text(wanted),
-            generated=self.folder / "generated",
-            note=note,
-        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # a second sweep on the same store waits, and finds the head finished; the system opens the
+        # lock of a process that ends
+        with FileLock(self.folder / f"{name}.lock"):
+            return train_head(
+                kind,
+                self.target,
+                self.folder / name,
+                self._settings(kind, wanted),
+                data,
+                mixture,
+                seed=int(wanted.get("seed", 0)),
+                text_seed=0,
+                source=self._text(wanted),
+                generated=self.folder / "generated",
+                note=note,
+            )
 
     def _settings(self, kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
         from specwb.training.lab import recipe

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specwb.engine import decode
+from specwb.engine import Output, decode
 from specwb.evaluation.machine import Watch, one_step
 from specwb.extras import require
 from specwb.methods import Method
@@ -108,11 +108,11 @@ class Worker:
             return
         if self.is_alone:
             watch = Watch(one_step(self.model)) if self.timed else None
-            warm: set[int] = set()
+            warm: set[str] = set()
             for task, item in work:
-                if watch and id(task.method) not in warm:
+                if watch and task.id not in warm:
                     _warm_up(self.model, task, item)
-                    warm.add(id(task.method))
+                    warm.add(task.id)
                 yield _measured(self.model, task, item, watch)
             return
         from joblib import Parallel, delayed
@@ -218,9 +218,31 @@ _LOADED: dict[str, Target] = {}
 """The model of a worker's process, by its fingerprint."""
 
 
+def _decoded(target: Target, task: Task, ids: list[int], tokens: int) -> Output:
+    """Decodes a prompt as a task says, up to so many tokens."""
+    return decode(
+        target,
+        [ids],
+        task.method,
+        max_new_tokens=tokens,
+        temperature=task.sampling.temperature,
+        top_k=task.sampling.top_k,
+        top_p=task.sampling.top_p,
+        seed=[task.configuration["seed"]],
+    )
+
+
 def _warm_up(target: Target, task: Task, item: Item) -> None:
-    """Decodes a few tokens: tables that are made when first needed, threads, graphs."""
-    decode(target, [item.ids[-8:]], task.method, max_new_tokens=8)
+    """Decodes before anything is timed: tables that are made when first needed, threads, graphs.
+
+    A graph is of one sampling and one length of the text, so on CUDA it is the measured decoding
+    that is done before. On a CPU nothing depends on the length, and a few tokens do.
+    """
+    tokens = task.configuration["max_new_tokens"]
+    if target.device.type == "cpu":
+        _decoded(target, task, item.ids[-8:], min(8, tokens))
+    else:
+        _decoded(target, task, item.ids, tokens)
 
 
 def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Run:
@@ -229,16 +251,7 @@ def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Ru
     def attempt() -> tuple[Run, float]:
         one, began = task.configuration, datetime.now(UTC).isoformat(timespec="seconds")
         before = watch.last if watch else 0.0
-        output = decode(
-            target,
-            [item.ids],
-            task.method,
-            max_new_tokens=one["max_new_tokens"],
-            temperature=task.sampling.temperature,
-            top_k=task.sampling.top_k,
-            top_p=task.sampling.top_p,
-            seed=[one["seed"]],
-        )
+        output = _decoded(target, task, item.ids, one["max_new_tokens"])
         probe = max(before, watch.probe()) if watch else 0.0
         run = Run(
             task.id,

@@ -7,6 +7,7 @@ from specwb.verify.block import Block
 from specwb.verify.coupled import Coupled
 from specwb.verify.gbv import GBV
 from specwb.verify.greedy import Greedy
+from specwb.verify.independent import Independent
 from specwb.verify.kseq import KSeq
 from specwb.verify.longest import Longest
 from specwb.verify.point import Naive, PointMass
@@ -36,6 +37,7 @@ RULES: dict[str, type[Rule]] = {
         Coupled,
         Typical,
         Longest,
+        Independent,
     )
 }
 
@@ -62,6 +64,7 @@ __all__ = [
     "Block",
     "Coupled",
     "Greedy",
+    "Independent",
     "KSeq",
     "Longest",
     "Naive",

@@ -17,8 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAPERS = sorted((ROOT / "notebooks" / "papers").glob("*.ipynb"))
 TAGS = {"nbval-ignore-output"}
-every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS + PAPERS, ids=lambda p: p.stem)
 
 
 def problems(notebook: nbformat.NotebookNode) -> list[str]:

@@ -92,6 +92,22 @@ def test_variants_differ_from_the_first_in_one_thing():
         assert options.count("=") == {"csgd": 0, "small": 2, "one": 4}.get(name, 1)
 
 
+def test_variants_are_trained_again_with_other_seeds(monkeypatch, tmp_path):
+    def train_for(kind, target, folder, budget, *, options, device, seed):
+        folder.mkdir(parents=True)
+        card = {**dict.fromkeys(trained.CARD_KEYS, 0), "seed": seed}
+        (folder / "card.json").write_text(json.dumps(card))
+
+    monkeypatch.setattr("specwb.training.run.train_for", train_for)
+    cards = trained.train("falcon", {"a": "", "b": "k=3"}, "lab", tmp_path, runs=2)
+    seeds = {name: card["seed"] for name, card in cards.items()}
+    assert seeds == {"a": 1, "b": 1, "a@2": 2, "b@2": 2}
+    assert cards["b@2"]["options"] == "k=3"
+    first, both = STUDY.ablation(), STUDY.trained_cells(2)
+    assert both[: len(first)] == first
+    assert {cell.variant for cell in both[len(first) :]} == {f"{v}@2" for v in falcon.VARIANTS}
+
+
 def test_results_are_measured_judged_printed_and_continued(target, heads, tmp_path, monkeypatch):
     cells = [
         Cell("ar"),

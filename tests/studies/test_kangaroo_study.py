@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, geometric_mean
 
 import numpy as np
 import pytest
@@ -138,8 +138,8 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
     assert paper[text] == pytest.approx(1.50 / 1.07)
     assert paper["attention alone over layer"] == pytest.approx(1.50 / 1.37)
     assert paper["Kangaroo's chain is faster than Medusa's"] == pytest.approx(1.071, abs=1e-3)
-    assert claims.ratio("SpS", "Kangaroo, chain") < 1
-    assert claims.ratio("SpS", "Kangaroo, chain", family="Vicuna") > 1
+    assert geometric_mean(claims.ratios("SpS", "Kangaroo, chain")) < 1
+    assert geometric_mean(claims.ratios("SpS", "Kangaroo, chain", family="Vicuna")) > 1
     assert {c.second.key for c in every_claim if c.even} == {
         "T=0 kangaroo:gamma=8,eta=0.7",
         *(claims.tuned_chain(g, cells.ETAS).key for g in (4, 8)),

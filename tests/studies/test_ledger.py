@@ -10,6 +10,7 @@ import pytest
 from terminal import call
 
 from specwb.studies import PLACES, ledger, study_of
+from specwb.studies.ledger import Drawn
 from specwb.studies.run import shipped
 from specwb.studies.study import published
 
@@ -68,6 +69,24 @@ def test_what_a_step_costs_by_the_papers_two_numbers_and_here():
     assert ledger.step_cost({}, {"rows": rows}) == ""
 
 
+def test_a_number_is_in_a_claim_where_the_claim_is_made_from_it():
+    own, _ = shipped(study_of("falcon"))
+    used = ledger.claimed(study_of("falcon"), own)
+    assert "falcon/table 4/tree=True/csgd=True/accepted" in used
+    assert "falcon/table 4/tree=True/csgd=True/alpha" not in used  # alpha is in no claim
+    assert not any(id.startswith("falcon/table 2") for id in used)
+    assert used <= {entry.id for entry in ledger.entries("falcon")}
+    assert published("falcon")["tables"]["4"]["rows"][0]["speedup"] == 2.06  # as it was
+
+
+def test_markdown_shows_texts_as_they_are():
+    text = "a|b *c* _d_ `e` <f> [g] ~h~ $i$ # \\\nj"
+    shown = ledger.escaped(text)
+    assert "\n" not in shown
+    assert re.sub(r"\\(.)", r"\1", shown) == text.replace("\n", " ")
+    assert all(f"\\{sign}" in shown for sign in "|*_`<>[]~$#\\")
+
+
 class Cells(HTMLParser):
     """The numbers of headers and cells of a page, and what it leaves open."""
 
@@ -93,17 +112,23 @@ def test_the_page_of_a_document_and_of_papers_left_out():
     text, site = ledger.markdown(page), ledger.html_page(page)
     verdicts = [*document["verdicts"], *document["ablation"]["verdicts"]]
     judged = [v for v in verdicts if v["verdict"] != "not claimed"]
-    assert all(v["claim"] in text for v in judged)
+    assert all(ledger.escaped(v["claim"]) in text for v in judged)
     titles = {title: rows for title, _, _, rows in page}
     assert len(titles["falcon"]) == len(judged)
     assert len(titles["Headline claims"]) == 2
     summary = {row[0]: row for row in titles["Claims by verdict"]}
-    assert sum(map(int, summary["falcon"][2:6])) == len(judged)
+    repeats = sum(bool(v.get("repeats")) for v in judged)
+    assert sum(map(int, summary["falcon"][2:8])) == len(judged) - repeats
+    assert summary["falcon"][-1] == f"0 foregone, {repeats} repeats"
     assert summary["falcon"][1] == str(len(ledger.entries("falcon")))
     assert summary["kangaroo"][-1] == "no adapter | of its own <"
-    assert "no adapter \\| of its own <" in text
+    assert "no adapter \\| of its own \\<" in text
     assert "of its own &lt;" in site
     assert {row[0] for row in titles["Methods of the papers that are not here"]} >= {"REST"}
+    (drawn,) = [Drawn("a <title>", "a note", "a.png", "specwb x", b"\x89PNG")]
+    both = {"falcon": [drawn]}
+    assert "![a \\<title\\>](a.png)" in ledger.markdown(page, both)
+    assert 'src="data:image/png;base64,iVBORw=="' in ledger.html_page(page, both)
     parser = Cells()
     parser.feed(site.removeprefix("<!doctype html>\n"))
     assert parser.open == []
@@ -113,6 +138,39 @@ def test_the_page_of_a_document_and_of_papers_left_out():
         if block.startswith("| "):
             widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
             assert len(widths) == 1
+
+
+@pytest.mark.slow
+def test_all_papers_by_a_plan_that_is_interrupted(monkeypatch, capsys, tmp_path):
+    """A fifth of the time is left; what was interrupted is on the page, what follows is named."""
+    asked = {}
+
+    def measured(name, *, out, rounds, seconds, **given):
+        asked[name] = rounds, seconds, out.name
+        study = study_of(name)
+        if name == "falcon":
+            raise ValueError("no head | of its own")
+        return study, study.report(*shipped(study)), out, name == "kangaroo"
+
+    monkeypatch.setattr("specwb.commands.ledger.measured", measured)
+    monkeypatch.setattr(ledger, "drawings", lambda documents: {})
+    command = ("reproduce", "all", "--quick", "--minutes", "10", "--out", str(tmp_path))
+    code, _, err = call(monkeypatch, capsys, *command)
+    assert code == 130
+    before = list(PLACES)[: list(PLACES).index("kangaroo") + 1]
+    after = [name for name in PLACES if name not in before]
+    assert list(asked) == list(before)
+    assert after
+    assert {rounds for rounds, _, _ in asked.values()} == {3}
+    assert 0 < sum(seconds for _, seconds, _ in asked.values()) < 0.8 * 600
+    assert asked["kangaroo"][2] == "kangaroo-quick.json"
+    assert "About 10 minutes in all" in " ".join(err.split())
+    assert "kangaroo: " in err
+    page = json.loads((tmp_path / "ledger.json").read_text())
+    assert page["kangaroo"]["verdicts"]
+    text = (tmp_path / "ledger.md").read_text()
+    assert text.count("interrupted before it was measured") == len(after)
+    assert "no head \\| of its own" in text
 
 
 @pytest.mark.slow
@@ -128,8 +186,13 @@ def test_the_command_on_the_shipped_results(monkeypatch, capsys, tmp_path):
     for name in PLACES:
         headlines = [v for v in ledger_of[name]["verdicts"] if v.get("headline")]
         assert headlines, name
-        assert all(v["claim"] in text for v in headlines)
-    assert (tmp_path / "ledger.html").read_text().startswith("<!doctype html>")
+        assert all(ledger.escaped(v["claim"]) in text for v in headlines)
+        for key in study_of(name).figures:
+            assert (tmp_path / f"{name}-{key}.png").read_bytes()[:4] == b"\x89PNG"
+            assert f"({name}-{key}.png)" in text
+    site = (tmp_path / "ledger.html").read_text()
+    assert site.startswith("<!doctype html>")
+    assert site.count("<img ") == sum(len(study_of(name).figures) for name in PLACES)
     code, _, err = call(
         monkeypatch, capsys, "reproduce", "all", "--shipped", "--out", str(tmp_path / "no")
     )

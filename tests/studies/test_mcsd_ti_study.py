@@ -325,7 +325,8 @@ def test_the_shipped_results_are_those_of_the_shipped_family(monkeypatch):
     own, _ = shipped(STUDY, lab)
     assert own is not None
     assert own["arguments"]["heads"] == trained.checksums(lab, STUDY.heads)
-    assert {c.key for c in cells.cells()} == set(own["cells"])
+    later = {cells.as_published().key}  # of the next measurement
+    assert {c.key for c in cells.cells()} - later == set(own["cells"]) - later
     assert len(questions) >= verdicts.ENOUGH
     assert all(len(cell["ms"]) == len(questions) for cell in own["cells"].values())
     assert own["moved"]["T=0 roots=1"]["other"] == 0

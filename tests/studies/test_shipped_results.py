@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import math
 
+import numpy as np
 import pytest
 
 from specwb.studies import PLACES, study_of
 from specwb.studies.run import shipped
-from specwb.studies.verdicts import VERDICTS, counts
+from specwb.studies.verdicts import EVEN, VERDICTS, counts
 
 NUMBERS = ("ratio", "low", "high", "prompts", "paper")
 
@@ -71,7 +72,7 @@ def test_effects_follow_from_the_measurements(results):
             # a claim of a sign states no number; it was written as 1 once
             keys = NUMBERS if v["paper"] != 1 else NUMBERS[:-1]
             assert [v[key] for key in keys] == [again[key] for key in keys], v["claim"]
-            if "why" in v:
+            if "joint" in v:  # judged by the rule in force
                 assert (v["verdict"], v["why"]) == (again["verdict"], again["why"]), v["claim"]
     assert same >= 0.9 * len(old) or not any("claim" in v for v in old)
 
@@ -87,18 +88,22 @@ def test_every_claim_has_a_verdict_with_its_reason(results):
             kinds = ("hardware", "models", "training budget", "definition")
             assert v["why"].split(":")[0] in kinds
         numbers = v.get("restated", v)
-        if v["verdict"] == "inconclusive" and not v["why"]:
-            assert numbers["low"] <= 1.08
-            assert numbers["high"] >= 0.92
-        if v["verdict"] == "reproduced":
-            assert v["p"] <= v.get("p_holm", v["p"]) <= 0.05 or v["claim"].startswith("gamma")
-    assert sum(counts(verdicts).values()) == sum(not v.get("foregone") for v in judged)
+        assert v["verdict"].endswith("in tokens") <= ("restated" in v)
+        if v["verdict"].startswith(("reproduced", "contradicted")):
+            low, high = v["joint"]
+            assert low <= numbers["ratio"] <= high
+            if not v.get("foregone"):  # the joint interval is the wider one
+                assert np.log(high / low) >= 0.9 * np.log(numbers["high"] / numbers["low"])
+            half = (v["paper"] or 1) ** 0.5
+            if v["verdict"].startswith("contradicted"):
+                assert high < max(1, half) or low > EVEN
+            else:  # above half the effect, above a bound, or even
+                assert low > min(half, v["paper"] or 1) or 1 / EVEN < low < high < EVEN
+    counted = [v for v in judged if not (v.get("foregone") or v.get("repeats"))]
+    assert sum(counts(verdicts).values()) == len(counted)
+    texts = {v["claim"] for v in counted}
+    assert {v["repeats"] for v in judged if v.get("repeats")} <= texts
     assert any(v.get("headline") for v in judged), "the abstract's claim is judged"
-    # what an interval that holds 1 says is that nothing was seen
-    for v in judged:
-        numbers = v.get("restated", v)
-        if v["verdict"] == "contradicted" and "even" not in v["why"]:
-            assert not numbers["low"] <= 1 <= numbers["high"] or "bound" in v["why"], v["claim"]
 
 
 def test_what_is_printed(results):

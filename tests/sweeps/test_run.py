@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import tiny
 from test_cli import call
 
 import specwb
-from specwb.sweeps import Space, Store, SweepError, frame, summary, workers
+from specwb.sweeps import Space, Store, SweepError, frame, heads, summary, workers
 from specwb.sweeps.results import combination, filtered, pareto
 from specwb.sweeps.run import with_plain
 
@@ -410,3 +411,39 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
         code, out, err = call(monkeypatch, capsys, *arguments)
         assert (code, out) == (2, ""), arguments
         assert message in err
+
+
+def test_what_is_timed_was_decoded_before_with_its_own_sampling(target, monkeypatch):
+    """On CUDA a graph is of one sampling: without this its recording would be timed."""
+    real, calls = workers.decode, []
+
+    def decode(*given, **more):
+        calls.append((more["temperature"], more["seed"], more["max_new_tokens"]))
+        return real(*given, **more)
+
+    monkeypatch.setattr(workers, "decode", decode)
+    axes = {"gamma": 2, "temperature": [0.0, 1.0], "seed": [3], "max_new_tokens": 12}
+    specwb.sweep(target, PROMPTS[:1], "pld", timed=True, **axes)
+    measured = {i for i, call in enumerate(calls) if call[2] == 12}
+    before = [calls[i - 1] for i in measured if i - 1 not in measured]
+    assert sorted(before) == [(t, [3], 8) for t in (0.0, 0.0, 1.0, 1.0)]
+
+
+def test_two_sweeps_do_not_train_one_head_at_once(target, monkeypatch, tmp_path):
+    inside, most = [], []
+
+    def train_head(kind, model, folder, *rest, **more):
+        inside.append(folder)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.remove(folder)
+        return folder
+
+    monkeypatch.setattr(heads, "train_head", train_head)
+    monkeypatch.setattr(heads, "training_text", lambda *_: ("text", "mixture"))
+    one = {"method": "medusa", "train.seed": 1}
+    both = [heads.Heads(target, tmp_path / "heads") for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda each: each.trained(one), both)
+    assert first == second
+    assert most == [1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from specwb.studies.claim import LACKING, Claim
 from specwb.studies.diffuspec.cells import (
     ARGMAX,
     FIXED,
@@ -24,7 +25,6 @@ from specwb.studies.diffuspec.cells import (
 )
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, published
-from specwb.studies.verdicts import LACKING, Claim
 
 SHORTER = "definition: drafts of 4 to 8 tokens here, of 20 to 30 there"
 NO_BONUS = "definition: the paper's numbers fit better with the bonus token counted, as in tau"
@@ -185,6 +185,7 @@ def _sweep_claims() -> Iterator[Claim]:
                     best,
                     cell,
                     **_ratios(best_row, r, "speedup"),
+                    error=figure(7)["error"],
                     foregone="every denoising step is a pass" if name == "steps" else "",
                 )
             if abs(best_row["mat"] - r["mat"]) > reading_error:

@@ -41,8 +41,9 @@ from specwb.studies.diffuspec.cells import (
     sweeps,
 )
 from specwb.studies.diffuspec.claims import claims
+from specwb.studies.diffuspec.figures import FIGURES
 from specwb.studies.grid import PARTS, Cell, values
-from specwb.studies.pictures import Curve, Picture, Point
+from specwb.studies.intervals import bootstrap
 from specwb.studies.study import (
     Document,
     Lines,
@@ -55,7 +56,7 @@ from specwb.studies.study import (
     published,
     theirs,
 )
-from specwb.studies.verdicts import ENOUGH, bootstrap
+from specwb.studies.verdicts import ENOUGH
 
 OURS = (
     "The paper ran Medusa, EAGLE and EAGLE2 on another target. It does not say whether its MAT "
@@ -273,32 +274,6 @@ def notes(document: Document) -> list[str]:
     ]
     trained = published("diffuspec")["conventions"]["trained"]
     return [*out, *grid.fastest(document["rows"], "diffuspec", "DiffuSpec"), f"{trained}."]
-
-
-def _sweep(name: str) -> Picture:
-    """One panel of figure 7: a setting changed at a time."""
-
-    def curves() -> Iterator[Curve]:
-        rows = sweeps()[name].items()
-        for panel, column, what in (("MAT", "mat", "tau"), ("speedup", "speedup", "speedup")):
-            points = (Point(value, r[column], cell) for value, (cell, r) in rows)
-            yield Curve(panel, name, what, tuple(points))
-
-    return Picture(f"DiffuSpec, figure 7: {name}, {NAMES[LONG]}", name, curves)
-
-
-def _length_curves() -> Iterator[Curve]:
-    """Table 5: fixed draft lengths."""
-    five = rows_of(5, "k")
-    for panel, column, what in (("MAT", "mat", "tau"), ("speedup", "speedup", "speedup")):
-        points = (Point(k, five[k][column], diffuspec(f"k={k}")) for k in SIZES[LONG])
-        yield Curve(panel, "fixed length", what, tuple(points))
-
-
-FIGURES = {
-    **{name: _sweep(name) for name in ("steps", "beams", "top", "mass")},
-    "length": Picture("DiffuSpec, table 5: fixed draft length, CPS", "k", _length_curves),
-}
 
 
 STUDY = Study(

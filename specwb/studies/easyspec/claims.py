@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from specwb.evaluation import fuzzy
+from specwb.studies.claim import LACKING, Claim, Tuned
 from specwb.studies.easyspec.cells import (
     TEMPERATURE,
     WIDE_NS,
@@ -20,7 +21,6 @@ from specwb.studies.easyspec.cells import (
 )
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, published
-from specwb.studies.verdicts import LACKING, Claim, Tuned
 
 STATED = "stated"
 """Where a claim is from."""

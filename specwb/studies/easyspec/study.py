@@ -38,6 +38,7 @@ from specwb.studies.easyspec.cells import (
     settings,
 )
 from specwb.studies.easyspec.claims import NEAR, STATED, claims, cosines_judged
+from specwb.studies.easyspec.figures import FIGURES
 from specwb.studies.grid import Cell, values
 from specwb.studies.study import Document, Lines, Rows, Study, Tables, own_draft, published
 
@@ -236,6 +237,7 @@ STUDY = Study(
     row=row,
     facts=facts,
     probe=probe,
+    figures=FIGURES,
     extra=lambda document, cells: {"facts": cosines_judged(document)},
     rules=OURS,
 )

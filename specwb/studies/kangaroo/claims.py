@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from specwb.studies.claim import LACKING, Claim, Tuned
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo.cells import (
     ABLATION_ETAS,
@@ -25,7 +26,9 @@ from specwb.studies.kangaroo.cells import (
     tree,
 )
 from specwb.studies.study import Document, published
-from specwb.studies.verdicts import LACKING, Claim, Tuned
+
+READ: float = published("kangaroo")["constants"]["error"]
+"""How far a value that was read off a figure may be off."""
 
 
 def etas() -> dict[tuple[float, int], dict[str, float]]:
@@ -47,10 +50,10 @@ def adapters() -> dict[str, float]:
     return {r["variant"]: r["speedup"] for r in published("kangaroo")["tables"]["adapter"]["rows"]}
 
 
-def ratio(first: str, second: str, what: str = "speedup", family: str = "") -> float:
-    """Compute the ratio of two methods of the main table.
+def ratios(first: str, second: str, what: str = "speedup", family: str = "") -> list[float]:
+    """Compute the ratios of two methods of the main table.
 
-    It is the geometric mean over all tasks and targets (of a ``family``) that have both.
+    There is one for every task and target (of a ``family``) that has both.
     """
     rows = {
         (r["target"], r["method"]): r[what]
@@ -60,7 +63,7 @@ def ratio(first: str, second: str, what: str = "speedup", family: str = "") -> f
     pairs = [
         (rows[t, first], rows[t, second]) for t, m in rows if m == first and (t, second) in rows
     ]
-    return geometric_mean(a[task] / b[task] for a, b in pairs for task in a)
+    return [a[task] / b[task] for a, b in pairs for task in a]
 
 
 def claims(_: Document | None = None) -> list[Claim]:
@@ -102,6 +105,7 @@ def _headlines() -> Iterator[Claim]:
             Cell("ar"),
             r["mean"],
             tau=fmean(r["cr"].values()),
+            costs=tuple(r["cr"][task] / r["speedup"][task] for task in r["cr"]),
             headline=True,
         )
 
@@ -109,7 +113,7 @@ def _headlines() -> Iterator[Claim]:
 def _thresholds() -> Iterator[Claim]:
     """The claims of the figure over eta and gamma."""
     points = etas()
-    reading_error = 2 * published("kangaroo")["constants"]["error"] + 1e-9
+    reading_error = 2 * READ + 1e-9
 
     def compare(
         text: str, what: str, first: Any, second: Any, a: Any, b: Any, **more: Any
@@ -118,7 +122,7 @@ def _thresholds() -> Iterator[Claim]:
         numbers: dict[str, Any] = {"paper": a["cr"] / b["cr"]}
         if what == "speedup":
             numbers = {"paper": a["speedup"] / b["speedup"], "tau": a["cr"] / b["cr"]}
-        return Claim(text, "figure eta", what, first, second, **numbers, **more)
+        return Claim(text, "figure eta", what, first, second, **numbers, error=READ, **more)
 
     def fastest(at: Sequence[float], g: int, by: int | None = None) -> Any:
         """The point of gamma = g whose eta is fastest at gamma = by."""
@@ -177,8 +181,18 @@ def _methods() -> Iterator[Claim]:
     def compare(
         text: str, first: Cell, second: Cell, names: tuple[str, str], family: str = "", **more: Any
     ) -> Claim:
-        speed, tau = (ratio(*names, what, family) for what in ("speedup", "cr"))
-        return Claim(text, "table main", "speedup", first, second, speed, tau=tau, **more)
+        speeds, taus = (ratios(*names, what, family) for what in ("speedup", "cr"))
+        return Claim(
+            text,
+            "table main",
+            "speedup",
+            first,
+            second,
+            geometric_mean(speeds),
+            tau=geometric_mean(taus),
+            costs=tuple(t / s for t, s in zip(taus, speeds, strict=True)),
+            **more,
+        )
 
     tree_chain = ("Kangaroo", "Kangaroo, chain")
     yield compare("Kangaroo's tree over its chain: speedup", best, usual, tree_chain)
@@ -188,7 +202,7 @@ def _methods() -> Iterator[Claim]:
         "tau",
         best,
         usual,
-        ratio(*tree_chain, "cr"),
+        geometric_mean(ratios(*tree_chain, "cr")),
     )
     yield compare(
         "Kangaroo's chain is faster than Medusa's",
@@ -259,6 +273,7 @@ def _variants() -> list[Claim]:
                 chain(USUAL, variant=f"exit{n}"),
                 best["speedup"] / by_exit[part]["speedup"],
                 tau=best["cr"] / by_exit[part]["cr"],
+                error=READ,
             )
         )
     for (a, at), (b, below) in (((3, 8), (0, 0)), ((6, 16), (3, 8))):

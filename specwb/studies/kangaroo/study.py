@@ -41,7 +41,7 @@ from specwb.studies.kangaroo.cells import (
     tree,
 )
 from specwb.studies.kangaroo.claims import adapters, claims, depths, etas
-from specwb.studies.pictures import Curve, Picture, Point
+from specwb.studies.kangaroo.figures import FIGURES
 from specwb.studies.study import (
     Document,
     Lines,
@@ -295,40 +295,6 @@ def _prediction_note(name: str, predicted: Sequence[Mapping[str, Any]]) -> list[
         f"Predicted speedup of {len(predicted)} chains, {name}: median error {error:.0%} from the "
         f"cost of a round by what it drafts, {simple_error:.0%} from CR / (1 + D (r + a))."
     ]
-
-
-def _eta_curves() -> Iterator[Curve]:
-    points = etas()
-    for panel, column, what in (("CR", "cr", "tau"), ("speedup", "speedup", "speedup")):
-        for g in GAMMAS:
-            yield Curve(
-                panel,
-                f"gamma {g}",
-                what,
-                tuple(
-                    Point(eta, points.get((eta, g), {}).get(column), chain(eta, g)) for eta in ETAS
-                ),
-            )
-
-
-def _depth_curves() -> Iterator[Curve]:
-    """Over the part of all layers that is run before the exit."""
-    constants = published("kangaroo")["constants"]["layers"]
-    for panel, column, what in (("CR", "cr", "tau"), ("speedup", "speedup", "speedup")):
-        for target, layers in constants.items():
-            points = (Point(n / layers, r[column]) for n, r in depths(target).items())
-            yield Curve(panel, target, what, tuple(points))
-        for eta in ABLATION_ETAS:
-            here = (Point(n / LAYERS, None, chain(eta, variant=f"exit{n}")) for n in EXITS)
-            yield Curve(panel, f"lab, eta {eta:g}", what, tuple(here))
-
-
-LAYERS = 12
-"""Layers of the lab's target, of which the ablation's exits are parts."""
-FIGURES = {
-    "eta": Picture("Kangaroo: threshold and steps, chains at T = 0", "eta", _eta_curves),
-    "depth": Picture("Kangaroo: exit layer, chains of 6", "part of the layers", _depth_curves),
-}
 
 
 STUDY = Study(

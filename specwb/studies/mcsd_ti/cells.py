@@ -64,6 +64,11 @@ def rooted(
     return Cell(f"mcsd_ti:{options}", temperature=temperature)
 
 
+def as_published(temperature: float = STATIC) -> Cell:
+    """Make the cell of two roots with the paper's tree, verified as its code does."""
+    return Cell(f"{rooted(2, TI).spec},rule=independent", temperature=temperature)
+
+
 def mcsd(shape: Sequence[int], temperature: float = STATIC) -> Cell:
     """Make the cell of MCSD with a tree."""
     return Cell(f"mcsd:tree={spelling(shape)}", temperature=temperature)
@@ -93,7 +98,7 @@ def cells(_: Document | None = None) -> list[Cell]:
         out += [cut(WIDTH, stop, x, t) for stop, xs in THRESHOLDS.items() for x in xs]
         out += [rooted(n, [1] * DEPTH, t) for n in ROOTS] + [first_version(t)]
     out += [Cell("ar", temperature=STATIC), Cell("sps", temperature=STATIC)]
-    out += [mcsd(MCSD), static(TI)]
+    out += [mcsd(MCSD), static(TI), as_published()]
     for r in published("mcsd_ti")["tables"]["shapes"]["rows"]:
         root, *below = r["shape"]
         out += [static(r["shape"]), rooted(root, below)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from specwb.studies.claim import LACKING, Claim, Pooled, Tuned
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti.cells import (
     DEPTH,
@@ -19,6 +20,7 @@ from specwb.studies.mcsd_ti.cells import (
     TI,
     WIDTH,
     WIDTHS,
+    as_published,
     cut,
     first_version,
     mcsd,
@@ -27,7 +29,6 @@ from specwb.studies.mcsd_ti.cells import (
     static,
 )
 from specwb.studies.study import Document, published
-from specwb.studies.verdicts import LACKING, Claim, Pooled, Tuned
 
 ROOTS_THERE = "definition: the paper's widths are numbers of roots, here of chains below one root"
 
@@ -205,6 +206,14 @@ def claims(_: Document | None = None) -> list[Claim]:
             ratio("static", "TI", "MCSD", name),
         )
         add("one root with 4-4-1-1 over MCSD 4-2-2-1, T = 0.7", "", what, static(TI), mcsd(MCSD))
+    for what in ("depth_fraction", "speedup"):
+        add(
+            "LOSSY: 2 roots with 4-4-1-1, verified as published over without loss below each root",
+            "",
+            what,
+            as_published(),
+            rooted(2, TI),
+        )
     add(
         "LOSSY: 2 roots with 4-4-1-1 over one root with as many nodes (2-4-4-1-1), T = 0.7",
         "",

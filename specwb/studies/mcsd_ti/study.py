@@ -45,7 +45,7 @@ from specwb.studies.mcsd_ti.cells import (
     static,
 )
 from specwb.studies.mcsd_ti.claims import claims, widths
-from specwb.studies.pictures import Curve, Picture, Point
+from specwb.studies.mcsd_ti.figures import FIGURES
 from specwb.studies.study import Document, Rows, Study, Tables, lines, published, theirs
 
 OURS = (
@@ -209,20 +209,6 @@ def notes(document: Document) -> list[str]:
                 f"{text}: {rank:.2f}."
             )
     return out
-
-
-def _width_curves() -> Iterator[Curve]:
-    """The paper's widths are numbers of roots, ours of chains below one root."""
-    for decision, stop, name in ((True, "soft", "decision model"), (False, "none", "none")):
-        known = widths(PAIR, decision)
-        every = sorted({*known, *WIDTHS})
-        points = (Point(w, known.get(w, {}).get("acceptance"), cut(w, stop)) for w in every)
-        yield Curve("acceptance", name, "depth_fraction", tuple(points))
-
-
-FIGURES = {
-    "width": Picture(f"Improved MCSD: width, T = 0; the paper's {PAIR}", "width", _width_curves),
-}
 
 
 STUDY = Study(

@@ -1,0 +1,65 @@
+"""Settings of papers by name: they are what they say, and can be built."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+from terminal import call
+
+import specwb
+from specwb.drafters.eagle import EAGLE_TREE
+from specwb.drafters.medusa import MEDUSA_TREE
+from specwb.methods import METHODS, read_spec, with_preset
+
+EVERY = [(key, name) for key, entry in METHODS.items() for name in entry.presets]
+
+
+@pytest.mark.parametrize(("key", "name"), EVERY)
+def test_a_preset_names_options_that_there_are(key, name):
+    preset = METHODS[key].presets[name]
+    entry, _, options = read_spec(f"{key}:preset={name}", None, {})
+    assert options == {k: v for k, v in preset.options.items() if k != "rule"}
+    entry.check(options)
+    assert len(preset.source) > 10
+
+
+def test_published_trees_have_their_published_sizes():
+    """Candidates by depth, as the codes' lists have them."""
+
+    def by_depth(tree):
+        return [int((tree.depth[0] == d).sum()) for d in range(1, tree.D + 1)]
+
+    assert by_depth(MEDUSA_TREE) == [10, 28, 23, 2]
+    assert by_depth(EAGLE_TREE) == [4, 8, 8, 3, 2]
+    assert (MEDUSA_TREE.n, EAGLE_TREE.n) == (64, 26)
+
+
+def test_a_preset_is_its_options_and_what_is_given_beside_it_counts():
+    target, draft = tiny.target(), tiny.draft()
+    preset = specwb.method("mcsd:preset=published", target, draft=draft)
+    written = specwb.method("mcsd:tree=4-2-2-1,draw=without", target, draft=draft)
+    assert preset.key == written.key == "mcsd:tree=4-2-2-1"
+    other = specwb.method("mcsd", target, draft=draft, preset="published", tree=(2, 1))
+    assert other.key == "mcsd:tree=2-1"
+    lossy = specwb.method("mcsd_ti:preset=published", target, draft=draft)
+    assert lossy.exactness is specwb.Exactness.LOSSY
+    assert lossy.key.endswith("rule=independent")
+    mended = specwb.method("mcsd_ti:preset=published,rule=longest", target, draft=draft)
+    assert mended.key.endswith("rule=longest")
+    with pytest.raises(specwb.MethodError, match="no preset 'x'; its presets: published, spectr"):
+        specwb.method("mcsd:preset=x", target, draft=draft)
+    with pytest.raises(specwb.MethodError, match="its presets: none"):
+        specwb.method("ar:preset=published", target)
+
+
+def test_presets_of_a_list_of_methods():
+    both = with_preset(["ar", "mcsd", "pld:gamma=4"], "published")
+    assert both == ["ar", "mcsd:preset=published", "pld:gamma=4,preset=published"]
+    with pytest.raises(specwb.MethodError, match="none of these methods has a preset 'spectr'"):
+        with_preset(["ar", "pld"], "spectr")
+
+
+def test_methods_says_what_a_preset_is(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "methods", "lookahead")
+    assert code == 0
+    assert "preset=published: window=15,level=5,guesses=15" in " ".join(out.split())
