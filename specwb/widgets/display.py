@@ -12,6 +12,8 @@ from IPython.display import display
 from plotly.basedatatypes import BaseFigure
 
 from specwb.figures.style import CONFIG
+from specwb.scope import module
+from specwb.widgets.microscope import Microscope
 
 FIGURE = "application/vnd.plotly.v1+json"
 STILL = "application/vnd.specwb.still+json"
@@ -54,7 +56,8 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
 
     Returns:
         parts, each with one key: ``figure`` (plotly's JSON), ``html``, or ``controls``, pairs of a
-        control's description and what it is set to.
+        control's description and what it is set to; or with two, ``traces`` and the ``module`` that
+        plays them.
     """
     if isinstance(thing, BaseFigure):
         return [{"figure": _plain(thing)}]
@@ -68,6 +71,8 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
             else:
                 parts.append(part)
         return parts
+    if isinstance(thing, Microscope):
+        return [{"traces": thing.traces, "module": module()}]
     if isinstance(thing, w.ValueWidget) and hasattr(thing, "description"):
         return [{"controls": [[thing.description, _setting(thing)]]}]
     return []
