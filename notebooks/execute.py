@@ -176,7 +176,7 @@ if __name__ == "__main__":
     os.environ["SPECWB_STILLS"] = "1"
     with camera() as take:
         for name in sys.argv[1:]:
-            path = FOLDER / f"{Path(name).stem}.ipynb"
+            path = FOLDER / Path(name).with_suffix(".ipynb")
             print(f"{path.name} ...", flush=True)
             execute(path, take)
             print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
