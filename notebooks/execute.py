@@ -76,6 +76,7 @@ DRAW = """async parts => {
     else if (part.traces !== undefined) {
       const module = URL.createObjectURL(new Blob([part.module], { type: "text/javascript" }));
       (await import(module)).mount(box, { traces: part.traces, live: null, note: "" });
+      box.style.padding = "3px 10px";
       await new Promise(done => setTimeout(done, 500));
     }
     else {

@@ -162,6 +162,7 @@ def test_drawings_say_what_they_are_given():
         (course.lanes({"plain": [(1, "a", "target"), (2, "b", "target")],
                        "fast": [(1, "c", "#000000")]},
                       "Lanes", "Times", unit="ms"), ["plain", "b", "c", "ms"]),
+        (course.chain(["a", "b"], ["a", "c", "d"], "Step", "Two", accepted=1), ["✓ a", "✗ b", "+ c"]),
         (course.bars([0.5, 0.5], [0.2, 0.8], ["x", "y"], "Bars", "Two"), ["x", "y", "p", "q"]),
         (course.tree([-1, 0, 0, 1], list("rabc"), "Tree", "Four", notes=["", ".5", ".3", ".9"]),
          ["r", "c", ".9"]),
@@ -253,6 +254,12 @@ def test_what_is_stored(tmp_path):
     assert document["rows"]
     shown = course.measured({1: 2.0}, "x", document=document)
     assert document["arguments"]["device"] in shown.summary
+    model = course.calibration()
+    times = list(model.target.values())
+    assert times == sorted(times)
+    assert model.v(8) >= model.v(4) >= 1
+    with pytest.raises(MeasuredError, match="no result of specwb tune"):
+        course.calibration("mcsd-lab-cpu")
     with pytest.raises(MeasuredError, match=r"there are .*tune-lab-cpu"):
         course.stored("nothing")
     with pytest.raises(MeasuredError, match="no numbers"):

@@ -17,10 +17,10 @@ return floats, which are compared to 1e-9. No model takes part. Every exercise b
 **Drawings** are SVG in the colours of :mod:`specwb.palette`, seen on white and on black.
 """
 
-from specwb.course.drawing import Drawing, bars, flow, lanes, tree
+from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
-from specwb.course.measure import Measured, measured, stored
+from specwb.course.measure import Measured, calibration, measured, stored
 from specwb.course.predict import Prediction, Score, predict, score
 
 __all__ = [
@@ -34,6 +34,8 @@ __all__ = [
     "Prediction",
     "Score",
     "bars",
+    "calibration",
+    "chain",
     "flow",
     "grade",
     "lanes",

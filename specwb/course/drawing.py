@@ -281,6 +281,45 @@ def bars(
     return drawing
 
 
+def chain(
+    guesses: Sequence[str],
+    choices: Sequence[str],
+    title: str,
+    desc: str,
+    *,
+    accepted: int | None = None,
+) -> Drawing:
+    """One greedy decoding step: the draft's guesses, and below what the target would write there.
+
+    Args:
+        guesses: gamma draft tokens.
+        choices: gamma + 1 tokens: the target's choice after the text and after every guess.
+        accepted: how many guesses stay; they and the bonus token are marked. Default: no marks.
+    """
+    drawing = Drawing(WIDTH, 104, title, desc)
+    step = (WIDTH - 128) / len(choices)
+    drawing.text(118, 32, "draft", anchor="end", bold=True)
+    drawing.text(118, 80, "target", anchor="end", bold=True)
+    for i, words in enumerate(guesses):
+        stays = accepted is None or i < accepted
+        colour = "draft" if accepted is None else "accepted" if stays else "rejected"
+        mark = "" if accepted is None else "✓ " if stays else "✗ "
+        drawing.box(128 + i * step, 6, step - 12, 38, mark + words, colour=colour, dashed=not stays)
+    for i, words in enumerate(choices):
+        bonus = i == accepted
+        drawing.box(
+            128 + i * step,
+            54,
+            step - 12,
+            38,
+            f"+ {words}" if bonus else words,
+            colour="target",
+            hollow=accepted is not None and not bonus,
+            dashed=accepted is not None and i > accepted,
+        )
+    return drawing
+
+
 def tree(
     parents: Sequence[int],
     labels: Sequence[str],

@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from html import escape
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specwb.errors import SpecwbError
 from specwb.extras import require
+
+if TYPE_CHECKING:
+    from specwb.evaluation.cost import CostModel
 
 REPEATS = 5
 SHIPPED, HERE = "shipped, measured in calm", "this machine, now"
@@ -36,6 +39,23 @@ def stored(name: str) -> dict[str, Any]:
         names = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
         raise MeasuredError(f"no result {name!r} in {folder}; there are {names}")
     return json.loads(path.read_text("utf-8"))
+
+
+def calibration(name: str = "tune-lab-cpu") -> CostModel:
+    """The cost model of a shipped result of ``specwb tune``, its times in order.
+
+    Raises:
+        MeasuredError: there is none of that name, or it was not calibrated.
+    """
+    from specwb.evaluation.cost import CostModel, in_order
+
+    document = stored(name)
+    if "calibrated" not in document:
+        raise MeasuredError(f"{name} is no result of specwb tune")
+    saved = dict(document["calibrated"])
+    for side in ("target", "draft"):  # a model refuses times that are not
+        saved[side] = in_order({int(n): seconds for n, seconds in saved[side].items()})
+    return CostModel.from_json(saved)
 
 
 def origin(document: Mapping[str, Any]) -> str:

@@ -98,7 +98,7 @@ class Prediction:
             picture = self._show.svg
         return (
             f"<p><b>Predict.</b> {escape(self.question)}</p>"
-            f"{f'<ol type=a>{listed}</ol>' if listed else ''}"
+            f"{f'<ul>{listed}</ul>' if listed else ''}"
             "<details><summary>I have made my guess: show the answer</summary>"
             f"{self._answered()}{picture}</details>"
         )
