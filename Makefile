@@ -49,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 lab: $(STAMP)
-	$(BIN)/jupyter lab --notebook-dir=. notebooks/00_welcome.ipynb
+	$(BIN)/jupyter lab --notebook-dir=. notebooks/lessons/1_one_speculative_step.ipynb
 
 # installed again only when what is to be installed has changed
 $(STAMP): pyproject.toml constraints.txt

@@ -167,7 +167,8 @@ class Drawing:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{self.width:g}"'
             f' height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}"'
-            ' style="max-width:100%;height:auto" font-family="system-ui, sans-serif"'
+            f' style="width:100%;max-width:{self.width:g}px;height:auto"'
+            ' font-family="system-ui, sans-serif"'
             f' aria-labelledby="{self._id}-t {self._id}-d">'
             f'<title id="{self._id}-t">{escape(self.title)}</title>'
             f'<desc id="{self._id}-d">{escape(self.desc)}</desc>' + "".join(self._parts) + "</svg>"
@@ -239,25 +240,36 @@ def lanes(
 
 
 def bars(
-    p: Sequence[Any], q: Sequence[Any], labels: Sequence[str], title: str, desc: str
+    p: Sequence[Any],
+    q: Sequence[Any],
+    labels: Sequence[str],
+    title: str,
+    desc: str,
+    *,
+    target: str = "p",
 ) -> Drawing:
     """Two distributions in one column a token: what they share, what only q has, what only p has.
 
     The shared part, min(p, q), is what is accepted; q's surplus is rejected; p's surplus is the
     residual, which has the same area. A blue line is p, a dashed orange one q.
+
+    Args:
+        target: what stands at the blue line where it is not p itself, such as what is left of it.
     """
     ps, qs = [float(x) for x in p], [float(x) for x in q]
     most, high, left = max(ps + qs), 150, 52
     drawing = Drawing(WIDTH, high + 74, title, desc)
     key = (
-        ("accepted: min(p, q)", "accepted", ""),
-        ("rejected: q above p", "rejected", "dots"),
-        ("residual: p above q", "residual", "stripes"),
+        (f"accepted: min({target}, q)", "accepted", ""),
+        (f"rejected: q above {target}", "rejected", "dots"),
+        (f"residual: {target} above q", "residual", "stripes"),
     )
     for i, (words, colour, pattern) in enumerate(key):
         drawing.bar(left + 168 * i, 4, 15, 13, colour, pattern)
         drawing.text(left + 168 * i + 21, 16, words, size=13)
-    drawing.line(left + 506, 10, left + 530, 10, colour="target", thick=4).text(left + 536, 15, "p")
+    drawing.line(left + 506, 10, left + 530, 10, colour="target", thick=4).text(
+        left + 536, 15, target
+    )
     drawing.line(left + 566, 10, left + 590, 10, colour="draft", thick=4, dashed=True)
     drawing.text(left + 596, 15, "q")
     base, step = high + 40, (WIDTH - left - 20) / len(ps)

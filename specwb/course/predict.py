@@ -82,10 +82,10 @@ class Prediction:
         choices = "a number" if self.choices is None else " / ".join(self.choices)
         return f"Predict: {self.question} [{choices}]"
 
-    def _answered(self) -> str:
+    def _answered(self, head: str = "") -> str:
         """What is right and why, as HTML."""
         answer = self.answer if isinstance(self.answer, str) else f"{self.answer:.4g}"
-        text = f"<b>{escape(str(answer))}</b>"
+        text = f"{head}<b>{escape(str(answer))}</b>"
         if self._because:
             text += f". {escape(self._because)}"
         return f'<p style="margin:4px 0">{text}</p>'
@@ -136,10 +136,10 @@ class Prediction:
                     control.button_style, control.icon = "success", "check"
                 elif control.description == self.given:
                     control.button_style, control.icon = "danger", "times"
-        head = "Right." if self.right else "Not so."
+        head = "Right. " if self.right else "Not so. "
         if self.choices is None:
-            head += f" You said {self.given:g}, it is"
-        self._line.value = f'<div role="status">{head} {self._answered()}</div>'
+            head += f"You said {self.given:g}, it is "
+        self._line.value = f'<div role="status">{self._answered(head)}</div>'
         more = []
         if isinstance(self._show, Drawing):
             more = [w.HTML(self._show.svg)]
