@@ -4,6 +4,7 @@
 #   models, a browser, every notebook.
 # make mutants: deliberately wrong engines and drafters, each of which the tests must refute.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
+# make instructor: the lessons with answers, minutes and slides, in build/instructor.
 # make docs: the API reference from the docstrings, build/reference/index.html.
 # make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks,
 #   served from here, so that their links to theory/ and docs/ open.
@@ -14,7 +15,7 @@ STAMP := $(VENV)/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-all portable mutants gpu docs lint lab clean
+.PHONY: run test test-slow test-all portable mutants instructor gpu docs lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
@@ -33,6 +34,9 @@ portable: $(STAMP)
 mutants: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py --jobs 2
 
+instructor: $(STAMP)
+	$(BIN)/python notebooks/instructor.py
+
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py
 
@@ -45,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 lab: $(STAMP)
-	$(BIN)/jupyter lab --notebook-dir=. notebooks/00_welcome.ipynb
+	$(BIN)/jupyter lab --notebook-dir=. notebooks/lessons/1_one_speculative_step.ipynb
 
 # installed again only when what is to be installed has changed
 $(STAMP): pyproject.toml constraints.txt

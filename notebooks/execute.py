@@ -1,6 +1,6 @@
 """Execute notebooks for committing: all cells in order, and a PNG beside every figure and explorer.
 
-    python notebooks/execute.py 01_speculative_sampling 02_multi_candidate_verification
+    python notebooks/execute.py lessons/2_the_rejection_rule 02_multi_candidate_verification
 
 GitHub, nbviewer and PDFs draw neither plotly figures nor widgets; they show the PNG. It is taken in
 a headless Chromium with the plotly.js that the plotly package has in it, so nothing is downloaded.
@@ -26,6 +26,7 @@ import nbformat
 import numpy as np
 from nbclient import NotebookClient
 
+from specwb.course.predict import HOLE
 from specwb.figures.style import DARK, INK
 from specwb.widgets.display import STILL
 
@@ -72,6 +73,12 @@ DRAW = """async parts => {
   for (const part of parts) {
     const box = still.appendChild(document.createElement("div"));
     if (part.html !== undefined) box.innerHTML = part.html;
+    else if (part.traces !== undefined) {
+      const module = URL.createObjectURL(new Blob([part.module], { type: "text/javascript" }));
+      (await import(module)).mount(box, { traces: part.traces, live: null, note: "" });
+      box.style.padding = "3px 10px";
+      await new Promise(done => setTimeout(done, 500));
+    }
     else {
       box.style.padding = 0;
       const { data, layout } = part.figure;
@@ -157,7 +164,12 @@ def execute(path: Path, take: Any) -> None:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", ()):
             if parts := output.get("data", {}).pop(STILL, None):
-                output.data["image/png"] = base64.b64encode(take(parts)).decode() + "\n"
+                picture = base64.b64encode(take(parts)).decode()
+                if HOLE in output.data.get("text/html", ""):  # a folded answer
+                    image = f'<img alt="" src="data:image/png;base64,{picture}">'
+                    output.data["text/html"] = output.data["text/html"].replace(HOLE, image)
+                else:
+                    output.data["image/png"] = picture + "\n"
     nbformat.write(notebook, path)
 
 

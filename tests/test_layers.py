@@ -13,7 +13,7 @@ FLOORS = (
     "errors extras files inputs options templates tree mask noise probability flow blocks lattice"
     " proxy ngram streaming palette",
     "verify.exact",
-    "verify models analysis graphs trace course",
+    "verify models analysis graphs trace",
     "drafters",
     "methods describe engine",
     "custom_generate figures scope",
@@ -21,6 +21,7 @@ FLOORS = (
     "training sweeps harness",
     "studies",
     "widgets",
+    "course",
     "commands cli __main__",
 )
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms.split()}

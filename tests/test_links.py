@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "theory/*.md", "data/*/README.md", "notebooks/*.ipynb")
+    for pattern in ("*.md", "docs/*.md", "theory/*.md", "data/*/README.md", "notebooks/**/*.ipynb")
     for page in ROOT.glob(pattern)
 )
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from specwb.analysis import acceptance_rate, output_distribution
 from specwb.analysis.acceptance import Distribution
-from specwb.figures.style import CLEAR, DARK, DRAFT, FIRST, MARK, figure
+from specwb.figures.style import ACCEPTED, CLEAR, DARK, REJECTED, RESIDUAL, figure
 
 
 def acceptance(
@@ -45,12 +45,8 @@ def acceptance(
     both = np.minimum(target, draft)
 
     def bar(heights: np.ndarray, name: str, colour: str, shape: str) -> go.Bar:
-        pattern = {
-            "shape": shape,
-            "fillmode": "overlay",
-            "fgcolor": "white" if shape == "/" else colour,
-        }
-        inside = CLEAR if shape == "." else colour
+        pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": colour}
+        inside = CLEAR if shape else colour
         return go.Bar(
             x=names,
             y=heights,
@@ -61,9 +57,9 @@ def acceptance(
 
     drawn = [c / n for c in counts] if counts is not None and n else [None] * len(p)
     return figure(
-        bar(both, "accepted, min(p, q)", FIRST, ""),
-        bar(target - both, "residual, (p − q)+", MARK, "/"),
-        bar(draft - both, "rejected, (q − p)+", DRAFT, "."),
+        bar(both, "accepted, min(p, q)", ACCEPTED, ""),
+        bar(target - both, "residual, (p − q)+", RESIDUAL, "/"),
+        bar(draft - both, "rejected, (q − p)+", REJECTED, "."),
         go.Scatter(
             x=names,
             y=output_distribution(target, draft),
@@ -93,12 +89,12 @@ def acceptance(
         ),
         title={"text": f"accepted {alpha:.3f} = 1 − TV(p, q)", "x": 0, "xref": "paper"},
         barmode="stack",
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        legend={"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0, "traceorder": "normal"},
         xaxis={"title": {"text": "token"}, "type": "category", "dtick": 1},
         yaxis={
             "title": {"text": "probability"},
             "range": [0, 1.15 * float(np.maximum(target, draft).max())],
         },
-        height=380,
-        margin={"l": 60, "r": 20, "t": 100, "b": 50},
+        height=420,
+        margin={"l": 60, "r": 20, "t": 50, "b": 130},
     )

@@ -12,6 +12,8 @@ from IPython.display import display
 from plotly.basedatatypes import BaseFigure
 
 from specwb.figures.style import CONFIG
+from specwb.scope import module
+from specwb.widgets.microscope import Microscope
 
 FIGURE = "application/vnd.plotly.v1+json"
 STILL = "application/vnd.specwb.still+json"
@@ -37,7 +39,8 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary:
         raise ValueError(f"summary must be one line of text, got {summary!r}")
     if isinstance(thing, w.DOMWidget):
-        bundle = dict(thing._repr_mimebundle_())
+        data = thing._repr_mimebundle_()
+        bundle = dict(data[0] if isinstance(data, tuple) else data)  # anywidget: with metadata
     elif isinstance(thing, go.Figure):
         bundle = {FIGURE: {**_plain(thing), "config": CONFIG}}
     else:
@@ -54,7 +57,8 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
 
     Returns:
         parts, each with one key: ``figure`` (plotly's JSON), ``html``, or ``controls``, pairs of a
-        control's description and what it is set to.
+        control's description and what it is set to; or with two, ``traces`` and the ``module`` that
+        plays them.
     """
     if isinstance(thing, BaseFigure):
         return [{"figure": _plain(thing)}]
@@ -68,6 +72,8 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
             else:
                 parts.append(part)
         return parts
+    if isinstance(thing, Microscope):
+        return [{"traces": thing.traces, "module": module()}]
     if isinstance(thing, w.ValueWidget) and hasattr(thing, "description"):
         return [{"controls": [[thing.description, _setting(thing)]]}]
     return []

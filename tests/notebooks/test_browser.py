@@ -112,6 +112,7 @@ def lab(tmp_path_factory):
     shutil.copy(ROOT / "README.md", home)
     for pages in ("theory", "docs"):
         shutil.copytree(ROOT / pages, home / pages)
+    shutil.copytree(ROOT / "notebooks" / "lessons", folder / "lessons")
     for name in NOTEBOOKS:
         notebook = nbformat.read(ROOT / "notebooks" / name, 4)
         # cell x is made of the cells x_1, x_2, .. and x

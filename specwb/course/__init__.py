@@ -1,0 +1,48 @@
+"""What lessons are made of: predictions, drawings, measured figures, self-marking exercises.
+
+```python
+from specwb import course
+
+course.predict("Which is faster?", ["one", "five"], answer=fastest)  # asks; answers when asked back
+course.measured(shipped, "speedup", measure=mine)  # what was measured in calm, and a button
+course.grade("residual", mine)  # right, or the smallest problem that it gets wrong
+course.score()  # of the predictions so far
+```
+
+**Exercises.** A solution is run on all small problems in exact fractions, and the answer to a wrong
+one is the smallest problem that it gets wrong. Distributions are lists of fractions; a solution may
+return floats, which are compared to 1e-9. No model takes part. Every exercise belongs to one of
+:data:`LESSONS`.
+
+**Drawings** are SVG in the colours of :mod:`specwb.palette`, seen on white and on black.
+"""
+
+from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
+from specwb.course.exercises import EXERCISES, LESSONS, grade, task
+from specwb.course.grading import Exercise, ExerciseError, Grade
+from specwb.course.measure import Measured, calibration, measured, stored
+from specwb.course.predict import Prediction, Score, predict, score
+
+__all__ = [
+    "EXERCISES",
+    "LESSONS",
+    "Drawing",
+    "Exercise",
+    "ExerciseError",
+    "Grade",
+    "Measured",
+    "Prediction",
+    "Score",
+    "bars",
+    "calibration",
+    "chain",
+    "flow",
+    "grade",
+    "lanes",
+    "measured",
+    "predict",
+    "score",
+    "stored",
+    "task",
+    "tree",
+]

@@ -1,0 +1,112 @@
+"""What an exercise is, and how a solution of it is graded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from specwb.errors import SpecwbError
+
+CLOSE = 1e-9
+
+
+class ExerciseError(SpecwbError, ValueError):
+    """There is no such exercise, or what was handed in is no function."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """Something to write.
+
+    Attributes:
+        name: what :func:`grade` calls it.
+        lesson: one of :data:`specwb.course.LESSONS`.
+        task: what is to be returned, beginning with the function's arguments.
+        problems: name -> value of every argument, the smallest problem first.
+        answer: what is right, called with the same arguments.
+        judge: says what is wrong with (arguments, what was returned), or None. Default: it is
+            compared with ``answer``.
+    """
+
+    name: str
+    lesson: str
+    task: str
+    problems: Callable[[], Iterable[dict[str, Any]]]
+    answer: Callable[..., Any]
+    judge: Callable[[dict[str, Any], Any], str | None] | None = None
+
+    def fault(self, problem: dict[str, Any], given: Any) -> str | None:
+        """What is wrong with an answer, or None."""
+        if self.judge is not None:
+            return self.judge(problem, given)
+        wanted = self.answer(**problem)
+        return None if same(given, wanted) else f"you say {shown(given)}, it is {shown(wanted)}"
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What became of a solution.
+
+    Attributes:
+        exercise: its name.
+        right: whether no problem was found that it gets wrong.
+        tried: how many problems it was run on.
+        problem: the smallest one that it gets wrong, or None.
+        fault: what is wrong there.
+    """
+
+    exercise: str
+    right: bool
+    tried: int
+    problem: dict[str, Any] | None = None
+    fault: str = ""
+
+    def __str__(self) -> str:
+        if self.right:
+            return f"{self.exercise}: right, on all {self.tried} small problems"
+        assert self.problem is not None
+        where = ", ".join(f"{name} = {shown(value)}" for name, value in self.problem.items())
+        return f"{self.exercise}: not yet. {where}: {self.fault}"
+
+    __repr__ = __str__
+
+
+def run(exercise: Exercise, solution: Callable[..., Any]) -> Grade:
+    """Run a solution on an exercise's problems, up to the first that it gets wrong."""
+    tried = 0
+    for problem in exercise.problems():
+        tried += 1
+        try:
+            given = solution(*deepcopy(list(problem.values())))  # it may change its arguments
+            fault = exercise.fault(problem, given)
+        except Exception as error:  # whatever a student's function does
+            fault = f"it raises {type(error).__name__}: {error}"
+        if fault:
+            return Grade(exercise.name, False, tried, problem, fault)
+    return Grade(exercise.name, True, tried)
+
+
+def same(given: Any, wanted: Any) -> bool:
+    """Whether an answer is the right one; floats to 1e-9."""
+    if isinstance(wanted, list | tuple):
+        if not hasattr(given, "__len__") or isinstance(given, str | dict):
+            return False
+        return len(given) == len(wanted) and all(
+            same(a, b) for a, b in zip(given, wanted, strict=True)
+        )
+    if isinstance(wanted, bool) or wanted is None:
+        return given is wanted or (wanted is not None and given == wanted)
+    if isinstance(given, bool) or given is None or isinstance(given, str):
+        return False
+    return bool(abs(given - wanted) < CLOSE)
+
+
+def shown(value: Any) -> str:
+    """A value as one writes it by hand: ``(1/2, 1/2)``."""
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(shown, value))})"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

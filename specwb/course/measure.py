@@ -1,0 +1,248 @@
+"""Measured figures: what was measured in calm, and the same on this machine at the press of a
+button, with a light that says whether the machine was quiet."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from specwb.errors import SpecwbError
+from specwb.extras import require
+
+if TYPE_CHECKING:
+    from specwb.evaluation.cost import CostModel
+
+REPEATS = 5
+SHIPPED, HERE = "shipped, measured in calm", "this machine, now"
+Numbers = Mapping[Any, float]
+
+
+class MeasuredError(SpecwbError, ValueError):
+    """There is no such result, or no numbers to show."""
+
+
+def stored(name: str) -> dict[str, Any]:
+    """A shipped result, ``data/results/NAME.json``.
+
+    Raises:
+        MeasuredError: there is none of that name.
+    """
+    from specwb.models.load import data_dir
+
+    folder = data_dir() / "results"
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        names = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
+        raise MeasuredError(f"no result {name!r} in {folder}; there are {names}")
+    return json.loads(path.read_text("utf-8"))
+
+
+def calibration(name: str = "tune-lab-cpu") -> CostModel:
+    """The cost model of a shipped result of ``specwb tune``, its times in order.
+
+    Raises:
+        MeasuredError: there is none of that name, or it was not calibrated.
+    """
+    from specwb.evaluation.cost import CostModel, in_order
+
+    document = stored(name)
+    if "calibrated" not in document:
+        raise MeasuredError(f"{name} is no result of specwb tune")
+    saved = dict(document["calibrated"])
+    for side in ("target", "draft"):  # a model refuses times that are not
+        saved[side] = in_order({int(n): seconds for n, seconds in saved[side].items()})
+    return CostModel.from_json(saved)
+
+
+def origin(document: Mapping[str, Any]) -> str:
+    """Where a result comes from, in one line: hardware, command."""
+    arguments = document.get("arguments") or {}
+    parts = [str(arguments.get("device", "hardware not stored"))]
+    if "command" in document:
+        parts.append(str(document["command"]))
+    return ", by ".join(parts)
+
+
+class Light:
+    """Whether the machine is quiet: times a small fixed piece of work beside what is measured.
+
+    Attributes:
+        facts: of :class:`specwb.evaluation.machine.Watch`, once something was measured.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        from specwb.evaluation.machine import Watch
+
+        weights = torch.full((384, 384), 0.5)
+
+        def step() -> float:
+            began = time.perf_counter()
+            for _ in range(10):
+                torch.mm(weights, weights)
+            return time.perf_counter() - began
+
+        self._watch = Watch(step)
+        self._steps: list[float] = []
+        self.facts: dict[str, Any] = {}
+
+    def around(self, work: Callable[[], Any]) -> Any:
+        """Run the work between two probes."""
+        before = self._watch.last
+        outcome = work()
+        slower = max(before, self._watch.probe())
+        self._steps.append(slower)
+        self.facts = self._watch.facts(self._steps, 0)
+        return outcome
+
+    def __str__(self) -> str:
+        return says(self.facts)
+
+
+def says(facts: Mapping[str, Any] | None) -> str:
+    """The light in words, a sign first; the facts are those of a comparison's ``machine``."""
+    if not facts:
+        return "○ how quiet the machine was is not stored"
+    slow = f"{facts['disturbed']} of {facts['runs']} runs beside a slow probe"
+    if facts["busy"]:
+        others = facts.get("others")
+        crowd = f", other programs had {others:g} threads" if others else ""
+        return f"▲ busy: {slow}{crowd}. Close what else is running and measure again"
+    return f"● quiet: {slow}"
+
+
+class Measured:
+    """Numbers that were measured, as a picture; what :func:`measured` returns and a notebook shows.
+
+    Attributes:
+        rows: name of the machine -> numbers.
+        light: what is said of this machine once it was measured, or empty.
+    """
+
+    def __init__(
+        self,
+        numbers: Numbers,
+        title: str,
+        source: str,
+        measure: Callable[[], Numbers] | None,
+        draw: Callable[[Mapping[str, Numbers]], Any],
+        facts: Mapping[str, Any] | None,
+    ) -> None:
+        self.rows: dict[str, Numbers] = {SHIPPED: dict(numbers)}
+        self.title, self._source, self._measure, self._draw = title, source, measure, draw
+        self.light, self._facts = "", facts
+        self._canvas: Any = None
+
+    def here(self, repeats: int = REPEATS) -> Numbers:
+        """Measure on this machine: the median of several repeats. What the button does.
+
+        Raises:
+            MeasuredError: there is nothing to measure with.
+        """
+        if self._measure is None:
+            raise MeasuredError(f"{self.title}: nothing was given to measure with")
+        light = Light()
+        runs = [light.around(self._measure) for _ in range(repeats)]
+        self.rows[HERE] = {key: median(run[key] for run in runs) for key in runs[0]}
+        widest = max(
+            (max(r[k] for r in runs) - min(r[k] for r in runs)) / abs(self.rows[HERE][k] or 1)
+            for k in runs[0]
+        )
+        self.light = f"{light}. Widest spread of {repeats} repeats: {widest:.0%} of the median"
+        return self.rows[HERE]
+
+    @property
+    def summary(self) -> str:
+        """One line of the shipped numbers; the same in every run."""
+        values = ", ".join(f"{key}: {value:.3g}" for key, value in self.rows[SHIPPED].items())
+        return f"{self.title} ({self._source}): {values}"
+
+    def _widget(self) -> Any:
+        import ipywidgets as w
+
+        from specwb.widgets.live import Panel, canvas, redraw
+
+        calm = "" if self._facts is None else f" {says(self._facts)}."
+        caption = w.HTML(f"<small>Shipped: {escape(self._source)}.{escape(calm)}</small>")
+        self._canvas = canvas(self._draw(self.rows))
+        parts: list[Any] = [self._canvas, caption]
+        if self._measure is not None:
+            button = w.Button(
+                description="Measure on this machine", layout={"width": "auto", "height": "auto"}
+            )
+            line = w.HTML()
+
+            def press(_: object) -> None:
+                button.disabled, line.value = True, "measuring ..."
+                try:
+                    self.here()
+                    redraw(self._canvas, self._draw(self.rows))
+                    line.value = f'<small role="status">{escape(self.light)}</small>'
+                except Exception as error:  # a button has nowhere else to say it
+                    line.value = f'<small role="status">not measured: {escape(str(error))}</small>'
+                finally:
+                    button.disabled = False
+
+            button.on_click(press)
+            parts.append(w.HBox([button, line], layout={"flex_flow": "row wrap"}))
+        return Panel(parts)
+
+    def __repr__(self) -> str:
+        return self.summary
+
+    def _ipython_display_(self) -> None:
+        require("specwb.course.measured", "notebooks", "plotly", "ipywidgets", "anywidget")
+        from specwb.widgets.display import show
+
+        show(self._widget(), self.summary)
+
+
+def measured(
+    numbers: Numbers,
+    title: str,
+    *,
+    document: Mapping[str, Any] | None = None,
+    measure: Callable[[], Numbers] | None = None,
+    xaxis: str = "",
+    yaxis: str = "",
+    draw: Callable[[Mapping[str, Numbers]], Any] | None = None,
+) -> Measured:
+    """Show what was measured in calm, with a button that measures the same here.
+
+    ```python
+    tuned = course.stored("tune-lab-cpu")
+    course.measured(v, "cost of scoring", document=tuned, measure=here, xaxis="tokens")
+    ```
+
+    The button runs ``measure`` five times, with a small fixed piece of work timed between the
+    runs; it draws the medians beside the shipped numbers and says whether the machine was quiet.
+    Nothing is measured until it is pressed, so a cell's stored output is the same everywhere.
+
+    Args:
+        numbers: x -> number, as shipped.
+        title: what is shown.
+        document: the result they come from (:func:`stored`): its hardware, command and, where it
+            has it, how quiet the machine was are said below.
+        measure: a function without arguments that returns numbers of the same keys.
+        xaxis, yaxis: their titles, with units.
+        draw: makes a figure of {name of the machine: numbers}; default: a line for each.
+    Raises:
+        MeasuredError: no numbers.
+    """
+    if not numbers:
+        raise MeasuredError(f"{title}: no numbers to show")
+
+    def line_for_each(rows: Mapping[str, Numbers]) -> Any:
+        from specwb.figures.style import lines
+
+        points = {name: (list(row), list(row.values())) for name, row in rows.items()}
+        return lines(points, title, yaxis, xaxis, height=340)
+
+    source = origin(document) if document is not None else "stored"
+    facts = document.get("machine") if document is not None else None
+    return Measured(numbers, title, source, measure, draw or line_for_each, facts)
