@@ -25,7 +25,7 @@ from specwb.figures.heads import head_accuracy, heads
 from specwb.figures.kangaroo import beams, cache_slots, densities, stopping, sureness
 from specwb.figures.lengths import round_lengths
 from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices, stop_rules
-from specwb.figures.measuring import estimates, price_and_tokens
+from specwb.figures.measuring import bars, estimates, price_and_tokens
 from specwb.figures.rounds import tokens_per_round
 from specwb.figures.rules import output, residuals, rule_rates
 from specwb.figures.speedup import speedup
@@ -36,6 +36,7 @@ __all__ = [
     "acceptance",
     "acceptance_by_depth",
     "adaptive",
+    "bars",
     "beams",
     "block_designer",
     "block_sight",

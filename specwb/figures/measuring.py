@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from specwb.figures.style import FIRST, INK, MARK, OTHER, PALETTE, figure
 
+HATCHES = ("", "/", ".", "x")
 MIDDLE = 0.9
 """The share of the estimates that a thick line spans."""
 
@@ -74,6 +75,51 @@ def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) ->
         height=110 + 90 * len(found),
         margin={"l": 60, "r": 20, "t": 20, "b": 50},
         showlegend=False,
+    )
+
+
+def bars(
+    values: Mapping[str, Mapping[str, float]], yaxis: str, line: float | None = None
+) -> go.Figure:
+    """Groups of bars, each with its value above it; series differ in colour and hatching.
+
+    Args:
+        values: series -> group -> value; the first series says which groups there are; at most
+            four series.
+        yaxis: what the values are.
+        line: a dashed line at this value.
+    Raises:
+        ValueError: no series, or more than four.
+    """
+    if not 1 <= len(values) <= len(HATCHES):
+        raise ValueError(f"between one and {len(HATCHES)} series of bars, got {len(values)}")
+    groups = list(next(iter(values.values())))
+    drawn = [
+        go.Bar(
+            x=groups,
+            y=[round(float(by_group[g]), 4) if g in by_group else None for g in groups],
+            name=name,
+            text=[f"{float(by_group[g]):.2f}" if g in by_group else "" for g in groups],
+            textposition="outside",
+            cliponaxis=False,
+            marker={
+                "color": colour,
+                "pattern": {"shape": hatch, "fgcolor": "white", "fillmode": "overlay"},
+            },
+        )
+        for (name, by_group), (colour, _, _), hatch in zip(
+            values.items(), PALETTE, HATCHES, strict=False
+        )
+    ]
+    across = {"xref": "paper", "x0": 0, "x1": 1, "y0": line, "y1": line}
+    return figure(
+        *drawn,
+        shapes=[] if line is None else [_line(across)],
+        yaxis={"title": {"text": yaxis}, "rangemode": "tozero"},
+        xaxis={"automargin": True},
+        height=360,
+        margin={"l": 60, "r": 20, "t": 60, "b": 40},
+        showlegend=len(values) > 1,
     )
 
 

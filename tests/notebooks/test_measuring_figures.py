@@ -35,3 +35,13 @@ def test_rays_are_equal_speedups():
     for points in ({}, {"free": (0.0, 1.0)}, {str(i): (1.0, 1.0) for i in range(9)}):
         with pytest.raises(ValueError, match=r"methods|> 0"):
             measuring.price_and_tokens(points)
+
+
+def test_bars_say_their_values():
+    drawn = measuring.bars({"a": {"x": 1.0, "y": 2.345}, "b": {"y": 3}}, "tokens", line=1)
+    assert [tuple(trace.text) for trace in drawn.data] == [("1.00", "2.35"), ("", "3.00")]
+    assert [trace.marker.pattern.shape for trace in drawn.data] == ["", "/"]
+    assert drawn.layout.shapes[0].y0 == drawn.layout.shapes[0].y1 == 1
+    for values in ({}, {str(i): {"x": 1} for i in range(5)}):
+        with pytest.raises(ValueError, match="series"):
+            measuring.bars(values, "y")
