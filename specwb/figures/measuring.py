@@ -84,8 +84,7 @@ def bars(
     """Groups of bars, each with its value above it; series differ in colour and hatching.
 
     Args:
-        values: series -> group -> value; the first series says which groups there are; at most
-            four series.
+        values: series -> group -> value; a series may lack a group; at most four series.
         yaxis: what the values are.
         line: a dashed line at this value.
     Raises:
@@ -93,7 +92,7 @@ def bars(
     """
     if not 1 <= len(values) <= len(HATCHES):
         raise ValueError(f"between one and {len(HATCHES)} series of bars, got {len(values)}")
-    groups = list(next(iter(values.values())))
+    groups = list(dict.fromkeys(group for by_group in values.values() for group in by_group))
     drawn = [
         go.Bar(
             x=groups,

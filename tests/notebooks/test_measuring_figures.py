@@ -38,8 +38,11 @@ def test_rays_are_equal_speedups():
 
 
 def test_bars_say_their_values():
-    drawn = measuring.bars({"a": {"x": 1.0, "y": 2.345}, "b": {"y": 3}}, "tokens", line=1)
-    assert [tuple(trace.text) for trace in drawn.data] == [("1.00", "2.35"), ("", "3.00")]
+    drawn = measuring.bars({"a": {"x": 1.0, "y": 2.345}, "b": {"y": 3, "z": 4}}, "tokens", line=1)
+    assert [tuple(trace.text) for trace in drawn.data] == [
+        ("1.00", "2.35", ""),
+        ("", "3.00", "4.00"),
+    ]
     assert [trace.marker.pattern.shape for trace in drawn.data] == ["", "/"]
     assert drawn.layout.shapes[0].y0 == drawn.layout.shapes[0].y1 == 1
     for values in ({}, {str(i): {"x": 1} for i in range(5)}):
