@@ -18,7 +18,6 @@ return floats, which are compared to 1e-9. No model takes part. Every exercise b
 """
 
 from specwb.course import scenes
-from specwb.course.costs import shipped_costs
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
@@ -45,7 +44,6 @@ __all__ = [
     "predict",
     "scenes",
     "score",
-    "shipped_costs",
     "stored",
     "task",
     "tree",

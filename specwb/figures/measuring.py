@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,13 +11,14 @@ import plotly.graph_objects as go
 from specwb.figures.style import FIRST, INK, MARK, OTHER, PALETTE, figure
 
 HATCHES = ("", "/", ".", "x")
+LABEL = 14  # letters in a line below a group of bars
 MIDDLE = 0.9
 """The share of the estimates that a thick line spans."""
 
 
 def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) -> go.Figure:
-    """Estimates of one number by several ways: for each a point at every estimate, a thick line
-    over the middle ``MIDDLE`` of them and a mark at their median. A dashed line is the truth.
+    """Estimates of one number by several ways: for each a cloud of them, below it a thick line over
+    the middle ``MIDDLE`` and a mark at their median. A dashed line is the truth.
 
     Args:
         found: way -> its estimates.
@@ -36,7 +38,7 @@ def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) ->
         drawn += [
             go.Scatter(
                 x=np.round(shown, 3).tolist(),
-                y=np.round(row + rng.uniform(0.08, 0.38, len(shown)), 2).tolist(),
+                y=np.round(row - rng.uniform(0.1, 0.42, len(shown)), 2).tolist(),
                 mode="markers",
                 marker={"size": 4, "color": FIRST, "opacity": 0.45},
                 hoverinfo="skip",
@@ -67,7 +69,7 @@ def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) ->
         yaxis={
             "tickvals": list(range(len(found))),
             "ticktext": list(found),
-            "range": [len(found) - 0.4, -0.5],
+            "range": [len(found) - 0.55, -0.55],
             "showgrid": False,
             "zeroline": False,
             "automargin": True,
@@ -110,14 +112,16 @@ def bars(
             values.items(), PALETTE, HATCHES, strict=False
         )
     ]
-    across = {"xref": "paper", "x0": 0, "x1": 1, "y0": line, "y1": line}
+    across = {"xref": "paper", "x0": 0, "x1": 1, "y0": line, "y1": line, "layer": "below"}
+    labels = ["<br>".join(wrap(group.replace("_", " "), LABEL)) for group in groups]
     return figure(
         *drawn,
         shapes=[] if line is None else [_line(across)],
         yaxis={"title": {"text": yaxis}, "rangemode": "tozero"},
-        xaxis={"automargin": True},
-        height=360,
-        margin={"l": 60, "r": 20, "t": 60, "b": 40},
+        xaxis={"automargin": True, "tickvals": groups, "ticktext": labels, "tickangle": 0},
+        bargap=0.2 if len(groups) > 1 else 0.6,
+        height=360 if len(values) > 1 else 320,
+        margin={"l": 60, "r": 20, "t": 60 if len(values) > 1 else 30, "b": 40},
         showlegend=len(values) > 1,
     )
 

@@ -45,6 +45,8 @@ def test_bars_say_their_values():
     ]
     assert [trace.marker.pattern.shape for trace in drawn.data] == ["", "/"]
     assert drawn.layout.shapes[0].y0 == drawn.layout.shapes[0].y1 == 1
+    drawn = measuring.bars({"a": {"mean_accept_length_per_request": 1.0}}, "tokens")
+    assert drawn.layout.xaxis.ticktext == ("mean accept<br>length per<br>request",)
     for values in ({}, {str(i): {"x": 1} for i in range(5)}):
         with pytest.raises(ValueError, match="series"):
             measuring.bars(values, "y")
