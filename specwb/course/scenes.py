@@ -79,7 +79,7 @@ def five_drafters() -> Drawing:
         (_copy, _model, _medusa, _eagle, _block)[i](drawing, x + 10, y + 30)
     x, y = 4 + 240 * 2, 8 + 212
     for j, (colour, words) in enumerate(
-        (("target", "the target and its token"), ("draft", "the drafter and its tokens"))
+        (("target", "target, its token"), ("draft", "drafter, its tokens"))
     ):
         drawing.box(x, y + 30 + 40 * j, 40, 26, colour=colour)
         drawing.text(x + 50, y + 48 + 40 * j, words, size=13)
