@@ -100,6 +100,36 @@ def longest(parents, tokens, best):
     return accepted
 
 
+def lookup(text, n, k):
+    places = [i for i in range(len(text) - n) if text[i : i + n] == text[-n:]]
+    return text[places[-1] + n : places[-1] + n + k] if places else []
+
+
+def unseen(joint):
+    (a, b), (c, d) = joint
+    return max(a + c, b + d)
+
+
+def kept(joint, path):
+    return sum(joint[path[0]]) + sum(joint[path[0]][x] for x in path[1:])
+
+
+def comes_out(rule, p, q):
+    out = [0] * len(p)
+    for x, y in product(range(len(p)), repeat=2):
+        accept, left = rule([x, y])
+        refused = 1 - sum(accept)
+        for token, chance in zip((x, y), accept):
+            out[token] += q[x] * q[y] * chance
+        for token, share in enumerate(left or []):
+            out[token] += q[x] * q[y] * refused * share
+    return out
+
+
+def biased(p, q, rules):
+    return "ABC"[[comes_out(rule, p, q) == p for rule in rules].index(False)]
+
+
 def tau(accepted):
     return mean(Fraction(a + 1) for a in accepted)
 
@@ -121,7 +151,8 @@ def paired(plain, method):
 
 
 RIGHT = (step_time, tau, speedup, accept, residual, acceptance, rejection, two_tries, without,
-         naive, rrs, most, mask, expected, longest, by_depth, paired)  # fmt: skip
+         naive, rrs, most, mask, expected, longest, lookup, unseen, kept, by_depth, paired,
+         biased)  # fmt: skip
 
 
 def first_only(tokens, p, q):
@@ -207,6 +238,24 @@ WRONG: dict[str, tuple[Callable, ...]] = {
         lambda parents, tokens, best: len(parents) - 1,
         lambda parents, tokens, best: longest(parents, tokens, best) + 1,
     ),
+    "lookup": (
+        lambda text, n, k: next((text[i + n : i + n + k] for i in range(len(text) - n)
+                                 if text[i : i + n] == text[-n:]), []),
+        lambda text, n, k: lookup(text, 1, k),
+        lambda text, n, k: lookup(text, n, k + 1),
+    ),
+    "unseen": (
+        lambda joint: sum(map(max, joint)),
+        lambda joint: max(map(max, joint)),
+        lambda joint: max(map(sum, joint)),
+    ),
+    "kept": (
+        lambda joint, path: sum(joint[path[0]]),
+        lambda joint, path: len(path) * (joint[path[0]][path[1]] if path[1:] else
+                                         sum(joint[path[0]])),
+        lambda joint, path: sum(joint[path[0]]) + sum(sum(row[x] for row in joint)
+                                                      for x in path[1:]),
+    ),
     "by_depth": (
         lambda accepted, tested: [Fraction(sum(a >= d for a in accepted), len(accepted))
                                   for d in range(1, max(tested) + 1)],
@@ -218,6 +267,13 @@ WRONG: dict[str, tuple[Callable, ...]] = {
         lambda plain, method: mean(Fraction(a, b) for a, b in zip(plain, method)),
         lambda plain, method: median(method) / median(plain),
     ),
+    "biased": (
+        lambda p, q, rules: max("ABC", key=lambda name: sum(sum(rules["ABC".index(name)]([x, y])[0])
+                                for x, y in product(range(len(p)), repeat=2))),
+        lambda p, q, rules: max("ABC", key=lambda name: sum(
+            abs(sum(rules["ABC".index(name)]([x, x])[0]) - p[x]) for x in range(len(p)))),
+        lambda p, q, rules: rules[0].name,
+    ),
 }  # fmt: skip
 
 
@@ -226,7 +282,7 @@ def test_every_exercise_is_here_three_a_lesson_and_more():
     assert names == list(course.EXERCISES) == list(WRONG)
     lessons = [exercise.lesson for exercise in course.EXERCISES.values()]
     assert lessons == sorted(lessons, key=course.LESSONS.index)
-    assert all(lessons.count(lesson) >= 3 for lesson in course.LESSONS[:4])
+    assert all(lessons.count(lesson) >= 3 for lesson in course.LESSONS)
     assert all(course.task(name).split(": ")[1].startswith(f"{name}(") for name in names)
 
 
@@ -279,3 +335,13 @@ def test_what_is_handed_in_may_be_anything():
         assert not course.grade("residual", lambda p, q, answer=answer: answer).right
     # what it does to its arguments is its own affair
     assert course.grade("accept", lambda p, q, x: (accept(p, q, x), p.clear(), q.clear())[0]).right
+
+
+def test_the_lineups_have_one_biased_verifier_each_in_every_place():
+    problems = list(course.EXERCISES["biased"].problems())
+    names = [[rule.name for rule in one["rules"] if rule.biased] for one in problems]
+    assert all(len(one) == 1 for one in names)
+    assert {name for (name,) in names} == {"A", "B", "C"}
+    assert [str(rule) for rule in problems[0]["rules"]] == [f"verifier {x}" for x in "ABC"]
+    found = course.grade("biased", lambda p, q, rules: None)
+    assert found.fault == "return A, B or C, got None"

@@ -8,6 +8,7 @@ its file:
 * ``rules`` and ``transport`` (several candidates at a node) compute in float64.
 * ``diffusion`` (blocks drafted in one pass) takes tables of fractions.
 * ``layer_parallel`` (layers side by side) gives times and bounds.
+* ``timing`` draws machines whose speed is disturbed, to see what ways of measuring make of it.
 
 The proofs are in theory/.
 """
@@ -71,6 +72,7 @@ from specwb.analysis.rules import (
     rrsw_rate,
     top_and_sample_rate,
 )
+from specwb.analysis.timing import DESIGNS, measured_speedups
 from specwb.analysis.transport import optimum, optimum_by_subsets, optimum_lp
 from specwb.analysis.trees import (
     best_tree,
@@ -83,6 +85,7 @@ from specwb.analysis.trees import (
 )
 
 __all__ = [
+    "DESIGNS",
     "DRAWN",
     "RATES",
     "Span",
@@ -117,6 +120,7 @@ __all__ = [
     "largest_stage_speedup",
     "linear_layers",
     "marginals",
+    "measured_speedups",
     "most_probable",
     "naive_rate",
     "needed_tokens",

@@ -17,6 +17,7 @@ return floats, which are compared to 1e-9. No model takes part. Every exercise b
 **Drawings** are SVG in the colours of :mod:`specwb.palette`, seen on white and on black.
 """
 
+from specwb.course import scenes
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
@@ -41,6 +42,7 @@ __all__ = [
     "lanes",
     "measured",
     "predict",
+    "scenes",
     "score",
     "stored",
     "task",

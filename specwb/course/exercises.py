@@ -13,6 +13,7 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
+from specwb.course.drafting import DRAFTERS, MEASURING
 from specwb.course.grading import CLOSE, Exercise, ExerciseError, Grade, run, same, shown
 from specwb.course.problems import (
     costs,
@@ -247,6 +248,7 @@ EXERCISES: dict[str, Exercise] = {
             walks,
             _longest,
         ),
+        *DRAFTERS,
         Exercise(
             "by_depth",
             "measuring",
@@ -264,6 +266,7 @@ EXERCISES: dict[str, Exercise] = {
                 Fraction(a, b) for a, b in zip(plain, method, strict=True)
             ),
         ),
+        *MEASURING,
     )
 }
 """Name -> exercise, in the order of the lessons."""

@@ -25,6 +25,7 @@ from specwb.figures.heads import head_accuracy, heads
 from specwb.figures.kangaroo import beams, cache_slots, densities, stopping, sureness
 from specwb.figures.lengths import round_lengths
 from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices, stop_rules
+from specwb.figures.measuring import bars, estimates, price_and_tokens
 from specwb.figures.rounds import tokens_per_round
 from specwb.figures.rules import output, residuals, rule_rates
 from specwb.figures.speedup import speedup
@@ -35,6 +36,7 @@ __all__ = [
     "acceptance",
     "acceptance_by_depth",
     "adaptive",
+    "bars",
     "beams",
     "block_designer",
     "block_sight",
@@ -50,6 +52,7 @@ __all__ = [
     "densities",
     "designer",
     "draft_tree",
+    "estimates",
     "glancing",
     "head_accuracy",
     "heads",
@@ -57,6 +60,7 @@ __all__ = [
     "lattice",
     "mask_slices",
     "output",
+    "price_and_tokens",
     "ratios",
     "residuals",
     "round_lengths",

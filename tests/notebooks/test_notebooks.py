@@ -62,7 +62,7 @@ def test_small_and_in_small_steps(path):
     lines = [
         len(c.source.splitlines()) for c in nbformat.read(path, 4).cells if c.cell_type == "code"
     ]
-    assert median(lines) <= 5
+    assert median(lines) <= (5 if path in NOTEBOOKS else 8)  # no lesson's cell has more than 12
 
 
 @every_notebook
@@ -72,7 +72,7 @@ def test_pictures_come_with_a_png_and_a_line_of_text(path):
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             assert not any("specwb" in mime for mime in data), cell.id
-            if "text/html" in data and "<details>" in data["text/html"]:
+            if "text/html" in data:  # a prediction or the score, which can be read as it stands
                 assert "specwb-still" not in data["text/html"], cell.id  # a figure is a PNG in it
             elif any("plotly" in mime or "widget" in mime for mime in data):
                 assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG"), cell.id

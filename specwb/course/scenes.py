@@ -1,0 +1,225 @@
+"""The drawings that lessons 4 to 6 begin with."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from specwb.course.drawing import INK, WIDTH, Drawing
+
+SIGNS = {"accepted": "✓ ", "rejected": "✗ ", "target": "◆ ", "draft": "", "other": ""}
+
+
+def chain_and_tree() -> Drawing:
+    """Six draft tokens as a chain and as a tree, where the target refuses the second of a path."""
+    drawing = Drawing(
+        WIDTH,
+        316,
+        "Six draft tokens, twice",
+        "As a chain one is accepted and five are lost behind a rejection; as a tree three are"
+        " accepted, because the rejected token has a sibling",
+    )
+    step, width, high = 101, 84, 30
+
+    def put(column: float, row: float, words: str, look: str, parent: tuple[float, float]) -> None:
+        x, y = 4 + column * step, 34 + row * 42
+        before = 4 + parent[0] * step + width, 34 + parent[1] * 42 + high / 2
+        drawing.line(*before, x, y + high / 2, dashed=look == "target")
+        drawing.box(
+            x,
+            y,
+            width,
+            high,
+            SIGNS[look] + words,
+            colour=look,
+            hollow=look == "other",
+            dashed=look == "target",
+        )
+
+    for row, title in ((0, "a chain: 1 accepted + ◆"), (3, "a tree: 3 accepted + ◆")):
+        drawing.text(4, 20 + row * 42, title, bold=True)
+        drawing.box(4, 34 + row * 42, width, high, "The", colour="other")
+    put(1, 0, "old", "accepted", (0, 0))
+    for column, words in enumerate(("house", "was", "empty", "and", "cold"), 2):
+        put(column, 0, words, "rejected" if column == 2 else "other", (column - 1, 0))
+    put(2, 1, "man", "target", (1, 0))
+    put(1, 3.5, "old", "accepted", (0, 3))
+    put(1, 5, "young", "other", (0, 3))
+    put(2, 3, "house", "rejected", (1, 3.5))
+    put(2, 4, "man", "accepted", (1, 3.5))
+    put(3, 3, "was", "other", (2, 3))
+    put(3, 4, "sat", "accepted", (2, 4))
+    put(4, 4, "down", "target", (3, 4))
+    key = "✓ accepted   ✗ rejected   hollow: scored in vain   ◆ bonus token of the target"
+    drawing.text(4, 304, key, size=12)
+    return drawing
+
+
+def five_drafters() -> Drawing:
+    """Where five kinds of drafter look, and what each has seen when it says the second token."""
+    drawing = Drawing(
+        WIDTH,
+        430,
+        "Five ways to draft",
+        "Copying reads the text; a draft model writes token by token; Medusa's heads all read the"
+        " target's last hidden state; EAGLE's head also reads the token before; a block drafter"
+        " says all places at once",
+    )
+    panels = (
+        ("copy", "sees the text and nothing else"),
+        ("draft model", "t3 is said after t1 and t2"),
+        ("Medusa", "t3 is said without seeing t2"),
+        ("EAGLE", "t3 is said after seeing t2"),
+        ("block (Falcon, diffusion)", "t2 is said without seeing t1"),
+    )
+    for i, (title, below) in enumerate(panels):
+        x, y = 4 + 240 * (i % 3), 8 + 212 * (i // 3)
+        drawing.box(x, y, 228, 196, colour="other", hollow=True)
+        drawing.text(x + 10, y + 20, title, bold=True)
+        drawing.text(x + 10, y + 186, below, size=12)
+        (_copy, _model, _medusa, _eagle, _block)[i](drawing, x + 10, y + 30)
+    x, y = 4 + 240 * 2, 8 + 212
+    for j, (colour, words) in enumerate(
+        (("target", "target, its token"), ("draft", "drafter, its tokens"))
+    ):
+        drawing.box(x, y + 30 + 40 * j, 40, 26, colour=colour)
+        drawing.text(x + 50, y + 48 + 40 * j, words, size=13)
+    drawing.box(x, y + 110, 40, 26, "text", colour="other", size=12)
+    drawing.text(x + 50, y + 128, "what is written already", size=13)
+    drawing.text(x, y + 166, "f: the target's last", size=13)
+    drawing.text(x, y + 183, "hidden state", size=13)
+    return drawing
+
+
+def _token(drawing: Drawing, x: float, y: float, words: str, colour: str = "draft") -> None:
+    drawing.box(x, y, 36, 26, words, colour=colour, size=13)
+
+
+def _copy(drawing: Drawing, x: float, y: float) -> None:
+    for i, word in enumerate(("a", "b", "c", "d", "a")):
+        _token(drawing, x + 42 * i, y + 84, word, "other")
+    for i, word in enumerate(("b", "c")):
+        _token(drawing, x + 42 * (3 + i), y + 14, word)
+        drawing.arrow(x + 42 * (1 + i) + 18, y + 82, x + 42 * (3 + i) + 14, y + 43)
+    drawing.line(x, y + 114, x + 36, y + 114, colour=INK, thick=3)
+    drawing.line(x + 168, y + 114, x + 204, y + 114, colour=INK, thick=3)
+    drawing.text(x + 102, y + 130, "the same token", size=12, anchor="middle")
+
+
+def _model(drawing: Drawing, x: float, y: float) -> None:
+    drawing.box(x + 20, y + 62, 188, 30, "small model, 3 forwards", colour="draft", size=13)
+    _token(drawing, x - 4, y + 104, "text", "other")
+    drawing.arrow(x + 34, y + 112, x + 46, y + 95)
+    for i in range(3):
+        left = x + 46 + 58 * i
+        _token(drawing, left, y + 14, f"t{i + 1}")
+        drawing.arrow(left + 12, y + 60, left + 12, y + 42)
+        if i < 2:
+            drawing.arrow(left + 38, y + 40, left + 58, y + 60)
+
+
+def _target(drawing: Drawing, x: float, y: float) -> None:
+    drawing.box(x, y + 78, 62, 52, "target", colour="target", size=13)
+    drawing.arrow(x + 14, y + 76, x + 14, y + 42)
+    _token(drawing, x - 4, y + 14, "t1", "target")
+
+
+def _medusa(drawing: Drawing, x: float, y: float) -> None:
+    _target(drawing, x, y)
+    drawing.text(x + 66, y + 126, "f", bold=True)
+    for i in range(3):
+        left = x + 84 + 44 * i
+        drawing.box(left, y + 62, 38, 24, "head", colour="draft", size=12)
+        drawing.line(x + 62, y + 112, left + 19, y + 112)
+        drawing.arrow(left + 19, y + 112, left + 19, y + 89)
+        drawing.arrow(left + 19, y + 60, left + 19, y + 42)
+        _token(drawing, left + 1, y + 14, f"t{i + 2}")
+
+
+def _eagle(drawing: Drawing, x: float, y: float) -> None:
+    _target(drawing, x, y)
+    drawing.text(x + 66, y + 126, "f", bold=True)
+    drawing.box(x + 92, y + 66, 116, 28, "one head, again", colour="draft", size=12)
+    drawing.line(x + 62, y + 112, x + 106, y + 112)
+    drawing.arrow(x + 106, y + 112, x + 106, y + 97)
+    drawing.arrow(x + 34, y + 40, x + 94, y + 65)  # it sees the token that was drawn
+    for i in range(2):
+        left = x + 106 + 56 * i
+        _token(drawing, left, y + 14, f"t{i + 2}")
+        drawing.arrow(left + 18, y + 64, left + 18, y + 42)
+        if i < 1:
+            drawing.arrow(left + 36, y + 38, left + 58, y + 64)
+
+
+def _block(drawing: Drawing, x: float, y: float) -> None:
+    drawing.box(x, y + 58, 208, 30, "one forward", colour="draft", size=13)
+    _token(drawing, x, y + 100, "text", "other")
+    for i in range(3):
+        left = x + 50 + 54 * i
+        drawing.box(left, y + 100, 40, 26, "mask", colour="other", hollow=True, size=12)
+        drawing.arrow(left + 20, y + 98, left + 20, y + 90)
+        drawing.arrow(left + 20, y + 56, left + 20, y + 42)
+        _token(drawing, left + 2, y + 14, f"t{i + 1}")
+    drawing.arrow(x + 18, y + 98, x + 18, y + 90)
+
+
+def two_orders(speedup: float = 1.3, load: float = 1.6) -> Drawing:
+    """Nine runs of plain decoding and nine of a method while something else works for a while: one
+    after the other, and in turn; and the speedup that each order says.
+
+    Args:
+        speedup: the true one.
+        load: how many times longer a run takes in the stretch.
+    """
+    count, first, last = 9, 2, 8  # the stretch is from run `first` to before run `last`
+    slow = [load if first <= i < last else 1.0 for i in range(2 * count)]
+    orders = {
+        "one after the other": [i < count for i in range(2 * count)],
+        "in turn": [i % 2 == 0 for i in range(2 * count)],
+    }
+    said = []
+    drawing_parts = []
+    for name, is_plain in orders.items():
+        seconds = [s / (1 if plain else speedup) for s, plain in zip(slow, is_plain, strict=True)]
+        plain = [s for s, own in zip(seconds, is_plain, strict=True) if own]
+        method = [s for s, own in zip(seconds, is_plain, strict=True) if not own]
+        if name == "in turn":
+            value = median(a / b for a, b in zip(plain, method, strict=True))
+            said.append(f"median of ratios: {value:.2f}x")
+        else:
+            said.append(f"ratio of medians: {median(plain) / median(method):.2f}x")
+        drawing_parts.append((name, seconds, is_plain))
+    drawing = Drawing(
+        WIDTH,
+        296,
+        "Two orders of the same runs",
+        f"A true speedup of {speedup:g} on a machine that is busy for a while. One after the other,"
+        f" {said[0]}; in turn, {said[1]}",
+    )
+    left, step, high = 4, 27, 62
+    for row, (name, seconds, is_plain) in enumerate(drawing_parts):
+        top = 12 + 142 * row
+        drawing.text(left, top + 12, name, bold=True)
+        base = top + 26 + high + 14
+        drawing.bar(
+            left + first * step - 2,
+            top + 20,
+            (last - first) * step,
+            base - top - 20,
+            "other",
+            "dots",
+        )
+        for i, (time, plain) in enumerate(zip(seconds, is_plain, strict=True)):
+            tall = high * time / load
+            colour, pattern = ("target", "") if plain else ("draft", "stripes")
+            drawing.bar(left + i * step + 2, base - tall, step - 8, tall, colour, pattern)
+        drawing.line(left, base, left + 2 * count * step, base)
+        drawing.text(left + 2 * count * step + 16, base - 34, said[row], bold=True)
+        drawing.text(left + 2 * count * step + 16, base - 12, f"the truth: {speedup:.2f}x")
+    drawing.bar(left, 281, 13, 11, "target").text(left + 18, 291, "plain decoding", size=12)
+    drawing.bar(left + 130, 281, 13, 11, "draft", "stripes").text(
+        left + 148, 291, "the method", size=12
+    )
+    drawing.bar(left + 250, 281, 13, 11, "other", "dots").text(
+        left + 268, 291, "something else works", size=12
+    )
+    return drawing

@@ -1,0 +1,45 @@
+"""Shipped measurements as answers, so that every figure of the harness can be made of them."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+
+from specwb.harness.record import Turn
+from specwb.models.load import data_dir
+
+
+def shipped_turns(paper: str, cell: str, tokens: int = 10**9) -> list[Turn]:
+    """Read a cell of a shipped study as one answer a prompt.
+
+    Args:
+        paper: a study's name, such as ``diffuspec``.
+        cell: a cell in which single paths were drafted, such as ``T=0 sps``.
+        tokens: leave out the steps of an answer that begin after so many tokens.
+    Returns:
+        answers without text; their seconds are those of the steps that were recorded.
+    Raises:
+        ValueError: there is no such study or cell, or it drafts trees: the file does not say how
+            deep their tests went.
+    """
+    path = data_dir() / "results" / f"{paper}-lab-cpu.json"
+    if not path.exists():
+        raise ValueError(f"no shipped study {paper!r}")
+    document = json.loads(path.read_text())
+    if cell not in document["cells"]:
+        raise ValueError(f"{paper} has no cell {cell!r}; there are {', '.join(document['cells'])}")
+    found, domains = document["cells"][cell], document["domains"]
+    if not document["shapes"][cell]["chain"] or "drafted" not in found:
+        raise ValueError(f"{cell!r} drafts trees, or does not say how much it drafted")
+    turns = []
+    for i, domain in enumerate(domains):
+        accepted, drafted = found["accepted"][i], found["drafted"][i]
+        before = accumulate((a + 1 for a in accepted), initial=0)
+        steps = sum(n < tokens for n in list(before)[:-1])
+        accepted, drafted = accepted[:steps], drafted[:steps]
+        tested = [min(a + 1, n) for a, n in zip(accepted, drafted, strict=True)]
+        seconds = found["mean"][i] * len(accepted) / 1e3
+        new = tuple([0] * (sum(accepted) + len(accepted)))
+        lists = (tuple(accepted), tuple(tested), tuple(drafted))
+        turns.append(Turn(i, domain, domain, 0, "", new, seconds, *lists))
+    return turns

@@ -1,0 +1,167 @@
+"""Three verifiers, one of which is biased, and what it takes to notice.
+
+A biased verifier writes fluent text and may even be fast. :func:`suspects` hands out three black
+boxes for two independent candidates; :func:`drawn` runs one of them, :func:`pvalue` asks whether
+its tokens can be draws from p, and :func:`power` how often a test of some size would notice.
+:func:`culprit` gives the answer away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+from scipy import optimize, stats
+
+from specwb.verify.exact import (
+    Decision,
+    Dist,
+    NodeRule,
+    Tokens,
+    iid,
+    kseq,
+    output_distribution,
+    rrs,
+)
+from specwb.verify.mutants import MUTANTS, Mutant
+
+CHILDREN = 2
+ALARM = 0.01
+"""The p-value below which a verifier is called biased."""
+BIASED = {m.name: m for m in MUTANTS if m.name in ("deduplicated", "race_against_q", "low_rho")}
+"""Whose bias cannot be told from how much they accept."""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A verifier that does not say what it is.
+
+    Attributes:
+        name: A, B or C.
+        rule: the node rule behind it.
+    """
+
+    name: str
+    rule: NodeRule = field(repr=False)
+
+    def __call__(self, p: Dist, q: Dist, tokens: Tokens) -> Decision:
+        return self.rule(p, q, tokens)
+
+
+def suspects(seed: int = 0) -> dict[str, Suspect]:
+    """Hand out verifiers A, B and C for two candidates that are drawn from q independently.
+
+    Two of them are lossless. The third is one of :data:`BIASED`.
+
+    Args:
+        seed: which one is biased, and how; a seed a student.
+    """
+    return {name: Suspect(name, rule) for name, rule in zip("ABC", _rules(seed)[0], strict=True)}
+
+
+def culprit(seed: int = 0) -> tuple[str, str]:
+    """Tell which of :func:`suspects` is biased, and what is wrong with it."""
+    rules, mutant = _rules(seed)
+    return "ABC"[rules.index(mutant.node)], mutant.wrong
+
+
+def _rules(seed: int) -> tuple[list[NodeRule], Mutant]:
+    random = Random(seed)
+    mutant = random.choice(list(BIASED.values()))
+    rules: list[NodeRule] = [rrs, kseq, mutant.node]
+    random.shuffle(rules)
+    return rules, mutant
+
+
+def drawn(rule: NodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[int]:
+    """Run a verifier on so many pairs of candidates, and count the tokens that come out.
+
+    Args:
+        rule: a node rule.
+        p, q: the target's distribution and the draft's.
+        count: how many tokens are drawn.
+        seed: of all draws.
+    Returns:
+        ``[V]``, how often each token came out.
+    """
+    rng = np.random.default_rng(seed)
+    pairs = iid(q, CHILDREN)
+    counts = np.zeros(len(p), int)
+    for (tokens, _), times in zip(
+        pairs, rng.multinomial(count, [float(chance) for _, chance in pairs]), strict=True
+    ):
+        accept, residual = rule(p, q, tokens)
+        ends = [float(a) for a in accept]
+        *kept, rejected = rng.multinomial(times, [*ends, max(0.0, 1 - sum(ends))])
+        for x, n in zip(tokens, kept, strict=True):
+            counts[x] += n
+        if rejected:
+            assert residual is not None
+            counts += rng.multinomial(rejected, [float(a) for a in residual])
+    return counts.tolist()
+
+
+def pvalue(counts: Sequence[int], p: Dist) -> float:
+    """Compute how often draws from p fit p as badly as these counts do, by chi-square.
+
+    Args:
+        counts: ``[V]``.
+        p: ``[V]``, without zeros.
+    Raises:
+        ValueError: p has a zero, or nothing was counted.
+    """
+    _check(p)
+    if sum(counts) < 1:
+        raise ValueError("nothing was counted")
+    expected = [sum(counts) * float(a) for a in p]
+    return float(stats.chisquare(counts, expected).pvalue)
+
+
+def power(p: Dist, out: Dist, count: int, alarm: float = ALARM) -> float:
+    """Compute how often a chi-square test of so many tokens finds that they come from ``out``.
+
+    ``n`` tokens from r have a chi-square that is noncentral with ``n sum (r - p)^2 / p``.
+
+    Args:
+        p: what the test compares with, without zeros.
+        out: r, what the tokens are drawn from.
+        count: n.
+        alarm: the p-value below which the test says so; where ``out`` is p this is how often.
+    Raises:
+        ValueError: p has a zero.
+    """
+    freedom, critical = len(p) - 1, stats.chi2.isf(alarm, len(p) - 1)
+    return float(stats.ncx2.sf(critical, freedom, count * _distance(p, out)))
+
+
+def needed(p: Dist, out: Dist, often: float = 0.8, alarm: float = ALARM) -> int:
+    """Compute how many tokens a test needs to find ``out`` so often; see :func:`power`.
+
+    Raises:
+        ValueError: p has a zero, or ``out`` is p, which no number finds.
+    """
+    distance = _distance(p, out)
+    if not distance:
+        raise ValueError("what comes out is p: there is nothing to find")
+    freedom, critical = len(p) - 1, stats.chi2.isf(alarm, len(p) - 1)
+    enough = optimize.brentq(
+        lambda nc: stats.ncx2.sf(critical, freedom, nc) - often, 1e-9, 100 * critical
+    )
+    return int(np.ceil(enough / distance))
+
+
+def output(rule: NodeRule, p: Dist, q: Dist) -> list:
+    """Enumerate all pairs of candidates: the exact distribution of what comes out."""
+    return output_distribution(rule, iid, p, q, CHILDREN)
+
+
+def _distance(p: Dist, out: Dist) -> float:
+    _check(p)
+    return float(sum((b - a) ** 2 / a for a, b in zip(p, out, strict=True)))
+
+
+def _check(p: Dist) -> None:
+    if not all(a > 0 for a in p):
+        raise ValueError("p must have no zeros: a single token where p is 0 says it all")

@@ -1,0 +1,54 @@
+"""Ways to measure a speedup, on drawn machines whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specwb.analysis import timing
+
+
+def spread(design, load):
+    low, high = np.quantile(
+        timing.measured_speedups(design, 1.3, trials=800, load=load), [0.05, 0.95]
+    )
+    return high - low
+
+
+def test_a_calm_machine_forgives_every_design_but_a_single_run():
+    once, apart, paired = (spread(design, 1.0) for design in timing.DESIGNS)
+    assert once > 2 * apart
+    assert apart == pytest.approx(paired, rel=0.3)
+
+
+def test_on_a_busy_machine_only_pairs_find_the_truth():
+    once, apart, paired = (spread(design, 1.6) for design in timing.DESIGNS)
+    assert apart > 10 * paired  # many runs, and a stretch of load lies on one side
+    assert once > 2 * paired
+    assert paired < 1.3 * spread("in turn, paired", 1.0)
+    for design in timing.DESIGNS:
+        assert np.median(timing.measured_speedups(design, 1.3, trials=800)) == pytest.approx(
+            1.3, rel=0.02
+        )
+
+
+def test_what_busy_means():
+    """A sixth of the time everything takes longer, in stretches."""
+    factors = timing.slowdowns(200, 400, load=2.0, seed=1)
+    assert factors.shape == (400, 200)
+    busy = factors > 1.5
+    assert busy.mean() == pytest.approx(timing.BUSY / (timing.BUSY + timing.CALM), abs=0.03)
+    ends = (busy[:, 1:] != busy[:, :-1])[busy[:, :-1]].mean()
+    assert ends == pytest.approx(1 / timing.BUSY, rel=0.2)
+    assert np.log(factors[~busy]).std() == pytest.approx(timing.JITTER, rel=0.05)
+    assert (timing.slowdowns(3, 4) == timing.slowdowns(3, 4)).all()
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="one run each, one after the other"):
+        timing.measured_speedups("best of three", 1.3)
+    with pytest.raises(ValueError, match="speedup must be > 0"):
+        timing.measured_speedups("one run each", 0)
+    for arguments in ((0, 1), (1, 0), (1, 1, 0.5)):
+        with pytest.raises(ValueError, match="must be >= 1"):
+            timing.slowdowns(*arguments)
