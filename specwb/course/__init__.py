@@ -17,6 +17,7 @@ return floats, which are compared to 1e-9. No model takes part. Every exercise b
 **Drawings** are SVG in the colours of :mod:`specwb.palette`, seen on white and on black.
 """
 
+from specwb.course.architectures import architecture
 from specwb.course.drawing import Drawing, bars, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
@@ -33,6 +34,7 @@ __all__ = [
     "Measured",
     "Prediction",
     "Score",
+    "architecture",
     "bars",
     "flow",
     "grade",

@@ -39,7 +39,8 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary:
         raise ValueError(f"summary must be one line of text, got {summary!r}")
     if isinstance(thing, w.DOMWidget):
-        bundle = dict(thing._repr_mimebundle_())
+        data = thing._repr_mimebundle_()
+        bundle = dict(data[0] if isinstance(data, tuple) else data)  # anywidget: with metadata
     elif isinstance(thing, go.Figure):
         bundle = {FIGURE: {**_plain(thing), "config": CONFIG}}
     else:
