@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,8 +43,9 @@ def cache_moments(
     """
     method = spec if isinstance(spec, Method) else make_method(spec, target)
     drafter = copy.copy(method.drafter)
-    if not isinstance(drafter, KangarooDrafter):
+    if not isinstance(drafter, KangarooDrafter) or drafter.stack is None:
         raise ValueError(f"caches are followed in a chain of kangaroo's, got {spec!r}")
+    noise: Any = None  # greedy drafts draw nothing
     depth = drafter.limits.depth
     done = decode(target, list(text), method, max_new_tokens=(step + 2) * (depth + 1), eos=())
     begun = sum(kept + 1 for kept in done.accepted_lengths[0][:step])
@@ -55,7 +57,7 @@ def cache_moments(
     state = target.open([known], [3 * depth], 2 * depth, Sampling(), (), drafter.features)
     drafter.open(state, target)
     moments = {"before the step": _held(target, drafter, state.cache.data, final)}
-    draft = drafter.propose(state, None)
+    draft = drafter.propose(state, noise)
     moments["drafted"] = _held(target, drafter, state.cache.data, final)
     scores = target.score(state, draft, drafter.features)
     verdict, over = trim(Greedy().verify(draft, scores, None), draft, state)
@@ -63,7 +65,7 @@ def cache_moments(
     state.advance(verdict, over)
     state.read()
     moments["verified"] = _held(target, drafter, state.cache.data, final)
-    drafter.propose(state, None)
+    drafter.propose(state, noise)
     moments["the next draft"] = _held(target, drafter, state.cache.data, final)
     first = max(0, len(known) - BEFORE)
     shown = {name: table[:, first:].tolist() for name, table in moments.items()}
@@ -72,14 +74,15 @@ def cache_moments(
 
 def _held(target: Target, drafter: KangarooDrafter, cache: Tensor, text: Sequence[int]) -> Tensor:
     """``[layers + 1, places]``: 0, 1 or 2 as in :func:`cache_moments`."""
-    n, exit_ = len(text), drafter.head.exit
+    stack, n, exit_ = drafter.stack, len(text), drafter.head.exit
+    assert stack is not None
     at = torch.arange(n)
     places = at[None], at[None]
-    true, own = target.backbone.cache(1, n), drafter.stack.cache(1, n)
+    true, own = target.backbone.cache(1, n), stack.cache(1, n)
     states = target.backbone.embed(at.new_tensor([list(text)]))
     early = target.backbone.run(states, *places, true, n, None, causal=True, last=exit_)[0]
     target.backbone.run(early, *places, true, n, None, causal=True, first=exit_)
-    drafter.stack.run(early, *places, own, n, None, causal=True)
+    stack.run(early, *places, own, n, None, causal=True)
     have = torch.cat([cache, drafter.cache.data])[:, 0, :n]
     want = torch.cat([true.data, own.data])[:, 0]
     right = (have - want).abs().amax((2, 3)) < 1e-9

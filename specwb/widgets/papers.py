@@ -48,8 +48,8 @@ def show_ledger(name: str) -> None:
     Args:
         name: of the paper.
     """
-    page = {title: rest for title, *rest in ledger.sections({name: results(name)})}
-    text, header, rows = page[name]
+    sections = ledger.sections({name: results(name)})
+    _, text, header, rows = next(section for section in sections if section[0] == name)
     head = "".join(f"<th>{escape(column)}</th>" for column in header)
     lines = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
     first, rest = "".join(lines[:SHOWN]), "".join(lines[SHOWN:])
