@@ -18,6 +18,7 @@ return floats, which are compared to 1e-9. No model takes part. Every exercise b
 """
 
 from specwb.course import scenes
+from specwb.course.architectures import architecture
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
@@ -34,6 +35,7 @@ __all__ = [
     "Measured",
     "Prediction",
     "Score",
+    "architecture",
     "bars",
     "calibration",
     "chain",

@@ -26,33 +26,24 @@ WELCOME, SAMPLING, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC, EA
 ) = (
     "00_welcome.ipynb",
     "01_speculative_sampling.ipynb",
-    "02_multi_candidate_verification.ipynb",
-    "03_draft_trees.ipynb",
-    "04_heads.ipynb",
-    "05_falcon.ipynb",
-    "06_kangaroo.ipynb",
-    "07_improved_mcsd.ipynb",
-    "08_diffuspec.ipynb",
-    "09_easyspec.ipynb",
+    "papers/mcsd.ipynb",
+    "papers/trees.ipynb",
+    "papers/heads.ipynb",
+    "papers/falcon.ipynb",
+    "papers/kangaroo.ipynb",
+    "papers/mcsd_ti.ipynb",
+    "papers/diffuspec.ipynb",
+    "papers/easyspec.ipynb",
 )
 ONLY = {  # cells that are run here; nbval runs them all
     RULES: ("laws", "explorer"),
-    TREES: (
-        "tree",
-        "one-forward",
-        "lab-rates",
-        "predicted-tau",
-        "measured-costs",
-        "designer",
-        "designer-gpu",
-        "designer-here",
-    ),
-    HEADS: ("setup", "accuracies", "heat-map", "explorer"),
-    KANGAROO: ("imports", "setup", "stored", "explorer"),
-    MCSD_TI: ("setup", "masks", "rounds", "stops", "roots"),
-    DIFFUSPEC: ("setup", "texts", "picture", "explorer", "replay"),
-    EASYSPEC: ("imports", "setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
-    FALCON: ("setup", "mask", "source", "markov", "glancing", "sawtooth", "designer"),
+    TREES: ("tree", "predicted-tau", "costs", "designer"),
+    HEADS: ("setup", "lm-head", "explorer"),
+    KANGAROO: ("setup", "densities", "explorer"),
+    MCSD_TI: ("setup", "masks", "places", "rounds", "stops", "roots"),
+    DIFFUSPEC: ("setup", "masks", "texts", "exact", "explorer", "replay"),
+    EASYSPEC: ("setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
+    FALCON: ("setup", "mask", "markov", "glancing", "texts", "designer"),
 }
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -108,7 +99,7 @@ def lab(tmp_path_factory):
     pages that they link to, with settings of its own and no news dialog."""
     home = tmp_path_factory.mktemp("jupyter")
     folder = home / "notebooks"
-    folder.mkdir()
+    (folder / "papers").mkdir(parents=True)
     shutil.copy(ROOT / "README.md", home)
     for pages in ("theory", "docs"):
         shutil.copytree(ROOT / pages, home / pages)
@@ -658,7 +649,7 @@ def test_when_to_stop_in_the_page(kangaroo):
     from specwb.studies.kangaroo.cells import costs_of, rounds_of
 
     sources, scope = sources_of(kangaroo), {}
-    for cell in ("imports", "setup", "stored"):
+    for cell in ("setup", "densities"):
         exec(sources[cell], scope)
     kangaroo.locator(".specwb-summary").first.wait_for(timeout=60_000)
     title = (
@@ -708,7 +699,7 @@ def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
     )
 
     sources, scope = sources_of(mcsd_ti), {}
-    for cell in ("setup", "rounds", "stops"):
+    for cell in ("setup", "places", "rounds", "stops"):
         exec(sources[cell], scope)
     rounds, base = scope["rounds"], scope["base"]
     stops = lines.nth(1).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
@@ -763,9 +754,9 @@ def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
     from specwb.lattice import beam, viterbi
 
     sources, scope = sources_of(diffuspec), {}
-    for cell in ("setup", "texts", "picture"):
+    for cell in ("setup", "masks", "texts", "exact"):
         exec(sources[cell], scope)
-    found, proxy, target = scope["found"], scope["proxy"], scope["lab"]
+    found, proxy, target = scope["places"], scope["proxy"], scope["lab"]
     now = {
         "place": found.index(scope["at"]) + 1,
         "lambda": 0.5,

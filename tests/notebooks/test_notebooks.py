@@ -85,7 +85,7 @@ def prose(path: Path) -> str:
     return "\n".join(c.source for c in cells if c.cell_type == "markdown")
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS + PAPERS, ids=lambda p: p.stem)
 def test_papers_and_answers(path):
     """Every folded answer is closed; reading time, exercises and a citation are there."""
     text = prose(path)

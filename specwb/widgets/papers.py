@@ -1,0 +1,102 @@
+"""What ends a paper's notebook: its rows of the ledger and its figures, from shipped results."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+from IPython.display import display
+
+from specwb.figures.style import figure
+from specwb.studies import ledger, run, study_of
+from specwb.studies.pictures import draw
+from specwb.studies.study import Document
+from specwb.widgets.display import show
+
+SHOWN = 8  # rows of a ledger that are not folded away
+
+
+@cache
+def _judged(name: str) -> str:
+    study = study_of(name)
+    document, ablation = run.shipped(study)
+    if document is None:
+        raise FileNotFoundError(f"there are no shipped results of {name}")
+    return json.dumps(study.report(document, ablation))
+
+
+def results(name: str) -> Document:
+    """Return the shipped results of a paper's study, judged anew as they are read.
+
+    Args:
+        name: of the paper, see :data:`specwb.studies.PLACES`.
+    Raises:
+        KeyError: there is no study of that name.
+        FileNotFoundError: no results are shipped.
+    """
+    return json.loads(_judged(name))
+
+
+def show_ledger(name: str) -> None:
+    """Display a paper's rows of the ledger: every claim, the paper's number, ours, the verdict.
+
+    In a terminal and in notebook tests: how many claims have which verdict.
+
+    Args:
+        name: of the paper.
+    """
+    sections = ledger.sections({name: results(name)})
+    _, text, header, rows = next(section for section in sections if section[0] == name)
+    head = "".join(f"<th>{escape(column)}</th>" for column in header)
+    lines = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    first, rest = "".join(lines[:SHOWN]), "".join(lines[SHOWN:])
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>%s</tbody></table>"
+    more = f"{len(lines) - SHOWN} more claims"
+    folded = f"<details><summary>{more}</summary>{table % rest}</details>" if rest else ""
+    verdict = header.index("verdict")
+    tally: dict[str, int] = {}
+    for row in rows:
+        word = row[verdict].partition(" (")[0].partition(";")[0]
+        tally[word] = tally.get(word, 0) + 1
+    summary = f"{len(rows)} claims of {name}: " + ", ".join(f"{n} {w}" for w, n in tally.items())
+    html = f"<p>{escape(text)}</p>{table % first}{folded}"
+    display({"text/html": html, "text/plain": summary}, raw=True)
+
+
+def paper_figure(name: str, which: str) -> go.Figure:
+    """Draw a figure of a paper with ours: what ``specwb reproduce NAME --figure WHICH`` draws.
+
+    Args:
+        name: of the paper.
+        which: of its figures, a key of ``study_of(name).figures``.
+    Returns:
+        The figure, as wide as its cell, on any background.
+    Raises:
+        KeyError: there is no such figure.
+    """
+    made: Any = draw(study_of(name).figures[which], results(name))
+    plain = made.to_dict()["layout"]
+    kept = {
+        key: value
+        for key, value in plain.items()
+        if key.startswith(("xaxis", "yaxis")) or key == "annotations"
+    }
+    title = {**plain["title"], "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top"}
+    legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}
+    margin = {"l": 60, "r": 20, "t": 80, "b": 50}
+    return figure(*made.data, title=title, legend=legend, margin=margin, height=480, **kept)
+
+
+def show_figures(name: str) -> None:
+    """Display every figure of a paper that is drawn with ours.
+
+    Args:
+        name: of the paper.
+    """
+    for which, picture in study_of(name).figures.items():
+        drawn = paper_figure(name, which)
+        ours = sum(str(trace.name).startswith("here") for trace in drawn.data)
+        show(drawn, f"{picture.title}: {len(drawn.data) - ours} published curves, {ours} of ours")
