@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def test_theorems_name_existing_checks(page):
         assert "Test:" in line.group(), title
         for reference in re.findall(r"`([^`]+)`", line.group()):
             assert exists(reference), f"{title}: {reference} does not exist"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_checks_are_links(page):
+    """As `python theory/links.py` writes them."""
+    script = runpy.run_path(str(ROOT / "theory" / "links.py"))
+    assert script["linked"](page.read_text()) == page.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_proofs_are_folded(page):
+    text = page.read_text()
+    folded = re.findall(r"<details>\n<summary>Proof</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL)
+    assert len(folded) == text.count("*Proof.*") == text.count("∎")
+    assert all(proof.startswith("*Proof.*") and proof.endswith("∎") for proof in folded)
 
 
 def test_a_missing_reference_is_seen():
