@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from specwb.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
 
 INK = "#222222"
-HATCHES = {ACCEPTED: "", REJECTED: "////", RESIDUAL: "....", TARGET: "", DRAFT: "", OTHER: ""}
+HATCHES = {ACCEPTED: "", REJECTED: "//", RESIDUAL: "..", TARGET: "", DRAFT: "", OTHER: ""}
 STYLE = {
     "font.size": 10,
     "font.family": "DejaVu Sans",

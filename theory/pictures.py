@@ -9,20 +9,22 @@ are; pages 1 to 8 are here, the others in ``theory/pictures_methods.py``.
 from __future__ import annotations
 
 import sys
+import textwrap
 from fractions import Fraction as F
 from pathlib import Path
 
 import numpy as np
 import torch
-from drawing import INK, bars, box, diagram, save, sheet, tokens
+from drawing import INK, bars, save, sheet, tokens
 from matplotlib.figure import Figure
+from pictures_methods import METHODS
 
 from specwb import analysis
 from specwb.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
 from specwb.verify import exact, mutants
 
-P = [F(1, 2), F(3, 10), F(1, 5), F(0)]  # the instance of theorem 5.4
-Q = [F(1, 10), F(1, 5), F(3, 10), F(2, 5)]
+P = (F(1, 2), F(3, 10), F(1, 5), F(0))  # the instance of theorem 5.4
+Q = (F(1, 10), F(1, 5), F(3, 10), F(2, 5))
 
 
 def rejection() -> Figure:
@@ -58,7 +60,7 @@ def overlap() -> Figure:
     rate = analysis.acceptance_rate(p, q)
     left.set_title(f"The overlap is the acceptance rate: {float(rate):.2f}")
     left.set(xlabel="token", ylabel="probability")
-    left.legend(loc="upper left")
+    left.legend(loc="upper right")
     temperatures = np.geomspace(0.05, 20, 120)
     pairs = [
         ("same best token", [1.0, 0.0], [4.0, 0.0], TARGET, "-"),
@@ -122,18 +124,18 @@ def speedup() -> Figure:
         right.plot(rows, values, line, color=colour, label=f"γ = {gamma}")
     right.axhline(1, color=INK, linewidth=0.6)
     right.axvline(balance, color=INK, linewidth=0.6)
-    right.text(balance * 1.08, 3.6, "n*", color=INK)
+    right.text(balance * 1.08, 0.05, "n*", color=INK)
     right.set(xscale="log", xlabel="rows B", ylabel="speedup S", ylim=(0, None))
     right.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
     right.set_title("A batch uses up the free arithmetic")
-    right.legend(loc="lower left")
+    right.legend(loc="upper right")
     return figure
 
 
 def stages() -> Figure:
     """Theorem 4.1: the residual after each rejection, beside q."""
     figure, row = sheet(3, 2.6, width_ratios=[1, 1, 1])
-    p, passed = list(P), F(1)
+    p, passed = P, F(1)
     for j, axes in enumerate(row, start=1):
         bars(axes, p, TARGET if j == 1 else RESIDUAL, shift=-0.2)
         bars(axes, Q, DRAFT, shift=0.2, filled=False, linewidth=1.8, linestyle="--")
@@ -143,7 +145,7 @@ def stages() -> Figure:
         axes.set_xticks(range(len(P)))
         axes.set_xlabel("token")
         passed *= 1 - beta
-        p = exact.norm(exact.minus(p, Q))
+        p = tuple(exact.norm(exact.minus(p, Q)))
     assert 1 - passed == exact.rrs_acceptance(P, Q, 3)
     row[0].set_ylabel("probability")
     return figure
@@ -151,7 +153,7 @@ def stages() -> Figure:
 
 def level() -> Figure:
     """Theorems 4.6 and 5.5: three rules as levels c on the curve f(c) = sum min(p, cq)."""
-    figure, (axes,) = sheet(1, 3.7)
+    figure, (axes,) = sheet(1, 4.2)
 
     def f(c: F) -> F:
         return sum((min(a, c * b) for a, b in zip(P, Q)), F(0))
@@ -181,11 +183,11 @@ def level() -> Figure:
         axes.scatter(
             float(c), float(f(c)), area, ACCEPTED, marker="^", label=None if i else label, zorder=3
         )
-    best = float(exact.optimum(exact.SCHEMES["iid"], P, Q, 2))
+    best = float(exact.optimum(exact.iid, P, Q, 2))
     axes.axhline(best, color=INK, linewidth=0.8, linestyle="--")
     axes.text(0.02, best + 0.012, f"most with 2 independent candidates: {best:.2f}", color=INK)
     axes.set(xlim=(0, 2.5), ylim=(0, 0.85), xlabel="level c", ylabel="probability of acceptance")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return figure
 
 
@@ -209,7 +211,7 @@ def cut() -> Figure:
     gaps = [a**k - b for a, b in at]
     best = max(range(len(at)), key=gaps.__getitem__)
     a, b = at[best]
-    assert 1 - gaps[best] == exact.optimum(exact.SCHEMES["iid"], P, Q, k)
+    assert 1 - gaps[best] == exact.optimum(exact.iid, P, Q, k)
     axes.annotate(
         "", (float(a), float(b)), (float(a), float(a**k)), arrowprops={"arrowstyle": "<->"}
     )
@@ -233,11 +235,11 @@ def kseq() -> Figure:
     axes.axvspan(rho, 2, color=ACCEPTED, alpha=0.12)
     height = float(exact.kseq_acceptance(P, Q, 2))
     axes.plot(rho, height, "D", color=RESIDUAL, markersize=8)
-    axes.annotate(f"ρ* = {rho:.3f}: accepts {height:.3f}", (rho, height), (rho + 0.06, 0.59))
-    axes.text(1.02, 0.735, "the residual would be negative", color=INK)
-    axes.text(1.98, 0.735, "lossless", color=INK, ha="right")
-    axes.set(xlabel="ρ", ylabel="probability", xlim=(1, 2), ylim=(0.48, 0.76))
-    axes.legend(loc="lower left")
+    axes.annotate(f"ρ* = {rho:.3f}: accepts {height:.3f}", (rho, height), (rho - 0.02, 0.715))
+    axes.text(1.02, 0.775, "the residual would be negative", color=INK)
+    axes.text(1.98, 0.775, "lossless", color=INK, ha="right")
+    axes.set(xlabel="ρ", ylabel="probability", xlim=(1, 2), ylim=(0.42, 0.8))
+    axes.legend(loc="lower right")
     return figure
 
 
@@ -307,35 +309,36 @@ def block() -> Figure:
     for j, products in enumerate(starts):
         label = "p(x)/q(x), multiplied from each place on" if j == 0 else None
         places = range(j, j + len(products))
-        axes.plot(places, [float(x) for x in products], ":", color=OTHER, label=label, lw=1.2)
-    model = {x[:i]: p for x in [tuple(path)] for i in range(len(path))}
-    drafts = {x: q for x in model}
+        axes.plot(places, [float(x) for x in products], color=OTHER, label=label, lw=0.9)
     weights = [F(1)]
     for ratio in ratios:
         weights.append(min(F(1), weights[-1] * ratio))
     lowest = [min([F(1)] + [starts[j][i - j] for j in range(i)]) for i in range(len(path) + 1)]
-    assert weights == lowest and model.keys() == drafts.keys()
-    axes.plot(range(7), [float(w) for w in weights], "-o", color=ACCEPTED, label="w: block", lw=2)
-    axes.plot(range(7), [float(v) for v in token], "--s", color=DRAFT, label="v: token by token")
-    axes.set(yscale="log", ylim=(0.02, 12), ylabel="probability of keeping i tokens, given the path")
+    assert weights == lowest
+    axes.plot(range(7), [float(w) for w in weights], "-o", color=ACCEPTED, label="w: keeps i tokens, by blocks", lw=2)
+    axes.plot(range(7), [float(v) for v in token], "--s", color=DRAFT, label="v: keeps i tokens, token by token")
+    axes.set(yscale="log", ylim=(0.02, 60), ylabel="weight")
     axes.set_xticks(range(7), ["start", *(f"{i}: token {x}" for i, x in enumerate(path, 1))])
     axes.legend(loc="upper left")
     return figure
 
 
 def wrong() -> Figure:
-    """Page 8: rules that are almost right, by what they accept and how far off they are."""
-    figure, (axes,) = sheet(1, 3.6)
-    k = 2
+    """Page 8: rules that are almost right, how far off they are and what they accept."""
+    figure, (axes,) = sheet(1, 5.4)
     rows = []
     for mutant in mutants.MUTANTS:
-        scheme = exact.SCHEMES[mutant.scheme]
-        output = exact.output_distribution(mutant.rule, scheme, P, Q, k)
-        off = exact.tv(output, P)
-        rows.append((float(off), float(exact.acceptance(mutant.rule, scheme, P, Q, k)), mutant))
-    for off, rate, mutant in rows:
-        axes.plot(off, rate, "X", color=REJECTED)
-        axes.annotate(mutant.rule.__name__, (off, rate), (4, 3), textcoords="offset points")
+        drawn = mutant.node, mutant.scheme, P, Q, mutant.k
+        off = exact.tv(exact.output_distribution(*drawn), P)
+        rows.append((float(off), float(exact.acceptance(*drawn)), mutant.wrong))
+    rows.sort()
+    places = range(len(rows))
+    axes.barh(places, [off for off, _, _ in rows], color=REJECTED, hatch="////", edgecolor=INK)
+    for y, (off, rate, _) in enumerate(rows):
+        axes.text(off + 0.004, y, f"{off:.3f}, accepts {rate:.2f}", va="center")
+    axes.set_yticks(places, [textwrap.fill(name, 52) for _, _, name in rows], fontsize=8)
+    axes.set(xlabel="total variation between output and p", xlim=(0, 1.45 * rows[-1][0]))
+    axes.tick_params(axis="y", length=0)
     return figure
 
 
@@ -352,6 +355,7 @@ PICTURES = (
     growth,
     block,
     wrong,
+    *METHODS,
 )
 
 
