@@ -6,6 +6,8 @@ import importlib
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,9 +55,34 @@ def test_checks_are_links(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_proofs_are_folded(page):
     text = page.read_text()
-    folded = re.findall(r"<details>\n<summary>Proof</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL)
+    folded = re.findall(
+        r"<details>\n<summary>Proof</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL
+    )
     assert len(folded) == text.count("*Proof.*") == text.count("∎")
     assert all(proof.startswith("*Proof.*") and proof.endswith("∎") for proof in folded)
+
+
+def test_every_picture_is_drawn_by_the_script_and_shown():
+    """By the names of its functions; drawing them all is left to the slow test."""
+    scripts = "".join(
+        (ROOT / "theory" / f"{n}.py").read_text() for n in ("pictures", "pictures_methods")
+    )
+    drawn = set(re.findall(r"^def (\w+)\(\) -> Figure:", scripts, re.MULTILINE))
+    stored = {path.stem for path in (ROOT / "theory" / "pictures").glob("*.svg")}
+    shown = re.findall(
+        r"!\[[^\]]{20,}\]\(pictures/(\w+)\.svg\)", "".join(p.read_text() for p in PAGES)
+    )
+    assert drawn == stored == set(shown)
+
+
+@pytest.mark.slow
+def test_pictures_can_be_drawn(tmp_path):
+    """What they show is asserted in them, against the closed forms of the theorems."""
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, str(ROOT / "theory" / "pictures.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    stored = {path.name for path in (ROOT / "theory" / "pictures").glob("*.svg")}
+    assert {path.name for path in tmp_path.glob("*.svg")} == stored
 
 
 def test_a_missing_reference_is_seen():

@@ -269,8 +269,7 @@ def tree() -> Figure:
 
 
 def growth() -> Figure:
-    """Theorems 6.4 and 6.5: each further node is worth less, until it is worth less than its time.
-    """
+    """Theorems 6.4 and 6.5: each further node is worth less, in the end less than its time."""
     figure, (left, right) = sheet(2, 3.0)
     rates, most, price = [0.6, 0.2, 0.1], 40, 0.04
     taus = [
@@ -287,7 +286,9 @@ def growth() -> Figure:
     left.legend()
     right.plot(nodes, speed, color=TARGET)
     right.plot(nodes[best], speed[best], "o", color=TARGET)
-    right.annotate(f"best: {nodes[best]} nodes", (nodes[best], speed[best]), (14, speed[best] + 0.02))
+    right.annotate(
+        f"best: {nodes[best]} nodes", (nodes[best], speed[best]), (14, speed[best] + 0.02)
+    )
     right.set(xlabel="nodes n", ylabel="speedup S(n)")
     for axes, title in ((left, "A node pays while its value is above"), (right, "Speedup")):
         axes.set_title(title)
@@ -315,8 +316,21 @@ def block() -> Figure:
         weights.append(min(F(1), weights[-1] * ratio))
     lowest = [min([F(1)] + [starts[j][i - j] for j in range(i)]) for i in range(len(path) + 1)]
     assert weights == lowest
-    axes.plot(range(7), [float(w) for w in weights], "-o", color=ACCEPTED, label="w: keeps i tokens, by blocks", lw=2)
-    axes.plot(range(7), [float(v) for v in token], "--s", color=DRAFT, label="v: keeps i tokens, token by token")
+    axes.plot(
+        range(7),
+        [float(w) for w in weights],
+        "-o",
+        color=ACCEPTED,
+        label="w: keeps i tokens, by blocks",
+        lw=2,
+    )
+    axes.plot(
+        range(7),
+        [float(v) for v in token],
+        "--s",
+        color=DRAFT,
+        label="v: keeps i tokens, token by token",
+    )
     axes.set(yscale="log", ylim=(0.02, 60), ylabel="weight")
     axes.set_xticks(range(7), ["start", *(f"{i}: token {x}" for i, x in enumerate(path, 1))])
     axes.legend(loc="upper left")

@@ -2,14 +2,14 @@
 
     python docs/site/make.py [FOLDER] [--pages]
 
-writes them to ``build/site`` or the folder named; they are read from there without a server, without
-Python and without a network; with ``--pages`` without reference and gallery, which take most of the
-time. Nothing is executed but the gallery's recordings, which are kept in
+writes them to ``build/site`` or the folder named; they are read from there without a server,
+without Python and without a network; with ``--pages`` without reference and gallery, which take
+most of the time. Nothing is executed but the gallery's recordings, which are kept in
 ``FOLDER/.traces`` as long as the models are the same.
 
-Pages stay where they are in the repository. They are staged in ``FOLDER/.source`` with what only the
-site can have: a theorem that is named is a link to it, a function to the reference, a test to its
-source, a notebook's cell to the cell.
+Pages stay where they are in the repository. They are staged in ``FOLDER/.source`` with what only
+the site can have: a theorem that is named is a link to it, a function to the reference, a test to
+its source, a notebook's cell to the cell.
 """
 
 from __future__ import annotations
@@ -283,11 +283,15 @@ def index(staging: Staging) -> None:
     """The contents, as the list at the left of every page."""
 
     def named(*patterns: str) -> list[str]:
-        found = [p for pattern in patterns for p in sorted(ROOT.glob(pattern)) if p in staging.pages]
+        found = [
+            p for pattern in patterns for p in sorted(ROOT.glob(pattern)) if p in staging.pages
+        ]
         return [str(p.relative_to(ROOT).with_suffix("")) for p in found]
 
     groups = {
-        "Course": named("notebooks/0*.ipynb", "notebooks/lessons/*.ipynb", "notebooks/[a-z]*.ipynb"),
+        "Course": named(
+            "notebooks/0*.ipynb", "notebooks/lessons/*.ipynb", "notebooks/[a-z]*.ipynb"
+        ),
         "Papers": ["ledger", *named("notebooks/papers/*.ipynb")],
         "Microscopes": ["gallery/index"] if staging.modules else [],
         "Theory": named("theory/README.md", "theory/notation.md", "theory/[0-9]*.md")
@@ -297,12 +301,16 @@ def index(staging: Staging) -> None:
         + named("CONTRIBUTING.md", "CHANGELOG.md", "docs/log.md"),
     }
     trees = [
-        f"```{{toctree}}\n:hidden:\n:caption: {title}\n:maxdepth: 1\n\n" + "\n".join(names) + "\n```"
+        f"```{{toctree}}\n:hidden:\n:caption: {title}\n:maxdepth: 1\n\n"
+        + "\n".join(names)
+        + "\n```"
         for title, names in groups.items()
         if names
     ]
     text = (ROOT / "README.md").read_text("utf-8")
-    staging.write("index.md", staging.markdown(text, ROOT / "README.md") + "\n" + "\n\n".join(trees))
+    staging.write(
+        "index.md", staging.markdown(text, ROOT / "README.md") + "\n" + "\n\n".join(trees)
+    )
 
 
 def build(folder: Path, only_pages: bool = False) -> int:
