@@ -217,7 +217,7 @@ def cut() -> Figure:
     )
     names = ", ".join(str(x) for x in sorted(starts[best]))
     text = f"widest gap: S = {{{names}}}\n1 − α* = {gaps[best]}"
-    axes.text(float(a) - 0.02, float((b + a**k) / 2), text, ha="right", va="center")
+    axes.text(0.62, float((b + a**k) / 2), text, ha="right", va="center")
     axes.set(xlabel="q(S)", ylabel="probability", xlim=(0, 1.02), ylim=(0, 1.03))
     axes.legend(loc="upper left")
     return figure
