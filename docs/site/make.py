@@ -125,10 +125,11 @@ class Staging:
         if target.suffix == ".py" and target.is_relative_to(ROOT / "specwb"):
             if not self.modules:
                 return f"{tick}{text}{tick}"
-            if text.rpartition(".")[0] in self.modules:  # a name, where its module documents it
-                return f"{{py:obj}}`{text}`"
             module = ".".join(target.relative_to(ROOT).with_suffix("").parts)
-            return f"[{tick}{text}{tick}](#module-{module.removesuffix('.__init__')})"
+            module = module.removesuffix(".__init__")
+            if text.rpartition(".")[0] in self.modules:  # a name, where its module documents it
+                return f"{{py:obj}}`{text} <{module}.{text.rpartition('.')[2]}>`"
+            return f"{{py:mod}}`{text} <{module}>`"
         self.files.add(target)
         if target.suffix == ".py":
             test = text.partition("::")[2]
