@@ -5,7 +5,8 @@
 # make mutants: deliberately wrong engines and drafters, each of which the tests must refute.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
 # make instructor: the lessons with answers, minutes and slides, in build/instructor.
-# make docs: the API reference from the docstrings, build/reference/index.html.
+# make site: README, course, theory, API reference, ledger and a gallery of microscopes as static
+#   pages, build/site/index.html; it installs Sphinx first.
 # make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks,
 #   served from here, so that their links to theory/ and docs/ open.
 PYTHON ?= python3
@@ -15,7 +16,7 @@ STAMP := $(VENV)/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-all portable mutants instructor gpu docs lint lab clean
+.PHONY: run test test-slow test-all portable mutants instructor gpu site lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
@@ -40,8 +41,8 @@ instructor: $(STAMP)
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py
 
-docs: $(STAMP)
-	$(BIN)/python docs/reference.py
+site: $(VENV)/.site
+	$(BIN)/python docs/site/make.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -56,6 +57,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "specwb needs Python >= 3.11; name one with make PYTHON=..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(VENV)/.site: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[site]"
 	@touch $@
 
 clean:

@@ -38,6 +38,8 @@ def anchors(path: Path) -> set[str]:
     """What a #fragment may be: GitHub's name of a heading, or JupyterLab's, or an explicit id."""
     text = prose(path)
     names = set(re.findall(r"<[^>]+\b(?:id|name)=\"([^\"]+)\"", text))
+    if path.suffix == ".ipynb":  # JupyterLab's address of a cell
+        names |= {f"cell-id={cell.get('id')}" for cell in json.loads(path.read_text())["cells"]}
     seen: dict[str, int] = {}
     for heading in HEADING.findall(text):
         heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,46 @@ def test_theorems_name_existing_checks(page):
         assert "Test:" in line.group(), title
         for reference in re.findall(r"`([^`]+)`", line.group()):
             assert exists(reference), f"{title}: {reference} does not exist"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_checks_are_links(page):
+    """As `python theory/links.py` writes them."""
+    script = runpy.run_path(str(ROOT / "theory" / "links.py"))
+    assert script["linked"](page.read_text()) == page.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_proofs_are_folded(page):
+    text = page.read_text()
+    folded = re.findall(
+        r"<details>\n<summary>Proof</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL
+    )
+    assert len(folded) == text.count("*Proof.*") == text.count("∎")
+    assert all(proof.startswith("*Proof.*") and proof.endswith("∎") for proof in folded)
+
+
+def test_every_picture_is_drawn_by_the_script_and_shown():
+    """By the names of its functions; drawing them all is left to the slow test."""
+    scripts = "".join(
+        (ROOT / "theory" / f"{n}.py").read_text() for n in ("pictures", "pictures_methods")
+    )
+    drawn = set(re.findall(r"^def (\w+)\(\) -> Figure:", scripts, re.MULTILINE))
+    stored = {path.stem for path in (ROOT / "theory" / "pictures").glob("*.svg")}
+    shown = re.findall(
+        r"!\[[^\]]{20,}\]\(pictures/(\w+)\.svg\)", "".join(p.read_text() for p in PAGES)
+    )
+    assert drawn == stored == set(shown)
+
+
+@pytest.mark.slow
+def test_pictures_can_be_drawn(tmp_path):
+    """What they show is asserted in them, against the closed forms of the theorems."""
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, str(ROOT / "theory" / "pictures.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    stored = {path.name for path in (ROOT / "theory" / "pictures").glob("*.svg")}
+    assert {path.name for path in tmp_path.glob("*.svg")} == stored
 
 
 def test_a_missing_reference_is_seen():

@@ -1,0 +1,350 @@
+"""The site: README, course, theory, reference, ledger and a gallery of microscopes as static pages.
+
+    python docs/site/make.py [FOLDER] [--pages]
+
+writes them to ``build/site`` or the folder named; they are read from there without a server,
+without Python and without a network; with ``--pages`` without reference and gallery, which take
+most of the time. Nothing is executed but the gallery's recordings, which are kept in
+``FOLDER/.traces`` as long as the models are the same.
+
+Pages stay where they are in the repository. They are staged in ``FOLDER/.source`` with what only
+the site can have: a theorem that is named is a link to it, a function to the reference, a test to
+its source, a notebook's cell to the cell.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import json
+import pkgutil
+import re
+import shutil
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from sphinx.cmd.build import build_main
+
+import specwb
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "theory/*.md",
+    "notebooks/*.ipynb",
+    "notebooks/lessons/*.ipynb",
+    "notebooks/papers/*.ipynb",
+    "data/*/README.md",
+)
+"""What is a page; what does not exist is left out."""
+
+# code blocks, code spans, formulas, links, HTML tags and headings, in which no theorem is linked
+OPAQUE = re.compile(
+    r"^```.*?^```|^ {4}.*?$|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|!?\[[^\]]*\]\([^)]*\)|<[^>]*>|^#.*?$",
+    re.DOTALL | re.MULTILINE,
+)
+THEOREM = re.compile(r"([Tt]heorem\s)(\d+\.\d+)")
+LINK = re.compile(r"\[(`?)([^\]]*?)`?\]\(([^)\s]+)\)")
+
+
+def pages() -> list[Path]:
+    return sorted(page for pattern in PAGES for page in ROOT.glob(pattern))
+
+
+def theorems() -> set[str]:
+    """Numbers of all theorems that there are."""
+    found = (re.findall(r"^## Theorem (\S+)", p.read_text("utf-8"), re.M) for p in pages())
+    return {number for numbers in found for number in numbers}
+
+
+class Staging:
+    """The source that Sphinx reads, made from the repository's pages.
+
+    Attributes:
+        folder: where it lies.
+        files: the repository's files, none of them pages, that pages link to.
+    """
+
+    def __init__(self, folder: Path, reference: bool = True) -> None:
+        self.folder = folder
+        self.pages = set(pages())
+        self.theorems = theorems()
+        self.modules = module_names() if reference else []
+        self.files: set[Path] = set()
+
+    def write(self, name: str | Path, text: str) -> None:
+        """A page that has not changed keeps its time, so that Sphinx does not read it again."""
+        place = self.folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists() or place.read_text("utf-8") != text:
+            place.write_text(text, "utf-8")
+
+    def markdown(self, text: str, page: Path) -> str:
+        """The text of a page or cell with the site's links."""
+        text = text.replace("```mermaid", "```text")  # drawing it needs a script from a network
+        text = re.sub(r"^## Theorem (\d+\.\d+)", r"(theorem-\1)=\n\n\g<0>", text, flags=re.M)
+        parts, at = [], 0
+        for match in OPAQUE.finditer(text):
+            parts += [self._theorems(text[at : match.start()]), match.group()]
+            at = match.end()
+        text = "".join([*parts, self._theorems(text[at:])])
+        return LINK.sub(lambda match: self._link(match, page), text)
+
+    def _theorems(self, text: str) -> str:
+        def link(match: re.Match[str]) -> str:
+            name, number = " ".join(match.groups()).split()
+            known = number in self.theorems
+            return f"[{name} {number}](#theorem-{number})" if known else match.group()
+
+        return THEOREM.sub(link, text)
+
+    def _link(self, match: re.Match[str], page: Path) -> str:
+        tick, text, address = match.groups()
+        if re.match(r"[a-z]+:|#", address):
+            return match.group()
+        name, _, fragment = address.partition("#")
+        target = (page.parent / name).resolve()
+        if fragment.startswith("cell-id="):
+            return f"[{tick}{text}{tick}](#{cell_label(target, fragment.removeprefix('cell-id='))})"
+        if target.is_dir():
+            readme = next((target / n for n in ("README.md",) if target / n in self.pages), None)
+            if readme is None:
+                return f"{tick}{text}{tick}"
+            return f"[{tick}{text}{tick}]({address.rstrip('/')}/README.md)"
+        if target == ROOT / "README.md":  # the site's first page
+            address = re.sub(r"README\.md", "index.md", address)
+            return f"[{tick}{text}{tick}]({address})"
+        if target in self.pages or target.suffix in (".svg", ".png"):
+            return match.group()
+        if target.suffix == ".py" and target.is_relative_to(ROOT / "specwb"):
+            if not self.modules:
+                return f"{tick}{text}{tick}"
+            module = ".".join(target.relative_to(ROOT).with_suffix("").parts)
+            module = module.removesuffix(".__init__")
+            if text.rpartition(".")[0] in self.modules:  # a name, where its module documents it
+                return f"{{py:obj}}`{text} <{module}.{text.rpartition('.')[2]}>`"
+            return f"{{py:mod}}`{text} <{module}>`"
+        self.files.add(target)
+        if target.suffix == ".py":
+            test = text.partition("::")[2]
+            label = file_label(target) + (f"-{test}" if test else "")
+            return f"[{tick}{text}{tick}](#{label})"
+        return match.group()
+
+    def notebook(self, path: Path) -> str:
+        """A notebook with a label before each cell, and its figures as HTML."""
+        book = json.loads(path.read_text("utf-8"))
+        cells = []
+        for cell in book["cells"]:
+            if cell["cell_type"] == "markdown":
+                source = self.markdown("".join(cell["source"]), path)
+                cells.append({**cell, "source": source})
+                continue
+            label = f"({cell_label(path, cell.get('id', ''))})="
+            cells.append({"cell_type": "markdown", "metadata": {}, "source": label})
+            outputs = [shown(output) for output in cell.get("outputs", [])]
+            cells.append({**cell, "outputs": outputs})
+        for i, cell in enumerate(cells):
+            cell["id"] = f"cell-{i}"
+        return json.dumps({**book, "cells": cells})
+
+
+def cell_label(path: Path, cell: str) -> str:
+    return f"cell-{path.stem}-{cell}"
+
+
+def file_label(path: Path) -> str:
+    return "file-" + "-".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def shown(output: dict[str, Any]) -> dict[str, Any]:
+    """An output without what only a running kernel can show, and a figure as what site.js draws."""
+    data = dict(output.get("data", {}))
+    if not data:
+        return output
+    data.pop("application/vnd.jupyter.widget-view+json", None)
+    figure = data.pop("application/vnd.plotly.v1+json", None)
+    if figure is not None:
+        text = json.dumps(figure).replace("<", "\\u003c")
+        summary = escape("".join(data.get("text/plain", "")), quote=True)
+        data = {
+            "text/html": f'<div class="specwb-plotly" role="img" aria-label="{summary}">'
+            f'<script type="application/json">{text}</script></div>'
+        }
+    return {**output, "data": data}
+
+
+def module_names() -> list[str]:
+    """Names of all modules of the package."""
+    walk = pkgutil.walk_packages(specwb.__path__, "specwb.")
+    return ["specwb"] + [m.name for m in walk if not m.name.endswith("__main__")]
+
+
+def reference(staging: Staging) -> None:
+    """A page for every package of specwb, with its modules; their public names by autodoc."""
+    packages = sorted({name.rpartition(".")[0] or name for name in staging.modules})
+    for package in packages:
+        own = [n for n in staging.modules if n.rpartition(".")[0] == package and n not in packages]
+        lines = [f"# {package}\n"]
+        for name in [package, *own]:
+            importlib.import_module(name)
+            title = "" if name == package else f"## {name.removeprefix(package)[1:]}\n\n"
+            members = [":members:"]  # lazily imported names are documented where they are defined
+            block = "\n   ".join([f".. automodule:: {name}", *members])
+            lines.append(f"{title}```{{eval-rst}}\n{block}\n```\n")
+        staging.write(f"reference/{package}.md", "\n".join(lines))
+    listed = "\n".join(packages)
+    staging.write(
+        "reference/index.md",
+        "# Reference\n\nEvery module and what is public in it, from the docstrings. Where to begin:"
+        f" [Python](../docs/python.md).\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n",
+    )
+
+
+def sources(staging: Staging) -> None:
+    """The files that pages link to: of Python a page with a section for each test."""
+    for path in sorted(staging.files):
+        name = path.relative_to(ROOT)
+        if path.suffix != ".py":
+            (staging.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, staging.folder / name)
+            continue
+        text = path.read_text("utf-8")
+        lines, at = text.splitlines(), 0
+        out = [f"---\norphan: true\n---\n\n({file_label(path)})=\n\n# {name}\n"]
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                start = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+                out += [code(lines[at:start]), f"({file_label(path)}-{node.name})=\n"]
+                out += [f"## {node.name}\n", code(lines[start : node.end_lineno])]
+                at = node.end_lineno or start
+        staging.write(f"{name.with_suffix('')}.md", "\n".join([*out, code(lines[at:])]))
+
+
+def code(lines: list[str]) -> str:
+    text = "\n".join(lines).strip("\n")
+    return f"````python\n{text}\n````\n" if text else ""
+
+
+def gallery(staging: Staging, kept: Path) -> None:
+    """A page for every method with a recorded decoding that plays in the browser."""
+    from specwb import load
+    from specwb.commands.trace import PROMPT
+    from specwb.methods import METHODS
+    from specwb.models.load import data_dir
+    from specwb.scope.pages import section
+
+    weights = sorted((data_dir() / "lab").rglob("*.safetensors"))
+    state = hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest()[:12]
+    kept.mkdir(parents=True, exist_ok=True)
+    target, names = None, []
+    for name in sorted(METHODS):
+        place = kept / f"{name}-{state}.json"
+        if not place.exists():
+            target = target or load("lab")
+            trace = specwb.record(target, PROMPT, name, temperature=1.0)
+            place.write_text(json.dumps(trace), "utf-8")
+        player = section(json.loads(place.read_text("utf-8")), name.replace("-", "_"))
+        staging.write(
+            f"gallery/{name}.md",
+            f"# {name}\n\nOne decoding, recorded; step through it with the arrow keys, with shift"
+            " by rounds, and play it with space."
+            f"\n\n```{{raw}} html\n{player}\n```\n",
+        )
+        names.append(name)
+    listed = "\n".join(names)
+    staging.write(
+        "gallery/index.md",
+        "# Gallery\n\nEvery method under the microscope: one recorded decoding each, which plays"
+        f" without Python.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n",
+    )
+
+
+def ledger(staging: Staging) -> None:
+    """What the papers claim and what was measured here, as `specwb reproduce all --shipped`."""
+    from specwb.studies import PLACES, run, study_of
+    from specwb.studies import ledger as book
+
+    documents, left_out = {}, {}
+    for name in PLACES:
+        own, ablation = run.shipped(study_of(name))
+        if own is None:
+            left_out[name] = "no shipped results"
+        else:
+            documents[name] = study_of(name).report(own, ablation)
+    staging.write("ledger.md", book.markdown(book.sections(documents, left_out)))
+
+
+def index(staging: Staging) -> None:
+    """The contents, as the list at the left of every page."""
+
+    def named(*patterns: str) -> list[str]:
+        found = [
+            p for pattern in patterns for p in sorted(ROOT.glob(pattern)) if p in staging.pages
+        ]
+        return [str(p.relative_to(ROOT).with_suffix("")) for p in found]
+
+    groups = {
+        "Course": named(
+            "notebooks/0*.ipynb", "notebooks/lessons/*.ipynb", "notebooks/[a-z]*.ipynb"
+        ),
+        "Papers": ["ledger", *named("notebooks/papers/*.ipynb")],
+        "Microscopes": ["gallery/index"] if staging.modules else [],
+        "Theory": named("theory/README.md", "theory/notation.md", "theory/[0-9]*.md")
+        + named("theory/choosing_a_rule.md"),
+        "Guide": [*named("docs/[a-k]*.md", "docs/[m-z]*.md"), *named("data/*/README.md")],
+        "Project": ["reference/index"] * bool(staging.modules)
+        + named("CONTRIBUTING.md", "CHANGELOG.md", "docs/log.md"),
+    }
+    trees = [
+        f"```{{toctree}}\n:hidden:\n:caption: {title}\n:maxdepth: 1\n\n"
+        + "\n".join(names)
+        + "\n```"
+        for title, names in groups.items()
+        if names
+    ]
+    text = (ROOT / "README.md").read_text("utf-8")
+    staging.write(
+        "index.md", staging.markdown(text, ROOT / "README.md") + "\n" + "\n\n".join(trees)
+    )
+
+
+def build(folder: Path, only_pages: bool = False) -> int:
+    """Write the site into the folder and return Sphinx's exit status.
+
+    Args:
+        folder: of the site; ``index.html`` is its first page.
+        only_pages: without reference and gallery, which take most of the time.
+    """
+    staging = Staging(folder / ".source", reference=not only_pages)
+    for page in sorted(staging.pages):
+        name = page.relative_to(ROOT)
+        if page.suffix == ".ipynb":
+            staging.write(name, staging.notebook(page))
+        elif page != ROOT / "README.md":
+            staging.write(name, staging.markdown(page.read_text("utf-8"), page))
+    for picture in [*ROOT.glob("docs/*.svg"), *ROOT.glob("theory/pictures/*.svg")]:
+        staging.write(picture.relative_to(ROOT), picture.read_text("utf-8"))
+    index(staging)
+    ledger(staging)
+    if not only_pages:
+        reference(staging)
+        gallery(staging, folder / ".traces")
+    sources(staging)
+    settings = ["-c", str(Path(__file__).parent), "-d", str(folder / ".doctrees")]
+    return build_main(["-q", "-b", "html", *settings, str(staging.folder), str(folder)])
+
+
+if __name__ == "__main__":
+    only_pages = "--pages" in sys.argv
+    names = [name for name in sys.argv[1:] if name != "--pages"]
+    place = Path(names[0]) if names else ROOT / "build" / "site"
+    status = build(place.resolve(), only_pages)
+    print(place / "index.html")
+    sys.exit(status)

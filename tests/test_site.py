@@ -1,0 +1,82 @@
+"""The site is whole: every link and anchor of every page leads somewhere, and nothing asks a
+network."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and the ids that links may lead to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.ids |= {values[name] for name in ("id", "name") if values.get(name)}
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if tag in ("script", "img", "iframe") and values.get("src"):
+            self.loaded.append(values["src"])
+        if tag == "link" and values.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loaded.append(values["href"])
+
+
+def faults(folder: Path) -> list[str]:
+    """Links and anchors that lead nowhere, and what is loaded from elsewhere."""
+    pages = {path.resolve(): Page(path.read_text("utf-8")) for path in folder.rglob("*.html")}
+    found = []
+    for path, page in pages.items():
+        for address in page.loaded + page.links:
+            parts = urlsplit(address)
+            if address.startswith("data:"):
+                continue
+            if parts.scheme or parts.netloc:
+                if address in page.loaded:
+                    found.append(f"{path.name} loads {address}")
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            if not target.is_file():
+                found.append(f"{path.name}: {address}")
+            elif anchor and target in pages and anchor not in pages[target].ids:
+                found.append(f"{path.name}: no {address}")
+    return found
+
+
+def test_faults_are_seen(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#there">1</a><a href="b.html#gone">2</a><a href="c.html">3</a>'
+        '<script src="https://x.example/y.js"></script><a href="https://x.example">4</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="there">')
+    assert faults(tmp_path) == [
+        "a.html loads https://x.example/y.js",
+        "a.html: no b.html#gone",
+        "a.html: c.html",
+    ]
+
+
+@pytest.mark.slow
+def test_every_link_of_the_site_leads_somewhere(tmp_path):
+    for package in ("sphinx", "myst_nb", "furo", "sphinx-mathjax-offline"):
+        pytest.importorskip(package, reason="make site installs it")
+    make = runpy.run_path(str(ROOT / "docs" / "site" / "make.py"))
+    assert make["build"](tmp_path) == 0
+    assert faults(tmp_path) == []
+    theory = (tmp_path / "theory" / "05_optimum.html").read_text()
+    assert re.search(r'href="[^"]*#theorem-4-1"', theory)  # a theorem that is named is a link
+    assert "gallery/kangaroo.html" in (tmp_path / "gallery" / "index.html").read_text()
