@@ -31,6 +31,7 @@ from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, BONUS, DRAFT, Noise, row_seeds
 from specwb.probability import Sampling, inverse_cdf
+from specwb.stops import Stop, Stops, before, stop_texts
 from specwb.verify import Rule
 
 __all__ = [
@@ -97,6 +98,7 @@ class Decoding:
         clock: measures the parts of every step.
         rescore: puts other scores in the place of the target's.
         layout: how the target is run over a draft, see :meth:`Target.score`.
+        stops: what ends a row beside ``ends``; a host read a step.
         rule: the verification rule under these sampling settings.
         state, drafter, noise: made by :meth:`open`.
     """
@@ -113,6 +115,7 @@ class Decoding:
     clock: Clock | None = None
     rescore: Rescore | None = None
     layout: str = "tree"
+    stops: Stops | None = None
     rule: Rule = field(init=False)
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
@@ -160,6 +163,8 @@ class Decoding:
                 with torch.inference_mode():
                     between = False
                     step = self.step(arena)
+                    if self.stops:
+                        self._stop(step)
                     between = True
                 step.index = index
                 yield step
@@ -177,6 +182,26 @@ class Decoding:
         if not self.trace:
             step.scores = step.uniforms = step.bonus_uniform = None
         return step
+
+    def _stop(self, step: Step) -> None:
+        """Ends the rows whose text is complete with this step, and cuts it and the step's verdict
+        there, as :func:`trim` does. Caches keep what is behind: the rows are done."""
+        state, verdict = self.state, step.verdict
+        assert self.stops is not None
+        assert verdict.emitted is not None
+        counts, emitted = verdict.count.tolist(), verdict.emitted.tolist()
+        for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):
+            surplus = self.stops.surplus(row, ids[:n]) if n else None
+            if surplus is None:
+                continue
+            state.done[row] = True
+            if surplus:
+                state.length[row] -= surplus
+                verdict.accepted[row] -= surplus
+                verdict.bonus[row] = ids[n - 1 - surplus]
+                last = n - 1 - surplus
+                verdict.path[row, last:] = verdict.path[row, last].clone()
+        state.finished = state.finished or bool(state.done.all())
 
     def _advance(self) -> Step:
         """All of a step that happens on the device. Nothing here waits for a value of it, unless
@@ -271,6 +296,7 @@ def rounds(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
+    stop: Stop = (),
     **options,
 ) -> Iterator[Step]:
     """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
@@ -303,6 +329,8 @@ def rounds(
             for the distribution they describe.
         layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
+        stop: texts that end a row with the token that completes one of them, or a function of
+            (row, all its new token ids) that is asked after every step; costs a host read a step.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, ValueError, RuleMismatch, LoadError: before any work is done.
@@ -348,6 +376,7 @@ def rounds(
         clock=clock,
         rescore=rescore,
         layout=layout,
+        stops=Stops(stop, target.tokenizer, len(rows)),
     )
     return iter(decoding)
 
@@ -456,7 +485,7 @@ class Output:
 
     Attributes:
         tokens: new token ids.
-        texts: the same, decoded; None without a tokenizer.
+        texts: the same, decoded, up to a ``stop`` text; None without a tokenizer.
         step_counts: target forwards that wrote something.
         seconds: of the whole decoding.
         accepted_lengths: draft tokens kept, by step.
@@ -518,6 +547,7 @@ def decode(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
+    stop: Stop = (),
     **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
@@ -548,6 +578,7 @@ def decode(
         graphs=graphs,
         rescore=rescore,
         layout=layout,
+        stop=stop,
         **options,
     )
     began = time.perf_counter()
@@ -575,7 +606,9 @@ def decode(
     seconds = time.perf_counter() - began
     texts = None
     if target.tokenizer is not None:
-        texts = [target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
+        marks = () if callable(stop) else stop_texts(stop)
+        written = (target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens)
+        texts = [before(text, marks) for text in written]
     return Output(tokens, texts, [len(row) for row in accepted], seconds, accepted, tested, steps)
 
 

@@ -25,6 +25,7 @@ from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
 from specwb.models.vocabulary import fitted, is_padding
 from specwb.options import MethodError
+from specwb.templates import check_template, use_template
 
 HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
 """Weights that a target may have too many: constants that older files repeat, and heads that are
@@ -57,6 +58,7 @@ def load(
     ranks: Ranks | None = None,
     revision: str | None = None,
     generic: bool = False,
+    template: str | None = None,
 ) -> Target:
     """Loads a target or a draft model.
 
@@ -76,7 +78,10 @@ def load(
         generic: the model runs by the library's own forward, which is slower, as what has no fast
             path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
             every node of a draft.
+        template: a chat template by name (:data:`specwb.templates.TEMPLATES`) for a model whose
+            tokenizer has none, as Vicuna's; it takes the place of one that is there.
     Raises:
+        TemplateError: an unknown template, or no tokenizer to put it on.
         LoadError: a missing folder, a config that cannot be, damaged or incomplete weights, weights
             that the config does not describe or that ``card.json`` beside them does not name, an
             unknown dtype, or CUDA asked for without one.
@@ -88,11 +93,13 @@ def load(
         )
     if isinstance(source, Target):
         return source
+    check_template(template)
     on = resolve_device(device) if ranks is None else ranks.device
     if isinstance(source, nn.Module):
         if dtype != "auto":
             source = cast_weights(source, resolve_dtype(dtype, on))
         model = source if device == "auto" else source.to(on)
+        use_template(tokenizer, template)
         return Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
     name = str(source)
     lab = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}.get(name)
@@ -101,6 +108,7 @@ def load(
     model = _weights(folder, "auto" if stored else resolve_dtype(dtype, on), name, ranks)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, name)
+    use_template(tokenizer, template)
     beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
     draft = "lab-draft" if lab == "target" else None
     target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside, generic)
