@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
+from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
 from specwb.flow import Draft, Scheme, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
@@ -99,6 +100,7 @@ class Decoding:
         rescore: puts other scores in the place of the target's.
         layout: how the target is run over a draft, see :meth:`Target.score`.
         stops: what ends a row beside ``ends``; a host read a step.
+        past: what an earlier decoding left, and what this one leaves.
         rule: the verification rule under these sampling settings.
         state, drafter, noise: made by :meth:`open`.
     """
@@ -116,6 +118,7 @@ class Decoding:
     rescore: Rescore | None = None
     layout: str = "tree"
     stops: Stops | None = None
+    past: Past | None = None
     rule: Rule = field(init=False)
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
@@ -138,9 +141,11 @@ class Decoding:
             self.ends,
             self.drafter.features,
             self.static,
+            None if self.past is None else self.past.of(self.prompts, self.drafter.features),
         )
         state.static = self.static
         self.drafter.open(state, self.target)
+        state.prior = None  # copied by now
         if self.static:
             state.horizon = state.rounded(state.horizon)
         draws = 0 if self.sampling.greedy else 1
@@ -169,6 +174,8 @@ class Decoding:
                 step.index = index
                 yield step
                 index += 1
+            if self.past is not None:
+                self.past.keep(self.state, self.drafter, step.length)
         finally:
             if arena is not None and between:  # one broken off inside a step is not used again
                 self._give_back(arena)
@@ -297,6 +304,7 @@ def rounds(
     rescore: Rescore | None = None,
     layout: str = "tree",
     stop: Stop = (),
+    past: Past | None = None,
     **options,
 ) -> Iterator[Step]:
     """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
@@ -331,6 +339,8 @@ def rounds(
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
         stop: texts that end a row with the token that completes one of them, or a function of
             (row, all its new token ids) that is asked after every step; costs a host read a step.
+        past: what the decoding before this one left of the same beginnings is not computed again;
+            afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, ValueError, RuleMismatch, LoadError: before any work is done.
@@ -377,6 +387,7 @@ def rounds(
         rescore=rescore,
         layout=layout,
         stops=Stops(stop, target.tokenizer, len(rows)),
+        past=past,
     )
     return iter(decoding)
 
@@ -548,6 +559,7 @@ def decode(
     rescore: Rescore | None = None,
     layout: str = "tree",
     stop: Stop = (),
+    past: Past | None = None,
     **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
@@ -579,6 +591,7 @@ def decode(
         rescore=rescore,
         layout=layout,
         stop=stop,
+        past=past,
         **options,
     )
     began = time.perf_counter()

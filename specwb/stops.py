@@ -81,3 +81,8 @@ def before(text: str, stop: Sequence[str]) -> str:
     """A text up to the first of the texts ``stop`` in it."""
     places = [i for one in stop if (i := text.find(one)) >= 0]
     return text[: min(places, default=len(text))]
+
+
+def undecided(text: str, stop: Sequence[str]) -> int:
+    """How many characters at the end of a text may be the beginning of one of the texts ``stop``."""
+    return max((n for one in stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)

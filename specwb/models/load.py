@@ -114,6 +114,9 @@ def load(
     beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
     draft = "lab-draft" if lab == "target" else None
     target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside, generic)
+    # what the hub's files are kept in is called by the commit
+    is_commit = fetched and re.fullmatch("[0-9a-f]{40}", folder.name)
+    target.revision = folder.name if is_commit else None
     if (sha256 := check_weights(folder, card_of(folder))) is not None:
         target.sha256 = sha256
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None

@@ -59,7 +59,10 @@ def test_which_tokens_are_shared():
     assert shared_tokens(OURS, THEIRS) == SHARED
     spaced = tiny.tokenizer(["<unk>", "▁the", "▁a", "<0x0A>", "x"])
     assert token_bytes(spaced) == {0: "<unk>", 1: b" the", 2: b" a", 3: b"\n", 4: b"x"}
-    assert shared_tokens(words("Ġ", "t", "h", "e", "Ġt", "Ġth", "Ġthe", "Ċ"), spaced) == {6: 1, 7: 3}
+    assert shared_tokens(words("Ġ", "t", "h", "e", "Ġt", "Ġth", "Ġthe", "Ċ"), spaced) == {
+        6: 1,
+        7: 3,
+    }
 
 
 def test_a_token_that_the_draft_has_not_is_read_in_pieces_and_never_drafted(pair):
@@ -143,7 +146,9 @@ def test_q_is_the_draft_model_s_distribution_given_a_shared_token(pair):
 
 def test_what_cannot_draft_is_said_before_weights_are_read(pair, tmp_path: Path, monkeypatch):
     target, draft = pair
-    with pytest.raises(specwb.LoadError, match=r"mismatch.* draft_vocabulary=shared|vocabulary mis"):
+    with pytest.raises(
+        specwb.LoadError, match=r"mismatch.* draft_vocabulary=shared|vocabulary mis"
+    ):
         specwb.method("sps", target, draft=draft)
     folder = tmp_path / "other"
     model(1, 3).save_pretrained(folder)
