@@ -258,10 +258,11 @@ class Server:
                 if piece:
                     yield event({"delta": {"content": piece}} if job.is_chat else {"text": piece})
         except SpecwbError as error:  # the answer has begun: its status cannot be changed any more
-            yield f"data: {json.dumps({'error': {'message': str(error), 'type': 'server_error'}})}\n\n"
+            problem = {"message": str(error), "type": "server_error"}
+            yield f"data: {json.dumps({'error': problem})}\n\n"
             return
         usage = report.pop("usage")
-        last = {"delta": {}} if job.is_chat else {"text": ""}
+        last: dict[str, Any] = {"delta": {}} if job.is_chat else {"text": ""}
         yield event(last, report["finish_reason"], specwb=report["specwb"])
         if job.counted:
             yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"

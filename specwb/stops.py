@@ -84,5 +84,5 @@ def before(text: str, stop: Sequence[str]) -> str:
 
 
 def undecided(text: str, stop: Sequence[str]) -> int:
-    """How many characters at the end of a text may be the beginning of one of the texts ``stop``."""
+    """How many characters at the end of a text may begin one of the texts ``stop``."""
     return max((n for one in stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)

@@ -1,5 +1,5 @@
-"""What the config.json of an EAGLE head says: its layers, which of the target's states it reads, and
-nothing that is not understood."""
+"""What the config.json of an EAGLE head says: its layers, which of the target's states it reads,
+and nothing that is not understood."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def check_fields(config: dict[str, Any], where: Path) -> None:
     if strange:
         name, value = next(iter(strange.items()))
         raise HeadError(
-            f"{where}: config.json says {name}={value!r}, which is not understood here; a head that "
-            "is computed without it would draft worse than it can"
+            f"{where}: config.json says {name}={value!r}, which is not understood here; a head "
+            "that is computed without it would draft worse than it can"
         )
 
 

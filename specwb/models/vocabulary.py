@@ -1,9 +1,9 @@
 """Drafting for a target whose vocabulary is not the draft model's.
 
-**The same tokens, more rows or fewer.** Published models of one family pad their embeddings to different sizes (Qwen2.5-0.5B to 151,936
-rows, Qwen2.5-7B to 152,064, of a tokenizer of some 151,700). No text has the rows behind the
-tokenizer's last token, and the draft model's q gives those that only one of them has probability 0.
-The target's distribution stays what it is.
+**The same tokens, more rows or fewer.** Published models of one family pad their embeddings to
+different sizes (Qwen2.5-0.5B to 151,936 rows, Qwen2.5-7B to 152,064, of a tokenizer of some
+151,700). No text has the rows behind the tokenizer's last token, and the draft model's q gives
+those that only one of them has probability 0. The target's distribution stays what it is.
 
 **Other tokens.** :func:`shared` drafts among the tokens that both tokenizers have, those that stand
 for the same bytes: q is the draft model's distribution given that its token is one of them, so the
@@ -29,7 +29,6 @@ from torch.nn import functional as F
 from specwb.models.backbone import Backbone
 from specwb.models.folder import LoadError
 from specwb.models.target import Target
-
 
 WAYS = ("same", "shared", "text")
 """How a draft model's tokens become the target's: they are the same, those that both have are

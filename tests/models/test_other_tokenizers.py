@@ -156,8 +156,9 @@ def test_what_cannot_draft_is_said_before_weights_are_read(pair, tmp_path: Path,
     monkeypatch.setattr("specwb.models.load._weights", None)
     with pytest.raises(specwb.LoadError, match="have no token in common"):
         specwb.method("sps", target, draft=str(folder), draft_vocabulary="shared")
+    monkeypatch.undo()
+    bare = specwb.load(model(1, 3))
     with pytest.raises(specwb.LoadError, match="must both have a tokenizer"):
-        bare = specwb.load(model(1, 3))
         specwb.method("sps", target, draft=bare, draft_vocabulary="text")
     with pytest.raises(specwb.SpecwbError, match="constant length"):
         specwb.method("sps", target, draft=draft, draft_vocabulary="text", confidence=0.5)

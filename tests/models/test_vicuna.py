@@ -12,6 +12,9 @@ import torch
 
 import specwb
 from specwb.inputs import token_rows
+from specwb.models.eagle import EagleHead, eagle_config
+from specwb.models.kangaroo import KangarooAdapter
+from specwb.models.medusa import MedusaHeads
 from specwb.templates import TemplateError
 
 sentencepiece = pytest.importorskip("sentencepiece")
@@ -131,3 +134,38 @@ def test_what_cannot_stop_anything(vicuna):
         specwb.decode(target, [1, 2], "ar", stop="x")
     with pytest.raises(ValueError, match="stop must be texts that are not empty"):
         specwb.decode(target, [1, 2], "ar", stop=["x", ""])
+
+
+@pytest.mark.slow
+def test_published_parts_of_it_go_through_compare(vicuna, tmp_path, capsys, monkeypatch):
+    """A draft model with another tokenizer, and an EAGLE, a Medusa and a Kangaroo file."""
+    from specwb.cli import main
+
+    target, small = specwb.load(vicuna), tmp_path / "small"
+    size = sentences(small, 290)
+    tiny.build("llama", seed=4, vocab_size=size).save_pretrained(small)
+    heads = {
+        "eagle": EagleHead(eagle_config(target), target.backbone.config.hidden_size),
+        "medusa": MedusaHeads(target.backbone.config.hidden_size, target.vocabulary, heads=2),
+        "kangaroo": KangarooAdapter(eagle_config(target, 1), 1, "attention").start_from(target),
+    }
+    for name, head in heads.items():
+        head.save(tmp_path / name)
+    questions = tmp_path / "q.jsonl"
+    row = {"question_id": 1, "category": "math", "turns": ["the cat sat"]}
+    questions.write_text(json.dumps(row) + "\n")
+    methods = [
+        "sps:gamma=2,draft_vocabulary=shared",
+        "sps:gamma=2,draft_vocabulary=text",
+        *(f"{name}:head={tmp_path / name}" for name in heads),
+    ]
+    words = ["compare", "--target", str(vicuna), "--draft", str(small), "--seconds", "0"]
+    words += ["--methods", " ".join(methods), "--prompts", str(questions)]
+    words += ["--max-new-tokens", "8", "--json", str(tmp_path / "out.json")]
+    monkeypatch.setattr("sys.argv", ["specwb", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0, capsys.readouterr().err
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["method"].partition(":")[0] for row in rows} >= {"ar", "sps", *heads}
+    assert not [row for row in rows if row.get("identical") not in (None, 1.0)], rows
