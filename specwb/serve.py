@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specwb.drafters.past import Past
 from specwb.engine import rounds
@@ -29,13 +29,9 @@ from specwb.models.target import Target
 from specwb.stops import stop_texts
 from specwb.streaming import Stream
 
-require("specwb.serve", "serve", "starlette", "uvicorn")
-
-from starlette.applications import Starlette  # noqa: E402
-from starlette.concurrency import run_in_threadpool  # noqa: E402
-from starlette.requests import Request  # noqa: E402
-from starlette.responses import JSONResponse, Response, StreamingResponse  # noqa: E402
-from starlette.routing import Route  # noqa: E402
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 READ = {
     "model",
@@ -106,9 +102,17 @@ class Server:
 
     Attributes:
         app: the ASGI application.
+
+    Raises:
+        MissingExtra: the extra ``serve`` is not installed.
+        RequestError: the target has no tokenizer.
     """
 
     def __init__(self, target: Target, method: Method) -> None:
+        require("specwb.serve", "serve", "starlette", "uvicorn")
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
         if target.tokenizer is None:
             raise RequestError(f"{target.name!r} has no tokenizer; requests are text")
         self.target, self.method = target, method
@@ -121,6 +125,8 @@ class Server:
         self.app = Starlette(routes=routes)
 
     async def _models(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
         one = {"id": self.target.name, "object": "model", "created": self._began}
         return JSONResponse({"object": "list", "data": [{**one, "owned_by": "specwb"}]})
 
@@ -131,6 +137,9 @@ class Server:
         return await self._respond(request, True)
 
     async def _respond(self, request: Request, is_chat: bool) -> Response:
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import JSONResponse, StreamingResponse
+
         try:
             body = await request.json()
             job = await run_in_threadpool(self.job, body, is_chat)

@@ -16,12 +16,11 @@ FLOORS = (
     "verify models analysis graphs trace course",
     "drafters",
     "methods describe engine",
-    "custom_generate conversation figures scope",
+    "custom_generate conversation serve figures scope",
     "evaluation",
     "training sweeps harness",
     "studies",
     "widgets",
-    "serve",
     "commands cli __main__",
 )
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms.split()}
