@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specwb import training as training
     from specwb import verify as verify
     from specwb import widgets as widgets
+    from specwb.conversation import Conversation
     from specwb.custom_generate import UnsupportedGeneration, hf
     from specwb.drafters.base import Drafter
     from specwb.engine import Clock, DraftError, Output, decode, rounds
@@ -64,6 +65,7 @@ __version__ = "0.1.0"
 # where each public name is defined; no module right below the package may have the name of one,
 # because importing it would put the module in that name's place
 _PLACES = {
+    "conversation": ("Conversation",),
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
     "engine": ("Clock", "DraftError", "Output", "decode", "rounds"),
@@ -125,6 +127,7 @@ __all__ = [
     "METHODS",
     "RULES",
     "Clock",
+    "Conversation",
     "Draft",
     "DraftError",
     "Drafter",

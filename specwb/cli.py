@@ -25,12 +25,14 @@ from specwb.commands.ledger import reproduce_all
 from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
+from specwb.commands.serve import serve
 from specwb.commands.shared import (
     DEVICE,
     DRAFT,
     DTYPE,
     SEED,
     TARGET,
+    TEMPLATE,
     THREADS,
     built,
     compact,
@@ -95,6 +97,17 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")
     ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="With --chat: the system's message before the first turn.")
+    ] = None,
+    turn: Annotated[
+        list[str] | None,
+        typer.Option(help="With --chat: a further turn, after the answer; may be repeated."),
+    ] = None,
+    template: TEMPLATE = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
+    ] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Then measure against plain decoding.")
     ] = False,
@@ -104,16 +117,26 @@ def generate(
     Standard output gets the text and nothing else.
     """
     import specwb
+    from specwb.drafters.past import Past
     from specwb.engine import token_rows
+    from specwb.stops import stop_texts
     from specwb.streaming import Stream
 
+    stops = stop_texts(stop or ())
+    if (system is not None or turn) and not chat:
+        raise ValueError("--system and --turn are of a chat; give --chat")
     # standard input is read before anything else may read it
     text = standard_input() if prompt == "-" else prompt
-    model = specwb.load(target, device=device, dtype=dtype)
+    model = specwb.load(target, device=device, dtype=dtype, template=template)
     chosen = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
     if chat and not getattr(model.tokenizer, "chat_template", None):
-        raise ValueError(f"--chat: {model.name!r} has no chat template; leave --chat out")
-    (ids,) = token_rows(model, [{"role": "user", "content": text}] if chat else text)
+        raise ValueError(
+            f"--chat: {model.name!r} has no chat template; name one with --template, or leave "
+            "--chat out"
+        )
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    messages.append({"role": "user", "content": text})
+    (ids,) = token_rows(model, messages if chat else text)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     last_piece = ""
 
@@ -133,25 +156,36 @@ def generate(
         "top_p": top_p,
         "seed": seed,
     }
-    stream, interrupted = Stream(model.tokenizer, ids, show), False
+    streams, past, interrupted = [], Past(), False
     began = time.perf_counter()
-    try:
-        specwb.decode(
-            model, ids, chosen, max_new_tokens=max_new_tokens, on_tokens=stream, **settings
-        )
-    except KeyboardInterrupt:
-        interrupted = True
+    for i, said in enumerate([text, *(turn or ())]):
+        if i:
+            messages.append({"role": "user", "content": said})
+            (ids,) = token_rows(model, messages)
+            errors.print(f"> {said}", highlight=False, markup=False, soft_wrap=True)
+        stream = Stream(model.tokenizer, ids, show, stops)
+        streams.append(stream)
+        how = {"max_new_tokens": max_new_tokens, "on_tokens": stream, "past": past, **settings}
+        output = None
+        try:
+            output = specwb.decode(model, ids, chosen, stop=stops, **how)
+        except KeyboardInterrupt:
+            interrupted = True
+        stream.close()
+        if not last_piece.endswith("\n"):
+            typer.echo()
+        if output is None:
+            break
+        messages.append({"role": "assistant", "content": output.text or ""})
     seconds = time.perf_counter() - began
-    stream.close()
-    if not last_piece.endswith("\n"):
-        typer.echo()
     note = partial(errors.print, highlight=False, markup=False, soft_wrap=True)
     lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""
     summary = "no tokens"
-    if stream.rounds:
-        count, tau = len(stream.ids), stream.mean_tokens_per_step
+    if count := sum(len(stream.ids) for stream in streams):
+        steps = sum(stream.rounds for stream in streams)
+        tau = count / steps
         summary = (
-            f"{count} tokens in {stream.rounds} rounds, tau {tau:.2f} "
+            f"{count} tokens in {steps} rounds, tau {tau:.2f} "
             f"({tau - 1:.2f} accepted/round), {count / seconds:.1f} tokens/s from a cold start"
         )
     note(f"{chosen.key}{lossy}: {summary}")
@@ -483,6 +517,7 @@ app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
 app.command()(parallel)
+app.command()(serve)
 app.add_typer(train, name="train")
 reproduce.command("all")(reproduce_all)
 app.add_typer(reproduce, name="reproduce")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
+from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
 from specwb.flow import Draft, Scheme, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
@@ -31,6 +32,7 @@ from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, BONUS, DRAFT, Noise, row_seeds
 from specwb.probability import Sampling, inverse_cdf
+from specwb.stops import Stop, Stops, before, stop_texts
 from specwb.verify import Rule
 
 __all__ = [
@@ -97,6 +99,8 @@ class Decoding:
         clock: measures the parts of every step.
         rescore: puts other scores in the place of the target's.
         layout: how the target is run over a draft, see :meth:`Target.score`.
+        stops: what ends a row beside ``ends``; a host read a step.
+        past: what an earlier decoding left, and what this one leaves.
         rule: the verification rule under these sampling settings.
         state, drafter, noise: made by :meth:`open`.
     """
@@ -113,6 +117,8 @@ class Decoding:
     clock: Clock | None = None
     rescore: Rescore | None = None
     layout: str = "tree"
+    stops: Stops | None = None
+    past: Past | None = None
     rule: Rule = field(init=False)
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
@@ -135,9 +141,11 @@ class Decoding:
             self.ends,
             self.drafter.features,
             self.static,
+            None if self.past is None else self.past.of(self.prompts, self.drafter.features),
         )
         state.static = self.static
         self.drafter.open(state, self.target)
+        state.prior = None  # copied by now
         if self.static:
             state.horizon = state.rounded(state.horizon)
         draws = 0 if self.sampling.greedy else 1
@@ -160,10 +168,14 @@ class Decoding:
                 with torch.inference_mode():
                     between = False
                     step = self.step(arena)
+                    if self.stops:
+                        self._stop(step)
                     between = True
                 step.index = index
                 yield step
                 index += 1
+            if self.past is not None:
+                self.past.keep(self.state, self.drafter, step.length)
         finally:
             if arena is not None and between:  # one broken off inside a step is not used again
                 self._give_back(arena)
@@ -177,6 +189,26 @@ class Decoding:
         if not self.trace:
             step.scores = step.uniforms = step.bonus_uniform = None
         return step
+
+    def _stop(self, step: Step) -> None:
+        """Ends the rows whose text is complete with this step, and cuts it and the step's verdict
+        there, as :func:`trim` does. Caches keep what is behind: the rows are done."""
+        state, verdict = self.state, step.verdict
+        assert self.stops is not None
+        assert verdict.emitted is not None
+        counts, emitted = verdict.count.tolist(), verdict.emitted.tolist()
+        for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):
+            surplus = self.stops.surplus(row, ids[:n]) if n else None
+            if surplus is None:
+                continue
+            state.done[row] = True
+            if surplus:
+                state.length[row] -= surplus
+                verdict.accepted[row] -= surplus
+                verdict.bonus[row] = ids[n - 1 - surplus]
+                last = n - 1 - surplus
+                verdict.path[row, last:] = verdict.path[row, last].clone()
+        state.finished = state.finished or bool(state.done.all())
 
     def _advance(self) -> Step:
         """All of a step that happens on the device. Nothing here waits for a value of it, unless
@@ -271,6 +303,8 @@ def rounds(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
+    stop: Stop = (),
+    past: Past | None = None,
     **options,
 ) -> Iterator[Step]:
     """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
@@ -303,6 +337,10 @@ def rounds(
             for the distribution they describe.
         layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
+        stop: texts that end a row with the token that completes one of them, or a function of
+            (row, all its new token ids) that is asked after every step; costs a host read a step.
+        past: what the decoding before this one left of the same beginnings is not computed again;
+            afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, ValueError, RuleMismatch, LoadError: before any work is done.
@@ -348,6 +386,8 @@ def rounds(
         clock=clock,
         rescore=rescore,
         layout=layout,
+        stops=Stops(stop, target.tokenizer, len(rows)),
+        past=past,
     )
     return iter(decoding)
 
@@ -456,7 +496,7 @@ class Output:
 
     Attributes:
         tokens: new token ids.
-        texts: the same, decoded; None without a tokenizer.
+        texts: the same, decoded, up to a ``stop`` text; None without a tokenizer.
         step_counts: target forwards that wrote something.
         seconds: of the whole decoding.
         accepted_lengths: draft tokens kept, by step.
@@ -518,6 +558,8 @@ def decode(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
+    stop: Stop = (),
+    past: Past | None = None,
     **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
@@ -548,6 +590,8 @@ def decode(
         graphs=graphs,
         rescore=rescore,
         layout=layout,
+        stop=stop,
+        past=past,
         **options,
     )
     began = time.perf_counter()
@@ -575,7 +619,9 @@ def decode(
     seconds = time.perf_counter() - began
     texts = None
     if target.tokenizer is not None:
-        texts = [target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
+        marks = () if callable(stop) else stop_texts(stop)
+        written = (target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens)
+        texts = [before(text, marks) for text in written]
     return Output(tokens, texts, [len(row) for row in accepted], seconds, accepted, tested, steps)
 
 

@@ -268,7 +268,8 @@ def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
     """
     if not getattr(tokenizer, "chat_template", None):
         missing = "tokenizer was given" if tokenizer is None else "target has a chat template"
-        raise PromptError(f"{name} is a chat, but no {missing}; give its text or token ids")
+        way_out = "name one with template= (--template), or give its text or token ids"
+        raise PromptError(f"{name} is a chat, but no {missing}; {way_out}")
     for message in messages:  # a template writes nothing at all for what is missing
         if not _is_message(message) or not ("content" in message or "tool_calls" in message):
             expected = "every message of a chat is a dict with 'role' and 'content'"

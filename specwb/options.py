@@ -151,6 +151,14 @@ def options_of(build: Callable[..., Any], settings: type | None = None) -> dict[
 DraftModel = Annotated[
     Any, Option("the draft model; default the target's own", kind="a folder, hub id or model")
 ]
+DraftVocabulary = Annotated[
+    str,
+    Option(
+        "where the draft model has another tokenizer: shared, drafting among the tokens that both "
+        "have",
+        choices=("same", "shared"),
+    ),
+]
 TrainedHead = Annotated[
     Any, Option("the trained head; default the target's own", kind="a folder, hub id or head")
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from specwb.stops import before, undecided
+
 # Prompt tokens that are decoded together with the new ones: whether a token begins with a space may
 # depend on what is before it.
 CONTEXT = 8
@@ -25,6 +27,8 @@ class Stream:
         prompt: the prompt's token ids.
         show: is called with a piece of text, and whether it came from an accepted draft token and
             not from the target.
+        stop: texts of which none is shown, nor what comes after it; what may be the beginning of
+            one is held back too.
 
     Attributes:
         ids: the token ids decoded so far.
@@ -32,12 +36,19 @@ class Stream:
         accepted: the draft tokens accepted so far.
     """
 
-    def __init__(self, tokenizer, prompt: Sequence[int], show: Callable[[str, bool], None]) -> None:
-        self.tokenizer, self.show = tokenizer, show
+    def __init__(
+        self,
+        tokenizer,
+        prompt: Sequence[int],
+        show: Callable[[str, bool], None],
+        stop: Sequence[str] = (),
+    ) -> None:
+        self.tokenizer, self.show, self.stop = tokenizer, show, stop
         self.ids: list[int] = []
         self.rounds = self.accepted = 0
         self._context = list(prompt[-CONTEXT:])
         self._shown = self._text().rstrip("\ufffd")
+        self._begin = self._sent = len(self._shown)
 
     def __call__(self, row: int, ids: list[int], accepted: int) -> None:
         """Takes one step's tokens, of which the first ``accepted`` are draft tokens."""
@@ -55,17 +66,20 @@ class Stream:
         pairs = enumerate(zip(self._shown, text, strict=False))
         first_difference = next((i for i, (a, b) in pairs if a != b), len(self._shown))
         self._shown = text[:first_difference]
-        self._show_up_to(text, False)
+        self._show_up_to(text, False, last=True)
 
     @property
     def mean_tokens_per_step(self) -> float:
         """tau: tokens per decoding step, the bonus token included."""
         return len(self.ids) / max(1, self.rounds)
 
-    def _show_up_to(self, text: str, drafted: bool) -> None:
-        if len(text) > len(self._shown):
-            self.show(text[len(self._shown) :], drafted)
+    def _show_up_to(self, text: str, drafted: bool, last: bool = False) -> None:
         self._shown = text
+        said = before(text[self._begin :], self.stop)
+        end = self._begin + len(said) - (0 if last else undecided(said, self.stop))
+        if end > self._sent:
+            self.show(text[self._sent : end], drafted)
+            self._sent = end
 
     def _text(self) -> str:
         # cleaning up spaces would change text that was shown already

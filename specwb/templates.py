@@ -47,6 +47,16 @@ TEMPLATES = {
 """Jinja templates in the form of ``tokenizer.chat_template``."""
 
 
+def check_template(name: str | None) -> None:
+    """Checks that there is a template of that name; None is no template.
+
+    Raises:
+        TemplateError: there is none.
+    """
+    if name is not None and name not in TEMPLATES:
+        raise TemplateError(f"unknown chat template {name!r}; known: {', '.join(TEMPLATES)}")
+
+
 def use_template(tokenizer: Any, name: str | None) -> None:
     """Puts a template on a tokenizer.
 
@@ -57,10 +67,9 @@ def use_template(tokenizer: Any, name: str | None) -> None:
     Raises:
         TemplateError: the name is unknown, or there is no tokenizer.
     """
+    check_template(name)
     if name is None:
         return
-    if name not in TEMPLATES:
-        raise TemplateError(f"unknown chat template {name!r}; known: {', '.join(TEMPLATES)}")
     if tokenizer is None:
         raise TemplateError("a chat template needs a tokenizer, the target has none")
     tokenizer.chat_template = TEMPLATES[name]

@@ -173,6 +173,26 @@ def test_chat_applies_the_template(monkeypatch, capsys, lab):
     assert out != call(monkeypatch, capsys, "What is 2 + 2?", "--max-new-tokens", "8")[1]
 
 
+def test_further_turns_are_put_after_the_answer(monkeypatch, capsys, lab):
+    turns = ["What is 2 + 2?", "And 3 + 3?"]
+    how = ["--chat", "--max-new-tokens", "8", "--method", "pld"]
+    code, out, err = call(monkeypatch, capsys, turns[0], *how, "--turn", turns[1])
+    assert code == 0
+    assert f"> {turns[1]}" in err
+    talk = specwb.Conversation(lab, "pld", max_new_tokens=8)
+    assert out.split() == " ".join(talk.say(turn).text for turn in turns).split()
+    code, out, err = call(monkeypatch, capsys, PROMPT, "--turn", "x")
+    assert (code, out) == (2, "")
+    assert "--system and --turn are of a chat; give --chat" in err
+
+
+def test_a_stop_text_is_not_printed(monkeypatch, capsys):
+    free = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24")[1]
+    stop = free.strip()[8:11]
+    out = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24", "--stop", stop)[1]
+    assert out.rstrip("\n") == free[: free.index(stop)].rstrip("\n")
+
+
 def test_baseline_is_measured_when_asked_for(monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8", "--baseline")
     assert code == 0

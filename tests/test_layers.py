@@ -11,12 +11,12 @@ PACKAGE = Path(__file__).parents[1] / "specwb"
 # docs/architecture.md draws them
 FLOORS = (
     "errors extras files inputs options templates tree mask noise probability flow blocks lattice"
-    " proxy ngram streaming palette",
+    " proxy ngram streaming stops palette",
     "verify.exact",
     "verify models analysis graphs trace",
     "drafters",
     "methods describe engine",
-    "custom_generate figures scope",
+    "custom_generate conversation serve figures scope",
     "evaluation",
     "training sweeps harness",
     "studies",

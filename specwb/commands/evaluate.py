@@ -15,6 +15,7 @@ from specwb.commands.shared import (
     DTYPE,
     SEED,
     TARGET,
+    TEMPLATE,
     THREADS,
     compact,
     errors,
@@ -50,10 +51,7 @@ def evaluate(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
-    template: Annotated[
-        str | None,
-        typer.Option(help="Chat template instead of the tokenizer's: vicuna or llama-2."),
-    ] = None,
+    template: TEMPLATE = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
     ] = None,
@@ -83,7 +81,6 @@ def evaluate(
     from specwb.harness.run import evaluate as run
     from specwb.options import specs
     from specwb.probability import Sampling
-    from specwb.templates import use_template
 
     for path, name in ((csv, "--csv"), (vllm, "--vllm")):
         if path is not None:
@@ -92,8 +89,7 @@ def evaluate(
         raise ValueError("--stop must not be empty")
     use_threads(threads)
     questions = interleave(load_prompts(bench))[: first or None]
-    model = load(target, device=device, dtype=dtype)
-    use_template(model.tokenizer, template)
+    model = load(target, device=device, dtype=dtype, template=template)
     limit = max_new_tokens or min(1024, model.context // 2)
     sampling = Sampling(temperature, top_k, top_p)
     settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)

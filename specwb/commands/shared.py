@@ -24,6 +24,10 @@ TARGET = Annotated[str, typer.Option(help="lab, a folder or a hub id.")]
 DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
 DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
 DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
+TEMPLATE = Annotated[
+    str | None,
+    typer.Option(help="Chat template instead of the tokenizer's: vicuna or llama-2."),
+]
 BUDGET = Annotated[
     str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")
 ]

@@ -122,7 +122,8 @@ class EagleDrafter(Levels):
     def logits(self, hidden: Tensor) -> Tensor:
         if not isinstance(self.head, Eagle3Head):
             return product(hidden, self.lm_head.weight, self.lm_head.bias)
-        reduced = product(rms(hidden, self.head.norm), self.head.lm_head.weight, None)
+        normed = hidden if self.head.normed_output else rms(hidden, self.head.norm)
+        reduced = product(normed, self.head.lm_head.weight, None)
         if self.ids is None:
             return reduced
         logits = reduced.new_full((*reduced.shape[:-1], self.vocabulary), -torch.inf)
@@ -151,7 +152,7 @@ class EagleDrafter(Levels):
     ) -> Tensor:
         attended, x = self.head.enter(self.embed(tokens).to(above.dtype), above)
         where = (positions, slots, self.cache, extent, mask)
-        return self.stack.run(x, *where, causal=causal, attended=attended)[0]
+        return self.head.put_out(self.stack.run(x, *where, causal=causal, attended=attended)[0])
 
 
 @dataclass(frozen=True)

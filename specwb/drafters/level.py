@@ -16,6 +16,7 @@ from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
 from specwb.models.load import check_pair
 from specwb.models.target import Target, prefill
+from specwb.models.vocabulary import Shared
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError
 from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
@@ -352,6 +353,7 @@ class LevelDrafter(Levels):
     ) -> None:
         super().__init__(shape, draw, length, sure)
         self.draft, self.backbone, self.vocabulary = draft, draft.backbone, draft.vocabulary
+        self.draft_vocabulary = "shared" if isinstance(draft.backbone, Shared) else "same"
 
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)

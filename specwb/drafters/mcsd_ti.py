@@ -18,7 +18,7 @@ from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import DraftModel, MethodError, Option, spell
+from specwb.options import DraftModel, DraftVocabulary, MethodError, Option, spell
 from specwb.probability import Sampling, draw_without_replacement
 from specwb.tree import Tree
 
@@ -89,6 +89,7 @@ class SeveralRoots(LevelDrafter):
 @dataclass(frozen=True)
 class Options:
     draft: DraftModel = None
+    draft_vocabulary: DraftVocabulary = "same"
     tree: Annotated[
         Tree | None,
         Option(
@@ -148,7 +149,7 @@ def mcsd_ti(target: Target, options: Options) -> Drafter:
     tree = drawable(key, options.tree or default, target.vocabulary)
     if roots > 1:
         tree = _below_roots(key, tree, roots, target.vocabulary, draw)
-    model = draft_model(target, options.draft)
+    model = draft_model(target, options.draft, options.draft_vocabulary)
     sure = sureness(key, options.stop, target, model, options.head)
     length = Length(tree.D, confidence=options.threshold) if sure else None
     drafter = SeveralRoots if roots > 1 else LevelDrafter

@@ -8,10 +8,12 @@ from typing import Annotated
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter
+from specwb.drafters.round_trip import RoundTrip
 from specwb.drafters.stopping import Drafted
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import DraftModel, Option
+from specwb.models.vocabulary import WAYS
+from specwb.options import DraftModel, MethodError, Option
 from specwb.tree import Tree
 
 LONGEST = 20  # draft tokens that schedule=heuristic goes up to, unless it begins with more
@@ -56,6 +58,15 @@ class ScheduledChain(LevelDrafter):
 @dataclass(frozen=True)
 class Options:
     draft: DraftModel = None
+    draft_vocabulary: Annotated[
+        str,
+        Option(
+            "where the draft model has another tokenizer: shared, drafting among the tokens that "
+            "both have; text, the draft model continues the text and its continuation is read "
+            "by the target's tokenizer",
+            choices=WAYS,
+        ),
+    ] = "same"
     gamma: Annotated[
         int, Option("draft tokens a step; in the first step, with schedule=heuristic", low=1)
     ] = 4
@@ -78,7 +89,15 @@ class Options:
 
 def sps(target: Target, options: Options) -> Drafter:
     """Speculative sampling: a chain of ``gamma`` tokens from a small draft model."""
-    model, gamma, schedule = draft_model(target, options.draft), options.gamma, options.schedule
+    model = draft_model(target, options.draft, options.draft_vocabulary)
+    gamma, schedule = options.gamma, options.schedule
+    if options.draft_vocabulary == "text":
+        if schedule != "constant" or options.confidence:
+            raise MethodError(
+                "sps: with draft_vocabulary=text the draft has a constant length; leave schedule "
+                "and confidence out"
+            )
+        return RoundTrip(model, gamma)
     if schedule == "constant" and not options.confidence:
         return LevelDrafter(model, Tree.chain(gamma))
     return ScheduledChain(model, gamma, schedule, options.confidence, max(LONGEST, gamma))

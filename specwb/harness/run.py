@@ -26,6 +26,7 @@ from specwb.inputs import chat, encode, integer
 from specwb.methods import METHODS, Method
 from specwb.models.target import Target
 from specwb.probability import Sampling
+from specwb.stops import before
 
 TURNS = 8  # of a question, at most, by default
 WARM_UP = 3  # times that the first question is answered unmeasured, as in Spec-Bench
@@ -273,9 +274,8 @@ def _by_engine(
     target: Target, method: Method, ids: list[int], settings: Settings, question: int, turn: int
 ) -> _Steps:
     """Decodes one answer and counts what happens in it."""
-    sampling, tokenizer = settings.sampling, target.tokenizer
+    sampling = settings.sampling
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    written: list[int] = []
     state = None
     began = time.perf_counter()
     for step in rounds(
@@ -287,50 +287,25 @@ def _by_engine(
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         seed=_seed(settings.seed, question, turn),
+        stop=settings.stop,  # costs a host read a step and some text, which the time includes
     ):
         verdict, state = step.verdict, step.state
         drafted = step.draft.valid[0, 1:].sum()
         parts.append((verdict.count[0], drafted, step.offered()[0].long()))
-        if settings.stop:  # costs a host read a step and some text, which the time includes
-            assert verdict.emitted is not None
-            new = verdict.emitted[0, : int(verdict.count[0])].tolist()
-            written += new
-            if _stopped(tokenizer, written, len(new), settings.stop):
-                break
     assert state is not None
     tokens = state.tokens[0, int(state.start[0]) : int(state.length[0])].tolist()
     counts, drafts, offers = (torch.stack(x).tolist() for x in zip(*parts, strict=True))
     seconds = time.perf_counter() - began
     accepted = [n - 1 for n in counts]
-    if settings.stop and (surplus := _surplus(tokenizer, tokens, counts[-1], settings.stop)):
-        tokens, accepted[-1] = tokens[:-surplus], accepted[-1] - surplus
     # the end of text or the limit may have cut the last step: what it would have tested next is
     # not known
     tested = [a + m for a, m in zip(accepted[:-1], offers, strict=False)] + accepted[-1:]
     return _Steps(tokens, seconds, accepted, tested, drafts)
 
 
-def _stopped(tokenizer: Any, tokens: Sequence[int], new: int, stop: Sequence[str]) -> bool:
-    """Whether the last ``new`` tokens have completed a stop string."""
-    # a token may be a fourth of a character; what is further back was looked at before
-    tail = tokens[-(new + 4 * max(map(len, stop)) + 8) :]
-    text = tokenizer.decode(tail, skip_special_tokens=True)
-    return any(one in text for one in stop)
-
-
-def _surplus(tokenizer: Any, tokens: Sequence[int], new: int, stop: Sequence[str]) -> int:
-    """How many of the last ``new`` tokens stand behind the one that completes a stop string."""
-    for back in range(new - 1, 0, -1):
-        if _stopped(tokenizer, tokens[:-back], new, stop):
-            return back
-    return 0
-
-
 def _text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str], is_chat: bool) -> str:
     """An answer's text up to the first stop string; of a chat without spaces around it."""
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
-    places = [i for one in stop if (i := text.find(one)) >= 0]
-    text = text[: min(places, default=len(text))]
+    text = before(tokenizer.decode(tokens, skip_special_tokens=True), stop)
     return text.strip() if is_chat else text
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaRMSNorm,
@@ -23,9 +23,16 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
 )
 
-from specwb.models.architectures import check_head
 from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.eagle_config import (
+    check_fields,
+    in_range,
+    layer_class,
+    layer_config,
+    layer_numbers,
+    usual_layers,
+)
 from specwb.models.products import product
 from specwb.models.target import Target
 
@@ -94,6 +101,10 @@ class EagleHead(nn.Module):
         """``[.., F]`` the target's features -> ``[.., H]`` what stands beside an embedding."""
         return features
 
+    def put_out(self, hidden: Tensor) -> Tensor:
+        """``[.., H]`` of the last layer -> what stands in a feature's place one level below."""
+        return hidden
+
     def enter(self, embedded: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
         """``[.., H]`` embeddings and hidden states -> what attention reads, and the residual
         stream."""
@@ -120,8 +131,10 @@ class EagleHead(nn.Module):
         above = self.fuse(features)
         past: Past = [([], []) for _ in self.blocks]
         for j in range(steps):
-            x = self.through(
-                *self.enter(embedded, above), past, cos, sin, sight(j, m, embedded.device)
+            x = self.put_out(
+                self.through(
+                    *self.enter(embedded, above), past, cos, sin, sight(j, m, embedded.device)
+                )
             )
             yield x
             above = F.pad(x, (0, 0, 1, 0))[:, :-1]
@@ -139,6 +152,8 @@ class EagleHead(nn.Module):
                 part(attended).unflatten(-1, (-1, a.head_dim)).transpose(1, 2)
                 for part in (a.q_proj, a.k_proj, a.v_proj)
             )
+            if hasattr(a, "q_norm"):  # Qwen3's
+                q, k = a.q_norm(q), a.k_norm(k)
             q, k = apply_rotary_pos_emb(q, k, cos, sin)
             keys.append(k)
             values.append(v)
@@ -176,7 +191,11 @@ class Eagle3Head(EagleHead):
     ``fc.weight``, ``norm.weight``, ``lm_head.weight``, ``d2t``, ``t2d``.
 
     Args: normed_residual: the residual stream is norm(g) instead (``norm_before_residual``);
-        normed_features: the features pass a norm before fc (``norm_before_fc``).
+        normed_features: the features pass a norm before fc (``norm_before_fc``);
+        normed_each: every layer's features pass a norm of their own before fc (``fc_norm``, keys
+        ``fc_norm.{i}.weight``, EAGLE 3.1); normed_output: ``norm(h_i)`` and not h_i stands in g's
+        place below (``norm_output``, EAGLE 3.1). Further layers (``layers.{i}``, i from 1 on) are
+        ordinary ones. Layers are Llama's, or Qwen3's where the config is.
     Source: Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
     Training-Time Test" (2025), arXiv 2503.01840.
     """
@@ -195,6 +214,8 @@ class Eagle3Head(EagleHead):
         normed_residual: bool = False,
         normed_features: bool = False,
         bias: bool = False,
+        normed_each: bool = False,
+        normed_output: bool = False,
     ) -> None:
         nn.Module.__init__(self)
         self.card = {}
@@ -209,15 +230,17 @@ class Eagle3Head(EagleHead):
             draft_vocabulary,
             normed_residual,
         )
-        if self.config.num_hidden_layers != 1:
-            raise HeadError(
-                f"an EAGLE-3 head has one layer, this one has {self.config.num_hidden_layers}"
-            )
+        self.normed_output = normed_output
         width = len(self.features) * target_hidden
         self.fc = nn.Linear(width, h, bias=bias)
         if normed_features:
             self.input_norm = LlamaRMSNorm(width, self.config.rms_norm_eps)
-        layer: Any = LlamaDecoderLayer(self.config, 0)
+        if normed_each:
+            self.fc_norm = nn.ModuleList(
+                LlamaRMSNorm(target_hidden, self.config.rms_norm_eps) for _ in self.features
+            )
+        make: Any = layer_class(self.config)
+        layer: Any = make(self.config, 0)
         for name in ("q_proj", "k_proj", "v_proj"):
             old = getattr(layer.self_attn, name)
             setattr(
@@ -225,6 +248,8 @@ class Eagle3Head(EagleHead):
             )
         layer.hidden_norm = LlamaRMSNorm(h, self.config.rms_norm_eps)
         self.midlayer = layer
+        further = range(1, self.config.num_hidden_layers)  # by their published numbers
+        self.layers: Any = nn.ModuleDict({str(i): make(self.config, i) for i in further})
         self.norm = LlamaRMSNorm(h, self.config.rms_norm_eps)
         self.lm_head = nn.Linear(h, draft_vocabulary, bias=False)
         if draft_vocabulary != vocabulary:
@@ -235,7 +260,7 @@ class Eagle3Head(EagleHead):
 
     @property
     def blocks(self) -> list[Any]:
-        return [self.midlayer]
+        return [self.midlayer, *self.layers.values()]
 
     @property
     def ids(self) -> Tensor | None:
@@ -253,7 +278,14 @@ class Eagle3Head(EagleHead):
         self.t2d.zero_().index_fill_(0, ids, True)
 
     def fuse(self, features: Tensor) -> Tensor:
+        if hasattr(self, "fc_norm"):
+            parts = features.unflatten(-1, (len(self.features), -1)).unbind(-2)
+            norms = zip(self.fc_norm, parts, strict=True)
+            features = torch.cat([norm(part) for norm, part in norms], -1)
         return self.fc(self.input_norm(features) if hasattr(self, "input_norm") else features)
+
+    def put_out(self, hidden: Tensor) -> Tensor:
+        return self.norm(hidden) if self.normed_output else hidden
 
     def enter(self, embedded: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
         normed = self.midlayer.hidden_norm(above)
@@ -263,7 +295,7 @@ class Eagle3Head(EagleHead):
 
     def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
         """``[.., d]`` over the draft vocabulary."""
-        return self.lm_head(self.norm(hidden))
+        return self.lm_head(hidden if self.normed_output else self.norm(hidden))
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -272,6 +304,8 @@ class Eagle3Head(EagleHead):
             "vocab_size": self.vocabulary,
             "norm_before_residual": self.normed_residual,
             "norm_before_fc": hasattr(self, "input_norm"),
+            "fc_norm": hasattr(self, "fc_norm"),
+            "norm_output": self.normed_output,
             "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(self.features)},
             "specwb_features": list(self.features),
         }
@@ -319,43 +353,6 @@ def eagle_config(target: Target, layers: int = 1, ffn: int | None = None) -> Lla
     )
 
 
-def usual_layers(layers: int) -> tuple[int, int, int]:
-    """EAGLE-3's three: what enters layers 2, L/2 and L - 3 counted from 0, which is what layers 2,
-    L/2 and L - 3 counted from 1 put out.
-
-    Raises:
-        HeadError: fewer than six layers.
-    """
-    if layers < 6:
-        raise HeadError(
-            "EAGLE-3's three feature layers need a target of at least 6 layers, this one has "
-            f"{layers}"
-        )
-    return 2, layers // 2, layers - 3
-
-
-def layer_numbers(ids: list[int], layers: int) -> tuple[int, ...]:
-    """Feature layers as our numbers (0 the embedding, i the output of layer i from 1 on) from a
-    checkpoint's ``eagle_aux_hidden_state_layer_ids``.
-
-    Our own files say it in ``specwb_features`` as well. Of others two conventions are about. Ids of
-    *boundaries* are our numbers: id 2 is what enters the third layer. Ids of layers counted from 0
-    whose *output* is meant are one less. Files do not say which; the ones that count layers begin
-    with 1 (nothing uses boundary 1), as SGLang decides too (sgl-project/sglang pull request 25454).
-    Where that is wrong, ``layers=`` overrides.
-    """
-    return _in_range(tuple(i + 1 for i in ids) if ids and ids[0] == 1 else tuple(ids), layers)
-
-
-def _in_range(numbers: tuple[int, ...], layers: int) -> tuple[int, ...]:
-    if not numbers or any(not 0 <= i <= layers for i in numbers):
-        raise HeadError(
-            f"feature layers {list(numbers)} do not exist: the target has layers 0..{layers} (0 "
-            "is the embedding)"
-        )
-    return numbers
-
-
 def load_eagle(
     source: str | Path, target: Target, layers: tuple[int, ...] | None = None
 ) -> EagleHead:
@@ -369,7 +366,10 @@ def load_eagle(
     """
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, weights, config = stored.where, dict(stored.weights), stored.config
-    llama, hidden = layer_config(config, where), target.backbone.config.hidden_size
+    kind: Any = LlamaConfig
+    if any(key.endswith("self_attn.q_norm.weight") for key in weights):
+        kind = Qwen3Config
+    llama, hidden = layer_config(config, where, kind), target.backbone.config.hidden_size
     if config.get("k_mask", 1) != 1:
         raise HeadError(
             f"{where}: a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an "
@@ -377,6 +377,7 @@ def load_eagle(
         )
     own = weights.pop("embed_tokens.weight", None)
     if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
+        check_fields(config, where)
         weights = {
             ("midlayer." + k.removeprefix("layers.0.") if k.startswith("layers.0.") else k): w
             for k, w in weights.items()
@@ -438,33 +439,6 @@ def settle(
     )  # its frequencies are float32 in every model
 
 
-def layer_config(config: dict, where: Path) -> LlamaConfig:
-    """The layer's config: the file's own, or what a speculators one has within. Older files say
-    ``rope_theta``, which the library understands."""
-    nested = config.get("transformer_layer_config", config)
-    if not isinstance(nested, dict) or "hidden_size" not in nested:
-        raise HeadError(f"{where}: config.json has no hidden_size")
-    try:
-        llama = LlamaConfig.from_dict(
-            {
-                k: v
-                for k, v in nested.items()
-                if k not in ("architectures", "model_type", "torch_dtype", "dtype")
-            }
-        )
-        check_head(llama)
-        with torch.device("meta"):
-            LlamaDecoderLayer(llama, 0)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise HeadError(
-            f"{where}: config.json describes no layer that can be built: {reason}"
-        ) from error
-    if llama.num_hidden_layers < 1:
-        raise HeadError(f"{where}: config.json says num_hidden_layers={llama.num_hidden_layers}")
-    return llama
-
-
 def _eagle3(
     weights: dict[str, Tensor],
     config: dict,
@@ -488,7 +462,7 @@ def _eagle3(
         )
     ours = config.get("specwb_features")
     said_or_usual = (
-        _in_range(tuple(ours), depth)
+        in_range(tuple(ours), depth)
         if ours
         else layer_numbers(ids, depth)
         if ids
@@ -496,7 +470,7 @@ def _eagle3(
         if layers is None
         else ()
     )
-    numbers = said_or_usual if layers is None else _in_range(tuple(layers), depth)
+    numbers = said_or_usual if layers is None else in_range(tuple(layers), depth)
     for key in ("fc.weight", "lm_head.weight"):
         if key not in weights:
             raise HeadError(f"{where}: the weights do not fit (missing {key})")
@@ -528,6 +502,8 @@ def _eagle3(
         bool(config.get("norm_before_residual")),
         bool(config.get("norm_before_fc")),
         bias="fc.bias" in weights,
+        normed_each=bool(config.get("fc_norm")),
+        normed_output=bool(config.get("norm_output")),
     )
 
 

@@ -23,12 +23,15 @@ from specwb.models.folder import (
 )
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
-from specwb.models.vocabulary import fitted, is_padding
+from specwb.models.vocabulary import check_shared, fitted, is_padding, shared
 from specwb.options import MethodError
+from specwb.templates import check_template, use_template
 
 HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
 """Weights that a target may have too many: constants that older files repeat, and heads that are
 read as heads."""
+LAB = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}
+"""The shipped models' names and their folders."""
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -57,6 +60,7 @@ def load(
     ranks: Ranks | None = None,
     revision: str | None = None,
     generic: bool = False,
+    template: str | None = None,
 ) -> Target:
     """Loads a target or a draft model.
 
@@ -76,7 +80,10 @@ def load(
         generic: the model runs by the library's own forward, which is slower, as what has no fast
             path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
             every node of a draft.
+        template: a chat template by name (:data:`specwb.templates.TEMPLATES`) for a model whose
+            tokenizer has none, as Vicuna's; it takes the place of one that is there.
     Raises:
+        TemplateError: an unknown template, or no tokenizer to put it on.
         LoadError: a missing folder, a config that cannot be, damaged or incomplete weights, weights
             that the config does not describe or that ``card.json`` beside them does not name, an
             unknown dtype, or CUDA asked for without one.
@@ -88,22 +95,28 @@ def load(
         )
     if isinstance(source, Target):
         return source
+    check_template(template)
     on = resolve_device(device) if ranks is None else ranks.device
     if isinstance(source, nn.Module):
         if dtype != "auto":
             source = cast_weights(source, resolve_dtype(dtype, on))
         model = source if device == "auto" else source.to(on)
+        use_template(tokenizer, template)
         return Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
     name = str(source)
-    lab = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}.get(name)
-    folder, fetched = folder_of(data_dir() / "lab" / lab if lab else source, revision=revision)
+    lab = LAB.get(name)
+    folder, fetched = folder_of(_place(source), revision=revision)
     stored = dtype == "auto" and on.type == "cuda" and lab is None
     model = _weights(folder, "auto" if stored else resolve_dtype(dtype, on), name, ranks)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, name)
+    use_template(tokenizer, template)
     beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
     draft = "lab-draft" if lab == "target" else None
     target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside, generic)
+    # what the hub's files are kept in is called by the commit
+    is_commit = fetched and re.fullmatch("[0-9a-f]{40}", folder.name)
+    target.revision = folder.name if is_commit else None
     if (sha256 := check_weights(folder, card_of(folder))) is not None:
         target.sha256 = sha256
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
@@ -289,10 +302,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return resolved
 
 
-def check_pair(target: Target, draft: Target) -> None:
-    """Checks that both models speak the same tokens and live on one device: verification compares
-    ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
-    number.
+def check_device(target: Target, draft: Target) -> None:
+    """Checks that both models live on one device.
 
     Raises:
         LoadError: they do not.
@@ -302,6 +313,17 @@ def check_pair(target: Target, draft: Target) -> None:
             f"target {target.name!r} is on {target.device}, draft {draft.name!r} on "
             f"{draft.device}; load both with the same device="
         )
+
+
+def check_pair(target: Target, draft: Target) -> None:
+    """Checks that both models speak the same tokens and live on one device: verification compares
+    ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
+    number.
+
+    Raises:
+        LoadError: they do not.
+    """
+    check_device(target, draft)
     if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
         raise LoadError(
             f"vocabulary mismatch: target {target.name!r} has {target.vocabulary} tokens, draft "
@@ -317,14 +339,20 @@ def check_pair(target: Target, draft: Target) -> None:
         raise LoadError(
             f"tokenizer mismatch: {token!r} is id {a.get(token)} for target {target.name!r} and "
             f"{b.get(token)} for draft {draft.name!r}; "
-            "use a draft trained with the target's tokenizer"
+            "use a draft trained with the target's tokenizer, or sps or mcsd with "
+            "draft_vocabulary=shared"
         )
 
 
-def draft_model(target: Target, draft: object) -> Target:
+def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Target:
     """The draft model that was given or named, or the target's own: read once a target, checked,
     and in the terms of the target's vocabulary.
 
+    Args:
+        target: the model that it drafts for.
+        draft: a model, folder or hub id; None is the target's own.
+        vocabulary: how its tokens become the target's, one of
+            :data:`specwb.models.vocabulary.WAYS`; of ``text`` it is the draft model as it is.
     Raises:
         MethodError: there is none.
         LoadError: it does not fit.
@@ -335,9 +363,31 @@ def draft_model(target: Target, draft: object) -> Target:
         raise MethodError(f"{target.name!r} has no draft model of its own; {way_out}")
 
     def read() -> Target:
-        return load(cast(Any, chosen), dtype=target.dtype, device=target.device)
+        settings: dict[str, Any] = {"dtype": target.dtype, "device": target.device}
+        if vocabulary == "shared" and isinstance(chosen, str | Path):
+            where, _ = folder_of(_place(chosen))
+            settings["tokenizer"] = _tokenizer(where, str(chosen))
+            check_shared(target, settings["tokenizer"], str(chosen))  # before weights are read
+        return load(cast(Any, chosen), **settings)
 
     model = target.loaded("draft", chosen, read) if isinstance(chosen, str | Path) else read()
-    check_pair(target, model)
-    same = model.vocabulary == target.vocabulary
-    return model if same else fitted(model, target.vocabulary)
+    if vocabulary == "same":
+        check_pair(target, model)
+        same = model.vocabulary == target.vocabulary
+        return model if same else fitted(model, target.vocabulary)
+    check_device(target, model)
+    if vocabulary == "shared":
+        if not isinstance(chosen, str | Path):
+            return shared(model, target)
+        return target.loaded("shared", chosen, lambda: shared(model, target))
+    if target.tokenizer is None or model.tokenizer is None:
+        raise LoadError(
+            f"draft_vocabulary=text: {target.name!r} and {model.name!r} must both have a tokenizer"
+        )
+    return model
+
+
+def _place(source: str | Path) -> str | Path:
+    """Where a model lies: of a shipped one its folder."""
+    lab = LAB.get(str(source))
+    return data_dir() / "lab" / lab if lab else source

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from specwb.files import weights_hash
-from specwb.flow import BUCKET, Draft, Scores, State, Verdict
+from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
+from specwb.mask import causal_mask
 from specwb.models.architectures import UnsupportedModel, check_causal, context
 from specwb.models.backbone import Backbone, Run
 from specwb.models.cache import KVCache
@@ -26,6 +27,7 @@ from specwb.models.layout import run_paths
 from specwb.probability import Sampling
 
 T = TypeVar("T")
+CHUNK = 4096  # positions of a prompt that go through the layers together
 
 
 logger = logging.getLogger("specwb")
@@ -69,6 +71,7 @@ class Target:
         folder: where it was loaded from; None where that is no local folder.
         heads: the folder of its own trained heads, each under its method's name.
         generic: it runs by the library's own forward, whatever its architecture.
+        revision: of a model from the hub its commit.
         agreed: of a target that several processes share, makes the logits rank 0's.
     """
 
@@ -89,6 +92,7 @@ class Target:
             why = self.backbone.reason
             logger.warning("%s runs by the library's own forward, which is slower: %s", name, why)
         self.agreed: Callable[[Tensor], Tensor] | None = None
+        self.revision: str | None = None
         eos = getattr(model.generation_config, "eos_token_id", None)
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)
         self.eos: list[int] = [] if eos is None else list(eos) if is_many(eos) else [eos]
@@ -223,6 +227,7 @@ class Target:
         eos: Sequence[int],
         features: tuple[int, ...] = (),
         static: bool = False,
+        prior: Prior | None = None,
     ) -> State:
         """Makes the state of a decoding, with all tokens of every prompt but the last processed.
 
@@ -234,6 +239,7 @@ class Target:
             eos: the ids that end a row.
             features: the numbers of the layers whose hidden states the drafter wants.
             static: steps are recorded as graphs; capacities are rounded up then.
+            prior: what an earlier decoding left of the same beginning; it is not computed again.
         """
         device, rows = self.device, len(prompts)
         lengths = [len(p) for p in prompts]
@@ -257,6 +263,7 @@ class Target:
             horizon=max(lengths),
             cache=self.backbone.cache(rows, capacity),
             ceiling=ceiling,
+            prior=prior,
         )
         states = prefill(self.backbone, state, state.cache, features)
         if states is not None:
@@ -324,7 +331,9 @@ def prefill(
 ) -> Tensor | None:
     """Processes positions 0..length-2 of every row, without the head.
 
-    What is computed of a short row past its end is overwritten before it is seen.
+    What is computed of a short row past its end is overwritten before it is seen. What
+    ``state.prior`` has of them is copied, and long prompts go through the layers in parts of
+    ``CHUNK`` positions, so that masks and activations stay small.
 
     Args:
         backbone: the model that reads the text.
@@ -337,10 +346,27 @@ def prefill(
     """
     m, rows = state.horizon - 1, state.rows
     if m == 0:
+        state.caches.append((backbone, cache))
         width = len(features) * backbone.config.hidden_size
         empty = torch.zeros(rows, 0, width, dtype=backbone.dtype, device=backbone.device)
         return empty if features else None
-    positions = torch.arange(m, device=backbone.device).expand(rows, m)
-    x = backbone.embed(state.tokens[:, :m])
+    state.caches.append((backbone, cache))
+    begin = 0 if state.prior is None else state.prior.fill(backbone, cache, m)
     forward = backbone.run if run is None else run
-    return forward(x, positions, positions, cache, m, None, causal=True, features=features)[1]
+    parts = []
+    if features and begin:
+        assert state.prior is not None
+        if state.prior.features is None:
+            begin = 0
+        else:
+            parts.append(state.prior.features[:, :begin])
+    for first in range(begin, m, CHUNK):
+        last = min(first + CHUNK, m)
+        positions = torch.arange(first, last, device=backbone.device).expand(rows, last - first)
+        mask = causal_mask(positions, last, backbone.dtype) if first else None
+        x = backbone.embed(state.tokens[:, first:last])
+        where = (positions, positions, cache, last, mask)
+        states = forward(x, *where, causal=not first, features=features)[1]
+        if states is not None:
+            parts.append(states)
+    return torch.cat(parts, 1) if parts else None

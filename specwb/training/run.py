@@ -300,6 +300,7 @@ class _Run:
             "corpus": self.data.sha256,
             "target": target.name,
             "target_sha256": target.sha256,
+            "target_revision": target.revision,
             "last_training_loss": last_loss(log),
             "progress": log.measurements,
             "held_out": self.measured(),

@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers import LlamaConfig, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 import specwb
 from specwb.models.backbone import Stack
@@ -596,6 +597,127 @@ def test_eagle_3_computes_what_the_published_layer_does(
         )
 
 
+class Published(nn.Module):
+    """EAGLE-3 as speculators computes it, with all that its configs can ask for: the library's
+    layers of Qwen3, the first one over [embedding; fused], written out without a cache."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.config = Qwen3Config(
+            vocab_size=V, hidden_size=H, intermediate_size=FFN, num_hidden_layers=layers,
+            num_attention_heads=HEADS, num_key_value_heads=KV, head_dim=DIM, rms_norm_eps=1e-5,
+            max_position_embeddings=512, attn_implementation="eager",
+        )  # fmt: skip
+        self.fc_norm = nn.ModuleList(LlamaRMSNorm(H, 1e-5) for _ in range(3))
+        self.fc = nn.Linear(3 * H, H, bias=False)
+        self.layers = nn.ModuleList(Qwen3DecoderLayer(self.config, i) for i in range(layers))
+        attention = self.layers[0].self_attn
+        for part in ("q_proj", "k_proj", "v_proj"):
+            rows = getattr(attention, part).out_features
+            setattr(attention, part, nn.Linear(2 * H, rows, bias=False))
+        self.layers[0].hidden_norm = LlamaRMSNorm(H, 1e-5)
+        self.norm, self.lm_head = LlamaRMSNorm(H, 1e-5), nn.Linear(H, V, bias=False)
+        self.rotary = Qwen3RotaryEmbedding(self.config)
+        torch.manual_seed(8)
+        for weight in self.parameters():
+            nn.init.normal_(weight, 1.0 if weight.ndim == 1 else 0.0, 0.2)
+
+    def file(self) -> Weights:
+        return {k: w.clone() for k, w in self.state_dict().items() if "rotary" not in k}
+
+    def forward(self, embedded: Tensor, above: Tensor) -> Tensor:
+        """``[1,m,H]`` embeddings, and what stands beside them, to the last layer's states."""
+        m, first = embedded.shape[1], self.layers[0]
+        mask = torch.full((1, 1, m, m), torch.finfo(embedded.dtype).min).triu(1)
+        turn = self.rotary(embedded, torch.arange(m)[None])
+        both = [first.input_layernorm(embedded), first.hidden_norm(above)]
+        x = above + first.self_attn(torch.cat(both, -1), turn, mask)[0]
+        x = x + first.mlp(first.post_attention_layernorm(x))
+        for layer in self.layers[1:]:
+            x = layer(x, attention_mask=mask, position_embeddings=turn)
+        return x
+
+    def chain(self, embed: nn.Embedding, tokens: list[int], features: Tensor, most: int):
+        """The tokens drafted behind pairs of ``tokens`` with ``features [m, 3H]``, everything
+        computed anew at each: below the first level the normed state stands beside a token."""
+        parts = [norm(x) for norm, x in zip(self.fc_norm, features.split(H, -1), strict=True)]
+        above, drafted = self.fc(torch.cat(parts, -1)), []
+        for _ in range(most):
+            x = self.norm(self(embed(torch.tensor([tokens])), above[None]))[0, -1]
+            drafted.append(int(self.lm_head(x).argmax()))
+            tokens, above = [*tokens, drafted[-1]], torch.cat([above, x[None]])
+        return drafted
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_eagle_3_1_of_speculators_with_layers_of_qwen3(tmp_path, target, layers):
+    """norm_output, fc_norm, query and key norms, further layers: the chain that is drafted is the
+    published computation's, and a file that we write says the same."""
+    published = Published(layers).eval()
+    inner = {**published.config.to_dict(), "model_type": "qwen3"}
+    config = {
+        **SPECULATORS,
+        "draft_vocab_size": V,
+        "norm_before_residual": False,
+        "transformer_layer_config": inner,
+        "norm_output": True,
+        "fc_norm": True,
+        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+        "embed_requires_grad": False,
+    }
+    folder = put(tmp_path / "e", config, published.file(), "model.safetensors")
+    head = load_eagle(folder, target)
+    head.save(tmp_path / "again")
+    prompt = [5, 9, 2, 33, 7, 12]
+    with torch.no_grad():
+        features = tiny.states(target, torch.tensor([prompt[:-1]]), (2, 4, 5))[0]
+        wanted = published.chain(target.backbone.embed, prompt[1:], features, 4)
+    assert len(set(wanted)) > 1
+    for one in (head, load_eagle(tmp_path / "again", target)):
+        method = specwb.method("eagle", target, head=one, tree=specwb.Tree.chain(4))
+        (step,) = specwb.rounds(target, prompt, method, max_new_tokens=1)
+        assert step.draft.tokens[0, 1:].tolist() == wanted
+    embedded, fused = torch.randn(6, H), torch.randn(6, 3 * H)
+    with torch.no_grad():
+        unrolled = next(head.unroll(embedded[None], fused[None], 1))[0]
+        parts = [norm(x) for norm, x in zip(published.fc_norm, fused.split(H, -1), strict=True)]
+        state = published.norm(published(embedded[None], published.fc(torch.cat(parts, -1))[None]))
+    assert torch.allclose(unrolled, state[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"parallel_drafting": True}, "says parallel_drafting=True, which is not understood"),
+        ({"quantization_config": {"bits": 4}}, "says quantization_config="),
+        ({"eagle_config": {"use_last_layernorm": False}}, "eagle_config.use_last_layernorm=False"),
+        ({"eagle_config": {"parallel_draft_step": 2}}, "eagle_config.parallel_draft_step=2"),
+        ({"eagle_config": {"use_mtp_layernorm": True}}, "eagle_config.use_mtp_layernorm=True"),
+    ],
+)
+def test_a_field_that_is_not_understood_is_refused(tmp_path, target, fields, named):
+    folder = put(tmp_path / "e", {**EAGLE3, **fields}, eagle3_file(), "pytorch_model.bin")
+    assert named in refused(load_eagle, folder, target)
+
+
+def test_fields_that_ask_for_nothing(tmp_path, target):
+    """As NVIDIA's files and SpecForge's have them."""
+    usual = {
+        "use_aux_hidden_state": True,
+        "use_input_layernorm_in_first_layer": True,
+        "use_last_layernorm": True,
+        "use_mtp_layernorm": False,
+    }
+    config = {
+        **EAGLE3,
+        "eagle_config": usual,
+        "new_thing": None,
+        "other": False,
+        "pretraining_tp": 1,
+    }
+    assert load_eagle(put(tmp_path / "e", config, eagle3_file(), "pytorch_model.bin"), target)
+
+
 @pytest.mark.parametrize("with_maps", [False, True])
 def test_eagle_3_with_the_whole_vocabulary(tmp_path, target, with_maps):
     """Files have no maps then, or maps that move nothing."""
@@ -698,7 +820,7 @@ def one_moved(weights: Weights) -> None:
             {"eagle_aux_hidden_state_layer_ids": ["a"]},
             "must be a list of whole numbers",
         ),
-        (lambda w: None, {"num_hidden_layers": 2}, "an EAGLE-3 head has one layer"),
+        (lambda w: None, {"num_hidden_layers": 2}, "missing layers.1.input_layernorm.weight"),
     ],
 )
 def test_wrong_eagle_3_files(tmp_path, target, change, config, named):

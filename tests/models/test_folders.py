@@ -23,7 +23,7 @@ from specwb.files import weights_hash
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import folder_of
 from specwb.models.load import data_dir
-from specwb.models.medusa import load_medusa
+from specwb.models.medusa import MedusaHeads, load_medusa
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 INDEX, WEIGHTS = "model.safetensors.index.json", "model.safetensors"
@@ -395,6 +395,21 @@ def test_a_target_from_the_hub_is_looked_at_as_a_folder_is(hub, folder):
     change(folder / "config.json", num_hidden_layers=2)
     with pytest.raises(LoadError, match="weights that it does not describe"):
         specwb.load("some/model")
+
+
+def test_a_target_from_the_hub_has_a_commit_and_a_checksum(hub, folder, tmp_path):
+    """By which a head of another target is refused, though neither is a folder of the user's."""
+    hub.cache = tmp_path / ("c0ffee" * 6 + "abcd")
+    target = specwb.load("some/model")
+    assert target.revision == hub.cache.name
+    assert target.sha256 == weights_hash(folder)
+    assert specwb.load(folder).revision is None
+    heads = MedusaHeads(target.backbone.config.hidden_size, target.vocabulary, heads=1)
+    heads.save(tmp_path / "own", {"target_sha256": target.sha256})
+    heads.save(tmp_path / "other", {"target_sha256": "0" * 64})
+    assert load_medusa(tmp_path / "own", target).heads == 1
+    with pytest.raises(HeadError, match=r"trained for the target with sha256 0{12}\.\.\."):
+        load_medusa(tmp_path / "other", target)
 
 
 def test_where_the_hub_cannot_be_reached_what_was_fetched_before_is_used(hub):

@@ -1,0 +1,47 @@
+"""specwb serve: OpenAI's endpoints with a method, to try it with clients that exist."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specwb.commands.shared import DEVICE, DRAFT, DTYPE, TARGET, TEMPLATE, built, errors
+from specwb.extras import require
+
+
+def serve(
+    target: TARGET = "lab",
+    method: Annotated[
+        str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")
+    ] = "sps",
+    draft: DRAFT = None,
+    template: TEMPLATE = None,
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+) -> None:
+    """Serve OpenAI's completions and chat endpoints, one request at a time.
+
+    Answers have a field specwb with the method and its acceptance. For trying a method with clients
+    that exist; it is no production server.
+    """
+    require("specwb serve", "serve", "starlette", "uvicorn")
+    import uvicorn
+
+    from specwb import load
+    from specwb.serve import Server
+
+    model = load(target, device=device, dtype=dtype, template=template)
+    (chosen,) = built([method], model, draft)
+    server = Server(model, chosen)
+    lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""
+    errors.print(
+        f"{model.name} with {chosen.key}{lossy} at http://{host}:{port}/v1, one request at a time; "
+        "no production server. Ctrl-C ends it.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    uvicorn.run(server.app, host=host, port=port, log_level="warning")

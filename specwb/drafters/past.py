@@ -1,0 +1,71 @@
+"""What a decoding leaves for the next one of texts that begin alike."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from specwb.drafters.base import Drafter
+from specwb.flow import Prior, State
+from specwb.models.cache import KVCache
+
+
+class Past:
+    """The caches of the last decoding that it was given to, for the next one.
+
+    A slot holds what a token's position and the tokens before it say, so what two texts have in
+    common at their beginning is the same in both. Rows are matched by their place; so many slots
+    are used as every row has in common with its own earlier text.
+
+    Attributes:
+        reused: how many positions of the last prompts were not computed again by the target.
+    """
+
+    def __init__(self) -> None:
+        self.reused = 0
+        self._prior: Prior | None = None
+        self._texts: list[list[int]] = []
+        self._features: tuple[int, ...] = ()
+
+    def of(self, prompts: Sequence[Sequence[int]], features: tuple[int, ...]) -> Prior | None:
+        """What there is of these prompts, for a drafter that reads ``features``."""
+        self.reused, old = 0, self._prior
+        if old is None or len(prompts) != len(self._texts) or features != self._features:
+            return None
+        common = min(map(_common, prompts, self._texts))
+        slots = min(common, old.slots)
+        self.reused = max(0, min(slots, max(map(len, prompts)) - 1))
+        return Prior(old.caches, old.features, slots, min(common, old.drafted))
+
+    def keep(self, state: State, drafter: Drafter, before: Tensor) -> None:
+        """Keeps what a finished decoding computed.
+
+        Args:
+            state: its texts and caches.
+            drafter: what drafted.
+            before: ``[B]`` sequence lengths before its last step.
+        """
+        lengths = state.length.tolist()
+        self._texts = [row[:n] for row, n in zip(state.tokens.tolist(), lengths, strict=True)]
+        self._features = drafter.features
+        drafted = int(drafter.exact_until(before, state.length).min())
+        caches, features = list(state.caches), state.features
+        if state.static:  # the graphs' memory, which the next decoding writes to
+            caches = [(owner, _copy(cache)) for owner, cache in caches]
+            features = None if features is None else features.clone()
+        self._prior = Prior(caches, features, min(lengths) - 1, max(0, drafted))
+
+
+def _copy(cache: KVCache) -> KVCache:
+    other = copy.copy(cache)
+    other.data = cache.data.clone()
+    other.flat = other.data.flatten(1, 2)
+    return other
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

@@ -1,0 +1,163 @@
+"""What the config.json of an EAGLE head says: its layers, which of the target's states it reads,
+and nothing that is not understood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from specwb.models.architectures import check_head
+from specwb.models.checkpoint import HeadError
+
+READ = {
+    "draft_vocab_size",
+    "target_hidden_size",
+    "norm_before_residual",
+    "norm_before_fc",
+    "fc_norm",
+    "norm_output",
+    "eagle_config",
+    "eagle_aux_hidden_state_layer_ids",
+    "transformer_layer_config",
+    "specwb_features",
+    "bias",
+    "k_mask",
+}
+"""Fields of an EAGLE-3 head's config.json that decide what it computes, beside its layers'."""
+INERT = {
+    "architectures",
+    "auto_map",
+    "algorithm",
+    "speculators_model_type",
+    "speculators_version",
+    "speculators_config",
+    "embed_requires_grad",
+    "enable_sp_ulysses",
+    "target_model_type",
+    "modal_type",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "_name_or_path",
+    "pretraining_tp",
+    "initializer_range",
+    "attention_dropout",
+    "max_window_layers",
+    "qkv_bias",
+    "head_dim",
+    "rope_scaling",
+    "rope_theta",
+    "tie_word_embeddings",
+}
+"""Those that say how it was trained, or for whom; of the layers' own those are here too that older
+configs have."""
+USUAL = {
+    "use_aux_hidden_state": True,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "next_layer_regular": True,
+    "parallel_draft_step": 1,
+}
+"""Fields of ``eagle_config`` that other files may set, and what they mean by the usual head."""
+
+
+def check_fields(config: dict[str, Any], where: Path) -> None:
+    """Checks that nothing in an EAGLE-3 head's config.json asks for what is not computed here.
+
+    A field that is unknown and switched off (false, null, 0, empty) asks for nothing.
+
+    Raises:
+        HeadError: a field is not understood; it is named.
+    """
+    known = READ | INERT | set(LlamaConfig().to_dict()) | set(Qwen3Config().to_dict())
+    strange = {name: value for name, value in config.items() if name not in known and value}
+    nested = config.get("eagle_config") or {}
+    if not isinstance(nested, dict):
+        raise HeadError(f"{where}: eagle_config must be a table, got {nested!r}")
+    for name, value in nested.items():
+        usual = name in USUAL and value == USUAL[name]
+        if name != "eagle_aux_hidden_state_layer_ids" and value and not usual:
+            strange[f"eagle_config.{name}"] = value
+        if name in USUAL and USUAL[name] and value is False:
+            strange[f"eagle_config.{name}"] = value
+    if strange:
+        name, value = next(iter(strange.items()))
+        raise HeadError(
+            f"{where}: config.json says {name}={value!r}, which is not understood here; a head "
+            "that is computed without it would draft worse than it can"
+        )
+
+
+def layer_class(config: Any) -> type:
+    """The library's layer of a head: Qwen3's where the config is, else Llama's."""
+    return Qwen3DecoderLayer if isinstance(config, Qwen3Config) else LlamaDecoderLayer
+
+
+def layer_config(config: dict, where: Path, kind: Any = LlamaConfig) -> Any:
+    """The layer's config: the file's own, or what a speculators one has within. Older files say
+    ``rope_theta``, which the library understands. ``kind`` is the library's class of configs."""
+    nested = config.get("transformer_layer_config", config)
+    if not isinstance(nested, dict) or "hidden_size" not in nested:
+        raise HeadError(f"{where}: config.json has no hidden_size")
+    try:
+        llama = kind.from_dict(
+            {
+                k: v
+                for k, v in nested.items()
+                if k not in ("architectures", "model_type", "torch_dtype", "dtype")
+            }
+        )
+        check_head(llama)
+        with torch.device("meta"):
+            layer_class(llama)(llama, 0)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise HeadError(
+            f"{where}: config.json describes no layer that can be built: {reason}"
+        ) from error
+    if llama.num_hidden_layers < 1:
+        raise HeadError(f"{where}: config.json says num_hidden_layers={llama.num_hidden_layers}")
+    return llama
+
+
+def usual_layers(layers: int) -> tuple[int, int, int]:
+    """EAGLE-3's three: what enters layers 2, L/2 and L - 3 counted from 0, which is what layers 2,
+    L/2 and L - 3 counted from 1 put out.
+
+    Raises:
+        HeadError: fewer than six layers.
+    """
+    if layers < 6:
+        raise HeadError(
+            "EAGLE-3's three feature layers need a target of at least 6 layers, this one has "
+            f"{layers}"
+        )
+    return 2, layers // 2, layers - 3
+
+
+def layer_numbers(ids: list[int], layers: int) -> tuple[int, ...]:
+    """Feature layers as our numbers (0 the embedding, i the output of layer i from 1 on) from a
+    checkpoint's ``eagle_aux_hidden_state_layer_ids``.
+
+    Our own files say it in ``specwb_features`` as well. Of others two conventions are about. Ids of
+    *boundaries* are our numbers: id 2 is what enters the third layer. Ids of layers counted from 0
+    whose *output* is meant are one less. Files do not say which; the ones that count layers begin
+    with 1 (nothing uses boundary 1), as SGLang decides too (sgl-project/sglang pull request 25454).
+    Where that is wrong, ``layers=`` overrides.
+    """
+    return in_range(tuple(i + 1 for i in ids) if ids and ids[0] == 1 else tuple(ids), layers)
+
+
+def in_range(numbers: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    if not numbers or any(not 0 <= i <= layers for i in numbers):
+        raise HeadError(
+            f"feature layers {list(numbers)} do not exist: the target has layers 0..{layers} (0 "
+            "is the embedding)"
+        )
+    return numbers

@@ -1,0 +1,289 @@
+"""A server with OpenAI's completions and chat endpoints, to try a method with clients that exist.
+
+One request is decoded at a time and others wait; nobody is asked who they are. It is for trying
+things out on one's own machine and no production server.
+
+Source: the API reference of OpenAI, "Completions" and "Chat Completions". Differs from it in: what
+is not offered is refused and not ignored, and answers have a field ``specwb``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specwb.drafters.past import Past
+from specwb.engine import rounds
+from specwb.errors import SpecwbError
+from specwb.extras import require
+from specwb.flow import Step
+from specwb.inputs import integer, read_prompts, real
+from specwb.methods import Method
+from specwb.models.target import Target
+from specwb.stops import stop_texts
+from specwb.streaming import Stream
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+READ = {
+    "model",
+    "prompt",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "user",
+}
+"""Fields of a request that are read, or that change no answer."""
+NEUTRAL: dict[str, Any] = {
+    "n": 1,
+    "best_of": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "echo": False,
+    "logprobs": False,
+    "parallel_tool_calls": True,
+    "tool_choice": "none",
+    "response_format": {"type": "text"},
+}
+"""Fields that are taken with these values, which ask for nothing, or with null."""
+
+
+class RequestError(SpecwbError, ValueError):
+    """A request that is not understood or asks for what is not offered."""
+
+
+@dataclass
+class Job:
+    """A request that has been checked.
+
+    Attributes:
+        ids: the prompt's token ids.
+        steps: its decoding, not begun yet.
+        stop: texts that end the answer.
+        seed: of the sampling.
+        is_chat: it came to the chat endpoint.
+        streamed: the answer is sent while it is decoded.
+        counted: a streamed answer ends with its token counts.
+    """
+
+    ids: list[int]
+    steps: Iterator[Step]
+    stop: tuple[str, ...]
+    seed: int
+    is_chat: bool
+    streamed: bool
+    counted: bool
+
+
+class Server:
+    """Answers requests with a target and a method, one at a time.
+
+    What the last request left in the caches is used by one that begins with the same tokens, as
+    the next turn of a chat does.
+
+    Args:
+        target: with a tokenizer.
+        method: built for the target.
+
+    Attributes:
+        app: the ASGI application.
+
+    Raises:
+        MissingExtra: the extra ``serve`` is not installed.
+        RequestError: the target has no tokenizer.
+    """
+
+    def __init__(self, target: Target, method: Method) -> None:
+        require("specwb.serve", "serve", "starlette", "uvicorn")
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        if target.tokenizer is None:
+            raise RequestError(f"{target.name!r} has no tokenizer; requests are text")
+        self.target, self.method = target, method
+        self._turn, self._past, self._began = threading.Lock(), Past(), int(time.time())
+        routes = [
+            Route("/v1/models", self._models),
+            Route("/v1/completions", self._completions, methods=["POST"]),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+        ]
+        self.app = Starlette(routes=routes)
+
+    async def _models(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        one = {"id": self.target.name, "object": "model", "created": self._began}
+        return JSONResponse({"object": "list", "data": [{**one, "owned_by": "specwb"}]})
+
+    async def _completions(self, request: Request) -> Response:
+        return await self._respond(request, False)
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._respond(request, True)
+
+    async def _respond(self, request: Request, is_chat: bool) -> Response:
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        try:
+            body = await request.json()
+            job = await run_in_threadpool(self.job, body, is_chat)
+            if job.streamed:
+                return StreamingResponse(self._events(job), media_type="text/event-stream")
+            return JSONResponse(await run_in_threadpool(self._whole, job))
+        except (ValueError, TypeError) as error:  # SpecwbErrors and text that is no JSON
+            problem = {"message": str(error), "type": "invalid_request_error"}
+            return JSONResponse({"error": problem}, 400)
+
+    def job(self, body: Any, is_chat: bool) -> Job:
+        """Checks a request.
+
+        Raises:
+            RequestError: a field that is unknown, or asks for what is not offered.
+            ValueError: a value that cannot be decoded with.
+        """
+        if not isinstance(body, dict):
+            raise RequestError("a request is a JSON object")
+        for name, value in body.items():
+            if name not in READ and value is not None and value != NEUTRAL.get(name):
+                raise RequestError(f"{name}={value!r} is not offered by this server")
+        prompt = self._messages(body.get("messages")) if is_chat else body.get("prompt")
+        rows, single = read_prompts(self.target, prompt)  # type: ignore[arg-type]
+        if not single and len(rows) > 1:
+            raise RequestError(f"{len(rows)} prompts in one request; this server takes one")
+        (ids,) = rows
+        room = self.target.context - len(ids)
+        asked = body.get("max_completion_tokens") or body.get("max_tokens")
+        limit = asked if asked is not None else room if is_chat else 16
+        seed = body.get("seed")
+        seed = random.getrandbits(60) if seed is None else integer("seed", seed, 0)
+        stop = stop_texts(body.get("stop"))
+        steps = rounds(
+            self.target,
+            [ids],
+            self.method,
+            max_new_tokens=limit,
+            temperature=real("temperature", _given(body, "temperature", 1.0)),
+            top_p=real("top_p", _given(body, "top_p", 1.0)),
+            top_k=integer("top_k", _given(body, "top_k", 0), 0),
+            seed=seed,
+            stop=stop,
+            past=self._past,
+        )
+        counted = bool((body.get("stream_options") or {}).get("include_usage"))
+        return Job(ids, steps, stop, seed, is_chat, bool(body.get("stream")), counted)
+
+    def _messages(self, messages: Any) -> list[dict[str, Any]]:
+        """Messages whose content is text, also where it came in parts."""
+        if not isinstance(messages, list) or not messages:
+            raise RequestError("messages must be a list of messages")
+        read = []
+        for message in messages:
+            content = message.get("content") if isinstance(message, dict) else None
+            if isinstance(content, list):
+                if any(part.get("type") != "text" for part in content):
+                    raise RequestError("only text can be read, no images, sound or files")
+                content = "".join(part["text"] for part in content)
+            if not isinstance(content, str):
+                raise RequestError(f"a message needs a role and text as content, got {message!r}")
+            read.append({"role": message.get("role"), "content": content})
+        return read
+
+    def _pieces(self, job: Job, report: dict[str, Any]) -> Iterator[str]:
+        """The answer's text, piece by piece; fills in what is told of it when it is complete."""
+        fresh: list[str] = []
+        tokenizer = self.target.tokenizer
+        stream = Stream(tokenizer, job.ids, lambda piece, _: fresh.append(piece), job.stop)
+        accepted: list[int] = []
+        state = None
+        with self._turn:
+            for step in job.steps:
+                state, n = step.state, int(step.verdict.count[0])
+                assert step.verdict.emitted is not None
+                accepted.append(n - 1)
+                stream(0, step.verdict.emitted[0, :n].tolist(), n - 1)
+                yield from fresh
+                fresh.clear()
+            stream.close()
+            yield from fresh
+            reused = self._past.reused
+        assert state is not None
+        count = len(stream.ids)
+        ended = stream.ids[-1] in self.target.eos or count < int(state.limit[0] - state.start[0])
+        stopped = any(one in tokenizer.decode(stream.ids) for one in job.stop)
+        report["finish_reason"] = "stop" if ended or stopped else "length"
+        report["usage"] = {
+            "prompt_tokens": len(job.ids),
+            "completion_tokens": count,
+            "total_tokens": len(job.ids) + count,
+            "prompt_tokens_details": {"cached_tokens": reused},
+        }
+        report["specwb"] = {
+            "method": self.method.key,
+            "exactness": self.method.exactness.value,
+            "steps": len(accepted),
+            "mean_tokens_per_step": count / len(accepted),
+            "accepted_lengths": accepted,
+            "seed": job.seed,
+        }
+
+    def _whole(self, job: Job) -> dict[str, Any]:
+        report: dict[str, Any] = {}
+        text = "".join(self._pieces(job, report))
+        choice: dict[str, Any] = {"index": 0, "finish_reason": report.pop("finish_reason")}
+        said = (
+            {"message": {"role": "assistant", "content": text}} if job.is_chat else {"text": text}
+        )
+        return {**self._head(job), "choices": [{**choice, **said, "logprobs": None}], **report}
+
+    def _events(self, job: Job) -> Iterator[str]:
+        """The answer as server-sent events."""
+        report: dict[str, Any] = {}
+        head = self._head(job, ".chunk" if job.is_chat else "")
+
+        def event(content: dict[str, Any], reason: str | None = None, **more: Any) -> str:
+            choice = {"index": 0, "finish_reason": reason, "logprobs": None, **content}
+            return f"data: {json.dumps({**head, 'choices': [choice], **more})}\n\n"
+
+        if job.is_chat:
+            yield event({"delta": {"role": "assistant", "content": ""}})
+        try:
+            for piece in self._pieces(job, report):
+                if piece:
+                    yield event({"delta": {"content": piece}} if job.is_chat else {"text": piece})
+        except SpecwbError as error:  # the answer has begun: its status cannot be changed any more
+            problem = {"message": str(error), "type": "server_error"}
+            yield f"data: {json.dumps({'error': problem})}\n\n"
+            return
+        usage = report.pop("usage")
+        last: dict[str, Any] = {"delta": {}} if job.is_chat else {"text": ""}
+        yield event(last, report["finish_reason"], specwb=report["specwb"])
+        if job.counted:
+            yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
+        yield "data: [DONE]\n\n"
+
+    def _head(self, job: Job, chunk: str = "") -> dict[str, Any]:
+        kind = f"chat.completion{chunk}" if job.is_chat else "text_completion"
+        name = f"{'chatcmpl' if job.is_chat else 'cmpl'}-{uuid.uuid4().hex[:24]}"
+        model = self.target.name
+        return {"id": name, "object": kind, "created": int(time.time()), "model": model}
+
+
+def _given(body: dict[str, Any], name: str, default: Any) -> Any:
+    value = body.get(name)
+    return default if value is None else value

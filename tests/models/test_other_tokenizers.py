@@ -1,0 +1,164 @@
+"""Draft models with another tokenizer than the target's: drafting among shared tokens, and through
+the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from scipy import stats
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import specwb
+from specwb.models.vocabulary import PIECES, shared, shared_tokens, token_bytes
+
+LETTERS = [f"{c}" for c in "abcde"]
+
+
+def words(*tokens: str) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer whose longer tokens are merges of two shorter ones."""
+    single = [token for token in tokens if len(token) == 1]
+    merges = [(token[:-1], token[-1]) for token in tokens if len(token) > 1]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    assert len(single) + len(merges) == len(tokens)
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+OURS = words("a", "b", "c", "d", "ab", "cd", "e")
+THEIRS = words("e", "d", "c", "b", "a", "cde", "cd", "ba")
+SHARED = {0: 4, 1: 3, 2: 2, 3: 1, 5: 6, 6: 0}
+
+
+def model(seed: int, rows: int):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    return tiny.build("llama", seed=seed, spread=0.35, vocab_size=rows, dtype=tiny.EXACT, **sizes)
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[specwb.Target, specwb.Target]:
+    """A draft model whose shared rows are the target's, so that drafts are accepted."""
+    ours, theirs = model(5, len(OURS)), model(5, len(THEIRS))
+    state = {k: w.clone() for k, w in ours.state_dict().items()}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = theirs.state_dict()[name].clone()
+        for mine, other in SHARED.items():
+            rows[other] = state[name][mine]
+        state[name] = rows
+    theirs.load_state_dict(state)
+    theirs = tiny.perturbed(theirs, 0.1, 6)
+    return specwb.load(ours, tokenizer=OURS), specwb.load(theirs, tokenizer=THEIRS)
+
+
+def test_which_tokens_are_shared():
+    assert shared_tokens(OURS, THEIRS) == SHARED
+    spaced = tiny.tokenizer(["<unk>", "▁the", "▁a", "<0x0A>", "x"])
+    assert token_bytes(spaced) == {0: "<unk>", 1: b" the", 2: b" a", 3: b"\n", 4: b"x"}
+    assert shared_tokens(words("Ġ", "t", "h", "e", "Ġt", "Ġth", "Ġthe", "Ċ"), spaced) == {
+        6: 1,
+        7: 3,
+    }
+
+
+def test_a_token_that_the_draft_has_not_is_read_in_pieces_and_never_drafted(pair):
+    target, draft = pair
+    made = shared(draft, target)
+    ids = torch.tensor([[0, 4, 5]])
+    table = draft.backbone.embed(torch.arange(draft.vocabulary))
+    wanted = torch.stack([table[4], (table[4] + table[3]) / 2, table[6]])[None]
+    assert torch.allclose(made.backbone.embed(ids), wanted)
+    assert made.backbone.pieces.shape == (target.vocabulary, PIECES)
+    hidden = torch.randn(2, 3, 16, dtype=tiny.EXACT)
+    with torch.no_grad():
+        logits, own = made.backbone.head(hidden), draft.backbone.head(hidden)
+    for mine, other in SHARED.items():
+        assert torch.equal(logits[..., mine], own[..., other])
+    assert bool((logits[..., 4] == -torch.inf).all())
+
+
+METHODS = {
+    "sps": {"gamma": 3, "draft_vocabulary": "shared"},
+    "mcsd": {"tree": (2, 2), "draft_vocabulary": "shared"},
+    "mcsd_ti": {"stop": "top", "draft_vocabulary": "shared"},
+    "text": {"gamma": 3, "draft_vocabulary": "text"},
+}
+
+
+def made(name: str, pair) -> specwb.Method:
+    key = "sps" if name == "text" else name
+    return specwb.method(key, pair[0], draft=pair[1], **METHODS[name])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_greedy_text_is_the_target_s(pair, name):
+    prompts = [[0, 1, 2, 3], [5], [4, 4, 6, 0, 2, 5, 1]]
+    plain = specwb.decode(pair[0], prompts, "ar", max_new_tokens=20)
+    out = specwb.decode(pair[0], prompts, made(name, pair), max_new_tokens=20)
+    assert out.tokens == plain.tokens
+    assert out.mean_tokens_per_step > 1.1
+    # a row alone is decoded as in the batch
+    alone = specwb.decode(pair[0], prompts[2], made(name, pair), max_new_tokens=20)
+    assert alone.tokens[0] == out.tokens[2]
+    assert alone.accepted_lengths[0] == out.accepted_lengths[2]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_sampled_text_has_the_target_s_distribution(pair, name):
+    """Of the first two tokens, those that the draft model has not among them."""
+    # the text is parted on the host, row by row
+    target, count, prompt = pair[0], 1024 if name == "text" else 2048, [0, 1, 2]
+    with torch.no_grad():
+        first = target.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+        texts = torch.tensor([[*prompt, token] for token in range(len(first))])
+        both = first[:, None] * target.model(texts).logits[:, -1].softmax(-1)
+    how = {"max_new_tokens": 2, "temperature": 1.0, "seed": list(range(count))}
+    out = specwb.decode(target, [prompt] * count, made(name, pair), **how)
+    assert out.mean_tokens_per_step > 1.1
+    tokens = torch.tensor(out.tokens)
+    counts = torch.zeros(both.numel()).scatter_add(
+        0, tokens[:, 0] * len(first) + tokens[:, 1], torch.ones(count)
+    )
+    wanted = both.flatten() * count
+    often = wanted > 5
+    observed = [*counts[often].tolist(), float(counts[~often].sum())]
+    expected = [*wanted[often].tolist(), float(wanted[~often].sum())]
+    assert len(expected) > 10
+    assert counts.view(both.shape)[4].sum() > 20, "the token that the draft model has not"
+    assert stats.chisquare(observed, expected).pvalue > 1e-4
+
+
+def test_q_is_the_draft_model_s_distribution_given_a_shared_token(pair):
+    target, draft = pair
+    (step,) = specwb.rounds(
+        target, [0, 1, 2], made("sps", pair), max_new_tokens=1, temperature=1.0, trace=True
+    )
+    with torch.no_grad():
+        full = draft.model(torch.tensor([[4, 3, 2]])).logits[0, -1].softmax(-1)
+    wanted = torch.zeros(target.vocabulary, dtype=tiny.EXACT)
+    wanted[list(SHARED)] = full[list(SHARED.values())]
+    assert torch.allclose(step.draft.q[0, 0], wanted / wanted.sum(), atol=1e-12)
+
+
+def test_what_cannot_draft_is_said_before_weights_are_read(pair, tmp_path: Path, monkeypatch):
+    target, draft = pair
+    with pytest.raises(
+        specwb.LoadError, match=r"mismatch.* draft_vocabulary=shared|vocabulary mis"
+    ):
+        specwb.method("sps", target, draft=draft)
+    folder = tmp_path / "other"
+    model(1, 3).save_pretrained(folder)
+    words("x", "y", "z").save_pretrained(folder)
+    monkeypatch.setattr("specwb.models.load._weights", None)
+    with pytest.raises(specwb.LoadError, match="have no token in common"):
+        specwb.method("sps", target, draft=str(folder), draft_vocabulary="shared")
+    monkeypatch.undo()
+    bare = specwb.load(model(1, 3))
+    with pytest.raises(specwb.LoadError, match="must both have a tokenizer"):
+        specwb.method("sps", target, draft=bare, draft_vocabulary="text")
+    with pytest.raises(specwb.SpecwbError, match="constant length"):
+        specwb.method("sps", target, draft=draft, draft_vocabulary="text", confidence=0.5)

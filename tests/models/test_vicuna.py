@@ -1,0 +1,171 @@
+"""A model as Vicuna is published: a config, weights in two ``.bin`` parts, and of the tokenizer
+nothing but sentencepiece's ``tokenizer.model``; no chat template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb.inputs import token_rows
+from specwb.models.eagle import EagleHead, eagle_config
+from specwb.models.kangaroo import KangarooAdapter
+from specwb.models.medusa import MedusaHeads
+from specwb.templates import TemplateError
+
+sentencepiece = pytest.importorskip("sentencepiece")
+pytest.importorskip("google.protobuf")
+TEXT = "the cat sat on the mat . a dog ran in the park , and the cat saw it : USER ASSISTANT A chat"
+CHAT = [
+    {"role": "user", "content": "the cat"},
+    {"role": "assistant", "content": "sat"},
+    {"role": "user", "content": "the mat"},
+]
+
+
+def sentences(folder: Path, vocabulary: int = 320) -> int:
+    """Puts a ``tokenizer.model`` of Llama's kind into a folder: bytes, no unknown tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([TEXT] * 20),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=vocabulary,
+        model_type="bpe",
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    (folder / "tokenizer.vocab").unlink()
+    settings = {
+        "tokenizer_class": "LlamaTokenizer",
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "legacy": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+    return processor.vocab_size()
+
+
+@pytest.fixture(scope="module")
+def vicuna(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "vicuna"
+    size = sentences(folder)
+    model = tiny.build("llama", seed=4, vocab_size=size, bos_token_id=1, eos_token_id=2)
+    weights = model.state_dict()
+    model.config.save_pretrained(folder)
+    parts = {key: f"pytorch_model-0000{1 + i % 2}-of-2.bin" for i, key in enumerate(weights)}
+    for part in set(parts.values()):
+        torch.save({k: w for k, w in weights.items() if parts[k] == part}, folder / part)
+    index = {"metadata": {}, "weight_map": parts}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def test_a_folder_with_tokenizer_model_alone_loads_and_decodes(vicuna):
+    target = specwb.load(vicuna)
+    (ids,) = token_rows(target, "the cat sat")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(vicuna / "tokenizer.model"))
+    assert ids == [1, *processor.encode("the cat sat")]
+    assert target.tokenizer.decode(ids, skip_special_tokens=True) == "the cat sat"
+    with torch.no_grad():
+        wanted = target.model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+    out = specwb.decode(target, "the cat sat", "pld", max_new_tokens=12)
+    assert out.tokens == [wanted[0, len(ids) :].tolist()]
+
+
+def test_a_chat_by_the_name_of_a_template(vicuna):
+    with pytest.raises(specwb.PromptError, match=r"no target has a chat template; .* template="):
+        token_rows(specwb.load(vicuna), CHAT)
+    with pytest.raises(TemplateError, match="unknown chat template 'vicuan'; known: vicuna"):
+        specwb.load("/nowhere", template="vicuan")
+    target = specwb.load(vicuna, template="vicuna")
+    (ids,) = token_rows(target, CHAT)
+    text = target.tokenizer.decode(ids)
+    assert text.replace(" ", "").endswith("USER:thecatASSISTANT:sat</s>USER:thematASSISTANT:")
+    assert ids.count(1) == 1
+    assert ids.count(2) == 1
+    (again,) = token_rows(target, [{"role": "system", "content": "A dog."}, *CHAT])
+    assert "A dog. USER:" in target.tokenizer.decode(again)
+    assert specwb.decode(target, [CHAT, CHAT[:1]], "pld", max_new_tokens=4).texts
+
+
+@pytest.mark.parametrize("method", ["ar", "pld:gamma=4"])
+def test_a_stop_text_ends_each_row_and_the_tokens_behind_it_go(vicuna, method):
+    target = specwb.load(vicuna, dtype="float64")
+    prompts = ["the cat sat", "a dog ran in the park , and"]
+    free = specwb.decode(target, prompts, method, max_new_tokens=24, eos=())
+    # of the first row's tokens one that is text, and is not in the second row before
+    decode = target.tokenizer.decode
+    stop = decode(free.tokens[0][:9])[-3:]
+    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), stop=[stop])
+    for tokens, text, whole, by_step in zip(
+        out.tokens, out.texts, free.tokens, out.accepted_lengths, strict=True
+    ):
+        assert tokens == whole[: len(tokens)]
+        assert sum(n + 1 for n in by_step) == len(tokens)
+        assert stop not in decode(tokens[:-1])
+        assert (stop in decode(tokens)) == (len(tokens) < 24)
+        assert text == decode(tokens).partition(stop)[0]
+    assert len(out.tokens[0]) < 24
+    calls = []
+
+    def long_enough(row: int, ids: list[int]) -> bool:
+        calls.append(row)
+        return len(ids) >= 5 + row
+
+    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), stop=long_enough)
+    assert all(len(ids) >= 5 + row for row, ids in enumerate(out.tokens))
+    assert all(len(ids) < 24 for ids in out.tokens)
+    assert set(calls) == {0, 1}
+
+
+def test_what_cannot_stop_anything(vicuna):
+    target = tiny.target()
+    with pytest.raises(ValueError, match="stop texts need a tokenizer"):
+        specwb.decode(target, [1, 2], "ar", stop="x")
+    with pytest.raises(ValueError, match="stop must be texts that are not empty"):
+        specwb.decode(target, [1, 2], "ar", stop=["x", ""])
+
+
+@pytest.mark.slow
+def test_published_parts_of_it_go_through_compare(vicuna, tmp_path, capsys, monkeypatch):
+    """A draft model with another tokenizer, and an EAGLE, a Medusa and a Kangaroo file."""
+    from specwb.cli import main
+
+    target, small = specwb.load(vicuna), tmp_path / "small"
+    size = sentences(small, 290)
+    tiny.build("llama", seed=4, vocab_size=size).save_pretrained(small)
+    heads = {
+        "eagle": EagleHead(eagle_config(target), target.backbone.config.hidden_size),
+        "medusa": MedusaHeads(target.backbone.config.hidden_size, target.vocabulary, heads=2),
+        "kangaroo": KangarooAdapter(eagle_config(target, 1), 1, "attention").start_from(target),
+    }
+    for name, head in heads.items():
+        head.save(tmp_path / name)
+    questions = tmp_path / "q.jsonl"
+    row = {"question_id": 1, "category": "math", "turns": ["the cat sat"]}
+    questions.write_text(json.dumps(row) + "\n")
+    methods = [
+        "sps:gamma=2,draft_vocabulary=shared",
+        "sps:gamma=2,draft_vocabulary=text",
+        *(f"{name}:head={tmp_path / name}" for name in heads),
+    ]
+    words = ["compare", "--target", str(vicuna), "--draft", str(small), "--seconds", "0"]
+    words += ["--methods", " ".join(methods), "--prompts", str(questions)]
+    words += ["--max-new-tokens", "8", "--json", str(tmp_path / "out.json")]
+    monkeypatch.setattr("sys.argv", ["specwb", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0, capsys.readouterr().err
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["method"].partition(":")[0] for row in rows} >= {"ar", "sps", *heads}
+    assert not [row for row in rows if row.get("identical") not in (None, 1.0)], rows

@@ -1,0 +1,132 @@
+"""Conversations: what is taken over from one turn to the next is what a fresh start computes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb.drafters.past import Past
+from specwb.models import target as target_module
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+TEMPLATE = (
+    "{% for m in messages %}{{ 'w1 ' if m['role'] == 'user' else 'w2 ' }}{{ m['content'] }} "
+    "{% endfor %}{% if add_generation_prompt %}w2 {% endif %}"
+)
+METHODS = {
+    "ar": {},
+    "sps": {"gamma": 3},
+    "mcsd": {"tree": (2, 2)},
+    "eagle": {"tree": (2, 1)},
+    "medusa": {"tree": (2, 1)},
+    "kangaroo": {"gamma": 3},
+    "pld": {"gamma": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[specwb.Target, specwb.Target]:
+    words = tiny.tokenizer(WORDS)
+    words.chat_template = TEMPLATE
+    model = tiny.build("llama", seed=3, dtype=tiny.EXACT)
+    return specwb.load(model, tokenizer=words), specwb.load(tiny.perturbed(model, 0.02))
+
+
+def made(name: str, pair) -> specwb.Method:
+    own = dict(METHODS[name])
+    if name in ("sps", "mcsd"):
+        own["draft"] = pair[1]
+    if name in ("eagle", "medusa", "kangaroo"):
+        own["head"] = tiny.trained(name, pair[0], steps=1)
+    return specwb.method(name, pair[0], **own)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_turn_is_what_a_fresh_start_decodes(pair, name):
+    """Of rows of different lengths, that ended at different places, step for step."""
+    target, method = pair[0], made(name, pair)
+    how = {"max_new_tokens": 12, "temperature": 0.7, "eos": [7, 8, 9]}
+    talk = specwb.Conversation(target, method, system="w40 w41 w42", rows=2, **how)
+    for number, turn in enumerate((["w5 w6", "w20"], ["w9", "w30 w31 w32"], ["w4 w4", "w3"])):
+        before = [list(row) for row in talk.messages]
+        out = talk.say(turn, seed=[number, 100 + number])
+        asked = [[*row, {"role": "user", "content": t}] for row, t in zip(before, turn)]
+        fresh = specwb.decode(target, asked, method, seed=[number, 100 + number], **how)
+        assert out.tokens == fresh.tokens
+        assert out.accepted_lengths == fresh.accepted_lengths
+        assert (talk.past.reused >= 4) == (number > 0)
+        assert talk.messages[1][-1] == {"role": "assistant", "content": out.texts[1]}
+
+
+def test_only_what_is_new_goes_through_the_layers(pair, monkeypatch):
+    target, method = pair[0], made("sps", pair)
+    fed: list[tuple[int, int]] = []
+    for model in pair:
+        run = model.backbone.run
+
+        def counted(x, positions, *rest, run=run, **more):
+            fed.append((int(positions.min()), x.shape[1]))
+            return run(x, positions, *rest, **more)
+
+        monkeypatch.setattr(model.backbone, "run", counted)
+    past, prompt = Past(), list(range(10, 40))
+    first = specwb.decode(target, prompt, method, max_new_tokens=8, past=past)
+    text = prompt + first.tokens[0]
+    assert fed[:2] == [(0, 29), (0, 29)]
+    fed.clear()
+    again = specwb.decode(target, [*text, 5, 6], method, max_new_tokens=8, past=past)
+    # the target knows all but its last token, the draft model all but two
+    assert fed[:2] == [(len(text) - 1, 2), (len(text) - 2, 3)]
+    assert past.reused == len(text) - 1
+    assert again.tokens == specwb.decode(target, [*text, 5, 6], method, max_new_tokens=8).tokens
+    fed.clear()
+    specwb.decode(target, [*text[:20], 5, 6], method, max_new_tokens=8, past=past)
+    assert fed[:2] == [(20, 1), (20, 1)]
+    fed.clear()
+    specwb.decode(target, [prompt, prompt], method, max_new_tokens=2, past=past)
+    assert fed[0] == (0, 29), "of other rows nothing is known"
+
+
+@pytest.mark.parametrize("name", ["sps", "eagle"])
+def test_long_prompts_go_through_the_layers_in_parts(pair, monkeypatch, name):
+    target, method = pair[0], made(name, pair)
+    prompts = [list(range(3, 60)), [9, 8, 7]]
+    whole = specwb.decode(target, prompts, method, max_new_tokens=8)
+    monkeypatch.setattr(target_module, "CHUNK", 16)
+    parts = specwb.decode(target, prompts, method, max_new_tokens=8)
+    assert parts.tokens == whole.tokens
+    assert parts.accepted_lengths == whole.accepted_lengths
+
+
+def test_several_decodings_of_one_target_in_threads(pair):
+    target, method = pair[0], made("sps", pair)
+    prompts = [[i, i + 1, i + 2] for i in range(3, 9)]
+    how = {"max_new_tokens": 16, "temperature": 0.8}
+    wanted = [specwb.decode(target, p, method, seed=p[0], **how).tokens for p in prompts]
+    found: dict[int, list] = {}
+
+    def work(i: int) -> None:
+        found[i] = specwb.decode(target, prompts[i], method, seed=prompts[i][0], **how).tokens
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[i] for i in range(len(prompts))] == wanted
+
+
+def test_a_turn_that_fails_leaves_the_conversation_as_it_was(pair):
+    talk = specwb.Conversation(pair[0], "pld", rows=2, gamma=2, max_new_tokens=4)
+    talk.say(["w3", "w4"])
+    messages = [list(row) for row in talk.messages]
+    with pytest.raises(specwb.SpecwbError, match=r"a turn must be 2 text\(s\)"):
+        talk.say("w3")
+    with pytest.raises(specwb.PromptError, match="exceeds the context"):
+        talk.say(["w3", "w4"], max_new_tokens=10**6)
+    assert talk.messages == messages
+    assert torch.is_inference_mode_enabled() is False
