@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from specwb import kernels
 from specwb.drafters.base import Drafter
 from specwb.errors import SpecwbError
 from specwb.flow import Draft, Scheme, Scores, State, Step, Verdict
@@ -27,6 +28,7 @@ from specwb.inputs import (
 )
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.attention import ATTENTIONS, backends
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, BONUS, DRAFT, Noise, row_seeds
@@ -97,6 +99,7 @@ class Decoding:
         clock: measures the parts of every step.
         rescore: puts other scores in the place of the target's.
         layout: how the target is run over a draft, see :meth:`Target.score`.
+        attention: how it attends to a draft, ``"whole"`` or in ``"parts"``.
         rule: the verification rule under these sampling settings.
         state, drafter, noise: made by :meth:`open`.
     """
@@ -113,6 +116,7 @@ class Decoding:
     clock: Clock | None = None
     rescore: Rescore | None = None
     layout: str = "tree"
+    attention: str = "whole"
     rule: Rule = field(init=False)
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
@@ -122,9 +126,12 @@ class Decoding:
         self.rule = self.method.rule_for(self.sampling)
         self.rule.lazy = self.target.device.type == "cpu" and not self.static
 
-    @torch.inference_mode()
     def open(self) -> Decoding:
         """Process the prompts and let the drafter prepare; returns itself."""
+        with torch.inference_mode(), backends(self.target.device):
+            return self._open()
+
+    def _open(self) -> Decoding:
         self.drafter = copy.copy(self.method.drafter)
         limits = self.drafter.limits
         self.state = state = self.target.open(
@@ -136,7 +143,7 @@ class Decoding:
             self.drafter.features,
             self.static,
         )
-        state.static = self.static
+        state.static, state.parted = self.static, self.attention == "parts"
         self.drafter.open(state, self.target)
         if self.static:
             state.horizon = state.rounded(state.horizon)
@@ -157,7 +164,7 @@ class Decoding:
         try:
             while not self.state.finished:
                 # not around the yield: a generator must not leave its caller in inference mode
-                with torch.inference_mode():
+                with torch.inference_mode(), backends(self.target.device):
                     between = False
                     step = self.step(arena)
                     between = True
@@ -235,7 +242,8 @@ class Decoding:
     def _key(self) -> tuple:
         """Decodings with equal keys can take turns in one arena."""
         rows, capacity = self.state.rows, self.state.capacity
-        return self.target, rows, capacity, self.sampling, tuple(self.ends)
+        settings = self.sampling, tuple(self.ends), self.attention, kernels.on()
+        return self.target, rows, capacity, *settings
 
     def _borrow(self) -> Arena:
         """The tensors that this method's graphs look at, with this decoding's contents."""
@@ -271,6 +279,7 @@ def rounds(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
+    attention: str = "whole",
     **options,
 ) -> Iterator[Step]:
     """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
@@ -303,6 +312,8 @@ def rounds(
             for the distribution they describe.
         layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
+        attention: how the target attends to a draft: ``"whole"``, or in two ``"parts"``, the text
+            and the draft, merged (:mod:`specwb.models.attention`); the same up to rounding.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, ValueError, RuleMismatch, LoadError: before any work is done.
@@ -329,6 +340,7 @@ def rounds(
             )
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
+    _check_attention(attention, target, layout)
     if rescore is not None and method.drafter.scheme(sampling) is Scheme.ROOTS:
         raise ValueError(
             f"{method.key}: several roots are drawn before their scores could be changed;"
@@ -348,8 +360,22 @@ def rounds(
         clock=clock,
         rescore=rescore,
         layout=layout,
+        attention=attention,
     )
     return iter(decoding)
+
+
+def _check_attention(attention: str, target: Target, layout: str) -> None:
+    """Checks that attention can be computed so.
+
+    Raises:
+        ValueError: it is no way that there is, or not with this layout or model.
+    """
+    if attention not in ATTENTIONS:
+        raise ValueError(f"attention must be {' or '.join(ATTENTIONS)}, got {attention!r}")
+    if attention == "parts" and (layout != "tree" or target.backbone.whole):
+        why = f"layout={layout!r}" if layout != "tree" else "a model run by the library's forward"
+        raise ValueError(f"attention='parts' is for our own forward over a tree, not for {why}")
 
 
 def _static(target: Target, method: Method, graphs: bool | None, eager: bool) -> bool:
@@ -518,6 +544,7 @@ def decode(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
+    attention: str = "whole",
     **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
@@ -548,6 +575,7 @@ def decode(
         graphs=graphs,
         rescore=rescore,
         layout=layout,
+        attention=attention,
         **options,
     )
     began = time.perf_counter()

@@ -76,6 +76,8 @@ class State:
         finished: all rows are done, as of the last :meth:`read`.
         static: this decoding is captured as graphs: tensors that live longer than a step are
             changed in place, and nothing reads a device value between two steps but :meth:`read`.
+        parted: the target's attention over a draft is computed in two parts, see
+            :mod:`specwb.models.attention`.
     """
 
     tokens: Tensor
@@ -91,6 +93,7 @@ class State:
     features: Tensor | None = None
     finished: bool = False
     static: bool = False
+    parted: bool = False
     _summary: Tensor | None = field(default=None, repr=False)
     _masks: dict = field(default_factory=dict, repr=False)
 
