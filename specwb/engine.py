@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from specwb import kernels
 from specwb.drafters.base import Drafter
 from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
@@ -28,6 +29,7 @@ from specwb.inputs import (
 )
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.attention import ATTENTIONS, backends
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, BONUS, DRAFT, Noise, row_seeds
@@ -101,6 +103,7 @@ class Decoding:
         layout: how the target is run over a draft, see :meth:`Target.score`.
         stops: what ends a row beside ``ends``; a host read a step.
         past: what an earlier decoding left, and what this one leaves.
+        attention: how it attends to a draft, ``"whole"`` or in ``"parts"``.
         rule: the verification rule under these sampling settings.
         state, drafter, noise: made by :meth:`open`.
     """
@@ -119,6 +122,7 @@ class Decoding:
     layout: str = "tree"
     stops: Stops | None = None
     past: Past | None = None
+    attention: str = "whole"
     rule: Rule = field(init=False)
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
@@ -128,9 +132,12 @@ class Decoding:
         self.rule = self.method.rule_for(self.sampling)
         self.rule.lazy = self.target.device.type == "cpu" and not self.static
 
-    @torch.inference_mode()
     def open(self) -> Decoding:
         """Process the prompts and let the drafter prepare; returns itself."""
+        with torch.inference_mode(), backends(self.target.device):
+            return self._open()
+
+    def _open(self) -> Decoding:
         self.drafter = copy.copy(self.method.drafter)
         limits = self.drafter.limits
         self.state = state = self.target.open(
@@ -143,7 +150,7 @@ class Decoding:
             self.static,
             None if self.past is None else self.past.of(self.prompts, self.drafter.features),
         )
-        state.static = self.static
+        state.static, state.parted = self.static, self.attention == "parts"
         self.drafter.open(state, self.target)
         state.prior = None  # copied by now
         if self.static:
@@ -165,7 +172,7 @@ class Decoding:
         try:
             while not self.state.finished:
                 # not around the yield: a generator must not leave its caller in inference mode
-                with torch.inference_mode():
+                with torch.inference_mode(), backends(self.target.device):
                     between = False
                     step = self.step(arena)
                     if self.stops:
@@ -267,7 +274,8 @@ class Decoding:
     def _key(self) -> tuple:
         """Decodings with equal keys can take turns in one arena."""
         rows, capacity = self.state.rows, self.state.capacity
-        return self.target, rows, capacity, self.sampling, tuple(self.ends)
+        settings = self.sampling, tuple(self.ends), self.attention, kernels.on()
+        return self.target, rows, capacity, *settings
 
     def _borrow(self) -> Arena:
         """The tensors that this method's graphs look at, with this decoding's contents."""
@@ -305,6 +313,7 @@ def rounds(
     layout: str = "tree",
     stop: Stop = (),
     past: Past | None = None,
+    attention: str = "whole",
     **options,
 ) -> Iterator[Step]:
     """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
@@ -341,6 +350,8 @@ def rounds(
             (row, all its new token ids) that is asked after every step; costs a host read a step.
         past: what the decoding before this one left of the same beginnings is not computed again;
             afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
+        attention: how the target attends to a draft: ``"whole"``, or in two ``"parts"``, the text
+            and the draft, merged (:mod:`specwb.models.attention`); the same up to rounding.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, ValueError, RuleMismatch, LoadError: before any work is done.
@@ -367,6 +378,7 @@ def rounds(
             )
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
+    _check_attention(attention, target, layout)
     if rescore is not None and method.drafter.scheme(sampling) is Scheme.ROOTS:
         raise ValueError(
             f"{method.key}: several roots are drawn before their scores could be changed;"
@@ -388,8 +400,22 @@ def rounds(
         layout=layout,
         stops=Stops(stop, target.tokenizer, len(rows)),
         past=past,
+        attention=attention,
     )
     return iter(decoding)
+
+
+def _check_attention(attention: str, target: Target, layout: str) -> None:
+    """Checks that attention can be computed so.
+
+    Raises:
+        ValueError: it is no way that there is, or not with this layout or model.
+    """
+    if attention not in ATTENTIONS:
+        raise ValueError(f"attention must be {' or '.join(ATTENTIONS)}, got {attention!r}")
+    if attention == "parts" and (layout != "tree" or target.backbone.whole):
+        why = f"layout={layout!r}" if layout != "tree" else "a model run by the library's forward"
+        raise ValueError(f"attention='parts' is for our own forward over a tree, not for {why}")
 
 
 def _static(target: Target, method: Method, graphs: bool | None, eager: bool) -> bool:
@@ -560,6 +586,7 @@ def decode(
     layout: str = "tree",
     stop: Stop = (),
     past: Past | None = None,
+    attention: str = "whole",
     **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
@@ -592,6 +619,7 @@ def decode(
         layout=layout,
         stop=stop,
         past=past,
+        attention=attention,
         **options,
     )
     began = time.perf_counter()

@@ -207,7 +207,7 @@ def bonus_token_counted_as_accepted(patch):
 @killed_by("test_protocol.py: can_be_shared sps")
 def drafter_shared_between_decodings(patch):
     """Decodings open the method's drafter itself, not a copy of it."""
-    patch.edit(engine.Decoding.open, "copy.copy(self.method.drafter)", "self.method.drafter")
+    patch.edit(engine.Decoding._open, "copy.copy(self.method.drafter)", "self.method.drafter")
 
 
 @killed_by("test_graphs.py: two_decodings_at_once")

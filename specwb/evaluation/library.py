@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from specwb.models.attention import backends
 from specwb.models.target import Target
 from specwb.options import MethodError, parse_value, spell
 from specwb.probability import Sampling
@@ -185,7 +186,10 @@ class Library:
         restore = self._swap()
         try:
             began = time.perf_counter()
-            out = target.model.generate(input_ids=ids, attention_mask=attention_mask, **settings)
+            with backends(target.device):  # the same choice of kernels as in our rows
+                out = target.model.generate(
+                    input_ids=ids, attention_mask=attention_mask, **settings
+                )
             new_tokens = out[:, width:].tolist()
             seconds = time.perf_counter() - began
         finally:

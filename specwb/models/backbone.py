@@ -22,7 +22,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specwb.mask import last_seen
+from specwb.models import fused
 from specwb.models.architectures import architecture_of, text_config, unchanged_below, windows
+from specwb.models.attention import Parts, Tail, attend_in_parts, parts
 from specwb.models.cache import KVCache
 from specwb.models.hooks import check_unhooked
 from specwb.models.layers import (
@@ -30,6 +32,7 @@ from specwb.models.layers import (
     attend,
     attend_causally,
     capped,
+    causal,
     check_plain,
     local,
     rms,
@@ -63,6 +66,7 @@ class Pass:
         keys: the keys attended to, ``[layers,B,kv_heads,extent,head_dim]``, a view of the cache.
         values: the values, of the same shape.
         window: how many positions each query sees where that is not all of them.
+        parts: how the slots part in two, where attention is computed so.
         others: what layers of other kinds than the first one have instead of this.
     """
 
@@ -76,6 +80,7 @@ class Pass:
     keys: Tensor
     values: Tensor
     window: int | None = None
+    parts: Parts | None = None
     others: dict[Kind, Pass] = field(default_factory=dict)
 
 
@@ -106,6 +111,8 @@ class Stack:
         self.kinds = self._kinds([layer.self_attn for layer in layers])
         self._other_kinds = set(self.kinds) - {self.kinds[0]}
         self.turned, self.partners = self._turning()
+        every = torch.arange(self.head_dim, device=self.device)
+        self.order = every.roll(self.head_dim // 2) if self.partners is None else self.partners
         self._unchanged = unchanged_below(config)
         # of each rotation; the last table is the longest; recorded graphs may read the others
         self._ropes: dict[str | None, list[tuple[Tensor, Tensor]]] = {}
@@ -222,6 +229,7 @@ class Stack:
         extent: int,
         mask: Tensor | None,
         causal: bool = False,
+        tail: Tail | None = None,
     ) -> Pass:
         """Makes what all layers of one forward share; arguments as of :meth:`run`."""
         visible = cache.data[:, :, :extent].transpose(2, 3)
@@ -232,6 +240,10 @@ class Stack:
             (window, rotation), seen, k, v = kind, mask, keys, values
             cos, sin = self._table(rotation, cache.capacity)
             window = window if window is not None and window < extent else None
+            cos, sin = cos[positions], sin[positions]
+            if tail is not None and seen is not None:
+                parted = parts(tail, seen, window, cache.offset)
+                return Pass(cos, sin, index, cache, extent, None, False, k, v, None, parted)
             if window is not None and not causal:
                 if seen is None:
                     k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None
@@ -240,7 +252,6 @@ class Stack:
             if seen is not None:
                 per_key = self.heads // self.kv_heads
                 seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
-            cos, sin = cos[positions], sin[positions]
             return Pass(cos, sin, index, cache, extent, seen, causal, k, v, window)
 
         at = of(self.kinds[0])
@@ -263,28 +274,31 @@ class Stack:
         per_key = h // kv  # query heads that share one key head
         stored = i if cache_layer is None else cache_layer
         heads = product(inputs, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
-        if layer.rotated_first:
-            heads[:, :, : h + kv] = self.rotated(heads[:, :, : h + kv], at)
-            rotated = layer.normed(heads, h, kv)
-        else:
-            rotated = self.rotated(layer.normed(heads, h, kv), at)
-        rotated = rotated.to(heads.dtype)  # some rotate in float32
-        heads[:, :, : h + kv] = rotated
-        flat = at.cache.flat[stored]
-        flat.index_copy_(0, at.index, heads[:, :, h:].reshape(rows * m, 2 * kv, dim))
+        queries = fused.rotated(self, layer, heads, at, stored)
+        if queries is None:
+            if layer.rotated_first:
+                heads[:, :, : h + kv] = self.rotated(heads[:, :, : h + kv], at)
+                rotated = layer.normed(heads, h, kv)
+            else:
+                rotated = self.rotated(layer.normed(heads, h, kv), at)
+            rotated = rotated.to(heads.dtype)  # some rotate in float32
+            heads[:, :, : h + kv] = rotated
+            flat = at.cache.flat[stored]
+            flat.index_copy_(0, at.index, heads[:, :, h:].reshape(rows * m, 2 * kv, dim))
+            queries = rotated[:, :, :h].transpose(1, 2)
         key, value = at.keys[stored], at.values[stored]
         if at.causal and (at.window is not None or layer.cap or layer.sinks is not None):
-            out = attend_causally(layer, rotated[:, :, :h], key, value, at.window)
+            out = attend_causally(layer, queries.transpose(1, 2), key, value, at.window)
         elif at.causal:
-            q = rotated[:, :, :h].transpose(1, 2)
-            fused = F.scaled_dot_product_attention
-            out = fused(q, key, value, is_causal=True, scale=layer.scale, enable_gqa=per_key > 1)
-            out = out.transpose(1, 2)
+            out = causal(queries, key, value, layer.scale).transpose(1, 2)
         else:
             # heads that share a key become queries of one head: keys are read once, never repeated
-            q = rotated[:, :, :h].view(rows, m, kv, per_key, dim).permute(0, 2, 3, 1, 4)
-            q = q.reshape(rows, kv, per_key * m, dim)
-            out = attend(layer, q, key, value, at.mask)
+            q = queries.reshape(rows, kv, per_key * m, dim)
+            if at.parts is None:
+                out = attend(layer, q, key, value, at.mask)
+            else:
+                flat = at.cache.flat[stored]
+                out = attend_in_parts(layer, q, key, value, flat, at.parts)
             out = out.view(rows, kv, per_key, m, dim).permute(0, 3, 1, 2, 4)
         return layer.output(through(out.reshape(rows, m, h * dim), layer.o), 0)
 
@@ -299,15 +313,22 @@ class Stack:
         norm = self.layers[i].norm1
         return x if norm is None else rms(x, norm)
 
-    def mlp(self, i: int, x: Tensor) -> Tensor:
-        """What layer i's MLP adds to the residual stream, ``[B,m,H] -> [B,m,H]``."""
+    def mlp(self, i: int, x: Tensor, normed: Tensor | None = None) -> Tensor:
+        """What layer i's MLP adds to the residual stream, ``[B,m,H] -> [B,m,H]``; ``normed`` is
+        ``x`` after its norm, where that is at hand."""
         layer = self.layers[i]
-        x = x if layer.norm2 is None else rms(x, layer.norm2)
+        if normed is None:
+            normed = x if layer.norm2 is None else rms(x, layer.norm2)
+        x = normed
         if layer.called is not None:
             out = layer.called(x)
             return layer.output(out[0] if isinstance(out, tuple) else out, 1)
-        gate, up = product(x, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-        return layer.output(through(layer.act(gate) * up, layer.down), 1)
+        both = product(x, layer.gate_up, layer.gate_up_bias)
+        inner = fused.gated(layer, both)
+        if inner is None:
+            gate, up = both.chunk(2, -1)
+            inner = layer.act(gate) * up
+        return layer.output(through(inner, layer.down), 1)
 
     def layer(self, i: int, x: Tensor, at: Pass, attended: Tensor | None = None) -> Tensor:
         """Layer i: ``r = x + attention``, then ``r + mlp(r)`` where it has an MLP.
@@ -318,9 +339,22 @@ class Stack:
             at: what the layers of this forward share.
             attended: what the attention reads instead of the layer's norm of ``x``.
         """
+        x, more = self._halves(i, x, at, attended)
+        return x if more is None else x + more
+
+    def _halves(
+        self, i: int, x: Tensor, at: Pass, attended: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Layer i up to its last sum: the residual stream after the attention, and what the MLP
+        adds to it, None where there is none."""
+        layer = self.layers[i]
         inputs = self.inputs(i, x) if attended is None else attended
-        x = x + self.attention(i, inputs, at)
-        return x + self.mlp(i, x) if self.layers[i].feeds_forward else x
+        a = self.attention(i, inputs, at)
+        if not layer.feeds_forward:
+            return x + a, None
+        both = fused.add_norm(x, a, layer.norm2)
+        x, normed = (x + a, None) if both is None else both
+        return x, self.mlp(i, x, normed)
 
     def run(
         self,
@@ -336,6 +370,7 @@ class Stack:
         last: int | None = None,
         features: Sequence[int] = (),
         attended: Tensor | None = None,
+        tail: Tail | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Runs layers ``first..last`` in order.
 
@@ -354,14 +389,21 @@ class Stack:
                 the head reads, after it; of layers before ``first`` there are none.
             attended: what the first layer's attention reads instead of its norm of ``x``; ``x``
                 stays the residual stream.
+            tail: attention is computed in two parts, which meet there; None: as a whole.
         Returns:
             hidden states ``[B,m,H]`` before the final norm, and the features
             ``[B,m,len(features) * H]`` or None.
         """
-        at = self.shared(positions, slots, cache, extent, mask, causal)
+        at = self.shared(positions, slots, cache, extent, mask, causal, tail)
         states = {first: x}
-        for i in range(first, len(self.layers) if last is None else last):
-            x = self.layer(i, x, at, attended if i == first else None)
+        stop = len(self.layers) if last is None else last
+        for i in range(first, stop):
+            x, more = self._halves(i, x, at, attended)
+            attended = None  # of the layer that comes next
+            if more is not None:
+                norm = self.layers[i + 1].norm1 if i + 1 < stop else None
+                both = fused.add_norm(x, more, norm)
+                x, attended = (x + more, None) if both is None else both
             if i + 1 in features:
                 states[i + 1] = x
         return x, self.selected(states, x, features)

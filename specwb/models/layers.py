@@ -244,6 +244,27 @@ def attend(layer: Layer, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     return scores.softmax(-1)[..., :-1] @ value
 
 
+def causal(q: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Attention over a text from its beginning, ``[B,h,m,dim]``; keys and values have fewer heads
+    where several queries share one.
+
+    Which of torch's kernels know groups of heads depends on the number type: on CUDA only those
+    for half precision do. In float32 the keys are repeated, since torch would otherwise compute and
+    hold the scores of all of a text, ``[B,h,m,m]``.
+    """
+    groups = q.shape[1] // key.shape[1]
+    if groups > 1 and repeats_keys(q.device.type, q.dtype):
+        key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
+        groups = 1
+    fused = F.scaled_dot_product_attention
+    return fused(q, key, value, is_causal=True, scale=scale, enable_gqa=groups > 1)
+
+
+def repeats_keys(device: str, dtype: torch.dtype) -> bool:
+    """Whether no kernel of torch for this device and type knows groups of heads."""
+    return device == "cuda" and dtype not in (torch.float16, torch.bfloat16)
+
+
 def attend_causally(
     layer: Layer, q: Tensor, key: Tensor, value: Tensor, window: int | None
 ) -> Tensor:

@@ -21,6 +21,7 @@ class PointMass(NodeRule):
     """
 
     name = "point"
+    fused = "point"
     in_turn = False
     schemes = frozenset(Scheme) - {Scheme.ROOTS}  # sampled candidates too, see Naive
 
@@ -49,4 +50,5 @@ class Naive(PointMass):
     """
 
     name = "naive"
+    fused = "point"
     schemes = frozenset(Scheme) - {Scheme.ROOTS} - {Scheme.POINT}

@@ -27,6 +27,7 @@ class RRS(NodeRule):
     """
 
     name = "rrs"
+    fused = "rrs"
     schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
 
     def node(
