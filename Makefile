@@ -5,6 +5,7 @@
 # make mutants: deliberately wrong engines and drafters, each of which the tests must refute.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
 # make docs: the API reference from the docstrings, build/reference/index.html.
+# make dry: every method's CUDA code without a GPU, on a runtime whose kernels do nothing (docs/gpu.md).
 # make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks,
 #   served from here, so that their links to theory/ and docs/ open.
 PYTHON ?= python3
@@ -14,7 +15,7 @@ STAMP := $(VENV)/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-all portable mutants gpu docs lint lab clean
+.PHONY: run test test-slow test-all portable mutants dry gpu docs lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
@@ -32,6 +33,9 @@ portable: $(STAMP)
 
 mutants: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py --jobs 2
+
+dry: $(STAMP)
+	$(BIN)/python tests/dry/run.py --install
 
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py
