@@ -82,7 +82,7 @@ def _memory(part: dict) -> str:
     lines = ["| Llama, bf16 | weights, GiB | reserved | at most while loading | a decoding |"]
     lines.append("|---|--:|--:|--:|--:|")
     for row in rows:
-        cells = [row["size"], row["weights"], row["reserved"], row["peak"], row["decoding"]]
+        cells = [row["size"], row["weights"], row["reserved"], row["peak"], row.get("decoding", "")]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"
 
