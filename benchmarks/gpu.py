@@ -1,9 +1,12 @@
-"""The checks that need a CUDA device: its tests, then every benchmark.
+"""The checks that need a CUDA device: preflight, its tests, every benchmark, every paper quickly.
 
     python benchmarks/gpu.py [--only NAME ...]
 
-Results go to benchmarks/results/<device>.json. Each part's are written as soon as it is done, so an
-interrupted run keeps the others. Without a device it prints one line.
+It begins with benchmarks/preflight.py: what is in the way is said in one line, exit code 2, and
+values are compared with the CPU's before anything long begins. Results go to
+benchmarks/results/<device>.json. Each part's are written as soon as it is done, so that an
+interrupted run, or one of which a later part fails, keeps the others. Of the benchmarks only those
+are left out that measure the CPU: search, sizes, trees.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
+sys.path.insert(0, str(Path(__file__).parent))
+
+from preflight import facts, problem
 
 HERE = Path(__file__).resolve().parent
 SPECWB = ["-m", "specwb.cli"]
@@ -29,13 +34,19 @@ PARTS = {
     "verify": ["verify.py", *CUDA],
     "heads": ["heads.py", *CUDA],
     "graphs": ["graphs.py"],
+    "masks": ["masks.py", *CUDA],
+    "losses": ["losses.py", *CUDA],
     "easyspec": [*SPECWB, "reproduce", "easyspec", *CUDA, "--seconds", "400"],
+    "papers": [*SPECWB, "reproduce", "all", *CUDA, "--quick"],
 }
+FOLDERS = {"papers"}  # these write a folder of files
 
 
 def run(part: str, out: Path) -> int:
     """Runs the tests or a benchmark, which writes its result to ``out``; returns its exit code."""
-    if part == "tests":
+    if part == "values":
+        command = [str(HERE / "preflight.py"), "--smoke"]
+    elif part == "tests":
         command = ["-m", "pytest", "-m", "cuda", str(HERE.parent / "tests")]
     else:
         words = [str(HERE / word) if word.endswith(".py") else word for word in PARTS[part]]
@@ -43,33 +54,60 @@ def run(part: str, out: Path) -> int:
     return subprocess.run([sys.executable, *command], cwd=HERE.parent, check=False).returncode
 
 
+def content(out: Path) -> dict:
+    """What a part has written; of one that was broken off that may be nothing."""
+    if out.is_dir():
+        return {file.stem: content(file) for file in sorted(out.glob("*.json"))}
+    try:
+        return json.loads(out.read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+
+
+def added(results: dict, part: str, code: int, new: dict) -> dict:
+    """The results with a part's; one that failed without a result leaves those that were there."""
+    return {**results, part: {**(new or results.get(part, {})), "exit_code": code}}
+
+
+def save(file: Path, results: dict) -> None:
+    """Writes the results, so that a file is never half there."""
+    file.parent.mkdir(exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(results, indent=1) + "\n")
+    partial.replace(file)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ["tests", *PARTS]
+    names = ["values", "tests", *PARTS]
     parser.add_argument("--only", nargs="*", choices=names, default=names)
     chosen = parser.parse_args().only
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to run")
-        return 0
-    device = torch.cuda.get_device_name()
-    stem = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    found = facts()
+    if wrong := problem(found):
+        print(f"make gpu: {wrong}")
+        return 2
+    stem = re.sub(r"[^a-z0-9]+", "-", found.name.lower()).strip("-")
     file = HERE / "results" / f"{stem}.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
-    results |= {"device": device, "torch": torch.__version__, "cuda": torch.version.cuda}
+    results = content(file)
+    results |= {"device": found.name, "torch": found.torch, "cuda": found.cuda}
+    results["driver"] = found.driver
     failed = []
     for part in chosen:
         print(f"== {part}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "out.json"
+            out = Path(folder) / ("out" if part in FOLDERS else "out.json")
+            if part in FOLDERS:
+                out.mkdir()
             code = run(part, out)
             if code:
                 failed.append(part)
-            content = json.loads(out.read_text()) if out.exists() else {}
-            results[part] = {"exit_code": code, **content}
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(results, indent=1) + "\n")
+            results = added(results, part, code, content(out))
+        save(file, results)
+        if part == "values" and code:
+            print("make gpu: values differ from the CPU's: nothing else is measured")
+            return 1
     print(f"{file}: " + (f"FAILED: {', '.join(failed)}" if failed else "all parts ran"))
     return 1 if failed else 0
 

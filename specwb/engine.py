@@ -190,7 +190,12 @@ class Decoding:
     def step(self, arena: Arena | None = None) -> Step:
         """One decoding step and its host read; with an ``arena`` by its graphs."""
         self.noise.renew(self.state.length)
-        step = self._advance() if arena is None else arena.run(self._advance).clone()
+        if arena is None:
+            step = self._advance()
+        elif self.drafter.staged:
+            step = self._advance_in_stages(arena).clone()
+        else:
+            step = arena.run(self._advance).clone()
         self.state.read()
         self._lap("commit")
         if not self.trace:
@@ -220,12 +225,24 @@ class Decoding:
     def _advance(self) -> Step:
         """All of a step that happens on the device. Nothing here waits for a value of it, unless
         the drafter declares so."""
-        state, target, drafter = self.state, self.target, self.drafter
         if self.clock:
             self.clock.start()
-        length = state.length.clone()
-        draft = checked(drafter.propose(state, self.noise), drafter, state)
+        draft = checked(self.drafter.propose(self.state, self.noise), self.drafter, self.state)
         self._lap("draft")
+        return self._settle(draft)
+
+    def _advance_in_stages(self, arena: Arena) -> Step:
+        """The same, of a drafter that looks at what it has drafted before it goes on: its stages
+        and what follows them are recorded apart."""
+        state, drafter = self.state, self.drafter
+        state.stages = arena.run
+        draft = checked(drafter.propose(state, self.noise), drafter, state)
+        return state.stage(("settle", draft.tree.n), lambda: self._settle(draft))
+
+    def _settle(self, draft: Draft) -> Step:
+        """All of a step that follows the draft."""
+        state, target, drafter = self.state, self.target, self.drafter
+        length = state.length.clone()
         scores = self._score(draft)
         self._lap("score")
         tests = not state.sampling.greedy and self.rule.uniforms(draft.tree.limits)

@@ -6,9 +6,10 @@ B.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from specwb.models.cache import KVCache
 
 
+T = TypeVar("T")
 BUCKET = 256  # positions by which a captured decoding's extents grow
 
 
@@ -80,6 +82,8 @@ class State:
             changed in place, and nothing reads a device value between two steps but :meth:`read`.
         parted: the target's attention over a draft is computed in two parts, see
             :mod:`specwb.models.attention`.
+        stages: what runs the parts of a step that is recorded in several graphs, by name; None
+            where a step is one graph, or eager.
     """
 
     tokens: Tensor
@@ -98,6 +102,7 @@ class State:
     caches: list[tuple[object, KVCache]] = field(default_factory=list, repr=False)
     prior: Prior | None = field(default=None, repr=False)
     parted: bool = False
+    stages: Callable[[Callable[[], Any], Hashable], Any] | None = field(default=None, repr=False)
     _summary: Tensor | None = field(default=None, repr=False)
     _masks: dict = field(default_factory=dict, repr=False)
 
@@ -145,6 +150,26 @@ class State:
                 return mask[:, : tree.n, : self.horizon - 1 + tree.n]
         mask = self._masks[tree, dtype] = tree_mask(tree, self.length, self.horizon, dtype)
         return mask
+
+    def stage(self, name: Hashable, body: Callable[[], T]) -> T:
+        """The result of ``body()``, a part of a step. Where steps are recorded in stages it is
+        recorded under ``name`` and replayed in later steps without its Python.
+
+        So it computes with tensors alone: those that outlive a step, and the results of stages of
+        the same step that came before it. Every later step that comes to this stage must have gone
+        through the same stages.
+        """
+        if self.stages is None:
+            return body()
+
+        def alone() -> T:
+            # a mask in the memory of one graph must not be looked for by another, recorded later
+            self._masks.clear()
+            result = body()
+            self._masks.clear()
+            return result
+
+        return self.stages(alone, name)
 
     def advance(self, verdict: Verdict, done: Tensor, broken: Tensor | None = None) -> None:
         """Append what the step emitted; this is device work only. ``broken [B]``: rows whose

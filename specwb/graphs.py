@@ -1,16 +1,19 @@
 """Whole decoding steps as CUDA graphs: recorded once, then replayed without Python between kernels.
 
 One graph holds everything that a step does on the device (draft, score, verify, trim, commit,
-observe, advance) for one method, number of rows and horizon bucket. What a graph reads and writes
-lies at fixed addresses. So decodings take turns in an :class:`Arena`, whose tensors stay; the next
-decoding's are copied into them. Which tensors these are, state, noise and drafter say themselves
-(``tensors()``).
+observe, advance) for one method, number of rows and horizon bucket. Where a drafter reads on the
+host whether it goes on (``Drafter.staged``), every stage of its draft is a graph, and what follows
+is one for each size of the draft, so that what is not drafted costs nothing.
+
+What a graph reads and writes lies at fixed addresses. So decodings take turns in an :class:`Arena`,
+whose tensors stay; the next decoding's are copied into them. Which tensors these are, state, noise
+and drafter say themselves (``tensors()``).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,6 +49,26 @@ ARENAS = 4  # free ones that a method keeps: their memory stays with it
 _recording = threading.Lock()
 
 
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream that everything on a device is captured on.
+
+    cuBLAS sets 32 MiB aside for every stream that it has run on. A product before the first capture
+    has it do so outside of a graph's memory.
+    """
+    stream = _streams.get(device)
+    if stream is None:
+        stream = _streams[device] = torch.cuda.Stream(device)
+        with torch.cuda.stream(stream):
+            for dtype in (torch.float32, torch.bfloat16):
+                square = torch.zeros(8, 8, dtype=dtype, device=device)
+                torch.mm(square, square)
+        torch.cuda.synchronize(device)
+    return stream
+
+
 class CudaGraph:
     """A function captured (not executed) as a CUDA graph.
 
@@ -63,7 +86,7 @@ class CudaGraph:
         pool = earlier._graph.pool() if isinstance(earlier, CudaGraph) else None
         with torch.cuda.device(device), _recording:
             torch.cuda.synchronize(device)
-            before, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+            before, stream = torch.cuda.current_stream(device), _stream(device)
             mode = "thread_local"
             try:
                 with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
@@ -90,13 +113,13 @@ class Arena:
         state: the decoding's texts and the target's cache.
         drafter: the decoding's drafter.
         noise: its uniforms.
-        recordings: by horizon; None where a step of this horizon ran eagerly once.
+        recordings: by horizon, or by horizon and stage; None where this ran eagerly once.
     """
 
     state: State
     drafter: Drafter
     noise: Noise
-    recordings: dict[int, Recording | None] = field(default_factory=dict)
+    recordings: dict[Hashable, Recording | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._opened = self.drafter.tensors()
@@ -121,14 +144,22 @@ class Arena:
         mine._masks.clear()
         self.noise.restart()
 
-    def run(self, body: Callable[[], Any]) -> Any:
-        """Runs one step. The first of a horizon runs eagerly, which makes every table that is made
-        lazily; the second is recorded.
+    def run(self, body: Callable[[], Any], stage: Hashable = None) -> Any:
+        """Runs one step, or one stage of it. The first of a horizon runs eagerly, which makes every
+        table that is made lazily; the second is recorded.
+
+        The results of all recordings stay referred to, so that no graph that is recorded later is
+        given their memory: a stage's results are still there when the stages after it run.
+
+        Args:
+            body: the step or stage.
+            stage: which one it is; None: a whole step.
 
         Raises:
             RuntimeError: the drafter holds a tensor that would be lost to the graph.
         """
-        bucket = self.state.horizon
+        horizon = self.state.horizon
+        bucket = horizon if stage is None else (horizon, stage)
         if bucket not in self.recordings:
             self.recordings[bucket] = None
             return body()

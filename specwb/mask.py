@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from specwb.tree import Tree
 
@@ -67,6 +68,21 @@ def sight_mask(ends: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
     hidden = torch.arange(extent, device=ends.device) > ends[:, :, None]
     mask = torch.zeros(hidden.shape, dtype=dtype, device=ends.device)
     return mask.masked_fill_(hidden, torch.finfo(dtype).min)
+
+
+def aligned(mask: Tensor) -> Tensor:
+    """The same mask, its rows at distances that are multiples of 8 numbers.
+
+    CUDA's kernels of attention read masks in such pieces: one that lies otherwise is copied again
+    in every layer.
+
+    Args:
+        mask: ``[..., m, extent]``.
+    """
+    if mask.stride(-1) == 1 and not any(step % 8 for step in mask.stride()[:-1]):
+        return mask
+    extent = mask.shape[-1]
+    return F.pad(mask, (0, -extent % 8)).contiguous()[..., :extent]
 
 
 def last_seen(mask: Tensor, window: int) -> Tensor:

@@ -195,7 +195,7 @@ def finished_rows_go_on(patch):
 def counted_before_the_cut(patch):
     """A decoding step reports what was accepted, not what was left of it at the limit."""
     raw = "Verdict(raw.path, raw.accepted, raw.bonus, raw.distribution, verdict.emitted)"
-    patch.edit(engine.Decoding._advance, "0, length, draft, verdict,", f"0, length, draft, {raw},")
+    patch.edit(engine.Decoding._settle, "0, length, draft, verdict,", f"0, length, draft, {raw},")
 
 
 @killed_by("test_protocol.py: reported_once sps")
@@ -264,8 +264,7 @@ def noise_by_place_in_the_batch(patch):
 @killed_by("test_decoding_distribution.py: of_the_text_is mcsd-plain")
 def levels_share_draws(patch):
     """All levels of a draft tree are drawn with the first level's uniforms."""
-    width = "(levels[d][1] - levels[d][0]) * tree.widths[d]"
-    patch.edit(Levels.propose, f"used += {width}", "used += 0")
+    patch.edit(Levels._children_of, "levels[:d]", "levels[:0]")
 
 
 @killed_by("test_decoding_distribution.py: of_the_text_is replacement-plain")
@@ -438,7 +437,7 @@ def target_positions_from_slots(patch):
 @killed_by("test_protocol.py: caches mcsd 1.0")
 def draft_positions_from_slots(patch):
     """The draft model numbers the nodes of a tree by slot, not by depth."""
-    patch.edit(Levels.propose, "base + depth[start:stop]", "base + index[start:stop]")
+    patch.edit(Levels._below, "base + depth[start:stop]", "base + index[start:stop]")
 
 
 # ----------------------------------------------------------------------------- caches and windows

@@ -12,7 +12,7 @@ import torch
 import specwb
 from specwb.engine import trim
 from specwb.flow import Draft, Scheme, State, Verdict
-from specwb.mask import tree_mask
+from specwb.mask import aligned, tree_mask
 from specwb.probability import Sampling
 
 TREE = specwb.Tree.branching(2, 2, 1)
@@ -260,3 +260,13 @@ def test_what_is_not_valid_is_not_accepted():
         out = specwb.decode(tiny.target(), [[1, 2, 3]], method, max_new_tokens=12)
         assert out.tokens == [whole[:12]]
         assert out.accepted_lengths == [[1] * 6]
+
+
+@pytest.mark.parametrize("extent", [1, 7, 8, 13, 16])
+def test_an_aligned_mask_is_the_mask(extent):
+    whole = torch.randn(2, 3, 20)
+    for mask in (whole[..., :extent], whole[:, 1:, :extent].contiguous()):
+        out = aligned(mask)
+        assert torch.equal(out, mask)
+        assert not any(step % 8 for step in out.stride()[:-1])
+        assert aligned(out) is out

@@ -84,15 +84,15 @@ def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatc
     not change."""
     pair = EVERYTHING
     method = made(key, options, pair)
-    seen: dict[int, list] = {}
+    seen: dict[tuple, list] = {}
     compared = 0
 
     def addresses(arena):
         return [x.data_ptr() for x in arena.state.tensors().values()]
 
-    def run(arena, body):
+    def run(arena, body, stage=None):
         nonlocal compared
-        horizon = arena.state.horizon
+        horizon = arena.state.horizon, stage
         before = addresses(arena)
         with torch.inference_mode():
             tape = Tape(body)
@@ -116,6 +116,22 @@ def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatc
 @first_cases
 def test_our_methods_are_captured(key, options):
     assert made(key, options, EVERYTHING).drafter.captured == (key not in EAGER)
+
+
+def test_what_is_not_drafted_is_no_part_of_what_is_replayed(taped):
+    """A drafter that is never sure goes on below no level; one that looks a text up drafts all that
+    it may or nothing, and then its steps are plain ones."""
+
+    def stages(key: str, **options) -> set:
+        method = made(key, {"gamma": 4, **options}, LLAMA)
+        specwb.decode(LLAMA.target, [[5, 9, 2]], method, max_new_tokens=8)
+        (arena,) = method.arenas.values()
+        return {stage for _, stage in arena.recordings}
+
+    assert stages("sps", confidence=0.99) == {("level", 0), ("draft", 0), ("settle", 2)}
+    found = stages("pld")
+    assert ("settle", 1) in found
+    assert found <= {"lookup", ("draft", 0), ("settle", 1), ("draft", 4), ("settle", 5)}
 
 
 # ------------------------------------------------------------------ what an arena copies

@@ -55,8 +55,10 @@ class Drafter:
         captured: whether steps may be recorded as CUDA graphs: while ``state.static`` all shapes
             depend on ``state.horizon`` alone, and there are no host reads. What lives longer than a
             step is a tensor made in ``open``, of a shape that does not depend on the prompts,
-            listed by :meth:`tensors` and changed in place. A drafter that reads a value to stop
-            early does so only where ``not state.static`` (the CPU, where a read costs nothing).
+            listed by :meth:`tensors` and changed in place.
+        staged: its steps are recorded in parts, the stages that it names with ``state.stage``, and
+            between them it reads on the host how far it goes on. What a stage computes with is the
+            decoding's tensors and the results of the same step's stages before it.
         independent: whether the children of different nodes are drawn independently, given their
             paths; False where siblings share one list.
         features: the target's layers whose hidden states it wants in ``state.features``.
@@ -70,6 +72,7 @@ class Drafter:
     slots = 0
     host_reads = 0
     captured = False
+    staged = False
     independent = True
     features: tuple[int, ...] = ()
     exactness = Exactness.LOSSLESS
@@ -127,10 +130,10 @@ class Drafter:
         """How much of a draft some row can use: the largest of ``count [B]``, which is at most
         ``most``.
 
-        This is a host read, to be declared in ``host_reads``. Where a read would make a device
-        wait, or where steps are recorded, it is ``most`` and nothing is read.
+        This is a host read, to be declared in ``host_reads``. Where the step is recorded as one
+        graph it is ``most`` and nothing is read.
         """
-        return most if state.static or count.device.type != "cpu" else int(count.max())
+        return most if state.static and state.stages is None else int(count.max())
 
     def candidates(
         self,

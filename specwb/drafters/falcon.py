@@ -45,8 +45,9 @@ class FalconDrafter(EagleDrafter):
     every pair remembers where its block ended when it was last fed (``ends``), so that feeding it
     again gives the same keys, and a row drafts the same alone and in a batch. With two layers at
     most, the cache is then a function of pairs and ends; deeper heads draft aligned to the left.
-    LSTM states lie by slot, like keys, four times the hidden size a slot; a prompt goes through the
-    LSTM one pair after the other. A text of fewer than k + 1 tokens drafts nothing.
+    LSTM states lie by slot, like keys, four times the hidden size a slot; of a prompt those that no
+    step goes on from are not kept, and their pairs go through the LSTM in one call. A text of fewer
+    than k + 1 tokens drafts nothing.
 
     Source: Gao et al. 2024, arXiv 2412.12639, 3.4 and appendix A. Differs from it in: the released
     code scores k - 1 tokens of the text again for their states, here they are kept; verification at
@@ -126,6 +127,7 @@ class FalconDrafter(EagleDrafter):
         # where the block of every pair ended when it was last fed; of the text that is there,
         # aligned to its own end
         length = self.text(state)[0]
+        self.shortest = int(length.min()) if self.head.state_width else 0
         pairs = torch.arange(slots, device=device).expand(state.rows, -1)
         self.ends = self.aligned(pairs, length[:, None] - 1).contiguous()
         super().open(state, target)
@@ -146,7 +148,10 @@ class FalconDrafter(EagleDrafter):
         mask = None if self.k == 1 else sight_mask(self.ends[:, :m], m, self.stack.dtype)
         tokens, above = state.tokens[:, 1 : m + 1], state.features[:, :m]
         place = (positions[:, :1] - 1, positions, positions, m, mask)
-        self.pass_over(tokens[:, None], above[:, None], *place, causal=self.k == 1)
+        # a step goes on from the state before its window, never from an earlier one
+        skipped = max(0, min(self.shortest - self.window - 2, m))
+        text = (tokens[:, None], above[:, None], *place)
+        self.pass_over(*text, causal=self.k == 1, skipped=skipped)
 
     def begin(self, state: State) -> Tensor:
         """Feeds the last pairs again; the hidden states ``[B,k,H]`` of the last k."""
@@ -188,6 +193,7 @@ class FalconDrafter(EagleDrafter):
         extent: int,
         mask: Tensor | None,
         causal: bool = False,
+        skipped: int = 0,
     ) -> Tensor:
         """One forward of the head over r runs of n successive pairs.
 
@@ -200,6 +206,7 @@ class FalconDrafter(EagleDrafter):
             extent: how many slots, from the first on, are looked at.
             mask: ``[B, r n, extent]``.
             causal: instead of a mask, every pair sees those before it.
+            skipped: nothing goes on from so many pairs, from a run's first on.
 
         Returns:
             ``[B,r,n,H]``.
@@ -212,7 +219,7 @@ class FalconDrafter(EagleDrafter):
             slot = before.clamp_min(0)[:, :, None]
             start = self.states.gather(1, slot.expand(-1, -1, width))
             start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
-        x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start)
+        x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start, skipped)
         if states is not None:
             at = slots[:, :, None].expand(-1, -1, width)
             self.states.scatter_(1, at, states.view(rows, r * n, width))

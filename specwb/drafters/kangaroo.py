@@ -13,7 +13,7 @@ from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, grown_limits, taken
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
-from specwb.drafters.level import Levels, drawable
+from specwb.drafters.level import Drafted, Levels, drawable
 from specwb.drafters.stopping import Confidence, Entropy, Top
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
@@ -76,17 +76,17 @@ class KangarooDrafter(Levels):
         adapter = {} if self.stack is None else {"cache": self.cache.data}
         return {**super().tensors(), **adapter}
 
-    def propose(self, state: State, noise: Noise) -> Draft:
-        self.states: list[Tensor] = []
-        draft = super().propose(state, noise)
-        base, (start, stop) = (state.length - 1)[:, None], draft.tree.levels[-1]
+    def finish(self, state: State, drafted: Drafted, tree: Tree) -> Draft:
+        draft = super().finish(state, drafted, tree)
+        base, (start, stop) = (state.length - 1)[:, None], tree.levels[-1]
         depth, index = self.offsets
-        node_mask, extent = self.node_mask(state), state.horizon - 1 + stop
-        mask = None if node_mask is None else node_mask[:, start:stop, :extent]
+        extent = state.horizon - 1 + stop
+        mask = None if drafted.mask is None else drafted.mask[:, start:stop, :extent]
         positions, slots = base + depth[start:stop], base + index[start:stop]
+        self.kept = [*drafted.kept]
         self.shallow(state, draft.tokens[:, start:stop], positions, slots, extent, mask)
-        draft.hidden, draft.start_layer = torch.cat(self.states, 1), self.exit
-        self.states = []
+        draft.hidden, draft.start_layer = torch.cat(self.kept, 1), self.exit
+        self.kept = []
         return draft
 
     def begin(self, state: State) -> Tensor:
@@ -131,7 +131,7 @@ class KangarooDrafter(Levels):
         which verification goes on from. The other arguments are those of :meth:`feed`."""
         where = (positions, slots, state.cache, extent, mask)
         f = self.target.run(self.target.embed(tokens), *where, last=self.exit)[0]
-        self.states.append(f)
+        self.kept.append(f)
         return f
 
     def adapted(
@@ -192,7 +192,7 @@ class DynamicKangaroo(KangarooDrafter):
     def propose(self, state: State, noise: Noise) -> Draft:
         k, n, base = self.top, self.limits.nodes, state.length - 1
         beams, nodes = Beams(base, state.horizon, self.target.dtype), Nodes()
-        self.states = []
+        self.kept = []
         root = Level.root(state.rows, base.device)
         level = nodes.add(root.expand(*best(self.logits(self.begin(state)), k)).best(k))
         going = torch.ones_like(base, dtype=torch.bool)  # rows that still draft
@@ -221,8 +221,8 @@ class DynamicKangaroo(KangarooDrafter):
         state.cache.keep(base, slots, self.exit)
         if self.stack is not None:
             self.cache.keep(base, slots)
-        draft.hidden, draft.start_layer = taken(torch.cat(self.states, 1), slots), self.exit
-        self.states = []
+        draft.hidden, draft.start_layer = taken(torch.cat(self.kept, 1), slots), self.exit
+        self.kept = []
         return draft
 
 

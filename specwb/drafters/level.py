@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,14 +27,44 @@ from specwb.tree import Limits, Tree
 DRAWS = ("without", "with", "top", "coupled", "greedy")
 
 
+@dataclass
+class Drafted:
+    """The levels that a step has drafted so far. A stage of the step (:meth:`State.stage`) takes
+    one and returns another.
+
+    Attributes:
+        tokens: of every level, the root's first, ``[B,nodes of the level]``.
+        valid: which of them may be accepted, of the same shapes.
+        q: of every level that was sampled, the distributions its children were drawn from.
+        kept: what a subclass collects from level to level, tensors.
+        hidden: states ``[B,m,H]`` of the level whose children were drafted last.
+        mask: of all nodes, ``[B,n,extent]``, or None.
+        u: the step's uniforms for drafting, or None.
+        race: exponential variables of coupled draws, or None.
+        going: rows that still draft, ``[B]``; None: all.
+        more: whether any row does that is not done, one number; None where nothing is asked.
+    """
+
+    tokens: list[Tensor]
+    valid: list[Tensor]
+    q: list[Tensor]
+    kept: list[Tensor]
+    hidden: Tensor
+    mask: Tensor | None
+    u: Tensor | None
+    race: Tensor | None
+    going: Tensor | None = None
+    more: Tensor | None = None
+
+
 class Levels(Drafter):
     """Drafts a static tree level by level: every node of one level is expanded in one forward.
 
     That is D forwards a step; the last level is never fed. A subclass says what a forward is:
     :meth:`begin`, :meth:`feed`, :meth:`logits`, and :meth:`text`.
 
-    Rows that have stopped have invalid nodes below. On the CPU drafting ends with the longest row
-    (one host read a level), elsewhere all levels are computed.
+    Rows that have stopped have invalid nodes below, and drafting ends with the longest row: one
+    host read a level, between the recordings of the levels where steps are recorded.
 
     Args:
         shape: the static tree that is drafted, its nodes in level order, or the limits of trees
@@ -51,6 +83,7 @@ class Levels(Drafter):
     captured = True
     vocabulary: int
     unasked = 0  # levels that are followed by another whatever they are
+    kept: list[Tensor]  # see Drafted; an attribute while a level is fed
 
     def __init__(
         self,
@@ -66,6 +99,10 @@ class Levels(Drafter):
         self.draw, self.length, self.sure = draw, length, sure
         self.host_reads = 0 if length is None else max(0, self.limits.depth - 1)
         self.tables: dict[str, Tensor] = {}  # what lay_out makes, constants
+
+    @property
+    def staged(self) -> bool:  # type: ignore[override]
+        return self.length is not None and self.limits.depth > 1
 
     def open(self, state: State, target: Target) -> None:
         if self.length is not None:
@@ -174,53 +211,88 @@ class Levels(Drafter):
         self.tables |= by_name(inner=self.inner, fixed=self.fixed, offsets=self.offsets)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        tree, levels = self.tree, self.tree.levels
-        length, horizon = self.text(state)
-        rows, base = state.rows, (length - 1)[:, None]
-        tokens = [state.tokens.gather(1, (state.length - 1)[:, None])]
-        valid = [torch.ones_like(tokens[0], dtype=torch.bool)]
-        q: list[Tensor] = []
-        used = 0
-        if tree.D == 0:
-            return Draft(tree, tokens[0], valid[0], self.scheme(state.sampling), None, self.q_row)
-        hidden = self.begin(state)
-        u = race = None
+        if self.tree.D == 0:
+            root = state.tokens.gather(1, (state.length - 1)[:, None])
+            valid = torch.ones_like(root, dtype=torch.bool)
+            return Draft(
+                self.tree, root, valid, self.scheme(state.sampling), None, self.q_row[:, :1]
+            )
+        drafted = state.stage(("level", 0), lambda: self._first(state, noise))
+        d = 0
+        while d + 1 < self.tree.D:
+            if drafted.more is not None and not self.largest(state, drafted.more, 1):
+                break
+            d += 1
+            drafted = state.stage(("level", d), partial(self._below, state, drafted, d))
+        tree = self.tree if d + 1 == self.tree.D else self.tree.prefix(d + 1)
+        return state.stage(("draft", d), lambda: self.finish(state, drafted, tree))
+
+    def finish(self, state: State, drafted: Drafted, tree: Tree) -> Draft:
+        """The draft of all the levels that ``tree`` has."""
+        q = torch.cat(drafted.q, 1) if drafted.q else None
+        tokens, valid = torch.cat(drafted.tokens, 1), torch.cat(drafted.valid, 1)
+        scheme, q_row = self.scheme(state.sampling), self.q_row[:, : tree.n]
+        return Draft(tree, tokens, valid, scheme, q, q_row, drafted.race)
+
+    def _first(self, state: State, noise: Noise) -> Drafted:
+        """What a step begins with, and the first level."""
+        self.kept = []
+        root = state.tokens.gather(1, (state.length - 1)[:, None])
+        valid = torch.ones_like(root, dtype=torch.bool)
+        hidden, u, race = self.begin(state), None, None
         if self.scheme(state.sampling) is Scheme.COUPLED:
             # by absolute place, the one after the draft too: a text is then a function of the seed
             # and p alone where K = 1
-            places = state.length[:, None] + torch.arange(tree.D + 1, device=base.device)
-            race = -noise.make(DRAFT, places, tree.K * self.vocabulary).log()
-            race = race.view(rows, tree.D + 1, tree.K, -1)
+            places = state.length[:, None] + torch.arange(self.tree.D + 1, device=root.device)
+            race = -noise.make(DRAFT, places, self.tree.K * self.vocabulary).log()
+            race = race.view(state.rows, self.tree.D + 1, self.tree.K, -1)
         elif self.uniforms(state.sampling):
             u = noise.u(DRAFT)
-        node_mask = self.node_mask(state)
-        going: Tensor | None = None  # rows that still draft
-        for d in range(tree.D):
-            start, stop = levels[d + 1]
-            logits = self.logits(hidden)
-            children, ok = self._children(logits, d, state.sampling, u, used, race, q)
-            used += (levels[d][1] - levels[d][0]) * tree.widths[d]
-            tokens.append(children.flatten(1).index_select(1, self.take[d]))
-            ok = ok.flatten(1).index_select(1, self.take[d])
-            valid.append(ok if going is None else ok & going[:, None])
-            if d + 1 < tree.D:
-                if self.length is not None and d >= self.unasked:
-                    sure = self._sureness(d, logits, hidden, tokens[-1], state.sampling)
-                    go = self.length.onward(d + 1, sure)
-                    going = go if going is None else go & going
-                    if not self.largest(state, going & ~state.done, 1):
-                        tree = tree.prefix(d + 1)
-                        break
-                depth, index = self.offsets
-                extent = horizon - 1 + stop
-                mask = None if node_mask is None else node_mask[:, start:stop, :extent]
-                above = hidden.index_select(1, self.parents[d])
-                positions, slots = base + depth[start:stop], base + index[start:stop]
-                hidden = self.feed(state, tokens[-1], above, positions, slots, extent, mask)
-        scheme, rows_of_q = self.scheme(state.sampling), self.q_row[:, : tree.n]
-        drawn_from = torch.cat(q, 1) if q else None
-        return Draft(
-            tree, torch.cat(tokens, 1), torch.cat(valid, 1), scheme, drawn_from, rows_of_q, race
+        mask = self.node_mask(state)
+        drafted = Drafted([root], [valid], [], [], hidden, mask, u, race)
+        return self._children_of(state, drafted, 0)
+
+    def _below(self, state: State, drafted: Drafted, d: int) -> Drafted:
+        """Feeds level ``d`` and drafts the one below it."""
+        levels, (depth, index) = self.tree.levels, self.offsets
+        start, stop = levels[d]
+        length, horizon = self.text(state)
+        base, extent = (length - 1)[:, None], horizon - 1 + stop
+        mask = None if drafted.mask is None else drafted.mask[:, start:stop, :extent]
+        above = drafted.hidden.index_select(1, self.parents[d - 1])
+        positions, slots = base + depth[start:stop], base + index[start:stop]
+        self.kept = [*drafted.kept]
+        hidden = self.feed(state, drafted.tokens[-1], above, positions, slots, extent, mask)
+        return self._children_of(state, replace(drafted, hidden=hidden), d)
+
+    def _children_of(self, state: State, drafted: Drafted, d: int) -> Drafted:
+        """Drafts the children of level ``d``, whose hidden states ``drafted`` has."""
+        levels, hidden, going = self.tree.levels, drafted.hidden, drafted.going
+        used = sum(
+            (stop - start) * k
+            for (start, stop), k in zip(levels[:d], self.tree.widths, strict=False)
+        )
+        logits, q = self.logits(hidden), [*drafted.q]
+        children, ok = self._children(logits, d, state.sampling, drafted.u, used, drafted.race, q)
+        tokens = children.flatten(1).index_select(1, self.take[d])
+        ok = ok.flatten(1).index_select(1, self.take[d])
+        valid = ok if going is None else ok & going[:, None]
+        more = None
+        if d + 1 < self.tree.D and self.length is not None and d >= self.unasked:
+            sure = self._sureness(d, logits, hidden, tokens, state.sampling)
+            go = self.length.onward(d + 1, sure)
+            going = go if going is None else go & going
+            more = (going & ~state.done).any()
+        # not an attribute beyond this: what a drafter holds outlives a step
+        kept, self.kept = self.kept, []
+        return replace(
+            drafted,
+            tokens=[*drafted.tokens, tokens],
+            valid=[*drafted.valid, valid],
+            q=q,
+            kept=kept,
+            going=going,
+            more=more,
         )
 
     def _sureness(

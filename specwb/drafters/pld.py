@@ -54,8 +54,8 @@ class PromptLookup(Drafter):
     exact sampling at T > 0. A step is one comparison of all positions with the last ``ngram``
     tokens, for all rows together.
 
-    On the CPU, where a forward's cost grows with its nodes, a draft is cut to the longest proposal
-    of the step (one host read).
+    A draft is cut to the longest proposal of the step (one host read); where steps are recorded, to
+    nothing or not at all.
 
     Source: Saxena, "Prompt Lookup Decoding" (2023, github.com/apoorvumang/prompt-lookup-decoding).
     Differs from the published code in: it asks for a full continuation of ``gamma`` tokens of the
@@ -67,6 +67,7 @@ class PromptLookup(Drafter):
 
     host_reads = 1
     captured = True
+    staged = True
 
     def __init__(self, gamma: int = 10, ngram: int = 3) -> None:
         self.gamma, self.ngram = gamma, ngram
@@ -76,13 +77,25 @@ class PromptLookup(Drafter):
         self.tree = self.tree.to(target.device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
+        at, valid, longest = state.stage("lookup", lambda: self._found(state))
+        length = self.largest(state, longest, self.gamma)
+        if state.static and length:  # a graph for every length is more than reading it saves
+            length = self.gamma
+        tree = self.tree if length == self.gamma else chain(length, self.tree.device)
+
+        def draft() -> Draft:
+            tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))
+            return self.candidates(state, tokens, valid[:, :length], tree)
+
+        return state.stage(("draft", length), draft)
+
+    def _found(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Where the proposed tokens lie and which there are, each ``[B,gamma]``, and how many the
+        longest proposal has."""
         start, matched = lookup(state.tokens[:, : state.horizon], state.length, self.ngram)
         at = start[:, None] + torch.arange(self.gamma, device=start.device)
         valid = (matched & ~state.done)[:, None] & (at < state.length[:, None])
-        length = self.largest(state, valid.sum(1), self.gamma)
-        tree = self.tree if length == self.gamma else chain(length, self.tree.device)
-        tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))
-        return self.candidates(state, tokens, valid[:, :length], tree)
+        return at, valid, valid.sum(1).max()
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ class ScheduledChain(LevelDrafter):
     probability is low would not be lossless: whether x is tested must not depend on x.
 
     A row's length depends on that row only, so a row alone and in a batch decode alike; shorter
-    rows have the rest of their chain invalid. On the CPU drafting stops with the longest row (one
-    host read a level), elsewhere all levels are computed.
+    rows have the rest of their chain invalid. Drafting stops with the longest row (one host read a
+    level).
 
     Attributes:
         length: what decides, see :mod:`specwb.drafters.length`.

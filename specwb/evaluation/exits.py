@@ -354,12 +354,12 @@ def _part_seconds(
         [ids], [limits.depth + 1], limits.nodes + 2, Sampling(0.0), (), drafter.features
     )
     drafter.open(state, target)
-    drafter.states = []
+    drafter.kept = []
     position = (state.length - 1)[:, None]
     pending = state.tokens.gather(1, position)
 
     def first_layers() -> Tensor:
-        drafter.states.clear()
+        drafter.kept.clear()
         return drafter.shallow(state, pending, position, position, state.horizon, None)
 
     features = first_layers()

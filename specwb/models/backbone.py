@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.mask import last_seen
+from specwb.mask import aligned, last_seen
 from specwb.models import fused
 from specwb.models.architectures import architecture_of, text_config, unchanged_below, windows
 from specwb.models.attention import Parts, Tail, attend_in_parts, parts
@@ -101,7 +101,13 @@ class Stack:
     def __init__(self, config: Any, layers: Sequence[Any], rotary: Any) -> None:
         self.config, self.rotary = config, rotary
         self.kind = architecture_of(config)
-        self.layers = [Layer(layer, self.kind, config) for layer in layers]
+        self.layers: list[Layer] = []
+        for layer in layers:
+            self.layers.append(Layer(layer, self.kind, config))
+            # parts that were fused lie in segments that no larger product fits into: unless they go
+            # back to the device layer by layer, half as much again is reserved as the weights take
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
         width = config.hidden_size // config.num_attention_heads
         self.head_dim = getattr(config, "head_dim", None) or width
         # of a model that is parted among devices these are the heads that this device has
@@ -252,6 +258,7 @@ class Stack:
             if seen is not None:
                 per_key = self.heads // self.kv_heads
                 seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
+                seen = aligned(seen) if seen.is_cuda else seen
             return Pass(cos, sin, index, cache, extent, seen, causal, k, v, window)
 
         at = of(self.kinds[0])

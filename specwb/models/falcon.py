@@ -108,20 +108,35 @@ class FalconHead(EagleHead):
         return 4 * self.hidden if self.fusion == "lstm" else 0
 
     def mix(
-        self, embedded: Tensor, above: Tensor, state: Tensor | None = None
+        self, embedded: Tensor, above: Tensor, state: Tensor | None = None, skipped: int = 0
     ) -> tuple[Tensor, Tensor | None]:
         """``[R,n,H]`` embeddings and hidden states of n successive pairs -> ``[R,n,H]`` what enters
         the layers, ``[R,n,4H]`` states after each.
 
-        Args: state ``[R,4H]``: after the pair before (h, c of the first layer, h, c of the second),
-        None at the beginning of a text.
+        Args:
+            embedded: of the pairs' tokens.
+            above: of the pairs.
+            state: ``[R,4H]`` after the pair before (h, c of the first layer, h, c of the second),
+                None at the beginning of a text.
+            skipped: of so many pairs, from the first on, the states are not wanted, and 0 here:
+                these pairs go through the LSTM in one call.
         """
         x = torch.cat([embedded, above], -1)
         if self.fusion == "linear":
             return product(x, self.fc.weight, self.fc.bias), None
         if self.fusion == "pointwise":
             return self._cells(x.flatten(0, 1)[:, None], None)[0].view_as(above), None
-        return self._cells(x, x.new_zeros(len(x), self.state_width) if state is None else state)
+        start = x.new_zeros(len(x), self.state_width) if state is None else state
+        if not skipped:
+            return self._cells(x, start)
+        h0, c0, h1, c1 = start.chunk(4, -1)
+        first = torch.stack([h0, h1]), torch.stack([c0, c1])
+        out, ((h0, h1), (c0, c1)) = self.lstm(x[:, :skipped], first)
+        states = x.new_zeros(len(x), skipped, self.state_width)
+        if skipped == x.shape[1]:
+            return out, states
+        more, later = self._cells(x[:, skipped:], torch.cat([h0, c0, h1, c1], -1))
+        return torch.cat([out, more], 1), torch.cat([states, later], 1)
 
     def _cells(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         kept = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -277,14 +278,28 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     return names[dtype]
 
 
+NVIDIA = Path("/dev/nvidia0")
+
+
 def resolve_device(device: str | torch.device) -> torch.device:
     """A torch device by name; ``auto`` is CUDA where there is one.
+
+    Warns where ``auto`` is the CPU although the machine has an NVIDIA device.
 
     Raises:
         LoadError: an unknown device, or CUDA where there is none.
     """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        if NVIDIA.exists():
+            why = "its driver is too old for this build, or this is a build without CUDA"
+            warnings.warn(
+                f"torch {torch.__version__} cannot use this machine's NVIDIA device ({why}): "
+                "running on the CPU; make gpu says what to do",
+                stacklevel=2,
+            )
+        return torch.device("cpu")
     unknown = f"device must be auto, cpu, cuda or cuda:N, got {device!r}"
     try:
         resolved = torch.device(device)
@@ -297,7 +312,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
     if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count() or "no"
         raise LoadError(
-            f"device {str(device)!r} was asked for, but this torch sees {count} CUDA device(s)"
+            f"device {str(device)!r} was asked for, but this torch sees {count} CUDA device(s);"
+            " write cpu, or run make gpu, which says what is missing"
         )
     return resolved
 

@@ -209,7 +209,12 @@ def test_cached_drafting_is_the_head_run_anew(k, fusion, align, prompts, draw, r
             if fusion == "lstm":
                 embedded = tiny.target().backbone.embed(torch.tensor([text[1:]]))
                 wanted = model.mix(embedded, anew.above[None])[1][0]
-                torch.testing.assert_close(states[: anew.m], wanted, atol=1e-5, rtol=1e-4)
+                # of a long prompt those are 0 that no step can go on from
+                there = states[: anew.m].any(-1)
+                assert there[-(tree.D + k + 1) :].all()
+                torch.testing.assert_close(
+                    states[: anew.m][there], wanted[there], atol=1e-5, rtol=1e-4
+                )
     assert checked > 15
     assert len(lengths) > 2, "one acceptance length alone proves little"
 

@@ -245,6 +245,20 @@ def test_states_handed_on_at_any_place(at):
     torch.testing.assert_close(torch.cat([half, rest], 1), states, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("skipped", [1, 4, 6])
+def test_pairs_whose_states_nobody_wants_go_through_in_one_call(skipped, monkeypatch):
+    head = new(2)
+    embedded, features, start = torch.randn(2, 6, H), torch.randn(2, 6, H), torch.randn(2, 4 * H)
+    whole, states = head.mix(embedded, features, start)
+    calls, real = [], head.lstm.forward
+    monkeypatch.setattr(head.lstm, "forward", lambda *given: calls.append(1) or real(*given))
+    out, later = head.mix(embedded, features, start, skipped)
+    assert len(calls) == 1
+    torch.testing.assert_close(out, whole, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(later[:, skipped:], states[:, skipped:], atol=1e-6, rtol=1e-5)
+    assert not later[:, :skipped].any()
+
+
 def test_the_pointwise_fusion_is_the_lstm_of_texts_of_one_pair():
     """The released code's reading at batch 1; ``weight_hh`` is not looked at."""
     head = new(2, "pointwise")

@@ -1,0 +1,203 @@
+"""What a GPU run needs, looked at before it begins: one line says what is missing and what to do.
+
+python benchmarks/preflight.py [--smoke]
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+OLDEST = (8, 0)
+ROOM = 12  # GiB that the largest part, benchmarks/everyday.py, may take
+# NVIDIA, CUDA compatibility: the first driver on Linux for every major version of CUDA
+DRIVERS = {11: 450, 12: 525, 13: 580}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found out about a machine.
+
+    Attributes:
+        torch: its version.
+        cuda: the version of CUDA that it was built for; None: none.
+        devices: how many devices torch can use.
+        hardware: whether the system has an NVIDIA device, whatever torch says.
+        driver: the driver's version, "" where it is not known.
+        name: of the first device.
+        capability: its compute capability.
+        architectures: those that torch was built for, such as ``sm_80``.
+        free: GiB of its memory that are free.
+        total: GiB of its memory.
+        compiler: whether there is a C compiler, which Triton needs when it is first used.
+    """
+
+    torch: str
+    cuda: str | None
+    devices: int
+    hardware: bool
+    driver: str = ""
+    name: str = ""
+    capability: tuple[int, int] = (0, 0)
+    architectures: tuple[str, ...] = ()
+    free: float = 0.0
+    total: float = 0.0
+    compiler: bool = True
+
+
+def driver_version() -> str:
+    """What ``nvidia-smi`` says, or the kernel module, or ""."""
+    smi = shutil.which("nvidia-smi")
+    if smi is not None:
+        query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        if done.returncode == 0 and done.stdout.strip():
+            return done.stdout.split()[0]
+    module = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\b(\d{3}\.\d+(\.\d+)?)\b", module.read_text() if module.exists() else "")
+    return found[1] if found else ""
+
+
+def facts() -> Facts:
+    """What there is on this machine."""
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    driver = driver_version()
+    hardware = bool(driver) or Path("/dev/nvidia0").exists() or devices > 0
+    compiler = any(map(shutil.which, ("gcc", "cc", "clang")))
+    machine = (torch.__version__, torch.version.cuda, devices, hardware, driver)
+    if not devices:
+        return Facts(*machine, compiler=compiler)
+    free, total = (n / 2**30 for n in torch.cuda.mem_get_info(0))
+    return Facts(
+        *machine,
+        torch.cuda.get_device_name(0),
+        torch.cuda.get_device_capability(0),
+        tuple(torch.cuda.get_arch_list()),
+        free,
+        total,
+        compiler,
+    )
+
+
+def problem(found: Facts) -> str | None:
+    """What is in the way of a run, and what to do about it; None: nothing."""
+    if not found.hardware:
+        return "there is no NVIDIA device; make dry checks the CUDA code without one"
+    if found.cuda is None:
+        return f"torch {found.torch} is a build without CUDA: install its build for CUDA"
+    if not found.devices:
+        return _unusable(found)
+    arch = "sm_{}{}".format(*found.capability)
+    device = f"{found.name} ({arch})"
+    if found.capability < OLDEST:
+        wanted = "sm_{}{}".format(*OLDEST)
+        return f"{device} is older than {wanted}, which bfloat16 needs here: take a newer device"
+    majors = {int(a[3:]) // 10 for a in found.architectures if a[3:].isdigit()}
+    if found.architectures and found.capability[0] not in majors:
+        has = ", ".join(found.architectures)
+        return f"torch {found.torch} has no kernels for {device}, only {has}: install another build"
+    if found.free < min(ROOM, 0.9 * found.total):
+        size = f"{found.free:.1f} of {found.total:.1f} GiB"
+        return f"{size} of {device} are free, {ROOM} are needed: end what nvidia-smi lists there"
+    if not found.compiler:
+        return "there is no C compiler, which Triton needs when it first runs: install gcc"
+    return None
+
+
+def _unusable(found: Facts) -> str:
+    """Why torch sees no device although there is one."""
+    assert found.cuda is not None
+    major = int(found.cuda.split(".")[0])
+    needed = DRIVERS.get(major)
+    has = int(found.driver.split(".")[0]) if found.driver else None
+    build = f"torch {found.torch}, built for CUDA {found.cuda},"
+    if needed is not None and has is not None and has < needed:
+        fits = [cuda for cuda, driver in DRIVERS.items() if driver <= has]
+        other = f", or install torch's build for CUDA {max(fits)}" if fits else ""
+        return f"{build} needs driver {needed} or newer, this is {found.driver}: update it{other}"
+    seen = f"driver {found.driver or 'unknown'}"
+    hint = "look at CUDA_VISIBLE_DEVICES, and whether nvidia-smi runs"
+    return f"{build} can use no device ({seen}): {hint}"
+
+
+def smoke(device: str = "cuda", seconds: float = 30.0) -> list[str]:
+    """Decodes with every method and every rule on tiny models in float64, on the CPU and on the
+    device, whose texts must be equal. Returns what is not, in words.
+
+    Args:
+        device: what is compared with the CPU.
+        seconds: cases that would begin later are left out, and said to be.
+    """
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    import test_protocol as protocol
+    import tiny
+
+    import specwb
+    from specwb.flow import RuleMismatch
+    from specwb.verify import RULES
+
+    host, began, wrong = tiny.target("everything", tiny.EXACT), time.monotonic(), []
+    there = specwb.load(copy.deepcopy(host.model).to(device), device=device)
+    drafts = [(t, d) for t, d in ((host, "cpu"), (there, device))]
+    cases = [(key, dict(options)) for key, options in protocol.FIRST]
+    cases += [("mcsd", {"tree": (2, 1), "rule": rule, **how}) for rule in RULES for how in DRAWS]
+    left = 0
+    for key, options in cases:
+        if time.monotonic() - began > seconds:
+            left += 1
+            continue
+        texts: list = []
+        for target, place in drafts:
+            given = {
+                name: copy.deepcopy(tiny.head(value.kind, "everything", dtype=tiny.EXACT)).to(place)
+                if isinstance(value, protocol.Head)
+                else value
+                for name, value in {**protocol.NEEDS.get(key, {}), **options}.items()
+            }
+            if "draft" in specwb.METHODS[key].options:
+                draft = tiny.draft("everything", 0.02, tiny.EXACT).model
+                given["draft"] = specwb.load(copy.deepcopy(draft).to(place), device=place)
+            try:
+                method = specwb.method(key, target, **given)
+                for temperature in (0.0, 1.0):
+                    run = {"temperature": temperature, "max_new_tokens": 24, "seed": 1}
+                    texts.append(specwb.decode(target, tiny.PROMPTS, method, **run).tokens)
+            except RuleMismatch:
+                texts.append(None)
+        half = len(texts) // 2
+        if texts[:half] != texts[half:]:
+            wrong.append(f"{protocol.named(key, options)}: other text than on the CPU")
+    if left:
+        wrong.append(f"{left} of {len(cases)} cases were not run within {seconds:.0f} s")
+    return wrong
+
+
+DRAWS: list[dict] = [{"draw": "without"}, {"draw": "with"}, {"draw": "coupled", "tree": (2, 1)}]
+
+
+def main() -> int:
+    found = facts()
+    if wrong := problem(found):
+        print(f"make gpu: {wrong}")
+        return 2
+    print(f"{found.name}, driver {found.driver}, torch {found.torch}: {found.free:.0f} GiB free")
+    if "--smoke" in sys.argv[1:]:
+        differences = smoke()
+        for text in differences:
+            print(f"  {text}")
+        print("values: " + ("NOT those of the CPU" if differences else "those of the CPU"))
+        return 1 if differences else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

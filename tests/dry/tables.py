@@ -1,0 +1,102 @@
+"""What dry runs counted, as it is kept in ``budget.json`` and printed in docs/gpu.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FILE, PAGE = HERE / "budget.json", HERE.parents[1] / "docs" / "gpu.md"
+BEGIN, END = "<!-- dry run: begin -->", "<!-- dry run: end -->"
+Kept = dict[str, dict]
+
+
+def name_of(row: dict) -> str:
+    """What a document is about, in one word or a few."""
+    if "operation" in row:
+        return row["operation"]
+    words = [row.get("case") or row.get("size") or "run", row.get("dtype"), row.get("mode")]
+    if "T" in row:
+        words.append(f"T={row['T']:g}")
+    return " ".join(word for word in words if word)
+
+
+def cost(row: dict) -> int:
+    """Kernels and copies of a step: nodes of its graphs, and what is launched beside them."""
+    return row["nodes"] + row["launches"]
+
+
+def kept(rows: list[dict]) -> dict:
+    """What is kept of a part: budgets of steps, and other documents whole."""
+    steps = [row for row in rows if "nodes" in row]
+    out: dict = {"cases": len(rows), "budget": {name_of(row): cost(row) for row in steps}}
+    if any(row.get("case", "").startswith("ar") and "replays" in row for row in steps):
+        out["steps"] = {name_of(row): [row["replays"], row["reads"], row["gemms"]] for row in steps}
+    if others := [row for row in rows if "chosen" in row or "weights" in row]:
+        out["rows"] = others
+    return out
+
+
+def read() -> Kept:
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def write(content: Kept) -> None:
+    FILE.write_text(json.dumps(content, indent=1) + "\n")
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{printed(content)}{END}{after}")
+
+
+def printed(content: Kept) -> str:
+    """The tables, in Markdown."""
+    parts = [_steps(content.get("large bf16", {})), _memory(content.get("memory", {}))]
+    parts.append(_attention(content))
+    ran = {part: own["cases"] for part, own in content.items()}
+    said = ", ".join(f"{count} of {part}" for part, count in sorted(ran.items()))
+    return "\n" + "\n".join(part for part in parts if part) + f"\nCases run: {said}.\n\n"
+
+
+def _steps(part: dict) -> str:
+    budget, details = part.get("budget", {}), part.get("steps", {})
+    names = dict.fromkeys(name.split()[0] for name in budget)
+    if not names:
+        return ""
+    columns = [(mode, t) for mode in ("graph", "stopped", "eager") for t in (0, 1)]
+    titles = {"graph": "recorded", "stopped": "stopped at once", "eager": "eager"}
+    lines = ["| method, 8B bf16 | " + " | ".join(f"{titles[m]}, T = {t}" for m, t in columns)]
+    lines[0] += " | graphs | reads |"
+    lines.append("|---|" + "--:|" * (len(columns) + 2))
+    for name in names:
+        cells = [budget.get(f"{name} {mode} T={t}", "") for mode, t in columns]
+        replays, reads, _ = details.get(f"{name} graph T=1", ["", "", ""])
+        lines.append("| " + " | ".join(map(str, [f"`{name}`", *cells, replays, reads])) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _memory(part: dict) -> str:
+    rows = part.get("rows", [])
+    if not rows:
+        return ""
+    lines = ["| Llama, bf16 | weights, GiB | reserved | at most while loading | a decoding |"]
+    lines.append("|---|--:|--:|--:|--:|")
+    for row in rows:
+        cells = [row["size"], row["weights"], row["reserved"], row["peak"], row.get("decoding", "")]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _attention(content: Kept) -> str:
+    lines = []
+    for part in ("attention sm_80", "attention sm_90"):
+        for row in content.get(part, {}).get("rows", []):
+            chosen = ", ".join(f"{count} {name}" for name, count in sorted(row["chosen"].items()))
+            cells = [part.split()[1], f"`{row['case']}`", row["dtype"], row["mode"], chosen]
+            lines.append("| " + " | ".join(cells) + " |")
+    if not lines:
+        return ""
+    head = [
+        "| device | method, 8B | type | steps | attention chosen, calls in a prompt and 3 steps |"
+    ]
+    return "\n".join([*head, "|---|---|---|---|---|", *lines]) + "\n"

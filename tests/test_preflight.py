@@ -1,0 +1,126 @@
+"""What a GPU run says before it begins, of machines that it cannot run on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import specwb
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import gpu
+import preflight
+
+GOOD = preflight.Facts(
+    "2.13.0+cu130", "13.0", 1, True, "580.65.06", "H100", (9, 0), ("sm_80", "sm_90"), 78.0, 79.0
+)
+BLIND = {"devices": 0, "name": "", "capability": (0, 0), "architectures": ()}
+
+
+def test_nothing_is_in_the_way_of_a_good_machine():
+    assert preflight.problem(GOOD) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({**BLIND, "hardware": False}, "no NVIDIA device; make dry"),
+        ({**BLIND, "cuda": None, "torch": "2.13.0+cpu"}, "a build without CUDA: install"),
+        (
+            {**BLIND, "driver": "535.104.05"},
+            "needs driver 580 or newer, this is 535.104.05: update it, or install torch's build "
+            "for CUDA 12",
+        ),
+        ({**BLIND, "driver": "430.10"}, "needs driver 580 or newer, this is 430.10: update it"),
+        (BLIND, "can use no device (driver 580.65.06): look at CUDA_VISIBLE_DEVICES"),
+        ({**BLIND, "driver": ""}, "can use no device (driver unknown)"),
+        ({"capability": (7, 5), "name": "T4"}, "T4 (sm_75) is older than sm_80"),
+        ({"capability": (12, 0)}, "has no kernels for H100 (sm_120), only sm_80, sm_90"),
+        ({"free": 2.5}, "2.5 of 79.0 GiB of H100 (sm_90) are free, 12 are needed"),
+        ({"compiler": False}, "no C compiler, which Triton needs"),
+    ],
+)
+def test_what_is_in_the_way_is_said_in_one_line(change, said):
+    text = preflight.problem(replace(GOOD, **change))
+    assert text is not None
+    assert said in text
+    assert "\n" not in text
+
+
+def test_an_unusable_device_is_an_error_and_not_nothing_to_run(monkeypatch, capsys):
+    old = replace(GOOD, **BLIND, driver="535.104.05")
+    monkeypatch.setattr(gpu, "facts", lambda: old)
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    assert gpu.main() == 2
+    assert "needs driver 580" in capsys.readouterr().out
+
+
+def test_results_stay_when_a_later_part_fails(monkeypatch, tmp_path):
+    ran = []
+
+    def part(name, out):
+        ran.append(name)
+        if name == "masks":
+            out.write_text('{"half":')  # broken off
+            return 1
+        if name not in ("values", "tests"):
+            out.write_text(json.dumps({"seconds": 1}))
+        return 0
+
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    monkeypatch.setattr(gpu, "facts", lambda: GOOD)
+    monkeypatch.setattr(gpu, "run", part)
+    file = tmp_path / "results" / "h100.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"masks": {"seconds": 5, "exit_code": 0}}))
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "values", "verify", "masks", "heads"])
+    assert gpu.main() == 1
+    kept = json.loads(file.read_text())
+    assert ran == ["values", "verify", "masks", "heads"]
+    assert kept["verify"] == kept["heads"] == {"seconds": 1, "exit_code": 0}
+    assert kept["masks"] == {"seconds": 5, "exit_code": 1}
+    assert (kept["device"], kept["driver"]) == ("H100", "580.65.06")
+
+
+def test_other_values_than_the_cpus_end_the_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    monkeypatch.setattr(gpu, "facts", lambda: GOOD)
+    ran = []
+    monkeypatch.setattr(gpu, "run", lambda name, out: ran.append(name) or 1)
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    assert gpu.main() == 1
+    assert ran == ["values"]
+
+
+def test_every_benchmark_is_a_part_or_measures_the_cpu():
+    folder = Path(gpu.__file__).parent
+    files = {file.stem for file in folder.glob("*.py")} - {"gpu", "preflight"}
+    parts = {word.removesuffix(".py") for words in gpu.PARTS.values() for word in words}
+    assert files - parts == {"search", "sizes", "trees"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a device")
+def test_a_device_that_torch_cannot_use_is_said(monkeypatch, tmp_path):
+    module = sys.modules["specwb.models.load"]
+    monkeypatch.setattr(module, "NVIDIA", tmp_path)
+    with pytest.warns(UserWarning, match="cannot use this machine's NVIDIA device"):
+        assert module.resolve_device("auto").type == "cpu"
+    with pytest.raises(specwb.LoadError, match=r"sees no CUDA device.*make gpu"):
+        module.resolve_device("cuda")
+
+
+@pytest.mark.slow
+def test_the_smoke_test_sees_other_values(monkeypatch):
+    """Against itself the CPU's values are equal; with another seed on one side they are not."""
+    assert preflight.smoke("cpu", seconds=600) == []
+    real, turn = specwb.decode, iter(range(10**6))
+    monkeypatch.setattr(
+        specwb, "decode", lambda *a, seed, **more: real(*a, seed=next(turn), **more)
+    )
+    assert any("other text" in text for text in preflight.smoke("cpu", seconds=10))
