@@ -168,7 +168,7 @@ def generate(
         how = {"max_new_tokens": max_new_tokens, "on_tokens": stream, "past": past, **settings}
         output = None
         try:
-            output = specwb.decode(model, ids, chosen, stop=stops, **how)
+            output = specwb.decode(model, ids, chosen, until=stops, **how)
         except KeyboardInterrupt:
             interrupted = True
         stream.close()

@@ -104,6 +104,6 @@ _SETTINGS = {
     "graphs",
     "rescore",
     "layout",
-    "stop",
+    "until",
 }
 """What :func:`specwb.decode` takes beside the method's options."""

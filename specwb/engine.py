@@ -328,7 +328,7 @@ def rounds(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
-    stop: Stop = (),
+    until: Stop = (),
     past: Past | None = None,
     attention: str = "whole",
     **options,
@@ -363,7 +363,7 @@ def rounds(
             for the distribution they describe.
         layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
-        stop: texts that end a row with the token that completes one of them, or a function of
+        until: texts that end a row with the token that completes one of them, or a function of
             (row, all its new token ids) that is asked after every step; costs a host read a step.
         past: what the decoding before this one left of the same beginnings is not computed again;
             afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
@@ -415,7 +415,7 @@ def rounds(
         clock=clock,
         rescore=rescore,
         layout=layout,
-        stops=Stops(stop, target.tokenizer, len(rows)),
+        stops=Stops(until, target.tokenizer, len(rows)),
         past=past,
         attention=attention,
     )
@@ -601,7 +601,7 @@ def decode(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
-    stop: Stop = (),
+    until: Stop = (),
     past: Past | None = None,
     attention: str = "whole",
     **options,
@@ -634,7 +634,7 @@ def decode(
         graphs=graphs,
         rescore=rescore,
         layout=layout,
-        stop=stop,
+        until=until,
         past=past,
         attention=attention,
         **options,

@@ -182,7 +182,7 @@ class Server:
             top_p=real("top_p", _given(body, "top_p", 1.0)),
             top_k=integer("top_k", _given(body, "top_k", 0), 0),
             seed=seed,
-            stop=stop,
+            until=stop,
             past=self._past,
         )
         counted = bool((body.get("stream_options") or {}).get("include_usage"))

@@ -81,12 +81,14 @@ def evaluate(
     from specwb.harness.run import evaluate as run
     from specwb.options import specs
     from specwb.probability import Sampling
+    from specwb.templates import check_template
 
     for path, name in ((csv, "--csv"), (vllm, "--vllm")):
         if path is not None:
             check_path(path, name)
     if any(not text for text in stop or ()):
         raise ValueError("--stop must not be empty")
+    check_template(template)
     use_threads(threads)
     questions = interleave(load_prompts(bench))[: first or None]
     model = load(target, device=device, dtype=dtype, template=template)

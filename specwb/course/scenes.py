@@ -208,9 +208,9 @@ def two_orders(speedup: float = 1.3, load: float = 1.6) -> Drawing:
             "other",
             "dots",
         )
-        for i, (time, plain) in enumerate(zip(seconds, is_plain, strict=True)):
+        for i, (time, own) in enumerate(zip(seconds, is_plain, strict=True)):
             tall = high * time / load
-            colour, pattern = ("target", "") if plain else ("draft", "stripes")
+            colour, pattern = ("target", "") if own else ("draft", "stripes")
             drawing.bar(left + i * step + 2, base - tall, step - 8, tall, colour, pattern)
         drawing.line(left, base, left + 2 * count * step, base)
         drawing.text(left + 2 * count * step + 16, base - 34, said[row], bold=True)

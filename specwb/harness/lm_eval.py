@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from specwb.engine import rounds
-from specwb.harness.run import _stopped
 from specwb.inputs import encode
 from specwb.methods import METHODS, method
 from specwb.models.load import draft_model, load
 from specwb.models.target import Target
+from specwb.stops import stopped
 
 TemplateLM: Any = object
 try:
@@ -182,7 +182,7 @@ class SpecwbLM(TemplateLM):
             new = step.verdict.emitted[0, : int(step.verdict.count[0])].tolist()
             tokens += new
             self.steps, self.written = self.steps + 1, self.written + len(new)
-            if stop and _stopped(self.tokenizer, tokens, len(new), stop):
+            if stop and stopped(self.tokenizer, tokens, len(new), stop):
                 break
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text[: min((at for one in stop if (at := text.find(one)) >= 0), default=None)]

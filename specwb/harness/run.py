@@ -287,7 +287,7 @@ def _by_engine(
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         seed=_seed(settings.seed, question, turn),
-        stop=settings.stop,  # costs a host read a step and some text, which the time includes
+        until=settings.stop,  # costs a host read a step and some text, which the time includes
     ):
         verdict, state = step.verdict, step.state
         drafted = step.draft.valid[0, 1:].sum()

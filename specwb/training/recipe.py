@@ -249,6 +249,7 @@ class MedusaRecipe(Recipe):
     """
 
     name, published = "medusa", "medusa1"
+    training = {**Recipe.training, "lr": 3e-3}  # noqa: RUF012
     options = {"heads": 3, "blocks": 1}  # noqa: RUF012
     depth_option = "heads"
 

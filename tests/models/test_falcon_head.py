@@ -66,8 +66,8 @@ def mask_of(seen: tuple[int, ...]) -> Tensor:
 class Listening(FalconDrafter):
     """Keeps what the head last made of every pair of the text."""
 
-    def pass_over(self, tokens, above, before, positions, slots, extent, mask, causal=False):
-        out = super().pass_over(tokens, above, before, positions, slots, extent, mask, causal)
+    def pass_over(self, tokens, above, before, positions, *place, **how):
+        out = super().pass_over(tokens, above, before, positions, *place, **how)
         for place, hidden in zip(positions[0].tolist(), out.flatten(1, 2)[0], strict=True):
             self.made[place] = hidden
         return out

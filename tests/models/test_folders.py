@@ -405,8 +405,8 @@ def test_a_target_from_the_hub_has_a_commit_and_a_checksum(hub, folder, tmp_path
     assert target.sha256 == weights_hash(folder)
     assert specwb.load(folder).revision is None
     heads = MedusaHeads(target.backbone.config.hidden_size, target.vocabulary, heads=1)
-    heads.save(tmp_path / "own", {"target_sha256": target.sha256})
-    heads.save(tmp_path / "other", {"target_sha256": "0" * 64})
+    heads.save(tmp_path / "own", card={"target_sha256": target.sha256})
+    heads.save(tmp_path / "other", card={"target_sha256": "0" * 64})
     assert load_medusa(tmp_path / "own", target).heads == 1
     with pytest.raises(HeadError, match=r"trained for the target with sha256 0{12}\.\.\."):
         load_medusa(tmp_path / "other", target)

@@ -106,7 +106,7 @@ def test_a_stop_text_ends_each_row_and_the_tokens_behind_it_go(vicuna, method):
     # of the first row's tokens one that is text, and is not in the second row before
     decode = target.tokenizer.decode
     stop = decode(free.tokens[0][:9])[-3:]
-    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), stop=[stop])
+    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), until=[stop])
     for tokens, text, whole, by_step in zip(
         out.tokens, out.texts, free.tokens, out.accepted_lengths, strict=True
     ):
@@ -122,7 +122,7 @@ def test_a_stop_text_ends_each_row_and_the_tokens_behind_it_go(vicuna, method):
         calls.append(row)
         return len(ids) >= 5 + row
 
-    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), stop=long_enough)
+    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), until=long_enough)
     assert all(len(ids) >= 5 + row for row, ids in enumerate(out.tokens))
     assert all(len(ids) < 24 for ids in out.tokens)
     assert set(calls) == {0, 1}
@@ -131,9 +131,9 @@ def test_a_stop_text_ends_each_row_and_the_tokens_behind_it_go(vicuna, method):
 def test_what_cannot_stop_anything(vicuna):
     target = tiny.target()
     with pytest.raises(ValueError, match="stop texts need a tokenizer"):
-        specwb.decode(target, [1, 2], "ar", stop="x")
+        specwb.decode(target, [1, 2], "ar", until="x")
     with pytest.raises(ValueError, match="stop must be texts that are not empty"):
-        specwb.decode(target, [1, 2], "ar", stop=["x", ""])
+        specwb.decode(target, [1, 2], "ar", until=["x", ""])
 
 
 @pytest.mark.slow
