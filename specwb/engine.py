@@ -539,7 +539,7 @@ class Output:
 
     Attributes:
         tokens: new token ids.
-        texts: the same, decoded, up to a ``stop`` text; None without a tokenizer.
+        texts: the same, decoded, up to a text of ``until``; None without a tokenizer.
         step_counts: target forwards that wrote something.
         seconds: of the whole decoding.
         accepted_lengths: draft tokens kept, by step.
@@ -664,7 +664,7 @@ def decode(
     seconds = time.perf_counter() - began
     texts = None
     if target.tokenizer is not None:
-        marks = () if callable(stop) else stop_texts(stop)
+        marks = () if callable(until) else stop_texts(until)
         written = (target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens)
         texts = [before(text, marks) for text in written]
     return Output(tokens, texts, [len(row) for row in accepted], seconds, accepted, tested, steps)
