@@ -94,7 +94,10 @@ def test_methods_says_all_about_one(monkeypatch, capsys):
     assert "needs: a draft model; exactness: lossless; source: Yang et al. 2024" in out
     rows = [line.split("│") for line in out.splitlines() if line.startswith("│ ")]
     options = {row[1].strip(): row[2].strip() for row in rows if row[1].strip()}
-    assert options == {"draft": "", "tree": "4-2-2", "draw": "without", "rule": ""}
+    assert options == {
+        **{"draft": "", "draft_vocabulary": "same", "tree": "4-2-2"},
+        **{"draw": "without", "rule": ""},
+    }
     assert out.rstrip().endswith("year={2024}}")
 
 
@@ -128,7 +131,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["compare", "--methods", "sps:gamma=0"], "gamma must be an integer >= 1"),
         (
             ["compare", "--methods", "sps:tree=3"],
-            "its options: draft, gamma, schedule, confidence, rule",
+            "its options: draft, draft_vocabulary, gamma, schedule, confidence, rule, preset",
         ),
         (["compare", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["compare", "--temperature", "-1"], "temperature must be >= 0"),
