@@ -228,7 +228,8 @@ def test_a_trace_needs_a_file_and_a_method_that_there_is(monkeypatch, capsys, tm
     page = tmp_path / "page.html"
     code, _, err = call(monkeypatch, capsys, "trace", "ar", "--html", str(tmp_path / "no" / "x"))
     assert (code, "does not exist" in err) == (2, True)
-    monkeypatch.setattr(specwb, "load", lambda *_, **__: tiny.target())
+    target = tiny.target()
+    monkeypatch.setattr(specwb, "load", lambda *_, **__: target)
     code, _, err = call(monkeypatch, capsys, "trace", "ar", "nonsense", "--html", str(page))
     assert (code, "unknown method 'nonsense'" in err, page.exists()) == (2, True, False)
 
