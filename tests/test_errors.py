@@ -45,7 +45,7 @@ def test_errors_come_with_the_call_and_not_with_the_first_round(target, call):
         (
             "sps",
             {"gama": 3},
-            "sps has no option 'gama'; its options: draft, draft_vocabulary, gamma, schedule, confidence, rule",
+            "sps has no option 'gama'; its options: draft, draft_vocabulary, gamma, schedule, ",
         ),
         ("sps:gama=3", {}, "sps has no option 'gama'"),
         ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
