@@ -11,7 +11,7 @@
        tree (for rates of the other positions), the likeliest paths under q (dynamic; for greedy
        decoding also under a sharper q), the likeliest under p (the bound).
 
-Notebook 03 reads the result. Nothing here is a time.
+Lesson 4 and the notebook on trees read the result. Nothing here is a time.
 """
 
 from __future__ import annotations

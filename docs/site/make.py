@@ -292,7 +292,7 @@ def index(staging: Staging) -> None:
 
     groups = {
         "Course": named(
-            "notebooks/0*.ipynb", "notebooks/lessons/*.ipynb", "notebooks/[a-z]*.ipynb"
+            "notebooks/lessons/*.ipynb", "notebooks/*.ipynb"
         ),
         "Papers": ["ledger", *named("notebooks/papers/*.ipynb")],
         "Microscopes": ["gallery/index"] if staging.modules else [],

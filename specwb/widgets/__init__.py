@@ -8,7 +8,6 @@ from specwb.widgets.acceptance import AcceptanceExplorer
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.diffuspec import LatticeExplorer, LengthExplorer
 from specwb.widgets.display import show
-from specwb.widgets.explorer import RoundExplorer
 from specwb.widgets.falcon import BlockDesigner, BlockExplorer, GlancingExplorer
 from specwb.widgets.heads import HeadsExplorer
 from specwb.widgets.kangaroo import StopExplorer
@@ -28,7 +27,6 @@ __all__ = [
     "MaskExplorer",
     "Microscope",
     "RootsExplorer",
-    "RoundExplorer",
     "RulesExplorer",
     "SpeedExplorer",
     "StopExplorer",

@@ -95,13 +95,17 @@ def test_papers_and_answers(path):
 
 
 def test_each_notebook_leads_to_the_next():
-    names = [path.name for path in NOTEBOOKS]
-    assert names[0].startswith("00_")
-    end = prose(NOTEBOOKS[0]).split("## Where to go next")[1]
-    assert re.findall(r"\]\(([^)/]+\.ipynb)\)", end) == names[1:]
-    for path, following in zip(NOTEBOOKS[1:], [*names[2:], names[1]], strict=True):
-        (first,) = re.findall(r"## Where to go next\n\n- \*\*Next:\*\* (.+)", prose(path))
-        assert f"]({following})" in first
+    """From lesson 1 on, what is named first as next leads through all lessons in their order, then
+    through every other notebook, to the last one, which names none."""
+    way = [LESSONS[0]]
+    while len(way) <= len(LESSONS + PAPERS + NOTEBOOKS):
+        (following,) = re.findall(r"\*\*Next:\*\* (.+)", prose(way[-1]))
+        links = re.findall(r"\]\(([^)]+\.ipynb)\)", following)
+        if not links:
+            break
+        way.append((way[-1].parent / links[0]).resolve())
+    assert way[: len(LESSONS)] == LESSONS
+    assert sorted(way) == sorted(LESSONS + PAPERS + NOTEBOOKS)
 
 
 @every_notebook

@@ -1,4 +1,4 @@
-"""Figures show the library's numbers, and the explorer the library's rounds."""
+"""Figures show the library's numbers, and explorers too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from specwb.figures.style import label, visible  # noqa: E402
 from specwb.widgets import (  # noqa: E402
     AcceptanceExplorer,
     RootsExplorer,
-    RoundExplorer,
     RulesExplorer,
     SpeedExplorer,
     display,
@@ -31,7 +30,6 @@ from specwb.widgets import (  # noqa: E402
     show,
 )
 from specwb.widgets.acceptance import shaped  # noqa: E402
-from specwb.widgets.explorer import branching  # noqa: E402
 
 PROMPT = [1, 2, 3]
 
@@ -48,25 +46,6 @@ def decoded(method="mcsd", temperature=1.0, prompt=PROMPT, **options) -> specwb.
         trace=True,
         **options,
     )
-
-
-@pytest.fixture(scope="module")
-def explorer() -> RoundExplorer:
-    return RoundExplorer(tiny.target(), PROMPT, draft=tiny.draft(), max_new_tokens=24)
-
-
-@pytest.fixture(autouse=True)
-def _as_at_first(request):
-    """Every test of the explorer starts from the same settings."""
-    if "explorer" in request.fixturenames:
-        one = request.getfixturevalue("explorer")
-        one.method.value, one.tree.value, one.temperature.value, one.seed.value, one.round.value = (
-            "mcsd",
-            "4-2-2",
-            1.0,
-            0,
-            1,
-        )
 
 
 def nodes(figure: go.Figure) -> dict[str, list[list[int]]]:
@@ -267,10 +246,10 @@ def test_no_figure_brings_a_background():
 # ----------------------------------------------------------------------------- following the cell
 
 
-def test_explorers_follow_their_cell(explorer):
+def test_explorers_follow_their_cell():
     for name in set(widgets.__all__) - {"show", "Microscope"}:  # which looks at its width itself
         assert issubclass(getattr(widgets, name), live.Panel), name
-    for one in (explorer, SpeedExplorer(), RulesExplorer()):
+    for one in (SpeedExplorer(), RulesExplorer()):
         assert one.layout.width == "100%"
         assert isinstance(one.children[-1], live.Follow)
         drawn = [child for child in one.children if isinstance(child, go.FigureWidget)]
@@ -371,144 +350,6 @@ def test_outputs_stay_small():
         figures.tokens_per_round(decoded()),
     ):
         assert len(figure.to_json()) < 20_000
-
-
-# --------------------------------------------------------------------------------------- explorer
-
-
-def direct(method="mcsd", temperature=1.0, seed=0, **options) -> specwb.Output:
-    return specwb.decode(
-        tiny.target(),
-        PROMPT,
-        method,
-        draft=tiny.draft(),
-        max_new_tokens=24,
-        temperature=temperature,
-        seed=seed,
-        trace=True,
-        **options,
-    )
-
-
-def same_picture(explorer: RoundExplorer, step: specwb.Step) -> bool:
-    wanted = (figures.draft_tree(step), figures.decisions(specwb.explain(step)))
-    shown = [w for w in explorer.children if isinstance(w, go.FigureWidget)]
-    return [json.loads(w.to_json()) for w in shown] == [json.loads(f.to_json()) for f in wanted]
-
-
-def test_every_round_is_the_librarys(explorer):
-    out = direct()
-    assert explorer.output.tokens == out.tokens
-    assert explorer.round.max == len(out.steps) > 3
-    for index, step in enumerate(out.steps, 1):
-        explorer.round.value = index
-        assert same_picture(explorer, step)
-        accepted = out.accepted_lengths[0][index - 1]
-        assert explorer.summary == (
-            f"mcsd 4-2-2, temperature 1, seed 0: round {index} of {len(out.steps)} accepted "
-            f"{accepted} of at most 3 "
-            f"and added {accepted + 1}; tau {out.mean_tokens_per_step:.2f} over all rounds"
-        )
-
-
-def test_the_slider_only_draws(explorer):
-    before = explorer._decoded.cache_info()
-    for index in range(1, explorer.round.max + 1):
-        explorer.round.value = index
-    assert explorer._decoded.cache_info() == before
-    explorer.seed.value = 4
-    explorer.seed.value = 0
-    assert explorer._decoded.cache_info().hits > before.hits, (
-        "settings seen before are not decoded again"
-    )
-
-
-def test_every_control_decodes_again(explorer):
-    explorer.method.value = "sps"
-    assert explorer.output.tokens == direct("sps", gamma=3).tokens
-    assert explorer.summary.startswith("sps chain of 3, ")
-    explorer.method.value = "mcsd"
-    explorer.tree.value = "3-1"
-    assert explorer.output.tokens == direct(tree=(3, 1)).tokens
-    assert "of at most 2" in explorer.summary
-    explorer.temperature.value = 0.7
-    assert explorer.output.tokens == direct(temperature=0.7, tree=(3, 1)).tokens
-    explorer.seed.value = 9
-    assert explorer.output.tokens == direct(temperature=0.7, seed=9, tree=(3, 1)).tokens
-    explorer.temperature.value = 0
-    assert explorer.output.tokens[0] == list(tiny.plain("llama", tuple(PROMPT), 24))
-    assert same_picture(explorer, explorer.output.steps[explorer.round.value - 1])
-
-
-def test_fewer_rounds_than_the_slider_stood_at(explorer):
-    explorer.tree.value = "1"
-    explorer.round.value = explorer.round.max
-    explorer.tree.value = "4-4-2-1-1"
-    assert explorer.round.value == explorer.round.max == len(explorer.output.steps)
-    assert same_picture(explorer, explorer.output.steps[-1])
-
-
-@pytest.mark.parametrize(
-    "text", ["4-x", "", "0", "-1", "4--2", "4-2-", "2.5", "²", "9-9-9", "99999999999999999999"]
-)
-def test_a_bad_tree_is_answered_and_the_picture_stays(explorer, text):
-    tokens, drawn = explorer.output.tokens, explorer.output.steps[0]
-    explorer.tree.value = text
-    assert explorer.summary.startswith("Not decoded: tree ")
-    assert repr(text) in explorer.summary
-    assert explorer.summary.endswith("Still shown: mcsd 4-2-2, temperature 1, seed 0")
-    assert explorer.output.tokens == tokens
-    assert same_picture(explorer, drawn)
-    explorer.tree.value = "2-2"
-    assert explorer.summary.startswith("mcsd 2-2")
-
-
-def test_what_the_library_refuses_is_answered_too(explorer):
-    explorer.tree.value = "100"  # more children than the vocabulary has tokens
-    assert "vocabulary has 64" in explorer.summary
-
-
-def test_the_text_colours_accepted_and_bonus_tokens(explorer):
-    explorer.round.value = explorer.round.max
-    html = explorer._text.value
-    lengths = explorer.output.accepted_lengths[0]
-    assert html.count('class="accepted"') == sum(lengths)
-    assert html.count('class="bonus"') == len(lengths)
-    explorer.round.value = 1
-    assert explorer._text.value.count("<span class=") == lengths[0] + 1
-
-
-def test_text_from_a_model_is_never_markup():
-    words = ["<img src=x onerror=alert(1)>", *[f"w{i}" for i in range(1, tiny.VOCABULARY)]]
-    target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(words))
-    one = RoundExplorer(target, [0, 1, 2], draft=tiny.draft(), max_new_tokens=8)
-    assert "<img" not in one._text.value
-    assert "&lt;img" in one._text.value
-
-
-def test_controls_have_descriptions_and_wait_for_the_mouse(explorer):
-    for control in (
-        explorer.method,
-        explorer.tree,
-        explorer.temperature,
-        explorer.seed,
-        explorer.round,
-    ):
-        assert control.description
-    for control in (explorer.tree, explorer.temperature, explorer.round):
-        assert control.continuous_update is False
-
-
-def test_bad_first_settings_are_refused_like_everywhere():
-    with pytest.raises(ValueError, match="joined by '-', such as 4-2-2; got '4-x'"):
-        RoundExplorer(tiny.target(), PROMPT, draft=tiny.draft(), tree="4-x")
-    with pytest.raises(specwb.PromptError):
-        RoundExplorer(tiny.target(), [], draft=tiny.draft())
-
-
-def test_branching():
-    assert branching("4-2-2") == (4, 2, 2)
-    assert branching(" 3 - 1") == (3, 1)
 
 
 # -------------------------------------------------------------------- acceptance and speed, drawn
