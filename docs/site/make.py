@@ -291,9 +291,7 @@ def index(staging: Staging) -> None:
         return [str(p.relative_to(ROOT).with_suffix("")) for p in found]
 
     groups = {
-        "Course": named(
-            "notebooks/lessons/*.ipynb", "notebooks/*.ipynb"
-        ),
+        "Course": named("notebooks/lessons/*.ipynb", "notebooks/*.ipynb"),
         "Papers": ["ledger", *named("notebooks/papers/*.ipynb")],
         "Microscopes": ["gallery/index"] if staging.modules else [],
         "Theory": named("theory/README.md", "theory/notation.md", "theory/[0-9]*.md")

@@ -37,7 +37,17 @@ STEP, REJECTION, SHAPES, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSP
     "papers/easyspec.ipynb",
 )
 ONLY = {  # cells that are run here; nbval runs them all
-    SHAPES: ("setup", "shape", "values", "real", "honest", "cost", "stop", "designer"),
+    SHAPES: (
+        "setup",
+        "shape",
+        "values",
+        "real",
+        "honest",
+        "cost",
+        "cost-measured",
+        "stop",
+        "designer",
+    ),
     RULES: ("laws", "explorer"),
     TREES: ("tree", "predicted-tau", "costs", "designer"),
     HEADS: ("setup", "lm-head", "explorer"),
@@ -267,7 +277,8 @@ def test_figures_are_drawn(shapes):
     )
     assert figures >= 1
     shapes.wait_for_function(
-        f"document.querySelectorAll('.js-plotly-plot .gtitle').length >= {figures + 2}",
+        "[...document.querySelectorAll('.js-plotly-plot')].filter(plot => "
+        f"plot.querySelector('.gtitle, .annotation-text')).length >= {figures + 2}",
         timeout=60_000,
     )
 
