@@ -55,7 +55,8 @@ def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
     """
     measured = any("rank" in entry for entry in card.get("held_out", {}).values())
     rates = accuracies(card) if measured else [[one, *[(five - one) / 4] * 4] for one, five in LOG]
-    return Tree.parents(grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes))
+    parents = grow_tree([list(accumulate(row, min)) for row in rates[:depth]], nodes)
+    return Tree.parents(parents) if len(parents) > 1 else Tree.chain(1)  # of a head never right
 
 
 def trained_head(

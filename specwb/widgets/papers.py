@@ -90,13 +90,17 @@ def paper_figure(name: str, which: str) -> go.Figure:
     return figure(*made.data, title=title, legend=legend, margin=margin, height=480, **kept)
 
 
-def show_figures(name: str) -> None:
-    """Display every figure of a paper that is drawn with ours.
+def show_figures(name: str, most: int = 2) -> None:
+    """Display a paper's figures with ours in the same plots, and say which others there are.
 
     Args:
         name: of the paper.
+        most: how many are drawn; every one is a few dozen kilobytes in a stored notebook.
     """
-    for which, picture in study_of(name).figures.items():
+    figures = study_of(name).figures
+    for which, picture in list(figures.items())[:most]:
         drawn = paper_figure(name, which)
         ours = sum(str(trace.name).startswith("here") for trace in drawn.data)
         show(drawn, f"{picture.title}: {len(drawn.data) - ours} published curves, {ours} of ours")
+    if others := ", ".join(list(figures)[most:]):
+        print(f"Others, by specwb reproduce {name} --figure: {others}")
