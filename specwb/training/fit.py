@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -250,10 +251,18 @@ class Log:
     Attributes:
         loss: of every step, of the first process' rows of the batch.
         measurements: pairs of a step and the acceptance by position on held-out text.
+        seconds: of every step, without measuring and saving; of a run that an earlier version
+            began, those since.
     """
 
     loss: list[float] = field(default_factory=list)
     measurements: list[list] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def step_seconds(self) -> float:
+        """The median of a step's seconds; it says something about one machine only."""
+        return round(statistics.median(self.seconds), 4) if self.seconds else 0.0
 
     @property
     def recent_loss(self) -> float:
@@ -368,7 +377,7 @@ class _Run:
             optimiser.load_state_dict(saved)
         self.groups = [group for o in self.optimisers for group in o.param_groups]
         self.start = self.done = state["step"]
-        self.log = Log(state["history"], state.get("measured", []))
+        self.log = Log(state["history"], state.get("measured", []), state.get("seconds", []))
 
     def save(self) -> None:
         if not self.is_first:
@@ -378,6 +387,7 @@ class _Run:
             "step": self.done,
             "history": self.log.loss,
             "measured": self.log.measurements,
+            "seconds": self.log.seconds,
             "model": self.model.state_dict(),
             "optimisers": [o.state_dict() for o in self.optimisers],
         }
@@ -402,7 +412,9 @@ class _Run:
                 )
                 began = time.monotonic()
                 for step in range(self.start, self.plan.steps):
+                    start = time.monotonic()
                     self._step(step, loss)
+                    self.log.seconds.append(round(time.monotonic() - start, 4))
                     if measure is not None and self.is_first and self._is_due(MEASURES, last=True):
                         self.log.measurements.append([self.done, measure()])
                     self._report(progress, task, began)

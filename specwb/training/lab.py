@@ -23,12 +23,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from specwb.engine import decode
 from specwb.evaluation.prompts import load_prompts
 from specwb.files import weights_hash, whole_folder
 from specwb.models.load import data_dir, resolve_device
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training import loops
+from specwb.training.card import model_card, read_card
 from specwb.training.deep import save_half
 from specwb.training.fit import (
     COMPILE_FROM,
@@ -42,13 +44,13 @@ from specwb.training.fit import (
     say,
     write_errors,
 )
-from specwb.training.generate import TEMPERATURES, generated_text
-from specwb.training.heads import RECIPES
+from specwb.training.generate import generated_text
 from specwb.training.ngram import count_ngram
 from specwb.training.run import is_finished, last_loss, train_head
 
 LAB = data_dir() / "lab"
 CONTEXT = 1024
+SAMPLE = 64  # tokens of a sample in the card
 
 
 def recipe(path: Path | None = None) -> dict:
@@ -109,6 +111,7 @@ def build(
         target = family.train("target", seed, None)
         family.train("draft", seed + 1, target)
         _train_heads(family, target)
+        _write_samples(family, target)
         _write_text(out / "README.md", model_card(out))
     except OSError as error:
         advice = "what is complete there is kept, the same command goes on from it"
@@ -384,204 +387,29 @@ def _train_heads(family: _Family, model: Any) -> None:
     )
 
 
-def model_card(out: Path) -> str:
-    """Returns the family's README, from the files that the build wrote.
-
-    It says what was trained on what, how, and how well.
-    """
-    corpus = json.loads((out / "corpus.json").read_text())
-    models = {name: _card(out / name) for name in ("target", "draft")}
-    lines = [
-        "# The lab family",
-        "",
-        "Small models trained on real text so that every method runs with real acceptance,",
-        "offline, on any machine. They are for studying decoding, not for their answers. Layout:",
-        "`target/`, `draft/` (each loads with `from_pretrained`, fp16 safetensors), `recipe.toml`,",
-        "`corpus.json` (every source with counts and sha256).",
-        "",
-        "| model | parameters | files | budget, device | steps | tokens seen |"
-        " held-out loss code / math / prose (nats a token) | sha256 |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, card in models.items():
-        loss = " / ".join(f"{card['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
-        before = f" (and {card['tokens_before']:,} before)" if card.get("tokens_before") else ""
-        lines.append(
-            f"| {name} | {card['parameters']:,} | {_megabytes(out / name):.1f} MB "
-            f"| {card['budget']}, {card['device']} | {card['steps']} "
-            f"| {card['tokens']:,}{before} | {loss} | {card['sha256'][:12]} |"
-        )
-    lines += loops_card(models["target"])
-    lines += [
-        "",
-        "Agreement of draft and target on held-out text (per token):",
-        "",
-        "| domain | greedy | sampled, T = 1 |",
-        "|---|---|---|",
-    ]
-    for domain, acceptance in models["draft"]["acceptance"].items():
-        greedy, sampled = acceptance["greedy"], acceptance["sampled"]
-        lines.append(f"| {domain} | {greedy:.3f} | {sampled:.3f} |")
-    heads = {kind: _card(out / kind) for kind in RECIPES if (out / kind / "card.json").exists()}
-    lines += head_card(out, [card for kind, card in heads.items() if kind != "decision"])
-    if "decision" in heads:
-        lines += decision_card(heads["decision"])
-    if (out / "ngram" / "card.json").exists():
-        lines += ngram_card(_card(out / "ngram"))
-    lines += ["", _build_line(models, corpus["mixture"])]
-    lines += [
-        "",
-        "## Text",
-        "",
-        "| source | domain | licence | use | documents | tokens | sha256 |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for source in corpus["sources"]:
-        use = "held out" if source["held_out"] else "training"
-        lines.append(
-            f"| {source['source']} | {source['domain']} | {source['licence']} | {use} "
-            f"| {source['documents']} | {source['tokens']:,} | {source['sha256'][:12]} |"
-        )
-    return "\n".join([*lines, ""])
-
-
-def loops_card(card: dict) -> list[str]:
-    """Returns the model card's lines about the target's loops, before and after their cure."""
-    if "before_cure" not in card:
-        return []
-    cure, before = card["cure"], card["before_cure"]
-    lines = [
-        "",
-        f"Greedy text of small models soon repeats itself. The target's last {cure['steps']} steps",
-        "were to cure that (`specwb/training/loops.py`): beside ordinary text, held to its former",
-        "distribution, it read what it wrote itself, greedily, and unlearnt the token that would",
-        f"complete some {cure['n']} tokens for more than the {cure['times']}. time. A text loops",
-        "if in 128 tokens some 8 tokens come three times; the prompts are the 48 of",
-        "`data/prompts/lab.jsonl`, the others 24 tokens of held-out text.",
-        "",
-        "| | held-out loss code / math / prose | loops code / math / prose | loops, prompts |",
-        "|---|---|---|---|",
-    ]
-    for name, facts in (("before", before), ("after", card)):
-        loss = " / ".join(f"{facts['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
-        share = " / ".join(f"{facts['loops'][d]:.0%}" for d in text.DOMAINS)
-        lines.append(f"| {name} | {loss} | {share} | {facts['prompt_loops']:.0%} |")
-    return lines
-
-
-def _card(folder: Path) -> dict:
-    return json.loads((folder / "card.json").read_text())
-
-
-def _megabytes(folder: Path) -> float:
-    """Returns the size of a folder's weights."""
-    return sum(p.stat().st_size for p in folder.glob("*.safetensors")) / 1e6
-
-
-def _build_line(models: dict[str, dict], mixture: dict[str, float]) -> str:
-    """Says how the two models were trained."""
-    target, draft = models["target"], models["draft"]
-    own_text = ""
-    if tokens := draft.get("generated"):
-        temperatures = ", ".join(map(str, TEMPERATURES))
-        own_text = (
-            f", half of each batch text that the target wrote ({tokens:,} tokens, "
-            f"temperatures {temperatures})"
-        )
-    domains = ", ".join(f"{domain} {weight:.2f}" for domain, weight in mixture.items())
-    return (
-        f"Built by `specwb train lab --budget {target['budget']}` (seed {target['seed']}, "
-        f"torch {target['torch']}, Python {target['python']}; {target['started_from']}): "
-        f"Muon on matrices, AdamW on the rest, {target['rows']} rows x {target['length']} tokens "
-        f"a step, the target's last tenth at {CONTEXT}; the draft's last {draft['distil']} "
-        f"of {draft['steps']} steps distilled from the target{own_text}. "
-        f"Mixture by tokens: {domains}. Standard-library text depends on the Python version, "
-        "so another machine's corpus hash may differ."
-    )
-
-
-def head_card(out: Path, heads: list[dict]) -> list[str]:
-    """Returns the model card's lines about the trained heads.
-
-    They say what each saw, and how often its best token at every depth is the target's.
-
-    Args:
-        out: the family's folder.
-        heads: the heads' cards.
-    """
-    if not heads:
-        return []
-    lines = [
-        "",
-        "Trained heads over the frozen target (`medusa/`, `eagle/`, .., each in its published",
-        "layout). Accuracy: share of held-out positions where the head's best token at depth 1, 2,",
-        ".. is the target's, the text before being the windows' own.",
-        "",
-        "| head | parameters | files | budget, device | steps | tokens seen |"
-        " accuracy by depth: code | math | prose | sha256 |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for card in heads:
-        ranks = [card["held_out"][domain]["rank"] for domain in text.DOMAINS]
-        accuracy = " | ".join(" ".join(f"{row[0]:.2f}" for row in rank) for rank in ranks)
-        lines.append(
-            f"| {card['name']} | {card['parameters']:,} | {_megabytes(out / card['name']):.1f} MB "
-            f"| {card['budget']}, {card['device']} | {card['steps']} | {card['tokens']:,} "
-            f"| {accuracy} | {card['sha256'][:12]} |"
-        )
-    return [
-        *lines,
-        "",
-        "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a",
-        "batch text that the target wrote, learning the target's distribution at every position;",
-        "features are computed on the fly. Steps, sizes and vocabularies differ: the table does "
-        "not",
-        "rank the methods.",
-    ]
-
-
-def decision_card(card: dict) -> list[str]:
-    """Returns the model card's lines about the decision models.
-
-    They say how much better than the mean they predict what is accepted.
-    """
-    domains = card["held_out"].values()
-    parts = []
-    for kind in ("soft", "hard"):
-        loss, base, area = (sum(d[kind][i] for d in domains) / len(domains) for i in range(3))
-        comparison = f"{loss:.3f} where the mean has {base:.3f}"
-        parts.append(f"{kind} {comparison}, area under the ROC curve {area:.3f}")
-    return [
-        "",
-        "`decision/`: two nets that guess whether a token drafted by the draft model is accepted "
-        f"({card['parameters']:,} parameters, {card['steps']} steps, {card['tokens']:,} tokens, "
-        f"sha256 {card['sha256'][:12]}), by `specwb train decision`. "
-        f"Held-out cross-entropy, mean of the domains: {'; '.join(parts)}.",
-    ]
-
-
-def ngram_card(card: dict) -> list[str]:
-    """Returns the model card's lines about the counted n-grams.
-
-    They say of what they were counted, how many there are, and how well they predict held-out text.
-    """
-    nats = "; ".join(f"{domain} {loss['kn']:.2f}" for domain, loss in card["held_out"].items())
-    sizes = " + ".join(f"{n:,}" for n in card["sizes"])
-    read, generated = card["tokens"]["read"], card["tokens"]["generated"]
-    return [
-        "",
-        f"`ngram/`: n-grams of 1 to {card['order']} tokens ({sizes}, those of two and more seen "
-        f"{card['least']} times or more; {card['bytes'] / 1e6:.1f} MB) of {read:,} tokens read "
-        f"and {generated:,} that the target wrote, by `specwb train ngram`. "
-        f"Interpolated Kneser-Ney, held-out nats a token: {nats}.",
-    ]
+def _write_samples(family: _Family, model: Any) -> None:
+    """Writes ``samples.json``: what the target says to the first prompt of every domain."""
+    path = family.out / "samples.json"
+    if path.exists():
+        return
+    target = Target(model, family.tokenizer, name="lab")
+    questions = [next(q for q in load_prompts("lab") if q.category == d) for d in text.DOMAINS]
+    prompts = [question.ids(family.tokenizer) for question in questions]
+    samples = []
+    for temperature in (0.0, 0.7):
+        output = decode(target, prompts, "ar", max_new_tokens=SAMPLE, temperature=temperature)
+        for question, tokens in zip(questions, output.tokens, strict=True):
+            sample = {"question_id": question.question_id, "domain": question.category}
+            said = family.tokenizer.decode(tokens, skip_special_tokens=True)
+            samples.append({**sample, "temperature": temperature, "text": said})
+    _write_text(path, json.dumps(samples, indent=1) + "\n")
 
 
 def _tokens_before(start_from: Path | None, name: str) -> int:
     """Returns how many tokens the weights that a run starts from have been trained on."""
     if start_from is None:
         return 0
-    card = _card(start_from / name)
+    card = read_card(start_from / name)
     return card["tokens"] + card.get("tokens_before", 0)
 
 

@@ -303,6 +303,7 @@ class _Run:
             "target_revision": target.revision,
             "last_training_loss": last_loss(log),
             "progress": log.measurements,
+            "step_seconds": log.step_seconds,
             "held_out": self.measured(),
         }
 

@@ -393,11 +393,11 @@ def moments(checkpoint: Path) -> torch.Tensor:
 def test_two_processes_train_what_one_does(train, home, tmp_path):
     """They do up to the rounding of bfloat16.
 
-    EAGLE-3's loss leaves positions out, so that a mean of means is not a mean by itself.
-    ``--multi_gpu`` starts the processes, with or without GPUs; with ``--cpu`` accelerate starts
+    EAGLE-3's loss leaves positions out, so that a mean of means is not a mean by itself. Its loss
+    here is not ``lk``, whose weight is a mean over what each process computes. ``--multi_gpu`` starts the processes, with or without GPUs; with ``--cpu`` accelerate starts
     only one.
     """
-    settings = "unroll=2,vocabulary=20"
+    settings = "unroll=2,vocabulary=20,loss=kl"
     train("eagle3", "one", steps=3, options=settings)
     launch = (
         "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "

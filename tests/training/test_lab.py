@@ -17,6 +17,7 @@ import specwb
 from specwb import files
 from specwb.files import weights_hash
 from specwb.training import corpus, lab
+from specwb.training.card import budget_card, model_card
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text
 
@@ -129,6 +130,9 @@ def check_models(family: Path) -> None:
     assert set(card["before_cure"]["loops"]) == set(card["loops"]) == set(corpus.DOMAINS)
     assert 0 <= card["prompt_loops"] <= 1
     assert "| after |" in readme
+    assert "T = 0.7" in readme
+    assert card_of(family / "eagle")["step_seconds"] > 0
+    assert "| falcon |" in readme.split("at one budget of tokens")[1]
     assert "| sherlock_holmes | prose | public domain (USA) | held out |" in readme
     assert card_of(family / "draft")["target_sha256"] == card["sha256"]
 
@@ -141,6 +145,20 @@ def check_models(family: Path) -> None:
     for kind in ("medusa", "eagle", "eagle3", "falcon"):
         assert card_of(family / kind)["target_sha256"] == card["sha256"]
         assert specwb.decode(target, "the cat", kind, max_new_tokens=12).tokens == plain.tokens
+
+
+def test_heads_are_compared_at_one_budget_of_tokens_and_one_of_time():
+    """A slow head trained for long stands beside a quick one at what both had seen."""
+    slow = {"name": "slow", "tokens": 400, "steps": 40, "step_seconds": 3.0}
+    slow["progress"] = [[10, [0.1]], [20, [0.2]], [30, [0.3]], [40, [0.4, 0.35]]]
+    quick = {"name": "quick", "tokens": 200, "steps": 20, "step_seconds": 2.0}
+    quick["progress"] = [[10, [0.5]], [20, [0.6]]]
+    lines = budget_card([slow, quick, {"name": "old", "tokens": 1, "steps": 1}])
+    # 200 tokens are 20 steps of both; 20 steps of 2 seconds are 13 of the slow head
+    assert "| slow | 3.00 | 0.20 (20) | 0.10 (10) |" in lines
+    assert "| quick | 2.00 | 0.60 (20) | 0.60 (20) |" in lines
+    assert not any("old" in line for line in lines)
+    assert budget_card([slow]) == []
 
 
 def build_interrupted(out: Path, monkeypatch) -> Path:
@@ -243,4 +261,4 @@ def test_shipped_family_matches_its_card():
             assert path.stat().st_size < 15e6
             total += path.stat().st_size
     assert total < 48e6
-    assert lab.model_card(root) == (root / "README.md").read_text()
+    assert model_card(root) == (root / "README.md").read_text()

@@ -1,0 +1,259 @@
+"""The lab family's README, from the files of a build: what was trained on what, and how well."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from specwb.training import corpus as text
+from specwb.training.generate import TEMPERATURES
+from specwb.training.heads import RECIPES
+
+
+def model_card(out: Path) -> str:
+    """Returns the family's README, from the files that the build wrote.
+
+    It says what was trained on what, how, and how well.
+    """
+    corpus = json.loads((out / "corpus.json").read_text())
+    models = {name: read_card(out / name) for name in ("target", "draft")}
+    lines = [
+        "# The lab family",
+        "",
+        "Small models trained on real text so that every method runs with real acceptance,",
+        "offline, on any machine. They are for studying decoding, not for their answers. Layout:",
+        "`target/`, `draft/` (each loads with `from_pretrained`, fp16 safetensors), `recipe.toml`,",
+        "`corpus.json` (every source with counts and sha256).",
+        "",
+        "| model | parameters | files | budget, device | steps | tokens seen |"
+        " held-out loss code / math / prose (nats a token) | sha256 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, card in models.items():
+        loss = " / ".join(f"{card['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
+        before = f" (and {card['tokens_before']:,} before)" if card.get("tokens_before") else ""
+        lines.append(
+            f"| {name} | {card['parameters']:,} | {_megabytes(out / name):.1f} MB "
+            f"| {card['budget']}, {card['device']} | {card['steps']} "
+            f"| {card['tokens']:,}{before} | {loss} | {card['sha256'][:12]} |"
+        )
+    lines += loops_card(models["target"])
+    lines += [
+        "",
+        "Agreement of draft and target on held-out text (per token):",
+        "",
+        "| domain | greedy | sampled, T = 1 |",
+        "|---|---|---|",
+    ]
+    for domain, acceptance in models["draft"]["acceptance"].items():
+        greedy, sampled = acceptance["greedy"], acceptance["sampled"]
+        lines.append(f"| {domain} | {greedy:.3f} | {sampled:.3f} |")
+    heads = {kind: read_card(out / kind) for kind in RECIPES if (out / kind / "card.json").exists()}
+    lines += head_card(out, [card for kind, card in heads.items() if kind != "decision"])
+    lines += budget_card([card for kind, card in heads.items() if kind != "decision"])
+    if "decision" in heads:
+        lines += decision_card(heads["decision"])
+    if (out / "ngram" / "card.json").exists():
+        lines += ngram_card(read_card(out / "ngram"))
+    lines += ["", _build_line(models, corpus["mixture"])]
+    if (out / "samples.json").exists():
+        lines += samples_card(json.loads((out / "samples.json").read_text()))
+    lines += [
+        "",
+        "## Text",
+        "",
+        "| source | domain | licence | use | documents | tokens | sha256 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for source in corpus["sources"]:
+        use = "held out" if source["held_out"] else "training"
+        lines.append(
+            f"| {source['source']} | {source['domain']} | {source['licence']} | {use} "
+            f"| {source['documents']} | {source['tokens']:,} | {source['sha256'][:12]} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def loops_card(card: dict) -> list[str]:
+    """Returns the model card's lines about the target's loops, before and after their cure."""
+    if "before_cure" not in card:
+        return []
+    cure, before = card["cure"], card["before_cure"]
+    lines = [
+        "",
+        f"Greedy text of small models soon repeats itself. The target's last {cure['steps']} steps",
+        "were to cure that (`specwb/training/loops.py`): beside ordinary text, held to its former",
+        "distribution, it read what it wrote itself, greedily, and unlearnt the token that would",
+        f"complete some {cure['n']} tokens for more than the {cure['times']}. time. A text loops",
+        "if in 128 tokens some 8 tokens come three times; the prompts are the 48 of",
+        "`data/prompts/lab.jsonl`, the others 24 tokens of held-out text.",
+        "",
+        "| | held-out loss code / math / prose | loops code / math / prose | loops, prompts |",
+        "|---|---|---|---|",
+    ]
+    for name, facts in (("before", before), ("after", card)):
+        loss = " / ".join(f"{facts['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
+        share = " / ".join(f"{facts['loops'][d]:.0%}" for d in text.DOMAINS)
+        lines.append(f"| {name} | {loss} | {share} | {facts['prompt_loops']:.0%} |")
+    return lines
+
+
+def read_card(folder: Path) -> dict:
+    """Returns the card of a trained model."""
+    return json.loads((folder / "card.json").read_text())
+
+
+def _megabytes(folder: Path) -> float:
+    """Returns the size of a folder's weights."""
+    return sum(p.stat().st_size for p in folder.glob("*.safetensors")) / 1e6
+
+
+def _build_line(models: dict[str, dict], mixture: dict[str, float]) -> str:
+    """Says how the two models were trained."""
+    target, draft = models["target"], models["draft"]
+    own_text = ""
+    if tokens := draft.get("generated"):
+        temperatures = ", ".join(map(str, TEMPERATURES))
+        own_text = (
+            f", half of each batch text that the target wrote ({tokens:,} tokens, "
+            f"temperatures {temperatures})"
+        )
+    domains = ", ".join(f"{domain} {weight:.2f}" for domain, weight in mixture.items())
+    return (
+        f"Built by `specwb train lab --budget {target['budget']}` (seed {target['seed']}, "
+        f"torch {target['torch']}, Python {target['python']}; {target['started_from']}): "
+        f"Muon on matrices, AdamW on the rest, {target['rows']} rows x {target['length']} tokens "
+        f"a step, the target's last tenth at 1024; the draft's last {draft['distil']} "
+        f"of {draft['steps']} steps distilled from the target{own_text}. "
+        f"Mixture by tokens: {domains}. Standard-library text depends on the Python version, "
+        "so another machine's corpus hash may differ."
+    )
+
+
+def head_card(out: Path, heads: list[dict]) -> list[str]:
+    """Returns the model card's lines about the trained heads.
+
+    They say what each saw, and how often its best token at every depth is the target's.
+
+    Args:
+        out: the family's folder.
+        heads: the heads' cards.
+    """
+    if not heads:
+        return []
+    lines = [
+        "",
+        "Trained heads over the frozen target (`medusa/`, `eagle/`, .., each in its published",
+        "layout). Accuracy: share of held-out positions where the head's best token at depth 1, 2,",
+        ".. is the target's, the text before being the windows' own.",
+        "",
+        "| head | parameters | files | budget, device | steps | tokens seen |"
+        " accuracy by depth: code | math | prose | sha256 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for card in heads:
+        ranks = [card["held_out"][domain]["rank"] for domain in text.DOMAINS]
+        accuracy = " | ".join(" ".join(f"{row[0]:.2f}" for row in rank) for rank in ranks)
+        lines.append(
+            f"| {card['name']} | {card['parameters']:,} | {_megabytes(out / card['name']):.1f} MB "
+            f"| {card['budget']}, {card['device']} | {card['steps']} | {card['tokens']:,} "
+            f"| {accuracy} | {card['sha256'][:12]} |"
+        )
+    return [
+        *lines,
+        "",
+        "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a",
+        "batch text that the target wrote, learning the target's distribution at every position;",
+        "features are computed on the fly. Sizes and vocabularies differ: the table does not rank",
+        "the methods.",
+    ]
+
+
+def budget_card(heads: list[dict]) -> list[str]:
+    """Returns the model card's table of all heads at one budget of tokens and one of time.
+
+    The budgets are the least that a head was trained for. What a head could do by then is what was
+    measured in its run last before, when the learning rate was not yet lowered as it is at the end.
+
+    Args:
+        heads: the heads' cards; those without times are left out.
+    """
+    timed = [card for card in heads if card.get("step_seconds")]
+    if len(timed) < 2:
+        return []
+    tokens = min(card["tokens"] for card in timed)
+    seconds = min(card["steps"] * card["step_seconds"] for card in timed)
+    lines = [
+        "",
+        "The same at one budget of tokens and at one of time, mean over the domains, by what the",
+        "training measured on the way (in brackets the step). The time is that of the head which",
+        "took least, by the median seconds of a step where all were trained, one after another.",
+        "",
+        f"| head | seconds a step | {tokens:,} tokens | {seconds / 60:.1f} minutes |",
+        "|---|---|---|---|",
+    ]
+    for card in timed:
+        per_step = card["tokens"] / card["steps"]
+        cells = [
+            _accuracy_at(card, tokens / per_step),
+            _accuracy_at(card, seconds / card["step_seconds"]),
+        ]
+        lines.append(f"| {card['name']} | {card['step_seconds']:.2f} | {' | '.join(cells)} |")
+    return lines
+
+
+def _accuracy_at(card: dict, step: float) -> str:
+    """Returns what a run had measured last at a step, rounded up to a whole one."""
+    measured = [entry for entry in card["progress"] if entry[0] <= math.ceil(step - 1e-6)]
+    if not measured:
+        return "not measured yet"
+    last, by_depth = measured[-1]
+    return f"{' '.join(f'{x:.2f}' for x in by_depth)} ({last})"
+
+
+def samples_card(samples: list[dict]) -> list[str]:
+    """Returns the model card's lines with what the target writes."""
+    lines = ["", "## What the target writes", ""]
+    lines += ["After the first prompt of every domain in `data/prompts/lab.jsonl`:"]
+    for sample in samples:
+        title = f"{sample['domain']}, T = {sample['temperature']:g}"
+        lines += ["", f"{title}:", "", *(f"    {line}" for line in sample["text"].splitlines())]
+    return lines
+
+
+def decision_card(card: dict) -> list[str]:
+    """Returns the model card's lines about the decision models.
+
+    They say how much better than the mean they predict what is accepted.
+    """
+    domains = card["held_out"].values()
+    parts = []
+    for kind in ("soft", "hard"):
+        loss, base, area = (sum(d[kind][i] for d in domains) / len(domains) for i in range(3))
+        comparison = f"{loss:.3f} where the mean has {base:.3f}"
+        parts.append(f"{kind} {comparison}, area under the ROC curve {area:.3f}")
+    return [
+        "",
+        "`decision/`: two nets that guess whether a token drafted by the draft model is accepted "
+        f"({card['parameters']:,} parameters, {card['steps']} steps, {card['tokens']:,} tokens, "
+        f"sha256 {card['sha256'][:12]}), by `specwb train decision`. "
+        f"Held-out cross-entropy, mean of the domains: {'; '.join(parts)}.",
+    ]
+
+
+def ngram_card(card: dict) -> list[str]:
+    """Returns the model card's lines about the counted n-grams.
+
+    They say of what they were counted, how many there are, and how well they predict held-out text.
+    """
+    nats = "; ".join(f"{domain} {loss['kn']:.2f}" for domain, loss in card["held_out"].items())
+    sizes = " + ".join(f"{n:,}" for n in card["sizes"])
+    read, generated = card["tokens"]["read"], card["tokens"]["generated"]
+    return [
+        "",
+        f"`ngram/`: n-grams of 1 to {card['order']} tokens ({sizes}, those of two and more seen "
+        f"{card['least']} times or more; {card['bytes'] / 1e6:.1f} MB) of {read:,} tokens read "
+        f"and {generated:,} that the target wrote, by `specwb train ngram`. "
+        f"Interpolated Kneser-Ney, held-out nats a token: {nats}.",
+    ]
