@@ -171,6 +171,9 @@ def compiled(function: Callable[..., T], steps: int) -> Callable[..., T]:
     """
     if steps < COMPILE_FROM:
         return function
+    # Compiled code is not looked up by a module's hooks: what was compiled for another head of the
+    # same target would be taken again and store none of the layers that this one reads.
+    torch._dynamo.reset()
     fast: Callable[..., T] | None = torch.compile(function, dynamic=False)
 
     def call(*args: Any) -> T:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import stdev
 from types import SimpleNamespace
@@ -394,8 +395,8 @@ def test_two_processes_train_what_one_does(train, home, tmp_path):
     """They do up to the rounding of bfloat16.
 
     EAGLE-3's loss leaves positions out, so that a mean of means is not a mean by itself. Its loss
-    here is not ``lk``, whose weight is a mean over what each process computes. ``--multi_gpu`` starts the processes, with or without GPUs; with ``--cpu`` accelerate starts
-    only one.
+    here is not ``lk``, whose weight is a mean over what each process computes. ``--multi_gpu``
+    starts the processes, with or without GPUs; with ``--cpu`` accelerate starts only one.
     """
     settings = "unroll=2,vocabulary=20,loss=kl"
     train("eagle3", "one", steps=3, options=settings)
@@ -550,6 +551,19 @@ def test_only_heads_without_noise_are_compiled_once_for_all_steps(target):
     assert not RECIPES["falcon"](target, {"layers": 1}).is_static
     for kind in ("diffusion", "decision"):
         assert not RECIPES[kind].is_static.fget(object.__new__(RECIPES[kind]))
+
+
+@pytest.mark.slow
+def test_compiled_for_one_head_after_another(target):
+    """The second reads other layers of the same target."""
+    ids, found = torch.arange(64).reshape(2, 32) % 50, []
+    width = target.model.config.hidden_size
+    for features in ((), (1,), (2, 1)):
+        fast = fit.compiled(partial(target_outputs, target), fit.COMPILE_FROM)
+        plain = target_outputs(target, ids, features).features
+        assert torch.allclose(fast(ids, features).features, plain, atol=0.05)
+        found.append(plain.shape[-1])
+    assert found == [0, width, 2 * width]
 
 
 OWN = {"falcon": {"layers": 1, "glance": 0.0}, "kangaroo": {"exit": 2}}
