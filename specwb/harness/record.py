@@ -114,8 +114,8 @@ CONVENTIONS = {
         _per_draft,
     ),
     "draft_acceptance_rate": Convention(
-        "accepted / drafted tokens; for trees these are nodes, so that rates of different shapes "
-        "cannot be compared",
+        "accepted / draft tokens; for trees these are all of its branches', so that rates of "
+        "different shapes cannot be compared",
         "vLLM",
         _rate,
     ),
