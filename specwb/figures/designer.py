@@ -197,7 +197,7 @@ def by_nodes(
 
 
 def _sum_of(values: Sequence[float]) -> str:
-    return f"{len(values) - 1} drafted nodes, their values sum to {float(sum(values)) - 1:.2f}"
+    return f"{len(values) - 1} draft tokens, their values sum to {float(sum(values)) - 1:.2f}"
 
 
 def _tree(

@@ -137,7 +137,7 @@ def _cells(rank: Table, x: float, y: float, length: float) -> go.Heatmap:
         y=list(range(1, len(rank) + 1)),
         z=[[round(float(v), 4) for v in row] for row in rank],
         zmin=0,
-        zmax=max(0.6, round(max(float(v) for row in rank for v in row), 4)),
+        zmax=1,  # the same shades for every head
         colorscale=DEPTHS,
         xgap=1,
         ygap=1,

@@ -57,9 +57,9 @@ def test_the_grid_has_every_tree_and_draw():
     assert {c.draw for c in cells if c.temperature == 0} == {"without"}
     assert {c.temperature for c in cells if c.layout == "batch"} == {1}
     nodes = {tree: Cell(1, tree).nodes for tree in (*mcsd.TREES, *mcsd.EQUALS)}
-    assert nodes[4, 2, 2] == nodes[7, 1, 1, 1] == 28
-    assert nodes[4, 2, 2, 1] == nodes[11, 1, 1, 1] == 44
-    assert nodes[2, 2, 1] == nodes[(1,) * 10] == 10
+    assert nodes[4, 2, 2] == nodes[7, 1, 1, 1] == 29
+    assert nodes[4, 2, 2, 1] == nodes[11, 1, 1, 1] == 45
+    assert nodes[2, 2, 1] == nodes[(1,) * 10] == 11
     # every claim is about cells that the grid has
     claims = mcsd.claims({"arguments": {"temperatures": [0, 0.3, 0.7, 1]}})
     assert len(claims) == 11
