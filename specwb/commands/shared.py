@@ -80,6 +80,20 @@ def tell(console: Console, note: str) -> None:
     console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
+def folder(path: Path, option: str) -> None:
+    """Make a folder that results are written to, where it is not there.
+
+    Raises:
+        ValueError: it cannot be made, or is a file.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ValueError(f"{option}: {path} is a file, give the name of a folder") from None
+    except OSError as error:
+        raise ValueError(f"{option}: the folder {path} cannot be made: {error.strerror}") from error
+
+
 def use_threads(threads: int | None) -> None:
     """Compute with so many CPU threads; None leaves their number as it is."""
     if threads is not None:
