@@ -326,10 +326,12 @@ def compare(
             report.check_path(path, option)
     if html_file is not None:
         require("--html", "notebooks", "plotly")
+    chosen = None if methods is None else specs(methods)
+    if chosen == []:
+        raise ValueError("--methods is empty; leave it out for every method")
     use_threads(threads)
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
-    chosen = specs(methods) if methods else None
     if preset is not None:
         named = chosen or usual(model)
         chosen = with_preset(named, preset)

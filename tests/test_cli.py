@@ -133,6 +133,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
             ["compare", "--methods", "sps:tree=3"],
             "its options: draft, draft_vocabulary, gamma, schedule, confidence, rule, preset",
         ),
+        (["compare", "--methods", " , "], "--methods is empty; leave it out for every method"),
         (["compare", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["compare", "--temperature", "-1"], "temperature must be >= 0"),
         (["compare", "--temperature", "1", "--top-p", "2"], "top_p must be in (0, 1]"),

@@ -88,6 +88,8 @@ def evaluate(
             check_path(path, name)
     if any(not text for text in stop or ()):
         raise ValueError("--stop must not be empty")
+    if not specs(methods):
+        raise ValueError("--methods is empty; name one method at least")
     check_template(template)
     use_threads(threads)
     questions = interleave(load_prompts(bench))[: first or None]
