@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from specwb import scope
+from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.compare import PARTS
 from specwb.files import whole_file
@@ -349,14 +350,16 @@ def check_path(path: Path, option: str) -> None:
     real = Path(os.path.realpath(path.expanduser()))  # what a link leads to is what is written
     folder = real.parent
     if real.is_dir():
-        raise ValueError(f"{option}: {path} is a folder, give the name of a file")
+        raise ArgumentError(f"{option}: {path} is a folder, give the name of a file")
     if not folder.is_dir():
-        raise ValueError(f"{option}: {path} cannot be written, the folder {folder} does not exist")
+        raise ArgumentError(
+            f"{option}: {path} cannot be written, the folder {folder} does not exist"
+        )
     # a regular file is replaced by a new one in its folder; a device or pipe is written to
     replaced = not real.exists() or real.is_file()
     if not os.access(folder if replaced else real, os.W_OK):
         where = f" in {folder}" if replaced else ""
-        raise ValueError(f"{option}: {path} cannot be written, no permission{where}")
+        raise ArgumentError(f"{option}: {path} cannot be written, no permission{where}")
 
 
 def write(text: str, path: Path) -> None:

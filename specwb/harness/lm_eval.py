@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from specwb.engine import rounds
-from specwb.errors import SpecwbError
+from specwb.errors import ArgumentError, SpecwbError
 from specwb.extras import require
 from specwb.inputs import encode
 from specwb.methods import METHODS, method
@@ -166,7 +166,7 @@ class SpecwbLM(TemplateLM):
         temperature = float(settings.get("temperature") or 1.0) if sampled else 0.0
         room = self.max_length - most
         if room < 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"max_gen_toks={most} leaves no room in a context of {self.max_length}"
             )
         ids = encode(self.tokenizer, context, f"request {index}")[-room:]
