@@ -67,7 +67,7 @@ class Conversation:
             own = {name: settings.pop(name) for name in list(settings) if name not in _SETTINGS}
             method = make_method(method, target, **own)
         self.method, self.settings = method, settings
-        fixed = {"max_new_tokens": 1, **settings}
+        fixed: dict[str, Any] = {"max_new_tokens": 1, **settings}
         fixed.pop("on_tokens", None)
         if isinstance(fixed.get("seed"), torch.Generator):
             del fixed["seed"]  # the check must not draw from it

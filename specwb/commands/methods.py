@@ -67,7 +67,11 @@ def describe(screen: Console, name: str) -> None:
     key, colon, _ = name.partition(":")
     if key not in METHODS:
         raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
-    entry, rule, given = read_spec(name, None, {}) if colon else (METHODS[key], None, {})
+    entry, written = METHODS[key], ""
+    if colon:
+        _, rule, given = read_spec(name, None, {})
+        values = given if rule is None else {**given, "rule": rule.name}
+        written = ",".join(f"{option}={spell(value)}" for option, value in values.items())
     for paragraph in entry.about.split("\n\n"):
         tell(screen, " ".join(paragraph.replace("``", "").split()))
     facts = f"needs: {entry.needs}; exactness: {entry.exactness.value}; source: {entry.paper}"
@@ -81,8 +85,6 @@ def describe(screen: Console, name: str) -> None:
     for key, preset in entry.presets.items():
         tell(screen, f"preset={key}: {spelled(preset)}; {preset.source}")
     if colon:
-        values = {**given, **({"rule": rule.name} if rule is not None else {})}
-        written = ",".join(f"{option}={spell(value)}" for option, value in values.items())
         tell(screen, f"{name} sets: {written or 'nothing'}")
     if entry.bibtex:
         screen.print(entry.bibtex, highlight=False, markup=False, soft_wrap=True)
