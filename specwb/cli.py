@@ -36,6 +36,7 @@ from specwb.commands.shared import (
     THREADS,
     built,
     compact,
+    each_its_own,
     errors,
     table,
     tell,
@@ -321,6 +322,7 @@ def compare(
         raise ValueError(
             f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
         )
+    each_its_own(files)
     for option, path in files.items():
         if path is not None and option not in piped:
             report.check_path(path, option)

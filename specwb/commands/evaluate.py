@@ -18,6 +18,7 @@ from specwb.commands.shared import (
     TEMPLATE,
     THREADS,
     compact,
+    each_its_own,
     errors,
     tell,
     use_threads,
@@ -83,6 +84,7 @@ def evaluate(
     from specwb.probability import Sampling
     from specwb.templates import check_template
 
+    each_its_own({"--csv": csv, "--vllm": vllm})
     for path, name in ((csv, "--csv"), (vllm, "--vllm")):
         if path is not None:
             check_path(path, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -78,6 +79,20 @@ def compact(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
 def tell(console: Console, note: str) -> None:
     """Print a note below a table; a terminal breaks it between words, a pipe gets one line."""
     console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def each_its_own(files: Mapping[str, Path | None]) -> None:
+    """Check that no two options name one file; what is written last would be all that is left.
+
+    Raises:
+        ValueError: two do.
+    """
+    options: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is not None and path != Path("-"):
+            first = options.setdefault(path.expanduser().resolve(), option)
+            if first != option:
+                raise ValueError(f"{first} and {option} name one file, {path}; name two")
 
 
 def folder(path: Path, option: str) -> None:
