@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specwb.custom_generate import UnsupportedGeneration, hf
     from specwb.drafters.base import Drafter
     from specwb.engine import Clock, DraftError, Output, decode, rounds
-    from specwb.errors import SpecwbError
+    from specwb.errors import ArgumentError, SpecwbError
     from specwb.evaluation.check import check
     from specwb.evaluation.compare import compare
     from specwb.extras import MissingExtra
@@ -69,7 +69,7 @@ _PLACES = {
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
     "engine": ("Clock", "DraftError", "Output", "decode", "rounds"),
-    "errors": ("SpecwbError",),
+    "errors": ("ArgumentError", "SpecwbError"),
     "evaluation.check": ("check",),
     "evaluation.compare": ("compare",),
     "extras": ("MissingExtra",),
@@ -126,6 +126,7 @@ _MODULES = (
 __all__ = [
     "METHODS",
     "RULES",
+    "ArgumentError",
     "Clock",
     "Conversation",
     "Draft",

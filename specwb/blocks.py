@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.tree import Tree
 
 
@@ -53,19 +54,19 @@ class BlockTree:
         lists: how many lists of candidates there are.
 
     Raises:
-        ValueError: k < 1, a tree that is not one shape in level order, one without candidates, or
-            deeper than ``passes`` passes allow.
+        ArgumentError: k < 1, a tree that is not one shape in level order, one without candidates,
+            or deeper than ``passes`` passes allow.
     """
 
     def __init__(self, tree: Tree, k: int, passes: int | None = None) -> None:
         if k < 1 or (passes is not None and passes < 1):
-            raise ValueError(f"k and passes must be >= 1, got k={k}, passes={passes}")
+            raise ArgumentError(f"k and passes must be >= 1, got k={k}, passes={passes}")
         if not tree.in_level_order or tree.D < 1:
             needs = "one tree for all rows, of at least one candidate, its nodes in level order"
-            raise ValueError(f"blocks need {needs}")
+            raise ArgumentError(f"blocks need {needs}")
         if passes is not None and k * passes < tree.D:
             room = f"{passes} passes of k={k} tokens make trees of depth {k * passes} at most"
-            raise ValueError(f"{room}, this one has {tree.D}")
+            raise ArgumentError(f"{room}, this one has {tree.D}")
         self.tree, self.k = tree, k
         self.passes: list[Pass] = []
         parent, below = tree.host[0], tree.below[0]

@@ -36,6 +36,7 @@ from specwb.commands.shared import (
     THREADS,
     built,
     compact,
+    each_its_own,
     errors,
     table,
     tell,
@@ -119,14 +120,25 @@ def generate(
     import specwb
     from specwb.drafters.past import Past
     from specwb.engine import token_rows
+    from specwb.methods import read_spec
+    from specwb.probability import Sampling
     from specwb.stops import stop_texts
     from specwb.streaming import Stream
 
-    stops = stop_texts(stop or ())
-    if (system is not None or turn) and not chat:
-        raise ValueError("--system and --turn are of a chat; give --chat")
+    stops = stop_texts(stop or (), "--stop")
+    chatty = {"--system": system, "--turn": turn or None, "--template": template}
+    given = [option for option, value in chatty.items() if value is not None]
+    if given and not chat:
+        verb = "is" if len(given) == 1 else "are"
+        raise ValueError(f"{' and '.join(given)} {verb} of a chat; give --chat")
+    if system == "" or "" in (turn or ()):
+        raise ValueError(f"{'--system' if system == '' else '--turn'} is empty; give a text")
+    read_spec(method, None, {})
+    Sampling(temperature, top_k, top_p)
     # standard input is read before anything else may read it
     text = standard_input() if prompt == "-" else prompt
+    if not text:
+        raise ValueError("the prompt is empty; give a text")
     model = specwb.load(target, device=device, dtype=dtype, template=template)
     chosen = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
     if chat and not getattr(model.tokenizer, "chat_template", None):
@@ -310,17 +322,24 @@ def compare(
         raise ValueError(
             f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
         )
+    each_its_own(files)
     for option, path in files.items():
         if path is not None and option not in piped:
             report.check_path(path, option)
     if html_file is not None:
         require("--html", "notebooks", "plotly")
+    chosen = None if methods is None else specs(methods)
+    if chosen == []:
+        raise ValueError("--methods is empty; leave it out for every method")
     use_threads(threads)
     questions = load_prompts(prompts)
     model = load(target, device=device, dtype=dtype)
-    chosen = specs(methods) if methods else None
     if preset is not None:
-        chosen = with_preset(chosen or usual(model), preset)
+        named = chosen or usual(model)
+        chosen = with_preset(named, preset)
+        as_before = [name for name in chosen if name in named]
+        if as_before:
+            tell(errors, f"without a preset {preset!r}, as they are: {', '.join(as_before)}")
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=1.0)
         frame = run(

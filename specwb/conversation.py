@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from specwb.drafters.past import Past
-from specwb.engine import Output, decode
+from specwb.engine import Output, check_target, decode, rounds
 from specwb.errors import SpecwbError
-from specwb.inputs import integer
+from specwb.inputs import integer, is_many
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -36,6 +39,11 @@ class Conversation:
         rows: how many conversations go on side by side.
         settings: of :func:`specwb.decode`, for every turn, and the method's own options.
 
+    Raises:
+        ConversationError: no rows, or a system's message that is no text or empty.
+        PromptError, MethodError, RuleMismatch, ArgumentError: settings that no turn could be
+            decoded with, such as a limit that is no number or as many seeds as there are no rows.
+
     Attributes:
         messages: of each row, the messages so far.
         past: what is kept; ``past.reused`` is how many positions the last turn took over.
@@ -50,13 +58,21 @@ class Conversation:
         rows: int = 1,
         **settings: Any,
     ) -> None:
+        check_target(target)
+        count = integer("rows", rows, 1, kind=ConversationError)
+        if system is not None:
+            _check_text("system", system)
         self.target, self.past = target, Past()
         if not isinstance(method, Method):
             own = {name: settings.pop(name) for name in list(settings) if name not in _SETTINGS}
             method = make_method(method, target, **own)
         self.method, self.settings = method, settings
+        fixed: dict[str, Any] = {"max_new_tokens": 1, **settings}
+        fixed.pop("on_tokens", None)
+        if isinstance(fixed.get("seed"), torch.Generator):
+            del fixed["seed"]  # the check must not draw from it
+        rounds(target, [[0]] * count, method, **fixed)  # checks all of them, and decodes nothing
         head = [] if system is None else [{"role": "system", "content": system}]
-        count = integer("rows", rows, 1, kind=ConversationError)
         self.messages: list[list[dict[str, str]]] = [list(head) for _ in range(count)]
 
     def say(self, turn: str | Sequence[str], **settings: Any) -> Output:
@@ -69,14 +85,16 @@ class Conversation:
             settings: of :func:`specwb.decode`, for this turn.
 
         Raises:
-            ConversationError: not one text a row.
+            ConversationError: not one text a row, or an empty one.
             PromptError: the messages do not fit the context, or there is no chat template.
         """
-        turns = [turn] if isinstance(turn, str) else list(turn)
-        if len(turns) != len(self.messages) or not all(isinstance(t, str) for t in turns):
+        turns = [turn] if isinstance(turn, str) else list(turn) if is_many(turn) else []
+        if len(turns) != len(self.messages):
             raise ConversationError(
                 f"a turn must be {len(self.messages)} text(s), one a row; got {turn!r}"
             )
+        for text in turns:
+            _check_text("a turn", text)
         asked = [
             [*row, {"role": "user", "content": text}]
             for row, text in zip(self.messages, turns, strict=True)
@@ -91,19 +109,12 @@ class Conversation:
         return output
 
 
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str) or not text:
+        raise ConversationError(f"{name} must be a text that is not empty, got {text!r}")
+
+
 _SETTINGS = {
-    "max_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-    "eos",
-    "on_tokens",
-    "trace",
-    "clock",
-    "graphs",
-    "rescore",
-    "layout",
-    "until",
-}
+    name for name, p in inspect.signature(decode).parameters.items() if p.kind is p.KEYWORD_ONLY
+} - {"past"}
 """What :func:`specwb.decode` takes beside the method's options."""

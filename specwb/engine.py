@@ -13,7 +13,7 @@ from torch import Tensor
 from specwb import kernels
 from specwb.drafters.base import Drafter
 from specwb.drafters.past import Past
-from specwb.errors import SpecwbError
+from specwb.errors import ArgumentError, SpecwbError
 from specwb.flow import Draft, Scheme, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, RECORDERS, Arena
 from specwb.inputs import (
@@ -371,17 +371,17 @@ def rounds(
             and the draft, merged (:mod:`specwb.models.attention`); the same up to rounding.
         options: the method's own, where it is named by its key.
     Raises:
-        PromptError, ValueError, RuleMismatch, LoadError: before any work is done.
+        PromptError, MethodError, RuleMismatch, ArgumentError: before any work is done.
         UnsupportedModel: a hook or a patched forward on one of the target's modules.
     """
-    _check_target(target)
+    check_target(target)
     target.check_hooks()  # after loading hooks may have been put on it
     sampling = Sampling(temperature, top_k, top_p)
     if not isinstance(method, Method):
         method = make_method(method, target, **options)
     elif options:
         names = ", ".join(options)
-        raise ValueError(
+        raise ArgumentError(
             f"options {names} belong to specwb.method(...), not beside a finished method"
         )
     method.rule_for(sampling)
@@ -394,10 +394,10 @@ def rounds(
                 f" context of {target.name!r} ({target.context})"
             )
     if layout not in LAYOUTS:
-        raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
+        raise ArgumentError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
     _check_attention(attention, target, layout)
     if rescore is not None and method.drafter.scheme(sampling) is Scheme.ROOTS:
-        raise ValueError(
+        raise ArgumentError(
             f"{method.key}: several roots are drawn before their scores could be changed;"
             " decode without logits processors, or with roots=1"
         )
@@ -426,24 +426,24 @@ def _check_attention(attention: str, target: Target, layout: str) -> None:
     """Checks that attention can be computed so.
 
     Raises:
-        ValueError: it is no way that there is, or not with this layout or model.
+        ArgumentError: it is no way that there is, or not with this layout or model.
     """
     if attention not in ATTENTIONS:
-        raise ValueError(f"attention must be {' or '.join(ATTENTIONS)}, got {attention!r}")
+        raise ArgumentError(f"attention must be {' or '.join(ATTENTIONS)}, got {attention!r}")
     if attention == "parts" and (layout != "tree" or target.backbone.whole):
         why = f"layout={layout!r}" if layout != "tree" else "a model run by the library's forward"
-        raise ValueError(f"attention='parts' is for our own forward over a tree, not for {why}")
+        raise ArgumentError(f"attention='parts' is for our own forward over a tree, not for {why}")
 
 
 def _static(target: Target, method: Method, graphs: bool | None, eager: bool) -> bool:
     """Whether steps are recorded: where nothing forbids it, unless ``graphs`` is False.
 
     Raises:
-        ValueError: it was asked for and cannot be.
+        ArgumentError: it was asked for and cannot be.
     """
     recorder = target.device.type in RECORDERS
     if graphs and not recorder:
-        raise ValueError(
+        raise ArgumentError(
             f"graphs=True needs a CUDA device, the target is on {target.device}; leave it out to"
             " run eagerly"
         )
@@ -451,17 +451,23 @@ def _static(target: Target, method: Method, graphs: bool | None, eager: bool) ->
     captured = method.drafter.captured and target.backbone.captured and drafts.captured
     static = graphs is not False and not eager and recorder and captured
     if graphs and not static:
-        raise ValueError(
+        raise ArgumentError(
             f"graphs=True: {method.key} or a model of it cannot be captured, or is traced, clocked,"
             " rescored or laid out as a batch; leave it out to run eagerly"
         )
     return static
 
 
-def _check_target(target: object) -> None:
+def check_target(target: object) -> None:
+    """Checks that this is a target.
+
+    Raises:
+        ArgumentError: it is something else, such as a model's name.
+    """
     if not isinstance(target, Target):
         kind = type(target).__name__
-        raise TypeError(f"target must come from specwb.load(...), got {kind}")
+        given = f"{kind} {target!r}" if isinstance(target, str) else kind
+        raise ArgumentError(f"target must come from specwb.load(...), got {given}")
 
 
 def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:
@@ -561,12 +567,12 @@ class Output:
         """The text of the one prompt; None without a tokenizer.
 
         Raises:
-            ValueError: there were several prompts, whose texts are in ``texts``.
+            ArgumentError: there were several prompts, whose texts are in ``texts``.
         """
         if self.texts is None:
             return None
         if len(self.texts) != 1:
-            raise ValueError(f"this output has {len(self.texts)} texts, one a prompt: see .texts")
+            raise ArgumentError(f"the output has {len(self.texts)} texts, one a prompt: see .texts")
         return self.texts[0]
 
     @property
@@ -617,7 +623,9 @@ def decode(
             were drafted); costs one more device read a step.
         trace: keep every :class:`Step` in ``steps``.
     """
-    _check_target(target)
+    check_target(target)
+    if on_tokens is not None and not callable(on_tokens):
+        raise ArgumentError(f"on_tokens must be a function, got {on_tokens!r}")
     rows, _ = read_prompts(target, prompts)
     loop = rounds(
         target,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specwb.errors import SpecwbError
+from specwb.errors import ArgumentError, SpecwbError
 
 
 class DataError(SpecwbError, ValueError):
@@ -197,7 +197,7 @@ def from_json(content: str | bytes) -> Any:
     try:
         return json.loads(content)
     except RecursionError:
-        raise ValueError("brackets are nested too deep") from None
+        raise ArgumentError("brackets are nested too deep") from None
 
 
 def table(path: Path, error_type: type[ValueError] = DataError) -> dict[str, Any]:

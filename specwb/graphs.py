@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from specwb.errors import SpecwbError
 from specwb.flow import State
 from specwb.models.backbone import Stack
 from specwb.models.cache import KVCache
@@ -31,6 +32,10 @@ from specwb.tree import Tree
 
 if TYPE_CHECKING:
     from specwb.drafters.base import Drafter
+
+
+class GraphError(SpecwbError, RuntimeError):
+    """A drafter or a decoding that its recorded steps cannot be replayed with."""
 
 
 class Recording(Protocol):
@@ -177,19 +182,19 @@ class Arena:
         """Checks that the drafter's tensors are those that it listed when it was opened.
 
         Raises:
-            RuntimeError: it is one more, or another one.
+            GraphError: it is one more, or another one.
         """
         name, listed = type(self.drafter).__name__, self.drafter.tensors()
         for key, tensor in listed.items():
             if self._opened.get(key) is not tensor:
-                raise RuntimeError(
+                raise GraphError(
                     f"{name}: tensor {key} was made or replaced in a step; a captured drafter "
                     "makes its tensors in open and changes them in place, because a graph goes on "
                     "using the old memory"
                 )
         for key, tensor in tensors_of(self.drafter):
             if not any(tensor is other for other in listed.values()):
-                raise RuntimeError(
+                raise GraphError(
                     f"{name}.tensors() does not list {key}; a captured drafter makes its tensors "
                     "in open and lists all of them there, because the next decoding's contents are "
                     "copied into them"
@@ -231,7 +236,7 @@ def tensors_of(drafter: Drafter) -> Iterator[tuple[str, Tensor]]:
 
 def _check_equal(name: str, old: object, new: object) -> None:
     if old != new:
-        raise RuntimeError(f"{name} of two decodings in one arena differ: {old} and {new}")
+        raise GraphError(f"{name} of two decodings in one arena differ: {old} and {new}")
 
 
 def _copy(owner: str, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
@@ -239,7 +244,7 @@ def _copy(owner: str, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> N
     for name in {**old, **new}:
         a, b = old.get(name), new.get(name)
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-            raise RuntimeError(
+            raise GraphError(
                 f"{owner}: tensor {name} differs in shape between two decodings; a captured "
                 "drafter makes its tensors in open, of shapes that do not depend on the prompts"
             )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specwb.errors import SpecwbError
+from specwb.errors import ArgumentError, SpecwbError
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -31,7 +31,7 @@ def integer(
     value: object,
     low: int | None = None,
     high: int | None = None,
-    kind: type[ValueError] = ValueError,
+    kind: type[ValueError] = ArgumentError,
 ) -> int:
     """Returns ``value`` as an int and checks that it lies in ``low..high``.
 
@@ -54,7 +54,7 @@ def integer(
     return number
 
 
-def real(name: str, value: object, kind: type[ValueError] = ValueError) -> float:
+def real(name: str, value: object, kind: type[ValueError] = ArgumentError) -> float:
     """Returns ``value``, a number of Python, numpy or torch that is not NaN, as a float.
 
     Args:
@@ -108,7 +108,7 @@ def eos_ids(eos: object, vocabulary: int, source: str = "eos") -> list[int]:
         source: where the ids come from, for the message.
 
     Raises:
-        ValueError: something that is no id of the vocabulary, and so would never end a row.
+        ArgumentError: something that is no id of the vocabulary, and so would never end a row.
     """
     if isinstance(eos, set | frozenset):
         eos = list(eos)
@@ -116,7 +116,7 @@ def eos_ids(eos: object, vocabulary: int, source: str = "eos") -> list[int]:
     for value in to_python(eos) if is_many(eos) else [eos]:
         number = as_int(value)
         if number is None or not 0 <= number < vocabulary:
-            raise ValueError(f"{source} must be token ids in 0..{vocabulary - 1}, got {value!r}")
+            raise ArgumentError(f"{source} must be token ids in 0..{vocabulary - 1}, got {value!r}")
         ids.append(number)
     return ids
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.proxy import Context, Proxy, last
 
 PATHS = 1_000_000  # how many paths exhaustive lists at most
@@ -84,13 +85,13 @@ class Lattice:
 
     def __post_init__(self) -> None:
         if not self.ids:
-            raise ValueError("a lattice needs at least one position")
+            raise ArgumentError("a lattice needs at least one position")
         if [len(row) for row in self.ids] != [len(row) for row in self.logq]:
-            raise ValueError("every candidate of a lattice needs one id and one log-probability")
+            raise ArgumentError("every candidate of a lattice needs one id and one log-probability")
         for i, row in enumerate(self.ids):
             if not row:
                 cause = "are its logits finite?"
-                raise ValueError(f"position {i} of the lattice has no candidate; {cause}")
+                raise ArgumentError(f"position {i} of the lattice has no candidate; {cause}")
         object.__setattr__(self, "k", self.k or len(self.ids))
 
     @classmethod
@@ -118,7 +119,7 @@ class Lattice:
                 drafted.
         """
         if not 0 < mass <= 1:
-            raise ValueError(f"mass must be in (0, 1], got {mass}")
+            raise ArgumentError(f"mass must be in (0, 1], got {mass}")
         end_ids = frozenset(ends)
         pruned_ids, pruned_logq = [], []
         for row, logs in zip(ids, logq, strict=True):
@@ -227,7 +228,7 @@ def beam(
     """
     _check(lam)
     if width < 1:
-        raise ValueError(f"the beam's width must be >= 1, got {width}")
+        raise ArgumentError(f"the beam's width must be >= 1, got {width}")
     reach = proxy.order - 1
     prefixes: list[Prefix] = [(0.0, last(context, reach), ())]
     finished: list[Scored] = []
@@ -303,7 +304,7 @@ def exhaustive(
     bound = math.prod(map(len, lattice.ids))
     if bound > PATHS:
         advice = "too many to list; take fewer candidates or positions"
-        raise ValueError(f"this lattice may have {bound} paths, {advice}")
+        raise ArgumentError(f"this lattice may have {bound} paths, {advice}")
     reach = proxy.order - 1
     prefixes: list[Prefix] = [(0.0, last(context, reach), ())]
     finished: list[Scored] = []
@@ -338,7 +339,7 @@ def _gains(
 
 def _check(lam: float) -> None:
     if not 0 <= lam <= 1:
-        raise ValueError(f"lambda must be in [0, 1], got {lam}")
+        raise ArgumentError(f"lambda must be in [0, 1], got {lam}")
 
 
 def _paths(lattice: Lattice, scored: Iterable[Scored]) -> list[Path]:

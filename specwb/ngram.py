@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from specwb.errors import ArgumentError
 from specwb.proxy import BACKOFF, ROWS, Context, NGramError, last
 
 SMOOTHINGS = ("backoff", "kn")
@@ -420,20 +421,20 @@ class NGram:
         """
         V, order = self.vocabulary, self.order
         if not (order and V >= 1 and V**order < 2**63):
-            raise ValueError("its order or vocabulary cannot be")
+            raise ArgumentError("its order or vocabulary cannot be")
         for m, g in enumerate(self.grams, 1):
             size = len(g.keys)
             wanted = [size, size, size * (m < order), size * (m + 1 < order)]
             if [len(x) for x in (g.keys, g.count, g.before, g.around)] != wanted:
-                raise ValueError(f"columns of its {m}-grams differ in length")
+                raise ArgumentError(f"columns of its {m}-grams differ in length")
             if size and not _is_sorted(g, V**m):
-                raise ValueError(f"its {m}-grams are not sorted, or have ids that cannot be")
+                raise ArgumentError(f"its {m}-grams are not sorted, or have ids that cannot be")
             if m > 1:
                 parts = g.keys // V, g.keys % V ** (m - 1)
                 if not all(_contains_all(self.grams[m - 2].keys, part) for part in parts):
-                    raise ValueError(f"its {m}-grams have parts that were never seen")
+                    raise ArgumentError(f"its {m}-grams have parts that were never seen")
         if not len(self.grams[0].keys):
-            raise ValueError("it has no token")
+            raise ArgumentError("it has no token")
 
 
 def _check_bits(order: int, vocabulary: int) -> None:

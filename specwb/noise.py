@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.inputs import as_int, is_many, to_python
 
 DRAFT, ACCEPT, BONUS, SEED = 0, 1, 2, 3  # the streams
@@ -70,7 +71,8 @@ def row_seeds(
         device: where the seeds are to lie.
 
     Raises:
-        ValueError: something that is no integer of 64 bits, or a list whose length is not ``rows``.
+        ArgumentError: something that is no integer of 64 bits, or a list whose length is not
+            ``rows``.
     """
     if isinstance(seed, torch.Generator):
         seed = int(torch.randint(0, 2**62, (1,), generator=seed, device=seed.device).item())
@@ -81,7 +83,7 @@ def row_seeds(
         return ((words[..., 0] << 31) ^ words[..., 1]).to(device)
     seeds = [_checked_seed(value, "integers") for value in to_python(seed)]
     if len(seeds) != rows:
-        raise ValueError(
+        raise ArgumentError(
             f"seed has {len(seeds)} entries for {rows} prompts; give one integer or one a prompt"
         )
     return torch.tensor(seeds, dtype=torch.long, device=device)
@@ -90,7 +92,7 @@ def row_seeds(
 def _checked_seed(value: object, expected: str) -> int:
     number = as_int(value)
     if number is None or not -(2**63) <= number < 2**63:
-        raise ValueError(f"seed must be {expected} of 64 bits, got {value!r}")
+        raise ArgumentError(f"seed must be {expected} of 64 bits, got {value!r}")
     return number
 
 

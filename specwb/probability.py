@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from specwb import kernels
+from specwb.errors import ArgumentError
 from specwb.inputs import as_int, real
 
 
@@ -33,7 +34,7 @@ class Sampling:
         top_p: 1 switches the filter off.
 
     Raises:
-        ValueError: temperature < 0, top_k < 0, top_p outside (0, 1], or something that is no
+        ArgumentError: temperature < 0, top_k < 0, top_p outside (0, 1], or something that is no
             number (a text, a bool, NaN).
     """
 
@@ -50,16 +51,16 @@ class Sampling:
             if value is not None:
                 object.__setattr__(self, name, value)  # the class is frozen
         if not (self.temperature >= 0 and self.temperature < float("inf")):
-            raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
+            raise ArgumentError(f"temperature must be >= 0 and finite, got {self.temperature}")
         if 0 < self.temperature < 1e-4:
-            raise ValueError(
+            raise ArgumentError(
                 f"temperature {self.temperature} is too small to divide logits by; "
                 "use 0 for greedy decoding"
             )
         if type(self.top_k) is not int or self.top_k < 0:
-            raise ValueError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k!r}")
+            raise ArgumentError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k!r}")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+            raise ArgumentError(f"top_p must be in (0, 1], got {self.top_p}")
 
     @property
     def greedy(self) -> bool:

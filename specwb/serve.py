@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import threading
 import time
 import uuid
@@ -61,10 +62,20 @@ NEUTRAL: dict[str, Any] = {
     "response_format": {"type": "text"},
 }
 """Fields that are taken with these values, which ask for nothing, or with null."""
+ROLES = ("system", "user", "assistant")
+"""Of the messages that are understood; there are no tools."""
 
 
 class RequestError(SpecwbError, ValueError):
     """A request that is not understood or asks for what is not offered."""
+
+
+class UnknownModel(RequestError):
+    """A request for another model than the one that is served."""
+
+
+class AddressError(SpecwbError, ValueError):
+    """An address that cannot be listened at."""
 
 
 @dataclass
@@ -111,6 +122,7 @@ class Server:
     def __init__(self, target: Target, method: Method) -> None:
         require("specwb.serve", "serve", "starlette", "uvicorn")
         from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
         from starlette.routing import Route
 
         if target.tokenizer is None:
@@ -119,16 +131,39 @@ class Server:
         self._turn, self._past, self._began = threading.Lock(), Past(), int(time.time())
         routes = [
             Route("/v1/models", self._models),
+            Route("/v1/models/{model:path}", self._model),
             Route("/v1/completions", self._completions, methods=["POST"]),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
-        self.app = Starlette(routes=routes)
+        handlers: dict[Any, Any] = {HTTPException: _no_route, Exception: _broken}
+        self.app = Starlette(routes=routes, exception_handlers=handlers)
+
+    def _card(self) -> dict[str, Any]:
+        one = {"id": self.target.name, "object": "model", "created": self._began}
+        return {**one, "owned_by": "specwb"}
 
     async def _models(self, request: Request) -> Response:
         from starlette.responses import JSONResponse
 
-        one = {"id": self.target.name, "object": "model", "created": self._began}
-        return JSONResponse({"object": "list", "data": [{**one, "owned_by": "specwb"}]})
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def _model(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        try:
+            self._check_model(request.path_params["model"])
+        except UnknownModel as error:
+            return _refusal(str(error), 404, "model_not_found", "model")
+        return JSONResponse(self._card())
+
+    def _check_model(self, name: object) -> None:
+        """Checks that a request means the model that is served.
+
+        Raises:
+            UnknownModel: it means another one.
+        """
+        if name is not None and name != self.target.name:
+            raise UnknownModel(f"model {name!r} is not served here, {self.target.name!r} is")
 
     async def _completions(self, request: Request) -> Response:
         return await self._respond(request, False)
@@ -146,33 +181,55 @@ class Server:
             if job.streamed:
                 return StreamingResponse(self._events(job), media_type="text/event-stream")
             return JSONResponse(await run_in_threadpool(self._whole, job))
-        except (ValueError, TypeError) as error:  # SpecwbErrors and text that is no JSON
-            problem = {"message": str(error), "type": "invalid_request_error"}
-            return JSONResponse({"error": problem}, 400)
+        except UnknownModel as error:
+            return _refusal(str(error), 404, "model_not_found", "model")
+        except SpecwbError as error:
+            return _refusal(str(error), 400)
+        except ValueError as error:  # of the JSON's reader, which may also meet wrong bytes
+            return _refusal(f"the request is no JSON: {error}", 400)
 
     def job(self, body: Any, is_chat: bool) -> Job:
         """Checks a request.
 
         Raises:
+            UnknownModel: another model than the one that is served.
             RequestError: a field that is unknown, or asks for what is not offered.
-            ValueError: a value that cannot be decoded with.
+            SpecwbError: a value that cannot be decoded with.
         """
         if not isinstance(body, dict):
             raise RequestError("a request is a JSON object")
+        self._check_model(body.get("model"))
+        other = "prompt" if is_chat else "messages"
         for name, value in body.items():
-            if name not in READ and value is not None and value != NEUTRAL.get(name):
+            unread = name not in READ or name == other
+            if unread and value is not None and value != NEUTRAL.get(name):
                 raise RequestError(f"{name}={value!r} is not offered by this server")
         prompt = self._messages(body.get("messages")) if is_chat else body.get("prompt")
+        is_prompt = isinstance(prompt, list) and not any(isinstance(x, dict) for x in prompt)
+        if not (is_chat or is_prompt or isinstance(prompt, str)):
+            raise RequestError(f"prompt must be a text or token ids, got {prompt!r}")
         rows, single = read_prompts(self.target, prompt)  # type: ignore[arg-type]
         if not single and len(rows) > 1:
             raise RequestError(f"{len(rows)} prompts in one request; this server takes one")
         (ids,) = rows
         room = self.target.context - len(ids)
-        asked = body.get("max_completion_tokens") or body.get("max_tokens")
-        limit = asked if asked is not None else room if is_chat else 16
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, which leaves no room in a context of "
+                f"{self.target.context}"
+            )
+        limit = room if is_chat else min(16, room)
+        for name in ("max_tokens", "max_completion_tokens"):
+            if body.get(name) is not None:
+                limit = integer(name, body[name], 1)
+        if limit > room:
+            raise RequestError(
+                f"max_tokens={limit} after {len(ids)} tokens of the prompt exceeds the context, "
+                f"{self.target.context}"
+            )
         seed = body.get("seed")
         seed = random.getrandbits(60) if seed is None else integer("seed", seed, 0)
-        stop = stop_texts(body.get("stop"))
+        stop = stop_texts(body.get("stop"), "stop", "a text or texts")
         steps = rounds(
             self.target,
             [ids],
@@ -185,8 +242,11 @@ class Server:
             until=stop,
             past=self._past,
         )
-        counted = bool((body.get("stream_options") or {}).get("include_usage"))
-        return Job(ids, steps, stop, seed, is_chat, bool(body.get("stream")), counted)
+        extra = _given(body, "stream_options", {})
+        if not isinstance(extra, dict) or set(extra) - {"include_usage", "include_obfuscation"}:
+            raise RequestError(f"stream_options can have include_usage, got {extra!r}")
+        counted = _switch("include_usage", extra.get("include_usage"))
+        return Job(ids, steps, stop, seed, is_chat, _switch("stream", body.get("stream")), counted)
 
     def _messages(self, messages: Any) -> list[dict[str, Any]]:
         """Messages whose content is text, also where it came in parts."""
@@ -196,12 +256,23 @@ class Server:
         for message in messages:
             content = message.get("content") if isinstance(message, dict) else None
             if isinstance(content, list):
-                if any(part.get("type") != "text" for part in content):
+                texts = [
+                    part.get("text")
+                    for part in content
+                    if isinstance(part, dict) and part.get("type") == "text"
+                ]
+                if len(texts) < len(content):
                     raise RequestError("only text can be read, no images, sound or files")
-                content = "".join(part["text"] for part in content)
+                content = "".join(texts) if all(isinstance(t, str) for t in texts) else None
             if not isinstance(content, str):
                 raise RequestError(f"a message needs a role and text as content, got {message!r}")
-            read.append({"role": message.get("role"), "content": content})
+            role = message.get("role")
+            if role not in ROLES:
+                raise RequestError(f"a message's role must be {', '.join(ROLES)}; got {role!r}")
+            for name, value in message.items():
+                if name not in ("role", "content") and value:  # clients send back empty ones
+                    raise RequestError(f"{name}={value!r} of a message is not offered")
+            read.append({"role": role, "content": content})
         return read
 
     def _pieces(self, job: Job, report: dict[str, Any]) -> Iterator[str]:
@@ -282,6 +353,48 @@ class Server:
         name = f"{'chatcmpl' if job.is_chat else 'cmpl'}-{uuid.uuid4().hex[:24]}"
         model = self.target.name
         return {"id": name, "object": kind, "created": int(time.time()), "model": model}
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens at an address: whoever asks before the server runs, waits.
+
+    Args:
+        host: a name or address of this machine.
+        port: 0 is any that is free.
+
+    Raises:
+        AddressError: the address is taken or none of this machine's.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:  # a name that is none is an error of its encoding
+        why = getattr(error, "strerror", None) or error
+        raise AddressError(f"cannot listen at {host!r}, port {port}: {why}") from error
+
+
+def _refusal(message: str, status: int, code: str | None = None, param: str | None = None) -> Any:
+    """An error in the form that OpenAI's clients read."""
+    from starlette.responses import JSONResponse
+
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    problem = {"message": message, "type": kind, "param": param, "code": code}
+    return JSONResponse({"error": problem}, status)
+
+
+def _no_route(request: Request, error: Any) -> Response:
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _refusal(message, error.status_code)
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    return _refusal(f"{type(error).__name__}: {error}", 500)
+
+
+def _switch(name: str, value: object) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise RequestError(f"{name} must be true or false, got {value!r}")
+    return bool(value)
 
 
 def _given(body: dict[str, Any], name: str, default: Any) -> Any:

@@ -12,7 +12,8 @@ Stop = str | Sequence[str] | Callable[[int, list[int]], object]
 
 
 class StopError(SpecwbError, ValueError):
-    """A text that would stop everything, or one without a tokenizer to find it by."""
+    """What ends no answer: an empty text, something else than texts or a function, or texts without
+    a tokenizer to find them by."""
 
 
 class Stops:
@@ -27,14 +28,14 @@ class Stops:
         rows: how many texts are decoded.
 
     Raises:
-        StopError: an empty text, or texts without a tokenizer.
+        StopError: an empty text, neither texts nor a function, or texts without a tokenizer.
     """
 
     def __init__(self, stop: Stop, tokenizer: Any, rows: int) -> None:
         self.ends = stop if callable(stop) else None
         self.texts = () if callable(stop) else stop_texts(stop)
         if self.texts and tokenizer is None:
-            raise StopError("stop texts need a tokenizer, the target has none")
+            raise StopError("texts of until= need a tokenizer, the target has none")
         self.tokenizer = tokenizer
         self.ids: list[list[int]] = [[] for _ in range(rows)]
 
@@ -56,16 +57,29 @@ class Stops:
         return 0
 
 
-def stop_texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+def stop_texts(
+    stop: object, name: str = "until=", kinds: str = "a text, texts or a function"
+) -> tuple[str, ...]:
     """One text, several or none as a tuple.
 
+    Args:
+        stop: a text, a sequence of texts, or None.
+        name: what the caller calls them, for the message.
+        kinds: what else could stand there, for the message.
+
     Raises:
-        StopError: one of them is empty or no text.
+        StopError: something else, or an empty text.
     """
-    texts = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    if stop is None:
+        return ()
+    if not isinstance(stop, str | list | tuple | set | frozenset):
+        raise StopError(f"{name} must be {kinds}, got {stop!r}")
+    texts = (stop,) if isinstance(stop, str) else tuple(stop)
     for text in texts:
-        if not isinstance(text, str) or not text:
-            raise StopError(f"stop must be texts that are not empty, or a function; got {text!r}")
+        if not isinstance(text, str):
+            raise StopError(f"{name} must be {kinds}, got {text!r} among them")
+        if not text:
+            raise StopError(f"{name} has an empty text, which would end every answer at once")
     return texts
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.flow import Step, Verdict
 from specwb.verify import Greedy, NodeRule, PointMass, Rule
 
@@ -88,11 +89,11 @@ class Explanation:
         """Returns the tests among nodes of a depth; 1 is that of the root's children.
 
         Raises:
-            ValueError: a depth that the walk did not visit.
+            ArgumentError: a depth that the walk did not visit.
         """
         if not 1 <= depth <= len(self.levels):
             depths = f"1..{len(self.levels)} (what this row's walk visited)"
-            raise ValueError(f"depth must be {depths}, got {depth}")
+            raise ArgumentError(f"depth must be {depths}, got {depth}")
         return self.levels[depth - 1]
 
     def __str__(self) -> str:
@@ -114,18 +115,18 @@ def explain(step: Step, row: int = 0) -> Explanation:
         row: the row.
 
     Raises:
-        ValueError: the step was not traced (``trace=True``), there is no such row, or the row had
-            finished before the step.
+        ArgumentError: the step was not traced (``trace=True``), there is no such row, or the row
+            had finished before the step.
     """
     if step.scores is None:
         how = "use rounds(..., trace=True) or decode(..., trace=True)"
-        raise ValueError(f"this step was not traced; {how}")
+        raise ArgumentError(f"this step was not traced; {how}")
     rows = step.draft.tokens.shape[0]
     if not 0 <= row < rows:
-        raise ValueError(f"row must be 0..{rows - 1}, got {row}")
+        raise ArgumentError(f"row must be 0..{rows - 1}, got {row}")
     accepted = int(step.verdict.accepted[row])
     if accepted < 0:
-        raise ValueError(f"row {row} had finished before this step")
+        raise ArgumentError(f"row {row} had finished before this step")
     levels = _levels(step, row)
     bonus = int(step.verdict.bonus[row])
     name = step.rule.name if isinstance(step.rule, Rule) else ""

@@ -11,12 +11,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
+
 MOST = 4096  # nodes
 
 
 def _check_size(nodes: int) -> None:
     if nodes > MOST:
-        raise ValueError(
+        raise ArgumentError(
             f"a tree has at most {MOST} nodes, its root included; this one has {nodes} or more"
         )
 
@@ -32,7 +34,7 @@ class Limits:
         children: draft tokens below one node.
         paths: the tree is always K paths that part at the root, as some rules need it.
     Raises:
-        ValueError: a number that is no count, or more levels than nodes below the root.
+        ArgumentError: a number that is no count, or more levels than nodes below the root.
     """
 
     nodes: int
@@ -43,7 +45,7 @@ class Limits:
     def __post_init__(self) -> None:
         _check_size(self.nodes)
         if not 0 <= self.depth < self.nodes or self.children < min(self.depth, 1):
-            raise ValueError(
+            raise ArgumentError(
                 f"limits of a draft need a root and a node for every level, got {self.nodes} nodes,"
                 f" depth {self.depth}, {self.children} children a node"
             )
@@ -74,7 +76,7 @@ class Tree:
         device: where the tensors are made.
         unverified: how many of the last nodes are no candidates.
     Raises:
-        ValueError: a parent that does not come before its child, an empty tree, one of more than
+        ArgumentError: a parent that does not come before its child, an empty tree, one of more than
             ``MOST`` nodes, or no node left to verify.
     """
 
@@ -119,11 +121,11 @@ class Tree:
         n = len(host[0]) if host else 0
         _check_size(n)
         if not n or any(len(row) != n for row in host):
-            raise ValueError(
+            raise ArgumentError(
                 "a tree needs at least its root, and the same number of nodes in every row"
             )
         if not 0 <= unverified < n:
-            raise ValueError(
+            raise ArgumentError(
                 f"unverified must be 0..{n - 1}, the root is always verified; got {unverified}"
             )
         v = n - unverified
@@ -215,11 +217,11 @@ class Tree:
         """(start, stop) of every depth 0..D.
 
         Raises:
-            ValueError: nodes are not in level order, or rows differ.
+            ArgumentError: nodes are not in level order, or rows differ.
         """
         depth = self.depths[0]
         if not self.in_level_order:
-            raise ValueError("levels exist only for one shared tree in level order")
+            raise ArgumentError("levels exist only for one shared tree in level order")
         starts = [depth.index(d) for d in range(self.D + 1)]
         return tuple(zip(starts, [*starts[1:], self.n], strict=True))
 
@@ -340,7 +342,7 @@ class Tree:
         nodes."""
         if any(not isinstance(k, int) or k < 1 for k in ks):
             given = "-".join(map(str, ks))
-            raise ValueError(f"branching needs integers >= 1, such as 4-2-2, got {given}")
+            raise ArgumentError(f"branching needs integers >= 1, such as 4-2-2, got {given}")
         parents, level = [-1], [0]
         nodes = level_nodes = 1
         for k in ks:  # counted before anything is made
@@ -433,7 +435,7 @@ class GrownTree(Tree):
         return tuple(map(tuple, self.depth.tolist()))
 
     def prefix(self, d: int) -> Tree:
-        raise ValueError("a tree made anew every step has no prefixes: its nodes are in no order")
+        raise ArgumentError("a tree made anew every step has no prefixes: its nodes have no order")
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> GrownTree:
         tree = self._with(**{name: change(getattr(self, name)) for name in self._PER_STEP})
@@ -455,12 +457,12 @@ def _levels(
     """Depth and rank of n nodes, and the children of the first v; raises ValueError for parents
     that are none."""
     if parents[0] != -1:
-        raise ValueError(f"node 0 is the root and has no parent, got {parents[0]}")
+        raise ArgumentError(f"node 0 is the root and has no parent, got {parents[0]}")
     depths, ranks = [0], [0]
     below: list[list[int]] = [[] for _ in parents]
     for i, p in enumerate(parents[1:], 1):
         if p >= i or p < -1 or (p > 0 and parents[p] < 0):
-            raise ValueError(
+            raise ArgumentError(
                 f"parent of node {i} must be one of 0..{i - 1} that is not padding"
                 f" (or -1 for padding), got {p}"
             )

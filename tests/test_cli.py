@@ -133,6 +133,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
             ["compare", "--methods", "sps:tree=3"],
             "its options: draft, draft_vocabulary, gamma, schedule, confidence, rule, preset",
         ),
+        (["compare", "--methods", " , "], "--methods is empty; leave it out for every method"),
         (["compare", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["compare", "--temperature", "-1"], "temperature must be >= 0"),
         (["compare", "--temperature", "1", "--top-p", "2"], "top_p must be in (0, 1]"),
@@ -164,6 +165,16 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
             "medusa has no setting 'unroll'; its settings: heads, blocks; of every",
         ),
         (["train", "nope"], "nope"),
+        (["methods", "eagle:preset=nope"], "eagle has no preset 'nope'; its presets: published"),
+        (["methods", ""], "unknown method ''"),
+        (["compare", "--json", "a", "--csv", "./a"], "--json and --csv name one file"),
+        (["trace", "ar", "--html", "a", "--json", "a"], "--html and --json name one file, a; name"),
+        (["evaluate", "--methods", ""], "--methods is empty; name one method at least"),
+        (["check", "--controls", "--rule", "rrs"], "--controls checks wrong rules of its own"),
+        (["reproduce", "all", "--minutes", "0"], "--minutes must be > 0, got 0"),
+        (["reproduce", "all", "--seconds", "nan"], "--seconds must be > 0, got nan"),
+        (["reproduce", "all", "--shipped", "--quick"], "--shipped measures nothing; leave --quick"),
+        (["reproduce", "all", "--shipped", "--out", __file__], "is a file, give the name of a"),
         (["nonsense"], "nonsense"),
     ],
 )
@@ -194,6 +205,35 @@ def test_a_reader_that_goes_away_is_no_error():
         run.stdout.close()
         assert run.stderr.read() == b""
     assert run.returncode == 1
+
+
+def test_what_a_spec_sets_is_said(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "methods", "mcsd:draw=with,rule=rrs,tree=3-2")
+    assert code == 0
+    assert "mcsd:draw=with,rule=rrs,tree=3-2 sets: draw=with,tree=3-2,rule=rrs" in out
+    assert " sets: " in call(monkeypatch, capsys, "methods", "eagle:preset=published")[1]
+    assert " sets: " not in call(monkeypatch, capsys, "methods", "eagle")[1]
+
+
+def test_compare_names_methods_without_the_preset(monkeypatch, capsys):
+    from specwb.evaluation import compare as module
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_run_engine", stop)
+    how = ["--methods", "ar eagle2", "--preset", "published"]
+    err = call(monkeypatch, capsys, "compare", *how)[2]
+    assert err.startswith("without a preset 'published', as they are: ar\n")
+
+
+def test_the_harness_without_its_package_is_one_line():
+    command = "import sys; sys.modules['lm_eval'] = None; import runpy; sys.argv = ['x']; "
+    command += "runpy.run_module('specwb.harness.lm_eval', run_name='__main__')"
+    run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("error: specwb.harness.lm_eval needs lm_eval, which the extra")
+    assert run.stderr.count("\n") == 1
 
 
 def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):

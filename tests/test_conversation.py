@@ -130,3 +130,54 @@ def test_a_turn_that_fails_leaves_the_conversation_as_it_was(pair):
         talk.say(["w3", "w4"], max_new_tokens=10**6)
     assert talk.messages == messages
     assert torch.is_inference_mode_enabled() is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens must be an integer >= 1, .*; got -1"),
+        ({"max_new_tokens": 10**6}, "exceeds the context"),
+        ({"system": 3}, "system must be a text that is not empty, got 3"),
+        ({"system": ""}, "system must be a text that is not empty, got ''"),
+        ({"seed": [1, 2]}, "seed has 2 entries for 1 prompts"),
+        ({"seed": [1, "x"], "rows": 2}, "seed must be integers of 64 bits, got 'x'"),
+        ({"rows": 0}, "rows must be an integer >= 1, got 0"),
+        ({"temperature": -1}, "temperature must be >= 0 and finite, got -1"),
+        ({"until": 3}, "until= must be a text, texts or a function, got 3"),
+        ({"attention": "part"}, "attention must be whole or parts, got 'part'"),
+        ({"eos": 10**6}, "eos must be token ids in 0"),
+        ({"gama": 3}, "pld has no option 'gama'"),
+        ({"past": Past()}, "pld has no option 'past'"),
+    ],
+)
+def test_settings_that_no_turn_could_have_are_refused_at_once(pair, settings, named):
+    with pytest.raises(specwb.SpecwbError, match=named):
+        specwb.Conversation(pair[0], "pld", **settings)
+
+
+def test_a_conversation_is_with_a_target_and_its_turns_are_texts(pair):
+    with pytest.raises(specwb.SpecwbError, match=r"must come from specwb\.load.*, got str 'lab'"):
+        specwb.Conversation("lab", "pld")
+    talk = specwb.Conversation(pair[0], "pld")
+    for turn in (None, 3, [3], ["w1", "w2"], [], b"w1"):
+        with pytest.raises(specwb.SpecwbError, match="a turn must be"):
+            talk.say(turn)
+    with pytest.raises(specwb.SpecwbError, match="a turn must be a text that is not empty, got ''"):
+        talk.say("")
+    assert talk.messages == [[]]
+
+
+def test_a_generator_is_drawn_from_by_turns_alone(pair):
+    generator = torch.Generator().manual_seed(5)
+    talk = specwb.Conversation(pair[0], "pld", seed=generator, temperature=1.0, max_new_tokens=8)
+    first = talk.say("w3").tokens
+    same = torch.Generator().manual_seed(5)
+    asked = [[{"role": "user", "content": "w3"}]]
+    how = {"temperature": 1.0, "max_new_tokens": 8}
+    assert specwb.decode(pair[0], asked, "pld", seed=same, **how).tokens == first
+
+
+def test_every_setting_of_decode_is_one_of_a_conversation(pair):
+    talk = specwb.Conversation(pair[0], "sps", draft=pair[1], attention="parts", max_new_tokens=4)
+    assert talk.settings == {"attention": "parts", "max_new_tokens": 4}
+    assert talk.say("w3").tokens

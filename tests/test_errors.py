@@ -319,7 +319,46 @@ def test_tokenizers_that_disagree():
     assert specwb.decode(target, "w3 w4", "sps", draft=same, max_new_tokens=3).text.startswith("w")
 
 
+# ----------------------------------------------------------------------------- settings of decode
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"attention": "part"}, "attention must be whole or parts, got 'part'"),
+        ({"layout": "row"}, "layout must be .*, got 'row'"),
+        ({"until": 3}, "until= must be a text, texts or a function, got 3"),
+        ({"until": [3]}, "until= must be a text, texts or a function, got 3 among them"),
+        ({"until": ["a", ""]}, "until= has an empty text, which would end every answer at once"),
+        ({"until": b"w1"}, "until= must be a text, texts or a function, got b'w1'"),
+        ({"until": "w1"}, "texts of until= need a tokenizer, the target has none"),
+        ({"seed": [1, 2]}, "seed has 2 entries for 1 prompts"),
+        ({"seed": "x"}, "seed must be an integer of 64 bits, got 'x'"),
+        ({"eos": "x"}, "eos must be token ids"),
+        ({"temperature": "hot"}, "temperature must be a number, got 'hot'"),
+        ({"top_p": 0}, "top_p must be in"),
+        ({"graphs": True}, "graphs=True needs a CUDA device"),
+        ({"on_tokens": 3}, "on_tokens must be a function, got 3"),
+    ],
+)
+def test_wrong_settings_of_decode(target, settings, named):
+    with pytest.raises(specwb.SpecwbError, match=named):
+        specwb.decode(target, [1, 2], **settings)
+
+
+@pytest.mark.parametrize("given", ["lab", None, torch.nn.Linear(2, 2)])
+def test_a_target_that_is_none(given):
+    with pytest.raises(specwb.SpecwbError, match=r"target must come from specwb\.load"):
+        specwb.decode(given, [1, 2])
+
+
 # ------------------------------------------------------------------------------- loading a folder
+
+
+@pytest.mark.parametrize("source", ["", "  ", None, 3])
+def test_a_model_without_a_name(source):
+    with pytest.raises(LoadError, match="a folder or a hub id OWNER/NAME is needed, got "):
+        specwb.load(source)
 
 
 @pytest.fixture

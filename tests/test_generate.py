@@ -183,7 +183,7 @@ def test_further_turns_are_put_after_the_answer(monkeypatch, capsys, lab):
     assert out.split() == " ".join(talk.say(turn).text for turn in turns).split()
     code, out, err = call(monkeypatch, capsys, PROMPT, "--turn", "x")
     assert (code, out) == (2, "")
-    assert "--system and --turn are of a chat; give --chat" in err
+    assert "--turn is of a chat; give --chat" in err
 
 
 def test_a_stop_text_is_not_printed(monkeypatch, capsys):
@@ -222,8 +222,19 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([""], "prompt 0 is empty"),
-        (["-"], "prompt 0 is empty"),
+        ([""], "the prompt is empty; give a text"),
+        (["-"], "the prompt is empty; give a text"),
+        (["", "--chat"], "the prompt is empty; give a text"),
+        ([PROMPT, "--chat", "--turn", ""], "--turn is empty; give a text"),
+        ([PROMPT, "--chat", "--turn", "x", "--system", ""], "--system is empty; give a text"),
+        ([PROMPT, "--template", "vicuna"], "--template is of a chat; give --chat"),
+        (
+            [PROMPT, "--system", "x", "--turn", "y"],
+            "--system and --turn are of a chat; give --chat",
+        ),
+        ([PROMPT, "--stop", ""], "--stop has an empty text"),
+        ([PROMPT, "--target", ""], "a folder or a hub id OWNER/NAME is needed, got ''"),
+        ([PROMPT, "--draft", ""], "a folder or a hub id OWNER/NAME is needed, got ''"),
         ([PROMPT, "--method", "nope"], "unknown method 'nope'"),
         ([PROMPT, "--method", "sps:tree=4-2"], "sps has no option 'tree'"),
         ([PROMPT, "--method", "ar", "--draft", "lab-draft"], "ar has no option 'draft'"),

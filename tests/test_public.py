@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,29 @@ def test_every_exception_has_one_base_and_a_built_in_one():
         assert any(
             vars(builtins).get(base.__name__) is base for base in kind.__mro__ if base not in ours
         )
+
+
+def test_what_is_raised_is_one_of_ours():
+    """Bare built-in exceptions are raised only by the command line, which prints them, and where
+    Python's own protocols ask for them."""
+    package, found = Path(specwb.__file__).parent, set()
+    protocol = {
+        ("NotImplementedError", None),
+        ("AttributeError", None),
+        ("KeyboardInterrupt", None),
+        ("TypeError", "models/target.py"),  # of pickling
+        ("TypeError", "verify/exact/basics.py"),  # of an operator
+    }
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if name.startswith(("commands/", "cli.py")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            raised = getattr(node, "exc", None) if isinstance(node, ast.Raise) else None
+            raised = raised.func if isinstance(raised, ast.Call) else raised
+            kind = getattr(builtins, getattr(raised, "id", ""), None)
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                continue
+            if not {(kind.__name__, None), (kind.__name__, name)} & protocol:
+                found.add(f"{name}:{node.lineno} raises {kind.__name__}")
+    assert not found, f"{found}: raise specwb.ArgumentError, or an exception of the module's own"

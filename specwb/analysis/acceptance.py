@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.probability import inverse_cdf
 from specwb.verify.rejection import Rejection
 
@@ -95,7 +96,7 @@ def acceptance_under_temperature(
         ValueError: T <= 0, or the shapes differ.
     """
     if not temperature > 0:
-        raise ValueError(
+        raise ArgumentError(
             f"temperature must be > 0, got {temperature}; "
             "at 0 a token is accepted iff it is the target's argmax"
         )
@@ -126,7 +127,7 @@ def simulate(p: Distribution, q: Distribution, draws: int, seed: int = 0) -> tup
         for x in _arrays(p, q)[:2]
     )
     if p.ndim != 1 or draws < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"simulate takes two distributions [V] and draws >= 1, "
             f"got shape {list(p.shape)} and draws={draws}"
         )
@@ -149,7 +150,7 @@ def _arrays(p: Distribution, q: Distribution) -> tuple[Any, Any, Any]:
         # fractions become an array of objects and stay fractions
         p, q = np.asarray(p), np.asarray(q)
     if p.ndim == 0 or p.shape != q.shape or p.shape[-1] == 0:
-        raise ValueError(
+        raise ArgumentError(
             "p and q must be distributions over the same tokens, [..., V] each; "
             f"got shapes {list(p.shape)} and {list(q.shape)}"
         )

@@ -13,6 +13,7 @@ from operator import mul
 from typing import Any
 
 from specwb.analysis.trees import path_values
+from specwb.errors import ArgumentError
 from specwb.verify.exact import depths
 
 Cost = float | Callable[[int], float]
@@ -38,7 +39,7 @@ def expected_tokens(alpha: Any, gamma: int) -> Any:
     """
     _check_gamma(gamma)
     if not hasattr(alpha, "shape") and not 0 <= alpha <= 1:
-        raise ValueError(f"alpha must be in 0..1, got {alpha}")
+        raise ArgumentError(f"alpha must be in 0..1, got {alpha}")
     total = alpha * 0 + 1
     for _ in range(gamma):
         total = total * alpha + 1
@@ -62,7 +63,7 @@ def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
     Source: Leviathan et al. 2023, theorem 3.8. Differs from the paper in: v.
     """
     if (not hasattr(c, "shape") and c < 0) or (not hasattr(v, "shape") and v <= 0):
-        raise ValueError(f"c must be >= 0 and v > 0, got c={c}, v={v}")
+        raise ArgumentError(f"c must be >= 0 and v > 0, got c={c}, v={v}")
     return expected_tokens(alpha, gamma) / (gamma * c + v)
 
 
@@ -112,7 +113,7 @@ def roofline(gamma: int, batch: int, balance: float) -> float:
     """
     _check_gamma(gamma)
     if batch < 1 or not balance > 0:
-        raise ValueError(
+        raise ArgumentError(
             f"batch must be >= 1 and balance > 0, got batch={batch}, balance={balance}"
         )
     return max(balance, batch * (gamma + 1)) / max(balance, batch)
@@ -175,7 +176,7 @@ def expected_rounds(reached: Sequence[Any], tokens: int) -> Any:
         ValueError: tokens < 0.
     """
     if tokens < 0:
-        raise ValueError(f"tokens must be >= 0, got {tokens}")
+        raise ArgumentError(f"tokens must be >= 0, got {tokens}")
     # P(k) for k = 1, 2, ..
     added = [a - b for a, b in zip(reached, [*reached[1:], 0], strict=True)]
     steps: list[Any] = [0]
@@ -187,4 +188,4 @@ def expected_rounds(reached: Sequence[Any], tokens: int) -> Any:
 
 def _check_gamma(gamma: int) -> None:
     if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0:
-        raise ValueError(f"gamma must be an integer >= 0, got {gamma!r}")
+        raise ArgumentError(f"gamma must be an integer >= 0, got {gamma!r}")

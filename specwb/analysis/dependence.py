@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr
 
+from specwb.errors import ArgumentError
+
 Reveal = Sequence[Sequence[float]]
 """``reveal[j - 1][r]``, r = 0..j-1, is the probability that the first r tokens are shown, given
 that position j's own token is not."""
@@ -130,7 +132,7 @@ def prefix_reveal(k: int, g: float) -> list[list[float]]:
         comes to.
     """
     if k < 1 or not 0 <= g <= 1:
-        raise ValueError(
+        raise ArgumentError(
             f"a block has k >= 1 tokens and is glanced with probability 0..1, got k={k}, g={g}"
         )
     rows = [[1.0]]
@@ -186,7 +188,7 @@ def _read(joint: ArrayLike, weights: ArrayLike | None) -> tuple[np.ndarray, np.n
     if weights is None:
         table = table[None]
     if table.ndim < 2 or w.shape != table.shape[:1]:
-        raise ValueError(
+        raise ArgumentError(
             "joint must be a table [V, .., V], or [C, V, .., V] with weights [C]; "
             f"got {list(np.shape(joint))} and weights {list(w.shape)}"
         )
@@ -195,7 +197,7 @@ def _read(joint: ArrayLike, weights: ArrayLike | None) -> tuple[np.ndarray, np.n
     nonnegative = table.min(initial=0) >= 0 and w.min() >= 0
     normalised = abs(w.sum() - 1) < 1e-6 and bool((abs(sums - 1) < 1e-6).all())
     if not (nonnegative and normalised):
-        raise ValueError(
+        raise ArgumentError(
             "every context's table and the weights must be distributions: entries >= 0, sum 1; "
             f"sums are {sums.tolist()} and {w.sum()}"
         )
@@ -216,7 +218,7 @@ def _positions(joint: ArrayLike, weights: ArrayLike | None) -> range:
 
 def _checked(positions: Collection[int], k: int) -> set[int]:
     if bad := [i for i in positions if not 1 <= i <= k]:
-        raise ValueError(f"positions of a block of {k} are 1..{k}, got {bad}")
+        raise ArgumentError(f"positions of a block of {k} are 1..{k}, got {bad}")
     return set(positions)
 
 
@@ -227,13 +229,13 @@ def _revealed(
     k = len(_positions(joint, weights))
     lengths = [len(row) for row in reveal]
     if lengths != list(range(1, k + 1)):
-        raise ValueError(
+        raise ArgumentError(
             f"reveal has a row of 1..{k} probabilities for each of the {k} positions, "
             f"got rows of {lengths}"
         )
     for row in reveal:
         if not (min(row) >= 0 and abs(sum(row) - 1) < 1e-9):
-            raise ValueError(f"every row of reveal must be a distribution, got {list(row)}")
+            raise ArgumentError(f"every row of reveal must be a distribution, got {list(row)}")
     for j, row in enumerate(reveal, 1):
         for r, chance in enumerate(row):
             yield j, r, chance

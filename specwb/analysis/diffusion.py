@@ -18,6 +18,8 @@ from fractions import Fraction
 from itertools import product
 from typing import NamedTuple
 
+from specwb.errors import ArgumentError
+
 Tokens = tuple[int, ...]
 Joint = Mapping[Tokens, Fraction]
 """A block: the joint distribution of the next k tokens."""
@@ -90,7 +92,7 @@ def expected_accepted(joint: Joint, path: Tokens) -> Fraction:
     """
     k, _ = _read(joint)
     if len(path) > k:
-        raise ValueError(f"the block has {k} tokens, the path {len(path)}")
+        raise ArgumentError(f"the block has {k} tokens, the path {len(path)}")
     return _expected(_prefix_mass(joint), path)
 
 
@@ -108,7 +110,7 @@ def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) ->
     k, _ = _read(joint)
     distributions = marginals(joint) if distributions is None else distributions
     if len(distributions) > k:
-        raise ValueError(
+        raise ArgumentError(
             f"the block has {k} positions, there are {len(distributions)} distributions"
         )
     mass, total = _prefix_mass(joint), _0
@@ -168,7 +170,7 @@ def ratio_distribution(p: Dist, q: Dist, x: int) -> list[Fraction]:
     Source: DiffuSpec (arXiv 2510.02358) claims that this is unbiased for a searched path.
     """
     if len(p) != len(q) or not q[x] > 0:
-        raise ValueError(
+        raise ArgumentError(
             "p and q must be distributions over the same tokens with q(x) > 0, "
             f"got {len(p)} and {len(q)} tokens and q({x}) = {q[x]}"
         )
@@ -237,13 +239,13 @@ def adl_trace(
         ``share``.
     """
     if not 1 <= least <= most or delta < 0 or not 0 < rho <= 1 or share < 0:
-        raise ValueError(
+        raise ArgumentError(
             "lengths are 1 <= least <= most, delta and share at least 0, 0 < rho <= 1; "
             f"got least={least}, most={most}, delta={delta}, share={share}, rho={rho}"
         )
     lengths = [n for n in (*generated, *accepted) if n is not None]
     if len(generated) != len(accepted) or min(lengths, default=0) < 0:
-        raise ValueError(
+        raise ArgumentError(
             "generated and accepted must be lists of as many lengths, none below 0; "
             f"got {list(generated)} and {list(accepted)}"
         )
@@ -269,7 +271,7 @@ def _read(joint: Joint) -> tuple[int, int]:
     lengths = {len(tokens) for tokens in joint}
     one_length = len(lengths) == 1 and 0 not in lengths
     if not one_length or not abs(float(sum(joint.values())) - 1) < 1e-9 or min(joint.values()) < 0:
-        raise ValueError(
+        raise ArgumentError(
             "a block is a distribution over sequences of one length; "
             f"got lengths {sorted(lengths)} and the sum {sum(joint.values())}"
         )
@@ -299,7 +301,7 @@ def _paths(joint: Joint, among: Sequence[Collection[int]] | None) -> product[Tok
     k, v = _read(joint)
     candidates = [range(v)] * k if among is None else [sorted(some) for some in among]
     if len(candidates) != k or not all(candidates):
-        raise ValueError(
+        raise ArgumentError(
             f"the block has {k} positions, each needs a candidate; "
             f"got {[len(some) for some in candidates]} candidates"
         )

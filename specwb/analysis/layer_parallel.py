@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specwb.errors import ArgumentError
+
 Groups = Sequence[Sequence[int]]
 """A partition of the layers: for each group the indices of its layers, in order."""
 
@@ -45,7 +47,7 @@ def fuzzy_ratio(share: Any, rounds: int, layers: int) -> Any:
     """
     _check_rounds(rounds, layers)
     if not hasattr(share, "shape") and not 0 <= share <= 1:
-        raise ValueError(f"share must be in 0..1, got {share}")
+        raise ArgumentError(f"share must be in 0..1, got {share}")
     return 1 - share * (layers - rounds) / layers
 
 
@@ -63,7 +65,7 @@ def stage_speedup(ratio: Any, depth: int, calibrate: bool = True) -> Any:
     """
     _check_depth(depth)
     if not hasattr(ratio, "shape") and not ratio > 0:
-        raise ValueError(f"ratio must be above 0, got {ratio}")
+        raise ArgumentError(f"ratio must be above 0, got {ratio}")
     return depth / (1 + (depth - 1) * ratio) if calibrate else 1 / ratio
 
 
@@ -102,12 +104,12 @@ def implied_share(
     """
     largest = largest_stage_speedup(depth, rounds, layers, calibrate)
     if largest <= 1:
-        raise ValueError(
+        raise ArgumentError(
             "a fuzzy step that takes an exact one's time, or no fuzzy step: "
             "the stage speedup is 1 whatever attention's share"
         )
     if not 1 <= speedup <= largest * (1 + 1e-12):
-        raise ValueError(
+        raise ArgumentError(
             f"no share of attention gives a stage speedup of {speedup}; "
             f"it is from 1 to {largest:.4g}"
         )
@@ -131,7 +133,7 @@ def break_even(stage: Any, depth: int, c: Any, v: Any = 1) -> Any:
     """
     _check_depth(depth)
     if not hasattr(c, "shape") and (c < 0 or v <= 0 or stage <= 0):
-        raise ValueError(f"c must be >= 0, v and stage above 0; got c={c}, v={v}, stage={stage}")
+        raise ArgumentError(f"c must be >= 0, v and stage above 0; got c={c}, v={v}, stage={stage}")
     return 1 - (depth * c / stage + v) / (depth * c + v)
 
 
@@ -282,7 +284,7 @@ def timeline(
     _check_depth(depth)
     _check_devices(devices)
     if min(attention, mlp, exchange, head, verify) < 0:
-        raise ValueError(
+        raise ArgumentError(
             f"times must be >= 0, got {attention}, {mlp}, {exchange}, {head}, {verify}"
         )
     owner = {
@@ -339,7 +341,9 @@ def gained_cosine(cosine: Any, kappa: Any) -> tuple[Any, Any]:
         ValueError: An argument is out of range.
     """
     if not -1 <= cosine <= 1 or kappa < 1:
-        raise ValueError(f"cosine must be in -1..1 and kappa at least 1, got {cosine} and {kappa}")
+        raise ArgumentError(
+            f"cosine must be in -1..1 and kappa at least 1, got {cosine} and {kappa}"
+        )
     near, far, square = 1 + cosine, 1 - cosine, kappa * kappa
     smallest = (near - square * far) / (near + square * far)
     largest = (square * near - far) / (square * near + far)
@@ -396,14 +400,16 @@ def _layers(groups: Groups) -> int:
 
 def _check_rounds(rounds: int, layers: int) -> None:
     if not 1 <= rounds <= layers:
-        raise ValueError(f"rounds must be from 1 to the number of layers; got {rounds} of {layers}")
+        raise ArgumentError(
+            f"rounds must be from 1 to the number of layers; got {rounds} of {layers}"
+        )
 
 
 def _check_depth(depth: int) -> None:
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise ValueError(f"depth must be an integer >= 1, got {depth!r}")
+        raise ArgumentError(f"depth must be an integer >= 1, got {depth!r}")
 
 
 def _check_devices(devices: int) -> None:
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-        raise ValueError(f"devices must be an integer >= 1, got {devices!r}")
+        raise ArgumentError(f"devices must be an integer >= 1, got {devices!r}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact import (
     Dist,
     kept_root,
@@ -50,7 +51,7 @@ def one_token(rates: Sequence[Fraction]) -> list[list[Fraction]]:
         ValueError: A rate is outside 0..1.
     """
     if not all(0 <= a <= 1 for a in rates):
-        raise ValueError(f"rates must be in 0..1, got {list(rates)}")
+        raise ArgumentError(f"rates must be in 0..1, got {list(rates)}")
     return [[1 - a, a] for a in rates]
 
 
@@ -98,7 +99,7 @@ def later_draw(P: Dist, j: int) -> list[Fraction]:
     """
     support = sum(a > 0 for a in P)
     if not 1 <= j <= support:
-        raise ValueError(f"draw j must be 1..{support}, the tokens of P; got {j}")
+        raise ArgumentError(f"draw j must be 1..{support}, the tokens of P; got {j}")
     distribution = [_0] * len(P)
     for tokens, probability in without_replacement(P, j):
         distribution[tokens[-1]] += probability
@@ -140,7 +141,7 @@ def least_shift(share: Fraction, W: int) -> Fraction:
         ValueError: An argument is out of range.
     """
     if not 0 <= share <= 1 or W < 1:
-        raise ValueError(f"share must be in 0..1 and W >= 1, got {share} and {W}")
+        raise ArgumentError(f"share must be in 0..1 and W >= 1, got {share} and {W}")
     return 1 - (1 - share) ** W - share
 
 
@@ -187,7 +188,7 @@ def kept_greedy(P: Dist, lengths: Sequence[int], W: int) -> int:
         ValueError: W < 1, or not as many lengths as tokens.
     """
     if W < 1 or len(lengths) != len(P):
-        raise ValueError(
+        raise ArgumentError(
             f"W >= 1 roots and a length for each of {len(P)} tokens, got W={W} and {len(lengths)}"
         )
     roots = sorted(range(len(P)), key=lambda x: (-P[x], x))[:W]

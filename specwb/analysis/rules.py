@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from specwb.analysis.acceptance import Distribution, acceptance_rate
+from specwb.errors import ArgumentError
 from specwb.probability import inverse_cdf
 from specwb.verify.race import LEAST, race_weights
 
@@ -55,7 +56,7 @@ def as_probabilities(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor]:
         for x in (p, q)
     )
     if a.ndim == 0 or a.shape != b.shape or not a.numel():
-        raise ValueError(
+        raise ArgumentError(
             "p and q must be distributions over the same tokens, [..., V] each; "
             f"got shapes {list(a.shape)} and {list(b.shape)}"
         )
@@ -63,7 +64,7 @@ def as_probabilities(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor]:
     for name, x in (("p", a), ("q", b)):
         total = x.sum(-1, keepdim=True)
         if not bool((x >= 0).all() & ((total - 1).abs() <= 1e-3).all()):
-            raise ValueError(
+            raise ArgumentError(
                 f"{name} must be probabilities: "
                 "none negative or NaN, summing to 1 over the last dimension"
             )
@@ -73,7 +74,7 @@ def as_probabilities(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor]:
 def check_children(k: int) -> int:
     """Return k, a number of children; raise ValueError unless it is an integer >= 1."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"k, the number of children, must be an integer >= 1, got {k!r}")
+        raise ArgumentError(f"k, the number of children, must be an integer >= 1, got {k!r}")
     return k
 
 
@@ -332,7 +333,7 @@ def rrsw_estimate(
     """
     a, b = as_probabilities(p, q)
     if samples < 2:
-        raise ValueError(f"samples must be >= 2, got {samples}")
+        raise ArgumentError(f"samples must be >= 2, got {samples}")
     v = a.shape[-1]
     rows = zip(a.reshape(-1, v), b.reshape(-1, v), strict=True)
     rejected = torch.stack([_rejected(x, y, check_children(k), samples, seed) for x, y in rows])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact import Dist, minus, norm
 
 History = tuple[Any, ...]
@@ -49,7 +50,7 @@ def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fracti
     """
     skipped = set(out)
     if not skipped <= set(range(len(p))):
-        raise ValueError(f"tokens are 0..{len(p) - 1}, got {sorted(skipped)}")
+        raise ArgumentError(f"tokens are 0..{len(p) - 1}, got {sorted(skipped)}")
     excess, overshoot = minus(p, q), minus(q, p)
     residual = norm(excess) if any(excess) else [0 * a for a in p]
     untested = sum((q[x] for x in skipped), Fraction(0))
@@ -72,7 +73,7 @@ def compression(kept: Sequence[int]) -> tuple[Fraction, list[Fraction]]:
     Source: Liu et al. 2024 (Kangaroo), 3.1. CR is tau.
     """
     if not kept or min(kept) < 0:
-        raise ValueError(
+        raise ArgumentError(
             f"kept must be 0 or more accepted tokens for at least one round; got {list(kept)}"
         )
     n = len(kept)
@@ -243,7 +244,7 @@ def _histories(
 ) -> Iterator[tuple[History, Any]]:
     """Every history that the rule comes to, with its probability."""
     if gamma < 0:
-        raise ValueError(f"gamma must be at least 0, got {gamma}")
+        raise ArgumentError(f"gamma must be at least 0, got {gamma}")
     todo: list[tuple[History, Any]] = [((), Fraction(1))]
     while todo:
         history, probability = todo.pop()
@@ -257,7 +258,7 @@ def _next_values(sure: Sure, history: History) -> Sequence[tuple[Any, Any]]:
     values = sure(history)
     total = float(sum(b for _, b in values))
     if not all(0 <= c <= 1 and b >= 0 for c, b in values) or abs(total - 1) > 1e-9:
-        raise ValueError(
+        raise ArgumentError(
             f"after {history}: values in [0, 1] whose probabilities sum to 1, got {list(values)}"
         )
     return values
@@ -266,5 +267,5 @@ def _next_values(sure: Sure, history: History) -> Sequence[tuple[Any, Any]]:
 def _price(price: Price, position: int) -> Any:
     value = price(position) if callable(price) else price
     if value < 0:
-        raise ValueError(f"a draft token cannot take less than no time, got {value}")
+        raise ArgumentError(f"a draft token cannot take less than no time, got {value}")
     return value

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from specwb.errors import ArgumentError
+
 CALM = 40
 """Runs that a calm stretch lasts on average."""
 BUSY = 8
@@ -38,7 +40,7 @@ def slowdowns(runs: int, trials: int, load: float = 1.6, seed: int = 0) -> np.nd
         ValueError: a number is out of range.
     """
     if runs < 1 or trials < 1 or not load >= 1:
-        raise ValueError(
+        raise ArgumentError(
             f"runs and trials must be >= 1 and load >= 1, got {runs}, {trials} and {load}"
         )
     rng = np.random.default_rng(seed)
@@ -100,9 +102,9 @@ def measured_speedups(
         ValueError: there is no such design, or a number is out of range.
     """
     if design not in DESIGNS:
-        raise ValueError(f"design must be one of {', '.join(DESIGNS)}; got {design!r}")
+        raise ArgumentError(f"design must be one of {', '.join(DESIGNS)}; got {design!r}")
     if not speedup > 0:
-        raise ValueError(f"speedup must be > 0, got {speedup}")
+        raise ArgumentError(f"speedup must be > 0, got {speedup}")
     order, estimate = DESIGNS[design]
     factors = slowdowns(2 * runs, trials, load, seed)
     if order == "apart":

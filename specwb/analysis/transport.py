@@ -38,9 +38,14 @@ from specwb.analysis.rules import (
     split_top,
     top_tokens,
 )
+from specwb.errors import ArgumentError, SpecwbError
 from specwb.verify import exact
 
 _CHUNK = 2**22  # numbers in one intermediate tensor
+
+
+class TransportError(SpecwbError, ArithmeticError):
+    """A linear program that was not solved."""
 
 
 def optimum(p: Distribution, q: Distribution, k: int, scheme: str = "iid") -> Any:
@@ -92,7 +97,7 @@ S."""
 
 def _sets(scheme: str) -> _Sets:
     if scheme not in SCHEMES:
-        raise ValueError(f"unknown sampling scheme {scheme!r}; known: {', '.join(SCHEMES)}")
+        raise ArgumentError(f"unknown sampling scheme {scheme!r}; known: {', '.join(SCHEMES)}")
     return SCHEMES[scheme]
 
 
@@ -222,7 +227,7 @@ def drafts(q: Distribution, k: int, scheme: str = "iid") -> list[tuple[tuple[int
     _sets(scheme)
     _, b = as_probabilities(q, q)
     if b.ndim != 1:
-        raise ValueError(f"drafts takes one distribution [V], got shape {list(b.shape)}")
+        raise ArgumentError(f"drafts takes one distribution [V], got shape {list(b.shape)}")
     row: Any = b.tolist()  # the enumerations of specwb.verify.exact take floats as well
     if scheme == "top_and_sample":
         _, rest = split_top(b, check_children(k))
@@ -252,7 +257,7 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
         k: As for :func:`optimum`.
         scheme: As for :func:`optimum`.
     Raises:
-        ArithmeticError: The program was not solved.
+        TransportError: The program was not solved.
         ValueError: As :func:`optimum`.
     """
     from scipy.optimize import linprog
@@ -274,7 +279,7 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
     if not best.success:
-        raise ArithmeticError(f"the linear program was not solved: {best.message}")
+        raise TransportError(f"the linear program was not solved: {best.message}")
     return -float(best.fun)
 
 

@@ -17,6 +17,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact import depths
 
 Rates = Sequence[Any]
@@ -52,7 +53,7 @@ def path_values(rates: Rates, parents: Sequence[int]) -> list[Any]:
             covered = f"{len(rates)} ranks"
             if _by_depth(rates):
                 covered = f"{len(rates)} depths of {[len(r) for r in rates]} ranks"
-            raise ValueError(f"no rate for depth {d}, rank {rank}; rates cover {covered}")
+            raise ArgumentError(f"no rate for depth {d}, rank {rank}; rates cover {covered}")
         values.append(values[parent] * row[rank])
     return values
 
@@ -101,7 +102,7 @@ def grow_tree(rates: Rates, nodes: int, depth: int | None = None) -> list[int]:
     """
     limit = _depth_limit(rates, depth)
     if any(a < b for row in _rows(rates) for a, b in pairwise(row)):
-        raise ValueError("grow_tree needs rates that do not rise with rank; best_tree takes any")
+        raise ArgumentError("grow_tree needs rates that do not rise with rank; best_tree takes any")
     values: dict[Path, Any] = {(): 1}  # the tree so far: paths of ranks
     queue: list[tuple[Any, Path]] = []  # nodes that may come next, the most valuable first
 
@@ -153,7 +154,7 @@ def choose_tree(
     for tree in _distinct_trees(rates, budget, largest_depth):
         cost = seconds(tree)
         if not cost > 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"seconds of a round must be > 0, got {cost} for a tree of {len(tree)} nodes"
             )
         speed = float(sum(path_values(rates, tree))) / cost
@@ -208,7 +209,9 @@ def dynamic_tree(
     Source: EAGLE-2 2406.16858, OPT-Tree 2406.17276.
     """
     if min(nodes, depth, width) < 1:
-        raise ValueError(f"nodes, depth and width must be >= 1, got {nodes}, {depth} and {width}")
+        raise ArgumentError(
+            f"nodes, depth and width must be >= 1, got {nodes}, {depth} and {width}"
+        )
 
     def most_probable(paths: list[Valued], count: int) -> list[Valued]:
         return heapq.nsmallest(count, paths, key=lambda item: (-item[0], len(item[1]), item[1]))
@@ -244,7 +247,7 @@ def expected_point(p_of: Callable[[Path], Sequence[Any]], paths: Sequence[Path])
     p_once = cache(lambda prefix: p_of(prefix))
     for path in sorted(paths, key=len):
         if path in values or path[:-1] not in values:
-            raise ValueError(f"path {path} is given twice or without its parent")
+            raise ArgumentError(f"path {path} is given twice or without its parent")
         values[path] = values[path[:-1]] * p_once(path[:-1])[path[-1]]
     return sum(values.values()) - 1
 
@@ -270,9 +273,9 @@ def _at_depth(rates: Rates, d: int) -> Sequence[Any]:
 def _depth_limit(rates: Rates, depth: int | None) -> int | None:
     """How deep a tree may be, None where nothing limits it. Checks both arguments."""
     if depth is not None and depth < 0:
-        raise ValueError(f"depth must be >= 0, got {depth}")
+        raise ArgumentError(f"depth must be >= 0, got {depth}")
     if any(not 0 <= a <= 1 for row in _rows(rates) for a in row):
-        raise ValueError(f"rates must be in 0..1, got {rates}")
+        raise ArgumentError(f"rates must be in 0..1, got {rates}")
     if not _by_depth(rates):
         return depth
     return len(rates) if depth is None else min(depth, len(rates))
@@ -280,7 +283,7 @@ def _depth_limit(rates: Rates, depth: int | None) -> int | None:
 
 def _check_budget(nodes: int) -> int:
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise ValueError(f"nodes, the root included, must be an integer >= 1, got {nodes!r}")
+        raise ArgumentError(f"nodes, the root included, must be an integer >= 1, got {nodes!r}")
     return nodes
 
 

@@ -58,6 +58,8 @@ def check(
     from specwb.evaluation import check as checking
     from specwb.evaluation.prompts import load_prompts
 
+    if controls and rule is not None:
+        raise ValueError("--controls checks wrong rules of its own; leave --rule out")
     questions = load_prompts(prompts)
     chosen = own_rule(rule) if rule is not None and ":" in rule else rule
     model = load(target, device=device, dtype=dtype)

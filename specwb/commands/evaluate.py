@@ -18,6 +18,7 @@ from specwb.commands.shared import (
     TEMPLATE,
     THREADS,
     compact,
+    each_its_own,
     errors,
     tell,
     use_threads,
@@ -83,11 +84,14 @@ def evaluate(
     from specwb.probability import Sampling
     from specwb.templates import check_template
 
+    each_its_own({"--csv": csv, "--vllm": vllm})
     for path, name in ((csv, "--csv"), (vllm, "--vllm")):
         if path is not None:
             check_path(path, name)
     if any(not text for text in stop or ()):
         raise ValueError("--stop must not be empty")
+    if not specs(methods):
+        raise ValueError("--methods is empty; name one method at least")
     check_template(template)
     use_threads(threads)
     questions = interleave(load_prompts(bench))[: first or None]

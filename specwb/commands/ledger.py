@@ -17,6 +17,7 @@ from specwb.commands.shared import (
     SEED,
     TARGET,
     errors,
+    folder,
     table,
     tell,
     wide,
@@ -43,13 +44,12 @@ def reproduce_all(
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0,
             help="About how long to measure in all, parted among the papers by their cells; two "
             "prompts a cell are measured at least.",
         ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="About how long to measure each paper in all.")
+        float | None, typer.Option(help="About how long to measure each paper in all.")
     ] = None,
     prompts: LIKE_COMPARE = "lab",
     target: TARGET = "lab",
@@ -72,8 +72,14 @@ def reproduce_all(
     from specwb.studies import PLACES, ledger, study_of
     from specwb.studies import run as studies_run
 
-    if out.parts[:1] == ("build",):
-        out.mkdir(parents=True, exist_ok=True)
+    times = {"--minutes": minutes, "--seconds": seconds}
+    for option, value in times.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{option} must be > 0, got {value:g}; leave it out to measure all")
+    given = {**times, "--quick": quick or None, "--restart": restart or None}
+    if shipped and (idle := [option for option, value in given.items() if value is not None]):
+        raise ValueError(f"--shipped measures nothing; leave {' and '.join(idle)} out")
+    folder(out, "--out")
     pages = {kind: out / f"ledger.{kind}" for kind in ("html", "md", "json")}
     for path in pages.values():
         check_path(path, "--out")

@@ -13,7 +13,13 @@ from specwb.commands.shared import tell, wide
 
 
 def list_methods(
-    name: Annotated[str | None, typer.Argument(help="One method: all about its options.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One method: all about its options. With some of them, such as "
+            "eagle:preset=published, also what they set."
+        ),
+    ] = None,
 ) -> None:
     """List the registered methods with their options, paper and exactness, or describe one."""
     if name is None:
@@ -55,12 +61,17 @@ def list_all(screen: Console) -> None:
 def describe(screen: Console, name: str) -> None:
     """What a method is, what it needs, its options one a row, and its citation."""
     from specwb.describe import HEADER, option_rows, spelled
-    from specwb.methods import METHODS
-    from specwb.options import MethodError
+    from specwb.methods import METHODS, read_spec
+    from specwb.options import MethodError, spell
 
-    if name not in METHODS:
-        raise MethodError(f"unknown method {name!r}; known: {', '.join(METHODS)}")
-    entry = METHODS[name]
+    key, colon, _ = name.partition(":")
+    if key not in METHODS:
+        raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
+    entry, written = METHODS[key], ""
+    if colon:
+        _, rule, given = read_spec(name, None, {})
+        values = given if rule is None else {**given, "rule": rule.name}
+        written = ",".join(f"{option}={spell(value)}" for option, value in values.items())
     for paragraph in entry.about.split("\n\n"):
         tell(screen, " ".join(paragraph.replace("``", "").split()))
     facts = f"needs: {entry.needs}; exactness: {entry.exactness.value}; source: {entry.paper}"
@@ -73,5 +84,7 @@ def describe(screen: Console, name: str) -> None:
     screen.print(table)
     for key, preset in entry.presets.items():
         tell(screen, f"preset={key}: {spelled(preset)}; {preset.source}")
+    if colon:
+        tell(screen, f"{name} sets: {written or 'nothing'}")
     if entry.bibtex:
         screen.print(entry.bibtex, highlight=False, markup=False, soft_wrap=True)

@@ -193,11 +193,10 @@ def _draw(name: str, figure: str, out: Path) -> None:
 
     An ``out`` that is no results' file is where the figure is written.
     """
-    import json
-
     from specwb.evaluation.report import check_path
     from specwb.studies import run, study_of
     from specwb.studies.pictures import can_picture, draw, picture_of
+    from specwb.studies.store import results_in
 
     study = study_of(name)
     if figure not in (*study.figures, "all"):
@@ -213,7 +212,7 @@ def _draw(name: str, figure: str, out: Path) -> None:
             )
         results, kinds = Path(f"build/reproduce/{name}.json"), (written,)
     if results.exists():
-        document, source = json.loads(results.read_text("utf-8")), str(results)
+        document, source = results_in(results, name), str(results)
     else:
         document, ablation = run.shipped(study)
         source = "the shipped results"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ def serve(
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
 ) -> None:
     """Serve OpenAI's completions and chat endpoints, one request at a time.
 
@@ -31,17 +32,22 @@ def serve(
     import uvicorn
 
     from specwb import load
-    from specwb.serve import Server
+    from specwb.serve import Server, listening
 
+    socket = listening(host, port)  # before the work of loading
     model = load(target, device=device, dtype=dtype, template=template)
     (chosen,) = built([method], model, draft)
     server = Server(model, chosen)
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""
+    place = f"[{host}]" if ":" in host else host
     errors.print(
-        f"{model.name} with {chosen.key}{lossy} at http://{host}:{port}/v1, one request at a time; "
+        f"{model.name} with {chosen.key}{lossy} at http://{place}:{socket.getsockname()[1]}/v1, "
+        "one request at a time; "
         "no production server. Ctrl-C ends it.",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
-    uvicorn.run(server.app, host=host, port=port, log_level="warning")
+    config = uvicorn.Config(server.app, log_level="warning")
+    with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        uvicorn.Server(config).run(sockets=[socket])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -78,6 +79,34 @@ def compact(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
 def tell(console: Console, note: str) -> None:
     """Print a note below a table; a terminal breaks it between words, a pipe gets one line."""
     console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def each_its_own(files: Mapping[str, Path | None]) -> None:
+    """Check that no two options name one file; what is written last would be all that is left.
+
+    Raises:
+        ValueError: two do.
+    """
+    options: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is not None and path != Path("-"):
+            first = options.setdefault(path.expanduser().resolve(), option)
+            if first != option:
+                raise ValueError(f"{first} and {option} name one file, {path}; name two")
+
+
+def folder(path: Path, option: str) -> None:
+    """Make a folder that results are written to, where it is not there.
+
+    Raises:
+        ValueError: it cannot be made, or is a file.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ValueError(f"{option}: {path} is a file, give the name of a folder") from None
+    except OSError as error:
+        raise ValueError(f"{option}: the folder {path} cannot be made: {error.strerror}") from error
 
 
 def use_threads(threads: int | None) -> None:

@@ -18,6 +18,7 @@ from specwb.commands.shared import (
     TARGET,
     THREADS,
     built,
+    each_its_own,
     use_threads,
     wide,
 )
@@ -57,7 +58,9 @@ def trace(
 
     if html_file is None and json_file is None:
         raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
-    for option, path in (("--html", html_file), ("--json", json_file)):
+    files = {"--html": html_file, "--json": json_file}
+    each_its_own(files)
+    for option, path in files.items():
         if path is not None:
             report.check_path(path, option)
     use_threads(threads)

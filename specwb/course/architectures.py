@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specwb.course.drawing import WIDTH, Drawing
+from specwb.errors import ArgumentError
 
 Node = tuple[float, float, str, str]
 """x and y of a box's left upper corner, its word, its colour."""
@@ -327,5 +328,5 @@ def architecture(name: str) -> Drawing:
         ValueError: there is none of that name.
     """
     if name not in DRAWINGS:
-        raise ValueError(f"there is a drawing of {', '.join(DRAWINGS)}; got {name!r}")
+        raise ArgumentError(f"there is a drawing of {', '.join(DRAWINGS)}; got {name!r}")
     return DRAWINGS[name]()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.noise import Noise
 from specwb.options import Option, options_of
@@ -156,10 +157,10 @@ class Drafter:
         tree = tree or self.tree
         if tokens.shape != (state.rows, tree.n - 1):
             wanted = f"[rows, nodes - 1] = {[state.rows, tree.n - 1]} tokens"
-            raise ValueError(f"candidates must be {wanted}, got {list(tokens.shape)}")
+            raise ArgumentError(f"candidates must be {wanted}, got {list(tokens.shape)}")
         pending = state.tokens.gather(1, (state.length - 1)[:, None])
         if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
-            raise ValueError(f"candidates must be token ids, integers, got {tokens.dtype}")
+            raise ArgumentError(f"candidates must be token ids, integers, got {tokens.dtype}")
         tokens = torch.cat([pending, tokens.long()], 1)
         root = torch.ones_like(pending, dtype=torch.bool)
         if valid is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
+from specwb.errors import ArgumentError
 from specwb.flow import Draft, State
 from specwb.tree import GrownTree, Limits
 
@@ -235,7 +236,7 @@ def grown_limits(nodes: int, depth: int, top: int, most: int) -> Limits:
         ValueError: fewer nodes than levels, or more than are made.
     """
     if not depth < nodes <= most + 1:
-        raise ValueError(
+        raise ArgumentError(
             f"{depth} levels of {top} tokens each make trees of {depth + 1} to {most + 1} nodes,"
             f" got nodes={nodes}"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.analysis import grow_tree
+from specwb.errors import ArgumentError
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
 from specwb.options import MethodError
@@ -33,7 +34,7 @@ def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
     ranks = {name: entry["rank"] for name, entry in held_out.items() if "rank" in entry}
     if not ranks or domain not in (ALL, *ranks):
         measured = ", ".join([ALL, *ranks]) if ranks else "but the card has none"
-        raise ValueError(f"domain must be one that was measured, {measured}; got {domain!r}")
+        raise ArgumentError(f"domain must be one that was measured, {measured}; got {domain!r}")
     tables = [table for name, table in ranks.items() if domain in (ALL, name)]
     return [
         [sum(at) / len(tables) for at in zip(*rows, strict=True)]

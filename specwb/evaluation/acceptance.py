@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specwb.analysis import DRAWN, RATES, optimum, rrsw_estimate
+from specwb.errors import ArgumentError
 from specwb.evaluation.statistics import mean_and_error
 from specwb.models.target import Target
 from specwb.probability import Sampling
@@ -53,11 +54,11 @@ def distributions_along(
             is not > 0.
     """
     if not temperature > 0:
-        raise ValueError(
+        raise ArgumentError(
             f"temperature must be > 0, since at 0 every distribution is one-hot; got {temperature}"
         )
     if not at or min(at) < 0 or max(at) > len(text):
-        raise ValueError(f"positions must be in 0..{len(text)}, at least one; got {list(at)}")
+        raise ArgumentError(f"positions must be in 0..{len(text)}, at least one; got {list(at)}")
     ids = [*prompt, *text]
     rows = [len(prompt) - 1 + i for i in at]
     sampling = Sampling(temperature)
@@ -134,7 +135,9 @@ def table(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
         for at_k in record["rates"]
         for values in at_k
     ):
-        raise ValueError(f"records must have the columns {', '.join(COLUMNS)}; measure them again")
+        raise ArgumentError(
+            f"records must have the columns {', '.join(COLUMNS)}; measure them again"
+        )
     long = pd.DataFrame(
         [
             (record["temperature"], record["domain"], prompt, k, position, *values)

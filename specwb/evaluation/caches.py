@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.engine import decode, trim
+from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -44,13 +45,13 @@ def cache_moments(
     method = spec if isinstance(spec, Method) else make_method(spec, target)
     drafter = copy.copy(method.drafter)
     if not isinstance(drafter, KangarooDrafter) or drafter.stack is None:
-        raise ValueError(f"caches are followed in a chain of kangaroo's, got {spec!r}")
+        raise ArgumentError(f"caches are followed in a chain of kangaroo's, got {spec!r}")
     noise: Any = None  # greedy drafts draw nothing
     depth = drafter.limits.depth
     done = decode(target, list(text), method, max_new_tokens=(step + 2) * (depth + 1), eos=())
     begun = sum(kept + 1 for kept in done.accepted_lengths[0][:step])
     if step >= len(done.accepted_lengths[0]):
-        raise ValueError(f"the decoding has {len(done.accepted_lengths[0])} steps, got {step}")
+        raise ArgumentError(f"the decoding has {len(done.accepted_lengths[0])} steps, got {step}")
     known = [*text, *done.tokens[0][:begun]]
     final = known + done.tokens[0][begun : begun + depth + 2]
 

@@ -14,6 +14,7 @@ import torch
 from scipy import optimize, stats
 
 from specwb.engine import Prompt, decode, token_rows
+from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
@@ -375,7 +376,7 @@ def beginnings(
             for token, chance in zip(tokens.tolist(), chances, strict=True):
                 next_level[(*text, token)] = probability * chance
             if len(next_level) + len(undecided) > MAX_TEXTS:
-                raise ValueError(
+                raise ArgumentError(
                     f"there are more than {MAX_TEXTS} texts of {length} tokens to tell apart; "
                     f"give a smaller top_k (got {sampling.top_k})"
                 )
@@ -420,14 +421,14 @@ def _checked_prompts(
 ) -> list[list[int]]:
     """The prompts' token ids, after a check of the arguments."""
     if not temperature > 0:
-        raise ValueError(
+        raise ArgumentError(
             f"temperature is of the sampled part and must be > 0, got {temperature}; "
             "the greedy part is always run"
         )
     if rows < 1:
-        raise ValueError(f"rows must be >= 1, got {rows}")
+        raise ArgumentError(f"rows must be >= 1, got {rows}")
     if isinstance(prompts, str):
-        raise ValueError("prompts must be a list of prompts, got one text")
+        raise ArgumentError("prompts must be a list of prompts, got one text")
     return token_rows(target, prompts)
 
 

@@ -24,6 +24,7 @@ import pandas as pd
 import torch
 
 from specwb.engine import Clock, Prompt, decode, token_rows
+from specwb.errors import ArgumentError
 from specwb.evaluation.library import Library, default_rows, plain_row
 from specwb.evaluation.machine import Watch, commit, one_step
 from specwb.evaluation.prompts import Question, interleave
@@ -168,7 +169,9 @@ def compare(
     batch, seed = integer("batch", batch, 1), integer("seed", seed)
     max_new_tokens = integer("max_new_tokens", max_new_tokens, 1)
     if seconds is not None and (isinstance(seconds, bool | str) or not 0 < seconds < math.inf):
-        raise ValueError(f"seconds must be a number > 0, or None for all prompts, got {seconds!r}")
+        raise ArgumentError(
+            f"seconds must be a number > 0, or None for all prompts, got {seconds!r}"
+        )
     specs, library_specs = _specs(target, methods)
     built = _methods(specs, target, draft, sampling, methods is None)
     library_rows = _library_rows(library_specs, library, target, draft, built, sampling, batch)
@@ -496,7 +499,7 @@ def _groups(
     """
     room = target.context - max_new_tokens
     if room < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the context of "
             f"{target.name!r} ({target.context})"
         )

@@ -22,7 +22,7 @@ import torch
 from specwb.analysis import expected_rounds, tree_reach
 from specwb.drafters.base import Drafter
 from specwb.engine import Prompt, rounds, token_rows
-from specwb.errors import SpecwbError
+from specwb.errors import ArgumentError, SpecwbError
 from specwb.flow import Draft, Exactness, State
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -171,7 +171,7 @@ def _forward_seconds(
 ) -> dict[int, float]:
     """The medians of :func:`forward_seconds` before they are put in order."""
     if not widths or min(widths) < 1:
-        raise ValueError(f"widths must be integers >= 1, got {list(widths)}")
+        raise ArgumentError(f"widths must be integers >= 1, got {list(widths)}")
     (row,) = token_rows(model, [prompt])  # type: ignore[list-item]
     methods = {
         n: Method(f"forward of {n}", _ZeroDrafter(n), None, Exactness.LOSSLESS)
@@ -368,7 +368,7 @@ class CostModel:
         missing = {k for k in tree.widths if k > 1} - set(self.top)
         if missing:
             numbers = ", ".join(map(str, sorted(missing)))
-            raise ValueError(
+            raise ArgumentError(
                 f"top-and-sample rates were not measured for {numbers} children a node"
             )
         return [self.chain[d] if k == 1 else self.top[k][d] for d, k in enumerate(tree.widths)]

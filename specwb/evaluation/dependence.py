@@ -21,6 +21,7 @@ from torch.special import entr, xlogy
 
 from specwb.drafters.falcon import FalconDrafter
 from specwb.engine import Prompt, token_rows
+from specwb.errors import ArgumentError
 from specwb.flow import Draft, InvalidDistribution, Scheme, State
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
@@ -144,14 +145,14 @@ def acceptance_by_dependence(
     hidden = target.backbone.config.hidden_size
     if not isinstance(head, FalconHead) or head.hidden != hidden:
         kind = f"{type(head).__name__} of {getattr(head, 'hidden', 'none')}"
-        raise ValueError(
+        raise ArgumentError(
             f"head must be a FalconHead of hidden size {hidden}, the target's; got {kind}"
         )
     k = head.k
     rows = _checked_contexts(target, contexts, k, paths, seed, domains)
     for i, ids in enumerate(rows):
         if len(ids) <= k:
-            raise ValueError(
+            raise ArgumentError(
                 f"context {i} has {len(ids)} tokens; a head of blocks of {k} drafts from {k + 1} on"
             )
     sampling, trees = Sampling(temperature), _trees(target, k, paths)
@@ -232,9 +233,9 @@ def exact_pair(
         InvalidDistribution: probabilities are NaN.
     """
     if not 0 < keep <= 1:
-        raise ValueError(f"keep must be in (0, 1], got {keep}")
+        raise ArgumentError(f"keep must be in (0, 1], got {keep}")
     if whole("max_tokens", max_tokens) >= MOST:
-        raise ValueError(f"max_tokens must be below {MOST}, got {max_tokens}")
+        raise ArgumentError(f"max_tokens must be below {MOST}, got {max_tokens}")
     (ids,) = _checked_contexts(target, [context], 2)
     sampling, max_tokens = Sampling(temperature), min(max_tokens, target.vocabulary)
     with torch.inference_mode():
@@ -277,18 +278,18 @@ def _checked_contexts(
     whole("seed", seed, 0)
     nodes = 1 + whole("paths", paths, 2) * (k - 1)
     if nodes > MOST:
-        raise ValueError(
+        raise ArgumentError(
             f"{paths} paths of {k} tokens make a tree of {nodes} nodes, at most {MOST} fit; "
             "give fewer paths"
         )
     rows = token_rows(target, contexts)
     if domains is not None and len(domains) != len(rows):
-        raise ValueError(
+        raise ArgumentError(
             f"there are {len(rows)} contexts and {len(domains)} domains; give a label for each"
         )
     for i, ids in enumerate(rows):
         if len(ids) + k > target.context:
-            raise ValueError(
+            raise ArgumentError(
                 f"context {i} has {len(ids)} tokens; with {k} more it is longer than the context "
                 f"of {target.name!r} ({target.context})"
             )

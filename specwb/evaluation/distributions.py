@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
 from specwb.models.target import Target
 from specwb.probability import Sampling
@@ -35,7 +36,7 @@ def distributions_after(
             context, or the temperature is < 0. The function itself raises it for a longer prefix.
     """
     if not text or len(text) + max_prefix > model.context:
-        raise ValueError(
+        raise ArgumentError(
             f"the text must have 1..{model.context - max_prefix} tokens, so that {max_prefix} more "
             f"fit the context; got {len(text)}"
         )
@@ -47,7 +48,7 @@ def distributions_after(
     @cache
     def distribution(prefix: tuple[int, ...]) -> np.ndarray:
         if len(prefix) > max_prefix:
-            raise ValueError(f"a prefix may have {max_prefix} tokens here, got {len(prefix)}")
+            raise ArgumentError(f"a prefix may have {max_prefix} tokens here, got {len(prefix)}")
         tokens = torch.tensor([[text[-1], *prefix]], device=model.device)
         valid = torch.ones_like(tokens, dtype=torch.bool)
         last = torch.tensor([len(prefix)], device=model.device)

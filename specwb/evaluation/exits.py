@@ -28,6 +28,7 @@ from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
 from specwb.drafters.stopping import Confidence, Top
 from specwb.engine import decode, rounds
+from specwb.errors import ArgumentError
 from specwb.evaluation.cost import step_seconds
 from specwb.flow import Exactness
 from specwb.methods import Method
@@ -74,7 +75,7 @@ class Rounds:
         """
         gamma = self.depth if gamma is None else gamma
         if name not in self.sure or not 0 <= eta <= 1 or not 1 <= gamma <= self.depth:
-            raise ValueError(
+            raise ArgumentError(
                 f"name must be one of {', '.join(self.sure)}, eta in [0, 1], "
                 f"gamma in 1..{self.depth}; got {name!r}, {eta}, {gamma}"
             )
@@ -189,7 +190,7 @@ def every_round(
         and drafter.exactness is Exactness.LOSSLESS
     )
     if not static_levels or not drafter.tree.in_level_order:
-        raise ValueError(
+        raise ArgumentError(
             f"{method.key} does not draft a static tree level by level, or changes the text"
         )
     assert isinstance(drafter, Levels)
@@ -304,7 +305,7 @@ def costs(
     """
     ids = list(prompt) if prompt is not None else [1] * 128
     if not depths or min(depths) < 1:
-        raise ValueError(f"depths must be integers >= 1, got {list(depths)}")
+        raise ArgumentError(f"depths must be integers >= 1, got {list(depths)}")
     options: dict[str, Any] = {} if head is None else {"head": head}
     # a threshold that is never missed, so that the test for it is paid for
     chains = {

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from specwb.drafters.level import LevelDrafter
 from specwb.engine import Clock, Decoding
 from specwb.engine import rounds as decoding
+from specwb.errors import ArgumentError
 from specwb.graphs import RECORDERS
 from specwb.mask import causal_mask
 from specwb.methods import Method
@@ -191,7 +192,7 @@ def drift(
     """
     method = make_method(method, target) if isinstance(method, str) else method
     if not isinstance(method.drafter, LevelDrafter) or rounds < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"drift is of methods with one draft model, in rounds >= 1; got {method.key}, {rounds}"
         )
     steps: list[list[dict[str, Any]]] = [[] for _ in range(rounds)]
@@ -327,7 +328,7 @@ def layer_times(
     stack = draft.backbone
     count = len(stack.layers)
     if not 1 <= tokens <= extent or repeats < 1:
-        raise ValueError(
+        raise ArgumentError(
             "tokens must be in 1..extent, repeats >= 1; "
             f"got tokens={tokens}, extent={extent}, repeats={repeats}"
         )
@@ -383,7 +384,7 @@ def draft_times(
         ValueError: repeats < 1.
     """
     if repeats < 1:
-        raise ValueError(f"repeats must be >= 1, got {repeats}")
+        raise ArgumentError(f"repeats must be >= 1, got {repeats}")
     times: dict[str, dict[str, list[float]]] = {name: {"eager": []} for name in methods}
     clocks = {name: Clock(target.device) for name in methods}
     decodings = {

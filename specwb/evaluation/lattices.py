@@ -18,6 +18,7 @@ import torch
 from specwb.analysis.diffusion import AdlRound, adl_trace
 from specwb.drafters.diffusion import trie
 from specwb.engine import Prompt, PromptError, decode, token_rows
+from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
@@ -64,7 +65,9 @@ class Place:
         width = self.ids.shape[1]
         top = width if top is None else top
         if whole("top", top) > width:
-            raise ValueError(f"top can be at most {width}, as many candidates were kept, got {top}")
+            raise ArgumentError(
+                f"top can be at most {width}, as many candidates were kept, got {top}"
+            )
         ids, logq = self.ids[:, :top].tolist(), self.logq[:, :top].tolist()
         return Lattice.prune(ids, logq, mass, self.ends)
 
@@ -254,7 +257,7 @@ def expected_length(
         or not all(map(len, paths))
         or not all(0 <= x < target.vocabulary for path in paths for x in path)
     ):
-        raise ValueError(
+        raise ArgumentError(
             "paths are one or more of at least one token each, "
             f"from 0 to {target.vocabulary - 1}; got {[list(path) for path in paths]}"
         )
@@ -329,7 +332,7 @@ class Replay:
         (self.prompt,) = _checked_texts(target, model, [prompt], whole("tokens", tokens))
         whole("top", top), whole("beams", beams)
         if not 0 <= lam <= 1 or not 0 < mass <= 1:
-            raise ValueError(f"lam is in [0, 1], mass in (0, 1]; got lam={lam}, mass={mass}")
+            raise ArgumentError(f"lam is in [0, 1], mass in (0, 1]; got lam={lam}, mass={mass}")
         self.target, self.model, self.proxy = target, model, proxy
         self.lam, self.mass, self.top, self.beams = lam, mass, top, beams
         (self.text,) = decode(target, [self.prompt], "ar", max_new_tokens=tokens).tokens
@@ -345,9 +348,11 @@ class Replay:
             ValueError: the place is outside the text, k < 1, or the context has no room for k.
         """
         if not 0 <= place < len(self.text):
-            raise ValueError(f"place must be 0..{len(self.text) - 1}, got {place}")
+            raise ArgumentError(f"place must be 0..{len(self.text) - 1}, got {place}")
         if whole("k", k) > self.most:
-            raise ValueError(f"k can be at most {self.most}, the context has no more room; got {k}")
+            raise ArgumentError(
+                f"k can be at most {self.most}, the context has no more room; got {k}"
+            )
         if (place, k) not in self._lengths:
             self._lengths[place, k] = self._draft(place, k)
         return self._lengths[place, k]
@@ -421,4 +426,4 @@ def _common(path: Sequence[int], other: Sequence[int]) -> int:
 
 def _check_not_empty(sample: Sequence[Place]) -> None:
     if not sample:
-        raise ValueError("there is no place to look at")
+        raise ArgumentError("there is no place to look at")

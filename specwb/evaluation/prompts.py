@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb import files
-from specwb.errors import SpecwbError
+from specwb.errors import ArgumentError, SpecwbError
 from specwb.inputs import chat, encode
 from specwb.models.load import data_dir
 
@@ -240,7 +240,7 @@ def _parse(content: bytes, where: str) -> list[Question]:
 def _question(row: Any, index: int) -> Question:
     """One row of a known format; a ValueError says what is wrong with it."""
     if not isinstance(row, dict):
-        raise ValueError(f"a row must be a JSON object, not {type(row).__name__}")
+        raise ArgumentError(f"a row must be a JSON object, not {type(row).__name__}")
     if {"task_id", "prompt", "entry_point"} <= row.keys():
         return _humaneval(row)
     if {"question", "answer"} <= row.keys():
@@ -251,7 +251,9 @@ def _question(row: Any, index: int) -> Question:
 def _humaneval(row: dict[str, Any]) -> Question:
     number = str(row["task_id"]).rpartition("/")[2]
     if not number.isdecimal():
-        raise ValueError(f"task_id must end in a number, as in HumanEval/0, not {row['task_id']!r}")
+        raise ArgumentError(
+            f"task_id must end in a number, as in HumanEval/0, not {row['task_id']!r}"
+        )
     prompt = _texts("prompt", [row["prompt"]])
     reference = _answers(row.get("canonical_solution"))
     return Question(int(number), "humaneval", prompt, "text", reference=reference)
@@ -259,7 +261,7 @@ def _humaneval(row: dict[str, Any]) -> Question:
 
 def _gsm8k(row: dict[str, Any], index: int) -> Question:
     if "####" not in str(row["answer"]):
-        raise ValueError(
+        raise ArgumentError(
             "answer has no '#### number' as GSM8K's have; "
             "give other questions as question_id, category, turns"
         )
@@ -270,15 +272,15 @@ def _gsm8k(row: dict[str, Any], index: int) -> Question:
 def _spec_bench(row: dict[str, Any]) -> Question:
     """A row of Spec-Bench or MT-Bench."""
     if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
-        raise ValueError(
+        raise ArgumentError(
             f"no {', '.join(missing)}; a row has question_id, category, turns "
             "(Spec-Bench, MT-Bench), task_id, prompt, entry_point (HumanEval) "
             "or question, answer (GSM8K)"
         )
     if type(row["question_id"]) is not int:
-        raise ValueError(f"question_id must be an integer, not {row['question_id']!r}")
+        raise ArgumentError(f"question_id must be an integer, not {row['question_id']!r}")
     if row.get("format", "chat") not in ("chat", "text"):
-        raise ValueError(f"format must be 'chat' or 'text', not {row['format']!r}")
+        raise ArgumentError(f"format must be 'chat' or 'text', not {row['format']!r}")
     (category,) = _texts("category", [row["category"]])
     return Question(
         row["question_id"],
@@ -297,11 +299,11 @@ def _texts(key: str, values: Any) -> tuple[str, ...]:
         or not all(isinstance(v, str) and v.strip() for v in values)
     ):
         kind = "a list of non-empty strings" if key == "turns" else "a non-empty string"
-        raise ValueError(f"{key} must be {kind}")
+        raise ArgumentError(f"{key} must be {kind}")
     try:
         "".join(values).encode()
     except UnicodeEncodeError:  # JSON may escape half of a pair of surrogates
-        raise ValueError(f"{key} has half of a surrogate pair, which is no character") from None
+        raise ArgumentError(f"{key} has half of a surrogate pair, which is no character") from None
     return tuple(values)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from specwb import scope
+from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.compare import PARTS
 from specwb.files import whole_file
@@ -103,6 +104,9 @@ def markdown(frame: pd.DataFrame) -> str:
 def over(facts: dict[str, Any]) -> str:
     """Say what the speedups are over, and how fast the other plain decoding is.
 
+    The faster one is chosen by the median of paired runs; rates are all tokens over all seconds.
+    Where runs differ in length the two can disagree, and the sentence says so.
+
     Args:
         facts: the attributes of the frame.
     """
@@ -112,9 +116,12 @@ def over(facts: dict[str, Any]) -> str:
         for name, speed in plain.items()
         if name != chosen
     )
+    why = ""
+    if plain[chosen] < max(plain.values()):
+        why = ", as all tokens over all seconds are ordered the other way"
     return (
         f"speedup is over {chosen} ({PLAIN[chosen]}, {plain[chosen]:.1f} tokens/s), "
-        f"the faster of the plain decodings in this run; {others}"
+        f"the faster plain decoding by the median of paired runs; {others}{why}"
     )
 
 
@@ -343,14 +350,16 @@ def check_path(path: Path, option: str) -> None:
     real = Path(os.path.realpath(path.expanduser()))  # what a link leads to is what is written
     folder = real.parent
     if real.is_dir():
-        raise ValueError(f"{option}: {path} is a folder, give the name of a file")
+        raise ArgumentError(f"{option}: {path} is a folder, give the name of a file")
     if not folder.is_dir():
-        raise ValueError(f"{option}: {path} cannot be written, the folder {folder} does not exist")
+        raise ArgumentError(
+            f"{option}: {path} cannot be written, the folder {folder} does not exist"
+        )
     # a regular file is replaced by a new one in its folder; a device or pipe is written to
     replaced = not real.exists() or real.is_file()
     if not os.access(folder if replaced else real, os.W_OK):
         where = f" in {folder}" if replaced else ""
-        raise ValueError(f"{option}: {path} cannot be written, no permission{where}")
+        raise ArgumentError(f"{option}: {path} cannot be written, no permission{where}")
 
 
 def write(text: str, path: Path) -> None:

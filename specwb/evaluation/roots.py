@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specwb.drafters.mcsd_ti import SeveralRoots
 from specwb.engine import Prompt, PromptError, decode, token_rows
+from specwb.errors import ArgumentError
 from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -73,7 +74,7 @@ class RootDistributions:
         """
         possible = (self.p[:-1] > 0).sum()
         if whole("roots", roots) > possible and not self.p[-1]:
-            raise ValueError(
+            raise ArgumentError(
                 f"roots can be at most {possible}, so many tokens have any probability; got {roots}"
             )
         roots_drawn = self._draw(roots)
@@ -162,14 +163,14 @@ def root_distributions(
     """
     sampling = Sampling(temperature)
     if sampling.greedy:
-        raise ValueError(
+        raise ArgumentError(
             "temperature must be > 0: at 0 the first token is the target's choice or it is not"
         )
     (ids,) = token_rows(target, [prompt])
     draft = draft_model(target, draft)
     check_pair(target, draft)
     if whole("candidates", candidates) > target.vocabulary:
-        raise ValueError(
+        raise ArgumentError(
             f"candidates can be at most {target.vocabulary}, the vocabulary; got {candidates}"
         )
     _check_room(target, [ids], whole("depth", depth) + 2)
@@ -256,7 +257,7 @@ def sampled_shift(
     """
     sampling = Sampling(temperature)
     if sampling.greedy:
-        raise ValueError("temperature must be > 0: at 0 all rows say the same")
+        raise ArgumentError("temperature must be > 0: at 0 all rows say the same")
     (ids,) = token_rows(target, [prompt])
     out = decode(
         target,
@@ -346,7 +347,7 @@ def output_shifts(
     needed = max(whole("max_new_tokens", max_new_tokens), whole("depth", depth) + 2)
     _check_room(target, rows, needed)
     if not roots:
-        raise ValueError("roots must name at least one number of roots")
+        raise ArgumentError("roots must name at least one number of roots")
     methods = {n: _method(target, draft, n, depth) for n in roots}
 
     def distributions() -> list[RootDistributions]:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
+from specwb.errors import ArgumentError
+
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Compute the mean of independent values and its standard error, ``s / sqrt(n)``.
@@ -21,7 +23,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """
     x = np.asarray(values, dtype=float)
     if x.ndim != 1 or not len(x):
-        raise ValueError(
+        raise ArgumentError(
             f"values must be a list of numbers, at least one; got shape {list(x.shape)}"
         )
     error = float(x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else float("nan")

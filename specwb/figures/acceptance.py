@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from specwb.analysis import acceptance_rate, output_distribution
 from specwb.analysis.acceptance import Distribution
+from specwb.errors import ArgumentError
 from specwb.figures.style import ACCEPTED, CLEAR, DARK, REJECTED, RESIDUAL, figure
 
 
@@ -38,7 +39,7 @@ def acceptance(
     names = [str(i) for i in range(len(p))] if labels is None else list(labels)
     n = 0 if counts is None else int(sum(counts))
     if len(names) != len(p) or (counts is not None and len(counts) != len(p)):
-        raise ValueError(
+        raise ArgumentError(
             f"p has {len(p)} tokens, labels {len(names)}, counts "
             f"{len(p) if counts is None else len(counts)}"
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import OTHER, PALETTE, figure
 
 
@@ -24,7 +25,7 @@ def by_category(
         ValueError: no category.
     """
     if not figures:
-        raise ValueError("by_category needs at least one category")
+        raise ArgumentError("by_category needs at least one category")
     names = [name for name in next(iter(figures.values())) if name != over]
     place = {name: i for i, name in enumerate(names)}
     traces = []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import DRAFT, FIRST, INK, MARK, figure
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     )
     missing = [c for c in columns if c not in frame.columns]
     if missing:
-        raise ValueError(f"not a table of specwb.compare: no column {', '.join(missing)}")
+        raise ArgumentError(f"not a table of specwb.compare: no column {', '.join(missing)}")
     rows = frame.to_dict("records")
     over = frame.attrs.get("reference", {}).get("method", "plain decoding")
     names = [r["method"] + ("" if r["lossless"] else " (LOSSY)") for r in rows]

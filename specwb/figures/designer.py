@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import DEPTHS, DRAFT, EDGE, FIRST, INK, MARK, MONOSPACE, figure, lines
 from specwb.figures.tree import edges_of
 from specwb.verify.exact import depths
@@ -78,7 +79,7 @@ def designer(
         ValueError: as :func:`value_tree`, or no best.
     """
     if not best:
-        raise ValueError("best must have at least one number of nodes")
+        raise ArgumentError("best must have at least one number of nodes")
     traces, leaves, depth = _tree(parents, values, None)
     n = len(parents)
     drawn = make_subplots(
@@ -206,7 +207,7 @@ def _tree(
     """Edges and nodes, number of leaves, depth."""
     depth = depths(parents)
     if len(values) != len(parents) or (labels is not None and len(labels) != len(parents)):
-        raise ValueError(
+        raise ArgumentError(
             f"a tree of {len(parents)} nodes needs as many values and labels, got {len(values)} "
             f"and {len(labels or parents)}"
         )

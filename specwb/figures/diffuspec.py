@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import ACCEPTED, DARK, DRAFT, INK, MARK, OTHER, PALETTE, figure, lines
 
 SHADES = [
@@ -53,14 +54,14 @@ def lattice(
         or any(len(a) != m or len(b) != m for a, b in zip(words, chances, strict=True))
         or len(kept) != k
     ):
-        raise ValueError(
+        raise ArgumentError(
             "every place has as many words as probabilities, and how many are kept; got "
             f"{[len(a) for a in words]} words"
         )
     if not 1 <= len(paths) <= len(LOOKS) or any(
         len(p) > k or any(r is not None and not 0 <= r < m for r in p) for p in paths.values()
     ):
-        raise ValueError(
+        raise ArgumentError(
             f"one to {len(LOOKS)} paths of at most {k} tokens in rows 0..{m - 1}, got {dict(paths)}"
         )
     z = [[chances[i][r] if r < kept[i] else None for i in range(k)] for r in range(m)]
@@ -170,7 +171,7 @@ def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:
         ValueError: no round.
     """
     if not rounds:
-        raise ValueError("there must be at least one round")
+        raise ArgumentError("there must be at least one round")
     drawn = make_subplots(
         2,
         1,

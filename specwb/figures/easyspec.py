@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.analysis.layer_parallel import Span
+from specwb.errors import ArgumentError
 from specwb.figures.style import DARK, DRAFT, FAINT, FIRST, INK, MARK, OTHER, PALETTE, figure
 
 Groups = Sequence[Sequence[int]]
@@ -42,7 +43,9 @@ def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
     """
     counts = {sum(map(len, groups)) for groups in rows.values()}
     if len(counts) != 1:
-        raise ValueError(f"every way has the same layers, one way at least; got {sorted(counts)}")
+        raise ArgumentError(
+            f"every way has the same layers, one way at least; got {sorted(counts)}"
+        )
     boxes: dict[bool, list[tuple[str, Sequence[int]]]] = {True: [], False: []}
     for name, groups in rows.items():
         for group in groups:
@@ -109,7 +112,7 @@ def by_layer(
         ValueError: no curve, or more than eight.
     """
     if not 1 <= len(curves) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
+        raise ArgumentError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
     drawn = [
         go.Scatter(
             x=list(range(len(values))),
@@ -163,7 +166,7 @@ def cache_drift(
         ValueError: nothing to draw, or more than eight curves on a side.
     """
     if not 1 <= len(errors) <= len(PALETTE) or not 1 <= len(layers) <= len(PALETTE):
-        raise ValueError(
+        raise ArgumentError(
             f"between one and {len(PALETTE)} curves on each side, got {len(errors)} and "
             f"{len(layers)}"
         )
@@ -224,7 +227,7 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
         ValueError: no spans.
     """
     if not spans:
-        raise ValueError("there must be at least one span")
+        raise ArgumentError("there must be at least one span")
     devices, end = 1 + max(s.device for s in spans), max(s.stop for s in spans)
     names = [f"device {d}" for d in range(devices)]
     bars = []
@@ -342,7 +345,7 @@ def stage_and_round(
         or not 1 <= len(tokens) <= 3
         or len(points) > 4
     ):
-        raise ValueError(
+        raise ArgumentError(
             "as many values as shares or costs, at most three curves and four points; got "
             f"{[*stages]}, {[*tokens]}, {[*points]}"
         )

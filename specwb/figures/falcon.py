@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.blocks import BlockTree
+from specwb.errors import ArgumentError
 from specwb.figures.style import DRAFT, EDGE, FAINT, INK, OTHER, PALETTE, figure
 from specwb.figures.tree import edges_of
 
@@ -38,7 +39,7 @@ def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure
     """
     n = len(ends)
     if len(starts) != n or n < k:
-        raise ValueError(
+        raise ArgumentError(
             f"a block of {k} needs at least {k} pairs, with an end and a start each; got {n} ends "
             f"and {len(starts)} starts"
         )
@@ -108,13 +109,13 @@ def glancing(
     rows = [list(map(bool, row)) for row in replaced]
     width = len(rows[0]) if rows else 0
     if k < 1 or not width or width % k or any(len(row) != width for row in rows):
-        raise ValueError(
+        raise ArgumentError(
             f"every text has as many whole blocks of {k} pairs, got texts of "
             f"{sorted({len(row) for row in rows})} pairs"
         )
     _some(curves)
     if set(measured or ()) - set(curves):
-        raise ValueError(
+        raise ArgumentError(
             f"measured must be of the curves {', '.join(curves)}, got {', '.join(measured or ())}"
         )
     drawn = make_subplots(
@@ -231,7 +232,7 @@ def ratios(
     """
     _some(curves)
     if set(measured) - set(curves):
-        raise ValueError(
+        raise ArgumentError(
             f"measured must be of the curves {', '.join(curves)}, got {', '.join(measured)}"
         )
     traces = []
@@ -304,7 +305,7 @@ def block_designer(
     """
     _some(speeds)
     if chosen not in speeds or len(speeds[chosen]) < tree.tree.n:
-        raise ValueError(
+        raise ArgumentError(
             f"chosen must be one of {', '.join(speeds)} and go on to {tree.tree.n} nodes, got "
             f"{chosen!r}"
         )
@@ -463,7 +464,7 @@ def by_dependence(
 
 def _some(named: Mapping[str, Any]) -> None:
     if not 1 <= len(named) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} names, got {len(named)}")
+        raise ArgumentError(f"between one and {len(PALETTE)} names, got {len(named)}")
 
 
 def _points(
@@ -484,7 +485,7 @@ def _by_pass(tree: BlockTree) -> tuple[list[go.Scatter], int]:
     widget can change them in place), rings.
     """
     if len(tree.passes) > len(PALETTE):
-        raise ValueError(
+        raise ArgumentError(
             f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}"
         )
     parents = tree.tree.host[0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from specwb.errors import ArgumentError
 from specwb.figures.designer import value_tree
 from specwb.figures.style import DEPTHS, DRAFT, INK, PALETTE, figure
 
@@ -55,7 +56,7 @@ def heads(
             one that is none of them.
     """
     if chosen not in taus or len(taus) > len(PALETTE):
-        raise ValueError(
+        raise ArgumentError(
             f"taus must have at most {len(PALETTE)} heads, {chosen!r} among them; got "
             f"{', '.join(taus) or 'none'}"
         )
@@ -131,7 +132,7 @@ def heads(
 
 def _cells(rank: Table, x: float, y: float, length: float) -> go.Heatmap:
     if not rank or len({len(row) for row in rank}) != 1:
-        raise ValueError("rank must have at least one position, and as many ranks at each")
+        raise ArgumentError("rank must have at least one position, and as many ranks at each")
     return go.Heatmap(
         x=list(range(1, len(rank[0]) + 1)),
         y=list(range(1, len(rank) + 1)),

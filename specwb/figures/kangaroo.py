@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import (
     ACCEPTED,
     DRAFT,
@@ -59,7 +60,9 @@ def cache_slots(
         len(table) != len(rows) or any(len(row) != len(slots) for row in table)
         for table in moments.values()
     ):
-        raise ValueError(f"every moment has {len(rows)} rows of {len(slots)} slots, one at least")
+        raise ArgumentError(
+            f"every moment has {len(rows)} rows of {len(slots)} slots, one at least"
+        )
     down, panel = -(-len(moments) // 2), 60 + 16 * len(rows)
     drawn = make_subplots(
         down,
@@ -134,7 +137,7 @@ def sureness(
         ValueError: as many words as values, one at least; accepted among them.
     """
     if not words or len(words) != len(sure) or not 0 <= accepted <= len(words):
-        raise ValueError(
+        raise ArgumentError(
             f"one value a word, 0..{len(words)} accepted; got {len(words)} words, {len(sure)} "
             f"values, {accepted} accepted"
         )
@@ -205,7 +208,7 @@ def densities(kept: Sequence[float], rejected: Sequence[float], bins: int = 10) 
         ValueError: one of them is empty, or a value is outside [0, 1].
     """
     if not len(kept) or not len(rejected) or not all(0 <= v <= 1 for v in (*kept, *rejected)):
-        raise ValueError(
+        raise ArgumentError(
             f"kept and rejected are values in [0, 1], one of each at least; got {len(kept)} and "
             f"{len(rejected)}"
         )
@@ -305,7 +308,7 @@ def beams(
         "pruned": ("pruned", OTHER, "x-thin", ""),
     }
     if not len(parents) == len(words) == len(scores) == len(kinds) or set(kinds) - set(looks):
-        raise ValueError(
+        raise ArgumentError(
             f"a word, a score and a kind ({', '.join(looks)}) for every node, got {len(parents)} "
             f"parents and {sorted(set(kinds))}"
         )
@@ -394,7 +397,7 @@ def stopping(
         or not 0 <= chosen < len(etas)
         or len(paper) > 4
     ):
-        raise ValueError(
+        raise ArgumentError(
             "as many values as thresholds, one of them chosen, four published curves at most; "
             f"got {len(etas)}, {chosen}, {len(paper)}"
         )

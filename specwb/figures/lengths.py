@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import FIRST, MARK, figure
 
 COLUMNS = 3
@@ -24,7 +25,9 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
         ValueError: a method without rounds, or no method.
     """
     if not accepted or not all(accepted.values()):
-        raise ValueError("round_lengths needs at least one method, and at least one round of each")
+        raise ArgumentError(
+            "round_lengths needs at least one method, and at least one round of each"
+        )
     counts = {name: Counter(a + 1 for a in lengths) for name, lengths in accepted.items()}
     tau = {
         name: sum(n * c for n, c in count.items()) / count.total() for name, count in counts.items()

@@ -10,6 +10,7 @@ from statistics import fmean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import ACCEPTED, DRAFT, FIRST, INK, MARK, OTHER, PALETTE, figure
 from specwb.tree import Tree
 
@@ -29,7 +30,7 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
     """
     stops = [stop for _, stop in tree.levels]
     if not 0 <= cut <= tree.D:
-        raise ValueError(f"cut must be 0..{tree.D}, got {cut}")
+        raise ArgumentError(f"cut must be 0..{tree.D}, got {cut}")
     n, kept = tree.n, stops[cut]
     seen = tree.mask[0].tolist()
     depth = tree.depths[0]
@@ -110,12 +111,12 @@ def stop_rules(
         ValueError: no round, or no curve or more than eight.
     """
     if not drafted or len(drafted) != len(kept):
-        raise ValueError(
+        raise ArgumentError(
             f"there must be at least one round, with levels drafted and kept; got {len(drafted)} "
             f"and {len(kept)}"
         )
     if not 1 <= len(curves) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
+        raise ArgumentError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
     drawn = make_subplots(
         2,
         1,
@@ -195,7 +196,7 @@ def calibration(
             something said outside [0, 1].
     """
     if not 1 <= len(said) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} names, got {len(said)}")
+        raise ArgumentError(f"between one and {len(PALETTE)} names, got {len(said)}")
     diagonal = go.Scatter(
         x=[0, 1],
         y=[0, 1],
@@ -207,7 +208,7 @@ def calibration(
     traces = []
     for (name, (values, came)), (colour, dash, symbol) in zip(said.items(), PALETTE, strict=False):
         if not len(values) or len(values) != len(came) or not all(0 <= v <= 1 for v in values):
-            raise ValueError(
+            raise ArgumentError(
                 f"{name}: as many values in [0, 1] as outcomes, one at least; got {len(values)} "
                 f"and {len(came)}"
             )
@@ -268,7 +269,7 @@ def kept_roots(
     if not 1 <= len(shares) <= len(PALETTE) or any(
         len(row) != len(names) for row in shares.values()
     ):
-        raise ValueError(
+        raise ArgumentError(
             f"one to {len(PALETTE)} distributions of {len(names)} tokens, got "
             f"{[len(row) for row in shares.values()]}"
         )

@@ -8,6 +8,7 @@ from textwrap import wrap
 import numpy as np
 import plotly.graph_objects as go
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import FIRST, INK, MARK, OTHER, PALETTE, figure
 
 HATCHES = ("", "/", ".", "x")
@@ -28,7 +29,7 @@ def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) ->
         ValueError: there is no way, or one without estimates.
     """
     if not found or not all(len(values) for values in found.values()):
-        raise ValueError("estimates need at least one way, and each at least one estimate")
+        raise ArgumentError("estimates need at least one way, and each at least one estimate")
     rng = np.random.default_rng(0)
     drawn: list[go.Scatter] = []
     for row, values in enumerate(found.values()):
@@ -93,7 +94,7 @@ def bars(
         ValueError: no series, or more than four.
     """
     if not 1 <= len(values) <= len(HATCHES):
-        raise ValueError(f"between one and {len(HATCHES)} series of bars, got {len(values)}")
+        raise ArgumentError(f"between one and {len(HATCHES)} series of bars, got {len(values)}")
     groups = list(dict.fromkeys(group for by_group in values.values() for group in by_group))
     drawn = [
         go.Bar(
@@ -138,9 +139,9 @@ def price_and_tokens(points: Mapping[str, tuple[float, float]]) -> go.Figure:
         ValueError: no method, more than eight, or a number <= 0.
     """
     if not 1 <= len(points) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} methods, got {len(points)}")
+        raise ArgumentError(f"between one and {len(PALETTE)} methods, got {len(points)}")
     if any(not (cost > 0 and tokens > 0) for cost, tokens in points.values()):
-        raise ValueError(f"costs and tokens must be > 0, got {dict(points)}")
+        raise ArgumentError(f"costs and tokens must be > 0, got {dict(points)}")
     right = 1.15 * max(cost for cost, _ in points.values())
     top = 1.15 * max(tokens for _, tokens in points.values())
     rays, words = [], []

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from specwb.analysis.acceptance import Distribution
+from specwb.errors import ArgumentError
 from specwb.figures.style import (
     ACCEPTED,
     CLEAR,
@@ -49,7 +50,7 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
     if len(after) > len(HATCHES) or any(
         row.shape != rows[0].shape or row.ndim != 1 for row in rows
     ):
-        raise ValueError(
+        raise ArgumentError(
             "residuals takes distributions over the same tokens, [V] each, and at most "
             f"{len(HATCHES)} residuals; got {len(after)}"
         )
@@ -102,7 +103,7 @@ def rule_rates(
         ValueError: no rule, or a rule without a sampling scheme or optimum.
     """
     if not rates or any(drawn.get(rule) not in optima for rule in rates):
-        raise ValueError(
+        raise ArgumentError(
             "each rule needs a sampling scheme with an optimum; got rules "
             f"{', '.join(rates) or 'none'}, optima of {', '.join(optima)}"
         )
@@ -152,7 +153,7 @@ def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
         ValueError: lengths that differ.
     """
     if len(p) != len(out):
-        raise ValueError(f"p has {len(p)} tokens, the output {len(out)}")
+        raise ArgumentError(f"p has {len(p)} tokens, the output {len(out)}")
     tokens = [str(x) for x in range(len(p))]
     off = sum(abs(a - b) for a, b in zip(p, out, strict=True)) / 2
     right = off == 0

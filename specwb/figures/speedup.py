@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import DRAFT, FIRST, INK, MARK, OTHER, figure
 
 _LOOKS = [
@@ -31,10 +32,10 @@ def speedup(
         ValueError: no curve, more than three, or gamma beyond the first.
     """
     if not 1 <= len(curves) <= len(_LOOKS):
-        raise ValueError(f"between one and {len(_LOOKS)} curves, got {len(curves)}")
+        raise ArgumentError(f"between one and {len(_LOOKS)} curves, got {len(curves)}")
     first = next(iter(curves.values()))
     if gamma is not None and not 0 <= gamma < len(first):
-        raise ValueError(f"gamma must be 0..{len(first) - 1}, got {gamma}")
+        raise ArgumentError(f"gamma must be 0..{len(first) - 1}, got {gamma}")
     measured = measured or {}
     most = max([len(c) - 1 for c in curves.values()] + list(measured))
     hover = "gamma %{x}: %{y:.2f}x<extra>%{fullData.name}</extra>"

@@ -12,6 +12,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
+from specwb.errors import ArgumentError
 from specwb.palette import ACCEPTED as ACCEPTED
 from specwb.palette import DRAFT as DRAFT
 from specwb.palette import OTHER as OTHER
@@ -102,7 +103,7 @@ def lines(
         ValueError: no line, or more than eight.
     """
     if not 1 <= len(points) <= len(PALETTE):
-        raise ValueError(f"between one and {len(PALETTE)} curves, got {len(points)}")
+        raise ArgumentError(f"between one and {len(PALETTE)} curves, got {len(points)}")
     drawn = [
         go.Scatter(
             x=x,

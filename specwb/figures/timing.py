@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import DRAFT, FIRST, MARK, OTHER, figure
 
 _LOOKS = {
@@ -27,7 +28,7 @@ def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, 
         ValueError: no method, or one without tokens.
     """
     if not seconds or any(tokens.get(name, 0) < 1 for name in seconds):
-        raise ValueError("time_split needs at least one method, and at least one token of each")
+        raise ArgumentError("time_split needs at least one method, and at least one token of each")
     names = list(seconds)
     each = {part: [1e3 * seconds[n][part] / tokens[n] for n in names] for part in _LOOKS}
     whole = [sum(each[part][i] for part in _LOOKS) for i in range(len(names))]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import ACCEPTED, CLEAR, INK, OTHER, TARGET, chip, figure, label
 from specwb.flow import Step
 
@@ -35,10 +36,10 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
     """
     rows = step.draft.tokens.shape[0]
     if not 0 <= row < rows:
-        raise ValueError(f"row must be 0..{rows - 1}, got {row}")
+        raise ArgumentError(f"row must be 0..{rows - 1}, got {row}")
     accepted = int(step.verdict.accepted[row])
     if accepted < 0:
-        raise ValueError(f"row {row} had finished before this step")
+        raise ArgumentError(f"row {row} had finished before this step")
     tree = step.draft.tree
     parents = tree.host[row if tree.R > 1 else 0]
     valid = step.draft.valid[row].tolist()

@@ -12,12 +12,15 @@ The harness comes with the extra ``lm-eval``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from specwb.engine import rounds
+from specwb.errors import ArgumentError, SpecwbError
+from specwb.extras import require
 from specwb.inputs import encode
 from specwb.methods import METHODS, method
 from specwb.models.load import draft_model, load
@@ -163,7 +166,7 @@ class SpecwbLM(TemplateLM):
         temperature = float(settings.get("temperature") or 1.0) if sampled else 0.0
         room = self.max_length - most
         if room < 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"max_gen_toks={most} leaves no room in a context of {self.max_length}"
             )
         ids = encode(self.tokenizer, context, f"request {index}")[-room:]
@@ -197,10 +200,17 @@ def _built(target: Target, spec: str, draft: str | None, head: str | None) -> An
     return method(spec, target, **options)
 
 
+def main() -> None:
+    """Run the harness' command; what cannot be used is one line and exit code 2."""
+    try:
+        require("specwb.harness.lm_eval", "lm-eval", "lm_eval")
+        from lm_eval.__main__ import cli_evaluate
+
+        cli_evaluate()
+    except SpecwbError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
 if __name__ == "__main__":
-    from specwb.extras import require
-
-    require("specwb.harness.lm_eval", "lm-eval", "lm_eval")
-    from lm_eval.__main__ import cli_evaluate
-
-    cli_evaluate()
+    main()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from specwb.errors import ArgumentError
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -147,7 +149,7 @@ def counters(turns: Turns) -> Counters:
         ValueError: it is not known what was drafted.
     """
     if not known(turns):
-        raise ValueError("these answers do not say what was drafted")
+        raise ArgumentError("these answers do not say what was drafted")
     steps = [
         (accepted, drafted)
         for turn in turns
@@ -193,7 +195,7 @@ def conditional(turns: Turns) -> list[float]:
     """
     accepted = [a for turn in turns for a in turn.accepted]
     if not known(turns):
-        raise ValueError("these answers do not say what was tested")
+        raise ArgumentError("these answers do not say what was tested")
     tested = [t for turn in turns for t in turn.tested or ()]
     return [
         sum(a >= d for a in accepted) / sum(t >= d for t in tested)
@@ -238,11 +240,11 @@ def from_vllm(result: dict) -> Counters:
         ValueError: the run did not speculate, or a key is missing or no number.
     """
     if missing := [key for key in VLLM if key not in result]:
-        raise ValueError(f"no {missing[0]!r}: this is no result of a run that speculated")
+        raise ArgumentError(f"no {missing[0]!r}: this is no result of a run that speculated")
     drafts, drafted, accepted = (result[key] for key in VLLM[:3])
     rates = result[VLLM[-1]]
     numbers = [drafts, drafted, accepted, *(rates if isinstance(rates, list) else [None])]
     if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers):
-        raise ValueError("the speculative figures of a vLLM result must be numbers")
+        raise ArgumentError("the speculative figures of a vLLM result must be numbers")
     by_position = tuple(round(rate * drafts) for rate in rates)
     return Counters(int(drafts), int(drafted), int(accepted), by_position)

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from specwb.errors import SpecwbError
+from specwb.errors import ArgumentError, SpecwbError
 from specwb.evaluation.prompts import Question
 from specwb.files import from_json, whole_file
 from specwb.harness.record import Turn, speeds
@@ -155,7 +155,7 @@ def _turns(line: Mapping[str, Any]) -> list[Turn]:
     steps = choice.get("decoding_steps", choice.get("idxs"))  # Kangaroo's copy has the older name
     lengths = [int(x) for x in choice["accept_lengths"]]
     if sum(steps) > len(lengths):
-        raise ValueError(f"{len(lengths)} accept_lengths for {sum(steps)} decoding_steps")
+        raise ArgumentError(f"{len(lengths)} accept_lengths for {sum(steps)} decoding_steps")
     turns, begin = [], 0
     for i, text in enumerate(choice["turns"]):
         # what is more than the steps are is of the last turn: some methods list the prompt's token

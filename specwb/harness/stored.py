@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import accumulate
 
+from specwb.errors import ArgumentError
 from specwb.harness.record import Turn
 from specwb.models.load import data_dir
 
@@ -24,13 +25,15 @@ def shipped_turns(paper: str, cell: str, tokens: int = 10**9) -> list[Turn]:
     """
     path = data_dir() / "results" / f"{paper}-lab-cpu.json"
     if not path.exists():
-        raise ValueError(f"no shipped study {paper!r}")
+        raise ArgumentError(f"no shipped study {paper!r}")
     document = json.loads(path.read_text())
     if cell not in document["cells"]:
-        raise ValueError(f"{paper} has no cell {cell!r}; there are {', '.join(document['cells'])}")
+        raise ArgumentError(
+            f"{paper} has no cell {cell!r}; there are {', '.join(document['cells'])}"
+        )
     found, domains = document["cells"][cell], document["domains"]
     if not document["shapes"][cell]["chain"] or "drafted" not in found:
-        raise ValueError(f"{cell!r} drafts trees, or does not say how much it drafted")
+        raise ArgumentError(f"{cell!r} drafts trees, or does not say how much it drafted")
     turns = []
     for i, domain in enumerate(domains):
         accepted, drafted = found["accepted"][i], found["drafted"][i]

@@ -62,6 +62,8 @@ def folder_of(
         ValueError: of the kind ``refused``: there is no such folder, and it is no hub id, or one
             that cannot be had.
     """
+    if not isinstance(source, str | Path) or not str(source).strip():
+        raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r}")
     path = Path(source).expanduser()
     if path.is_dir():
         if revision is not None:

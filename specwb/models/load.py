@@ -160,7 +160,7 @@ def _config(folder: Path, name: str) -> Any:
     from transformers import AutoConfig
 
     if not (folder / "config.json").exists():
-        raise LoadError(f"{name}: {folder} has no config.json")
+        raise LoadError(f"{name}: the folder {folder} has no config.json; it holds no model")
     _check_settings(folder, name)
     if weight_files(folder) is None:
         raise LoadError(

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from specwb.errors import ArgumentError
 from specwb.palette import VOCABULARY
 from specwb.scope.trace import checked
 
@@ -45,7 +46,7 @@ def section(traces: Mapping[str, Any] | Sequence[Mapping[str, Any]], name: str =
         ValueError: the name is not plain.
     """
     if not name.isidentifier():
-        raise ValueError(f"name must be letters, digits and _, got {name!r}")
+        raise ArgumentError(f"name must be letters, digits and _, got {name!r}")
     several = [traces] if isinstance(traces, Mapping) else list(traces)
     data = {"traces": [checked(trace) for trace in several], "live": None, "note": ""}
     # each section has its own copy of the module, whose names stay inside it

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from specwb.engine import Clock, rounds, token_rows
+from specwb.errors import ArgumentError
 from specwb.flow import Step
 from specwb.inputs import Prompt
 from specwb.methods import METHODS, Method
@@ -57,7 +58,7 @@ def record(
         ValueError: ``repeats`` below 1, and whatever :func:`specwb.rounds` raises.
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise ValueError(f"repeats must be an integer >= 1, got {repeats!r}")
+        raise ArgumentError(f"repeats must be an integer >= 1, got {repeats!r}")
     if not isinstance(method, Method):
         method = make_method(method, target, **options)
         options = {}

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from specwb.engine import decode
+from specwb.errors import ArgumentError
 from specwb.evaluation import acceptance
 from specwb.evaluation.prompts import Question, interleave
 from specwb.models.load import draft_model
@@ -76,14 +77,14 @@ def run(
             not fit each other.
     """
     if not questions or min(tokens, positions, *ks) < 1 or not min(temperatures) > 0:
-        raise ValueError(
+        raise ArgumentError(
             "there must be a prompt, tokens, positions and every k must be >= 1 and every "
             "temperature > 0 (at 0 every distribution is one-hot)"
         )
     draft = draft_model(target, draft)
     room = min(target.context, draft.context) - tokens
     if room < 2:
-        raise ValueError(
+        raise ArgumentError(
             f"tokens={tokens} leave no room for a prompt in the context of {target.name!r} "
             f"({target.context})"
         )

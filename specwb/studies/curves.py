@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specwb.errors import ArgumentError
+
 THESE = "these models"
 """The name of our bars where the paper has several models."""
 Ours = Callable[[dict[str, Any], Mapping[str, dict[str, Any]]], float | None]
@@ -101,7 +103,7 @@ def layers_of(document: Mapping[str, Any]) -> int:
     """
     text = document["arguments"]["target"]
     if not (found := re.search(r"(\d+) x \d+", text)):
-        raise ValueError(f"the results do not say how many layers their target has: {text!r}")
+        raise ArgumentError(f"the results do not say how many layers their target has: {text!r}")
     return int(found[1])
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from specwb.engine import Clock, rounds
+from specwb.errors import ArgumentError
 from specwb.evaluation.prompts import Question, interleave
 from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
@@ -152,13 +153,13 @@ def run(
     check(questions, cells, rounds_each)
     longest = 1 + max(method.drafter.limits.depth for method in methods.values())
     if most is not None and most < 3 * longest:
-        raise ValueError(
+        raise ArgumentError(
             f"most={most} new tokens are not sure to hold two whole rounds of {longest} tokens "
             "and one that is cut"
         )
     room = target.context - (most or rounds_each * longest)
     if room < 2:
-        raise ValueError(
+        raise ArgumentError(
             f"{rounds_each} rounds leave no room for a prompt in the context of {target.name!r} "
             f"({target.context})"
         )
@@ -212,7 +213,7 @@ def check(questions: Sequence[Any], cells: Sequence[Any], rounds_each: int) -> N
         ValueError: there is no prompt or no cell, or rounds < 2.
     """
     if rounds_each < 2 or not questions or not cells:
-        raise ValueError(
+        raise ArgumentError(
             "rounds must be >= 2, with a prompt and a cell; "
             f"got {rounds_each} rounds, {len(questions)} prompts, {len(cells)} cells"
         )

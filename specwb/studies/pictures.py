@@ -11,6 +11,7 @@ from io import BytesIO
 from textwrap import wrap
 from typing import Any
 
+from specwb.errors import ArgumentError
 from specwb.studies.curves import Curve, Picture, series
 
 WHO = ("paper", "here")
@@ -101,7 +102,7 @@ def picture_of(picture: Picture, document: dict[str, Any], kind: str = "png") ->
         ValueError: matplotlib is not installed.
     """
     if not can_picture():
-        raise ValueError(MISSING)
+        raise ArgumentError(MISSING)
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

@@ -152,6 +152,27 @@ def _state(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
+def results_in(path: Path, system: str, option: str = "--out") -> dict[str, Any]:
+    """Read a file of results, to be shown and not to be gone on from.
+
+    Args:
+        path: the file.
+        system: the paper's name here.
+        option: the option that named the file, for the message.
+    Raises:
+        StoreError: the file has no results, or another paper's.
+    """
+    try:
+        document = from_json(path.read_bytes())
+    except ValueError:
+        document = None
+    if (fault := _fault(document, GRID_FIELDS)) is None:
+        if (other := document["arguments"].get("system")) == system:
+            return document
+        fault = f"they are of {other}"
+    raise StoreError(f"{option}: {path} holds no results of {system} ({fault})")
+
+
 def _fault(document: Any, fields: Mapping[str, Any]) -> str | None:
     """Why a document is no results whose cells have these fields; None where it is."""
     if not isinstance(document, dict):

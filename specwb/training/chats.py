@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from specwb import files
+from specwb.errors import ArgumentError
 from specwb.training import corpus
 
 ROLES = {"human": "user", "gpt": "assistant"}
@@ -67,7 +68,7 @@ def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], l
                 known, tokenize=False, add_generation_prompt=asked
             )
             if not longer.startswith(text):
-                raise ValueError("it writes earlier turns otherwise when a turn is added")
+                raise ArgumentError("it writes earlier turns otherwise when a turn is added")
             piece = tokenizer.encode(longer[len(text) :], add_special_tokens=False)
             ids += piece
             counted += [counts] * len(piece)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from specwb.analysis import dependence
+from specwb.errors import ArgumentError
 from specwb.models.falcon import FalconHead
 from specwb.training.falcon import FalconRecipe, glance_mask
 from specwb.training.heads import step_loss
@@ -50,14 +51,14 @@ class MarkovSource:
         if not is_square or not ((p >= 0).all() and np.allclose(p.sum(1), 1)):
             wanted = "a transition is a square table whose rows are distributions"
             values = f"shape {list(p.shape)} and sums {p.sum(-1).tolist()}"
-            raise ValueError(f"{wanted}, got {values}")
+            raise ArgumentError(f"{wanted}, got {values}")
         if np.linalg.matrix_rank(p - np.eye(len(p)), tol=1e-9) != len(p) - 1:
-            raise ValueError(
+            raise ArgumentError(
                 "the chain must have one stationary distribution; "
                 "this one has several parts that never meet"
             )
         if len(p) > HIDDEN:
-            raise ValueError(f"a source has at most {HIDDEN} tokens here, got {len(p)}")
+            raise ArgumentError(f"a source has at most {HIDDEN} tokens here, got {len(p)}")
         object.__setattr__(self, "transition", p)
 
     @classmethod
@@ -71,7 +72,7 @@ class MarkovSource:
             ValueError: reach outside 1..states.
         """
         if not 1 <= reach <= states:
-            raise ValueError(f"reach must be 1..{states}, the number of states, got {reach}")
+            raise ArgumentError(f"reach must be 1..{states}, the number of states, got {reach}")
         p = np.zeros((states, states))
         rows = np.random.default_rng(seed).dirichlet(np.full(reach, 2.0), states)
         for c, row in enumerate(rows):
@@ -248,11 +249,11 @@ def run(
         ValueError: k outside 2..4, a ratio outside 0..1, steps < 1, an unknown fusion.
     """
     if not 2 <= k <= 4:
-        raise ValueError(f"k must be 2..4, got {k}: a block of one token shows nothing")
+        raise ArgumentError(f"k must be 2..4, got {k}: a block of one token shows nothing")
     if bad := [ratio for ratio in ratios if not 0 <= ratio <= 1]:
-        raise ValueError(f"glancing ratios are 0..1, got {bad}")
+        raise ArgumentError(f"glancing ratios are 0..1, got {bad}")
     if steps < 1:
-        raise ValueError(f"steps must be >= 1, got {steps}")
+        raise ArgumentError(f"steps must be >= 1, got {steps}")
     rows = []
     for ratio in ratios:
         recipe, head = train(source, k, ratio, seed, steps, fusion)

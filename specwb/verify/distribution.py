@@ -15,6 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme, Scores
 from specwb.probability import Sampling
 from specwb.tree import Tree
@@ -111,12 +112,14 @@ class _Oracle:
         )
         verdict = self.rule.verify(drafts, Scores(scores.logits[row], scores.sampling), u)
         if verdict.distribution is None:
-            raise ValueError(f"rule {self.rule.name!r} gives no distribution for the bonus token")
+            raise ArgumentError(
+                f"rule {self.rule.name!r} gives no distribution for the bonus token"
+            )
         bonus = verdict.distribution.double()
         mass = bonus.sum(1, keepdim=True)
         sound = (bonus >= 0).all(1) & (mass[:, 0] > 0) & mass[:, 0].isfinite()
         if not bool(sound.all()):
-            raise ValueError(
+            raise ArgumentError(
                 f"rule {self.rule.name!r} draws the bonus token from something that is "
                 "no distribution: values that are NaN, negative or without mass"
             )
@@ -159,7 +162,7 @@ def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
         count += int(done.sum())
         row, low, high, axis = (x[~done] for x in (row, low, high, axis))
         if count + len(row) > MAX_BOXES * len(draft.tokens):
-            raise ValueError(
+            raise ArgumentError(
                 f"rule {rule.name!r}: its decisions fall into more than {MAX_BOXES} boxes a draft; "
                 "what can be recovered are rules that compare single uniforms with thresholds"
             )
@@ -349,9 +352,11 @@ def all_drafts(scheme: Scheme, tree: Tree, cases: Sequence[tuple[E.Model, E.Mode
         ValueError: The drafts of the scheme cannot be listed, or the tree has several shapes.
     """
     if scheme not in DRAFTS:
-        raise ValueError(f"the drafts of {scheme.name} cannot be listed: {UNLISTED[scheme]}")
+        raise ArgumentError(f"the drafts of {scheme.name} cannot be listed: {UNLISTED[scheme]}")
     if tree.R > 1 or tree.padded or tree.v != tree.n:
-        raise ValueError("the tree must be one shape without padding and without unverified nodes")
+        raise ArgumentError(
+            "the tree must be one shape without padding and without unverified nodes"
+        )
     parents = tree.host[0]
     drafts, chances = [], []
     for case, (_, q) in enumerate(cases):
@@ -451,7 +456,7 @@ def distribution_of(
     rule.check(scheme, shape.limits)
     target, draft = _model("p", p), _model("q", q)
     if len(target(())) != len(draft(())):
-        raise ValueError(f"p is over {len(target(()))} tokens and q over {len(draft(()))}")
+        raise ArgumentError(f"p is over {len(target(()))} tokens and q over {len(draft(()))}")
     cases = [(target, draft)]
     drafts = all_drafts(scheme, shape, cases)
     boxes = boxes_of(rule, drafts.draft, drafts.scores)
@@ -485,7 +490,9 @@ def rule_of(rule: str | Rule | type[Rule]) -> Rule:
         return rule()
     if isinstance(rule, str) and rule in RULES:
         return RULES[rule]()
-    raise ValueError(f"rule must be a Rule, its class or one of {', '.join(RULES)}; got {rule!r}")
+    raise ArgumentError(
+        f"rule must be a Rule, its class or one of {', '.join(RULES)}; got {rule!r}"
+    )
 
 
 def scheme_of(rule: Rule, tree: Tree) -> Scheme:
@@ -508,9 +515,9 @@ def scheme_of(rule: Rule, tree: Tree) -> Scheme:
             return scheme
     unlisted = sorted((x for x in rule.schemes if x in UNLISTED), key=lambda x: x.name)
     if not unlisted:
-        raise ValueError(f"rule {rule.name!r}: set `schemes`, how its candidates are drawn")
+        raise ArgumentError(f"rule {rule.name!r}: set `schemes`, how its candidates are drawn")
     reasons = ", ".join(f"{scheme.name} ({UNLISTED[scheme]})" for scheme in unlisted)
-    raise ValueError(f"rule {rule.name!r}: {reasons}: its distribution cannot be computed so")
+    raise ArgumentError(f"rule {rule.name!r}: {reasons}: its distribution cannot be computed so")
 
 
 def _model(name: str, given: Sequence | E.Model) -> E.Model:
@@ -529,10 +536,10 @@ def _model(name: str, given: Sequence | E.Model) -> E.Model:
             weights = [x if isinstance(x, Fraction) else Fraction(float(x)) for x in row]
             total = float(sum(weights, Fraction(0)))
             if abs(total - 1) > 1e-3:
-                raise ValueError(f"it sums to {total:.6g}")
+                raise ArgumentError(f"it sums to {total:.6g}")
             return E.norm(weights)
         except (ValueError, TypeError, OverflowError) as error:
-            raise ValueError(
+            raise ArgumentError(
                 f"{name} must be a distribution over tokens, got {row} after {prefix}: {error}"
             ) from None
 

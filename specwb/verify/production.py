@@ -12,6 +12,7 @@ from itertools import product
 import torch
 from scipy import stats
 
+from specwb.errors import ArgumentError
 from specwb.flow import Draft, Exactness, RuleMismatch, Scheme, Scores
 from specwb.probability import Sampling, inverse_cdf
 from specwb.tree import Tree
@@ -136,7 +137,9 @@ def check_rule(
     rule = rule_of(rule)
     name = rule.name or type(rule).__name__
     if not rule.schemes:
-        raise ValueError(f"rule {name!r} names no laws; set `schemes` to what it is lossless for")
+        raise ArgumentError(
+            f"rule {name!r} names no laws; set `schemes` to what it is lossless for"
+        )
     schemes = tuple(scheme.name for scheme in Scheme if scheme in rule.schemes)
     check = RuleCheck(name, schemes, rule.exactness is Exactness.LOSSY)
     try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 
+from specwb.errors import ArgumentError
 from specwb.verify import RULES
 from specwb.verify import exact as E
 from specwb.verify.controls import CONTROLS, Control
@@ -186,7 +187,7 @@ def run(
     names = [*E.RULES, *E.TREE_RULES]
     for name in rules or ():
         if isinstance(name, str) and name not in names:
-            raise ValueError(
+            raise ArgumentError(
                 f"unknown rule {name!r}; "
                 f"the suite has {', '.join(names)}, and takes package.module:Rule"
             )

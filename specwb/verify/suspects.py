@@ -15,6 +15,7 @@ from random import Random
 import numpy as np
 from scipy import optimize, stats
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact import (
     Decision,
     Dist,
@@ -114,7 +115,7 @@ def pvalue(counts: Sequence[int], p: Dist) -> float:
     """
     _check(p)
     if sum(counts) < 1:
-        raise ValueError("nothing was counted")
+        raise ArgumentError("nothing was counted")
     expected = [sum(counts) * float(a) for a in p]
     return float(stats.chisquare(counts, expected).pvalue)
 
@@ -144,7 +145,7 @@ def needed(p: Dist, out: Dist, often: float = 0.8, alarm: float = ALARM) -> int:
     """
     distance = _distance(p, out)
     if not distance:
-        raise ValueError("what comes out is p: there is nothing to find")
+        raise ArgumentError("what comes out is p: there is nothing to find")
     freedom, critical = len(p) - 1, stats.chi2.isf(alarm, len(p) - 1)
     enough = optimize.brentq(
         lambda nc: stats.ncx2.sf(critical, freedom, nc) - often, 1e-9, 100 * critical
@@ -164,4 +165,4 @@ def _distance(p: Dist, out: Dist) -> float:
 
 def _check(p: Dist) -> None:
     if not all(a > 0 for a in p):
-        raise ValueError("p must have no zeros: a single token where p is 0 says it all")
+        raise ArgumentError("p must have no zeros: a single token where p is 0 says it all")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact import (
     SCHEMES,
     Model,
@@ -89,7 +90,9 @@ def other_ties_tests(
     """Wrong: greedy multi-path block verification selects the largest path with ties in p/q broken
     the other way than in ``q_skew``."""
     if not is_paths(parents):
-        raise ValueError(f"this is for paths that part at the root, got the tree {tuple(parents)}")
+        raise ArgumentError(
+            f"this is for paths that part at the root, got the tree {tuple(parents)}"
+        )
     k = list(parents).count(0)
 
     def rank(path: Tokens) -> list[tuple[Fraction, int]]:
@@ -158,7 +161,7 @@ def searched_ratio(
     Source: 2510.02358 (DiffuSpec), which calls it unbiased.
     """
     if not is_chain(parents):
-        raise ValueError(f"this is for a chain, got the tree {tuple(parents)}")
+        raise ArgumentError(f"this is for a chain, got the tree {tuple(parents)}")
     q = _one_pass(draft)
     lattice = ([x for x, a in enumerate(q((0,) * i)) if a] for i in range(len(parents) - 1))
     best = max(product(*lattice), key=lambda path: _score(draft, path))
@@ -171,7 +174,9 @@ def sorted_paths(
     """Wrong, LOSSY: sequences drawn from a one-pass draft are sorted by a score before recursive
     rejection takes them for independent draws."""
     if not is_paths(parents):
-        raise ValueError(f"this is for paths that part at the root, got the tree {tuple(parents)}")
+        raise ArgumentError(
+            f"this is for paths that part at the root, got the tree {tuple(parents)}"
+        )
     q, k = _one_pass(draft), list(parents).count(0)
     by_position = [iid(q((0,) * i), k) for i in range((len(parents) - 1) // k)]
     for draws in product(*by_position):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specwb.errors import ArgumentError
 from specwb.flow import Exactness, Scheme
 from specwb.verify.rule import NodeRule
 
@@ -36,11 +37,11 @@ class Typical(NodeRule):
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:
         if not 0 < epsilon <= 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"epsilon, a probability that is always enough, must be in (0, 1], got {epsilon}"
             )
         if not 0 < delta < float("inf"):
-            raise ValueError(
+            raise ArgumentError(
                 f"delta, the factor of exp(-entropy), must be above 0 and finite, got {delta}"
             )
         self.epsilon, self.delta = epsilon, delta

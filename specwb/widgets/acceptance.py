@@ -9,6 +9,7 @@ from scipy.special import softmax
 
 from specwb import figures
 from specwb.analysis import acceptance_rate, simulate
+from specwb.errors import ArgumentError
 from specwb.widgets.live import Explorer
 
 TOKENS = 13
@@ -25,7 +26,7 @@ def shaped(
         ValueError: temperature or sharpness not > 0.
     """
     if not (temperature > 0 and sharpness > 0):
-        raise ValueError(
+        raise ArgumentError(
             f"temperature and sharpness must be > 0, got {temperature} and {sharpness}"
         )
     place = np.arange(tokens) - tokens // 2

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis import best_tree, choose_tree, path_values, roofline
+from specwb.errors import ArgumentError
 from specwb.tree import Tree
 from specwb.verify.exact import depths
 from specwb.widgets.live import ROW, Panel, canvas, redraw, status
@@ -164,7 +165,7 @@ class TreeDesigner(Panel):
             level_nodes *= k
             size += level_nodes
         if size > self._most:
-            raise ValueError(
+            raise ArgumentError(
                 f"{name} has {size} nodes, more than {self._most}; take fewer children or levels"
             )
         return list(Tree.branching(*ks).host[0]), name

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis.diffusion import AdlRound
+from specwb.errors import ArgumentError
 from specwb.evaluation.lattices import Place, Replay, expected_length
 from specwb.figures.style import label
 from specwb.lattice import Path, beam, viterbi
@@ -72,7 +73,7 @@ class LatticeExplorer(Explorer):
         temperature: float = 1.0,
     ) -> None:
         if not found:
-            raise ValueError("there is no place to look at")
+            raise ArgumentError("there is no place to look at")
         self._target, self._found, self._proxy, self._temperature = (
             target,
             list(found),
@@ -177,7 +178,7 @@ class LengthExplorer(Explorer):
         top: int = 30,
     ) -> None:
         if top > replay.most:
-            raise ValueError(
+            raise ArgumentError(
                 f"top can be at most {replay.most}, the context has no more room; got {top}"
             )
         self._replay = replay

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from IPython.display import display
 from plotly.basedatatypes import BaseFigure
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import CONFIG
 from specwb.scope import module
 from specwb.widgets.microscope import Microscope
@@ -37,14 +38,14 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
         ValueError: the summary is empty or longer than a line.
     """
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary:
-        raise ValueError(f"summary must be one line of text, got {summary!r}")
+        raise ArgumentError(f"summary must be one line of text, got {summary!r}")
     if isinstance(thing, w.DOMWidget):
         data = thing._repr_mimebundle_()
         bundle = dict(data[0] if isinstance(data, tuple) else data)  # anywidget: with metadata
     elif isinstance(thing, go.Figure):
         bundle = {FIGURE: {**_plain(thing), "config": CONFIG}}
     else:
-        raise TypeError(
+        raise ArgumentError(
             f"show takes a plotly figure or an ipywidgets widget, got {type(thing).__name__}"
         )
     if os.environ.get("SPECWB_STILLS"):

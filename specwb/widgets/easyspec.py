@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specwb.analysis import layer_parallel as parallel
 from specwb.analysis.layer_parallel import Span
+from specwb.errors import ArgumentError
 from specwb.evaluation.fuzzy import KINDS, similarity
 from specwb.figures import easyspec as figures
 from specwb.models.fuzzy import Layers, grouping
@@ -131,7 +132,7 @@ class DevicesExplorer(Explorer):
         calibrate: bool = True,
     ) -> None:
         if not times:
-            raise ValueError("there must be times of one width at least")
+            raise ArgumentError("there must be times of one width at least")
         self._times, self._layers, self._depth = times, layers, depth
         self.n, self.devices = _whole(n, 1, layers - 1, "n"), _whole(devices, 1, 8, "devices")
         self.width = w.SelectionSlider(
@@ -223,7 +224,7 @@ class StageExplorer(Explorer):
     ) -> None:
         self._points = dict(points or {})
         if len(self._points) > 3:
-            raise ValueError(f"at most three points, got {len(self._points)}")
+            raise ArgumentError(f"at most three points, got {len(self._points)}")
         self._published: Mapping[str, float] = published("easyspec")["constants"]
         self.layers, self.n, self.depth = (
             _whole(layers, 8, 80, "layers"),

@@ -15,6 +15,7 @@ from specwb import figures
 from specwb.analysis import dependence, path_values
 from specwb.blocks import BlockTree
 from specwb.drafters.heads import accuracies, measured_tree
+from specwb.errors import ArgumentError
 from specwb.mask import block_ends
 from specwb.models.falcon import ALIGNS, LARGEST
 from specwb.training.falcon import glance_mask
@@ -106,7 +107,7 @@ class GlancingExplorer(Explorer):
         seed: int = 0,
     ) -> None:
         if not tables or any(np.ndim(joint) - 1 != size for size, (joint, _) in tables.items()):
-            raise ValueError(
+            raise ArgumentError(
                 "tables must have for each k a joint distribution [contexts, V, .., V] of k "
                 "tokens, at least one"
             )
@@ -239,7 +240,7 @@ class BlockDesigner(Explorer):
         most: int = 64,
     ) -> None:
         if not cards:
-            raise ValueError("cards must have at least one head")
+            raise ArgumentError("cards must have at least one head")
         self._cards, self._rates = (
             cards,
             {name: accuracies(card) for name, (_, card) in cards.items()},

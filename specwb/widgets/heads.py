@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from specwb import figures
 from specwb.analysis import path_values
 from specwb.drafters.heads import ALL, accuracies, measured_tree
+from specwb.errors import ArgumentError
 from specwb.verify.exact import depths
 from specwb.widgets.live import Explorer
 
@@ -44,7 +45,7 @@ class HeadsExplorer(Explorer):
         most: int = 32,
     ) -> None:
         if not cards:
-            raise ValueError("cards must have at least one head")
+            raise ArgumentError("cards must have at least one head")
         domains = [
             ALL,
             *dict.fromkeys(d for card in cards.values() for d in card.get("held_out", {})),

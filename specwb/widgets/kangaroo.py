@@ -9,6 +9,7 @@ import ipywidgets as w
 import plotly.graph_objects as go
 
 from specwb import figures
+from specwb.errors import ArgumentError
 from specwb.evaluation.exits import Costs, Rounds, Simulation
 from specwb.studies.kangaroo import cells as reproduced
 from specwb.studies.kangaroo.claims import etas
@@ -54,7 +55,7 @@ class StopExplorer(Explorer):
         gamma: int = 6,
     ) -> None:
         if not traces or set(traces) - set(costs):
-            raise ValueError(
+            raise ArgumentError(
                 "every adapter has traces and costs, one adapter at least; got traces of "
                 f"{list(traces)}, costs of {list(costs)}"
             )

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis.roots import first_stays, kept_root
+from specwb.errors import ArgumentError
 from specwb.evaluation.exits import Rounds, Simulation
 from specwb.options import parse_value, shape
 from specwb.tree import Tree
@@ -43,7 +44,7 @@ class MaskExplorer(Explorer):
         if not self._trees or not all(
             tree.in_level_order and tree.D for tree in self._trees.values()
         ):
-            raise ValueError(
+            raise ArgumentError(
                 "trees are one or more shapes in level order with at least one candidate, got "
                 f"{list(trees)}"
             )
@@ -115,7 +116,7 @@ class StopRulesExplorer(Explorer):
     ) -> None:
         names = [*rounds.sure, FIXED]
         if any(len(costs.get(name, ())) != rounds.depth for name in names):
-            raise ValueError(
+            raise ArgumentError(
                 f"costs must have {rounds.depth} numbers for each of {', '.join(names)}; got "
                 f"{ ({k: len(v) for k, v in costs.items()}) }"
             )
@@ -236,7 +237,7 @@ class RootsExplorer(Explorer):
         depth: int = 1,
     ) -> None:
         if sum(P) != 1 or min(P) <= 0 or len(rates) != len(P):
-            raise ValueError(
+            raise ArgumentError(
                 "P must be positive and sum to 1, with a rate for each token; got "
                 f"{list(map(str, P))} and {list(rates)}"
             )

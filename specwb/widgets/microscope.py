@@ -8,6 +8,7 @@ from typing import Any
 import anywidget
 import traitlets
 
+from specwb.errors import ArgumentError
 from specwb.methods import METHODS
 from specwb.models.target import Target
 from specwb.scope import checked, in_words, module, record
@@ -96,7 +97,7 @@ class Microscope(anywidget.AnyWidget):
         self.live = {"methods": list(METHODS), "settings": settings}
         try:
             if not 1 <= max_new_tokens <= MOST_TOKENS:
-                raise ValueError(f"tokens must be 1..{MOST_TOKENS}, got {max_new_tokens}")
+                raise ArgumentError(f"tokens must be 1..{MOST_TOKENS}, got {max_new_tokens}")
             trace = record(
                 self._target,
                 prompt,
@@ -153,18 +154,20 @@ def microscope(
     """
     if not isinstance(what, Target):
         if prompt is not None or settings:
-            raise ValueError("a trace is played as it was recorded: give a target to set a prompt")
+            raise ArgumentError(
+                "a trace is played as it was recorded: give a target to set a prompt"
+            )
         return Microscope(what)
     if not isinstance(prompt, str):
-        raise ValueError(
+        raise ArgumentError(
             f"with a target, prompt must be a text (of the prompt box), got {prompt!r}"
         )
     known = [name for name in SETTINGS if name not in ("prompt", "method")]
     if unknown := [name for name in settings if name not in known]:
-        raise ValueError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")
+        raise ArgumentError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")
     chosen = {**SETTINGS, "prompt": prompt, "method": method, **settings}
     widget = Microscope(target=what, settings=chosen)
     widget.record(**chosen)
     if widget.note:
-        raise ValueError(widget.note)
+        raise ArgumentError(widget.note)
     return widget

@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 from IPython.display import display
 
+from specwb.errors import ArgumentError
 from specwb.figures.style import figure
 from specwb.studies import ledger, run, study_of
 from specwb.studies.pictures import draw
@@ -24,7 +25,7 @@ def _judged(name: str) -> str:
     study = study_of(name)
     document, ablation = run.shipped(study)
     if document is None:
-        raise FileNotFoundError(f"there are no shipped results of {name}")
+        raise ArgumentError(f"there are no shipped results of {name}")
     return json.dumps(study.report(document, ablation))
 
 

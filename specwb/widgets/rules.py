@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 from specwb import figures
 from specwb.analysis import DRAWN, RATES, optimum, residual
+from specwb.errors import ArgumentError
 from specwb.verify import exact
 from specwb.verify.exact import Dist
 from specwb.verify.mutants import MUTANTS
@@ -31,7 +32,7 @@ def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tup
         ValueError: temperature not > 0, mismatch < 0, or vocabulary < 2.
     """
     if not (temperature > 0 and mismatch >= 0 and vocabulary >= 2):
-        raise ValueError(
+        raise ArgumentError(
             f"temperature must be > 0, mismatch >= 0, vocabulary >= 2; got {temperature}, "
             f"{mismatch}, {vocabulary}"
         )

@@ -79,11 +79,18 @@ def _memory(part: dict) -> str:
     rows = part.get("rows", [])
     if not rows:
         return ""
-    lines = ["| Llama, bf16 | weights, GiB | reserved | at most while loading | a decoding |"]
-    lines.append("|---|--:|--:|--:|--:|")
+    columns = {
+        "size": "Llama, bf16",
+        "weights": "weights, GiB",
+        "reserved": "reserved",
+        "peak": "at most while loading",
+        "decoding": "a decoding",
+    }
+    counted = [key for key in columns if any(key in row for row in rows)]
+    lines = ["| " + " | ".join(columns[key] for key in counted) + " |"]
+    lines.append("|---|" + "--:|" * (len(counted) - 1))
     for row in rows:
-        cells = [row["size"], row["weights"], row["reserved"], row["peak"], row.get("decoding", "")]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        lines.append("| " + " | ".join(str(row.get(key, "")) for key in counted) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -113,7 +113,7 @@ def test_cells_and_notes(frame):
     assert list(shares) == ["ar", "sps", "mcsd:tree=3-1"]  # nothing is known of the library's
     assert sum(int(shares["sps"][p].rstrip("%")) for p in PARTS) == pytest.approx(100, abs=2)
     assert any(
-        note.startswith(f"speedup is over {over} (") and "faster of the plain decodings" in note
+        note.startswith(f"speedup is over {over} (") and "by the median of paired runs" in note
         for note in report.notes(frame.attrs)
     )
     few = compare(
@@ -276,3 +276,12 @@ def test_rounds_are_played_in_the_page(frame):
     assert text.count('id="specwb-microscope"') == 1
     assert text.index("Round by round") < text.index("How it was measured")
     assert "specwb-microscope" not in report.html(frame)
+
+
+def test_rates_that_are_ordered_otherwise_than_the_pairs_are_explained():
+    plain = {"ar": 90.0, "hf_greedy": 100.0}
+    agree = report.over({"reference": {"method": "hf_greedy", "plain": plain}})
+    assert "the faster plain decoding by the median of paired runs; ar (" in agree
+    assert agree.endswith(" has 90.0 tokens/s")
+    differ = report.over({"reference": {"method": "ar", "plain": plain}})
+    assert differ.endswith("tokens/s, as all tokens over all seconds are ordered the other way")

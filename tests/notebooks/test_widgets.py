@@ -335,7 +335,7 @@ def test_settings_are_written_as_the_controls_show_them():
 
 
 def test_show_refuses_what_it_cannot_show():
-    with pytest.raises(TypeError, match="figure or an ipywidgets widget, got int"):
+    with pytest.raises(specwb.ArgumentError, match="figure or an ipywidgets widget, got int"):
         show(3, "three")
     for line in ("", "  ", "two\nlines", None):
         with pytest.raises(ValueError, match="one line of text"):

@@ -131,6 +131,15 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     one = ("reproduce", "mcsd_ti", "--figure", "width", "--out", "mine.json")
     code, out, err = call(monkeypatch, capsys, *one)
     assert (code, out.split()[:3]) == (0, ["mine-width.html,", "from", "mine.json"])
+    (tmp_path / "broken.json").write_text("{")
+    for paper, figure, file in (
+        ("mcsd_ti", "width", "broken.json"),
+        ("kangaroo", "eta", "mine.json"),
+    ):
+        one = ("reproduce", paper, "--figure", figure, "--out", file)
+        code, out, err = call(monkeypatch, capsys, *one)
+        assert (code, out) == (2, "")
+        assert f"--out: {file} holds no results of {paper}" in err
     code, out, err = call(monkeypatch, capsys, "reproduce", "kangaroo", "--figure", "nope")
     assert (code, out) == (2, "")
     assert "kangaroo has no figure 'nope'; it has: eta, depth" in err

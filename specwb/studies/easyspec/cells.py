@@ -10,6 +10,7 @@ import torch
 
 from specwb.drafters.easyspec import deep_draft
 from specwb.engine import decode
+from specwb.errors import ArgumentError
 from specwb.evaluation import fuzzy
 from specwb.evaluation.prompts import Question, interleave
 from specwb.models.fuzzy import grouping
@@ -131,7 +132,7 @@ def draft_of(target: Target, draft: Target | str | None = None) -> Target:
     model = deep_draft(target, draft)
     layers = len(model.backbone.layers)
     if layers <= N:
-        raise ValueError(
+        raise ArgumentError(
             f"easyspec: {model.name!r} has {layers} layer(s), groups of {N} need {N + 1}; "
             "name a deeper one with --draft"
         )

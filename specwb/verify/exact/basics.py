@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from specwb.errors import ArgumentError
+
 Dist = Sequence[Fraction]
 """A distribution over the tokens 0 .. V-1."""
 Tokens = tuple[int, ...]
@@ -33,7 +35,7 @@ def norm(weights: Sequence[Fraction | int]) -> list[Fraction]:
     """
     total = sum(weights, _0)
     if total <= 0 or min(weights) < 0:
-        raise ValueError(f"not the weights of a distribution: {weights}")
+        raise ArgumentError(f"not the weights of a distribution: {weights}")
     return [Fraction(w) / total for w in weights]
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Model, Tokens, minus, norm
 from specwb.verify.exact.rounds import Test, depths, target_distribution
 
@@ -39,7 +40,7 @@ def block_tests(
     Source: Sun et al. 2403.10444.
     """
     if not is_chain(parents):
-        raise ValueError(f"block verification is for chains, got the tree {tuple(parents)}")
+        raise ArgumentError(f"block verification is for chains, got the tree {tuple(parents)}")
     longest = [path for path in paths if path is not None][-1]
     return tests_along(target, draft, longest)
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import product
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Dist, Model, Tokens
 from specwb.verify.exact.gbv import is_paths
 from specwb.verify.exact.rounds import Outcome
@@ -124,7 +125,7 @@ def coupled_outcomes(target: Model, draft: Model, parents: Sequence[int]) -> Ite
         ValueError: A tree of another shape.
     """
     if not is_paths(parents):
-        raise ValueError(
+        raise ArgumentError(
             f"the coupling is for paths that part at the root, got the tree {tuple(parents)}"
         )
     k = list(parents).count(0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Dist, Model, Tokens
 from specwb.verify.exact.block import block_expected_accepted, tests_along
 from specwb.verify.exact.rounds import Test
@@ -111,7 +112,9 @@ def gbv_tests(
     Source: Thomas and Pal 2602.16961.
     """
     if not is_paths(parents):
-        raise ValueError(f"gbv is for paths that part at the root, got the tree {tuple(parents)}")
+        raise ArgumentError(
+            f"gbv is for paths that part at the root, got the tree {tuple(parents)}"
+        )
     k = list(parents).count(0)
     full_paths = [path for path in paths[-k:] if path is not None]
     return tests_along(target, skewed(target, draft, k), largest(target, draft, full_paths))

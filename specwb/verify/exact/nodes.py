@@ -17,6 +17,7 @@ import math
 from fractions import Fraction
 from functools import cache
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Decision, Dist, NodeRule, Tokens, minus, norm, without
 from specwb.verify.exact.schemes import iid
 
@@ -35,7 +36,7 @@ def rejection(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     Source: Leviathan et al. 2211.17192; Chen et al. 2302.01318.
     """
     if len(tokens) > 1:
-        raise ValueError("token rejection takes one child; use rrs or rrsw for several")
+        raise ArgumentError("token rejection takes one child; use rrs or rrsw for several")
     return rrs(p, q, tokens)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Model, NodeRule, Tokens
 from specwb.verify.exact.gbv import is_paths
 from specwb.verify.exact.rounds import Outcome, trees
@@ -34,7 +35,7 @@ def paths_outcomes(
         ValueError: A tree of another shape.
     """
     if not is_paths(parents):
-        raise ValueError(f"not a tree of equally long paths: {tuple(parents)}")
+        raise ArgumentError(f"not a tree of equally long paths: {tuple(parents)}")
     k = list(parents).count(0)
     for nodes, probability in trees(iid, draft, parents):
         paths = [path for path in nodes[-k:] if path is not None]

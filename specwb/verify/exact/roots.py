@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Dist, Model, NodeRule, Tokens
 from specwb.verify.exact.nodes import rrsw
 from specwb.verify.exact.rounds import Outcome, depths, walks
@@ -40,14 +41,14 @@ def root_chances(
     """
     depth = max(map(len, lengths), default=0)
     if W < 1 or draw not in ("without", "with") or len(lengths) != len(P):
-        raise ValueError(
+        raise ArgumentError(
             "W >= 1 roots, draw without or with, "
             f"a distribution of lengths for each of {len(P)} tokens; "
             f"got W={W}, {draw!r}, {len(lengths)} distributions"
         )
     for b, row in zip(P, lengths, strict=True):
         if b and (len(row) != depth or min(row) < 0 or abs(float(sum(row)) - 1) > 1e-9):
-            raise ValueError(
+            raise ArgumentError(
                 "a token's lengths are the probabilities of 0..D, "
                 "the same D for all of them, with sum 1"
             )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
+from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Decision, Dist, Model, NodeRule, SamplingScheme, Tokens
 
 Outcome = tuple[Tokens, Dist | None, Fraction]
@@ -34,11 +35,11 @@ def depths(parents: Sequence[int]) -> list[int]:
         ValueError: ``parents`` is not a tree.
     """
     if not parents or parents[0] != -1:
-        raise ValueError("node 0 must be the root, with parent -1")
+        raise ArgumentError("node 0 must be the root, with parent -1")
     depth = [0]
     for i, parent in enumerate(parents[1:], start=1):
         if not 0 <= parent < i:
-            raise ValueError(f"parent {parent} of node {i} does not come before it")
+            raise ArgumentError(f"parent {parent} of node {i} does not come before it")
         depth.append(depth[parent] + 1)
     return depth
 
@@ -182,7 +183,7 @@ def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[T
 
     for path, bonus, probability in outcomes:
         if bonus is None:
-            raise ValueError(
+            raise ArgumentError(
                 f"the rule leaves probability {probability} after {path} "
                 "without a distribution for the bonus token"
             )
