@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from test_layers import FLOORS
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,3 +81,53 @@ def test_every_link_of_the_site_leads_somewhere(tmp_path):
     theory = (tmp_path / "theory" / "05_optimum.html").read_text()
     assert re.search(r'href="[^"]*#theorem-4-1"', theory)  # a theorem that is named is a link
     assert "gallery/kangaroo.html" in (tmp_path / "gallery" / "index.html").read_text()
+
+
+@pytest.fixture
+def rewritten():
+    return runpy.run_path(str(ROOT / "docs" / "site" / "docstrings.py"))["rewritten"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("by theorem 1.3.", "by :ref:`theorem 1.3 <theorem-1.3>`."),
+        (
+            "theorems 1.3 and 4.1, 9.9",
+            "theorems :ref:`1.3 <theorem-1.3>` and :ref:`4.1 <theorem-4.1>`, 9.9",
+        ),
+        ("their theorem 9.9", "their theorem 9.9"),
+        ("Yin et al. 2024, theorem 1.3", "Yin et al. 2024, theorem 1.3"),
+        ("``theorem 1.3``", "``theorem 1.3``"),
+        ("(theorem\n1.3)", "(theorem\n:ref:`1.3 <theorem-1.3>`)"),
+        ("in theory/03_speed.md", "in :doc:`theory/03_speed.md </theory/03_speed>`"),
+        ("in theory/99_gone.md", "in theory/99_gone.md"),
+        ("```python\nx = 1\n```\nSo", "\n.. code-block:: python\n\n   x = 1\n\nSo"),
+        ("Source: A et al.,\n    section 3", "\nSource: A et al.,\nsection 3"),
+    ],
+)
+def test_a_docstring_becomes_a_page_with_links(rewritten, written, read):
+    pages = ["theory/03_speed"]
+    assert rewritten(written.split("\n"), {"1.3", "4.1"}, pages) == read.split("\n")
+
+
+def test_every_theorem_that_a_docstring_names_is_there():
+    """Another paper's is named with its year before it."""
+    theorems = {
+        number
+        for page in (ROOT / "theory").glob("*.md")
+        for number in re.findall(r"^## Theorem (\d+\.\d+)", page.read_text("utf-8"), re.M)
+    }
+    for path in sorted((ROOT / "specwb").rglob("*.py")):
+        named = re.findall(r"(?<!\d{4}, )[Tt]heorem\s+(\d+\.\d+)", path.read_text("utf-8"))
+        assert set(named) <= theorems, path.name
+
+
+def test_architecture_s_drawings_are_what_the_program_draws():
+    program = runpy.run_path(str(ROOT / "docs" / "diagrams.py"))
+    for name, draw in program["DRAWINGS"].items():
+        stored = (ROOT / "docs" / f"{name}.svg").read_text("utf-8")
+        ids = r"\bd\d+-"  # counted from the first drawing of a process
+        assert re.sub(ids, "", draw().svg) == re.sub(ids, "", stored).strip()
+    rooms = [set(rooms.split()) for rooms, _ in program["FLOORS"]]
+    assert rooms == [set(rooms.split()) for rooms in reversed(FLOORS)]
