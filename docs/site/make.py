@@ -173,7 +173,7 @@ def drawn(cell: dict[str, Any]) -> dict[str, Any]:
         if "image/png" in data or "image/svg+xml" in data:
             summary = "".join(data.get("text/plain", ""))
             if WIDGET in data:
-                below = f'<p class="specwb-still">{escape(summary)} {STILL}</p>'
+                below = f'<p class="specwb-still">{escape(summary)} · {STILL}</p>'
                 outputs.append(
                     {"output_type": "display_data", "metadata": {}, "data": {"text/html": below}}
                 )
