@@ -11,6 +11,7 @@ from typing import Any
 
 import plotly
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -88,5 +89,8 @@ def copy_libraries(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("build-finished", copy_libraries)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":  # as napoleon's list of attributes is called
+            field.label = "Attributes"
     # before napoleon, which reads the sections of the docstring
     app.connect("autodoc-process-docstring", link_docstrings, priority=400)
