@@ -43,7 +43,6 @@ __all__ = [
     "DraftError",
     "Output",
     "Prompt",
-    "PromptError",
     "decode",
     "rounds",
     "token_rows",

@@ -60,7 +60,9 @@ class Tree:
     are about the first v = n - unverified nodes. They have slots, positions and a mask like the
     others.
 
-    Attributes (R is 1 for one shape shared by all rows, or the batch size; n nodes with the root):
+    R is 1 for one shape shared by all rows, or the batch size; n counts the nodes with the root.
+
+    Attributes:
         host: tuple of R tuples of n parents; the root and padding nodes have -1.
         depths: tuple of R tuples of n depths.
         below: tuple of R tuples of v tuples of children.
@@ -71,6 +73,7 @@ class Tree:
         mask: ``[R,n,n]``; mask[i,j] is true where j is i or one of its ancestors.
         trail: ``[R,v,D+1]``, the nodes from the root to i, then i repeated.
         uncut: the tree that this one is a leading block of (:meth:`prefix`), otherwise itself.
+
     Args:
         parents: R lists of n parents, -1 for the root and for padding.
         device: where the tensors are made.

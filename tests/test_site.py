@@ -7,9 +7,13 @@ import re
 import runpy
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from test_layers import FLOORS
+
+from specwb.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,13 +74,125 @@ def test_faults_are_seen(tmp_path):
     ]
 
 
-@pytest.mark.slow
-def test_every_link_of_the_site_leads_somewhere(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole site, built once for the slow tests."""
     for package in ("sphinx", "myst_nb", "furo", "sphinx-mathjax-offline"):
         pytest.importorskip(package, reason="make site installs it")
-    make = runpy.run_path(str(ROOT / "docs" / "site" / "make.py"))
-    assert make["build"](tmp_path) == 0
-    assert faults(tmp_path) == []
-    theory = (tmp_path / "theory" / "05_optimum.html").read_text()
+    folder = tmp_path_factory.mktemp("site")
+    assert runpy.run_path(str(ROOT / "docs" / "site" / "make.py"))["build"](folder) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_every_link_of_the_site_leads_somewhere(site):
+    assert faults(site) == []
+    theory = (site / "theory" / "05_optimum.html").read_text()
     assert re.search(r'href="[^"]*#theorem-4-1"', theory)  # a theorem that is named is a link
-    assert "gallery/kangaroo.html" in (tmp_path / "gallery" / "index.html").read_text()
+    assert "gallery/kangaroo.html" in (site / "index.html").read_text()
+    reference = (site / "reference" / "specwb.verify.html").read_text()
+    assert re.search(r'href="../theory/[^"]*#theorem-7-4"', reference)  # in a docstring as well
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "index",
+        "notebooks/lessons/1_one_speculative_step",
+        "notebooks/papers/kangaroo",
+        "theory/05_optimum",
+        "reference/specwb.verify",
+        "docs/architecture",
+        "gallery/kangaroo",
+        "ledger",
+    ],
+)
+def test_a_page_fits_its_window_and_asks_nothing(site, name):
+    program = browser_program()
+    ((_, wrong),) = program["look"](site, [f"{name}.html"], widths=(420, 1000, 1400))
+    assert wrong == []
+
+
+@pytest.mark.slow
+def test_a_round_of_every_method_can_be_stepped_through(site):
+    """From the static pages alone."""
+    program = browser_program()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=program["chromium"](), args=program["FLAGS"]
+        )
+        for name in METHODS:
+            tab = browser.new_page()
+            tab.goto((site / "gallery" / f"{name}.html").as_uri())
+            player = tab.locator(".sw")
+            said = [player.locator("[data-says]").inner_text()]
+            for _ in range(2):
+                player.press("ArrowRight")
+                said.append(player.locator("[data-says]").inner_text())
+            assert len(set(said)) == 3, name
+            player.press("Shift+ArrowRight")
+            assert player.get_by_text("round 2 of").is_visible(), name
+            tab.close()
+        browser.close()
+
+
+def browser_program() -> dict[str, Any]:
+    """What takes pictures of pages, where that can be done."""
+    pytest.importorskip("playwright.sync_api")
+    program = runpy.run_path(str(ROOT / "docs" / "site" / "pictures.py"))
+    if program["chromium"]() is None:
+        pytest.skip("no chromium on this machine")
+    return program
+
+
+@pytest.fixture
+def rewritten():
+    return runpy.run_path(str(ROOT / "docs" / "site" / "docstrings.py"))["rewritten"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("by theorem 1.3.", "by :ref:`theorem 1.3 <theorem-1.3>`."),
+        (
+            "theorems 1.3 and 4.1, 9.9",
+            "theorems :ref:`1.3 <theorem-1.3>` and :ref:`4.1 <theorem-4.1>`, 9.9",
+        ),
+        ("their theorem 9.9", "their theorem 9.9"),
+        ("Yin et al. 2024, theorem 1.3", "Yin et al. 2024, theorem 1.3"),
+        ("``theorem 1.3``", "``theorem 1.3``"),
+        ("(theorem\n1.3)", "(theorem\n:ref:`1.3 <theorem-1.3>`)"),
+        ("in theory/03_speed.md", "in :doc:`theory/03_speed.md </theory/03_speed>`"),
+        ("in theory/99_gone.md", "in theory/99_gone.md"),
+        ("```python\nx = 1\n```\nSo", "\n.. code-block:: python\n\n   x = 1\n\nSo"),
+        ("Source: A et al.,\n    section 3", "\nSource: A et al.,\nsection 3"),
+    ],
+)
+def test_a_docstring_becomes_a_page_with_links(rewritten, written, read):
+    pages = ["theory/03_speed"]
+    assert rewritten(written.split("\n"), {"1.3", "4.1"}, pages) == read.split("\n")
+
+
+def test_every_theorem_that_a_docstring_names_is_there():
+    """Another paper's is named with its year before it."""
+    theorems = {
+        number
+        for page in (ROOT / "theory").glob("*.md")
+        for number in re.findall(r"^## Theorem (\d+\.\d+)", page.read_text("utf-8"), re.M)
+    }
+    for path in sorted((ROOT / "specwb").rglob("*.py")):
+        named = re.findall(r"(?<!\d{4}, )[Tt]heorem\s+(\d+\.\d+)", path.read_text("utf-8"))
+        assert set(named) <= theorems, path.name
+
+
+def test_architecture_s_drawings_are_what_the_program_draws():
+    program = runpy.run_path(str(ROOT / "docs" / "diagrams.py"))
+    for name, draw in program["DRAWINGS"].items():
+        stored = (ROOT / "docs" / f"{name}.svg").read_text("utf-8")
+        ids = r"\bd\d+-"  # counted from the first drawing of a process
+        assert re.sub(ids, "", draw().svg) == re.sub(ids, "", stored).strip()
+    rooms = [set(rooms.split()) for rooms, _ in program["FLOORS"]]
+    assert rooms == [set(rooms.split()) for rooms in reversed(FLOORS)]

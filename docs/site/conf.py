@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import plotly
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+from docstrings import rewritten  # noqa: E402, it lies beside this file
 
 project = "specwb"
 author = "The specwb authors"
@@ -39,7 +47,30 @@ nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 add_module_names = False
-suppress_warnings = ["docutils", "ref.python", "mystnb.unknown_mime_type", "myst.header", "autodoc"]
+# attributes as a list: those that are properties are described once
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Settings", "params_style")]
+suppress_warnings = [
+    "mystnb.unknown_mime_type",  # of widgets and stills, beside which there is HTML or a PNG
+    "myst.header",  # a cell may begin with any heading; a notebook is many small documents
+    "ref.python",  # a class is documented where it is defined and where it is imported from
+]
+
+THEOREMS = {
+    number
+    for page in sorted((ROOT / "theory").glob("*.md"))
+    for number in re.findall(r"^## Theorem (\d+\.\d+)", page.read_text("utf-8"), re.MULTILINE)
+}
+PAGES = {
+    f"{folder}/{page.stem}" for folder in ("docs", "theory") for page in ROOT.glob(f"{folder}/*.md")
+}
+
+
+def link_docstrings(
+    app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]
+) -> None:
+    """Theorems and pages that a docstring names become links."""
+    lines[:] = rewritten(lines, THEOREMS, PAGES)
 
 
 def copy_libraries(app: Sphinx, failure: Exception | None) -> None:
@@ -58,3 +89,8 @@ def copy_libraries(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("build-finished", copy_libraries)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":  # as napoleon's list of attributes is called
+            field.label = "Attributes"
+    # before napoleon, which reads the sections of the docstring
+    app.connect("autodoc-process-docstring", link_docstrings, priority=400)

@@ -50,6 +50,8 @@ OPAQUE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 THEOREM = re.compile(r"([Tt]heorem\s)(\d+\.\d+)")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+STILL = "<i>A picture: its controls need a running kernel, as in <code>make lab</code>.</i>"
 LINK = re.compile(r"\[(`?)([^\]]*?)`?\]\(([^)\s]+)\)")
 
 
@@ -87,7 +89,6 @@ class Staging:
 
     def markdown(self, text: str, page: Path) -> str:
         """The text of a page or cell with the site's links."""
-        text = text.replace("```mermaid", "```text")  # drawing it needs a script from a network
         text = re.sub(r"^## Theorem (\d+\.\d+)", r"(theorem-\1)=\n\n\g<0>", text, flags=re.M)
         parts, at = [], 0
         for match in OPAQUE.finditer(text):
@@ -148,8 +149,7 @@ class Staging:
                 continue
             label = f"({cell_label(path, cell.get('id', ''))})="
             cells.append({"cell_type": "markdown", "metadata": {}, "source": label})
-            outputs = [shown(output) for output in cell.get("outputs", [])]
-            cells.append({**cell, "outputs": outputs})
+            cells.append(drawn(cell))
         for i, cell in enumerate(cells):
             cell["id"] = f"cell-{i}"
         return json.dumps({**book, "cells": cells})
@@ -163,12 +163,30 @@ def file_label(path: Path) -> str:
     return "file-" + "-".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
+def drawn(cell: dict[str, Any]) -> dict[str, Any]:
+    """A code cell as a page can show it: a picture has its summary as its text, and below that of a
+    widget stands what it is."""
+    outputs, summary = [], ""
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        outputs.append(shown(output))
+        if "image/png" in data or "image/svg+xml" in data:
+            summary = "".join(data.get("text/plain", ""))
+            if WIDGET in data:
+                below = f'<p class="specwb-still">{escape(summary)} · {STILL}</p>'
+                outputs.append(
+                    {"output_type": "display_data", "metadata": {}, "data": {"text/html": below}}
+                )
+    image = {"image": {"alt": " ".join(summary.split())}} if summary else {}
+    return {**cell, "outputs": outputs, "metadata": {**cell["metadata"], "mystnb": image}}
+
+
 def shown(output: dict[str, Any]) -> dict[str, Any]:
     """An output without what only a running kernel can show, and a figure as what site.js draws."""
     data = dict(output.get("data", {}))
     if not data:
         return output
-    data.pop("application/vnd.jupyter.widget-view+json", None)
+    data.pop(WIDGET, None)
     figure = data.pop("application/vnd.plotly.v1+json", None)
     if figure is not None:
         text = json.dumps(figure).replace("<", "\\u003c")
@@ -195,9 +213,12 @@ def reference(staging: Staging) -> None:
         for name in [package, *own]:
             importlib.import_module(name)
             title = "" if name == package else f"## {name.removeprefix(package)[1:]}\n\n"
-            members = [":members:"]  # lazily imported names are documented where they are defined
-            block = "\n   ".join([f".. automodule:: {name}", *members])
-            lines.append(f"{title}```{{eval-rst}}\n{block}\n```\n")
+            # a function called as its module is described there
+            shadows = [n.rpartition(".")[2] for n in own] if name == package else []
+            block = f".. automodule:: {name}\n   :members:\n"
+            if shadows:
+                block += f"   :exclude-members: {', '.join(shadows)}\n"
+            lines.append(f"{title}```{{eval-rst}}\n{block}```\n")
         staging.write(f"reference/{package}.md", "\n".join(lines))
     listed = "\n".join(packages)
     staging.write(
@@ -243,26 +264,32 @@ def gallery(staging: Staging, kept: Path) -> None:
     weights = sorted((data_dir() / "lab").rglob("*.safetensors"))
     state = hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest()[:12]
     kept.mkdir(parents=True, exist_ok=True)
-    target, names = None, []
-    for name in sorted(METHODS):
+    target, rows = None, []
+    for name in METHODS:  # in the order of docs/methods.md
         place = kept / f"{name}-{state}.json"
         if not place.exists():
             target = target or load("lab")
             trace = specwb.record(target, PROMPT, name, temperature=1.0)
             place.write_text(json.dumps(trace), "utf-8")
-        player = section(json.loads(place.read_text("utf-8")), name.replace("-", "_"))
+        trace = json.loads(place.read_text("utf-8"))
+        about = f"[What it is, its options](../docs/methods.md#{name})"
+        paper = ROOT / "notebooks" / "papers" / f"{name}.ipynb"
+        if paper in staging.pages:
+            about += f" · [its paper's notebook](../notebooks/papers/{name}.ipynb)"
         staging.write(
             f"gallery/{name}.md",
-            f"# {name}\n\nOne decoding, recorded; step through it with the arrow keys, with shift"
-            " by rounds, and play it with space."
-            f"\n\n```{{raw}} html\n{player}\n```\n",
+            f"# {name}\n\n{METHODS[name].paper}. {about}.\n\nOne decoding, recorded; step through"
+            " it with the arrow keys, with shift by rounds, and play it with space."
+            f"\n\n```{{raw}} html\n{section(trace, name)}\n```\n",
         )
-        names.append(name)
-    listed = "\n".join(names)
+        rows.append(f"| [{name}]({name}.md) | {METHODS[name].needs} | {METHODS[name].paper} |")
+    listed = "\n".join(METHODS)
     staging.write(
         "gallery/index.md",
-        "# Gallery\n\nEvery method under the microscope: one recorded decoding each, which plays"
-        f" without Python.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n",
+        "# Gallery\n\nEvery method under the microscope: one recorded decoding each, of the same"
+        " prompt, which plays without Python.\n\n| method | needs | source |\n|---|---|---|\n"
+        + "\n".join(rows)
+        + f"\n\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{listed}\n```\n",
     )
 
 
@@ -290,15 +317,16 @@ def index(staging: Staging) -> None:
         ]
         return [str(p.relative_to(ROOT).with_suffix("")) for p in found]
 
+    notebooks = reading_order()
+    guide = named("docs/python.md", "docs/cli.md", "docs/methods.md", "docs/rules.md")
+    last = named("docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/log.md")
+    others = [name for name in named("docs/*.md") if name not in guide + last]
     groups = {
-        "Course": named("notebooks/lessons/*.ipynb", "notebooks/*.ipynb"),
-        "Papers": ["ledger", *named("notebooks/papers/*.ipynb")],
-        "Microscopes": ["gallery/index"] if staging.modules else [],
-        "Theory": named("theory/README.md", "theory/notation.md", "theory/[0-9]*.md")
-        + named("theory/choosing_a_rule.md"),
-        "Guide": [*named("docs/[a-k]*.md", "docs/[m-z]*.md"), *named("data/*/README.md")],
-        "Project": ["reference/index"] * bool(staging.modules)
-        + named("CONTRIBUTING.md", "CHANGELOG.md", "docs/log.md"),
+        "Course": [name for name in notebooks if "/papers/" not in name],
+        "Papers": [*(name for name in notebooks if "/papers/" in name), "ledger"],
+        "Look up": [*["gallery/index", "reference/index"] * bool(staging.modules), "theory/README"],
+        "Guide": [*guide, *others, *named("data/*/README.md")],
+        "Project": last,
     }
     trees = [
         f"```{{toctree}}\n:hidden:\n:caption: {title}\n:maxdepth: 1\n\n"
@@ -311,6 +339,25 @@ def index(staging: Staging) -> None:
     staging.write(
         "index.md", staging.markdown(text, ROOT / "README.md") + "\n" + "\n\n".join(trees)
     )
+    page = ROOT / "theory" / "README.md"  # its pages fold below it
+    listed = [Path(n).name for n in named("theory/notation.md", "theory/[0-9]*.md", "theory/c*.md")]
+    text = staging.markdown(page.read_text("utf-8"), page)
+    tree = "\n".join(["```{toctree}", ":hidden:", ":maxdepth: 1", "", *listed, "```", ""])
+    staging.write("theory/README.md", f"{text}\n{tree}")
+
+
+def reading_order() -> list[str]:
+    """The notebooks as their ``**Next:**`` leads through them from lesson 1, and what it leaves
+    out."""
+    rest = sorted((ROOT / "notebooks").rglob("[!.]*.ipynb"))
+    rest = [path for path in rest if ".ipynb_checkpoints" not in path.parts]
+    order, path = [], min((ROOT / "notebooks" / "lessons").glob("1_*.ipynb"))
+    while path in rest:
+        rest.remove(path)
+        order.append(path)
+        following = re.search(r"\*\*Next:\*\*[^(]*\((\S+?\.ipynb)\)", path.read_text("utf-8"))
+        path = (path.parent / following.group(1)).resolve() if following else ROOT
+    return [str(path.relative_to(ROOT).with_suffix("")) for path in [*order, *rest]]
 
 
 def build(folder: Path, only_pages: bool = False) -> int:
@@ -325,7 +372,7 @@ def build(folder: Path, only_pages: bool = False) -> int:
         name = page.relative_to(ROOT)
         if page.suffix == ".ipynb":
             staging.write(name, staging.notebook(page))
-        elif page != ROOT / "README.md":
+        elif page not in (ROOT / "README.md", ROOT / "theory" / "README.md"):  # by index
             staging.write(name, staging.markdown(page.read_text("utf-8"), page))
     for picture in [*ROOT.glob("docs/*.svg"), *ROOT.glob("theory/pictures/*.svg")]:
         staging.write(picture.relative_to(ROOT), picture.read_text("utf-8"))

@@ -35,10 +35,10 @@ def cache_moments(
         spec: a chain of ``kangaroo``, such as "kangaroo:gamma=4,eta=0", or as it was built.
         step: which step of the decoding, from 0.
     Returns:
-        moments: name -> ``[layers + 1][places]``, the adapter's cache last: 0 nothing, 1 what a
-            forward over the text that the target writes puts there, 2 another token's entry.
-        tokens: the text's at these places.
-        first: the number of the first place.
+        ``(moments, tokens, first)``. Moments are name -> ``[layers + 1][places]``, the adapter's
+        cache last: 0 nothing, 1 what a forward over the text that the target writes puts there,
+        2 another token's entry. Tokens are the text's at these places, first is the number of the
+        first place.
     Raises:
         ValueError: the method is no chain of Kangaroo's; the decoding has no such step.
     """

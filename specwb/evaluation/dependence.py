@@ -218,8 +218,8 @@ def exact_pair(
 
     since ``I(X;Y) = I(B;Y) + m I_S + (1 - m) I(X;Y | X not in S)`` for B = [X in S], where I(B;Y)
     is at most B's entropy and the last term at most (1 - m) times that of X among the tokens left
-    out. The distribution of Y is over the whole vocabulary. There is one forward over a tree of |S|
-    children.
+    out. The distribution of Y is over the whole vocabulary. There is one forward over a tree of
+    ``|S|`` children.
 
     Args:
         target: the target model.

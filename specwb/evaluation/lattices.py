@@ -17,9 +17,10 @@ import torch
 
 from specwb.analysis.diffusion import AdlRound, adl_trace
 from specwb.drafters.diffusion import trie
-from specwb.engine import Prompt, PromptError, decode, token_rows
+from specwb.engine import Prompt, decode, token_rows
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
+from specwb.inputs import PromptError
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block

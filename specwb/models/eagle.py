@@ -190,12 +190,17 @@ class Eagle3Head(EagleHead):
     there are. Where the draft vocabulary is the target's, both are absent. Keys ``midlayer.*``,
     ``fc.weight``, ``norm.weight``, ``lm_head.weight``, ``d2t``, ``t2d``.
 
-    Args: normed_residual: the residual stream is norm(g) instead (``norm_before_residual``);
-        normed_features: the features pass a norm before fc (``norm_before_fc``);
+    Further layers (``layers.{i}``, i from 1 on) are ordinary ones. Layers are Llama's, or Qwen3's
+    where the config is.
+
+    Args:
+        normed_residual: the residual stream is norm(g) instead (``norm_before_residual``).
+        normed_features: the features pass a norm before fc (``norm_before_fc``).
         normed_each: every layer's features pass a norm of their own before fc (``fc_norm``, keys
-        ``fc_norm.{i}.weight``, EAGLE 3.1); normed_output: ``norm(h_i)`` and not h_i stands in g's
-        place below (``norm_output``, EAGLE 3.1). Further layers (``layers.{i}``, i from 1 on) are
-        ordinary ones. Layers are Llama's, or Qwen3's where the config is.
+            ``fc_norm.{i}.weight``, EAGLE 3.1).
+        normed_output: ``norm(h_i)`` and not h_i stands in g's place below (``norm_output``,
+            EAGLE 3.1).
+
     Source: Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
     Training-Time Test" (2025), arXiv 2503.01840.
     """
@@ -359,7 +364,8 @@ def load_eagle(
     """An EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it is, its
     keys say.
 
-    Args: layers: EAGLE-3's feature layers as our numbers, instead of the config's.
+    Args:
+        layers: EAGLE-3's feature layers as our numbers, instead of the config's.
     Raises:
         HeadError: missing, surplus or wrongly shaped keys, vocabulary maps that contradict each
             other, heads of another target.

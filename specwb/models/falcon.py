@@ -33,20 +33,23 @@ class FalconHead(EagleHead):
     pair j iff ``block(j) <= block(i)``, ``block(i) = floor((i + o) / k)``. Law of t_{i+k+1} = the
     target's lm_head of h_i.
 
-    fusion, ``[.., 2H] -> [.., H]``:
-        lstm: two LSTM layers along the text, as the paper says.
-        pointwise: the same two layers, from a zero state at every pair; what the released code
-            computes at batch 1, where its LSTM takes the text for the batch. ``weight_hh`` is then
-            multiplied by zeros: in a published file it was never trained.
-        linear: EAGLE's ``fc``. With k = 1 and one layer the head is EAGLE-1's.
+    fusion, ``[.., 2H] -> [.., H]``, is one of
+
+    - lstm: two LSTM layers along the text, as the paper says.
+    - pointwise: the same two layers, from a zero state at every pair; what the released code
+      computes at batch 1, where its LSTM takes the text for the batch. ``weight_hh`` is then
+      multiplied by zeros: in a published file it was never trained.
+    - linear: EAGLE's ``fc``. With k = 1 and one layer the head is EAGLE-1's.
 
     As EAGLE-1's: f is what the lm_head reads, the first layer has no input norm, the last no final
     one. Keys ``lstm.*`` (or ``fc.*``), ``layers.{i}.*`` without ``layers.0.input_layernorm``, and
     where the embedding is its own ``embed_tokens.weight``.
 
-    Attributes: k: size of a block, 1..4. align: where blocks end when drafting; ``right``: the last
-        pair ends one; ``left``: they are counted from the beginning of the text, so that the last k
-        pairs may lie in two.
+    Attributes:
+        k: size of a block, 1..4.
+        align: where blocks end when drafting; ``right``: the last pair ends one; ``left``: they are
+            counted from the beginning of the text, so that the last k pairs may lie in two.
+
     Source: Gao et al., "Falcon" (2024), arXiv 2412.12639, sections 3.1 and 3.4, and its code.
         Differs from them in: no dropout between the LSTM's layers; right alignment (the released
         code starts blocks where a chunk starts, so that the first position to be said may not see
@@ -176,7 +179,8 @@ class FalconHead(EagleHead):
         the step-0 blocks up to j blocks before, its own j predecessors and itself. Places i < j k
         have no such predecessors and are to be left out.
 
-        Args: first: embeddings and features of step 0 where they are not these (glanced pairs).
+        Args:
+            first: embeddings and features of step 0 where they are not these (glanced pairs).
         """
         rows, m, h = embedded.shape
         k = self.k

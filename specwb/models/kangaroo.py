@@ -76,9 +76,12 @@ class KangarooAdapter(nn.Module):
     ``norm.weight``: the published ones. The published config.json does not say the exit layer; ours
     has ``exit_layer``, ``adapter`` and ``own_head``.
 
-    Attributes: exit: 0 the embedding, i the output of layer i. card: what was measured when it was
-    trained, where that is known. Source: Liu et al., "Kangaroo: Lossless Self-Speculative Decoding
-    via Double Early Exiting" (2024), arXiv 2404.18911, and its code.
+    Attributes:
+        exit: 0 the embedding, i the output of layer i.
+        card: what was measured when it was trained, where that is known.
+
+    Source: Liu et al., "Kangaroo: Lossless Self-Speculative Decoding via Double Early Exiting"
+    (2024), arXiv 2404.18911, and its code.
     """
 
     stack: Stack | None = None  # see Stack.of
@@ -174,7 +177,8 @@ class KangarooAdapter(nn.Module):
 def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -> KangarooAdapter:
     """An adapter from a published folder or one of ours.
 
-    Args: exit: the exit layer of a file that does not say it.
+    Args:
+        exit: the exit layer of a file that does not say it.
     Raises:
         HeadError: an exit layer that the target does not have, that is missing, or other than the
             file's; missing, surplus or wrongly shaped keys; adapters of another target.

@@ -104,7 +104,8 @@ def fastest(seconds: dict[str, float]) -> str:
 class Choices:
     """Which way each shape takes, as measured; in memory and, best effort, in a file.
 
-    Args: path: of the file; None is a file of the user's cache folder.
+    Args:
+        path: of the file; None is a file of the user's cache folder.
     """
 
     def __init__(self, path: Path | None = None) -> None:

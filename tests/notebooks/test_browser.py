@@ -329,6 +329,20 @@ def test_no_white_blocks_on_a_dark_page(shapes):
     shapes.uncaught[:] = [error for error in shapes.uncaught if "removeChild" not in error]
 
 
+def test_a_figure_is_measured_on_this_machine(page):
+    """The button draws a second line and says whether the machine was quiet."""
+    box = page.locator(".widget-vbox", has_text="Measure on this machine").last
+    assert "this machine" not in box.locator("svg.main-svg").first.inner_text()
+    button = box.get_by_role("button", name="Measure on this machine")
+    button.click()
+    said = box.locator("[role=status]", has_text="repeats")
+    playwright.expect(said).to_have_text(re.compile("quiet|busy"), timeout=SECONDS * 1000)
+    playwright.expect(button).to_be_enabled()
+    playwright.expect(
+        box.locator("svg").filter(has_text=re.compile("this machine"))
+    ).not_to_have_count(0)
+
+
 def test_a_guess_opens_the_answer_and_counts(page):
     """The first one, right or wrong; and the score at the lesson's end follows."""
     score = page.locator("[role=status]", has_text="Predictions:").first

@@ -144,3 +144,30 @@ def test_the_instructors_edition():
     assert kinds == ["slide", "subslide", "-"]
     assert "## one: 7 minutes\n\n- 7 min: Why\n" in instructor.plan({"one": notebook})
     assert "<details>b" in notebook.cells[0].source  # the lesson itself stays as it was
+
+
+def test_no_term_before_its_definition():
+    """Read in order, a lesson emphasises a word of the glossary where it explains it, and no prose
+    has the word before. Left out are headings, links, code and what a lesson's first cell says one
+    will be able to do."""
+    known = {
+        *("distribution", "uniform", "seed"),  # what the reader brings along
+        "lab",  # explained in lesson 1 as the name that is typed, `"lab"`
+    }
+    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([^|]*\*\*[^|]*) \|", glossary, re.M)
+    terms = {term for row in rows for term in re.findall(r"\*\*([^*]+)\*\*", row)} - known
+    assert {"draft model", "lossless", "τ"} <= terms
+    explained, early = set(), []
+    for path in LESSONS:
+        for at, cell in enumerate(cells(path, "markdown")):
+            read = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|^#.*$", "", cell.source, flags=re.M)
+            for term in terms - explained:
+                word = re.compile(rf"(\*{{0,2}})\b{term}s?\b(\*{{0,2}})", re.IGNORECASE)
+                for match in word.finditer(read):
+                    if all(match.groups()):
+                        explained.add(term)
+                        break
+                    if at:
+                        early.append(f"{path.stem}, {cell.id}: {term}")
+    assert not early

@@ -90,7 +90,7 @@ const STYLE = `
 .sw button, .sw select, .sw input, .sw textarea { font: inherit; font-size: 13px; color: var(--ink);
   background: var(--raised); border: 1px solid var(--line); border-radius: 6px; padding: 3px 8px;
   min-height: 28px; margin: 0; }
-.sw button { cursor: pointer; min-width: 34px; }
+.sw button { cursor: pointer; min-width: 34px; flex: none; }
 .sw button:hover { border-color: var(--soft); }
 .sw button.main { background: var(--target); border-color: var(--target); color: #fff; }
 .sw button:disabled { opacity: .55; cursor: default; }

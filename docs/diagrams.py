@@ -1,0 +1,92 @@
+"""The drawings of docs/architecture.md: docs/loop.svg and docs/floors.svg.
+
+    python docs/diagrams.py [FOLDER]
+
+writes them beside this file or into the folder named. They are pictures and not mermaid, so that
+they are seen in an editor, on GitHub and on the site, where nothing is loaded from a network.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from specwb.course.drawing import WIDTH, Drawing
+
+# from top to bottom: the rooms of a floor as in FLOORS of tests/test_layers.py, what they are
+FLOORS = (
+    ("commands cli __main__", "the command line"),
+    ("course", "predictions, drawings, exercises of the lessons"),
+    ("widgets", "explorers"),
+    ("studies", "papers' cells, claims, verdicts, the ledger"),
+    ("training sweeps harness", "heads, sweeps, benchmarks"),
+    ("evaluation", "comparison, prompts, cost model, check, tune"),
+    ("custom_generate conversation serve figures scope", "other ways to decode, and to see it"),
+    ("methods describe engine", "the loop, the registry"),
+    ("drafters", "one file a method; what several share"),
+    ("verify models analysis graphs trace", "rules, layers, closed forms, recorded steps"),
+    ("verify.exact", "the rules over fractions, without torch"),
+    (
+        "errors extras files inputs options templates tree mask noise probability flow blocks"
+        " lattice proxy ngram streaming stops palette kernels",
+        "types, noise, files: they need no other",
+    ),
+)
+
+
+def loop() -> Drawing:
+    """One decoding step: what is called, and what flows from one to the next."""
+    desc = (
+        "State and noise go into drafter.propose, its Draft into target.score, draft and Scores "
+        "into rule.verify; the Verdict is trimmed, then committed and observed, and the state "
+        "advances and is read."
+    )
+    d = Drawing(WIDTH, 262, "One decoding step", desc)
+    d.box(4, 14, 112, 46, "Noise\nby row, position", hollow=True, size=13)
+    d.box(4, 96, 112, 60, "State\ntext, lengths,\nKV cache", hollow=True, size=13)
+    d.box(156, 96, 108, 60, "drafter\n.propose", colour="draft")
+    d.box(366, 96, 108, 60, "target\n.score", colour="target")
+    d.box(576, 96, 108, 60, "rule\n.verify", colour="target")
+    d.arrow(116, 126, 154, 126)
+    d.arrow(264, 126, 364, 126, "Draft").text(312, 145, "tree, tokens, q", size=12, anchor="middle")
+    d.arrow(474, 126, 574, 126, "Scores").text(522, 145, "logits, p", size=12, anchor="middle")
+    d.line(116, 37, 630, 37).arrow(210, 37, 210, 94).arrow(630, 37, 630, 94)
+    d.text(218, 70, "uniforms", size=12).text(638, 70, "uniforms", size=12)
+    d.line(104, 156, 104, 178).line(104, 178, 420, 178).arrow(420, 178, 420, 158)
+    d.text(300, 194, "text, KV cache", size=12, anchor="middle")
+    d.arrow(630, 156, 630, 204).text(622, 176, "Verdict: path,", size=12, anchor="end")
+    d.text(622, 191, "bonus token", size=12, anchor="end")
+    d.box(576, 206, 108, 44, "trim", hollow=True)
+    d.box(398, 206, 122, 44, "target.commit", colour="target", size=13)
+    d.box(230, 206, 122, 44, "drafter.observe", colour="draft", size=13)
+    d.box(54, 206, 122, 44, "state.advance\nstate.read", hollow=True, size=13)
+    d.arrow(576, 228, 522, 228).arrow(398, 228, 354, 228).arrow(230, 228, 178, 228)
+    d.arrow(76, 206, 76, 158)
+    return d
+
+
+def floors() -> Drawing:
+    """The floors of the package, the highest first, with all that is on each."""
+    desc = "; ".join(f"{rooms.replace(' ', ', ')}: {what}" for rooms, what in FLOORS)
+    height, deep, lines = 34, 74, 3
+    tall = (len(FLOORS) - 1) * height + deep + 26
+    d = Drawing(WIDTH, tall, "Floors of the package: imports point down", desc)
+    d.arrow(14, 10, 14, tall - 12)
+    for i, (rooms, what) in enumerate(FLOORS):
+        y, last = 6 + i * height, i == len(FLOORS) - 1
+        names = rooms.split()
+        rows = [" · ".join(names)]
+        if last:
+            per = -(-len(names) // lines)
+            rows = [" · ".join(names[at : at + per]) for at in range(0, len(names), per)]
+        d.box(32, y, 372, deep if last else height - 6, "\n".join(rows), hollow=True, size=13)
+        d.text(414, y + (deep / 2 if last else 14) + 5, what, size=13)
+    return d
+
+
+DRAWINGS = {"loop": loop, "floors": floors}
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    for name, draw in DRAWINGS.items():
+        (folder / f"{name}.svg").write_text(draw().svg + "\n", "utf-8")
