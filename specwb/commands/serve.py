@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import DEVICE, DRAFT, DTYPE, TARGET, TEMPLATE, built, errors
+from specwb.commands.shared import (
+    DEVICE,
+    DRAFT,
+    DTYPE,
+    LOAD,
+    TARGET,
+    TEMPLATE,
+    built,
+    errors,
+    load_settings,
+)
 from specwb.extras import require
 
 
@@ -19,6 +29,7 @@ def serve(
     template: TEMPLATE = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    loading: LOAD = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
 ) -> None:
@@ -33,7 +44,7 @@ def serve(
     from specwb import load
     from specwb.serve import Server
 
-    model = load(target, device=device, dtype=dtype, template=template)
+    model = load(target, device=device, dtype=dtype, template=template, **load_settings(loading))
     (chosen,) = built([method], model, draft)
     server = Server(model, chosen)
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""

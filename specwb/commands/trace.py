@@ -14,10 +14,12 @@ from specwb.commands.shared import (
     DEVICE,
     DRAFT,
     DTYPE,
+    LOAD,
     SEED,
     TARGET,
     THREADS,
     built,
+    load_settings,
     use_threads,
     wide,
 )
@@ -45,6 +47,7 @@ def trace(
     draft: DRAFT = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    loading: LOAD = None,
     threads: THREADS = None,
 ) -> None:
     """Record a decoding round by round; write it as JSON or as a page that plays it.
@@ -61,7 +64,7 @@ def trace(
         if path is not None:
             report.check_path(path, option)
     use_threads(threads)
-    model = load(target, device=device, dtype=dtype)
+    model = load(target, device=device, dtype=dtype, **load_settings(loading))
     chosen = built(methods, model, draft)  # all of them, before any work is done
     traces = [
         record(

@@ -338,14 +338,14 @@ class Hub:
         self.files, self.cache, self.fetched, self.asked = files, cache, set[str](), list[tuple]()
         self.down: Exception | None = None
 
-    def model_info(self, api, repository, *, revision=None, timeout=None):
+    def model_info(self, api, repository, *, revision=None, timeout=None, token=None):
         self.asked.append((repository, revision, timeout))
         if self.down is not None:
             raise self.down
         return huggingface_hub.hf_api.ModelInfo(id=repository, sha="c0ffee")
 
     def snapshot_download(
-        self, repository, *, revision=None, allow_patterns=None, local_files_only=False
+        self, repository, *, revision=None, allow_patterns=None, local_files_only=False, **more
     ):
         if local_files_only:
             if not self.cache.exists():
