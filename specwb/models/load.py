@@ -140,10 +140,9 @@ def load(
     check_attention(attn_implementation)
     if device_map is not None and (device != "auto" or ranks is not None):
         raise LoadError("device_map= says where a model lies; leave device= and ranks= out")
-    if isinstance(source, nn.Module) and is_spread(source):
-        on = torch.device("cpu")  # it stays where it is
-    else:
-        on = resolve_device(device) if ranks is None else ranks.device
+    on = resolve_device(device) if ranks is None else ranks.device
+    if isinstance(source, nn.Module) and is_spread(source) and (device, dtype) != ("auto", "auto"):
+        raise LoadError("a model on several devices cannot be moved or cast: name its folder")
     if isinstance(source, nn.Module):
         _check_unused(of_files, "a model that is loaded already")
         if dtype != "auto":

@@ -158,6 +158,13 @@ def test_settings_of_files_are_not_ignored(folder):
             specwb.load(source, device_map="auto")
 
 
+def test_a_loaded_model_in_parts_stays_as_it_is(offloaded, plain):
+    assert texts(specwb.load(offloaded.model), "ar") == plain
+    for how in ({"device": "cpu"}, {"dtype": "float32"}):
+        with pytest.raises(LoadError, match="cannot be moved or cast"):
+            specwb.load(offloaded.model, **how)
+
+
 def test_attention_of_the_library_s(folder, plain, caplog):
     generic = specwb.load(folder, dtype="float64", generic=True, attn_implementation="eager")
     assert generic.model.config._attn_implementation == "eager"
