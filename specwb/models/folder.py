@@ -113,11 +113,12 @@ def _fetched(
     from huggingface_hub import HfApi, snapshot_download
 
     reason: Exception | None = None
-    revision, asked = hub.revision, {"token": hub.token, "timeout": PATIENCE}
+    revision = hub.revision
     try:
         # asked apart from the download, which waits for minutes where nobody answers
         if not hub.local_files_only:
-            revision = HfApi().model_info(repository, revision=revision, **asked).sha
+            api = HfApi(token=hub.token)
+            revision = api.model_info(repository, revision=revision, timeout=PATIENCE).sha
     except Exception as error:
         # offline, unreachable, unknown or closed to this user: perhaps it was fetched before
         reason = error

@@ -338,7 +338,7 @@ class Hub:
         self.files, self.cache, self.fetched, self.asked = files, cache, set[str](), list[tuple]()
         self.down: Exception | None = None
 
-    def model_info(self, api, repository, *, revision=None, timeout=None, token=None):
+    def model_info(self, api, repository, *, revision=None, timeout=None):
         self.asked.append((repository, revision, timeout))
         if self.down is not None:
             raise self.down

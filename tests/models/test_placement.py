@@ -279,8 +279,8 @@ def test_a_cache_has_slots_for_what_a_decoding_may_need(folder, monkeypatch):
 def test_how_the_hub_is_asked(folder, monkeypatch, tmp_path):
     asked: list[dict] = []
 
-    def model_info(api, repository, *, revision, token, timeout):
-        asked.append({"revision": revision, "token": token})
+    def model_info(api, repository, *, revision, timeout):
+        asked.append({"revision": revision, "token": api.token})
         return huggingface_hub.hf_api.ModelInfo(id=repository, sha="c0ffee")
 
     def snapshot_download(repository, **how):
