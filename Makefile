@@ -7,6 +7,7 @@
 # make instructor: the lessons with answers, minutes and slides, in build/instructor.
 # make site: README, course, theory, API reference, ledger and a gallery of microscopes as static
 #   pages, build/site/index.html; it installs Sphinx first.
+# make matrix: docs/matrix.md, what works of every model type, method, number type and device.
 # make dry: every method's CUDA code without a GPU, on a runtime whose kernels do nothing (docs/gpu.md).
 # make gpu: tests and benchmarks that need a CUDA device. make lab: JupyterLab on the notebooks,
 #   served from here, so that their links to theory/ and docs/ open.
@@ -17,7 +18,7 @@ STAMP := $(VENV)/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-all portable mutants instructor dry gpu site lint lab clean
+.PHONY: run test test-slow test-all portable mutants matrix instructor dry gpu site lint lab clean
 
 run: $(STAMP)
 	$(BIN)/specwb compare
@@ -35,6 +36,9 @@ portable: $(STAMP)
 
 mutants: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py --jobs 2
+
+matrix: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/matrix.py --out docs/matrix.md
 
 instructor: $(STAMP)
 	$(BIN)/python notebooks/instructor.py

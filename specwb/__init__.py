@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from specwb.inputs import PromptError
     from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
     from specwb.models.architectures import UnsupportedModel
-    from specwb.models.load import LoadError, load
+    from specwb.models.load import LoadError, load, memory
     from specwb.models.target import Target
     from specwb.noise import Noise
     from specwb.probability import Sampling
@@ -95,7 +95,7 @@ _PLACES = {
         "unregister",
     ),
     "models.architectures": ("UnsupportedModel",),
-    "models.load": ("LoadError", "load"),
+    "models.load": ("LoadError", "load", "memory"),
     "models.target": ("Target",),
     "noise": ("Noise",),
     "probability": ("Sampling",),
@@ -162,6 +162,7 @@ __all__ = [
     "explain",
     "hf",
     "load",
+    "memory",
     "method",
     "microscope",
     "record",

@@ -22,6 +22,7 @@ from specwb import __version__
 from specwb.commands.check import check
 from specwb.commands.evaluate import evaluate
 from specwb.commands.ledger import reproduce_all
+from specwb.commands.memory import memory
 from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.reproduce import reproduce
@@ -30,6 +31,7 @@ from specwb.commands.shared import (
     DEVICE,
     DRAFT,
     DTYPE,
+    LOAD,
     SEED,
     TARGET,
     TEMPLATE,
@@ -38,7 +40,7 @@ from specwb.commands.shared import (
     compact,
     each_its_own,
     errors,
-    table,
+    load_settings,
     tell,
     use_threads,
     wide,
@@ -46,6 +48,8 @@ from specwb.commands.shared import (
 from specwb.commands.sweep import results, sweep
 from specwb.commands.trace import trace
 from specwb.commands.train import train
+from specwb.commands.tune import tune
+from specwb.commands.verify import verify
 from specwb.errors import SpecwbError
 from specwb.extras import require
 
@@ -95,6 +99,7 @@ def generate(
     draft: DRAFT = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    loading: LOAD = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")
     ] = False,
@@ -139,7 +144,9 @@ def generate(
     text = standard_input() if prompt == "-" else prompt
     if not text:
         raise ValueError("the prompt is empty; give a text")
-    model = specwb.load(target, device=device, dtype=dtype, template=template)
+    model = specwb.load(
+        target, device=device, dtype=dtype, template=template, **load_settings(loading)
+    )
     chosen = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
     if chat and not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(
@@ -276,6 +283,7 @@ def compare(
     batch: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 1,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    loading: LOAD = None,
     target: TARGET = "lab",
     draft: DRAFT = None,
     seed: SEED = 0,
@@ -333,7 +341,7 @@ def compare(
         raise ValueError("--methods is empty; leave it out for every method")
     use_threads(threads)
     questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype)
+    model = load(target, device=device, dtype=dtype, **load_settings(loading))
     if preset is not None:
         named = chosen or usual(model)
         chosen = with_preset(named, preset)
@@ -390,140 +398,6 @@ def compare(
         raise typer.Exit(130)
 
 
-def tune(
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    nodes: Annotated[int, typer.Option(min=2, help="Of the largest tree, its root included.")] = 32,
-    prompts: Annotated[
-        str, typer.Option(help="As for compare; one in three calibrates, the others measure.")
-    ] = "lab",
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0, help="About how long to measure, after a minute of calibration; 0 = all prompts."
-        ),
-    ] = 150.0,
-    seed: SEED = 0,
-    threads: THREADS = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; "
-            "its calibration is used again."
-        ),
-    ] = None,
-) -> None:
-    """Predict the speedup of chains and trees, measure it, and name the best.
-
-    Predictions are made from measured costs and acceptance.
-    """
-    from specwb import load
-    from specwb.evaluation import report
-    from specwb.evaluation import tune as tuning
-    from specwb.evaluation.prompts import load_prompts
-
-    if out is not None:
-        report.check_path(out, "--out")
-    use_threads(threads)
-    questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype)
-    path = out or tuning.default_path(model, temperature)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("tuning", total=1.0)
-        result = tuning.tune(
-            model,
-            questions,
-            draft=draft,
-            temperature=temperature,
-            nodes=nodes,
-            max_new_tokens=max_new_tokens,
-            seconds=seconds or None,
-            seed=seed,
-            path=path,
-            progress=lambda done, text: bar.update(
-                task, completed=min(done, 1.0), description=text
-            ),
-        )
-    screen = wide()
-    screen.print(compact(tuning.cells(result), ("setting",)))
-    screen.print()
-    values = {
-        "--target": target,
-        "--draft": draft,
-        "--device": device,
-        "--dtype": dtype,
-        "--prompts": prompts,
-        "--temperature": f"{temperature:g}",
-        "--threads": None if threads is None else str(threads),
-    }
-    defaults = {
-        "--target": "lab",
-        "--draft": None,
-        "--device": "auto",
-        "--dtype": "auto",
-        "--prompts": "lab",
-        "--temperature": "0",
-        "--threads": None,
-    }
-    options = [
-        word
-        for name, value in values.items()
-        if value is not None and value != defaults[name]
-        for word in (name, value)
-    ]
-    *notes, command = tuning.notes(result, options)
-    for note in notes:
-        tell(screen, note)
-    for line in (command, f"kept in {path}"):  # these are copied, so they are never broken
-        screen.print(line, highlight=False, markup=False, soft_wrap=True)
-    if result["interrupted"]:
-        raise typer.Exit(130)
-
-
-def verify(
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full",
-            help="Steps over all ordered trees of up to 6 nodes besides the root, not 5; minutes.",
-        ),
-    ] = False,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this rule, or one of your own, package.module:Rule; repeatable."),
-    ] = None,
-    exact: Annotated[bool, typer.Option("--exact", hidden=True, help="It is always done.")] = False,
-) -> None:
-    """Check that every rule keeps the target's distribution, and that wrong rules are found.
-
-    Rules are checked over fractions and as they decode.
-    """
-    from specwb.commands.shared import own_rule
-    from specwb.verify import suite
-
-    rules = [own_rule(name) if ":" in name else name for name in rule] if rule else None
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("verifying", total=1.0)
-        report = suite.run(
-            full, lambda done, text: bar.update(task, completed=done, description=text), rules
-        )
-    screen = wide()
-    if rows := suite.cells(report):
-        screen.print(table(rows, ("rule", "sampling schemes", "verdict")))
-    if rows := suite.wrong_cells(report):
-        screen.print(table(rows, ("wrong rule", "of", "what is wrong")))
-    for note in suite.notes(report):
-        screen.print(note, highlight=False, markup=False, soft_wrap=True)
-    if report.interrupted:
-        raise typer.Exit(130)
-    if not report.right:
-        raise typer.Exit(1)
-
-
 # in the order of the help text
 app.command()(generate)
 app.command()(compare)
@@ -537,6 +411,7 @@ app.command()(sweep)
 app.command()(results)
 app.command()(parallel)
 app.command()(serve)
+app.command()(memory)
 app.add_typer(train, name="train")
 reproduce.command("all")(reproduce_all)
 app.add_typer(reproduce, name="reproduce")

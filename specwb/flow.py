@@ -230,7 +230,8 @@ class Prior:
         for backbone, old in self.caches:
             if backbone is owner:
                 known = min(slots, self.slots if old is self.caches[0][1] else self.drafted)
-                cache.data[:, :, :known] = old.data[:, :, :known]
+                for new, kept in zip(cache.parts, old.parts, strict=True):
+                    new.data[:, :, :known] = kept.data[:, :, :known]
                 return known
         return 0
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import specwb
+from specwb.models import devices
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -107,12 +108,11 @@ def test_every_benchmark_is_a_part_or_measures_the_cpu():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a device")
 def test_a_device_that_torch_cannot_use_is_said(monkeypatch, tmp_path):
-    module = sys.modules["specwb.models.load"]
-    monkeypatch.setattr(module, "NVIDIA", tmp_path)
+    monkeypatch.setattr(devices, "NVIDIA", tmp_path)
     with pytest.warns(UserWarning, match="cannot use this machine's NVIDIA device"):
-        assert module.resolve_device("auto").type == "cpu"
+        assert devices.resolve_device("auto").type == "cpu"
     with pytest.raises(specwb.LoadError, match=r"sees no CUDA device.*make gpu"):
-        module.resolve_device("cuda")
+        devices.resolve_device("cuda")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from specwb.commands.shared import (
     DEVICE,
     DRAFT,
     DTYPE,
+    LOAD,
     SEED,
     TARGET,
     TEMPLATE,
@@ -20,6 +21,7 @@ from specwb.commands.shared import (
     compact,
     each_its_own,
     errors,
+    load_settings,
     tell,
     use_threads,
     wide,
@@ -60,6 +62,7 @@ def evaluate(
     draft: DRAFT = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    loading: LOAD = None,
     seed: SEED = 0,
     threads: THREADS = None,
     csv: Annotated[Path | None, typer.Option(help="Also write all figures here.")] = None,
@@ -95,7 +98,7 @@ def evaluate(
     check_template(template)
     use_threads(threads)
     questions = interleave(load_prompts(bench))[: first or None]
-    model = load(target, device=device, dtype=dtype, template=template)
+    model = load(target, device=device, dtype=dtype, template=template, **load_settings(loading))
     limit = max_new_tokens or min(1024, model.context // 2)
     sampling = Sampling(temperature, top_k, top_p)
     settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import DEVICE, DRAFT, DTYPE, TARGET, TEMPLATE, built, errors
+from specwb.commands.shared import (
+    DEVICE,
+    DRAFT,
+    DTYPE,
+    LOAD,
+    TARGET,
+    TEMPLATE,
+    built,
+    errors,
+    load_settings,
+)
 from specwb.extras import require
 
 
@@ -20,6 +30,7 @@ def serve(
     template: TEMPLATE = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    loading: LOAD = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
 ) -> None:
@@ -35,7 +46,7 @@ def serve(
     from specwb.serve import Server, listening
 
     socket = listening(host, port)  # before the work of loading
-    model = load(target, device=device, dtype=dtype, template=template)
+    model = load(target, device=device, dtype=dtype, template=template, **load_settings(loading))
     (chosen,) = built([method], model, draft)
     server = Server(model, chosen)
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -25,6 +26,26 @@ TARGET = Annotated[str, typer.Option(help="lab, a folder or a hub id.")]
 DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
 DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
 DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
+LOAD = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--load",
+        help="How the target is loaded: an argument of specwb.load, such as device_map=auto or "
+        "quantization_config=4bit; may be repeated.",
+    ),
+]
+LOADING = (
+    "revision",
+    "generic",
+    "device_map",
+    "max_memory",
+    "offload_folder",
+    "quantization_config",
+    "attn_implementation",
+    "cache_dir",
+    "local_files_only",
+)
+"""What ``--load`` may say. A token is no word for a command line: the environment has HF_TOKEN."""
 TEMPLATE = Annotated[
     str | None,
     typer.Option(help="Chat template instead of the tokenizer's: vicuna or llama-2."),
@@ -41,6 +62,40 @@ RESULTS = Annotated[
     Path, typer.Option(help="Results; a run with the same arguments goes on from them.")
 ]
 RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
+
+
+def load_settings(words: list[str] | None) -> dict[str, Any]:
+    """Arguments of :func:`specwb.load` that ``--load`` says.
+
+    Raises:
+        ValueError: it is not KEY=VALUE, or names no such argument, or one twice.
+    """
+    settings: dict[str, Any] = {}
+    for word in words or ():
+        key, equals, value = word.partition("=")
+        if not equals or key not in LOADING or key in settings:
+            raise ValueError(
+                f"--load {word}: it is KEY=VALUE, each KEY once, of {', '.join(LOADING)}"
+            )
+        if key in ("generic", "local_files_only"):
+            if value not in ("true", "false"):
+                raise ValueError(f"--load {word}: {key} is true or false")
+            settings[key] = value == "true"
+        elif key == "max_memory":
+            settings[key] = _memory(word, value)
+        else:
+            settings[key] = value
+    return settings
+
+
+def _memory(word: str, value: str) -> dict[Any, Any]:
+    """Memory by device, written in JSON: the numbers of GPUs are texts there."""
+    try:
+        table = json.loads(value)
+        return {int(k) if k.isdigit() else k: size for k, size in table.items()}
+    except (ValueError, AttributeError) as error:
+        wanted = '{"0": "20GiB", "cpu": "60GiB"}'
+        raise ValueError(f"--load {word}: max_memory is a table such as {wanted}") from error
 
 
 def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:

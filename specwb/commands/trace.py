@@ -14,11 +14,13 @@ from specwb.commands.shared import (
     DEVICE,
     DRAFT,
     DTYPE,
+    LOAD,
     SEED,
     TARGET,
     THREADS,
     built,
     each_its_own,
+    load_settings,
     use_threads,
     wide,
 )
@@ -46,6 +48,7 @@ def trace(
     draft: DRAFT = None,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    loading: LOAD = None,
     threads: THREADS = None,
 ) -> None:
     """Record a decoding round by round; write it as JSON or as a page that plays it.
@@ -64,7 +67,7 @@ def trace(
         if path is not None:
             report.check_path(path, option)
     use_threads(threads)
-    model = load(target, device=device, dtype=dtype)
+    model = load(target, device=device, dtype=dtype, **load_settings(loading))
     chosen = built(methods, model, draft)  # all of them, before any work is done
     traces = [
         record(

@@ -21,7 +21,7 @@ from specwb.models.load import draft_model
 from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 from specwb.noise import Noise
-from specwb.options import MethodError, Option, ranges
+from specwb.options import DraftVocabulary, MethodError, Option, ranges
 from specwb.tree import Limits, Tree
 
 
@@ -155,11 +155,14 @@ class WideEasy(EasyDrafter):
         return reranked(self, state, nodes, self.width)  # which are all of them
 
 
-def deep_draft(target: Target, draft: Target | str | None = None) -> Target:
+def deep_draft(
+    target: Target, draft: Target | str | None = None, vocabulary: str = "same"
+) -> Target:
     """The draft model that was given or named, or the deep one that lies beside the target, or else
-    the target's own."""
+    the target's own; ``vocabulary``: how its tokens become the target's."""
     deep = target.own_head("deep")
-    return draft_model(target, str(deep) if draft is None and deep is not None else draft)
+    chosen = str(deep) if draft is None and deep is not None else draft
+    return draft_model(target, chosen, vocabulary)
 
 
 KINDS = {**EXECUTIONS, RankGroups.name: RankGroups}
@@ -174,6 +177,7 @@ class Options:
             kind="a folder, hub id or model",
         ),
     ] = None
+    draft_vocabulary: DraftVocabulary = "same"
     n: Annotated[int, Option("attentions that run side by side; 1: the draft as it is", low=1)] = 4
     gamma: Annotated[int, Option("draft tokens a step, or levels of width > 1", low=1)] = 5
     width: Annotated[int, Option("nodes of a level, the most probable ones", low=1)] = 1
@@ -210,7 +214,7 @@ def easyspec(target: Target, options: Options) -> Drafter:
     """EasySpec: a chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, from a draft
     model that runs ``n`` attentions side by side."""
     key, width, tree, draw = "easyspec", options.width, options.tree, options.draw
-    model = deep_draft(target, options.draft)
+    model = deep_draft(target, options.draft, options.draft_vocabulary)
     if width > 1 and (tree is not None or draw != "without"):
         ways = "width makes a tree of its own, of point masses"
         raise MethodError(f"{key}: {ways}; leave tree and draw out, or width")

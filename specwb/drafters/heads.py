@@ -83,6 +83,7 @@ def trained_head(
     Raises:
         MethodError: there is no such head, or it is for another target.
     """
+    target.backbone.lm_head  # noqa: B018  # of a model in parts it may be out of reach
     # a subclass of EAGLE's head, but it predicts other places
     if isinstance(head, FalconHead) and wanted is not FalconHead:
         methods = "falcon and falcon_dynamic"

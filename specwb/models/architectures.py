@@ -156,14 +156,23 @@ def check_causal(config: Any) -> None:
         )
 
 
-def check_head(config: Any) -> None:
-    """Checks that a trained head's layers look at positions as Llama's do.
+def check_head(config: Any, windowed: bool) -> None:
+    """Checks that a trained head's layers look at positions in a way that is computed.
+
+    Args:
+        config: of its layers.
+        windowed: whether a head of its kind may have sliding windows.
 
     Raises:
-        UnsupportedModel: a sliding window, or a rotation that changes with the text's length.
+        UnsupportedModel: a sliding window, one without a width, or a rotation that changes with
+            the text's length.
     """
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
-        raise UnsupportedModel("a head's layer with a sliding attention window is not supported")
+        if not windowed:
+            raise UnsupportedModel("a sliding attention window is not supported in such a head")
+        width = getattr(config, "sliding_window", None)
+        if type(width) is not int or width < 1:
+            raise UnsupportedModel(f"a sliding window must be an integer >= 1, got {width!r}")
     if unchanged_below(config) < UNLIMITED:
         kind = config.rope_parameters["rope_type"]
         raise UnsupportedModel(

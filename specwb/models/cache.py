@@ -3,13 +3,18 @@ length - 1 + i."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from specwb.models.memory import check_room
 
 
 class KVCache:
     """The keys and values of several layers and rows. A slot is written before it is read, and the
-    storage never grows.
+    storage never grows: it has as many slots as a decoding's longest text may need, its prompt,
+    ``max_new_tokens`` and a draft, whatever the model's context is.
 
     Args:
         layers: how many layers it has.
@@ -24,6 +29,10 @@ class KVCache:
         data: keys, then values of every slot: ``[layers, B, T, 2 * kv_heads, head_dim]``.
         flat: the same memory with rows and slots in one dimension.
         offset: ``[B, 1]``, where each row begins in that dimension.
+        parts: the caches of the devices that it lies on; this one alone.
+
+    Raises:
+        MemoryShortage: the device has not so much memory free.
     """
 
     def __init__(
@@ -37,10 +46,19 @@ class KVCache:
         device: torch.device,
     ) -> None:
         shape = (layers, rows, capacity, 2 * kv_heads, head_dim)
+        check_room(shape, dtype, device)
         self.data = torch.zeros(*shape, dtype=dtype, device=device)
         self.rows, self.capacity, self.kv_heads = rows, capacity, kv_heads
         self.flat = self.data.flatten(1, 2)
         self.offset = torch.arange(rows, device=device)[:, None] * capacity
+
+    @property
+    def parts(self) -> Sequence[KVCache]:
+        return (self,)
+
+    def layer(self, i: int) -> tuple[KVCache, int]:
+        """The cache that holds layer i, and the layer's number there."""
+        return self, i
 
     def index(self, slots: Tensor) -> Tensor:
         """Flat indices ``[B * m]`` into :attr:`flat` of slots ``[B,m]``; made once a forward."""
@@ -61,3 +79,51 @@ class KVCache:
         target = self.index(base[:, None] + torch.arange(path.shape[1], device=path.device))
         flat = self.flat[:layers]
         flat.index_copy_(1, target, flat.index_select(1, source))
+
+
+class SpreadCache(KVCache):
+    """A cache whose layers lie on several devices, each where its layer computes.
+
+    Args:
+        rows: how many texts.
+        capacity: how many slots a text has.
+        kv_heads: key heads of a layer.
+        head_dim: the size of a head.
+        dtype: number type.
+        devices: of each layer.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        capacity: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        devices: Sequence[torch.device],
+    ) -> None:
+        self.rows, self.capacity, self.kv_heads = rows, capacity, kv_heads
+        places = list(dict.fromkeys(devices))
+        self._parts = [
+            KVCache(devices.count(place), rows, capacity, kv_heads, head_dim, dtype, place)
+            for place in places
+        ]
+        self._layers = [
+            (self._parts[places.index(place)], devices[:i].count(place))
+            for i, place in enumerate(devices)
+        ]
+
+    @property
+    def parts(self) -> Sequence[KVCache]:
+        return self._parts
+
+    def layer(self, i: int) -> tuple[KVCache, int]:
+        return self._layers[i]
+
+    def index(self, slots: Tensor) -> Tensor:
+        raise TypeError("slots are indexed on each device: see parts")
+
+    def keep(self, base: Tensor, path: Tensor, layers: int | None = None) -> None:
+        for part in self._parts:
+            device = part.data.device
+            part.keep(base.to(device), path.to(device))

@@ -8,7 +8,7 @@ makes of pair i stands for f_{i+1}, and so gives the law of t_{i+2}.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
 )
 
+from specwb.models.architectures import windows
 from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.eagle_config import (
     check_fields,
+    feature_layers,
     in_range,
     layer_class,
     layer_config,
-    layer_numbers,
-    usual_layers,
 )
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -53,6 +53,8 @@ LLAMA = (
     "rope_parameters",
     "attention_bias",
     "mlp_bias",
+    "layer_types",
+    "sliding_window",
     "tie_word_embeddings",
 )
 """What a head's config.json says of its layer."""
@@ -130,21 +132,26 @@ class EagleHead(nn.Module):
         cos, sin = self.rotary_emb(embedded, torch.arange(m, device=embedded.device)[None])
         above = self.fuse(features)
         past: Past = [([], []) for _ in self.blocks]
+        seen = windows(self.config, len(self.blocks))
         for j in range(steps):
-            x = self.put_out(
-                self.through(
-                    *self.enter(embedded, above), past, cos, sin, sight(j, m, embedded.device)
-                )
-            )
+            masks = [sight(j, m, embedded.device, window=w) for w in seen]
+            x = self.put_out(self.through(*self.enter(embedded, above), past, cos, sin, masks))
             yield x
             above = F.pad(x, (0, 0, 1, 0))[:, :-1]
 
     def through(
-        self, attended: Tensor, x: Tensor, past: Past, cos: Tensor, sin: Tensor, mask: Tensor | None
+        self,
+        attended: Tensor,
+        x: Tensor,
+        past: Past,
+        cos: Tensor,
+        sin: Tensor,
+        masks: Sequence[Tensor | None],
     ) -> Tensor:
         """``[B,m,H]`` the layers, with gradients; keys and values are appended to ``past`` and
-        everything there is attended to, as ``mask`` says."""
-        for i, (layer, (keys, values)) in enumerate(zip(self.blocks, past, strict=True)):
+        everything there is attended to, as each layer's mask says."""
+        layers = zip(self.blocks, past, masks, strict=True)
+        for i, (layer, (keys, values), mask) in enumerate(layers):
             a = layer.self_attn
             if i:
                 attended = layer.input_layernorm(x)
@@ -316,17 +323,21 @@ class Eagle3Head(EagleHead):
         }
 
 
-def sight(j: int, m: int, device: torch.device, block: int = 1) -> Tensor | None:
+def sight(
+    j: int, m: int, device: torch.device, block: int = 1, window: int | None = None
+) -> Tensor | None:
     """``[m, (j + 1) m]`` whom the pairs of step j see among those of steps 0..j; None for plain
     causal attention.
 
-    ``block``: places are counted in blocks of so many, whose members see each other.
+    ``block``: places are counted in blocks of so many, whose members see each other. ``window``:
+    only so many places are seen, the own one included.
     """
-    if j == 0 and block == 1:
+    if j == 0 and block == 1 and window is None:
         return None
     c = torch.arange(m, device=device) // block
     i = c[:, None]
-    return torch.cat([c <= i - j, *(c == i - j + b for b in range(1, j + 1))], 1)
+    steps = [c <= i - j, *(c == i - j + b for b in range(1, j + 1))]
+    return torch.cat([s if window is None else s & (c > i - window) for s in steps], 1)
 
 
 def with_sdpa(config: Any) -> Any:
@@ -375,7 +386,7 @@ def load_eagle(
     kind: Any = LlamaConfig
     if any(key.endswith("self_attn.q_norm.weight") for key in weights):
         kind = Qwen3Config
-    llama, hidden = layer_config(config, where, kind), target.backbone.config.hidden_size
+    llama, hidden = layer_config(config, where, kind, True), target.backbone.config.hidden_size
     if config.get("k_mask", 1) != 1:
         raise HeadError(
             f"{where}: a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an "
@@ -459,24 +470,9 @@ def _eagle3(
         raise HeadError(
             f"{where}: trained for a target of hidden size {said}, {target.name!r} has {hidden}"
         )
-    ids = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids") or config.get(
-        "eagle_aux_hidden_state_layer_ids"
+    numbers = (
+        feature_layers(config, depth, where) if layers is None else in_range(tuple(layers), depth)
     )
-    if ids and not (isinstance(ids, list) and all(isinstance(i, int) for i in ids)):
-        raise HeadError(
-            f"{where}: eagle_aux_hidden_state_layer_ids must be a list of whole numbers, got {ids}"
-        )
-    ours = config.get("specwb_features")
-    said_or_usual = (
-        in_range(tuple(ours), depth)
-        if ours
-        else layer_numbers(ids, depth)
-        if ids
-        else usual_layers(depth)
-        if layers is None
-        else ()
-    )
-    numbers = said_or_usual if layers is None else in_range(tuple(layers), depth)
     for key in ("fc.weight", "lm_head.weight"):
         if key not in weights:
             raise HeadError(f"{where}: the weights do not fit (missing {key})")

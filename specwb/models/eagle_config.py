@@ -23,6 +23,7 @@ READ = {
     "norm_output",
     "eagle_config",
     "eagle_aux_hidden_state_layer_ids",
+    "aux_hidden_states_layer_ids",
     "transformer_layer_config",
     "specwb_features",
     "bias",
@@ -99,9 +100,10 @@ def layer_class(config: Any) -> type:
     return Qwen3DecoderLayer if isinstance(config, Qwen3Config) else LlamaDecoderLayer
 
 
-def layer_config(config: dict, where: Path, kind: Any = LlamaConfig) -> Any:
+def layer_config(config: dict, where: Path, kind: Any = LlamaConfig, windowed: bool = False) -> Any:
     """The layer's config: the file's own, or what a speculators one has within. Older files say
-    ``rope_theta``, which the library understands. ``kind`` is the library's class of configs."""
+    ``rope_theta``, which the library understands. ``kind`` is the library's class of configs;
+    ``windowed``: layers may have sliding windows."""
     nested = config.get("transformer_layer_config", config)
     if not isinstance(nested, dict) or "hidden_size" not in nested:
         raise HeadError(f"{where}: config.json has no hidden_size")
@@ -113,7 +115,7 @@ def layer_config(config: dict, where: Path, kind: Any = LlamaConfig) -> Any:
                 if k not in ("architectures", "model_type", "torch_dtype", "dtype")
             }
         )
-        check_head(llama)
+        check_head(llama, windowed)
         with torch.device("meta"):
             layer_class(llama)(llama, 0)
     except Exception as error:
@@ -139,6 +141,29 @@ def usual_layers(layers: int) -> tuple[int, int, int]:
             f"{layers}"
         )
     return 2, layers // 2, layers - 3
+
+
+def feature_layers(config: dict[str, Any], depth: int, where: Path) -> tuple[int, ...]:
+    """The feature layers that a config.json names, as our numbers, or the usual ones.
+
+    AngelSlim's ``aux_hidden_states_layer_ids`` are layers counted from 0 whose output is meant
+    (angelslim/compressor/speculative/train/models/target/target_model_wrapper.py); for the others
+    see :func:`layer_numbers`.
+
+    Raises:
+        HeadError: no list of whole numbers, or layers that the target has not.
+    """
+    nested, said = config.get("eagle_config") or {}, {}
+    for name in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids"):
+        said[name] = ids = nested.get(name) or config.get(name)
+        if ids and not (isinstance(ids, list) and all(isinstance(i, int) for i in ids)):
+            raise HeadError(f"{where}: {name} must be a list of whole numbers, got {ids}")
+    if config.get("specwb_features"):
+        return in_range(tuple(config["specwb_features"]), depth)
+    published, counted = said.values()
+    if published:
+        return layer_numbers(published, depth)
+    return in_range(tuple(i + 1 for i in counted), depth) if counted else usual_layers(depth)
 
 
 def layer_numbers(ids: list[int], layers: int) -> tuple[int, ...]:

@@ -195,7 +195,8 @@ class FalconHead(EagleHead):
             else:
                 x, states = self.mix(*(first or (embedded, features)))
             ends = None if states is None else states.view(rows, m // k, k, -1)[:, :, -1]
-            x = self.through(x, x, past, cos, sin, sight(j, m, embedded.device, k))
+            masks = [sight(j, m, embedded.device, k)] * len(self.blocks)
+            x = self.through(x, x, past, cos, sin, masks)
             yield x
             above = F.pad(x, (0, 0, k, 0))[:, :-k]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,23 @@ class LoadError(SpecwbError, ValueError):
     """A model cannot be loaded, or target and draft do not fit together."""
 
 
+@dataclass(frozen=True)
+class Hub:
+    """How files are had from the hub.
+
+    Attributes:
+        revision: a branch, tag or commit; default the newest.
+        token: of a user who may read the repository; default the one that is logged in.
+        cache_dir: where files are kept; default the user's cache.
+        local_files_only: the hub is not asked; what was fetched before is used.
+    """
+
+    revision: str | None = None
+    token: str | bool | None = None
+    cache_dir: str | Path | None = None
+    local_files_only: bool = False
+
+
 def any_key(key: str) -> bool:
     """All keys of a file of weights are wanted."""
     return True
@@ -43,6 +61,7 @@ def folder_of(
     wanted: Callable[[str], bool] = any_key,
     revision: str | None = None,
     refused: type[ValueError] = LoadError,
+    hub: Hub | None = None,
 ) -> tuple[Path, bool]:
     """A model's folder, and whether it is the hub's: ``source`` where that is one (``~`` is the
     user's), else the folder in the user's cache that the hub's files were brought to.
@@ -58,12 +77,15 @@ def folder_of(
         wanted: which of their keys are needed.
         revision: of a hub id: a branch, tag or commit; default the newest.
         refused: the kind of error that is raised.
+        hub: how the hub is asked; its revision may be given there.
     Raises:
         ValueError: of the kind ``refused``: there is no such folder, and it is no hub id, or one
             that cannot be had.
     """
     if not isinstance(source, str | Path) or not str(source).strip():
         raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r}")
+    hub = Hub() if hub is None else hub
+    revision = hub.revision if revision is None else revision
     path = Path(source).expanduser()
     if path.is_dir():
         if revision is not None:
@@ -78,12 +100,13 @@ def folder_of(
     repository, pinned = match[1], match[2]
     if revision is not None and pinned is not None:
         raise refused(f"the revision is given twice, in {source} and as revision={revision!r}")
-    return _fetched(repository, revision or pinned, names, wanted, refused), True
+    hub = replace(hub, revision=revision or pinned)
+    return _fetched(repository, hub, names, wanted, refused), True
 
 
 def _fetched(
     repository: str,
-    revision: str | None,
+    hub: Hub,
     names: Sequence[str],
     wanted: Callable[[str], bool],
     refused: type[ValueError],
@@ -92,14 +115,24 @@ def _fetched(
     from huggingface_hub import HfApi, snapshot_download
 
     reason: Exception | None = None
+    revision = hub.revision
     try:
         # asked apart from the download, which waits for minutes where nobody answers
-        revision = HfApi().model_info(repository, revision=revision, timeout=PATIENCE).sha
+        if not hub.local_files_only:
+            api = HfApi(token=hub.token)
+            revision = api.model_info(repository, revision=revision, timeout=PATIENCE).sha
     except Exception as error:
         # offline, unreachable, unknown or closed to this user: perhaps it was fetched before
         reason = error
-    offline = reason is not None
-    fetch = partial(snapshot_download, repository, revision=revision, local_files_only=offline)
+    offline = hub.local_files_only or reason is not None
+    fetch = partial(
+        snapshot_download,
+        repository,
+        revision=revision,
+        token=hub.token,
+        cache_dir=hub.cache_dir,
+        local_files_only=offline,
+    )
     try:
         where = Path(fetch(allow_patterns=list(SMALL)))
         for name in () if offline else names:
@@ -112,6 +145,11 @@ def _fetched(
         raise
     except Exception as error:
         why = first_line(reason or error)
+        if hub.local_files_only:
+            raise refused(
+                f"{repository}: not all of it was fetched before, and local_files_only=True asks "
+                f"nobody: {why}"
+            ) from error
         raise refused(
             f"{repository}: neither a local folder nor reachable on the hub: {why}"
         ) from error

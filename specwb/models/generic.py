@@ -13,6 +13,7 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from transformers import Cache
 
 from specwb.mask import causal_mask, last_seen, tree_mask
 from specwb.models.architectures import UnsupportedModel, check_causal, context, text_config
-from specwb.models.cache import KVCache
+from specwb.models.cache import KVCache, SpreadCache
 from specwb.models.hooks import check_whole
+from specwb.models.placement import device_of, is_spread
 from specwb.tree import Tree
 
 # how far two ways to compute the same logits may lie apart, of the largest one
@@ -44,21 +46,25 @@ class LibraryCache(Cache):
 
     def __init__(self, cache: KVCache, slots: Tensor, extent: int) -> None:
         super().__init__(layers=[])
-        self.cache, self.index, self.extent = cache, cache.index(slots), extent
+        self.cache, self.slots, self.extent = cache, slots, extent
         self.fed = slots.shape[1]
+        self._index: dict[torch.device, Tensor] = {}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Stores keys and values ``[B,heads,m,dim]`` of a layer, and gives all that are attended
         to, ``[B,heads,extent,dim]``."""
-        both = []
-        for states, first in ((key_states, 0), (value_states, self.cache.kv_heads)):
+        cache, i = self.cache.layer(layer_idx)
+        device, both = cache.data.device, []
+        if device not in self._index:
+            self._index[device] = cache.index(self.slots.to(device))
+        for states, first in ((key_states, 0), (value_states, cache.kv_heads)):
             heads, dim = states.shape[1], states.shape[3]
             lanes = slice(first, first + heads)
             entries = states.transpose(1, 2).reshape(-1, heads, dim)
-            self.cache.flat[layer_idx][:, lanes, :dim].index_copy_(0, self.index, entries)
-            both.append(self.cache.data[layer_idx, :, : self.extent, lanes, :dim].transpose(1, 2))
+            cache.flat[i][:, lanes, :dim].index_copy_(0, self._index[device], entries)
+            both.append(cache.data[i, :, : self.extent, lanes, :dim].transpose(1, 2))
         return both[0], both[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -69,17 +75,18 @@ class LibraryCache(Cache):
 
 
 class _Sizes(Cache):
-    """Notes how large keys and values are, ``(layers, heads, dim)``."""
+    """Notes how large keys and values are, ``(layers, heads, dim)``, and where they arise."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.sizes: dict[int, tuple[int, int]] = {}
+        self.devices: dict[int, torch.device] = {}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         heads, dim = (max(key_states.shape[i], value_states.shape[i]) for i in (1, 3))
-        self.sizes[layer_idx] = heads, dim
+        self.sizes[layer_idx], self.devices[layer_idx] = (heads, dim), key_states.device
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -154,7 +161,11 @@ class GenericBackbone:
         self._tail = copy.copy(model)
         self._tail._modules = {**model._modules, prefix: _Given()}
         self.embed, self.norm = model.get_input_embeddings(), nn.Identity()
-        self.lm_head, self.vocabulary = model.get_output_embeddings(), self.embed.num_embeddings
+        self.device = device_of(self.embed)
+        if is_spread(model):
+            for name in ("forward", "_old_forward", "_hf_hook"):  # these call the whole model
+                self._tail.__dict__.pop(name, None)
+        self._lm_head, self.vocabulary = model.get_output_embeddings(), self.embed.num_embeddings
         self.layers = self._layers()
         self._context, self._masks = context(self.config), "all"
         with torch.no_grad():
@@ -169,9 +180,25 @@ class GenericBackbone:
     def dtype(self) -> torch.dtype:
         return self.embed.weight.dtype
 
-    @property
-    def device(self) -> torch.device:
-        return self.embed.weight.device
+    @cached_property
+    def lm_head(self) -> Any:
+        """The model's last module with its weights on :attr:`device`, for heads that read them.
+
+        Raises:
+            UnsupportedModel: they are quantised, or fetched anew at every step.
+        """
+        head: Any = self._lm_head
+        if type(head) is not nn.Linear or head.weight.is_meta or self.embed.weight.is_meta:
+            raise UnsupportedModel(
+                "a trained head reads the weights of the target's embedding and output layer, "
+                "which are quantised or offloaded here: keep both on a device, as they are"
+            )
+        if head.weight.device == self.device:
+            return head
+        other = nn.Linear(*head.weight.shape[::-1], head.bias is not None, device="meta")
+        for name, weight in head.named_parameters():
+            setattr(other, name, nn.Parameter(weight.detach().to(self.device), False))
+        return other
 
     def _layers(self) -> Sequence[nn.Module]:
         """The list of modules in the model that is as long as the config has layers."""
@@ -200,12 +227,15 @@ class GenericBackbone:
                 f"model type {self.config.model_type!r} does not keep keys and values in the "
                 "library's cache and is not supported"
             )
+        self._devices = list(sizes.devices.values())
         return list(sizes.sizes.values())
 
     def cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache of ``capacity`` slots for ``rows`` texts."""
-        sizes = len(self._sizes), rows, capacity, self.kv_heads, self.head_dim
-        return KVCache(*sizes, self.dtype, self.device)
+        sizes = rows, capacity, self.kv_heads, self.head_dim, self.dtype
+        if set(self._devices) != {self.device}:
+            return SpreadCache(*sizes, self._devices)
+        return KVCache(len(self._sizes), *sizes, self.device)
 
     def run(
         self,
@@ -245,15 +275,17 @@ class GenericBackbone:
                 position_ids=positions.clamp_max(self._context - 1),
                 past_key_values=LibraryCache(cache, slots, extent),
                 use_cache=True,
-            )[0]
+            )[0].to(self.device)
         states[-1] = hidden
-        return hidden, torch.cat([states[f] for f in features], -1) if features else None
+        wanted = [states[f].to(self.device) for f in features]
+        return hidden, torch.cat(wanted, -1) if features else None
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., H]`` as :meth:`run` gives them, by whatever
         the model's forward does behind its layers."""
         flat = hidden.reshape(1, -1, hidden.shape[-1])
-        return self._tail(inputs_embeds=flat, use_cache=False).logits.view(*hidden.shape[:-1], -1)
+        logits = self._tail(inputs_embeds=flat, use_cache=False).logits.to(self.device)
+        return logits.view(*hidden.shape[:-1], -1)
 
     called_head = head
 
@@ -319,7 +351,9 @@ class GenericBackbone:
                     failed = error
                     continue
                 worst = min(worst, off)
-                if off < MARGINS.get(self.dtype, 0.1):
+                # quantised products round inputs too, by what is multiplied together
+                quantised = getattr(model, "is_quantized", False)
+                if off < (0.1 if quantised else MARGINS.get(self.dtype, 0.1)):
                     return
         finally:
             if window is not None:

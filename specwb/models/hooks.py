@@ -50,7 +50,9 @@ def check_whole(model: Any, name: str = "model") -> None:
         HookedModel: a forward of its own, or a hook on what the whole model is given.
     """
     hooks = [hook for hook in model._forward_pre_hooks.values() if not _is_from(hook, _TRANSPARENT)]
-    if hooks or "forward" in model.__dict__:
+    # accelerate's brings inputs to the weights' devices; what it calls is the class's own
+    patched = "forward" in model.__dict__ and not hasattr(model, "_hf_hook")
+    if hooks or patched:
         what = "a hook on its inputs" if hooks else "a forward of its own"
         way_out = "remove it, or decode with the model's own generate"
         raise HookedModel(f"{name}: the model itself has {what}, which would be ignored; {way_out}")

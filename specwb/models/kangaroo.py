@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
+from specwb.models.architectures import UnsupportedModel
 from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError, Stored, fill, write
 from specwb.models.eagle import LLAMA, layer_config, with_sdpa
@@ -134,8 +135,17 @@ class KangarooAdapter(nn.Module):
 
     def start_from(self, target: Target) -> KangarooAdapter:
         """Begin as the target's own layer behind the exit, as much of it as there is here, and its
-        final norm and head."""
-        inner: Any = target.model.model
+        final norm and head.
+
+        Raises:
+            UnsupportedModel: the target's layers run only together.
+        """
+        if target.backbone.whole:
+            raise UnsupportedModel(
+                f"kangaroo drafts behind a part of the target's layers, those of {target.name!r} "
+                f"run only together here ({target.backbone.reason})"
+            )
+        inner: Any = target.backbone.inner
         with torch.no_grad():
             # layers of other kinds have other parts, and norms with another meaning
             alike = self.layers if target.backbone.is_plain else ()

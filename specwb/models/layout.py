@@ -85,8 +85,9 @@ def run_paths(
     extent = prefix + width
     cache = backbone.cache(rows * paths, extent)
     # this copy is the layout's price
-    copies = cache.data[:, :, :prefix].unflatten(1, (rows, paths))
-    copies.copy_(state.cache.data[:, :, None, :prefix])
+    for own, theirs in zip(cache.parts, state.cache.parts, strict=True):
+        copies = own.data[:, :, :prefix].unflatten(1, (rows, paths))
+        copies.copy_(theirs.data[:, :, None, :prefix])
     mask = causal_mask(positions, extent, backbone.dtype)
     at = (positions, positions, cache, extent, mask)
     hidden, states = backbone.run(x, *at, first=first, features=features)
@@ -97,7 +98,8 @@ def run_paths(
 
     row = torch.arange(rows, device=base.device)[:, None] * paths + where // width
     source = (row * extent + base + where % width).flatten()
-    target = state.cache.index(base + torch.arange(n, device=base.device))
-    entries = cache.flat[first:].index_select(1, source)
-    state.cache.flat[first:].index_copy_(1, target, entries)
+    slots = base + torch.arange(n, device=base.device)
+    for own, theirs in zip(cache.parts, state.cache.parts, strict=True):
+        entries = own.flat[first:].index_select(1, source.to(own.data.device))
+        theirs.flat[first:].index_copy_(1, theirs.index(slots.to(own.data.device)), entries)
     return of_nodes(hidden), None if states is None else of_nodes(states)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import re
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,9 @@ from torch import nn
 
 from specwb.files import table
 from specwb.models.architectures import UnsupportedModel, check_causal
+from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.folder import (
+    Hub,
     LoadError,
     card_of,
     check_weights,
@@ -22,12 +24,18 @@ from specwb.models.folder import (
     folder_of,
     weight_files,
 )
+from specwb.models.memory import Estimate, check_weights_fit, estimated
+from specwb.models.placement import checked_map, is_spread, main_device, on_disk
+from specwb.models.quantised import check_quantised, quantisation
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
 from specwb.models.vocabulary import check_shared, fitted, is_padding, shared
 from specwb.options import MethodError
 from specwb.templates import check_template, use_template
 
+logger = logging.getLogger("specwb")
+ATTENTIONS = ("eager", "sdpa")
+"""The library's that take a mask of four dimensions."""
 HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
 """Weights that a target may have too many: constants that older files repeat, and heads that are
 read as heads."""
@@ -62,6 +70,14 @@ def load(
     revision: str | None = None,
     generic: bool = False,
     template: str | None = None,
+    device_map: Any = None,
+    max_memory: dict[Any, Any] | None = None,
+    offload_folder: str | Path | None = None,
+    quantization_config: Any = None,
+    attn_implementation: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
 ) -> Target:
     """Loads a target or a draft model.
 
@@ -83,22 +99,52 @@ def load(
             every node of a draft.
         template: a chat template by name (:data:`specwb.templates.TEMPLATES`) for a model whose
             tokenizer has none, as Vicuna's; it takes the place of one that is there.
+        device_map: instead of ``device``: ``"auto"`` and the library's other strategies, a device,
+            or a table from modules to devices, ``"cpu"`` and ``"disk"`` among them. A model on one
+            device runs as ever; one on several, or offloaded, by the library's own forward.
+        max_memory: with a strategy, how much each device gives, ``{0: "20GiB", "cpu": "60GiB"}``.
+        offload_folder: where weights are put that ``"disk"`` is said of and that are no
+            safetensors.
+        quantization_config: weights are quantised while they are read: a config of the library's,
+            its fields as a table, or ``"4bit"`` or ``"8bit"``, which are bitsandbytes'. A
+            checkpoint that is quantised needs none. Quantised layers run by the library's forward.
+        attn_implementation: ``"eager"`` or ``"sdpa"``, of a model that runs by the library's
+            forward; the fast path has its own attention, and says so.
+        token: of the hub, for repositories that ask for one; default the one that is logged in.
+        cache_dir: where the hub's files are kept.
+        local_files_only: nothing is asked of the hub; what was fetched before is used.
     Raises:
         TemplateError: an unknown template, or no tokenizer to put it on.
         LoadError: a missing folder, a config that cannot be, damaged or incomplete weights, weights
             that the config does not describe or that ``card.json`` beside them does not name, an
-            unknown dtype, or CUDA asked for without one.
+            unknown dtype, or CUDA asked for without one; a map of devices that cannot be; a
+            quantisation whose library is not here.
+        MemoryShortage: the weights do not fit; nothing of them was read.
         UnsupportedModel: an architecture that cannot be run right.
     """
     if ranks is not None and isinstance(source, Target | nn.Module):
         raise LoadError(
             "a model that is loaded already cannot be parted among ranks; give its folder or hub id"
         )
+    of_files = {
+        "device_map": device_map,
+        "max_memory": max_memory,
+        "offload_folder": offload_folder,
+        "quantization_config": quantization_config,
+        "attn_implementation": attn_implementation,
+    }
     if isinstance(source, Target):
+        _check_unused(of_files, "a target that is loaded already")
         return source
     check_template(template)
+    check_attention(attn_implementation)
+    if device_map is not None and (device != "auto" or ranks is not None):
+        raise LoadError("device_map= says where a model lies; leave device= and ranks= out")
     on = resolve_device(device) if ranks is None else ranks.device
+    if isinstance(source, nn.Module) and is_spread(source) and (device, dtype) != ("auto", "auto"):
+        raise LoadError("a model on several devices cannot be moved or cast: name its folder")
     if isinstance(source, nn.Module):
+        _check_unused(of_files, "a model that is loaded already")
         if dtype != "auto":
             source = cast_weights(source, resolve_dtype(dtype, on))
         model = source if device == "auto" else source.to(on)
@@ -106,15 +152,45 @@ def load(
         return Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
     name = str(source)
     lab = LAB.get(name)
-    folder, fetched = folder_of(_place(source), revision=revision)
-    stored = dtype == "auto" and on.type == "cuda" and lab is None
-    model = _weights(folder, "auto" if stored else resolve_dtype(dtype, on), name, ranks)
+    places = None if device_map is None else checked_map(device_map)
+    asked = quantisation(quantization_config)
+    if places is not None:
+        on = main_device(places)
+    hub = Hub(revision, token, cache_dir, local_files_only)
+    folder, fetched = folder_of(_place(source), hub=hub)
+    config = _config(folder, name)
+    quantised = check_quantised(config, asked, name)
+    stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
+    kind = "auto" if stored else resolve_dtype(dtype, on)
+    if asked is None and ranks is None and not on_disk(places):  # what 4 bits take is not known
+        spread = places is not None and (isinstance(places, str) or len(places) > 1)
+        check_weights_fit(estimated(folder, config, kind, on, spread=spread), name)
+    if quantised and places is None:
+        places = {"": on}  # such weights are made on their device and cannot be moved
+    how = {
+        "device_map": places,
+        "max_memory": max_memory,
+        "offload_folder": None if offload_folder is None else str(offload_folder),
+        "quantization_config": asked,
+        "attn_implementation": attn_implementation,
+    }
+    how = {key: value for key, value in how.items() if value is not None}
+    model = _weights(folder, config, kind, name, ranks, how)
     if tokenizer is None:
         tokenizer = _tokenizer(folder, name)
     use_template(tokenizer, template)
     beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
     draft = "lab-draft" if lab == "target" else None
-    target = Target(model.to(on).eval(), tokenizer, name, draft, folder, beside, generic)
+    if places is None:
+        model = model.to(on)
+    target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
+    if attn_implementation is not None and not target.backbone.whole:
+        logger.warning(
+            "%s: attn_implementation=%s is of the library's forward; this model runs by our own "
+            "attention (generic=True is the library's)",
+            name,
+            attn_implementation,
+        )
     # what the hub's files are kept in is called by the commit
     is_commit = fetched and re.fullmatch("[0-9a-f]{40}", folder.name)
     target.revision = folder.name if is_commit else None
@@ -122,6 +198,64 @@ def load(
         target.sha256 = sha256
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
     return target
+
+
+def memory(
+    source: str | Path = "lab",
+    *,
+    rows: int = 1,
+    tokens: int | None = None,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    **hub: Any,
+) -> Estimate:
+    """What a model and its cache take, by its config and the headers of its files: nothing is
+    loaded.
+
+    Args:
+        source: a folder, a hub id, ``"lab"`` or ``"lab-draft"``.
+        rows: texts that are decoded together.
+        tokens: of each, prompt and new ones; default the model's whole context.
+        dtype: as for :func:`load`.
+        device: as for :func:`load`.
+        hub: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, as for :func:`load`.
+    Raises:
+        LoadError, UnsupportedModel: as for :func:`load`.
+    """
+    for count, value in (("rows", rows), ("tokens", tokens)):
+        if value is not None and value < 1:
+            raise LoadError(f"{count} must be an integer >= 1, got {value!r}")
+    on = resolve_device(device)
+    folder, _ = folder_of(_place(source), hub=Hub(**hub))
+    config = _config(folder, str(source))
+    quantised = getattr(config, "quantization_config", None) is not None
+    stored = dtype == "auto" and (on.type == "cuda" or quantised) and str(source) not in LAB
+    kind = "auto" if stored else resolve_dtype(dtype, on)
+    return estimated(folder, config, kind, on, rows, tokens)
+
+
+def _check_unused(settings: dict[str, Any], what: str) -> None:
+    """Checks that nothing was said that is said of files which are read.
+
+    Raises:
+        LoadError: it is named.
+    """
+    for name, value in settings.items():
+        if value is not None:
+            raise LoadError(f"{name}= is of a folder or hub id, not of {what}")
+
+
+def check_attention(implementation: str | None) -> None:
+    """Checks that an attention of the library's takes a tree's mask.
+
+    Raises:
+        LoadError: it does not.
+    """
+    if implementation not in (None, *ATTENTIONS):
+        raise LoadError(
+            f"attn_implementation={implementation!r}: a tree of drafts needs an attention that "
+            f"takes any mask, which are {' and '.join(ATTENTIONS)}"
+        )
 
 
 def _tokenizer(folder: Path, name: str) -> Any:
@@ -134,10 +268,16 @@ def _tokenizer(folder: Path, name: str) -> Any:
         raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {why}") from error
 
 
-def _weights(folder: Path, dtype: torch.dtype | str, name: str, ranks: Ranks | None = None) -> Any:
+def _weights(
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype | str,
+    name: str,
+    ranks: Ranks | None,
+    how: dict[str, Any],
+) -> Any:
     """The library's model with a folder's weights, all of which it must have and describe."""
-    config = _config(folder, name)
-    model, report = _read(folder, config, dtype, name, ranks)
+    model, report = _read(folder, config, dtype, name, ranks, how)
     unexpected = map(str, report.get("unexpected_keys", ()))
     surplus = [key for key in unexpected if not HARMLESS.search(key)]
     problems = [
@@ -181,7 +321,12 @@ def _config(folder: Path, name: str) -> Any:
 
 
 def _read(
-    folder: Path, config: Any, dtype: torch.dtype | str, name: str, ranks: Ranks | None
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype | str,
+    name: str,
+    ranks: Ranks | None,
+    how: dict[str, Any],
 ) -> tuple[Any, dict]:
     """The library's model and its report on the keys; its own messages are left out."""
     from transformers import AutoModelForCausalLM
@@ -191,6 +336,7 @@ def _read(
         "dtype": dtype,
         "output_loading_info": True,
         "trust_remote_code": False,
+        **how,
     }
     if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
         settings["experts_implementation"] = "eager"
@@ -255,67 +401,6 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     for module, name, buffer in constants:
         module._buffers[name] = buffer
     return model
-
-
-def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """A torch dtype by name; ``auto`` is float32.
-
-    Raises:
-        LoadError: an unknown name.
-    """
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype == "auto":
-        return torch.float32
-    names = {
-        "float32": torch.float32,
-        "float16": torch.float16,
-        "bfloat16": torch.bfloat16,
-        "float64": torch.float64,
-    }
-    if dtype not in names:
-        raise LoadError(f"dtype must be auto, {', '.join(names)} or a torch.dtype, got {dtype!r}")
-    return names[dtype]
-
-
-NVIDIA = Path("/dev/nvidia0")
-
-
-def resolve_device(device: str | torch.device) -> torch.device:
-    """A torch device by name; ``auto`` is CUDA where there is one.
-
-    Warns where ``auto`` is the CPU although the machine has an NVIDIA device.
-
-    Raises:
-        LoadError: an unknown device, or CUDA where there is none.
-    """
-    if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        if NVIDIA.exists():
-            why = "its driver is too old for this build, or this is a build without CUDA"
-            warnings.warn(
-                f"torch {torch.__version__} cannot use this machine's NVIDIA device ({why}): "
-                "running on the CPU; make gpu says what to do",
-                stacklevel=2,
-            )
-        return torch.device("cpu")
-    unknown = f"device must be auto, cpu, cuda or cuda:N, got {device!r}"
-    try:
-        resolved = torch.device(device)
-    except RuntimeError as error:
-        raise LoadError(unknown) from error
-    if resolved.type not in ("cpu", "cuda"):
-        raise LoadError(unknown)
-    if resolved.type == "cpu" and resolved.index:
-        raise LoadError(f"device {device!r}: there is one cpu device; write cpu")
-    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count() or "no"
-        raise LoadError(
-            f"device {str(device)!r} was asked for, but this torch sees {count} CUDA device(s);"
-            " write cpu, or run make gpu, which says what is missing"
-        )
-    return resolved
 
 
 def check_device(target: Target, draft: Target) -> None:

@@ -119,7 +119,8 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     global _here
     if _here is not None:
         return _here
-    from specwb.models.load import LoadError, resolve_device
+    from specwb.models.devices import resolve_device
+    from specwb.models.folder import LoadError
 
     missing = [name for name in NEEDED if name not in os.environ]
     if missing:

@@ -25,6 +25,7 @@ from specwb.models.folder import LoadError, card_of
 from specwb.models.generic import GenericBackbone
 from specwb.models.hooks import HookedModel, check_unhooked, check_whole
 from specwb.models.layout import run_paths
+from specwb.models.placement import described, is_spread
 from specwb.probability import Sampling
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ def backbone_of(model: Any, generic: bool = False) -> Backbone:
     """
     check_causal(model.config)
     reason = "it was asked for"
+    if is_spread(model):
+        generic, reason = True, described(model)
     if not generic:
         try:
             return Backbone(model)
@@ -115,6 +118,8 @@ class Target:
         """
         if self.agreed is not None:
             raise TypeError(f"{self.name!r} is parted among processes and cannot be pickled")
+        if is_spread(self.model):
+            raise TypeError(f"{self.name!r} lies on several devices and cannot be pickled")
         stored = io.BytesIO()
         torch.save(self.model, stored)
         anew = {"model", "backbone", "_loaded"}

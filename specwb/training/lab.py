@@ -26,7 +26,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from specwb.engine import decode
 from specwb.evaluation.prompts import load_prompts
 from specwb.files import weights_hash, whole_folder
-from specwb.models.load import data_dir, resolve_device
+from specwb.models.devices import resolve_device
+from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training import loops

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, usual_layers
+from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
+from specwb.models.eagle_config import usual_layers
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
 from specwb.models.layers import gain
 from specwb.models.medusa import MedusaHeads

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from specwb.files import table, whole_folder
-from specwb.models.load import load, resolve_device
+from specwb.models.devices import resolve_device
+from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.options import whole
 from specwb.training import corpus as text

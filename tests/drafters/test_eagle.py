@@ -3,6 +3,7 @@ are grown, the reduced vocabulary."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -21,11 +22,17 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 
 PROMPTS = tiny.PROMPTS
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
-every_head = pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+every_head = pytest.mark.parametrize("kind", ["eagle", "eagle3", "eagle-window"])
+WINDOW = 3  # shorter than the prompts
 
 
 def head(kind: str) -> EagleHead:
-    return tiny.head(kind)
+    if kind != "eagle-window":
+        return tiny.head(kind)
+    windowed = copy.deepcopy(tiny.head("eagle"))
+    windowed.config.layer_types = ["sliding_attention"] * len(windowed.blocks)
+    windowed.config.sliding_window, windowed.stack = WINDOW, None
+    return windowed
 
 
 def built(drafter: EagleDrafter) -> specwb.Method:
@@ -46,6 +53,9 @@ def layers(head: EagleHead, attended: Tensor, x: Tensor, sees: Tensor) -> Tensor
     """``[m,H]`` of ``[1,m,H]``, each place seeing those that ``sees [m,m]`` says."""
     m = x.shape[1]
     cos, sin = head.rotary_emb(x, torch.arange(m)[None])
+    if getattr(head.config, "layer_types", None):  # slots are places here
+        place = torch.arange(m)
+        sees = sees & (place[:, None] - place < head.config.sliding_window)
     for i, layer in enumerate(head.blocks):
         a = layer.self_attn
         attended = layer.input_layernorm(x) if i else attended

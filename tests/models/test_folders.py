@@ -345,7 +345,7 @@ class Hub:
         return huggingface_hub.hf_api.ModelInfo(id=repository, sha="c0ffee")
 
     def snapshot_download(
-        self, repository, *, revision=None, allow_patterns=None, local_files_only=False
+        self, repository, *, revision=None, allow_patterns=None, local_files_only=False, **more
     ):
         if local_files_only:
             if not self.cache.exists():

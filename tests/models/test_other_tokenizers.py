@@ -85,6 +85,7 @@ METHODS = {
     "sps": {"gamma": 3, "draft_vocabulary": "shared"},
     "mcsd": {"tree": (2, 2), "draft_vocabulary": "shared"},
     "mcsd_ti": {"stop": "top", "draft_vocabulary": "shared"},
+    "easyspec": {"gamma": 3, "n": 1, "draft_vocabulary": "shared"},
     "text": {"gamma": 3, "draft_vocabulary": "text"},
 }
 
@@ -162,3 +163,15 @@ def test_what_cannot_draft_is_said_before_weights_are_read(pair, tmp_path: Path,
         specwb.method("sps", target, draft=bare, draft_vocabulary="text")
     with pytest.raises(specwb.SpecwbError, match="constant length"):
         specwb.method("sps", target, draft=draft, draft_vocabulary="text", confidence=0.5)
+
+
+def test_layers_side_by_side_of_a_draft_with_another_tokenizer(pair):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 3}
+    deep = tiny.build("llama", seed=5, vocab_size=len(THEIRS), dtype=tiny.EXACT, **sizes)
+    draft = specwb.load(deep, tokenizer=THEIRS)
+    options = {"gamma": 2, "groups": "0-1", "draft_vocabulary": "shared"}
+    method = specwb.method("easyspec", pair[0], draft=draft, **options)
+    assert method.drafter.fuzzy is not None
+    prompts = [[0, 1, 2, 3], [5]]
+    plain = specwb.decode(pair[0], prompts, "ar", max_new_tokens=12)
+    assert specwb.decode(pair[0], prompts, method, max_new_tokens=12).tokens == plain.tokens

@@ -1,0 +1,50 @@
+"""``specwb verify``: every rule keeps the target's distribution, and wrong ones are found."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from specwb.commands.shared import errors, table, wide
+
+
+def verify(
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Steps over all ordered trees of up to 6 nodes besides the root, not 5; minutes.",
+        ),
+    ] = False,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this rule, or one of your own, package.module:Rule; repeatable."),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", hidden=True, help="It is always done.")] = False,
+) -> None:
+    """Check that every rule keeps the target's distribution, and that wrong rules are found.
+
+    Rules are checked over fractions and as they decode.
+    """
+    from specwb.commands.shared import own_rule
+    from specwb.verify import suite
+
+    rules = [own_rule(name) if ":" in name else name for name in rule] if rule else None
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("verifying", total=1.0)
+        report = suite.run(
+            full, lambda done, text: bar.update(task, completed=done, description=text), rules
+        )
+    screen = wide()
+    if rows := suite.cells(report):
+        screen.print(table(rows, ("rule", "sampling schemes", "verdict")))
+    if rows := suite.wrong_cells(report):
+        screen.print(table(rows, ("wrong rule", "of", "what is wrong")))
+    for note in suite.notes(report):
+        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+    if report.interrupted:
+        raise typer.Exit(130)
+    if not report.right:
+        raise typer.Exit(1)

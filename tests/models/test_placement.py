@@ -1,0 +1,320 @@
+"""Models as users of transformers load them: on several devices, partly on the disk, quantised,
+from a closed or offline hub, and too large."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import huggingface_hub
+import psutil
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from terminal import call
+
+import specwb
+from specwb import LoadError, UnsupportedModel
+from specwb.drafters.past import Past
+from specwb.models.cache import KVCache, SpreadCache
+from specwb.models.eagle import EagleHead, eagle_config
+from specwb.models.memory import MemoryShortage, gib
+from specwb.models.placement import device_of
+from specwb.models.target import Target
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+PROMPTS = [[3, 1, 4, 1, 5], [2, 7]]
+HERE = ("model.embed_tokens", "model.layers.0", "model.norm", "model.rotary_emb", "lm_head")
+DISK = {**dict.fromkeys(HERE, "cpu"), "model.layers.1": "disk", "model.layers.2": "disk"}
+
+
+def saved(folder: Path, **config: object) -> Path:
+    tiny.build("llama", seed=1, **config).save_pretrained(folder)
+    tiny.tokenizer(WORDS).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return saved(tmp_path_factory.mktemp("placed") / "model")
+
+
+@pytest.fixture(scope="module")
+def offloaded(folder) -> Target:
+    return specwb.load(folder, dtype="float64", device_map=DISK)
+
+
+@pytest.fixture(scope="module")
+def plain(folder) -> list[list[int]]:
+    return texts(specwb.load(folder, dtype="float64"), "ar")
+
+
+def texts(target: Target, method: object, **options: object) -> list[list[int]]:
+    how = {"max_new_tokens": 12, "eos": ()}
+    return specwb.decode(target, PROMPTS, method, **how, **options).tokens
+
+
+def draft(dtype: torch.dtype = torch.float64) -> Target:
+    off = tiny.perturbed(tiny.build("llama", seed=1), 0.01)
+    return specwb.load(off, tokenizer=tiny.tokenizer(WORDS), dtype=dtype)
+
+
+# ------------------------------------------------------------------------------------------ places
+
+
+def test_layers_on_the_disk_are_decoded_with(offloaded, plain, caplog):
+    assert offloaded.backbone.whole
+    assert any(w.is_meta for w in offloaded.model.parameters()), "nothing was offloaded"
+    assert texts(offloaded, "ar") == plain
+    assert texts(offloaded, "mcsd", tree=(2, 1), draft=draft()) == plain
+
+
+def test_heads_read_the_output_layer_where_it_is_at_hand(folder, offloaded, plain):
+    torch.manual_seed(0)
+    head = EagleHead(eagle_config(offloaded), offloaded.backbone.config.hidden_size)
+    head = tiny.cast(head, torch.float64).requires_grad_(False).eval()
+    assert texts(offloaded, specwb.method("eagle", offloaded, head=head, tree=(2, 1))) == plain
+    away = specwb.load(folder, dtype="float64", device_map={**DISK, "lm_head": "disk"})
+    assert texts(away, "ar") == plain
+    with pytest.raises(UnsupportedModel, match=r"quantised or offloaded.*keep both on a device"):
+        specwb.method("eagle", away, head=head, tree=(2, 1))
+
+
+def test_where_layers_lie_is_said(folder, caplog):
+    with caplog.at_level(logging.WARNING, "specwb"):
+        target = specwb.load(folder, device_map=DISK)
+    assert "its layers are on cpu, disk" in caplog.text
+    with pytest.raises(TypeError, match="lies on several devices and cannot be pickled"):
+        pickle.dumps(target)
+
+
+def test_a_map_of_one_device_is_the_fast_way(folder, plain):
+    for place in ("auto", "cpu", {"": "cpu"}, '{"": "cpu"}'):
+        target = specwb.load(folder, dtype="float64", device_map=place)
+        assert not target.backbone.whole
+        assert texts(target, "ar") == plain
+
+
+def test_where_a_module_computes():
+    linear = torch.nn.Linear(2, 2)
+    assert device_of(linear) == torch.device("cpu")
+    for place, device in ((1, "cuda:1"), ("cuda:0", "cuda:0")):
+        linear._hf_hook = namedtuple("Hook", "execution_device")(place)
+        assert device_of(linear) == torch.device(device)
+
+
+@pytest.mark.parametrize("layout", ["tree", "batch"])
+def test_a_cache_in_parts_is_one_cache(folder, plain, layout):
+    """Without several devices: two names of one, so that storage, accepted paths, copies of rows
+    and what a later decoding reuses go through the parts."""
+    target = specwb.load(folder, dtype="float64", generic=True)
+    target.backbone._devices = [torch.device(name) for name in ("cpu", "cpu:0", "cpu")]
+    cache = target.backbone.cache(2, 9)
+    assert isinstance(cache, SpreadCache)
+    assert [len(part.data) for part in cache.parts] == [2, 1]
+    assert [(cache.parts.index(cache.layer(i)[0]), cache.layer(i)[1]) for i in range(3)] == [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+    ]
+    past = Past()
+    how = {"tree": (2, 1), "draft": draft(), "layout": layout, "past": past}
+    assert texts(target, "mcsd", **how) == plain
+    assert texts(target, "mcsd", **how) == plain
+    assert past.reused == len(PROMPTS[1])
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"device_map": {"": "cuda:3"}}, "'cuda:3' was asked for, but this torch sees"),
+        ({"device_map": "{model"}, "device_map is no JSON table"),
+        ({"device_map": "fastest"}, "device must be auto, cpu, cuda"),
+        ({"device_map": 2.5}, "device_map must be auto, balanced"),
+        ({"device_map": {"model": None}}, "device_map must be auto, balanced"),
+        ({"device_map": "auto", "device": "cpu"}, "leave device= and ranks= out"),
+        ({"attn_implementation": "flash_attention_2"}, "which are eager and sdpa"),
+        ({"quantization_config": "3bit"}, "must be 4bit, 8bit, a table"),
+        ({"quantization_config": {"bits": 4}}, r"no `quant_method`"),
+        ({"quantization_config": {"quant_method": "zip"}}, "Unknown quantization type"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.device_count() > 3, reason="this machine has the device")
+def test_what_cannot_be_is_refused_before_weights_are_read(folder, monkeypatch, how, words):
+    monkeypatch.setattr("specwb.models.load._read", None)
+    with pytest.raises(LoadError, match=words):
+        specwb.load(folder, **how)
+
+
+def test_settings_of_files_are_not_ignored(folder):
+    target = specwb.load(folder)
+    for source in (target, target.model):
+        with pytest.raises(LoadError, match="device_map= is of a folder or hub id"):
+            specwb.load(source, device_map="auto")
+
+
+def test_a_loaded_model_in_parts_stays_as_it_is(offloaded, plain):
+    assert texts(specwb.load(offloaded.model), "ar") == plain
+    for how in ({"device": "cpu"}, {"dtype": "float32"}):
+        with pytest.raises(LoadError, match="cannot be moved or cast"):
+            specwb.load(offloaded.model, **how)
+
+
+def test_attention_of_the_library_s(folder, plain, caplog):
+    generic = specwb.load(folder, dtype="float64", generic=True, attn_implementation="eager")
+    assert generic.model.config._attn_implementation == "eager"
+    assert texts(generic, "ar") == plain
+    with caplog.at_level(logging.WARNING, "specwb"):
+        assert not specwb.load(folder, attn_implementation="sdpa").backbone.whole
+    assert "runs by our own attention" in caplog.text
+
+
+# -------------------------------------------------------------------------------------- quantised
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "quantised by gptq.*pip install"),
+        ({"quant_method": "awq", "bits": 4}, "quantised by awq.*gptqmodel"),
+        ({"quant_method": "eetq"}, "quantised by eetq, which cannot run here"),
+        ({"quant_method": "zip"}, "quantised by zip.*Unknown quantization type"),
+        ({"bits": 4}, "has weights quantised by None"),
+    ],
+)
+def test_quantised_weights_without_their_library(folder, tmp_path, monkeypatch, config, words):
+    place = Path(shutil.copytree(folder, tmp_path / "m"))
+    table = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**table, "quantization_config": config}))
+    monkeypatch.setattr("specwb.models.load._read", None)
+    with pytest.raises(LoadError, match=words):
+        specwb.load(place)
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_bitsandbytes(tmp_path, bits):
+    """Quantised while they are read, and as a checkpoint: what transformers itself generates."""
+    pytest.importorskip("bitsandbytes")
+    wide = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    place = saved(tmp_path / "m", **wide)
+    target = specwb.load(place, quantization_config=bits)
+    assert target.backbone.whole
+    ids = torch.tensor([PROMPTS[0]])
+    how = {"attention_mask": torch.ones_like(ids), "do_sample": False, "pad_token_id": 0}
+    expected = target.model.generate(ids, max_new_tokens=12, eos_token_id=None, **how)
+    assert texts(target, "ar")[0] == expected[0, len(PROMPTS[0]) :].tolist()
+    off = specwb.load(saved(tmp_path / "draft", **wide))
+    assert texts(target, "mcsd", tree=(2, 1), draft=off) == texts(target, "ar")
+    target.model.save_pretrained(tmp_path / "stored")
+    tiny.tokenizer(WORDS).save_pretrained(tmp_path / "stored")
+    stored = specwb.load(tmp_path / "stored")
+    assert stored.model.is_quantized
+    assert texts(stored, "ar") == texts(target, "ar")
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+
+def test_memory_is_that_of_the_weights_and_the_cache(folder):
+    target, estimate = specwb.load(folder), specwb.memory(folder, rows=3, tokens=40)
+    kept = load_file(folder / "model.safetensors")
+    assert estimate.weights == sum(w.numel() * 4 for w in kept.values())
+    assert specwb.memory(folder, dtype="float16").weights == estimate.weights // 2
+    assert estimate.cache == target.backbone.cache(3, 40).data.nbytes
+    assert estimate.total == estimate.weights + estimate.cache
+    assert specwb.memory(folder).tokens == target.context
+    assert f"weights {gib(estimate.weights)}, cache {gib(estimate.cache)} (3 rows of 40" in str(
+        estimate
+    )
+    with pytest.raises(LoadError, match="rows must be an integer >= 1"):
+        specwb.memory(folder, rows=0)
+
+
+def free(monkeypatch, size: int) -> None:
+    memory = namedtuple("memory", "available")(size)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+
+
+def test_weights_that_do_not_fit_are_not_read(folder, monkeypatch, capsys):
+    free(monkeypatch, 100_000)
+    monkeypatch.setattr("specwb.models.load._read", None)
+    said = r"does not fit: weights .* cpu has 97\.7 KiB free; take a smaller dtype="
+    with pytest.raises(MemoryShortage, match=said):
+        specwb.load(folder)
+    assert call(monkeypatch, capsys, "memory", "--target", str(folder))[0] == 1
+
+
+def test_a_cache_that_does_not_fit(folder, monkeypatch):
+    target = specwb.load(folder)
+    free(monkeypatch, 2**26)
+    said = r"a cache of 2000 rows with \d+ slots each .* decode fewer rows at a time"
+    with pytest.raises(MemoryShortage, match=said):
+        specwb.decode(target, [[1, 2]] * 2000, "ar", max_new_tokens=200)
+
+
+def test_a_cache_has_slots_for_what_a_decoding_may_need(folder, monkeypatch):
+    """Not for the model's whole context."""
+    capacities, make = [], KVCache.__init__
+
+    def noted(self, layers, rows, capacity, *rest):
+        capacities.append(capacity)
+        make(self, layers, rows, capacity, *rest)
+
+    monkeypatch.setattr(KVCache, "__init__", noted)
+    target = specwb.load(folder)
+    specwb.decode(target, PROMPTS, "ar", max_new_tokens=12, eos=())
+    nodes = 1  # plain decoding scores the root alone
+    assert capacities == [len(PROMPTS[0]) + 12 + nodes + 1]
+    assert capacities[0] < target.context / 10
+
+
+# --------------------------------------------------------------------------------------- hub, words
+
+
+def test_how_the_hub_is_asked(folder, monkeypatch, tmp_path):
+    asked: list[dict] = []
+
+    def model_info(api, repository, *, revision, timeout):
+        asked.append({"revision": revision, "token": api.token})
+        return huggingface_hub.hf_api.ModelInfo(id=repository, sha="c0ffee")
+
+    def snapshot_download(repository, **how):
+        asked.append(how)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    specwb.load("some/model", revision="v1", token="mine", cache_dir=tmp_path)
+    assert asked[0] == {"revision": "v1", "token": "mine"}
+    for how in asked[1:]:
+        assert (how["revision"], how["token"]) == ("c0ffee", "mine")
+        assert (how["cache_dir"], how["local_files_only"]) == (tmp_path, False)
+    asked.clear()
+    specwb.load("some/model@v1", local_files_only=True)
+    assert all((how["revision"], how["local_files_only"]) == ("v1", True) for how in asked)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: 1 / 0)
+    with pytest.raises(LoadError, match=r"not all of it was fetched before.*local_files_only=True"):
+        specwb.load("some/model", local_files_only=True)
+
+
+def test_on_the_command_line(folder, monkeypatch, capsys):
+    words = ["generate", "w3", "--method=ar", "--max-new-tokens=3", "--target", str(folder)]
+    loading = ("--load", "generic=true", "--load", "device_map=auto")
+    assert call(monkeypatch, capsys, *words, *loading)[0] == 0
+    for wrong, said in (
+        ("devices=2", "each KEY once, of revision, generic, device_map"),
+        ("generic=perhaps", "generic is true or false"),
+        ("max_memory=20GiB", "max_memory is a table such as"),
+        ("quantization_config=2bit", "must be 4bit, 8bit"),
+    ):
+        code, _, error = call(monkeypatch, capsys, *words, "--load", wrong)
+        assert code == 2
+        assert said in error
+    code, out, _ = call(monkeypatch, capsys, "memory", "--target", str(folder), "--tokens", "40")
+    assert code == 0
+    assert "1 row of 40 tokens" in out
