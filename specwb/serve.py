@@ -263,7 +263,8 @@ class Server:
                 ]
                 if len(texts) < len(content):
                     raise RequestError("only text can be read, no images, sound or files")
-                content = "".join(texts) if all(isinstance(t, str) for t in texts) else None
+                read_texts = [text for text in texts if isinstance(text, str)]
+                content = "".join(read_texts) if len(read_texts) == len(texts) else None
             if not isinstance(content, str):
                 raise RequestError(f"a message needs a role and text as content, got {message!r}")
             role = message.get("role")
