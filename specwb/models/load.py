@@ -167,7 +167,7 @@ def load(
         check_weights_fit(estimated(folder, config, kind, on, spread=spread), name)
     if quantised and places is None:
         places = {"": on}  # such weights are made on their device and cannot be moved
-    how = {
+    how: dict[str, Any] = {
         "device_map": places,
         "max_memory": max_memory,
         "offload_folder": None if offload_folder is None else str(offload_folder),
