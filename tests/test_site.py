@@ -133,6 +133,7 @@ def test_a_round_of_every_method_can_be_stepped_through(site):
                 player.press("ArrowRight")
                 said.append(player.locator("[data-says]").inner_text())
             assert len(set(said)) == 3, name
+            player.press("Home")
             player.press("Shift+ArrowRight")
             assert player.get_by_text("round 2 of").is_visible(), name
             tab.close()
