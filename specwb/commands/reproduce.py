@@ -214,11 +214,10 @@ def _draw(name: str, figure: str, out: Path) -> None:
     if results.exists():
         document, source = results_in(results, name), str(results)
     else:
-        document, ablation = run.shipped(study)
-        source = "the shipped results"
-        if document is None:
+        found, ablation = run.shipped(study)
+        if found is None:
             raise ValueError(f"--figure: there are no results of {name}, in {results} or shipped")
-        document = study.report(document, ablation)
+        document, source = study.report(found, ablation), "the shipped results"
     for key in study.figures if figure == "all" else (figure,):
         for kind in kinds:
             path = out if written != "json" else out.with_name(f"{out.stem}-{key}.{kind}")

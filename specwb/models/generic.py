@@ -195,7 +195,8 @@ class GenericBackbone:
             )
         if head.weight.device == self.device:
             return head
-        other = nn.Linear(*head.weight.shape[::-1], head.bias is not None, device="meta")
+        rows, width = head.weight.shape
+        other = nn.Linear(width, rows, head.bias is not None, device="meta")
         for name, weight in head.named_parameters():
             setattr(other, name, nn.Parameter(weight.detach().to(self.device), False))
         return other
