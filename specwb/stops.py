@@ -46,15 +46,16 @@ class Stops:
         """How many of a step's ``new`` tokens stand behind the end of the row; None where it goes
         on."""
         ids = self.ids[row]
-        ids += new
         if self.ends is not None:
+            ids += new
             return 0 if self.ends(row, list(ids)) else None
-        if not stopped(self.tokenizer, ids, len(new), self.texts):
-            return None
-        for back in range(len(new) - 1, 0, -1):
-            if stopped(self.tokenizer, ids[:-back], len(new), self.texts):
-                return back
-        return 0
+        # token by token, as plain decoding asks: what one token completes the next may unsay, where
+        # a tokenizer joins them in the text ("do n" and "'t" are "don't")
+        for place, token in enumerate(new, 1):
+            ids.append(token)
+            if self.texts and stopped(self.tokenizer, ids, 1, self.texts):
+                return len(new) - place
+        return None
 
 
 def stop_texts(

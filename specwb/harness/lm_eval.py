@@ -25,7 +25,7 @@ from specwb.inputs import encode
 from specwb.methods import METHODS, method
 from specwb.models.load import draft_model, load
 from specwb.models.target import Target
-from specwb.stops import stopped
+from specwb.stops import Stops
 
 TemplateLM: Any = object
 try:
@@ -171,6 +171,7 @@ class SpecwbLM(TemplateLM):
             )
         ids = encode(self.tokenizer, context, f"request {index}")[-room:]
         tokens: list[int] = []
+        ends = Stops(stop, self.tokenizer, 1)
         for step in rounds(
             self.target,
             [ids],
@@ -185,7 +186,9 @@ class SpecwbLM(TemplateLM):
             new = step.verdict.emitted[0, : int(step.verdict.count[0])].tolist()
             tokens += new
             self.steps, self.written = self.steps + 1, self.written + len(new)
-            if stop and stopped(self.tokenizer, tokens, len(new), stop):
+            behind = ends.surplus(0, new)
+            if behind is not None:
+                tokens = tokens[: len(tokens) - behind]
                 break
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text[: min((at for one in stop if (at := text.find(one)) >= 0), default=None)]
