@@ -121,7 +121,7 @@ class SpreadCache(KVCache):
         return self._layers[i]
 
     def index(self, slots: Tensor) -> Tensor:
-        raise TypeError("slots are indexed on each device: see parts")
+        raise NotImplementedError("slots are indexed on each device: see parts")
 
     def keep(self, base: Tensor, path: Tensor, layers: int | None = None) -> None:
         for part in self._parts:

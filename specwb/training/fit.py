@@ -260,7 +260,7 @@ class Log:
 
     loss: list[float] = field(default_factory=list)
     measurements: list[list] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list, compare=False)
 
     @property
     def step_seconds(self) -> float:

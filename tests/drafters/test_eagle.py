@@ -26,10 +26,10 @@ every_head = pytest.mark.parametrize("kind", ["eagle", "eagle3", "eagle-window"]
 WINDOW = 3  # shorter than the prompts
 
 
-def head(kind: str) -> EagleHead:
+def head(kind: str, dtype: torch.dtype = torch.float32) -> EagleHead:
     if kind != "eagle-window":
-        return tiny.head(kind)
-    windowed = copy.deepcopy(tiny.head("eagle"))
+        return tiny.head(kind, dtype=dtype)
+    windowed = copy.deepcopy(tiny.head("eagle", dtype=dtype))
     windowed.config.layer_types = ["sliding_attention"] * len(windowed.blocks)
     windowed.config.sliding_window, windowed.stack = WINDOW, None
     return windowed
@@ -166,7 +166,7 @@ class Full(EagleDrafter):
 
 @every_head
 def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
-    target, model, fed = tiny.target(dtype=tiny.EXACT), tiny.head(kind, dtype=tiny.EXACT), []
+    target, model, fed = tiny.target(dtype=tiny.EXACT), head(kind, tiny.EXACT), []
 
     class Counting(EagleDrafter):
         def begin(self, state):

@@ -130,9 +130,9 @@ def test_a_stop_text_ends_each_row_and_the_tokens_behind_it_go(vicuna, method):
 
 def test_what_cannot_stop_anything(vicuna):
     target = tiny.target()
-    with pytest.raises(ValueError, match="stop texts need a tokenizer"):
+    with pytest.raises(ValueError, match="texts of until= need a tokenizer"):
         specwb.decode(target, [1, 2], "ar", until="x")
-    with pytest.raises(ValueError, match="stop must be texts that are not empty"):
+    with pytest.raises(ValueError, match="until= has an empty text"):
         specwb.decode(target, [1, 2], "ar", until=["x", ""])
 
 

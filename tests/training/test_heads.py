@@ -572,7 +572,7 @@ OWN = {"falcon": {"layers": 1, "glance": 0.0}, "kangaroo": {"exit": 2}}
 def test_a_batch_in_parts_is_the_batch(train, tmp_path):
     losses = []
     for parts in (1, 2, 4):
-        train("eagle", f"h{parts}", options=f"unroll=2,accumulate={parts}", source="read")
+        train("eagle", f"h{parts}", options=f"unroll=2,loss=kl,accumulate={parts}", source="read")
         checkpoint = torch.load(tmp_path / f"h{parts}.checkpoint.pt", weights_only=True)
         losses.append(checkpoint["history"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
