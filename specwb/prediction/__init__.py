@@ -1,0 +1,49 @@
+"""What a method's step takes on a machine that is not at hand, from shapes and a machine card.
+
+    shapes (config.json)  ->  a step's products, attentions and small kernels   (steps, work)
+    a card's ranges       ->  time of every part, captured or eager             (cards, forecast)
+    acceptance            ->  tokens a step, speedup and its interval            (forecast)
+    published rows        ->  predicted beside published, with the error of each (ledger)
+
+Nothing is measured here, and no card has been fitted to a published row.
+"""
+
+from specwb.prediction.cards import Card, Machine, card
+from specwb.prediction.forecast import (
+    CAPTURED,
+    EAGER,
+    MODES,
+    Forecast,
+    Part,
+    acceptance,
+    forecast,
+    kernel_seconds,
+    parts,
+    seconds,
+)
+from specwb.prediction.shapes import PredictionError, Shape, shape
+from specwb.prediction.steps import Step, step
+from specwb.prediction.work import Kernel, Setting
+
+__all__ = [
+    "CAPTURED",
+    "EAGER",
+    "MODES",
+    "Card",
+    "Forecast",
+    "Kernel",
+    "Machine",
+    "Part",
+    "PredictionError",
+    "Setting",
+    "Shape",
+    "Step",
+    "acceptance",
+    "card",
+    "forecast",
+    "kernel_seconds",
+    "parts",
+    "seconds",
+    "shape",
+    "step",
+]

@@ -1,0 +1,168 @@
+"""Machine cards: what a device does a second, and what a kernel costs beside its work."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specwb.inputs import real
+from specwb.prediction.shapes import PredictionError, tables
+
+UNITS = {
+    "bandwidth": 1e9,
+    "half": 1e12,
+    "single": 1e12,
+    "node": 1e-6,
+    "launch": 1e-6,
+    "graph": 1e-6,
+    "read": 1e-6,
+    "block_share": 1.0,
+    "link": 1e9,
+    "exchange": 1e-6,
+}
+"""Ranges of a card, and what one of their units is in bytes, operations or seconds."""
+ZERO = {"node", "launch", "graph", "read", "link", "exchange"}
+"""Ranges that may be zero."""
+SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Bytes a number."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One value of every quantity, or an array of drawn ones; bytes, operations and seconds.
+
+    Attributes:
+        sms: streaming multiprocessors.
+        bandwidth, link: bytes/s of the memory, and between devices.
+        peak: operations/s of products.
+        node, launch, graph, read, exchange: seconds, as in ``data/predict/cards.toml``.
+        block_share: how many even shares of the bandwidth a block draws.
+    """
+
+    sms: int
+    bandwidth: Any
+    peak: Any
+    node: Any
+    launch: Any
+    graph: Any
+    read: Any
+    block_share: Any
+    link: Any
+    exchange: Any
+
+
+@dataclass(frozen=True)
+class Card:
+    """A device with a range for every quantity.
+
+    Attributes:
+        name: of the device.
+        source: where its numbers are from.
+        memory: GB.
+        sms: streaming multiprocessors.
+        bf16: whether products of bf16 have units of their own.
+        ranges: (low, typical, high) by the names of :data:`UNITS`.
+    """
+
+    name: str
+    source: str
+    memory: float
+    sms: int
+    bf16: bool
+    ranges: dict[str, tuple[float, float, float]]
+
+    def typical(self, dtype: str) -> Machine:
+        """The machine with every quantity at its typical value."""
+        return self._machine(dtype, {name: values[1] for name, values in self.ranges.items()})
+
+    def drawn(self, dtype: str, draws: int, seed: int = 0) -> Machine:
+        """Machines drawn from the ranges: each quantity on its own, from the triangular
+        distribution with its mode at the typical value.
+
+        Args:
+            dtype: of the weights, one of :data:`SIZES`.
+            draws: how many.
+            seed: of the drawing.
+        Returns:
+            A machine whose quantities are arrays ``[draws]``.
+        """
+        rng = np.random.default_rng(seed)
+        values: dict[str, Any] = {}
+        for name in UNITS:
+            low, mode, high = self.ranges[name]
+            values[name] = (
+                rng.triangular(low, mode, high, draws) if low < high else np.full(draws, low)
+            )
+        return self._machine(dtype, values)
+
+    def _machine(self, dtype: str, values: dict[str, Any]) -> Machine:
+        self.check(dtype)
+        own = {name: value * UNITS[name] for name, value in values.items()}
+        half, single = own.pop("half"), own.pop("single")
+        return Machine(self.sms, peak=single if dtype == "fp32" else half, **own)
+
+    def check(self, dtype: str) -> None:
+        """Raises PredictionError: an unknown dtype, or one that the device has no units for."""
+        if dtype not in SIZES:
+            raise PredictionError(f"dtype must be one of {', '.join(SIZES)}, got {dtype!r}")
+        if dtype == "bf16" and not self.bf16:
+            raise PredictionError(f"{self.name} has no bf16: give --dtype fp16")
+
+
+@cache
+def known() -> dict[str, Card]:
+    """The cards of ``data/predict/cards.toml``."""
+    return {name: _card(name, table, f"card {name}") for name, table in tables("cards").items()}
+
+
+def card(source: str | Path) -> Card:
+    """Find a card by its name, or read one from a TOML file with the same keys.
+
+    Raises:
+        PredictionError: there is no such card or file, or a quantity is missing or no range.
+    """
+    name = str(source)
+    if name.lower() in known():
+        return known()[name.lower()]
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise PredictionError(
+            f"no card {name!r}: give one of {', '.join(known())}, or a TOML file with the keys of "
+            "data/predict/cards.toml"
+        )
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise PredictionError(f"{path} is no TOML: {error}") from error
+    return _card(path.stem, content, str(path))
+
+
+def _card(name: str, table: dict[str, Any], where: str) -> Card:
+    plain = {"source", "memory", "sms", "bf16"}
+    if unknown := sorted(set(table) - plain - set(UNITS)):
+        raise PredictionError(f"{where}: unknown key {unknown[0]!r}")
+    if missing := [key for key in (*sorted(plain), *UNITS) if key not in table]:
+        raise PredictionError(f"{where}: {missing[0]} is missing")
+    if not isinstance(table["bf16"], bool):
+        raise PredictionError(f"{where}: bf16 must be true or false, got {table['bf16']!r}")
+    sms = table["sms"]
+    if isinstance(sms, bool) or not isinstance(sms, int) or sms < 1:
+        raise PredictionError(f"{where}: sms must be a whole number >= 1, got {sms!r}")
+    memory = real(f"{where}: memory", table["memory"], PredictionError)
+    ranges = {key: _range(f"{where}: {key}", key, table[key]) for key in UNITS}
+    return Card(name, str(table["source"]), memory, sms, table["bf16"], ranges)
+
+
+def _range(where: str, key: str, value: Any) -> tuple[float, float, float]:
+    values = value if isinstance(value, list) else [value] * 3
+    if len(values) == 3:
+        low, typical, high = (real(where, number, PredictionError) for number in values)
+        if low <= typical <= high and (low > 0 or (key in ZERO and low >= 0)):
+            return low, typical, high
+    least = ">= 0" if key in ZERO else "> 0"
+    raise PredictionError(f"{where} must be a number {least} or [low, typical, high], got {value}")

@@ -1,0 +1,345 @@
+"""Times by a roofline with launches, and the speedup that follows from an acceptance.
+
+A kernel takes the longer of moving its bytes and of computing. Captured, every node of a graph
+adds its own time; launched eagerly, a stage takes as long as the device or as the launches, whatever
+is longer, since the processor runs ahead of the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specwb.analysis import reach
+from specwb.files import from_json
+from specwb.prediction.cards import SIZES, Card, Machine
+from specwb.prediction.shapes import PredictionError, Shape
+from specwb.prediction.steps import Step, step
+from specwb.prediction.work import ATTENTION, EXCHANGE, Kernel, Setting
+
+CAPTURED, EAGER = "captured", "library-eager"
+MODES = (CAPTURED, EAGER)
+DRAWS = 2000
+"""Machines that an interval is made of."""
+INTERVAL = (5.0, 95.0)
+"""Percentiles of an interval."""
+
+
+def kernel_seconds(kernel: Kernel, machine: Machine, mode: str = CAPTURED) -> Any:
+    """Time of the work of ``kernel.count`` kernels: ``max(bytes / bandwidth, flops / peak)`` each.
+
+    Attention in this engine takes no less than a block does that reads with its share of the
+    bandwidth; exchanges take their own time and that of their bytes on a link.
+    """
+    if kernel.kind == EXCHANGE:
+        return kernel.count * (machine.exchange + kernel.bytes / machine.link)
+    seconds = np.maximum(kernel.bytes / machine.bandwidth, kernel.flops / machine.peak)
+    if kernel.kind == ATTENTION and mode == CAPTURED and kernel.blocks:
+        # blocks beyond one a multiprocessor only share what there is
+        own = machine.block_share * machine.bandwidth / machine.sms
+        seconds = np.maximum(seconds, kernel.block_bytes / own)
+    return kernel.count * seconds
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row of the table of times.
+
+    Attributes:
+        stage: what it is for.
+        kind: products, attention, small kernels, exchanges; nodes, launches, graphs and reads.
+        seconds: a number, or an array of drawn ones.
+        bytes, flops: of all its kernels.
+        number: kernels, or what is launched.
+    """
+
+    stage: str
+    kind: str
+    seconds: Any
+    bytes: float = 0.0
+    flops: float = 0.0
+    number: float = 0.0
+
+
+def parts(own: Step, machine: Machine, mode: str) -> list[Part]:
+    """The time of a step, part by part; what a step takes is the sum.
+
+    Args:
+        own: the step.
+        machine: one machine, or drawn ones.
+        mode: captured (this engine, graphs) or library-eager (the library's layers, operator by
+            operator).
+    Raises:
+        PredictionError: an unknown mode, or devices without a link.
+    """
+    if mode not in MODES:
+        raise PredictionError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    rows: list[Part] = []
+    for stage, kernels in own.stages.items():
+        working: Any = 0.0
+        for kind in dict.fromkeys(kernel.kind for kernel in kernels):
+            chosen = [kernel for kernel in kernels if kernel.kind == kind]
+            seconds = sum((kernel_seconds(kernel, machine, mode) for kernel in chosen), 0.0)
+            working = working + seconds
+            moved = sum(kernel.count * kernel.bytes for kernel in chosen)
+            flops = sum(kernel.count * kernel.flops for kernel in chosen)
+            number = sum(kernel.count * kernel.nodes for kernel in chosen)
+            rows.append(Part(stage, kind, seconds, moved, flops, number))
+        if mode == CAPTURED:
+            nodes = sum(kernel.count * kernel.nodes for kernel in kernels)
+            rows.append(Part(stage, "nodes", nodes * machine.node, number=nodes))
+        else:
+            launches = sum(kernel.count * kernel.launches for kernel in kernels)
+            waiting = np.maximum(launches * machine.launch - working, 0.0)
+            rows.append(Part(stage, "waiting for launches", waiting, number=launches))
+    if mode == CAPTURED:
+        rows.append(Part("host", "graphs", own.replays * machine.graph, number=own.replays))
+    rows.append(Part("host", "reads", own.reads * machine.read, number=own.reads))
+    return rows
+
+
+def seconds(own: Step, machine: Machine, mode: str = CAPTURED) -> Any:
+    """The time of a step: the sum of :func:`parts`."""
+    return sum((part.seconds for part in parts(own, machine, mode)), 0.0)
+
+
+def acceptance(given: str, depth: int, key: str) -> list[float]:
+    """Read acceptance rates by depth.
+
+    The rate of depth d is the probability that one of a node's candidates at depth d is accepted,
+    given that depth d - 1 was reached.
+
+    Args:
+        given: a rate for all depths (``0.7``), rates by depth (``0.8,0.7,0.6``; the depth's number
+            of them), or a file that ``specwb compare --json`` wrote.
+        depth: of the draft.
+        key: the method, or its spec, as the file calls it.
+    Raises:
+        PredictionError: none of these, too few rates, or a rate outside 0..1.
+    """
+    path = Path(given).expanduser()
+    if path.is_file():
+        rates = _measured(path, key)
+    else:
+        try:
+            rates = [float(part) for part in given.split(",")]
+        except ValueError:
+            raise PredictionError(
+                f"--accept must be a rate, rates by depth (0.8,0.7) or a file of specwb compare "
+                f"--json, got {given!r}"
+            ) from None
+        rates = rates * depth if len(rates) == 1 else rates
+    if len(rates) < depth:
+        raise PredictionError(
+            f"--accept has rates for {len(rates)} depths, the draft of {key} has {depth}"
+        )
+    for rate in rates[:depth]:
+        if not 0 <= rate <= 1:
+            raise PredictionError(f"--accept: a rate must be in 0..1, got {rate:g}")
+    return rates[:depth]
+
+
+def _measured(path: Path, key: str) -> list[float]:
+    try:
+        content = from_json(path.read_bytes())
+        table = content["acceptance_by_depth"]
+        names = [name for name in table if name == key or name.partition(":")[0] == key]
+        chosen = table[key] if key in table else table[names[0]]
+        return [accepted / tested for accepted, tested in chosen if tested]
+    except OSError as error:
+        raise PredictionError(f"{path}: {error.strerror}") from error
+    except IndexError:
+        there = ", ".join(table) or "nothing"
+        raise PredictionError(f"{path} has no acceptance of {key}; it has {there}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PredictionError(f"{path} holds no result of specwb compare --json") from error
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is predicted of a method.
+
+    Attributes:
+        spec, mode: what was asked.
+        table: the step's time by part, at the card's typical values.
+        step, plain: seconds of a step and of plain decoding's, typical.
+        step_interval, plain_interval: of the same, over the card's ranges.
+        tau: tokens a step; None where no acceptance is given.
+        depth, nodes: of the draft.
+        speedup, tokens_per_second: typical, None without tau.
+        speedup_interval, tokens_interval: over the card's ranges.
+        needed: tau from which on the method is faster than plain decoding.
+        memory: GB of weights and caches a device.
+    """
+
+    spec: str
+    mode: str
+    table: list[Part] = field(repr=False)
+    step: float
+    plain: float
+    step_interval: tuple[float, float]
+    plain_interval: tuple[float, float]
+    tau: float | None
+    depth: int
+    nodes: int
+    needed: float
+    needed_interval: tuple[float, float]
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+    tokens_per_second: float | None
+    tokens_interval: tuple[float, float] | None
+    memory: float
+
+
+def forecast(
+    spec: str,
+    target: Shape,
+    card: Card,
+    *,
+    draft: Shape | None = None,
+    dtype: str = "bf16",
+    batch: int = 1,
+    context: int = 2048,
+    mode: str = CAPTURED,
+    accept: str | None = None,
+    tau: float | None = None,
+    temperature: float = 0.0,
+    devices: int = 1,
+    drafted: float | None = None,
+) -> Forecast:
+    """Predict a step's time and, from an acceptance, the speedup over plain decoding.
+
+    ``speedup = tau t_plain / t_step``, both on the same machine and in the same mode. The interval
+    is over the ranges of the card alone (:data:`DRAWS` machines, quantities drawn independently,
+    5th to 95th percentile): acceptance is taken as given, and what the model leaves out is in no
+    interval.
+
+    Args:
+        spec: a method with its options.
+        target: the target's shape.
+        card: the machine.
+        draft: the draft model's shape, where the method has one.
+        dtype: of all weights: bf16, fp16 or fp32.
+        batch: texts decoded together.
+        context: tokens of each text.
+        mode: captured or library-eager.
+        accept: as :func:`acceptance` has it.
+        tau: tokens a step, in place of ``accept``.
+        temperature: above 0 a step has the kernels of sampling.
+        devices: that the target is parted over.
+        drafted: mean number of tokens that a method which may stop early drafts; default all. Its
+            time lies between those of the two nearest numbers.
+    Raises:
+        PredictionError: an argument that nothing can be predicted from, or models that do not fit
+            on the card.
+    """
+    _check(card, dtype, batch, context, mode, accept, tau, devices)
+    setting = Setting(batch, context, SIZES[dtype])
+    sampled = temperature > 0
+    own = step(spec, target, draft, setting, sampled, devices)
+    plain = step("ar", target, None, setting, sampled, devices)
+    memory = _fits(own, target, card, setting, devices)
+    if accept is not None:
+        tau = float(sum(reach(acceptance(accept, own.depth, spec))))
+    if tau is not None and not 1 <= tau <= own.depth + 1:
+        raise PredictionError(
+            f"tau of {spec} must be in 1..{own.depth + 1} (its draft is {own.depth} deep), got "
+            f"{tau:g}"
+        )
+
+    def timed(machine: Machine) -> tuple[Any, Any]:
+        if drafted is None:
+            return seconds(own, machine, mode), seconds(plain, machine, mode)
+        between = _partly(spec, drafted, own.depth, target, draft, setting, sampled, devices)
+        time = sum(share * seconds(some, machine, mode) for share, some in between)
+        return time, seconds(plain, machine, mode)
+
+    typical = card.typical(dtype)
+    t_step, t_plain = map(float, timed(typical))
+    steps, plains = timed(card.drawn(dtype, DRAWS))
+    return Forecast(
+        spec,
+        mode,
+        parts(own, typical, mode),
+        t_step,
+        t_plain,
+        _interval(steps),
+        _interval(plains),
+        tau,
+        own.depth,
+        own.nodes,
+        t_step / t_plain,
+        _interval(steps / plains),
+        None if tau is None else tau * t_plain / t_step,
+        None if tau is None else _interval(tau * plains / steps),
+        None if tau is None else batch * tau / t_step,
+        None if tau is None else _interval(batch * tau / steps),
+        memory,
+    )
+
+
+def _partly(
+    spec: str, drafted: float, depth: int, *arguments: Any
+) -> Sequence[tuple[float, Step]]:
+    """Steps with the two whole numbers of drafted tokens next to ``drafted``, and their shares."""
+    key, _, text = spec.partition(":")
+    kept = [part for part in text.split(",") if part and not part.startswith("gamma=")]
+    if key not in ("sps", "kangaroo"):
+        raise PredictionError(f"drafted is of chains that stop early (sps, kangaroo), not of {key}")
+    if not 1 <= drafted <= depth:
+        raise PredictionError(f"drafted must be in 1..{depth}, got {drafted:g}")
+    low = int(min(drafted, depth - 1)) if depth > 1 else 1
+    share = drafted - low
+    pairs = [(1 - share, low), (share, low + 1)]
+    return [
+        (weight, step(f"{key}:{','.join([*kept, f'gamma={gamma}'])}", *arguments))
+        for weight, gamma in pairs
+        if weight
+    ]
+
+
+def _check(
+    card: Card,
+    dtype: str,
+    batch: int,
+    context: int,
+    mode: str,
+    accept: str | None,
+    tau: float | None,
+    devices: int,
+) -> None:
+    card.check(dtype)
+    if mode not in MODES:
+        raise PredictionError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    for name, value in (("batch", batch), ("context", context), ("devices", devices)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise PredictionError(f"{name} must be a whole number >= 1, got {value!r}")
+    if accept is not None and tau is not None:
+        raise PredictionError("give an acceptance or tau, not both")
+    if devices > 1 and card.ranges["link"][1] == 0:
+        raise PredictionError(f"{card.name} has no NVLink: devices must be 1, got {devices}")
+
+
+def _fits(own: Step, target: Shape, card: Card, setting: Setting, devices: int) -> float:
+    """GB on the fullest device: its part of the target, all that is drafted with, and caches."""
+    tokens = setting.rows * setting.context
+    cache = 2 * target.layers * target.kv_heads * target.head_dim * tokens / devices
+    numbers = target.parameters / devices + own.parameters + cache + own.cached * tokens
+    memory = numbers * setting.size / 1e9
+    if memory > card.memory:
+        raise PredictionError(
+            f"weights and caches take {memory:.0f} GB a device, {card.name} has {card.memory:g}: "
+            "part the target over more (--devices), or make batch, context or dtype smaller"
+        )
+    return memory
+
+
+def _interval(values: Any) -> tuple[float, float]:
+    low, high = np.percentile(values, INTERVAL)
+    return float(low), float(high)
+
+

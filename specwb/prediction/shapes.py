@@ -1,0 +1,120 @@
+"""Shapes of models: what a step's products and attentions are derived from."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specwb.errors import SpecwbError
+from specwb.models.load import data_dir
+
+
+class PredictionError(SpecwbError, ValueError):
+    """A model, card, method or acceptance that nothing can be predicted from."""
+
+
+def tables(name: str) -> dict[str, dict[str, Any]]:
+    """The tables of ``data/predict/NAME.toml``."""
+    return tomllib.loads((data_dir() / "predict" / f"{name}.toml").read_text("utf-8"))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder of Llama's kind.
+
+    Attributes:
+        name: what it is called in tables.
+        hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary: as in config.json.
+        tied: whether embedding and head are one matrix.
+    """
+
+    name: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool = False
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights of a layer's q, k, v and o: ``2 H (heads + kv_heads) d``."""
+        return 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        """Weights of a layer's products: attention's and ``3 H I``."""
+        return self.attention_parameters + 3 * self.hidden * self.intermediate
+
+    @property
+    def parameters(self) -> int:
+        """All weights but the norms'."""
+        ends = (1 if self.tied else 2) * self.vocabulary * self.hidden
+        return self.layers * self.layer_parameters + ends
+
+
+@cache
+def known() -> dict[str, Shape]:
+    """The named shapes of ``data/predict/shapes.toml``."""
+    own = {field.name for field in fields(Shape)}
+    return {
+        name: Shape(name, **{key: value for key, value in table.items() if key in own})
+        for name, table in tables("shapes").items()
+    }
+
+
+def shape(source: str | Path) -> Shape:
+    """Find a shape by its name, or read it from a config.json.
+
+    Args:
+        source: a name such as ``8b``, a config.json, or the folder that it lies in.
+    Raises:
+        PredictionError: there is no such name or file, or it lacks a size.
+    """
+    name = str(source)
+    if name.lower() in known():
+        return known()[name.lower()]
+    path = Path(source).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise PredictionError(
+            f"no shape {name!r}: give one of {', '.join(known())}, or a config.json"
+        )
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise PredictionError(f"{path} is no config.json: {error}") from error
+    if not isinstance(config, dict):
+        raise PredictionError(f"{path} is no config.json: it holds no object")
+    config = config.get("text_config", config)
+    sizes: dict[str, int] = {}
+    for own, theirs in (
+        ("hidden", "hidden_size"),
+        ("intermediate", "intermediate_size"),
+        ("layers", "num_hidden_layers"),
+        ("heads", "num_attention_heads"),
+        ("vocabulary", "vocab_size"),
+    ):
+        sizes[own] = _size(path, theirs, config.get(theirs))
+    heads = sizes["heads"]
+    kv = config.get("num_key_value_heads") or heads
+    width = config.get("head_dim") or sizes["hidden"] // heads
+    return Shape(
+        path.parent.name,
+        **sizes,
+        kv_heads=_size(path, "num_key_value_heads", kv),
+        head_dim=_size(path, "head_dim", width),
+        tied=bool(config.get("tie_word_embeddings", False)),
+    )
+
+
+def _size(path: Path, key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PredictionError(f"{path}: {key} must be a whole number >= 1, got {value!r}")
+    return value
