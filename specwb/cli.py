@@ -25,6 +25,7 @@ from specwb.commands.ledger import reproduce_all
 from specwb.commands.memory import memory
 from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
+from specwb.commands.predict import predict
 from specwb.commands.reproduce import reproduce
 from specwb.commands.serve import serve
 from specwb.commands.shared import (
@@ -404,6 +405,7 @@ app.command()(compare)
 app.command()(trace)
 app.command("methods")(list_methods)
 app.command()(tune)
+app.command()(predict)
 app.command()(verify)
 app.command()(check)
 app.command()(evaluate)

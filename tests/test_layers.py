@@ -17,7 +17,7 @@ FLOORS = (
     "drafters",
     "methods describe engine",
     "custom_generate conversation serve figures scope",
-    "evaluation",
+    "evaluation prediction",
     "training sweeps harness",
     "studies",
     "widgets",

@@ -81,8 +81,8 @@ class Card:
         return self._machine(dtype, {name: values[1] for name, values in self.ranges.items()})
 
     def drawn(self, dtype: str, draws: int, seed: int = 0) -> Machine:
-        """Machines drawn from the ranges: each quantity on its own, from the triangular
-        distribution with its mode at the typical value.
+        """Machines drawn from the ranges: each quantity on its own, half of them evenly between
+        low and typical, half between typical and high, so that the typical value is the median.
 
         Args:
             dtype: of the weights, one of :data:`SIZES`.
@@ -94,10 +94,7 @@ class Card:
         rng = np.random.default_rng(seed)
         values: dict[str, Any] = {}
         for name in UNITS:
-            low, mode, high = self.ranges[name]
-            values[name] = (
-                rng.triangular(low, mode, high, draws) if low < high else np.full(draws, low)
-            )
+            values[name] = np.interp(rng.random(draws), (0.0, 0.5, 1.0), self.ranges[name])
         return self._machine(dtype, values)
 
     def _machine(self, dtype: str, values: dict[str, Any]) -> Machine:

@@ -282,9 +282,7 @@ def forecast(
     )
 
 
-def _partly(
-    spec: str, drafted: float, depth: int, *arguments: Any
-) -> Sequence[tuple[float, Step]]:
+def _partly(spec: str, drafted: float, depth: int, *arguments: Any) -> Sequence[tuple[float, Step]]:
     """Steps with the two whole numbers of drafted tokens next to ``drafted``, and their shares."""
     key, _, text = spec.partition(":")
     kept = [part for part in text.split(",") if part and not part.startswith("gamma=")]
@@ -341,5 +339,3 @@ def _fits(own: Step, target: Shape, card: Card, setting: Setting, devices: int) 
 def _interval(values: Any) -> tuple[float, float]:
     low, high = np.percentile(values, INTERVAL)
     return float(low), float(high)
-
-

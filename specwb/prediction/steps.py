@@ -428,7 +428,8 @@ def _easyspec(request: Request) -> Step:
         for group in groups:
             drafted += attending(draft, 1, own, group=group, spread=spread)
             drafted += [times(kernel, group) for kernel in mlp(draft, 1, own)]
-            drafted.append(bookkeeping(counts()["easyspec"]["group"]))
+            if group > 1:
+                drafted.append(bookkeeping(counts()["easyspec"]["group"]))
         drafted.append(head(draft, 1, own))
     return _made(
         request,

@@ -59,7 +59,9 @@ def counts() -> dict[str, dict[str, Any]]:
     return tables("kernels")
 
 
-def product(tokens: int, k: int, n: int, size: int, nodes: float = 1, launches: float = 1) -> Kernel:
+def product(
+    tokens: int, k: int, n: int, size: int, nodes: float = 1, launches: float = 1
+) -> Kernel:
     """``[tokens, k] @ [k, n]``: ``2 tokens k n`` operations; weights, input and output moved once."""
     moved = (k * n + tokens * (k + n)) * size
     return Kernel(PRODUCT, 2.0 * tokens * k * n, moved, 1, nodes, launches)

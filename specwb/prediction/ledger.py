@@ -1,0 +1,304 @@
+"""Predicted beside published, row by row, and predictions that nobody has measured yet.
+
+Published acceptance goes in, speed comes out. Published speeds are those of eagerly launched code
+over the library's own plain decoding, so they are predicted in that mode.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from specwb.models.load import data_dir
+from specwb.prediction.cards import SIZES, card
+from specwb.prediction.forecast import DRAWS, EAGER, INTERVAL, Forecast, forecast, kernel_seconds
+from specwb.prediction.shapes import PredictionError, shape, tables
+from specwb.prediction.steps import DRAFT, step
+from specwb.prediction.work import Setting
+
+BEGIN, END = "<!-- ledger: begin -->", "<!-- ledger: end -->"
+MISS = 0.2
+"""Rows further off than this are named."""
+SIZE = {
+    "Vicuna 7B": "7b",
+    "Vicuna 13B": "13b",
+    "LLaMA2-Chat 7B": "7b",
+    "LLaMA2-Chat 13B": "13b",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published number and what is predicted of it.
+
+    Attributes:
+        group: the report it is from.
+        what: target, machine, method and task.
+        quantity: speedup, or ms a token.
+        predicted, low, high: typical, and the interval over the card's ranges.
+        published: as reported.
+    """
+
+    group: str
+    what: str
+    quantity: str
+    predicted: float
+    low: float
+    high: float
+    published: float
+
+    @property
+    def error(self) -> float:
+        """``predicted / published - 1``."""
+        return self.predicted / self.published - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published number lies in the interval."""
+        return self.low <= self.published <= self.high
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """All rows with a published number."""
+    return (*_plain(), *_spec_bench(), *_kangaroo(), *_falcon(), *_easyspec())
+
+
+def _asked(spec: str, target: str, name: str, **more: Any) -> Forecast:
+    published = tables("published")
+    how: dict[str, Any] = {"dtype": published["dtype"], "context": published["context"]}
+    return forecast(spec, shape(target), card(name), mode=EAGER, **how, **more)
+
+
+def _speedup(group: str, what: str, told: Forecast, published: float) -> Row:
+    assert told.speedup is not None
+    assert told.speedup_interval is not None
+    return Row(group, what, "speedup", told.speedup, *told.speedup_interval, published)
+
+
+def _plain() -> Iterator[Row]:
+    for own in tables("published")["plain"]["rows"]:
+        told = _asked("ar", own["target"], own["card"])
+        low, high = told.plain_interval
+        times = (1e3 * told.plain, 1e3 * low, 1e3 * high, 1e3 / own["tokens_per_second"])
+        yield Row("plain decoding", f"{own['target']}, {own['card']}", "ms a token", *times)
+
+
+def _spec_bench() -> Iterator[Row]:
+    for own in tables("published")["spec_bench"]["rows"]:
+        told = _asked(own["method"], own["target"], own["card"], tau=own["tau"])
+        what = f"{own['target']}, {own['card']}, {own['method'].partition(':')[0]}"
+        yield _speedup("Spec-Bench", what, told, own["speedup"])
+
+
+def _paper(name: str) -> dict[str, Any]:
+    return json.loads((data_dir() / "papers" / f"{name}.json").read_text("utf-8"))
+
+
+def _kangaroo() -> Iterator[Row]:
+    paper, name = _paper("kangaroo")["figures"], tables("published")["kangaroo"]["card"]
+    for own in paper["eta"]["rows"]:
+        if own["eta"] == 0:  # every step drafts gamma tokens; elsewhere their number is not stated
+            told = _asked(f"kangaroo:gamma={own['gamma']},exit=2", "7b", name, tau=own["cr"])
+            what = f"7b, exit 2, always {own['gamma']} tokens"
+            yield _speedup("Kangaroo, fixed length", what, told, own["speedup"])
+    for own in paper["depth"]["rows"]:
+        # A draft that ends with its first wrong token drafts tau tokens, of which tau - 1 are right.
+        spec, target = f"kangaroo:gamma=6,exit={own['exit']}", SIZE[own["target"]]
+        told = _asked(spec, target, name, tau=own["cr"], drafted=own["cr"])
+        what = f"{target}, exit {own['exit']}"
+        yield _speedup("Kangaroo, exit layers", what, told, own["speedup"])
+
+
+def _falcon() -> Iterator[Row]:
+    paper, name = _paper("falcon")["tables"], tables("published")["falcon"]["card"]
+    accepted = {(own["target"], own["method"]): own for own in paper["3"]["rows"]}
+    for own in paper["1"]["rows"]:
+        key = own["target"], own["method"]
+        if key not in accepted:  # copied from other reports, without what was accepted
+            continue
+        shown = "llama" if own["target"].startswith("LLaMA") else "vicuna"
+        spec = {"Falcon": f"falcon:tree={shown}", "Eagle": "eagle", "Medusa": "medusa"}[key[1]]
+        bonus = 0 if key == ("Vicuna 7B", "Eagle") else 1  # see the note of table 3
+        for task in ("MT-Bench", "HumanEval", "GSM8K"):
+            tau = accepted[key][task] + bonus
+            told = _asked(spec, SIZE[own["target"]], name, tau=tau)
+            yield _speedup("Falcon", f"{key[0]}, {key[1]}, {task}", told, own[task])
+    for own in paper["4"]["rows"]:
+        spec = "falcon:tree=vicuna" if own["tree"] else f"falcon:tree={'-'.join('1' * 8)}"
+        told = _asked(spec, "7b", name, tau=own["accepted"] + 1)
+        words = f"{'tree' if own['tree'] else 'chain'}, {'with' if own['csgd'] else 'no'} CSGD"
+        yield _speedup("Falcon", f"Vicuna 7B, {words}", told, own["speedup"])
+
+
+def _easyspec() -> Iterator[Row]:
+    """Its drafting stage with and without attentions on several devices; no tau was published."""
+    published, paper = tables("published"), _paper("easyspec")["constants"]
+    own, draft = published["easyspec"], shape(published["easyspec"]["draft"])
+    setting = Setting(1, published["context"], SIZES[published["dtype"]])
+    machine = card(own["card"])
+
+    def stage(spec: str, on: Any) -> Any:
+        kernels = step(spec, shape("70b"), draft, setting, False, own["devices"]).stages[DRAFT]
+        working = sum(kernel_seconds(kernel, on, EAGER) for kernel in kernels)
+        launches = sum(kernel.count * kernel.launches for kernel in kernels)
+        return np.maximum(working, launches * on.launch)
+
+    ways = f"easyspec:n=1,gamma={paper['depth']}", f"easyspec:n={paper['n']},gamma={paper['depth']}"
+    typical, drawn = machine.typical("fp16"), machine.drawn("fp16", DRAWS)
+    low, high = np.percentile(stage(ways[0], drawn) / stage(ways[1], drawn), INTERVAL)
+    told = float(stage(ways[0], typical) / stage(ways[1], typical))
+    what = f"drafting stage, {own['draft']}, n = {paper['n']}, {own['devices']} x {own['card']}"
+    yield Row("EasySpec", what, "speedup", told, float(low), float(high), paper["stage"])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How far the rows of a report are off.
+
+    Attributes:
+        group: the report.
+        rows: how many there are.
+        error: median of the errors' sizes.
+        bias: median of the errors.
+        worst: the row that is furthest off.
+        inside: how many published numbers lie in their interval.
+    """
+
+    group: str
+    rows: int
+    error: float
+    bias: float
+    worst: Row
+    inside: int
+
+
+def summaries() -> list[Summary]:
+    """One a report, and one of all rows."""
+    out = []
+    for group in (*dict.fromkeys(row.group for row in rows()), "all"):
+        own = [row for row in rows() if group in (row.group, "all")]
+        out.append(
+            Summary(
+                group,
+                len(own),
+                median(abs(row.error) for row in own),
+                median(row.error for row in own),
+                max(own, key=lambda row: abs(row.error)),
+                sum(row.inside for row in own),
+            )
+        )
+    return out
+
+
+def pending() -> Iterator[tuple[str, str, Forecast]]:
+    """Machine, method and what is predicted of it in this engine, captured, at T = 0."""
+    own = tables("published")["pending"]
+    for name in own["cards"]:
+        for spec in own["methods"]:
+            with_draft = spec.partition(":")[0] in ("sps", "mcsd", "mcsd_ti", "easyspec")
+            told = forecast(
+                spec,
+                shape(own["target"]),
+                card(name),
+                draft=shape(own["draft"]) if with_draft else None,
+                dtype=own["dtype"],
+                context=own["context"],
+            )
+            yield name, spec, told
+
+
+def as_json() -> dict[str, Any]:
+    """All rows, summaries and pending predictions, as plain data."""
+    return {
+        "rows": [{**vars(row), "error": row.error, "inside": row.inside} for row in rows()],
+        "summaries": [
+            {**vars(own), "worst": f"{own.worst.group}: {own.worst.what}"} for own in summaries()
+        ],
+        "pending": [
+            {
+                "card": name,
+                "method": spec,
+                "step_ms": 1e3 * told.step,
+                "step_ms_interval": [1e3 * x for x in told.step_interval],
+                "needed_tau": told.needed,
+                "needed_tau_interval": list(told.needed_interval),
+            }
+            for name, spec, told in pending()
+        ],
+    }
+
+
+def markdown() -> str:
+    """The ledger as the tables of docs/predict.md."""
+    lines = [
+        "### By report",
+        "",
+        "| report | rows | median error | median of signed errors | inside the interval | worst |",
+        "|---|--:|--:|--:|--:|---|",
+    ]
+    for own in summaries():
+        worst = f"{own.worst.what}: {own.worst.error:+.0%}"
+        cells = [own.group, own.rows, f"{own.error:.0%}", f"{own.bias:+.0%}"]
+        lines.append(_line(*cells, f"{own.inside} of {own.rows}", worst))
+    lines += ["", "### Rows", "", "| row | predicted | interval | published | error |"]
+    lines.append("|---|--:|--:|--:|--:|")
+    for row in rows():
+        unit = "" if row.quantity == "speedup" else f", {row.quantity}"
+        interval = f"{row.low:.2f} to {row.high:.2f}"
+        outside = "" if row.inside else " (outside)"
+        cells = [f"{row.group}: {row.what}{unit}", f"{row.predicted:.2f}", interval + outside]
+        lines.append(_line(*cells, f"{row.published:.2f}", f"{row.error:+.0%}"))
+    missed = [row for row in rows() if abs(row.error) > MISS]
+    lines += ["", f"Further off than {MISS:.0%}, {len(missed)} of {len(rows())} rows:", ""]
+    lines += [f"- {row.group}: {row.what}, {row.error:+.0%}" for row in missed]
+    own = tables("published")["pending"]
+    lines += [
+        "",
+        "### Not measured by anybody yet",
+        "",
+        f"{own['target']} with a draft model of {own['draft']}, {own['dtype']}, "
+        f"{own['context']} tokens of text, one row, T = 0, this engine with graphs. A method is "
+        "faster than plain decoding where it adds more tokens a step than the last column says.",
+        "",
+        "| machine | method | step, ms | interval | breaks even at tau | interval |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for name, spec, told in pending():
+        low, high = told.step_interval
+        least, most = told.needed_interval
+        cells = [
+            name,
+            f"`{spec}`",
+            f"{1e3 * told.step:.2f}",
+            f"{1e3 * low:.2f} to {1e3 * high:.2f}",
+        ]
+        lines.append(_line(*cells, f"{told.needed:.2f}", f"{least:.2f} to {most:.2f}"))
+    return "\n".join(lines) + "\n"
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def write(page: Path) -> None:
+    """Put the ledger between the two markers of a page.
+
+    Raises:
+        PredictionError: there is no such page, or it has no markers.
+    """
+    if not page.is_file():
+        raise PredictionError(f"--out: there is no page {page}")
+    text = page.read_text("utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise PredictionError(f"--out: {page} needs the lines {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}", "utf-8")

@@ -1,0 +1,207 @@
+"""Times in closed form, speedups, intervals, the command and its messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from terminal import call
+
+from specwb.prediction import (
+    CAPTURED,
+    EAGER,
+    Kernel,
+    PredictionError,
+    Setting,
+    acceptance,
+    card,
+    forecast,
+    kernel_seconds,
+    parts,
+    seconds,
+    shape,
+    step,
+)
+from specwb.prediction.work import product
+
+H100 = card("h100")
+MACHINE = H100.typical("bf16")
+
+
+def test_plain_decoding_is_bytes_over_bandwidth_and_launches() -> None:
+    own = step("ar", shape("8b"), None, Setting(1, 1, 2))
+    kernels = [kernel for all_ in own.stages.values() for kernel in all_]
+    moved = sum(k.count * k.bytes for k in kernels if k.kind != "attention")
+    nodes = sum(k.count * k.nodes for k in kernels)
+    blocks = sum(k.count * k.block_bytes for k in kernels) * MACHINE.sms / MACHINE.block_share
+    expected = (
+        (moved + blocks) / MACHINE.bandwidth + nodes * MACHINE.node + MACHINE.graph + MACHINE.read
+    )
+    assert seconds(own, MACHINE) == pytest.approx(expected, rel=1e-3)
+    # launched eagerly on a device that has nothing to do, only launches count
+    idle = dataclasses.replace(MACHINE, bandwidth=1e30, peak=1e30)
+    launches = 32 * 40 + 1 + 12
+    assert seconds(own, idle, EAGER) == pytest.approx(launches * idle.launch + idle.read)
+
+
+def test_the_roofline_is_crossed_where_it_should_be() -> None:
+    ridge = MACHINE.peak / MACHINE.bandwidth  # tokens, of 2-byte weights, without activations
+    few, many = int(ridge / 2), int(ridge * 4)
+    weights = 4096 * 4096
+    bound = kernel_seconds(product(few, 4096, 4096, 2), MACHINE)
+    assert bound == pytest.approx((weights + few * 8192) * 2 / MACHINE.bandwidth)
+    busy = kernel_seconds(product(many, 4096, 4096, 2), MACHINE)
+    assert busy == pytest.approx(2 * many * weights / MACHINE.peak)
+    times = [kernel_seconds(product(m, 4096, 4096, 2), MACHINE) for m in range(1, 2000, 37)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("mode", [CAPTURED, EAGER])
+def test_more_never_costs_less(mode: str) -> None:
+    def time(spec: str, rows: int = 1, context: int = 1024) -> float:
+        own = step(spec, shape("8b"), shape("1b"), Setting(rows, context, 2))
+        return float(seconds(own, MACHINE, mode))
+
+    chains = [time(f"sps:gamma={gamma}") for gamma in (1, 2, 4, 8, 16)]
+    trees = [time(f"mcsd:tree={tree}") for tree in ("1-1-1", "2-1-1", "2-2-1", "2-2-2", "4-2-2")]
+    batches = [time("sps:gamma=4", rows) for rows in (1, 2, 8, 64, 512)]
+    contexts = [time("sps:gamma=4", 1, n) for n in (1, 100, 2000, 100000)]
+    for times in (chains, trees, batches, contexts):
+        assert times == sorted(times)
+    assert batches[-1] > 2 * batches[0]
+
+
+def test_parts_sum_to_the_step_and_devices_share_it() -> None:
+    own = step("mcsd:tree=4-2-2", shape("70b"), shape("8b"), Setting(1, 2048, 2), True, 4)
+    for mode in (CAPTURED, EAGER):
+        rows = parts(own, MACHINE, mode)
+        assert sum(row.seconds for row in rows) == pytest.approx(seconds(own, MACHINE, mode))
+    one = step("ar", shape("70b"), None, Setting(1, 1, 2))
+    four = step("ar", shape("70b"), None, Setting(1, 1, 2), devices=4)
+    reading = [
+        sum(kernel_seconds(k, MACHINE) for k in s.stages["target forward"] if k.kind == "products")
+        for s in (one, four)
+    ]
+    assert reading[1] == pytest.approx(reading[0] / 4, rel=0.01)
+    assert any(kernel.kind == "exchanges" for kernel in four.stages["target forward"])
+    assert kernel_seconds(Kernel("exchanges", bytes=0), MACHINE) == MACHINE.exchange
+
+
+def test_speedup_and_its_interval() -> None:
+    told = forecast("sps:gamma=3", shape("8b"), H100, draft=shape("1b"), accept="0.8,0.5,0.25")
+    assert told.tau == pytest.approx(1 + 0.8 + 0.4 + 0.1)
+    assert told.speedup == pytest.approx(told.tau * told.plain / told.step)
+    assert told.tokens_per_second == pytest.approx(told.tau / told.step)
+    assert told.needed == pytest.approx(told.step / told.plain)
+    low, high = told.step_interval
+    assert low < told.step < high
+    assert forecast("sps:gamma=3", shape("8b"), H100, draft=shape("1b")).speedup is None
+    plain = forecast("ar", shape("8b"), H100, tau=1.0)
+    assert plain.speedup_interval == (1.0, 1.0)
+    sure = dataclasses.replace(H100, ranges={k: (v[1],) * 3 for k, v in H100.ranges.items()})
+    own = forecast("ar", shape("8b"), sure)
+    assert own.step_interval == pytest.approx((own.step, own.step))
+
+
+def test_typical_values_are_the_medians_of_what_is_drawn() -> None:
+    drawn = H100.drawn("bf16", 20001)
+    for name in ("bandwidth", "peak", "node", "launch", "exchange"):
+        assert np.median(getattr(drawn, name)) == pytest.approx(getattr(MACHINE, name), rel=0.03)
+    assert drawn.node.min() >= 1e-6
+
+
+def test_a_draft_that_stops_lies_between_whole_numbers() -> None:
+    def time(**more: float) -> float:
+        return forecast("kangaroo:gamma=6,exit=2", shape("7b"), card("a100"), **more).step  # type: ignore[arg-type]
+
+    two, three = (
+        forecast(f"kangaroo:exit=2,gamma={n}", shape("7b"), card("a100")).step for n in (2, 3)
+    )
+    assert time(drafted=2.25) == pytest.approx(0.75 * two + 0.25 * three)
+    assert time(drafted=6) == pytest.approx(time())
+    with pytest.raises(PredictionError, match=r"drafted must be in 1\.\.6, got 7"):
+        time(drafted=7)
+
+
+def test_acceptance_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "compare.json"
+    path.write_text(json.dumps({"acceptance_by_depth": {"sps:gamma=2": [[8, 10], [3, 6]]}}))
+    assert acceptance(str(path), 2, "sps:gamma=2") == [0.8, 0.5]
+    assert acceptance("0.7", 3, "sps") == [0.7] * 3
+    for given, depth, key, message in (
+        (str(path), 3, "sps:gamma=2", "rates for 2 depths, the draft of sps:gamma=2 has 3"),
+        (str(path), 2, "eagle", "has no acceptance of eagle; it has sps:gamma=2"),
+        ("0.7,0.6", 3, "sps", "rates for 2 depths"),
+        ("1.2", 1, "sps", r"a rate must be in 0\.\.1, got 1\.2"),
+        ("nan", 1, "sps", r"a rate must be in 0\.\.1, got nan"),
+        ("much", 1, "sps", "must be a rate, rates by depth"),
+    ):
+        with pytest.raises(PredictionError, match=message):
+            acceptance(given, depth, key)
+
+
+def test_a_card_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    text = "\n".join(
+        f"{key} = {value}"
+        for key, value in {
+            **{name: list(values) for name, values in H100.ranges.items()},
+            "memory": 80,
+            "sms": 132,
+            "bf16": "true",
+            "source": '"measured"',
+        }.items()
+    )
+    path.write_text(text)
+    assert card(path).ranges == H100.ranges
+    for wrong, message in (
+        (text.replace("sms = 132", "sms = 0"), "sms must be a whole number >= 1, got 0"),
+        (text.replace("node = [1.0,", "node = [9.0,"), r"node must be a number >= 0 or \[low"),
+        (text.replace("node =", "nodes ="), "unknown key 'nodes'"),
+        (text.replace("sms = 132", ""), "sms is missing"),
+        ("[", "is no TOML"),
+    ):
+        path.write_text(wrong)
+        with pytest.raises(PredictionError, match=message):
+            card(path)
+
+
+def test_the_command(monkeypatch, capsys) -> None:
+    words = "predict sps:gamma=5 --target 8b --draft 1b --gpu h100 --batch 1 --context 2k".split()
+    code, out, err = call(monkeypatch, capsys, *words, "--accept", "0.7")
+    assert (code, err) == (0, "")
+    assert "whole step" in out
+    assert "predicted, not measured" in out
+    code, out, _ = call(monkeypatch, capsys, *words, "--accept", "0.7", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["speedup"] == pytest.approx(told["tau"] * told["plain"] / told["step"])
+    assert sum(row["seconds"] for row in told["table"]) == pytest.approx(told["step"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "name a method, such as sps:gamma=5, or give --ledger"),
+        ("sps", "sps needs a draft model: give --draft, such as 1b"),
+        ("ar --gpu tpu", "no card 'tpu': give one of h100"),
+        ("ar --target 70b", "a device, h100 has 80"),
+        ("ar --gpu v100", "v100 has no bf16: give --dtype fp16"),
+        ("ar --dtype int8", "dtype must be one of bf16, fp16, fp32, got 'int8'"),
+        ("ar --context long", "--context must be a number of tokens such as 500 or 2k, got 'long'"),
+        ("ar --mode fast", "mode must be one of captured, library-eager, got 'fast'"),
+        ("ar --gpu 4090 --devices 2", "4090 has no NVLink: devices must be 1, got 2"),
+        ("eagle --tau 9", "tau of eagle must be in 1..6"),
+        ("eagle --tau 2 --accept 0.5", "give an acceptance or tau, not both"),
+        ("eagles", "unknown method 'eagles'"),
+        ("ar --ledger", "--ledger has its own rows; leave 'ar' out"),
+    ],
+)
+def test_one_line_of_what_is_wrong(monkeypatch, capsys, words: str, message: str) -> None:
+    code, out, err = call(monkeypatch, capsys, "predict", *words.split())
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,67 @@
+"""The ledger of docs/predict.md is what the command writes, and its rows are the published ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from specwb.prediction import PredictionError, ledger
+from specwb.prediction.shapes import tables
+
+PAGE = Path(__file__).parents[2] / "docs" / "predict.md"
+NUMBER = re.compile(r"-?\+?\d+(?:\.\d+)?")
+
+
+def test_the_page_is_what_the_command_writes(tmp_path: Path) -> None:
+    page = tmp_path / "predict.md"
+    page.write_text(f"before {ledger.BEGIN} old {ledger.END} after")
+    ledger.write(page)
+    text = page.read_text()
+    assert text.startswith("before ")
+    assert text.endswith(" after")
+
+    def own(text: str) -> str:
+        return text.partition(ledger.BEGIN)[2].partition(ledger.END)[0]
+
+    stored, new = own(PAGE.read_text("utf-8")), own(text)
+    assert NUMBER.sub("", stored) == NUMBER.sub("", new)
+    # a last digit may be rounded otherwise elsewhere
+    pairs = zip(NUMBER.findall(stored), NUMBER.findall(new), strict=True)
+    assert all(abs(float(a) - float(b)) <= (0.011 if "." in a else 1) for a, b in pairs)
+
+
+def test_a_page_without_a_place_for_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    with pytest.raises(PredictionError, match="there is no page"):
+        ledger.write(page)
+    page.write_text("text")
+    with pytest.raises(PredictionError, match="needs the lines"):
+        ledger.write(page)
+    assert page.read_text() == "text"
+
+
+def test_rows_are_the_published_ones() -> None:
+    rows = ledger.rows()
+    published = {(row.group, row.what): row.published for row in rows}
+    assert len(published) == len(rows)
+    assert published["Falcon", "Vicuna 7B, Falcon, MT-Bench"] == 3.1
+    assert published["Kangaroo, exit layers", "13b, exit 3"] == 1.44
+    own = tables("published")
+    assert len(rows) == 4 + len(own["spec_bench"]["rows"]) + 3 + 9 + 30 + 4 + 1
+    for row in rows:
+        assert row.low <= row.high
+        assert 0.3 < row.predicted / row.published < 3  # no unit is wrong
+        assert row.error == pytest.approx(row.predicted / row.published - 1)
+
+
+def test_summaries_count_every_row_once() -> None:
+    *groups, all_ = ledger.summaries()
+    assert sum(own.rows for own in groups) == all_.rows == len(ledger.rows())
+    assert sum(own.inside for own in groups) == all_.inside
+    assert abs(all_.worst.error) == max(abs(row.error) for row in ledger.rows())
+    content = json.loads(json.dumps(ledger.as_json()))
+    assert len(content["rows"]) == all_.rows
+    assert {row["card"] for row in content["pending"]} == {"h100", "h200"}

@@ -1,0 +1,107 @@
+"""Steps that are derived from shapes have the kernels that dry runs counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specwb.prediction import PredictionError, Setting, Step, shape, step
+from specwb.prediction.work import counts
+
+COUNTED = json.loads((Path(__file__).parents[1] / "dry" / "budget.json").read_text())["large bf16"]
+SAME = {"eagle2:nodes=60": "eagle2:nodes=60,depth=6,top=10"}
+"""Names of dry runs that leave options out."""
+SETTING = Setting(1, 400, 2)
+
+
+def derived(spec: str, t: str) -> Step:
+    # the dry runs' draft model has 1b's layers
+    return step(SAME.get(spec, spec), shape("8b"), shape("1b"), SETTING, t == "T=1")
+
+
+def stored(mode: str) -> list[tuple[str, str]]:
+    names = [name.split() for name in COUNTED["budget"]]
+    return [(s, t) for s, own, t in names if own == mode and "confidence" not in s]
+
+
+@pytest.mark.parametrize(("spec", "t"), stored("graph"))
+def test_nodes_graphs_and_reads_of_dry_runs(spec: str, t: str) -> None:
+    own, name = derived(spec, t), f"{spec} graph {t}"
+    assert own.graph_nodes() == pytest.approx(COUNTED["budget"][name], rel=0.02)
+    assert [own.replays, own.reads] == COUNTED["steps"][name][:2]
+
+
+@pytest.mark.parametrize(("spec", "t"), stored("eager"))
+def test_products_of_dry_runs(spec: str, t: str) -> None:
+    assert derived(spec, t).products() == COUNTED["steps"][f"{spec} eager {t}"][2]
+
+
+def test_a_layer_has_what_was_counted() -> None:
+    own = counts()["layer"]
+    assert 5 + own["attention_nodes"] + own["mlp_nodes"] == 19
+    assert 8 + own["attention_launches"] + own["mlp_launches"] == 40
+
+
+def test_bytes_of_a_plain_step_are_the_weights() -> None:
+    target = shape("8b")
+    own = step("ar", target, None, Setting(1, 1, 2))
+    products = [k for k in own.stages["target forward"] if k.kind == "products"]
+    weights = 2 * (target.parameters - target.vocabulary * target.hidden)  # one row is embedded
+    assert sum(k.count * k.bytes for k in products) == pytest.approx(weights, rel=1e-3)
+    assert sum(k.count * k.flops for k in products) == pytest.approx(weights)
+
+
+def test_more_nodes_do_more() -> None:
+    def nodes(spec: str) -> float:
+        return step(spec, shape("8b"), shape("1b"), SETTING, True).graph_nodes()
+
+    assert nodes("sps:gamma=5") > nodes("sps:gamma=4") > nodes("ar")
+    assert nodes("mcsd:tree=4-2-2") > nodes("mcsd:tree=2-2-2")
+
+
+def test_eagle_reads_a_layer_and_the_head_a_pass() -> None:
+    target = shape("7b")
+    own = step("eagle", target, None, Setting(1, 1, 2))
+    assert own.depth == 5
+    assert own.nodes == 26
+    h = target.hidden
+    one = target.layer_parameters + 2 * h * h + target.vocabulary * h
+    moved = sum(k.count * k.bytes for k in own.stages["draft"] if k.kind == "products")
+    assert moved == pytest.approx(5 * 2 * one, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("diffuspec", "diffuspec is not predicted; what is: ar, sps"),
+        ("sps:confidence=.4", "sps: what confidence=0.4 costs is not predicted"),
+        ("sps", "sps needs a draft model: give --draft, such as 1b"),
+        ("pld:rule=naive", "pld: what rule=naive costs is not predicted"),
+        ("kangaroo:exit=40", "exit must be below the target's 32 layers, got 40"),
+    ],
+)
+def test_what_nothing_is_known_of(spec: str, message: str) -> None:
+    with pytest.raises(PredictionError, match=message):
+        step(spec, shape("8b"), None, SETTING)
+
+
+def test_shapes_from_a_config(tmp_path: Path) -> None:
+    config = {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "tie_word_embeddings": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    own = shape(tmp_path)
+    assert (own.head_dim, own.parameters) == (64, shape("1b").parameters)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": "many"}))
+    with pytest.raises(PredictionError, match="vocab_size must be a whole number >= 1"):
+        shape(tmp_path)
+    with pytest.raises(PredictionError, match="no shape '9b': give one of 68m, 1b"):
+        shape("9b")
