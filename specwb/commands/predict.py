@@ -36,8 +36,8 @@ def predict(
     mode: Annotated[
         str,
         typer.Option(
-            help="captured: this engine, with graphs; library-eager: the library's layers, launched "
-            "one by one."
+            help="captured: this engine, with graphs; library-eager: the library's layers, "
+            "launched one by one."
         ),
     ] = "captured",
     accept: Annotated[
@@ -150,8 +150,8 @@ def notes(told: Forecast) -> list[str]:
         f"{told.spec}, {told.mode}: a step takes {1e3 * told.step:.2f} ms "
         f"({between(told.step_interval, 1e3)}), plain decoding {1e3 * told.plain:.2f} ms a token "
         f"({between(told.plain_interval, 1e3)}); {told.memory:.1f} GB a device",
-        f"its draft is {told.depth} deep, the target scores {told.nodes} tokens a row; it is faster "
-        f"than plain decoding from tau {told.needed:.2f} on ({between(told.needed_interval)})",
+        f"its draft is {told.depth} deep, the target scores {told.nodes} tokens a row; it is "
+        f"faster than plain decoding from tau {told.needed:.2f} on ({between(told.needed_interval)})",
     ]
     if told.tau is None:
         out.append("a speedup needs an acceptance: --accept 0.7, rates by depth, a file, or --tau")

@@ -1,8 +1,8 @@
 """Times by a roofline with launches, and the speedup that follows from an acceptance.
 
 A kernel takes the longer of moving its bytes and of computing. Captured, every node of a graph
-adds its own time; launched eagerly, a stage takes as long as the device or as the launches, whatever
-is longer, since the processor runs ahead of the device.
+adds its own time; launched eagerly, a stage takes as long as the device or as the launches,
+whatever is longer, since the processor runs ahead of the device.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _kangaroo() -> Iterator[Row]:
             what = f"7b, exit 2, always {own['gamma']} tokens"
             yield _speedup("Kangaroo, fixed length", what, told, own["speedup"])
     for own in paper["depth"]["rows"]:
-        # A draft that ends with its first wrong token drafts tau tokens, of which tau - 1 are right.
+        # a draft that ends with its first wrong token drafts tau tokens, tau - 1 of them right
         spec, target = f"kangaroo:gamma=6,exit={own['exit']}", SIZE[own["target"]]
         told = _asked(spec, target, name, tau=own["cr"], drafted=own["cr"])
         what = f"{target}, exit {own['exit']}"

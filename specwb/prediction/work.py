@@ -62,7 +62,7 @@ def counts() -> dict[str, dict[str, Any]]:
 def product(
     tokens: int, k: int, n: int, size: int, nodes: float = 1, launches: float = 1
 ) -> Kernel:
-    """``[tokens, k] @ [k, n]``: ``2 tokens k n`` operations; weights, input and output moved once."""
+    """``[tokens, k] @ [k, n]``: ``2 tokens k n`` operations; all three moved once."""
     moved = (k * n + tokens * (k + n)) * size
     return Kernel(PRODUCT, 2.0 * tokens * k * n, moved, 1, nodes, launches)
 

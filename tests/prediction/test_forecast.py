@@ -170,7 +170,7 @@ def test_a_card_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_the_command(monkeypatch, capsys) -> None:
-    words = "predict sps:gamma=5 --target 8b --draft 1b --gpu h100 --batch 1 --context 2k".split()
+    words = ["predict", "sps:gamma=5", "--draft", "1b", "--gpu", "h100", "--context", "2k"]
     code, out, err = call(monkeypatch, capsys, *words, "--accept", "0.7")
     assert (code, err) == (0, "")
     assert "whole step" in out
