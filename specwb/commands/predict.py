@@ -151,7 +151,8 @@ def notes(told: Forecast) -> list[str]:
         f"({between(told.step_interval, 1e3)}), plain decoding {1e3 * told.plain:.2f} ms a token "
         f"({between(told.plain_interval, 1e3)}); {told.memory:.1f} GB a device",
         f"its draft is {told.depth} deep, the target scores {told.nodes} tokens a row; it is "
-        f"faster than plain decoding from tau {told.needed:.2f} on ({between(told.needed_interval)})",
+        f"faster than plain decoding from tau {told.needed:.2f} on "
+        f"({between(told.needed_interval)})",
     ]
     if told.tau is None:
         out.append("a speedup needs an acceptance: --accept 0.7, rates by depth, a file, or --tau")

@@ -71,8 +71,13 @@ def rows() -> tuple[Row, ...]:
     return (*_plain(), *_spec_bench(), *_kangaroo(), *_falcon(), *_easyspec())
 
 
+def _published() -> dict[str, Any]:
+    """``data/predict/published.toml``: values, and a table a report."""
+    return dict(tables("published"))
+
+
 def _asked(spec: str, target: str, name: str, **more: Any) -> Forecast:
-    published = tables("published")
+    published = _published()
     how: dict[str, Any] = {"dtype": published["dtype"], "context": published["context"]}
     return forecast(spec, shape(target), card(name), mode=EAGER, **how, **more)
 
@@ -84,7 +89,7 @@ def _speedup(group: str, what: str, told: Forecast, published: float) -> Row:
 
 
 def _plain() -> Iterator[Row]:
-    for own in tables("published")["plain"]["rows"]:
+    for own in _published()["plain"]["rows"]:
         told = _asked("ar", own["target"], own["card"])
         low, high = told.plain_interval
         times = (1e3 * told.plain, 1e3 * low, 1e3 * high, 1e3 / own["tokens_per_second"])
@@ -92,7 +97,7 @@ def _plain() -> Iterator[Row]:
 
 
 def _spec_bench() -> Iterator[Row]:
-    for own in tables("published")["spec_bench"]["rows"]:
+    for own in _published()["spec_bench"]["rows"]:
         told = _asked(own["method"], own["target"], own["card"], tau=own["tau"])
         what = f"{own['target']}, {own['card']}, {own['method'].partition(':')[0]}"
         yield _speedup("Spec-Bench", what, told, own["speedup"])
@@ -103,7 +108,7 @@ def _paper(name: str) -> dict[str, Any]:
 
 
 def _kangaroo() -> Iterator[Row]:
-    paper, name = _paper("kangaroo")["figures"], tables("published")["kangaroo"]["card"]
+    paper, name = _paper("kangaroo")["figures"], _published()["kangaroo"]["card"]
     for own in paper["eta"]["rows"]:
         if own["eta"] == 0:  # every step drafts gamma tokens; elsewhere their number is not stated
             told = _asked(f"kangaroo:gamma={own['gamma']},exit=2", "7b", name, tau=own["cr"])
@@ -118,7 +123,7 @@ def _kangaroo() -> Iterator[Row]:
 
 
 def _falcon() -> Iterator[Row]:
-    paper, name = _paper("falcon")["tables"], tables("published")["falcon"]["card"]
+    paper, name = _paper("falcon")["tables"], _published()["falcon"]["card"]
     accepted = {(own["target"], own["method"]): own for own in paper["3"]["rows"]}
     for own in paper["1"]["rows"]:
         key = own["target"], own["method"]
@@ -140,7 +145,7 @@ def _falcon() -> Iterator[Row]:
 
 def _easyspec() -> Iterator[Row]:
     """Its drafting stage with and without attentions on several devices; no tau was published."""
-    published, paper = tables("published"), _paper("easyspec")["constants"]
+    published, paper = _published(), _paper("easyspec")["constants"]
     own, draft = published["easyspec"], shape(published["easyspec"]["draft"])
     setting = Setting(1, published["context"], SIZES[published["dtype"]])
     machine = card(own["card"])
@@ -200,7 +205,7 @@ def summaries() -> list[Summary]:
 
 def pending() -> Iterator[tuple[str, str, Forecast]]:
     """Machine, method and what is predicted of it in this engine, captured, at T = 0."""
-    own = tables("published")["pending"]
+    own = _published()["pending"]
     for name in own["cards"]:
         for spec in own["methods"]:
             with_draft = spec.partition(":")[0] in ("sps", "mcsd", "mcsd_ti", "easyspec")
@@ -259,13 +264,13 @@ def markdown() -> str:
     missed = [row for row in rows() if abs(row.error) > MISS]
     lines += ["", f"Further off than {MISS:.0%}, {len(missed)} of {len(rows())} rows:", ""]
     lines += [f"- {row.group}: {row.what}, {row.error:+.0%}" for row in missed]
-    own = tables("published")["pending"]
+    asked = _published()["pending"]
     lines += [
         "",
         "### Not measured by anybody yet",
         "",
-        f"{own['target']} with a draft model of {own['draft']}, {own['dtype']}, "
-        f"{own['context']} tokens of text, one row, T = 0, this engine with graphs. A method is "
+        f"{asked['target']} with a draft model of {asked['draft']}, {asked['dtype']}, "
+        f"{asked['context']} tokens of text, one row, T = 0, this engine with graphs. A method is "
         "faster than plain decoding where it adds more tokens a step than the last column says.",
         "",
         "| machine | method | step, ms | interval | breaks even at tau | interval |",

@@ -70,7 +70,8 @@ def test_more_never_costs_less(mode: str) -> None:
     batches = [time("sps:gamma=4", rows) for rows in (1, 2, 8, 64, 512)]
     contexts = [time("sps:gamma=4", 1, n) for n in (1, 100, 2000, 100000)]
     for times in (chains, trees, batches, contexts):
-        assert times == sorted(times)
+        # sums in another order may differ in their last bits
+        assert all(b >= a * (1 - 1e-12) for a, b in zip(times, times[1:]))
     assert batches[-1] > 2 * batches[0]
 
 
