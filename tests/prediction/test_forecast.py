@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_more_never_costs_less(mode: str) -> None:
     contexts = [time("sps:gamma=4", 1, n) for n in (1, 100, 2000, 100000)]
     for times in (chains, trees, batches, contexts):
         # sums in another order may differ in their last bits
-        assert all(b >= a * (1 - 1e-12) for a, b in zip(times, times[1:]))
+        assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times))
     assert batches[-1] > 2 * batches[0]
 
 
