@@ -166,11 +166,11 @@ class Forecast:
     Attributes:
         spec, mode: what was asked.
         table: the step's time by part, at the card's typical values.
-        step, plain: seconds of a step and of plain decoding's, typical.
+        step, plain: seconds of a step and of plain decoding's, medians over the card's ranges.
         step_interval, plain_interval: of the same, over the card's ranges.
         tau: tokens a step; None where no acceptance is given.
         depth, nodes: of the draft.
-        speedup, tokens_per_second: typical, None without tau.
+        speedup, tokens_per_second: medians over the card's ranges, None without tau.
         speedup_interval, tokens_interval: over the card's ranges.
         needed: tau from which on the method is faster than plain decoding.
         memory: GB of weights and caches a device.
@@ -258,25 +258,23 @@ def forecast(
         time = sum(share * seconds(some, machine, mode) for share, some in between)
         return time, seconds(plain, machine, mode)
 
-    typical = card.typical(dtype)
-    t_step, t_plain = map(float, timed(typical))
     steps, plains = timed(card.drawn(dtype, DRAWS))
     return Forecast(
         spec,
         mode,
-        parts(own, typical, mode),
-        t_step,
-        t_plain,
+        parts(own, card.typical(dtype), mode),
+        float(np.median(steps)),
+        float(np.median(plains)),
         _interval(steps),
         _interval(plains),
         tau,
         own.depth,
         own.nodes,
-        t_step / t_plain,
+        float(np.median(steps / plains)),
         _interval(steps / plains),
-        None if tau is None else tau * t_plain / t_step,
+        None if tau is None else float(np.median(tau * plains / steps)),
         None if tau is None else _interval(tau * plains / steps),
-        None if tau is None else batch * tau / t_step,
+        None if tau is None else float(np.median(batch * tau / steps)),
         None if tau is None else _interval(batch * tau / steps),
         memory,
     )

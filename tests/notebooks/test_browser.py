@@ -332,7 +332,7 @@ def test_no_white_blocks_on_a_dark_page(shapes):
 def test_a_figure_is_measured_on_this_machine(page):
     """The button draws a second line and says whether the machine was quiet."""
     box = page.locator(".widget-vbox", has_text="Measure on this machine").last
-    assert "this machine" not in box.locator("svg.main-svg").first.inner_text()
+    assert "this machine" not in box.locator("svg.main-svg").first.text_content()
     button = box.get_by_role("button", name="Measure on this machine")
     button.click()
     said = box.locator("[role=status]", has_text="repeats")
@@ -358,7 +358,7 @@ def test_a_guess_opens_the_answer_and_counts(page):
     playwright.expect(score).to_contain_text(
         f"Predictions: {asked[1]} asked, 1 answered, 0 right", timeout=30_000
     )
-    question = page.locator(".widget-vbox", has_text="Does the text of 48 tokens change?").last
+    question = page.locator(".widget-vbox", has_text="Does the text (48 tokens) change?").last
     question.get_by_role("button", name="not by a token").click()
     playwright.expect(question.locator("[role=status]")).to_contain_text("Right.", timeout=30_000)
     playwright.expect(score).to_contain_text("2 answered, 1 right", timeout=30_000)

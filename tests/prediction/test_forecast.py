@@ -93,17 +93,22 @@ def test_parts_sum_to_the_step_and_devices_share_it() -> None:
 
 
 def test_speedup_and_its_interval() -> None:
-    told = forecast("sps:gamma=3", shape("8b"), H100, draft=shape("1b"), accept="0.8,0.5,0.25")
-    assert told.tau == pytest.approx(1 + 0.8 + 0.4 + 0.1)
-    assert told.speedup == pytest.approx(told.tau * told.plain / told.step)
-    assert told.tokens_per_second == pytest.approx(told.tau / told.step)
-    assert told.needed == pytest.approx(told.step / told.plain)
-    low, high = told.step_interval
-    assert low < told.step < high
+    sure = dataclasses.replace(H100, ranges={k: (v[1],) * 3 for k, v in H100.ranges.items()})
+    for place, near in ((sure, 1e-6), (H100, 0.03)):  # a median of ratios is no ratio of medians
+        told = forecast("sps:gamma=3", shape("8b"), place, draft=shape("1b"), accept="0.8,0.5,0.25")
+        assert told.tau == pytest.approx(1 + 0.8 + 0.4 + 0.1)
+        assert told.speedup == pytest.approx(told.tau * told.plain / told.step, rel=near)
+        assert told.tokens_per_second == pytest.approx(told.tau / told.step, rel=near)
+        assert told.needed == pytest.approx(told.step / told.plain, rel=near)
+    for value, (low, high) in (
+        (told.step, told.step_interval),
+        (told.speedup, told.speedup_interval),
+        (told.needed, told.needed_interval),
+    ):
+        assert low < value < high
     assert forecast("sps:gamma=3", shape("8b"), H100, draft=shape("1b")).speedup is None
     plain = forecast("ar", shape("8b"), H100, tau=1.0)
     assert plain.speedup_interval == (1.0, 1.0)
-    sure = dataclasses.replace(H100, ranges={k: (v[1],) * 3 for k, v in H100.ranges.items()})
     own = forecast("ar", shape("8b"), sure)
     assert own.step_interval == pytest.approx((own.step, own.step))
 
@@ -122,7 +127,7 @@ def test_a_draft_that_stops_lies_between_whole_numbers() -> None:
     two, three = (
         forecast(f"kangaroo:exit=2,gamma={n}", shape("7b"), card("a100")).step for n in (2, 3)
     )
-    assert time(drafted=2.25) == pytest.approx(0.75 * two + 0.25 * three)
+    assert time(drafted=2.25) == pytest.approx(0.75 * two + 0.25 * three, rel=1e-3)
     assert time(drafted=6) == pytest.approx(time())
     with pytest.raises(PredictionError, match=r"drafted must be in 1\.\.6, got 7"):
         time(drafted=7)
@@ -180,8 +185,9 @@ def test_the_command(monkeypatch, capsys) -> None:
     code, out, _ = call(monkeypatch, capsys, *words, "--accept", "0.7", "--json")
     told = json.loads(out)
     assert code == 0
-    assert told["speedup"] == pytest.approx(told["tau"] * told["plain"] / told["step"])
-    assert sum(row["seconds"] for row in told["table"]) == pytest.approx(told["step"])
+    low, high = told["speedup_interval"]
+    assert low < told["speedup"] < high
+    assert sum(row["seconds"] for row in told["table"]) == pytest.approx(told["step"], rel=0.1)
 
 
 @pytest.mark.parametrize(
