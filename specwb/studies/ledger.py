@@ -20,8 +20,10 @@ from specwb.studies.claim import Claim
 from specwb.studies.pictures import can_picture, picture_of
 from specwb.studies.study import NUMBERS, Document, Study, published
 from specwb.studies.verdicts import (
+    COUNTED,
     EVEN_RULE,
-    RULE,
+    INTERVALS,
+    MEANINGS,
     TUNED_RULE,
     VERDICTS,
     counts,
@@ -233,13 +235,19 @@ def sections(
                 claims = f"{n} numbers in a claim, {len(here) - n} in none"
             places.append((name, place, str(len(here)), sure, claims))
     missing: Rows = [(method, "not implemented") for method in NOT_IMPLEMENTED]
-    rule = " ".join((RULE, EVEN_RULE, TUNED_RULE))
+    meanings: Rows = list(MEANINGS.items())
     return [
         (
             "Claims by verdict",
-            "Every measurement counts once, foregone conclusions not at all. " + rule,
+            "Every measurement counts once, foregone conclusions not at all.",
             ("paper", "entries", *VERDICTS[:-1], ""),
             summary,
+        ),
+        (
+            "How a verdict is found",
+            " ".join((INTERVALS, EVEN_RULE, TUNED_RULE, COUNTED)),
+            ("verdict", "meaning"),
+            meanings,
         ),
         ("Headline claims", "What the abstracts say.", HEADER, headlines),
         *out,

@@ -41,25 +41,42 @@ ALPHA, POWER = 0.05, 0.8
 SPEEDS = ("speedup", "pace", "draft")
 """Figures that depend on the machine."""
 
-RULE = (
-    "Rule: the ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap samples "
+INTERVALS = (
+    "The ratio of the means over prompts, with a 95 % interval from 10,000 bootstrap samples "
     "of prompts (pairs stay together). Beside it stands its joint interval: Student's of the "
     "ratio's logarithm, with the bootstrap's error, at 95 % for all measurements of the paper "
     "together (5 % divided by their number). A verdict says where the joint interval lies, so that "
     f"any false one in a paper has at most a probability of {ALPHA:.0%}. A claim says that a ratio "
     "is above 1; one with a number, that it is above the square root of the paper's, which is half "
-    "its effect on a logarithmic scale. reproduced: the joint interval lies above that. "
-    "contradicted: below. inconclusive: otherwise, where nothing varies, and with fewer than "
-    f"{ENOUGH} prompts; seen says which ratio would have been seen above 1 with probability "
-    f"{POWER:.0%}. Every measurement counts once: what repeats one is named and not counted. "
-    "in tokens: a speed of other hardware, restated where the paper states the tokens a step too "
-    "and at least half of its effect is in them: our tokens over the cost of a step that the "
-    "paper's two numbers imply. The error of that cost is the spread of the paper's rows where it "
-    "has several, and of rounding or reading; what else may be wrong with it is not known. It says "
-    "nothing of speeds on this machine. not comparable: with its reason; speeds that cannot be "
-    "restated are of other hardware, and a head's training cannot be judged by one run of a small "
-    "budget. With several runs, the spread of runs is part of the error. Claims whose outcome is "
-    "known beforehand are not counted. Speedups are of this machine, without prompt processing."
+    "its effect on a logarithmic scale."
+)
+MEANINGS = {
+    "reproduced": "the joint interval lies above what is claimed.",
+    "contradicted": "it lies below.",
+    "inconclusive": (
+        f"it does neither, or nothing varies; always with fewer than {ENOUGH} prompts. Under seen "
+        f"stands which ratio would have been seen above 1 with probability {POWER:.0%}. Every "
+        "measurement counts once: what repeats one is named and not counted."
+    ),
+    "in tokens": (
+        "a speed of other hardware, restated where the paper states the tokens a step too and at "
+        "least half of its effect is in them: our tokens over the cost of a step that the paper's "
+        "two numbers imply. The error of that cost is the spread of the paper's rows where it has "
+        "several, and of rounding or reading; what else may be wrong with it is not known. It says "
+        "nothing of speeds on this machine."
+    ),
+    "not comparable": (
+        "with its reason; speeds that cannot be restated are of other hardware, and a head's "
+        "training cannot be judged by one run of a small budget."
+    ),
+}
+"""What each verdict says."""
+COUNTED = (
+    "With several runs, the spread of runs is part of the error. Claims whose outcome is known "
+    "beforehand are not counted. Speedups are of this machine, without prompt processing."
+)
+RULE = "Rule: " + " ".join(
+    (INTERVALS, *(f"{word}: {meaning}" for word, meaning in MEANINGS.items()), COUNTED)
 )
 EVEN_RULE = (
     "Where the claim is that two settings are even: reproduced if the joint interval lies within "
