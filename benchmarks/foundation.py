@@ -23,7 +23,8 @@ from pathlib import Path
 import torch
 
 import specwb
-from specwb.evaluation.compare import compare, describe_device
+from specwb.evaluation.compare import compare
+from specwb.evaluation.conditions import describe_device
 from specwb.evaluation.prompts import interleave, load_prompts
 from specwb.models.backbone import Backbone
 

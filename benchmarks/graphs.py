@@ -15,7 +15,7 @@ from statistics import median
 import torch
 
 import specwb
-from specwb.evaluation.compare import describe_device
+from specwb.evaluation.conditions import describe_device
 from specwb.evaluation.prompts import interleave, load_prompts
 
 

@@ -20,7 +20,7 @@ from statistics import median
 import torch
 
 import specwb
-from specwb.evaluation.compare import describe, describe_device
+from specwb.evaluation.conditions import describe, describe_device
 from specwb.evaluation.prompts import interleave, load_prompts
 
 QUANTILES = (0.001, 0.01, 0.05, 0.5)

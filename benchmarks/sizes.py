@@ -24,7 +24,7 @@ import torch
 import transformers
 
 import specwb
-from specwb.evaluation.compare import describe_device
+from specwb.evaluation.conditions import describe_device
 from specwb.flow import Draft, Scheme, State
 from specwb.models.products import packed_bytes
 from specwb.probability import Sampling

@@ -10,14 +10,10 @@ up.
 from __future__ import annotations
 
 import math
-import platform
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pandas as pd
@@ -25,22 +21,30 @@ import torch
 
 from specwb.engine import Clock, Prompt, decode, token_rows
 from specwb.errors import ArgumentError
+from specwb.evaluation.conditions import conditions, draft_of, versions
 from specwb.evaluation.library import Library, default_rows, plain_row
 from specwb.evaluation.machine import Watch, commit, one_step
 from specwb.evaluation.prompts import Question, interleave
-from specwb.files import weights_hash
-from specwb.flow import Exactness
+from specwb.evaluation.runs import (
+    PARTS,
+    Run,
+    Runs,
+    acceptance_by_depth,
+    by_category,
+    non_looping,
+    reference,
+    row_of,
+    summary,
+    written,
+)
 from specwb.inputs import integer
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import draft_model
-from specwb.models.products import packed_bytes
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.probability import Sampling
 
-PARTS = ("draft", "score", "verify", "commit")
-"""The parts of a decoding step whose seconds are measured."""
 SPLIT = 4
 """Groups decoded again for the times by part, where a clock would disturb the measured runs."""
 SCHEMA = 1
@@ -48,35 +52,6 @@ SCHEMA = 1
 
 Groups = list[tuple[str, list[list[int]]]]
 """Category and rows of token ids of every group of prompts, in running order."""
-
-
-@dataclass
-class Run:
-    """One method on one group of prompts.
-
-    Attributes:
-        tokens: new token ids of every row.
-        forwards: target forwards, summed over rows. Those of a library row are counted by a hook.
-        seconds: of the whole run.
-        parts: seconds by part of the decoding steps; empty where no clock ran.
-        accepted: accepted draft tokens by row and step; empty for the library's rows.
-        tested: depths at which candidates were tested, by row and step; empty as above.
-        step: seconds of the machine's fixed step beside the run, the slower of before and after.
-        again: whether the run was measured again.
-    """
-
-    tokens: list[list[int]]
-    forwards: int
-    seconds: float
-    parts: dict[str, float] = field(default_factory=dict)
-    accepted: list[list[int]] = field(default_factory=list)
-    tested: list[list[int]] = field(default_factory=list)
-    step: float = 0.0
-    again: bool = False
-
-
-Runs = dict[str, list[Run]]
-"""Method -> its runs, one a group. All methods' lists are of one length."""
 
 
 def compare(
@@ -209,10 +184,10 @@ def compare(
 
     plain = ("ar", plain_row(sampling))
     over = reference({name: runs[name] for name in plain})
-    speeds = {name: _summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
+    speeds = {name: summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
     frame = pd.DataFrame(
         [
-            _row(name, runs, over, timed.get(name, []), built.get(name), sampling, watch)
+            row_of(name, runs, over, timed.get(name, []), built.get(name), sampling, watch)
             for name in runners
         ]
     )
@@ -227,7 +202,7 @@ def compare(
     }
     every_run = [run for method_runs in runs.values() for run in method_runs]
     frame.attrs = {
-        **_conditions(target, built, began),
+        **conditions(target, built, began),
         "reference": {"method": over, "plain": speeds},
         "machine": watch.facts(
             [run.step for run in every_run], sum(run.again for run in every_run)
@@ -241,11 +216,11 @@ def compare(
         "interrupted": interrupted,
         "accepted_lengths": {name: [run.accepted for run in runs[name]] for name in built},
         "acceptance_by_depth": {name: acceptance_by_depth(runs[name]) for name in built},
-        "by_category": _by_category(runs, over, [category for category, _ in groups[:used]]),
-        "non_looping": _non_looping(runs, over) if sampling.greedy else None,
+        "by_category": by_category(runs, over, [category for category, _ in groups[:used]]),
+        "non_looping": non_looping(runs, over) if sampling.greedy else None,
         "time_split": {
             "separate": not clocked,
-            "tokens": {name: _tokens(timed[name]) for name in built if name in timed},
+            "tokens": {name: written(timed[name]) for name in built if name in timed},
         },
         "outputs": _outputs(target, groups[:used], runs),
     }
@@ -277,42 +252,12 @@ def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
     }
 
 
-def reference(runs: Runs) -> str:
-    """Choose what speedups are over: the plain decoding that is faster in the median of pairs.
-
-    Args:
-        runs: of the plain decodings, ``ar`` first.
-    """
-    first, *others = runs
-    best = max(others, key=lambda name: _summary(runs[name], runs[first])["speedup"])
-    return best if _summary(runs[best], runs[first])["speedup"] > 1 else first
-
-
-def loops(tokens: Sequence[int], n: int = 8, times: int = 3) -> bool:
-    """Tell whether some run of ``n`` tokens occurs ``times`` times (overlapping ones count).
-
-    Greedy text of small models soon repeats itself, and repeated text is easy to draft.
-    """
-    counts = Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
-    return max(counts.values(), default=0) >= times
-
-
 def clock_is_cheap(device: torch.device) -> bool:
     """Tell whether a clock costs nothing.
 
     It waits for the device: for nothing on a CPU, five times a decoding step on CUDA.
     """
     return device.type == "cpu"
-
-
-def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """Count (accepted, tested) for depth 1, 2, ..., each with its own denominator."""
-    accepted = [a for run in runs for row in run.accepted for a in row]
-    tested = [t for run in runs for row in run.tested for t in row]
-    return [
-        (sum(a >= d for a in accepted), sum(t >= d for t in tested))
-        for d in range(1, max(tested, default=0) + 1)
-    ]
 
 
 def usual(target: Target) -> list[str]:
@@ -399,17 +344,11 @@ def _build(spec: str, target: Target, draft: Target | str | None, default: bool)
     return make_method(spec, target)
 
 
-def _draft_of(built: dict[str, Method]) -> Target | None:
-    """The draft model of the first method that has one."""
-    drafts = (getattr(method.drafter, "draft", None) for method in built.values())
-    return next((draft for draft in drafts if isinstance(draft, Target)), None)
-
-
 def _library_rows(specs, library, target, draft, built, sampling, batch) -> list[Library]:
     """Build the rows asked for by name, then the usual ones that are not among them."""
     chosen = draft if draft is not None else target.draft
     assisted = any(s.startswith("hf_assisted") for s in specs) or (library and batch == 1)
-    draft = _draft_of(built)
+    draft = draft_of(built)
     ways = (getattr(method.drafter, "draft_vocabulary", "same") for method in built.values())
     if any(way != "same" for way in ways):
         draft = None  # of another tokenizer: no draft model of the library's plain assistance
@@ -428,48 +367,6 @@ def _library_rows(specs, library, target, draft, built, sampling, batch) -> list
     for name in names:
         rows.setdefault(name, Library(name, target, draft, sampling, batch))
     return list(rows.values())
-
-
-def _conditions(target: Target, built: dict[str, Method], began: str) -> dict[str, Any]:
-    """What was measured on, and when: the first entries of ``frame.attrs``."""
-    draft = _draft_of(built)
-    models = {"target": describe(target)}
-    if draft is not None:
-        models["draft"] = describe(draft)
-    return {
-        "packed_bytes": packed_bytes(),
-        "device": describe_device(target.device),
-        "models": models,
-        "sha256": _hashes(target, draft, built),
-        "began": began,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _hashes(
-    target: Target, draft: Target | None, built: dict[str, Method]
-) -> dict[str, str | None]:
-    """The sha256 of the weight files by role, or a hub model's commit.
-
-    Of the target's own heads, those are included that a method took.
-    """
-
-    def digest(model: Target) -> str | None:
-        return model.sha256 or getattr(model.model.config, "_commit_hash", None)
-
-    hashes = {"target": digest(target)}
-    if draft is not None:
-        hashes["draft"] = digest(draft)
-    kinds = set()
-    for key in built:
-        entry = METHODS.get(key.partition(":")[0])
-        if entry and entry.head and "head=" not in key:
-            kinds.add(entry.head)
-    for kind in sorted(kinds):
-        folder = target.own_head(kind)
-        if folder is not None:
-            hashes[kind] = weights_hash(folder)
-    return hashes
 
 
 def _outputs(target: Target, groups: Groups, runs: Runs) -> list[dict[str, Any]]:
@@ -611,135 +508,3 @@ def _run_engine(
 def _run_library(row: Library, rows: list[list[int]], max_new_tokens: int) -> Run:
     """Decode a group with the library."""
     return Run(*row.generate(rows, max_new_tokens))
-
-
-def _tokens(runs: list[Run]) -> int:
-    """How many tokens the runs wrote."""
-    return sum(len(row) for run in runs for row in run.tokens)
-
-
-def _row(
-    name: str,
-    runs: Runs,
-    over: str,
-    timed: list[Run],
-    method: Method | None,
-    sampling: Sampling,
-    watch: Watch,
-) -> dict[str, Any]:
-    """One row of the frame.
-
-    Args:
-        name: of the method.
-        runs: of all methods.
-        over: the method that speedups are over.
-        timed: the runs that the seconds by part are from.
-        method: None for a row of the library.
-        sampling: temperature and filters.
-        watch: tells which runs were disturbed.
-    """
-    seconds: dict[str, float | None] = dict.fromkeys(PARTS)
-    if timed and timed[0].parts:
-        seconds = {part: sum(run.parts[part] for run in timed) for part in PARTS}
-    return {
-        "method": name,
-        "lossless": method is None or method.exactness is Exactness.LOSSLESS,
-        "identical": _identical(runs[name], runs["ar"]) if sampling.greedy else None,
-        **_summary(runs[name], runs[over]),
-        "disturbed": sum(watch.slow(run.step) for run in runs[name]),
-        **seconds,
-    }
-
-
-def _identical(runs: list[Run], plain: list[Run]) -> bool:
-    return all(a.tokens == b.tokens for a, b in zip(runs, plain, strict=True))
-
-
-def _summary(runs: list[Run], plain: list[Run]) -> dict[str, float]:
-    """The figures of one method, with its speedups over ``plain``, the reference's runs."""
-    tokens = _tokens(runs)
-    tau = tokens / max(1, sum(run.forwards for run in runs))
-    speed = tokens / sum(run.seconds for run in runs)
-
-    def tokens_per_second(run: Run) -> float:
-        return _tokens([run]) / run.seconds
-
-    speedups = pd.Series(
-        [tokens_per_second(a) / tokens_per_second(b) for a, b in zip(runs, plain, strict=True)]
-    )
-    return {
-        "tau": round(tau, 4),
-        "accepted_per_round": round(tau - 1, 4),
-        "tokens_per_second": round(speed, 2),
-        "speedup": round(float(speedups.median()), 4),
-        "speedup_low": round(float(speedups.quantile(0.25)), 4),
-        "speedup_high": round(float(speedups.quantile(0.75)), 4),
-    }
-
-
-def _by_category(
-    runs: Runs, over: str, categories: list[str]
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """The figures of every method by category; ``categories``: of every group."""
-    figures = {}
-    for category in dict.fromkeys(categories):
-        groups = [i for i, other in enumerate(categories) if other == category]
-        part = {name: [runs[name][i] for i in groups] for name in runs}
-        figures[category] = {
-            name: {
-                "runs": len(groups),
-                **_summary(part[name], part[over]),
-                "acceptance_by_depth": acceptance_by_depth(part[name]),
-            }
-            for name in part
-        }
-    return figures
-
-
-def _non_looping(runs: Runs, over: str) -> dict[str, Any]:
-    """The figures of every method on the groups in which no plain text loops."""
-    plain = runs["ar"]
-    groups = [i for i, run in enumerate(plain) if not any(map(loops, run.tokens))]
-    base = [runs[over][i] for i in groups]
-    figures = {}
-    if groups:
-        figures = {name: _summary([runs[name][i] for i in groups], base) for name in runs}
-    return {
-        "runs": len(groups),
-        "of": len(plain),
-        "prompts": sum(len(run.tokens) for run in base),
-        "methods": figures,
-    }
-
-
-def versions() -> dict[str, str]:
-    """List the versions of the packages that decide a result.
-
-    scikit-learn is among them: the library's assisted decoding behaves differently where it is
-    installed.
-    """
-    numbers = {"python": platform.python_version()}
-    for name in ("specwb", "torch", "transformers", "scikit-learn"):
-        try:
-            numbers[name] = version(name)
-        except PackageNotFoundError:
-            numbers[name] = "not installed"
-    return numbers
-
-
-def describe_device(device: torch.device) -> str:
-    """Name the GPU, or the processor and the number of threads."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    name = capabilities.get("cpu_name") or platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} threads"
-
-
-def describe(target: Target) -> str:
-    """Name a model with its type, layers x width, and number of parameters."""
-    count = sum(p.numel() for p in target.model.parameters())
-    config = target.model.config
-    size = f"{config.num_hidden_layers} x {config.hidden_size}"
-    parameters = f"{count / 1e6:.1f} M parameters"
-    return f"{target.name} ({config.model_type}, {size}, {parameters})"

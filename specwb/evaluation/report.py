@@ -13,7 +13,7 @@ import pandas as pd
 from specwb import scope
 from specwb.errors import ArgumentError
 from specwb.evaluation import machine
-from specwb.evaluation.compare import PARTS
+from specwb.evaluation.runs import PARTS
 from specwb.files import whole_file
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from specwb.engine import rounds
 from specwb.errors import SpecwbError
-from specwb.evaluation.compare import build_methods, describe, describe_device, versions
+from specwb.evaluation.compare import build_methods
+from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.library import Library, plain_row
 from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.files import weights_hash, whole_file

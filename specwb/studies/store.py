@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.errors import SpecwbError
-from specwb.evaluation.compare import describe, describe_device, versions
+from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
 from specwb.evaluation.report import check_path, write
 from specwb.files import from_json

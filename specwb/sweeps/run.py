@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from specwb.engine import Prompt, token_rows
-from specwb.evaluation.compare import describe, describe_device, versions
+from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash

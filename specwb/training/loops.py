@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specwb.engine import decode
-from specwb.evaluation.compare import loops
+from specwb.evaluation.runs import loops
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype
 from specwb.training.fit import compiled, save_atomically

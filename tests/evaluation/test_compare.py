@@ -10,10 +10,12 @@ import tiny
 
 import specwb
 from specwb.evaluation import compare as module
-from specwb.evaluation.compare import compare, loops, to_json, usual
+from specwb.evaluation import runs
+from specwb.evaluation.compare import compare, to_json, usual
 from specwb.evaluation.library import Library
 from specwb.evaluation.machine import Watch
 from specwb.evaluation.prompts import PromptSetError, Question, interleave, load_prompts, sets
+from specwb.evaluation.runs import loops
 from specwb.probability import Sampling
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]
@@ -241,10 +243,10 @@ def test_a_depth_is_tested_where_the_accepted_path_had_candidates_below_it(metho
 
 
 def test_acceptance_by_depth_by_hand():
-    one = module.Run([[0] * 7], 3, 1.0, accepted=[[2, 0, 1]], tested=[[2, 1, 1]])
+    one = runs.Run([[0] * 7], 3, 1.0, accepted=[[2, 0, 1]], tested=[[2, 1, 1]])
     # the first step of the second run had no candidates
-    two = module.Run([[0] * 3], 2, 1.0, accepted=[[0, 1]], tested=[[0, 1]])
-    assert module.acceptance_by_depth([one, two]) == [(3, 4), (1, 1)]
+    two = runs.Run([[0] * 3], 2, 1.0, accepted=[[0, 1]], tested=[[0, 1]])
+    assert runs.acceptance_by_depth([one, two]) == [(3, 4), (1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_figures_without_loops_leave_out_just_the_looping_prompts(monkeypatch):
     texts = {
         tuple(p): specwb.decode(tiny.target(), [p], max_new_tokens=12).tokens[0] for p in PROMPTS
     }
-    monkeypatch.setattr(module, "loops", lambda tokens: tokens == texts[tuple(PROMPTS[1])])
+    monkeypatch.setattr(runs, "loops", lambda tokens: tokens == texts[tuple(PROMPTS[1])])
     frame = run(methods=["sps"], library=False)
     non_looping = frame.attrs["non_looping"]
     counts = (non_looping["runs"], non_looping["of"], non_looping["prompts"])
@@ -275,7 +277,7 @@ def test_figures_without_loops_leave_out_just_the_looping_prompts(monkeypatch):
     tau = pytest.approx(24 / sum(map(len, lengths)), abs=1e-4)
     assert non_looping["methods"]["sps"]["tau"] == tau
     assert non_looping["methods"][frame.attrs["reference"]["method"]]["speedup"] == 1
-    monkeypatch.setattr(module, "loops", lambda tokens: True)
+    monkeypatch.setattr(runs, "loops", lambda tokens: True)
     assert run(methods=["sps"], library=False).attrs["non_looping"]["methods"] == {}
 
 
@@ -293,7 +295,7 @@ def test_where_a_clock_is_expensive_the_measured_runs_have_none(monkeypatch):
     monkeypatch.setattr(module, "SPLIT", 2)
     frame = run(methods=["sps"], library=False)
     assert [c for _, c, n in calls if n == 12] == [False] * 6 + [True] * 4
-    assert (frame[frame["method"] != "hf_greedy"][list(module.PARTS)] > 0).all().all()
+    assert (frame[frame["method"] != "hf_greedy"][list(runs.PARTS)] > 0).all().all()
     assert frame.attrs["time_split"] == {"separate": True, "tokens": {"ar": 24, "sps": 24}}
     assert run(methods=["sps"], library=False, draft=tiny.draft()).attrs["runs"] == 3
 
@@ -373,17 +375,17 @@ def test_bad_requests():
         compare(tiny.target(), PROMPTS, ["ar", "hf_assisted"])
 
 
-def runs_of(*seconds: float) -> list[module.Run]:
+def runs_of(*seconds: float) -> list[runs.Run]:
     """Runs of ten tokens each that take so many seconds."""
-    return [module.Run([[0] * 10], 10, s) for s in seconds]
+    return [runs.Run([[0] * 10], 10, s) for s in seconds]
 
 
 def test_the_reference_is_the_faster_plain_decoding_in_the_median_of_pairs():
     """One disturbed run decides which has more tokens/s in all, so that does not count."""
     ours = runs_of(1.0, 1.0, 1.0)
-    assert module.reference({"ar": ours, "hf_greedy": runs_of(0.5, 0.5, 9.0)}) == "hf_greedy"
-    assert module.reference({"ar": ours, "hf_greedy": runs_of(1.1, 1.1, 0.1)}) == "ar"
-    assert module.reference({"ar": ours, "hf_greedy": ours}) == "ar"
+    assert runs.reference({"ar": ours, "hf_greedy": runs_of(0.5, 0.5, 9.0)}) == "hf_greedy"
+    assert runs.reference({"ar": ours, "hf_greedy": runs_of(1.1, 1.1, 0.1)}) == "ar"
+    assert runs.reference({"ar": ours, "hf_greedy": ours}) == "ar"
 
 
 def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
@@ -395,9 +397,9 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
     monkeypatch.setattr(
         module,
         "_run_engine",
-        lambda target, method, *rest: module.Run(tokens, 36, 2.0 if method.key == "ar" else 1.0),
+        lambda target, method, *rest: runs.Run(tokens, 36, 2.0 if method.key == "ar" else 1.0),
     )
-    monkeypatch.setattr(module, "_run_library", lambda row, *rest: module.Run(tokens, 36, 0.5))
+    monkeypatch.setattr(module, "_run_library", lambda row, *rest: runs.Run(tokens, 36, 0.5))
     for temperature, name in ((0.0, "hf_greedy"), (1.0, "hf_sample")):
         frame = run(methods=["sps"], library=False, temperature=temperature)
         by = frame.set_index("method")

@@ -1,0 +1,176 @@
+"""What a method wrote and how long it took, run by run, and the figures that follow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from specwb.evaluation.machine import Watch
+from specwb.flow import Exactness
+from specwb.methods import Method
+from specwb.probability import Sampling
+
+PARTS = ("draft", "score", "verify", "commit")
+"""The parts of a decoding step whose seconds are measured."""
+
+
+@dataclass
+class Run:
+    """One method on one group of prompts.
+
+    Attributes:
+        tokens: new token ids of every row.
+        forwards: target forwards, summed over rows. Those of a library row are counted by a hook.
+        seconds: of the whole run.
+        parts: seconds by part of the decoding steps; empty where no clock ran.
+        accepted: accepted draft tokens by row and step; empty for the library's rows.
+        tested: depths at which candidates were tested, by row and step; empty as above.
+        step: seconds of the machine's fixed step beside the run, the slower of before and after.
+        again: whether the run was measured again.
+    """
+
+    tokens: list[list[int]]
+    forwards: int
+    seconds: float
+    parts: dict[str, float] = field(default_factory=dict)
+    accepted: list[list[int]] = field(default_factory=list)
+    tested: list[list[int]] = field(default_factory=list)
+    step: float = 0.0
+    again: bool = False
+
+
+Runs = dict[str, list[Run]]
+"""Method -> its runs, one a group. All methods' lists are of one length."""
+
+
+def reference(runs: Runs) -> str:
+    """Choose what speedups are over: the plain decoding that is faster in the median of pairs.
+
+    Args:
+        runs: of the plain decodings, ``ar`` first.
+    """
+    first, *others = runs
+    best = max(others, key=lambda name: summary(runs[name], runs[first])["speedup"])
+    return best if summary(runs[best], runs[first])["speedup"] > 1 else first
+
+
+def loops(tokens: Sequence[int], n: int = 8, times: int = 3) -> bool:
+    """Tell whether some run of ``n`` tokens occurs ``times`` times (overlapping ones count).
+
+    Greedy text of small models soon repeats itself, and repeated text is easy to draft.
+    """
+    counts = Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+    return max(counts.values(), default=0) >= times
+
+
+def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """Count (accepted, tested) for depth 1, 2, ..., each with its own denominator."""
+    accepted = [a for run in runs for row in run.accepted for a in row]
+    tested = [t for run in runs for row in run.tested for t in row]
+    return [
+        (sum(a >= d for a in accepted), sum(t >= d for t in tested))
+        for d in range(1, max(tested, default=0) + 1)
+    ]
+
+
+def written(runs: list[Run]) -> int:
+    """How many tokens the runs wrote."""
+    return sum(len(row) for run in runs for row in run.tokens)
+
+
+def row_of(
+    name: str,
+    runs: Runs,
+    over: str,
+    timed: list[Run],
+    method: Method | None,
+    sampling: Sampling,
+    watch: Watch,
+) -> dict[str, Any]:
+    """One row of the frame.
+
+    Args:
+        name: of the method.
+        runs: of all methods.
+        over: the method that speedups are over.
+        timed: the runs that the seconds by part are from.
+        method: None for a row of the library.
+        sampling: temperature and filters.
+        watch: tells which runs were disturbed.
+    """
+    seconds: dict[str, float | None] = dict.fromkeys(PARTS)
+    if timed and timed[0].parts:
+        seconds = {part: sum(run.parts[part] for run in timed) for part in PARTS}
+    return {
+        "method": name,
+        "lossless": method is None or method.exactness is Exactness.LOSSLESS,
+        "identical": _identical(runs[name], runs["ar"]) if sampling.greedy else None,
+        **summary(runs[name], runs[over]),
+        "disturbed": sum(watch.slow(run.step) for run in runs[name]),
+        **seconds,
+    }
+
+
+def _identical(runs: list[Run], plain: list[Run]) -> bool:
+    return all(a.tokens == b.tokens for a, b in zip(runs, plain, strict=True))
+
+
+def summary(runs: list[Run], plain: list[Run]) -> dict[str, float]:
+    """The figures of one method, with its speedups over ``plain``, the reference's runs."""
+    tokens = written(runs)
+    tau = tokens / max(1, sum(run.forwards for run in runs))
+    speed = tokens / sum(run.seconds for run in runs)
+
+    def tokens_per_second(run: Run) -> float:
+        return written([run]) / run.seconds
+
+    speedups = pd.Series(
+        [tokens_per_second(a) / tokens_per_second(b) for a, b in zip(runs, plain, strict=True)]
+    )
+    return {
+        "tau": round(tau, 4),
+        "accepted_per_round": round(tau - 1, 4),
+        "tokens_per_second": round(speed, 2),
+        "speedup": round(float(speedups.median()), 4),
+        "speedup_low": round(float(speedups.quantile(0.25)), 4),
+        "speedup_high": round(float(speedups.quantile(0.75)), 4),
+    }
+
+
+def by_category(
+    runs: Runs, over: str, categories: list[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The figures of every method by category; ``categories``: of every group."""
+    figures = {}
+    for category in dict.fromkeys(categories):
+        groups = [i for i, other in enumerate(categories) if other == category]
+        part = {name: [runs[name][i] for i in groups] for name in runs}
+        figures[category] = {
+            name: {
+                "runs": len(groups),
+                **summary(part[name], part[over]),
+                "acceptance_by_depth": acceptance_by_depth(part[name]),
+            }
+            for name in part
+        }
+    return figures
+
+
+def non_looping(runs: Runs, over: str) -> dict[str, Any]:
+    """The figures of every method on the groups in which no plain text loops."""
+    plain = runs["ar"]
+    groups = [i for i, run in enumerate(plain) if not any(map(loops, run.tokens))]
+    base = [runs[over][i] for i in groups]
+    figures = {}
+    if groups:
+        figures = {name: summary([runs[name][i] for i in groups], base) for name in runs}
+    return {
+        "runs": len(groups),
+        "of": len(plain),
+        "prompts": sum(len(run.tokens) for run in base),
+        "methods": figures,
+    }
