@@ -69,9 +69,9 @@ class DecisionRecipe(Recipe):
             The draft's logits ``[B, L, V]``, its states after the final norm ``[B, L, H]``, and
             each net's labels ``[B, L]``.
         """
-        inner = self.draft.model.model
+        inner, _ = self.draft.decoder
         normed = inner(input_ids=outputs.ids, use_cache=False).last_hidden_state
-        logits = self.draft.model.lm_head(normed).float()
+        logits = self.draft.backbone.called_head(normed).float()
         p, q = outputs.logits.softmax(-1), logits.softmax(-1)
         x = inverse_cdf(q, uniforms)[..., None]
         ratio = p.gather(-1, x) / q.gather(-1, x).clamp_min(1e-30)
