@@ -139,6 +139,8 @@ def generate(
         raise ValueError(f"{' and '.join(given)} {verb} of a chat; give --chat")
     if system == "" or "" in (turn or ()):
         raise ValueError(f"{'--system' if system == '' else '--turn'} is empty; give a text")
+    if baseline and turn:
+        raise ValueError("--baseline measures one text; leave out --turn, or --baseline")
     read_spec(method, None, {})
     Sampling(temperature, top_k, top_p)
     # standard input is read before anything else may read it
@@ -212,7 +214,7 @@ def generate(
     if interrupted:
         raise typer.Exit(130)
     if baseline:
-        note(_speedup(model, ids, chosen, max_new_tokens, settings))
+        note(_speedup(model, ids, chosen, max_new_tokens, {"until": stops, **settings}))
 
 
 def _speedup(

@@ -198,6 +198,10 @@ def test_baseline_is_measured_when_asked_for(monkeypatch, capsys):
     assert code == 0
     speeds = r"one run each: [\d.]+ tokens/s, plain decoding [\d.]+: speedup [\d.]+x over ar"
     assert re.search(f"after a warm-up, {speeds}, specwb's own; greedy text identical", err)
+    chat = ("--chat", "--turn", "and then?")
+    code, out, err = call(monkeypatch, capsys, PROMPT, *chat, "--baseline")
+    assert (code, out) == (2, "")
+    assert "--baseline measures one text" in err
 
 
 def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
