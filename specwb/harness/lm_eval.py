@@ -41,6 +41,9 @@ NEW_TOKENS = 256
 """Tokens of an answer where the task does not say, as in the harness."""
 
 
+ARGUMENTS = ("target", "method", "draft", "head", "device", "dtype", "seed")
+
+
 @register_model("specwb")
 class SpecwbLM(TemplateLM):
     """Answers the harness' requests.
@@ -50,10 +53,12 @@ class SpecwbLM(TemplateLM):
         method: a spec, its options parted by ``;``.
         draft: the draft model, default the target's own.
         head: a trained head or its folder, default the target's own.
-        device: auto, cpu, cuda.
+        device: auto, cpu, cuda. The harness asks for cuda:0 where nothing was said; without one
+            the processor is taken, as by the harness' own models.
         dtype: auto, float32, bfloat16, float16.
         seed: of the sampling; request i has ``seed + i``.
-        batch_size: taken, as the harness gives one; requests are answered one after another.
+        batch_size, max_batch_size: taken, as the harness gives them; requests are answered one
+            after another.
     """
 
     backend = "causal"
@@ -68,9 +73,16 @@ class SpecwbLM(TemplateLM):
         dtype: str = "auto",
         seed: int = 0,
         batch_size: int | str = 1,
-        **_: Any,
+        max_batch_size: int | None = None,
+        **unknown: Any,
     ) -> None:
         super().__init__()
+        if unknown:
+            raise ArgumentError(
+                f"unknown in --model_args: {', '.join(unknown)}; there are {', '.join(ARGUMENTS)}"
+            )
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            device = "cpu"
         given = isinstance(target, Target)
         self.target: Target = target if given else load(target, device=device, dtype=dtype)  # type: ignore[assignment, arg-type]
         self.seed, self.tokenizer = seed, self.target.tokenizer
