@@ -243,13 +243,13 @@ def sections(
             ("paper", "entries", *VERDICTS[:-1], ""),
             summary,
         ),
+        ("Headline claims", "What the abstracts say.", HEADER, headlines),
         (
             "How a verdict is found",
             " ".join((INTERVALS, EVEN_RULE, TUNED_RULE, COUNTED)),
             ("verdict", "meaning"),
             meanings,
         ),
-        ("Headline claims", "What the abstracts say.", HEADER, headlines),
         *out,
         (
             "Numbers of the papers",
