@@ -86,6 +86,10 @@ class SeveralRoots(LevelDrafter):
         self.next_distribution.copy_(verdict.next_distribution)
 
 
+LARGEST = Tree.branching(4, 1, 1, 1, 1)
+"""The tree of one root that is cut, where none is given."""
+
+
 @dataclass(frozen=True)
 class Options:
     draft: DraftModel = None
@@ -145,7 +149,7 @@ def mcsd_ti(target: Target, options: Options) -> Drafter:
         raise MethodError(f"{key}: several roots change the output's distribution {why}")
     if options.stop == "none" and options.threshold != Options.threshold:
         raise MethodError(f"{key}: threshold has no effect with stop=none")
-    default = Tree.branching(*((4, 1, 1, 1, 1) if roots == 1 else (1, 1, 1, 1, 1)))
+    default = LARGEST if roots == 1 else Tree.chain(LARGEST.D)
     tree = drawable(key, options.tree or default, target.vocabulary)
     if roots > 1:
         tree = _below_roots(key, tree, roots, target.vocabulary, draw)

@@ -251,18 +251,16 @@ def forecast(
             f"{tau:g}"
         )
 
-    def timed(machine: Machine) -> tuple[Any, Any]:
-        if drafted is None:
-            return seconds(own, machine, mode), seconds(plain, machine, mode)
-        between = _partly(spec, drafted, own.depth, target, draft, setting, sampled, devices)
-        time = sum(share * seconds(some, machine, mode) for share, some in between)
-        return time, seconds(plain, machine, mode)
-
-    steps, plains = timed(card.drawn(dtype, DRAWS))
+    shares: Sequence[tuple[float, Step]] = [(1.0, own)]
+    if drafted is not None:
+        shares = _partly(spec, drafted, own.depth, target, draft, setting, sampled, devices)
+    drawn = card.drawn(dtype, DRAWS)
+    steps = sum((share * seconds(some, drawn, mode) for share, some in shares), 0.0)
+    plains = seconds(plain, drawn, mode)
     return Forecast(
         spec,
         mode,
-        parts(own, card.typical(dtype), mode),
+        _mixed(shares, card.typical(dtype), mode),
         float(np.median(steps)),
         float(np.median(plains)),
         _interval(steps),
@@ -296,6 +294,17 @@ def _partly(spec: str, drafted: float, depth: int, *arguments: Any) -> Sequence[
         for weight, gamma in pairs
         if weight
     ]
+
+
+def _mixed(shares: Sequence[tuple[float, Step]], machine: Machine, mode: str) -> list[Part]:
+    """The parts of several steps, each counted by its share."""
+    rows: dict[tuple[str, str], list[float]] = {}
+    for share, some in shares:
+        for part in parts(some, machine, mode):
+            row = rows.setdefault((part.stage, part.kind), [0.0] * 4)
+            amounts = part.seconds, part.bytes, part.flops, part.number
+            row[:] = [had + share * more for had, more in zip(row, amounts, strict=True)]
+    return [Part(*place, *amounts) for place, amounts in rows.items()]
 
 
 def _check(

@@ -13,6 +13,7 @@ from typing import Any
 
 from specwb.blocks import PUBLISHED, BlockTree
 from specwb.drafters.eagle import EAGLE_TREE
+from specwb.drafters.mcsd_ti import LARGEST
 from specwb.drafters.medusa import MEDUSA_TREE
 from specwb.methods import read_spec
 from specwb.models.fuzzy import grouping
@@ -236,8 +237,7 @@ def _mcsd(request: Request) -> Step:
 
 
 def _mcsd_ti(request: Request) -> Step:
-    usual = Tree.branching(4, 1, 1, 1, 1)
-    return _model(request, "mcsd_ti", _tree(request, {"usual": usual}, "usual"))
+    return _model(request, "mcsd_ti", _tree(request, {"usual": LARGEST}, "usual"))
 
 
 def _pld(request: Request) -> Step:

@@ -5,7 +5,7 @@ probability that a token drawn from q is accepted. Then ``1 - alpha`` is the tot
 distance of p and q.
 
 =========  ===================================  ====================================================
-``kl``     KL(p || q)                           the usual distillation, and the default
+``kl``     KL(p || q)                           the default where a recipe says nothing
 ``rkl``    KL(q || p)                           prefers tokens that p surely has
 ``tv``     1 - alpha                            itself what is lost at T = 1
 ``nla``    -log alpha                           its gradient is that of ``tv``, divided by alpha

@@ -129,6 +129,10 @@ def test_a_draft_that_stops_lies_between_whole_numbers() -> None:
     )
     assert time(drafted=2.25) == pytest.approx(0.75 * two + 0.25 * three, rel=1e-3)
     assert time(drafted=6) == pytest.approx(time())
+    partly = forecast("kangaroo:gamma=6,exit=2", shape("7b"), card("a100"), drafted=2.25)
+    shown = sum(part.seconds for part in partly.table)  # the table is of that mean too
+    assert shown == pytest.approx(partly.step, rel=0.1)
+    assert shown < 0.9 * time()
     with pytest.raises(PredictionError, match=r"drafted must be in 1\.\.6, got 7"):
         time(drafted=7)
 
