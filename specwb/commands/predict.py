@@ -52,7 +52,9 @@ def predict(
     ] = None,
     drafted: Annotated[
         float | None,
-        typer.Option(help="Tokens drafted a step on average, where sps or kangaroo stops early."),
+        typer.Option(
+            help="With --tau: tokens drafted a step on average, where sps or kangaroo stops early."
+        ),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     ledger: Annotated[

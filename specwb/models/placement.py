@@ -70,7 +70,11 @@ def checked_map(device_map: Any) -> Any:
                 f"modules to devices; got {device_map!r}"
             )
         if place != "disk":
-            resolve_device(f"cuda:{place}" if isinstance(place, int) else place)
+            try:
+                resolve_device(f"cuda:{place}" if isinstance(place, int) else place)
+            except LoadError as error:
+                ways = ", ".join(STRATEGIES)
+                raise LoadError(f"device_map (a strategy is one of {ways}): {error}") from error
     return dict(table)
 
 

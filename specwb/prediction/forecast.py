@@ -231,13 +231,13 @@ def forecast(
         tau: tokens a step, in place of ``accept``.
         temperature: above 0 a step has the kernels of sampling.
         devices: that the target is parted over.
-        drafted: mean number of tokens that a method which may stop early drafts; default all. Its
-            time lies between those of the two nearest numbers.
+        drafted: mean number of tokens that a method which may stop early drafts, beside ``tau``;
+            default all. Its time lies between those of the two nearest numbers.
     Raises:
         PredictionError: an argument that nothing can be predicted from, or models that do not fit
             on the card.
     """
-    _check(card, dtype, batch, context, mode, accept, tau, devices)
+    _check(card, dtype, batch, context, mode, accept, tau, devices, drafted)
     setting = Setting(batch, context, SIZES[dtype])
     sampled = temperature > 0
     own = step(spec, target, draft, setting, sampled, devices)
@@ -245,9 +245,10 @@ def forecast(
     memory = _fits(own, target, card, setting, devices)
     if accept is not None:
         tau = float(sum(reach(acceptance(accept, own.depth, spec))))
-    if tau is not None and not 1 <= tau <= own.depth + 1:
+    most = own.depth if drafted is None else drafted
+    if tau is not None and not 1 <= tau <= most + 1:
         raise PredictionError(
-            f"tau of {spec} must be in 1..{own.depth + 1} (its draft is {own.depth} deep), got "
+            f"tau of {spec} must be in 1..{most + 1:g} (it drafts {most:g} tokens a step), got "
             f"{tau:g}"
         )
 
@@ -316,6 +317,7 @@ def _check(
     accept: str | None,
     tau: float | None,
     devices: int,
+    drafted: float | None,
 ) -> None:
     card.check(dtype)
     if mode not in MODES:
@@ -325,6 +327,11 @@ def _check(
             raise PredictionError(f"{name} must be a whole number >= 1, got {value!r}")
     if accept is not None and tau is not None:
         raise PredictionError("give an acceptance or tau, not both")
+    if accept is not None and drafted is not None:
+        raise PredictionError(
+            "--drafted goes with --tau: a draft ends where it is unsure, so what is accepted of "
+            "fewer tokens does not follow from rates by depth"
+        )
     if devices > 1 and card.ranges["link"][1] == 0:
         raise PredictionError(f"{card.name} has no NVLink: devices must be 1, got {devices}")
 

@@ -136,6 +136,7 @@ def test_a_cache_in_parts_is_one_cache(folder, plain, layout):
         ({"device_map": "{model"}, "device_map is no JSON table"),
         ({"device_map": "fastest"}, "device must be auto, cpu, cuda"),
         ({"device_map": 2.5}, "device_map must be auto, balanced"),
+        ({"device_map": "moon"}, "device_map .a strategy is one of auto"),
         ({"device_map": {"model": None}}, "device_map must be auto, balanced"),
         ({"device_map": "auto", "device": "cpu"}, "leave device= and ranks= out"),
         ({"attn_implementation": "flash_attention_2"}, "which are eager and sdpa"),

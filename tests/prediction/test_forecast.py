@@ -207,6 +207,8 @@ def test_the_command(monkeypatch, capsys) -> None:
         ("ar --mode fast", "mode must be one of captured, library-eager, got 'fast'"),
         ("ar --gpu 4090 --devices 2", "4090 has no NVLink: devices must be 1, got 2"),
         ("eagle --tau 9", "tau of eagle must be in 1..6"),
+        ("kangaroo --tau 4 --drafted 2.5", "tau of kangaroo must be in 1..3.5"),
+        ("kangaroo --accept 0.7 --drafted 2.5", "--drafted goes with --tau"),
         ("eagle --tau 2 --accept 0.5", "give an acceptance or tau, not both"),
         ("eagles", "unknown method 'eagles'"),
         ("ar --ledger", "--ledger has its own rows; leave 'ar' out"),
