@@ -18,14 +18,13 @@ from typing import Any
 
 import torch
 
-from specwb.engine import rounds
+from specwb.engine import decode
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.extras import require
 from specwb.inputs import encode
 from specwb.methods import METHODS, method
 from specwb.models.load import draft_model, load
 from specwb.models.target import Target
-from specwb.stops import Stops
 
 TemplateLM: Any = object
 try:
@@ -182,9 +181,7 @@ class SpecwbLM(TemplateLM):
                 f"max_gen_toks={most} leaves no room in a context of {self.max_length}"
             )
         ids = encode(self.tokenizer, context, f"request {index}")[-room:]
-        tokens: list[int] = []
-        ends = Stops(stop, self.tokenizer, 1)
-        for step in rounds(
+        output = decode(
             self.target,
             [ids],
             self.method,
@@ -193,17 +190,11 @@ class SpecwbLM(TemplateLM):
             top_k=int(settings.get("top_k") or 0) if sampled else 0,
             top_p=float(settings.get("top_p") or 1.0) if sampled else 1.0,
             seed=[self.seed + index],
-        ):
-            assert step.verdict.emitted is not None
-            new = step.verdict.emitted[0, : int(step.verdict.count[0])].tolist()
-            tokens += new
-            self.steps, self.written = self.steps + 1, self.written + len(new)
-            behind = ends.surplus(0, new)
-            if behind is not None:
-                tokens = tokens[: len(tokens) - behind]
-                break
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return text[: min((at for one in stop if (at := text.find(one)) >= 0), default=None)]
+            until=stop,
+        )
+        self.steps += sum(output.step_counts)
+        self.written += sum(map(len, output.tokens))
+        return output.text or ""
 
 
 def _built(target: Target, spec: str, draft: str | None, head: str | None) -> Any:
