@@ -155,6 +155,17 @@ def test_another_way_must_be_clearly_faster():
     assert products.fastest({"linear": 1.0}) == "linear"
 
 
+def test_other_work_beside_a_measurement_does_not_choose():
+    own = [1.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0]  # slowed in most rounds
+    slower = [1.5, 1.5, 1.5, 1.5, 1.5, 4.0, 4.0]
+    assert products.fastest(products.cautious({"linear": own, "turned": slower})) == "linear"
+    halves = [second / 2 for second in own]
+    assert products.fastest(products.cautious({"linear": own, "turned": halves})) == "turned"
+    lucky = [0.5, *[1.1] * 6]
+    calm = {"linear": [1.0] * 7, "turned": lucky}
+    assert products.fastest(products.cautious(calm)) == "linear"
+
+
 def test_every_way_is_measured():
     found = products.measure(64, 48, torch.float32, 3)
     assert set(found) == {"linear", "turned"} | ({"packed"} if products.packing() else set())
@@ -179,7 +190,7 @@ def test_choices_are_measured_once_a_shape_and_kept(monkeypatch):
     with torch.inference_mode():
         products.product(x, weight, None)
     assert len(asked) == 2
-    kept = json.loads((products.cache_folder() / "products.json").read_text())
+    kept = json.loads((products.cache_folder() / "products-2.json").read_text())
     assert set(kept[products.machine()].values()) == {"turned"}
 
 
