@@ -34,6 +34,7 @@ PARTS = {
     "verify": ["verify.py", *CUDA],
     "heads": ["heads.py", *CUDA],
     "graphs": ["graphs.py"],
+    "predicted": ["predicted.py", *CUDA],
     "masks": ["masks.py", *CUDA],
     "losses": ["losses.py", *CUDA],
     "easyspec": [*SPECWB, "reproduce", "easyspec", *CUDA, "--seconds", "400"],

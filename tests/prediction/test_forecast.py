@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from terminal import call
+from typer.main import get_command
 
+from specwb.cli import app
 from specwb.prediction import (
     CAPTURED,
     EAGER,
@@ -26,6 +29,7 @@ from specwb.prediction import (
     shape,
     step,
 )
+from specwb.prediction.shapes import tables
 from specwb.prediction.work import product
 
 H100 = card("h100")
@@ -219,3 +223,9 @@ def test_one_line_of_what_is_wrong(monkeypatch, capsys, words: str, message: str
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_the_help_names_every_shape_and_card():
+    options = {p.name: p.help for p in get_command(app).commands["predict"].params}
+    assert all(re.search(rf"\b{name}\b", options["target"]) for name in tables("shapes"))
+    assert all(re.search(rf"\b{name}\b", options["gpu"]) for name in tables("cards"))
