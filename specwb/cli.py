@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import sys
 import time
 from functools import partial
@@ -38,6 +37,7 @@ from specwb.commands.shared import (
     TEMPLATE,
     THREADS,
     built,
+    command_line,
     compact,
     each_its_own,
     errors,
@@ -376,7 +376,7 @@ def compare(
     out.print()
     for note in report.notes(frame.attrs):
         tell(out, note)
-    command = shlex.join(["specwb", *sys.argv[1:]])
+    command = command_line()
     rounds = []
     if html_file is not None and not frame.attrs["interrupted"]:
         own = [name for name in frame["method"] if name.partition(":")[0] in METHODS]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shlex
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from specwb.commands.shared import (
     RESULTS,
     SEED,
     TARGET,
+    command_line,
     errors,
     table,
     wide,
@@ -411,11 +410,6 @@ def _run(run: Any) -> bool:
         return run(
             progress=lambda done, text: bar.update(task, completed=min(done, 1.0), description=text)
         )
-
-
-def command_line() -> str:
-    """Return the command as it was typed."""
-    return shlex.join(["specwb", *sys.argv[1:]])
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -188,6 +189,11 @@ def built(specs: list[str], model: Target, draft: str | None) -> list[Method]:
 def wide() -> Console:
     """Return standard output as a console; where it is no terminal, wide enough for the tables."""
     return Console(width=None if sys.stdout.isatty() else 140)
+
+
+def command_line() -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["specwb", *sys.argv[1:]])
 
 
 def own_rule(name: str):

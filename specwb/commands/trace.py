@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +17,7 @@ from specwb.commands.shared import (
     TARGET,
     THREADS,
     built,
+    command_line,
     each_its_own,
     load_settings,
     use_threads,
@@ -90,5 +89,5 @@ def trace(
         text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
         report.write(text + "\n", json_file)
     if html_file is not None:
-        command = shlex.join(["specwb", *sys.argv[1:]])
+        command = command_line()
         report.write(page(traces, command=command), html_file)

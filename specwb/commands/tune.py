@@ -16,6 +16,7 @@ from specwb.commands.shared import (
     SEED,
     TARGET,
     THREADS,
+    command_line,
     compact,
     errors,
     load_settings,
@@ -83,6 +84,7 @@ def tune(
             progress=lambda done, text: bar.update(
                 task, completed=min(done, 1.0), description=text
             ),
+            command=command_line(),
         )
     screen = wide()
     screen.print(compact(tuning.cells(result), ("setting",)))

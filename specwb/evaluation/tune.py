@@ -88,6 +88,7 @@ def tune(
     seed: int = 0,
     path: Path | None = None,
     progress: Progress | None = None,
+    command: str = "",
 ) -> dict[str, Any]:
     """Calibrate, predict and measure chains, trees and heads.
 
@@ -116,9 +117,11 @@ def tune(
         path: where the result is kept. It is read first, for a calibration made with the same
             arguments, and written when the calibration and when the measurement is done.
         progress: called with (fraction done, text).
+        command: the command line that asks, kept with the result.
     Returns:
         A dict with the keys
 
+        - command, commit: what was asked for, and of which version of this code.
         - arguments: also the models, device and versions.
         - resumed: whether the calibration is from the file.
         - calibrated, calibrated_heads: the cost models.
@@ -143,6 +146,8 @@ def tune(
     head_hashes = target_heads(target)
     calibrating, measuring = split_questions(questions)
     result: dict[str, Any] = {
+        "command": command,
+        "commit": machine.commit(),
         "arguments": {
             "target": describe(target),
             "draft": describe(draft),

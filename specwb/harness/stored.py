@@ -35,8 +35,9 @@ def shipped_turns(paper: str, cell: str, tokens: int = 10**9) -> list[Turn]:
     if not document["shapes"][cell]["chain"] or "drafted" not in found:
         raise ArgumentError(f"{cell!r} drafts trees, or does not say how much it drafted")
     turns = []
-    for i, domain in enumerate(domains):
-        accepted, drafted = found["accepted"][i], found["drafted"][i]
+    # a study that was given less time has not measured every prompt
+    measured = zip(domains, found["accepted"], found["drafted"], strict=False)
+    for i, (domain, accepted, drafted) in enumerate(measured):
         before = accumulate((a + 1 for a in accepted), initial=0)
         steps = sum(n < tokens for n in list(before)[:-1])
         accepted, drafted = accepted[:steps], drafted[:steps]

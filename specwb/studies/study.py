@@ -184,6 +184,7 @@ class Study:
             document["ablation"] = {
                 name: ablation.get(name) for name in FROM_ABLATION if name in ablation
             }
+            document["ablation"]["target"] = ablation["arguments"].get("sha256")
         return document
 
     def printed(self, document: Document) -> Tables:
@@ -211,6 +212,12 @@ class Study:
                 f"Ablation: {len(ablation['heads'])} heads, {size} each, "
                 f"by `{ablation['command']}` at commit {(ablation['commit'] or '?')[:10]}."
             )
+            if ablation.get("target") != document["arguments"].get("sha256"):
+                lines.append(
+                    "The ablation's heads are of ANOTHER TARGET, an earlier one: its rows compare "
+                    "these heads with each other, not with the rows above; --train measures them "
+                    "on this one."
+                )
         elif self.variants:
             lines.append("No ablation results; --train makes them.")
         prompts = min((r["prompts"] for r in document["rows"]), default=0)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from specwb.files import weights_hash
+from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.studies.claim import run_name
@@ -68,6 +70,15 @@ def _checksum(folder: Path, kind: str) -> str:
     return weights_hash(folder)
 
 
+def in_layers(options: str, layers: int) -> str:
+    """Writes numbers of layers for the parts of ``layers`` in a variant's options."""
+
+    def whole(part: re.Match) -> str:
+        return str(round(layers * int(part[1]) / int(part[2])))
+
+    return re.sub(r"(\d+)/(\d+)", whole, options)
+
+
 def train(
     kind: str,
     variants: Mapping[str, str],
@@ -82,7 +93,8 @@ def train(
 
     Args:
         kind: of head.
-        variants: name -> what differs, as ``specwb train --set`` takes it.
+        variants: name -> what differs, as ``specwb train --set`` takes it. A number of layers may
+            be a part of the target's, ``exit=3/12``, which is rounded to whole layers.
         target_place: lab, a folder or a hub id.
         folder: of the variants.
         device: auto, cpu, cuda.
@@ -97,6 +109,9 @@ def train(
     from specwb.training.run import train_for
 
     folder, heads = folder.expanduser(), {}
+    if any("/" in options for options in variants.values()):
+        layers = load(target_place).backbone.config.num_hidden_layers
+        variants = {name: in_layers(options, layers) for name, options in variants.items()}
     for run, (variant, options) in product(range(runs), variants.items()):
         path = folder / run_name(variant, run)
         train_for(kind, target_place, path, BUDGET, options=options, device=device, seed=seed + run)

@@ -339,6 +339,8 @@ def test_command_line(pair, monkeypatch, capsys, tmp_path):
     assert "specwb compare --methods" in text.splitlines()[-2]
     assert f"--prompts {file} --temperature 1" in text.splitlines()[-2]
     saved = json.loads(out.read_text())
+    assert saved["command"].startswith(f"specwb tune --prompts {file}")
+    assert saved["commit"]
     assert len([row for row in saved["rows"] if row["predicted"]]) >= 8
     assert set(saved["calibrated"]["contexts"]["target"]) == {
         str(len(questions(3)[0].ids(target.tokenizer))),

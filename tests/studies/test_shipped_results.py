@@ -116,3 +116,16 @@ def test_what_is_printed(results):
     assert all(v["claim"] in summary for v in own["verdicts"])
     assert all(text in summary for text in one.paper.get("contradictions", {}).values())
     assert own["rule"] in summary
+
+
+@pytest.mark.parametrize("name", ["falcon", "kangaroo"])
+def test_whose_heads_an_ablation_compares_is_said(name):
+    one = study_of(name)
+    own, ablation = shipped(one)
+    targets = [document["arguments"]["sha256"] for document in (own, ablation)]
+    for target in targets:  # as it is shipped, and as it would be of one target
+        ablation["arguments"]["sha256"] = target
+        text = " ".join(one.summary(one.report(own, ablation)))
+        assert ("ANOTHER TARGET" in text) == (target != targets[0])
+    ablation["arguments"]["sha256"] = "another"
+    assert "ANOTHER TARGET" in " ".join(one.summary(one.report(own, ablation)))

@@ -30,17 +30,21 @@ STATIC = ("3-2-1", "3-1-1-1-1")
 ENTROPIES = (0.1, 0.2, 0.3, 0.4, 0.6)
 """Thresholds of stopping by entropy; exp(-H) is below the largest probability."""
 TEMPERATURES = (0.2, 0.5, 1.0)
+PARTS = 12
 EXITS = (0, 1, 2, 3, 4, 6)
+"""Exit layers, in parts of the target's layers, ``n / PARTS``: of the lab's target they are its own
+numbers."""
 REFERENCE = "exit3"
 ABLATION_ETAS = (0, 0.3, USUAL)
 """Thresholds of the ablation: adapters with little training are seldom confident."""
 VARIANTS = {
-    **{f"exit{n}": f"exit={n}" for n in EXITS},
-    "own_head": "exit=3,own_head=1",
-    "layer": "exit=3,adapter=layer",
-    "mlp": "exit=3,adapter=mlp",
+    **{f"exit{n}": f"exit={n}/{PARTS}" for n in EXITS},
+    "own_head": f"exit=3/{PARTS},own_head=1",
+    "layer": f"exit=3/{PARTS},adapter=layer",
+    "mlp": f"exit=3/{PARTS},adapter=mlp",
 }
-"""The ablation's adapters: name -> what differs, as ``specwb train kangaroo --set`` takes it."""
+"""The ablation's adapters: name -> what differs, as ``specwb train kangaroo --set`` takes it, but
+for the exit layer, which is a part of the target's layers."""
 TEXTS, PLACES, DEPTH = 12, 48, 8
 """Of the traces: texts, positions of each, and depth of the drafts."""
 

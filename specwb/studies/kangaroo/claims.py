@@ -16,6 +16,7 @@ from specwb.studies.kangaroo.cells import (
     GAMMAS,
     HERE,
     INSIDE,
+    PARTS,
     REFERENCE,
     STATIC,
     TEMPERATURES,
@@ -251,19 +252,24 @@ def _temperatures() -> Iterator[Claim]:
         )
 
 
+def part_of_all(n: int) -> str:
+    """Names the exit layer behind ``n / PARTS`` of all layers."""
+    return f"{n}/{PARTS} of the layers" if n else "no layer"
+
+
 def _variants() -> list[Claim]:
     """Claims on exit layers, compared where they are the same part of all layers, and adapters."""
     by_exit, by_adapter = depths(), adapters()
     layers = published("kangaroo")["constants"]["layers"]["Vicuna 7B"]
     inner = tuple(n for n in EXITS if n not in (EXITS[0], EXITS[-1]))
     peak = Tuned(
-        "exit tuned among " + ", ".join(map(str, inner)),
+        f"exit tuned among {', '.join(map(str, inner))} of {PARTS} parts of the layers",
         tuple(chain(USUAL, variant=f"exit{n}") for n in inner),
     )
     best = max(by_exit.values(), key=lambda r: r["speedup"])
     out = []
     for n, part in ((EXITS[0], 0), (EXITS[-1], layers // 2)):
-        text = f"speed peaks at an inner exit layer: over exit {n} (the paper's {part})"
+        text = f"speed peaks at an inner exit layer: over {part_of_all(n)} (the paper's {part})"
         out.append(
             Claim(
                 text,
@@ -277,7 +283,8 @@ def _variants() -> list[Claim]:
             )
         )
     for (a, at), (b, below) in (((3, 8), (0, 0)), ((6, 16), (3, 8))):
-        text = f"CR rises with the exit layer: {a} over {b} (the paper's {at} over {below})"
+        here = f"{part_of_all(a)} over {part_of_all(b)}"
+        text = f"CR rises with the exit layer: {here} (the paper's {at} over {below})"
         first, second = (chain(USUAL, variant=f"exit{n}") for n in (a, b))
         effect = by_exit[at]["cr"] / by_exit[below]["cr"]
         out.append(Claim(text, "figure depth", "tau", first, second, effect))
@@ -329,10 +336,11 @@ def _other_claims() -> list[Claim]:
     )
     for n in (EXITS[0], EXITS[-1]):
         edge = Tuned(
-            f"exit {n}, eta tuned", tuple(chain(eta, variant=f"exit{n}") for eta in ABLATION_ETAS)
+            f"exit {part_of_all(n)}, eta tuned",
+            tuple(chain(eta, variant=f"exit{n}") for eta in ABLATION_ETAS),
         )
         add(
-            f"the best inner exit layer over exit {n}, each with its best eta",
+            f"the best inner exit layer over {part_of_all(n)}, each with its best eta",
             peak,
             edge,
         )

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from specwb.studies.curves import Curve, Picture, Point, how_sure, layers_of
+from specwb.studies.curves import Curve, Picture, Point, how_sure
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo.cells import (
     ABLATION_ETAS,
@@ -15,6 +15,7 @@ from specwb.studies.kangaroo.cells import (
     EXITS,
     GAMMAS,
     HERE,
+    PARTS,
     USUAL,
     chain,
     tree,
@@ -50,9 +51,8 @@ def _depths(document: Document) -> Iterator[Curve]:
 
 def _exits(document: Document, panel: str, what: str) -> Iterator[Curve]:
     """Ours over the exit layer."""
-    layers = layers_of(document)
     for eta in ABLATION_ETAS:
-        here = (Point(n / layers, None, chain(eta, variant=f"exit{n}")) for n in EXITS)
+        here = (Point(n / PARTS, None, chain(eta, variant=f"exit{n}")) for n in EXITS)
         yield Curve(panel, f"lab, eta {eta:g}", what, tuple(here))
 
 

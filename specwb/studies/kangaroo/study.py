@@ -28,6 +28,7 @@ from specwb.studies.kangaroo.cells import (
     EXITS,
     GAMMAS,
     HERE,
+    PARTS,
     REFERENCE,
     TEMPERATURES,
     USUAL,
@@ -224,7 +225,7 @@ def _exit_lines(document: Document, other: Rows) -> Lines:
         rows = {eta: other.get(chain(eta, variant=f"exit{n}").key) for eta in ABLATION_ETAS}
         if all(rows.values()):
             here = {f"here: eta = {eta:g}": _both(r) for eta, r in rows.items() if r}
-            out.append({"exit": str(n), **numbers, **here, **_cost(document, f"exit{n}")})
+            out.append({"exit": f"{n}/{PARTS}", **numbers, **here, **_cost(document, f"exit{n}")})
     return out
 
 
