@@ -19,6 +19,9 @@ from specwb.studies.falcon import STUDY, Cell
 from specwb.studies.run import measure, shipped
 from specwb.studies.store import Store
 from specwb.studies.study import Models, published
+from specwb.training.heads import RECIPES
+from specwb.training.lab import recipe as lab_recipe
+from specwb.training.settings import parse
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [
@@ -87,9 +90,21 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables():
     assert next(c for c in claims if c.text == "CSGD, with the tree: accepted").trained
 
 
-def test_variants_differ_from_the_first_in_one_thing():
-    for name, options in falcon.VARIANTS.items():
-        assert options.count("=") == {"csgd": 0, "small": 2, "one": 4}.get(name, 1)
+def test_variants_differ_from_the_first_in_what_is_said_and_no_two_are_equal():
+    """Whatever the lab's own recipe has: its fusion once made two variants the same head."""
+    own = lab_recipe()["heads"]["falcon"]
+    options = RECIPES["falcon"].options
+    heads = {
+        name: {**own, **parse("falcon", text, options)} for name, text in falcon.VARIANTS.items()
+    }
+    first = heads["csgd"]
+    published = {"k": 2, "layers": 2, "fusion": "lstm", "glance": 0.4}
+    assert {key: first[key] for key in published} == published
+    for name, settings in heads.items():
+        differs = {key for key in settings if settings[key] != first[key]}
+        assert differs == set(falcon.CHANGES[name])
+        assert len(differs) == {"csgd": 0, "small": 2, "one": 4}.get(name, 1)
+    assert len({tuple(sorted(settings.items())) for settings in heads.values()}) == len(heads)
 
 
 def test_variants_are_trained_again_with_other_seeds(monkeypatch, tmp_path):
