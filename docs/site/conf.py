@@ -47,6 +47,9 @@ nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 add_module_names = False
+# a name's source is linked where it is defined; followed from packages that import it, the sources'
+# pages would link back to anchors that there are not
+viewcode_follow_imported_members = False
 # attributes as a list: those that are properties are described once
 napoleon_use_ivar = True
 napoleon_custom_sections = [("Settings", "params_style")]

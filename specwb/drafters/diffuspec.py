@@ -19,6 +19,9 @@ from specwb.options import MethodError, Option, spell
 from specwb.proxy import CacheProxy, KenLM, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.tree import MOST
 
+GROWTH = f"[0, {MOST}]"
+"""What ``delta`` may be."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -35,7 +38,7 @@ class Options:
         float,
         Option(
             "how much the length grows where enough was accepted (the paper: 10)",
-            within=f"[0, {MOST}]",
+            within=GROWTH,
         ),
     ] = 2
     rho: Annotated[

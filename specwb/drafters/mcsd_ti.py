@@ -88,6 +88,7 @@ class SeveralRoots(LevelDrafter):
 
 LARGEST = Tree.branching(4, 1, 1, 1, 1)
 """The tree of one root that is cut, where none is given."""
+CHILDREN = tuple(draw for draw in DRAWS if draw != "coupled")
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Options:
         str,
         Option(
             "how a node's children come from q, as for mcsd",
-            choices=tuple(draw for draw in DRAWS if draw != "coupled"),
+            choices=CHILDREN,
         ),
     ] = "without"
 
