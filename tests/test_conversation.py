@@ -62,6 +62,30 @@ def test_a_turn_is_what_a_fresh_start_decodes(pair, name):
         assert talk.messages[1][-1] == {"role": "assistant", "content": out.texts[1]}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("name", METHODS)
+def test_turns_that_a_text_ends(pair, name, temperature):
+    """A step may write beyond the text that ends a row: what is behind it must not be taken over
+    into the next turn."""
+    target, method = pair[0], made(name, pair)
+    how = {"max_new_tokens": 16, "temperature": temperature, "until": ["w2", "7", "w40 w4"]}
+    talk = specwb.Conversation(target, method, rows=3, **how)
+    cut = 0
+    for number, turn in enumerate((["w5 w6", "w20", "w8"], ["w9", "w30 w31", "w3"], ["w4"] * 3)):
+        seeds = [number, 100 + number, 200 + number]
+        before = [list(row) for row in talk.messages]
+        out = talk.say(turn, seed=seeds)
+        asked = [[*row, {"role": "user", "content": t}] for row, t in zip(before, turn)]
+        fresh = specwb.decode(target, asked, method, seed=seeds, **how)
+        assert out.tokens == fresh.tokens
+        assert out.accepted_lengths == fresh.accepted_lengths
+        plain = specwb.decode(target, asked, "ar", seed=seeds, **how)
+        assert temperature or out.tokens == plain.tokens
+        assert (talk.past.reused > 0) == (number > 0)
+        cut += sum(len(row) < 16 for row in out.tokens)
+    assert cut >= 4
+
+
 def test_only_what_is_new_goes_through_the_layers(pair, monkeypatch):
     target, method = pair[0], made("sps", pair)
     fed: list[tuple[int, int]] = []

@@ -108,28 +108,61 @@ def test_greedy_text_is_the_target_s(pair, name):
     assert alone.accepted_lengths[0] == out.accepted_lengths[2]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_sampled_text_has_the_target_s_distribution(pair, name):
-    """Of the first two tokens, those that the draft model has not among them."""
+def filtered(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+    """``[..., V]`` the distribution that is sampled from, written down once more."""
+    p = (logits / temperature).softmax(-1)
+    falling, order = p.sort(-1, descending=True)
+    if top_k:
+        falling[..., top_k:] = 0
+        falling /= falling.sum(-1, keepdim=True)
+    falling[falling.cumsum(-1) - falling >= top_p] = 0
+    falling /= falling.sum(-1, keepdim=True)
+    return torch.zeros_like(p).scatter(-1, order, falling)
+
+
+FILTERS = [
+    ("sps", 1.0, 2, 1.0),
+    ("sps", 0.6, 0, 0.7),
+    ("mcsd", 1.0, 3, 1.0),
+    ("mcsd", 0.8, 4, 0.8),
+    ("mcsd_ti", 1.0, 2, 1.0),
+    ("easyspec", 1.0, 3, 0.9),
+    ("text", 1.0, 2, 1.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "top_k", "top_p"),
+    [*((name, 1.0, 0, 1.0) for name in METHODS), *FILTERS],
+)
+def test_sampled_text_has_the_target_s_distribution(pair, name, temperature, top_k, top_p):
+    """Of the first two tokens, those that the draft model has not among them. With
+    top_k=2 the two models' best tokens differ: q and p have no token in common."""
     # the text is parted on the host, row by row
     target, count, prompt = pair[0], 1024 if name == "text" else 2048, [0, 1, 2]
     with torch.no_grad():
-        first = target.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+        first = target.model(torch.tensor([prompt])).logits[0, -1]
         texts = torch.tensor([[*prompt, token] for token in range(len(first))])
-        both = first[:, None] * target.model(texts).logits[:, -1].softmax(-1)
-    how = {"max_new_tokens": 2, "temperature": 1.0, "seed": list(range(count))}
-    out = specwb.decode(target, [prompt] * count, made(name, pair), **how)
-    assert out.mean_tokens_per_step > 1.1
+        second = target.model(texts).logits[:, -1]
+    how = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    both = filtered(first, **how)[:, None] * filtered(second, **how)
+    seeds = list(range(count))
+    method = made(name, pair)
+    out = specwb.decode(target, [prompt] * count, method, max_new_tokens=2, seed=seeds, **how)
+    assert top_k == 2 or out.mean_tokens_per_step > 1.1
     tokens = torch.tensor(out.tokens)
     counts = torch.zeros(both.numel()).scatter_add(
         0, tokens[:, 0] * len(first) + tokens[:, 1], torch.ones(count)
     )
     wanted = both.flatten() * count
+    assert counts[wanted == 0].sum() == 0, "no token that the filters leave out"
     often = wanted > 5
-    observed = [*counts[often].tolist(), float(counts[~often].sum())]
-    expected = [*wanted[often].tolist(), float(wanted[~often].sum())]
-    assert len(expected) > 10
-    assert counts.view(both.shape)[4].sum() > 20, "the token that the draft model has not"
+    observed, expected = counts[often].tolist(), wanted[often].tolist()
+    if rare := float(wanted[~often].sum()):
+        observed, expected = [*observed, float(counts[~often].sum())], [*expected, rare]
+    assert len(expected) >= (3 if top_k or top_p < 1 else 11)
+    if not top_k and top_p == 1:
+        assert counts.view(both.shape)[4].sum() > 20, "the token that the draft model has not"
     assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
