@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import logging
 import platform
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +38,7 @@ DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f
 # how far two ways to compute a logit may lie apart, of the largest one
 MARGINS = {"f64": 1e-5, "f32": 1e-3, "bf16": 0.1, "f16": 0.02}
 MASK = families.VOCABULARY - 1
+CLASS = re.compile(r"'\w+(ForCausalLM|LMHeadModel)'")  # by which equal reasons differ
 SETTINGS: dict[str, dict[str, Any]] = {
     "sps": {"gamma": 2},
     "mcsd": {"tree": (2, 1)},
@@ -188,7 +190,8 @@ def page(cells: dict[tuple[str, str, str, str], tuple[str, str]]) -> str:
                 row.append(", ".join(" ".join(place) for place in right) or "–")
             for kind, why in found.values():
                 if kind == "no":
-                    reasons.setdefault(why.replace(name.split("-")[0], "TYPE"), []).append(name)
+                    why = CLASS.sub("this model", why.replace(name.split("-")[0], "TYPE"))
+                    reasons.setdefault(why, []).append(name)
         lines.append(f"| `{name}` | {' | '.join(row)} |")
     lines += ["", "Refused:", ""] if reasons else []
     for why, those in reasons.items():
