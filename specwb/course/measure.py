@@ -4,6 +4,7 @@ button, with a light that says whether the machine was quiet."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from html import escape
@@ -61,7 +62,8 @@ def calibration(name: str = "tune-lab-cpu") -> CostModel:
 def origin(document: Mapping[str, Any]) -> str:
     """Where a result comes from, in one line: hardware, command."""
     arguments = document.get("arguments") or {}
-    parts = [str(arguments.get("device", "hardware not stored"))]
+    device = str(arguments.get("device", "hardware not stored"))
+    parts = [re.sub(r"\b1 threads", "1 thread", device)]
     if "command" in document:
         parts.append(str(document["command"]))
     return ", by ".join(parts)

@@ -5,6 +5,7 @@ distribution comes out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 import numpy as np
 import plotly.graph_objects as go
@@ -88,6 +89,12 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
     )
 
 
+def _two_lines(rule: str) -> str:
+    """A rule's name in lines that are no wider than its bar's place."""
+    name, bracket, rest = rule.replace("_and_", " and ").partition(" (")
+    return "<br>".join([*wrap(name, 12), *([f"({rest}"] if bracket else [])])
+
+
 def rule_rates(
     rates: Mapping[str, float], optima: Mapping[str, float], drawn: Mapping[str, str]
 ) -> go.Figure:
@@ -111,7 +118,7 @@ def rule_rates(
     order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
     where = [
         [DRAWN.get(drawn[rule], drawn[rule]) for rule in order],
-        [rule.replace(" (", "<br>(").replace("_and_", "<br>and ") for rule in order],
+        [_two_lines(rule) for rule in order],
     ]
     return figure(
         go.Bar(

@@ -33,7 +33,8 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
             colorscale=DEPTHS,
             texttemplate="%{z:.2f}",
         )
-        return figure(heat, xaxis={"title": by[0]}, yaxis={"title": by[1]})
+        axes = [{"title": name, "type": "category"} for name in by]  # the values, not a scale
+        return figure(heat, xaxis=axes[0], yaxis=axes[1])
     *others, last = by
     groups = means.groupby(others, dropna=False) if others else [((), means)]
     curves = [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("plotly")
 
+from specwb.course.measure import origin
 from specwb.figures import measuring
+from specwb.figures.sweeps import by_parameter
 
 
 def test_estimates_span_the_middle():
@@ -50,3 +53,15 @@ def test_bars_say_their_values():
     for values in ({}, {str(i): {"x": 1} for i in range(5)}):
         with pytest.raises(ValueError, match="series"):
             measuring.bars(values, "y")
+
+
+def test_a_heat_map_has_the_settings_that_were_measured_on_its_axes():
+    cells = [{"eta": eta, "gamma": gamma, "mean": 1.0} for eta in (0, 0.9) for gamma in (2, 6)]
+    drawn = by_parameter(pd.DataFrame(cells), ["eta", "gamma"], "tau")
+    assert (drawn.layout.xaxis.type, drawn.layout.yaxis.type) == ("category", "category")
+    assert (list(drawn.data[0].x), list(drawn.data[0].y)) == (["0", "0.9"], ["2", "6"])
+
+
+def test_one_thread_is_no_plural():
+    for threads, words in ((1, "1 thread"), (2, "2 threads"), (11, "11 threads")):
+        assert origin({"arguments": {"device": f"X, {threads} threads"}}) == f"X, {words}"

@@ -171,6 +171,9 @@ def test_figures_say_what_they_are_given():
         [0.5, 0.4, 0.3],
         [0.9, 0.9, 0.6],
     )
+    long = ["naive on two favourites", "top_and_sample", "shared noise (lower bound)"]
+    bars, _ = figures.rule_rates(dict.fromkeys(long, 0.5), {"x": 1}, dict.fromkeys(long, "x")).data
+    assert all(len(line) <= 13 for label in bars.x[1] for line in label.split("<br>"))
     right, wrong = (figures.output(p, out, "it") for out in (p, q))
     assert "equal to p" in right.layout.title.text
     assert "TV(output, p) = 0.2500" in wrong.layout.title.text
