@@ -13,7 +13,7 @@ from pathlib import Path
 import specwb
 from specwb.palette import ACCEPTED, TARGET
 
-PROMPT = "Once upon a time there was a little girl who"
+PROMPT = "It was a good dog that"
 MARGIN = 0.05  # between the two best logits, so that every processor decides alike
 
 GREY, BLACK = "#767676", "#222222"
@@ -29,7 +29,9 @@ def decoded() -> tuple[list[str], list[str], int]:
     assert (best.values[:, 0] - best.values[:, 1]).min() > MARGIN
     draft = [target.tokenizer.decode([i]) for i in step.draft.tokens[0, 1:].tolist()]
     choices = [target.tokenizer.decode([i]) for i in best.indices[:, 0].tolist()]
-    return draft, choices, int(step.verdict.accepted[0])
+    accepted = int(step.verdict.accepted[0])
+    assert accepted == 2, "README says of the picture that two of four tokens are accepted"
+    return draft, choices, accepted
 
 
 def words(x: float, y: float, text: str, size: int = 15, **style: str) -> str:
