@@ -112,8 +112,9 @@ def test_every_link_of_the_site_leads_somewhere(site):
     [
         "index",
         "notebooks/lessons/1_one_speculative_step",
-        "notebooks/papers/kangaroo",
+        "notebooks/papers/diffuspec",
         "theory/05_optimum",
+        "theory/12_kangaroo",
         "reference/specwb.verify",
         "docs/architecture",
         "gallery/kangaroo",
