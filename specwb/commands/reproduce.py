@@ -258,6 +258,7 @@ def measured(
     """
     from specwb import load
     from specwb.evaluation.prompts import load_prompts
+    from specwb.options import MethodError
     from specwb.studies import study_of, trained
     from specwb.studies.run import measure, shipped
     from specwb.studies.store import Store, identity, with_commit
@@ -268,14 +269,25 @@ def measured(
     if temperatures is not None:
         sampled_at = {"temperatures": numbers(temperatures, "--temperatures")}
     questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
-    models = Models(model, study.draft(model, draft), head)
-    sums = trained.checksums(model, study.heads, {study.given: head})
+    chosen: Any = None
+    try:
+        chosen = study.draft(model, draft)
+    except MethodError:
+        if draft is not None or not study.partial:
+            raise
+    models = Models(model, chosen, head)
+    kinds = [
+        kind
+        for kind in study.heads
+        if not study.partial or kind in (study.name, study.given) or model.own_head(kind)
+    ]
+    sums = trained.checksums(model, kinds, {study.given: head})
     arguments = identity(
         name,
         model,
         models.draft,
         sha256=model.sha256,
-        draft_sha256=models.draft.sha256,
+        **({} if chosen is None else {"draft_sha256": chosen.sha256}),
         **({"heads": sums} if sums else {}),
         **sampled_at,
         prompts=prompts,

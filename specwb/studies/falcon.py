@@ -494,4 +494,5 @@ STUDY = Study(
     variants=VARIANTS,
     ablation=ablation_cells,
     head="falcon",
+    partial=True,
 )

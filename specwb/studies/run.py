@@ -58,6 +58,9 @@ def measure(
     grid.check(questions, cells, rounds_each)
     document |= {**study.facts(models), "kind": models.target.device.type}
     methods = study.build(cells, models)
+    names = (cell.spec.partition(":")[0] for cell in cells if cell not in methods)
+    if left_out := list(dict.fromkeys(names)):
+        cells, document["left_out"] = list(methods), left_out
     document["shapes"] = {cell.key: study.shape(method) for cell, method in methods.items()}
     if grid.run(
         models.target,

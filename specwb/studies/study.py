@@ -19,6 +19,7 @@ from specwb.evaluation.prompts import Question
 from specwb.methods import Method
 from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
+from specwb.options import MethodError
 from specwb.studies import grid
 from specwb.studies.claim import Claim, Values, again
 from specwb.studies.curves import Picture
@@ -111,6 +112,8 @@ class Study:
         machine: the kind of device that the paper's speeds are of.
         rounds: decoding steps of each prompt and cell.
         most: new tokens that there is room for behind a prompt, None for all that may be drafted.
+        partial: whether it is of use without the methods that it is compared with: those whose
+            model or head the target lacks are left out, and named.
     """
 
     name: str
@@ -136,6 +139,7 @@ class Study:
     machine: str = "cuda"
     rounds: int = 10
     most: int | None = None
+    partial: bool = False
 
     @cached_property
     def paper(self) -> dict[str, Any]:
@@ -148,12 +152,19 @@ class Study:
         return first + [again(c, run) for run in range(1, runs) for c in first if c.variant]
 
     def build(self, cells: Sequence[Any], models: Models) -> dict[Any, Method]:
-        """Build the methods of cells.
+        """Build the methods of cells; of a ``partial`` study those that can be built.
 
         Raises:
             MethodError, HeadError: a model or head is missing or cannot be loaded.
         """
-        return {cell: cell.method(models.target, **self.options(cell, models)) for cell in cells}
+        methods = {}
+        for cell in cells:
+            try:
+                methods[cell] = cell.method(models.target, **self.options(cell, models))
+            except MethodError:
+                if not self.partial or cell.spec.partition(":")[0] == self.name:
+                    raise
+        return methods
 
     def report(self, document: Document, ablation: Document | None = None) -> Document:
         """Add ``rows``, ``verdicts`` and what else follows from the measurements to a document.
@@ -203,6 +214,8 @@ class Study:
             lines.append(f"Of {table}: {_listed(of_table)}.")
         lines.append(f"Of the paper's claims: {_listed(counts(verdicts))}.")
         lines += self.notes(document)
+        if left_out := document.get("left_out"):
+            lines.append(f"Left out, as this target has no model for them: {', '.join(left_out)}.")
         lines += [f"In the paper: {text}" for text in paper.get("contradictions", {}).values()]
         lines += [document["rule"], f"Paper: {paper['source']}; {paper['setting']}."]
         if ablation:

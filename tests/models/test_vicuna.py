@@ -162,10 +162,27 @@ def test_published_parts_of_it_go_through_compare(vicuna, tmp_path, capsys, monk
     words = ["compare", "--target", str(vicuna), "--draft", str(small), "--seconds", "0"]
     words += ["--methods", " ".join(methods), "--prompts", str(questions)]
     words += ["--max-new-tokens", "8", "--json", str(tmp_path / "out.json")]
-    monkeypatch.setattr("sys.argv", ["specwb", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 0, capsys.readouterr().err
+
+    def run(words: list[str]) -> str:
+        monkeypatch.setattr("sys.argv", ["specwb", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        assert end.value.code == 0, said.err
+        return said.out
+
+    run(words)
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert {row["method"].partition(":")[0] for row in rows} >= {"ar", "sps", *heads}
     assert not [row for row in rows if row.get("identical") not in (None, 1.0)], rows
+
+    words = ["reproduce", "kangaroo", "--target", str(vicuna), "--head", str(tmp_path / "kangaroo")]
+    words += ["--prompts", str(questions), "--rounds", "2", "--seconds", "0"]
+    words += ["--out", str(tmp_path / "kangaroo.json")]
+    said = " ".join(run(words).split())
+    assert "Left out, as this target has no model for them: medusa, sps, eagle." in said
+    cells = json.loads((tmp_path / "kangaroo.json").read_text())["cells"]
+    assert any("kangaroo" in cell for cell in cells)
+    words = ["evaluate", "--bench", str(questions), "--target", str(vicuna), "--template", "vicuna"]
+    words += ["--methods", methods[-1], "--max-new-tokens", "8", "--out", str(tmp_path / "answers")]
+    assert "kangaroo" in run(words)

@@ -315,4 +315,5 @@ STUDY = Study(
     ablation=ablation_cells,
     head="kangaroo",
     figures=FIGURES,
+    partial=True,
 )
