@@ -89,6 +89,7 @@ class SeveralRoots(LevelDrafter):
 LARGEST = Tree.branching(4, 1, 1, 1, 1)
 """The tree of one root that is cut, where none is given."""
 CHILDREN = tuple(draw for draw in DRAWS if draw != "coupled")
+"""What ``draw`` may be."""
 
 
 @dataclass(frozen=True)

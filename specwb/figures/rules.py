@@ -89,7 +89,7 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
     )
 
 
-def _two_lines(rule: str) -> str:
+def _wrapped(rule: str) -> str:
     """A rule's name in lines that are no wider than its bar's place."""
     name, bracket, rest = rule.replace("_and_", " and ").partition(" (")
     return "<br>".join([*wrap(name, 12), *([f"({rest}"] if bracket else [])])
@@ -118,7 +118,7 @@ def rule_rates(
     order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
     where = [
         [DRAWN.get(drawn[rule], drawn[rule]) for rule in order],
-        [_two_lines(rule) for rule in order],
+        [_wrapped(rule) for rule in order],
     ]
     return figure(
         go.Bar(

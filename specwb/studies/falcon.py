@@ -46,7 +46,8 @@ CHAIN4, CHAIN8 = "tree=1-1-1-1", "tree=1-1-1-1-1-1-1-1"
 BUDGETS = (5, 10, 26, 64)
 """Numbers of verified tokens, the root included."""
 FIRST = {"k": 2, "layers": 2, "fusion": "lstm", "glance": 0.4, "unroll": 2}
-"""What the ablation's first head is: the paper's, whatever the lab's own recipe has."""
+"""The ablation's first head, whatever the lab's own recipe has: the paper's, but for ``unroll``,
+the passes that are trained (there one)."""
 CHANGES: dict[str, dict[str, object]] = {
     "csgd": {},
     "plain": {"glance": 0},
