@@ -15,7 +15,8 @@ from specwb.models.target import Target
 from specwb.options import spell
 from specwb.sweeps.space import Configuration, SweepError
 from specwb.sweeps.store import digest
-from specwb.training.run import checked_settings, train_head, training_text
+from specwb.training.reading import training_text
+from specwb.training.run import checked_settings, train_head
 from specwb.training.settings import Settings
 
 PREFIX = "train."
@@ -58,7 +59,6 @@ class Heads:
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.target, self.folder = target, folder
-        self._data: dict[str, Any] = {}
 
     def check(self, configuration: Configuration) -> Settings | None:
         """The settings of the training that a configuration asks for, None where it asks for none.
@@ -88,10 +88,8 @@ class Heads:
         kind = METHODS[configuration["method"].partition(":")[0]].head
         content = {name: content_hash(value) or value for name, value in wanted.items()}
         name = f"{kind}-{digest([kind, content, self.target.fingerprint])}"
-        corpus = str(wanted.get("corpus", ""))
-        if corpus not in self._data:
-            self._data[corpus] = training_text(self.target, Path(corpus) if corpus else None)
-        data, mixture = self._data[corpus]
+        corpus = wanted.get("corpus")
+        data, mixture = training_text(self.target, Path(corpus) if corpus else None)
         note = ",".join(f"{key}={spell(value)}" for key, value in wanted.items())
         self.folder.mkdir(parents=True, exist_ok=True)
         # a second sweep on the same store waits, and finds the head finished; the system opens the

@@ -23,7 +23,8 @@ from specwb.proxy import log_likelihood
 from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, save_atomically, say, write_errors
 from specwb.training.generate import PROMPT, generated_text
-from specwb.training.run import is_finished, training_text
+from specwb.training.reading import training_text
+from specwb.training.run import is_finished
 
 SOURCES = ("read", "generated", "both")
 LENGTH = 256  # of the target's own texts, as the lab's heads have them

@@ -38,6 +38,7 @@ from specwb.training.fit import (
 )
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
+from specwb.training.reading import training_text
 from specwb.training.recipe import Moment
 from specwb.training.settings import (
     Objective,
@@ -536,25 +537,3 @@ def summary(folders: Sequence[Path]) -> list[str]:
         values = (f"{fmean(x):.3f} +- {stdev(x):.3f}" for x in by_position)
         lines.append(f"  {domain}: {', '.join(values)}")
     return lines
-
-
-def training_text(target: Target, corpus: Path | None) -> tuple[text.Corpus, dict[str, float]]:
-    """Returns the lab's text, or a file's, as the target's tokens, and its domains' proportions.
-
-    Args:
-        target: its tokenizer is used.
-        corpus: a text file, None for the lab's text.
-
-    Raises:
-        TrainingError: the target has no tokenizer.
-        DataError: the text cannot be read.
-    """
-    from specwb.training.lab import recipe
-
-    if target.tokenizer is None:
-        raise TrainingError(f"{target.name!r} has no tokenizer to read text with")
-    say("reading the training text")
-    if corpus is not None:
-        return text.from_file(corpus, target.tokenizer), {"text": 1.0}
-    plan = recipe()["corpus"]
-    return text.encode(text.documents(plan["packages"]), target.tokenizer), plan["mixture"]

@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from specwb.files import DataError
-from specwb.training import corpus
+from specwb.training import reading
 from specwb.training.chats import tokens, turns
 
 WORDS = ["user", "bot", "end", *(f"w{i}" for i in range(20))]
@@ -50,7 +50,7 @@ def test_a_file_of_conversations(tmp_path, tokenizer):
     path = tmp_path / "c.jsonl"
     lines = [{"messages": chat(f"w{i}", f"w{i + 1} w{i + 2}")} for i in range(8)]
     path.write_text("\n".join(map(json.dumps, [*lines, {"text": "w1 w2"}, *lines])))
-    data = corpus.from_file(path, tokenizer)
+    data = reading.from_file(path, tokenizer)
     assert len(data.train["text"]) == len(data.counted["text"]) == 16 * 6 + 2 - 6
     ids, counted = data.batch_counted(0, 0, 3, 12, {"text": 1.0})
     assert ids.shape == counted.shape == (3, 13)
@@ -73,7 +73,7 @@ def test_what_is_no_conversation_is_named(tmp_path, tokenizer, line, message):
     path = tmp_path / "c.jsonl"
     path.write_text("\n".join(map(json.dumps, [{"text": "w1"}, line])))
     with pytest.raises(DataError, match=message):
-        corpus.from_file(path, tokenizer)
+        reading.from_file(path, tokenizer)
 
 
 def test_a_template_is_needed(tmp_path, tokenizer):
@@ -81,7 +81,7 @@ def test_a_template_is_needed(tmp_path, tokenizer):
     path.write_text("\n".join(json.dumps({"messages": chat("w1", "w2")}) for _ in range(3)))
     tokenizer.chat_template = None
     with pytest.raises(DataError, match=r"has conversations, and .* no chat template"):
-        corpus.from_file(path, tokenizer)
+        reading.from_file(path, tokenizer)
 
 
 def test_a_conversation_may_begin_with_the_assistant(tokenizer):
@@ -97,7 +97,7 @@ def test_a_template_that_rewrites_what_was_said_is_refused(tmp_path, tokenizer):
     path.write_text("\n".join([line] * 3))
     tokenizer.chat_template = "{{ messages | length }} " + TEMPLATE
     with pytest.raises(DataError, match=r"cannot write conversation 1: it writes earlier turns"):
-        corpus.from_file(path, tokenizer)
+        reading.from_file(path, tokenizer)
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(DataError, match="conversation 1: roles must alternate"):
-        corpus.from_file(path, tokenizer)
+        reading.from_file(path, tokenizer)

@@ -27,7 +27,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import load_falcon
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.medusa import MedusaHeads, load_medusa
-from specwb.training import corpus, fit, heads, run
+from specwb.training import corpus, fit, heads, reading, run
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.heads import RECIPES, measure, target_outputs
@@ -86,7 +86,7 @@ def target(home) -> specwb.Target:
 
 @pytest.fixture(scope="module")
 def data(home, target) -> corpus.Corpus:
-    return corpus.from_file(home / "corpus.txt", target.tokenizer)
+    return reading.from_file(home / "corpus.txt", target.tokenizer)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     # its rows of a vocabulary have far to go in few steps
     monkeypatch.setattr(RECIPES["medusa"], "training", {"lr": 2e-2, "cooldown": 0.5})
     target = specwb.load(counting / "target")
-    data = corpus.from_file(counting / "corpus.txt", target.tokenizer)
+    data = reading.from_file(counting / "corpus.txt", target.tokenizer)
     out = train(kind, "head", steps=60, rows=8, source=source, root=counting)
     card = card_of(out)
     losses = torch.load(tmp_path / "head.checkpoint.pt", weights_only=True)["history"]
@@ -498,12 +498,12 @@ def test_no_more_text_is_written_than_is_read(train, tmp_path):
 def test_a_corpus_of_the_users(tmp_path, target):
     lines = [{"text": " ".join(WORDS[i : i + 30])} for i in range(30)]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    read = corpus.from_file(tmp_path / "c.jsonl", target.tokenizer)
+    read = reading.from_file(tmp_path / "c.jsonl", target.tokenizer)
     assert len(read.train["text"]) == 29 * 30  # this tokenizer has no end of text
     assert read.held_out["text"].tolist() == list(range(29, 59))
     # what is held out is no short rest at the end
     (tmp_path / "c.txt").write_text(" ".join(WORDS * 40))
-    plain = corpus.from_file(tmp_path / "c.txt", target.tokenizer)
+    plain = reading.from_file(tmp_path / "c.txt", target.tokenizer)
     assert len(plain.held_out["text"]) > 1000
     for content, message in (
         ("", "too little text"),
@@ -511,10 +511,10 @@ def test_a_corpus_of_the_users(tmp_path, target):
     ):
         (tmp_path / "c.jsonl").write_text(content)
         with pytest.raises(DataError, match=message):
-            corpus.from_file(tmp_path / "c.jsonl", target.tokenizer)
+            reading.from_file(tmp_path / "c.jsonl", target.tokenizer)
     (tmp_path / "c.txt").write_text("")
     with pytest.raises(DataError, match="too little text"):
-        corpus.from_file(tmp_path / "c.txt", target.tokenizer)
+        reading.from_file(tmp_path / "c.txt", target.tokenizer)
 
 
 # ------------------------------------------------------------------ losses, parts, seeds, recipes
@@ -727,3 +727,15 @@ def test_an_eagle_3_head_needs_six_layers(monkeypatch, capsys, tmp_path, home):
     )
     assert code == 2
     assert "at least 6 layers, this one has 3" in err
+
+
+def test_text_is_read_once_in_a_process(tmp_path, target, monkeypatch):
+    """A study trains many heads, and splitting its text into tokens takes longer than one."""
+    path = tmp_path / "c.txt"
+    path.write_text("the cat sat. " * 2000)
+    first = reading.training_text(target, path)
+    monkeypatch.setattr(reading, "from_file", lambda *_: pytest.fail("read again"))
+    assert reading.training_text(target, path) is first
+    monkeypatch.undo()
+    path.write_text("the dog sat. " * 2001)
+    assert reading.training_text(target, path)[0].sha256 != first[0].sha256

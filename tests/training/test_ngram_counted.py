@@ -14,7 +14,7 @@ from terminal import call
 import specwb
 from specwb.ngram import NGram
 from specwb.proxy import log_likelihood
-from specwb.training import corpus
+from specwb.training import reading
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.ngram import LENGTH, count_for
@@ -51,7 +51,7 @@ def count(home, tmp_path):
 def test_what_is_counted(home, count, source):
     out = count(source=source, order=2, least=2)
     target = specwb.load(home / "target", device="cpu")
-    data = corpus.from_file(home / "corpus.txt", target.tokenizer)
+    data = reading.from_file(home / "corpus.txt", target.tokenizer)
     streams = [] if source == "generated" else [data.train["text"]]
     held_out = dict(data.held_out)
     if source != "read":

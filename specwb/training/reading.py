@@ -1,0 +1,116 @@
+"""Reading the text that heads are trained on: the lab's, or a file of the user's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from specwb import files
+from specwb.models.target import Target
+from specwb.training.corpus import Corpus, Document, documents, encode
+from specwb.training.fit import TrainingError, say
+
+
+def training_text(target: Target, corpus: Path | None) -> tuple[Corpus, dict[str, float]]:
+    """Returns the lab's text, or a file's, as the target's tokens, and its domains' proportions.
+
+    What this process has read is not read again.
+
+    Args:
+        target: its tokenizer is used.
+        corpus: a text file, None for the lab's text.
+
+    Raises:
+        TrainingError: the target has no tokenizer.
+        DataError: the text cannot be read.
+    """
+    if target.tokenizer is None:
+        raise TrainingError(f"{target.name!r} has no tokenizer to read text with")
+    key = _text_key(target.tokenizer, corpus)
+    if key not in _READ:
+        say("reading the training text")
+        _READ[key] = _read(target.tokenizer, corpus)
+    return _READ[key]
+
+
+_READ: dict[tuple, tuple[Corpus, dict[str, float]]] = {}
+"""What was read: to split the lab's text into tokens takes longer than to train a small head."""
+
+
+def _text_key(tokenizer: Any, corpus: Path | None) -> tuple:
+    """Names what :func:`training_text` depends on."""
+    words = tokenizer.backend_tokenizer.to_str(), str(getattr(tokenizer, "chat_template", None))
+    if corpus is None or not corpus.expanduser().is_file():
+        return (*words, corpus)
+    state = corpus.expanduser().stat()
+    return (*words, corpus, state.st_mtime_ns, state.st_size)
+
+
+def _read(tokenizer: Any, corpus: Path | None) -> tuple[Corpus, dict[str, float]]:
+    from specwb.training.lab import recipe
+
+    if corpus is not None:
+        return from_file(corpus, tokenizer), {"text": 1.0}
+    plan = recipe()["corpus"]
+    return encode(documents(plan["packages"]), tokenizer), plan["mixture"]
+
+
+def from_file(path: Path, tokenizer) -> Corpus:
+    """Reads a user's text as one domain, "text".
+
+    The last twentieth of its parts is held out.
+
+    Args:
+        path: a plain text file, or a JSON lines file whose lines have a field ``text``, or a
+            conversation: ``messages`` with ``role`` and ``content``, or ``conversations`` with
+            ``from`` and ``value``. Of conversations only the assistant's turns count.
+        tokenizer: the target's; for conversations it must have a chat template.
+
+    Raises:
+        DataError: no such file, a line without a text, a conversation without an assistant's turn,
+            or too little of it.
+    """
+    path = path.expanduser()
+    if not path.is_file():
+        raise files.DataError(f"corpus {path} is no file")
+    content = path.read_text("utf-8", "replace")
+    if path.suffix == ".jsonl":
+        parts: list[str | list[dict[str, str]]] = [
+            _part(path, number, line)
+            for number, line in enumerate(content.split("\n"), 1)
+            if line.strip()
+        ]
+    else:
+        # parts of one size, so that what is held out is no short rest
+        count = max(2, len(content) // 4000)
+        size = -(-len(content) // count) or 1
+        parts = [content[i : i + size] for i in range(0, len(content), size)]
+    if len(parts) < 2:
+        needed = "at least two parts are needed, one of them held out"
+        raise files.DataError(f"corpus {path} has too little text: {needed}")
+    first_held_out = len(parts) - max(1, len(parts) // 20)
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        from specwb.training import chats
+
+        return chats.encode(path, parts, first_held_out, tokenizer)
+    docs = [
+        Document("text", path.name, "the user's", part, i >= first_held_out)
+        for i, part in enumerate(texts)
+    ]
+    return encode(docs, tokenizer)
+
+
+def _part(path: Path, number: int, line: str) -> str | list[dict[str, str]]:
+    """Returns a line's text, or its turns."""
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        message = f"corpus {path}, line {number}: every line must be JSON with a text field"
+        raise files.DataError(f"{message} ({error})") from error
+    if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+        return entry["text"]
+    from specwb.training import chats
+
+    return chats.turns(entry, f"corpus {path}, line {number}")
