@@ -195,7 +195,8 @@ class Study:
             document["ablation"] = {
                 name: ablation.get(name) for name in FROM_ABLATION if name in ablation
             }
-            document["ablation"]["target"] = ablation["arguments"].get("sha256")
+            made_of = ablation["arguments"]
+            document["ablation"] |= {"target": made_of.get("sha256"), "device": made_of.get("device")}
         return document
 
     def printed(self, document: Document) -> Tables:
@@ -221,8 +222,10 @@ class Study:
         if ablation:
             card = next(iter(ablation["heads"].values()))
             size = f"{card['steps']} steps of {card['rows']} x {card['length']} tokens"
+            device, own = ablation.get("device"), document["arguments"].get("device")
             lines.append(
                 f"Ablation: {len(ablation['heads'])} heads, {size} each, "
+                f"{f'measured on another machine ({device}) ' if device not in (None, own) else ''}"
                 f"by `{ablation['command']}` at commit {(ablation['commit'] or '?')[:10]}."
             )
             if ablation.get("target") != document["arguments"].get("sha256"):
