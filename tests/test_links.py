@@ -17,6 +17,10 @@ PAGES = sorted(
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 NO_LINKS = re.compile(r"`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$", re.DOTALL)  # code and formulas
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)[^)]*\)|(?:href|src)=\"([^\"]+)\"")
+# not another paper's: "Leviathan et al. 2023, theorem 3.8"
+THEOREMS = re.compile(
+    r"(?<!\d{4}, )(?<!their )\b[Tt]heorems?\s(\d+\.\d+(?:(?:,|\s+and|\s+or|\s+to)\s\d+\.\d+)*)"
+)
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 
 
@@ -88,6 +92,38 @@ def test_broken_links_are_seen(tmp_path, monkeypatch):
     notebook = tmp_path / "notebook.ipynb"
     notebook.write_text(json.dumps({"cells": cells}))
     assert broken(notebook) == ["#2-Plain"]
+
+
+def theorems() -> set[str]:
+    """The numbers of all theorems."""
+    pages = (page.read_text("utf-8") for page in ROOT.glob("theory/*.md"))
+    return {n for page in pages for n in re.findall(r"^## Theorem (\d+\.\d+)", page, re.MULTILINE)}
+
+
+def named(text: str) -> set[str]:
+    """The numbers of theorems that a text names."""
+    return {n for listed in THEOREMS.findall(text) for n in re.findall(r"\d+\.\d+", listed)}
+
+
+def test_every_theorem_that_is_named_exists():
+    known, wrong = theorems(), {}
+    sources = [*ROOT.glob("specwb/**/*.py"), *ROOT.glob("tests/**/*.py")]
+    for path in [*PAGES, *sources]:
+        text = prose(path) if path.suffix == ".ipynb" else path.read_text("utf-8")
+        if path.parent.name != "site" and path.name not in ("test_links.py", "test_site.py"):
+            wrong[path] = named(text) - known
+    assert {str(path): names for path, names in wrong.items() if names} == {}
+    assert named("By theorems 1.1, 2.2 and 3.3 (Chen et al. 2023, theorem 4.4)") == {
+        "1.1",
+        "2.2",
+        "3.3",
+    }
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if p.suffix == ".ipynb"], ids=lambda p: p.stem)
+def test_a_theorem_that_a_notebook_names_is_a_link(path):
+    text = NO_LINKS.sub("", prose(path))
+    assert THEOREMS.findall(re.sub(r"\[[^\]]*\]\([^)]*\)", "", text)) == []
 
 
 def test_make_lab_serves_the_whole_repository():
