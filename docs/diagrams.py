@@ -22,7 +22,7 @@ FLOORS = (
     ("training sweeps harness", "heads, sweeps, benchmarks"),
     ("evaluation prediction", "comparison, prompts, cost model, check, tune"),
     ("custom_generate conversation serve figures scope", "other ways to decode, and to see it"),
-    ("methods describe engine", "the loop, the registry"),
+    ("methods describe engine decoding", "the loop, the registry"),
     ("drafters", "one file a method; what several share"),
     ("verify models analysis graphs trace", "rules, layers, closed forms, recorded steps"),
     ("verify.exact", "the rules over fractions, without torch"),

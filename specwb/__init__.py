@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from specwb import widgets as widgets
     from specwb.conversation import Conversation
     from specwb.custom_generate import UnsupportedGeneration, hf
+    from specwb.decoding import Output, decode, rounds
     from specwb.drafters.base import Drafter
-    from specwb.engine import Clock, DraftError, Output, decode, rounds
+    from specwb.engine import Clock, DraftError
     from specwb.errors import ArgumentError, SpecwbError
     from specwb.evaluation.check import check
     from specwb.evaluation.compare import compare
@@ -68,7 +69,8 @@ _PLACES = {
     "conversation": ("Conversation",),
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
-    "engine": ("Clock", "DraftError", "Output", "decode", "rounds"),
+    "decoding": ("Output", "decode", "rounds"),
+    "engine": ("Clock", "DraftError"),
     "errors": ("ArgumentError", "SpecwbError"),
     "evaluation.check": ("check",),
     "evaluation.compare": ("compare",),

@@ -125,7 +125,7 @@ def generate(
     """
     import specwb
     from specwb.drafters.past import Past
-    from specwb.engine import token_rows
+    from specwb.inputs import token_rows
     from specwb.methods import read_spec
     from specwb.probability import Sampling
     from specwb.stops import stop_texts

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from specwb.decoding import Output, check_target, decode, rounds
 from specwb.drafters.past import Past
-from specwb.engine import Output, check_target, decode, rounds
 from specwb.errors import SpecwbError
 from specwb.inputs import integer, is_many
 from specwb.methods import Method

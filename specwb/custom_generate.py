@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, logits_process
 
-from specwb.engine import rounds
+from specwb.decoding import rounds
 from specwb.errors import SpecwbError
 from specwb.flow import Draft, Scores, State
 from specwb.methods import Method, read_spec

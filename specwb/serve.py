@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from specwb.decoding import rounds
 from specwb.drafters.past import Past
-from specwb.engine import rounds
 from specwb.errors import SpecwbError
 from specwb.extras import require
 from specwb.flow import Step

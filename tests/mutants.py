@@ -34,7 +34,7 @@ import pytest
 import tiny
 import torch
 
-from specwb import engine, mask, tree
+from specwb import decoding, engine, mask, tree
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.easyspec import EasyDrafter
@@ -201,7 +201,7 @@ def counted_before_the_cut(patch):
 @killed_by("test_protocol.py: reported_once sps")
 def bonus_token_counted_as_accepted(patch):
     """Accepted lengths count the bonus token."""
-    patch.edit(engine.decode, "accepted = [[n - 1 for n", "accepted = [[n for n")
+    patch.edit(decoding.decode, "accepted = [[n - 1 for n", "accepted = [[n for n")
 
 
 @killed_by("test_protocol.py: can_be_shared sps")

@@ -15,7 +15,7 @@ PLACES = (
     "specwb",
     "specwb.flow",
     "specwb.tree",
-    "specwb.engine",
+    "specwb.decoding",
     "specwb.drafters.base",
     "specwb.verify.rule",
 )

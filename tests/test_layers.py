@@ -15,7 +15,7 @@ FLOORS = (
     "verify.exact",
     "verify models analysis graphs trace",
     "drafters",
-    "methods describe engine",
+    "methods describe engine decoding",
     "custom_generate conversation serve figures scope",
     "evaluation prediction",
     "training sweeps harness",
@@ -101,7 +101,7 @@ def test_no_two_files_need_each_other() -> None:
 
 def test_a_wrong_import_is_seen(tmp_path) -> None:
     path = tmp_path / "flow.py"
-    path.write_text("def f():\n    from specwb.engine import decode\n", encoding="utf-8")
-    assert imports(path).modules == {"specwb.engine"}
+    path.write_text("def f():\n    from specwb.decoding import decode\n", encoding="utf-8")
+    assert imports(path).modules == {"specwb.decoding"}
     assert not imports(path).at_once
-    assert FLOOR[room("specwb.engine")] > FLOOR[room("specwb.flow")]
+    assert FLOOR[room("specwb.decoding")] > FLOOR[room("specwb.flow")]

@@ -46,7 +46,8 @@ PAGES = (
 
 # code blocks, code spans, formulas, links, HTML tags and headings, in which no theorem is linked
 OPAQUE = re.compile(
-    r"^```.*?^```|^ {4}.*?$|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|!?\[[^\]]*\]\([^)]*\)|</?[a-zA-Z][^>]*>|^#.*?$",
+    r"^```.*?^```|^ {4}.*?$|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$"
+    r"|!?\[[^\]]*\]\([^)]*\)|</?[a-zA-Z][^>]*>|^#.*?$",
     re.DOTALL | re.MULTILINE,
 )
 THEOREM = re.compile(r"([Tt]heorem\s)(\d+\.\d+)")

@@ -48,8 +48,8 @@ def parallel(
     from contextlib import nullcontext
 
     from specwb import load
-    from specwb.engine import token_rows
     from specwb.evaluation import ranked
+    from specwb.inputs import token_rows
     from specwb.models import ranks as processes
     from specwb.models.load import LoadError
 

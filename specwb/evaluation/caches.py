@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specwb.decoding import decode
 from specwb.drafters.kangaroo import KangarooDrafter
-from specwb.engine import decode, trim
+from specwb.engine import trim
 from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method

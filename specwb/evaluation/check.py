@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from scipy import optimize, stats
 
-from specwb.engine import Prompt, decode, token_rows
+from specwb.decoding import decode
 from specwb.errors import ArgumentError
+from specwb.inputs import Prompt, token_rows
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target

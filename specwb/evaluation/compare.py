@@ -19,7 +19,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from specwb.engine import Clock, Prompt, decode, token_rows
+from specwb.decoding import decode
+from specwb.engine import Clock
 from specwb.errors import ArgumentError
 from specwb.evaluation.conditions import conditions, draft_of, versions
 from specwb.evaluation.library import Library, default_rows, plain_row
@@ -37,7 +38,7 @@ from specwb.evaluation.runs import (
     summary,
     written,
 )
-from specwb.inputs import integer
+from specwb.inputs import Prompt, integer, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import draft_model

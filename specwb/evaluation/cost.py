@@ -20,10 +20,11 @@ import numpy as np
 import torch
 
 from specwb.analysis import expected_rounds, tree_reach
+from specwb.decoding import rounds
 from specwb.drafters.base import Drafter
-from specwb.engine import Prompt, rounds, token_rows
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.flow import Draft, Exactness, State
+from specwb.inputs import Prompt, token_rows
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target

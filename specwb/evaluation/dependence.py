@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from torch.special import entr, xlogy
 
 from specwb.drafters.falcon import FalconDrafter
-from specwb.engine import Prompt, token_rows
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, InvalidDistribution, Scheme, State
+from specwb.inputs import Prompt, token_rows
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
 from specwb.options import whole

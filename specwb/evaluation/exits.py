@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.decoding import decode, rounds
 from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
 from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
 from specwb.drafters.stopping import Confidence, Top
-from specwb.engine import decode, rounds
 from specwb.errors import ArgumentError
 from specwb.evaluation.cost import step_seconds
 from specwb.flow import Exactness

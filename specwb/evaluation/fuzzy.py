@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specwb.decoding import rounds as decoding
 from specwb.drafters.level import LevelDrafter
 from specwb.engine import Clock, Decoding
-from specwb.engine import rounds as decoding
 from specwb.errors import ArgumentError
 from specwb.graphs import RECORDERS
 from specwb.mask import causal_mask

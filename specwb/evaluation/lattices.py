@@ -16,11 +16,11 @@ import pandas as pd
 import torch
 
 from specwb.analysis.diffusion import AdlRound, adl_trace
+from specwb.decoding import decode
 from specwb.drafters.diffusion import trie
-from specwb.engine import Prompt, decode, token_rows
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
-from specwb.inputs import PromptError
+from specwb.inputs import Prompt, PromptError, token_rows
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block

@@ -11,8 +11,9 @@ from typing import Any
 import torch.distributed as dist
 
 from specwb.analysis.layer_parallel import round_exchange_limit
+from specwb.decoding import rounds
 from specwb.drafters.easyspec import EasyDrafter
-from specwb.engine import Clock, rounds
+from specwb.engine import Clock
 from specwb.evaluation.fuzzy import layer_times
 from specwb.methods import Method, method
 from specwb.models.ranks import Ranks, parts

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.decoding import decode
 from specwb.drafters.mcsd_ti import SeveralRoots
-from specwb.engine import Prompt, decode, token_rows
 from specwb.errors import ArgumentError
 from specwb.evaluation.statistics import mean_and_error
-from specwb.inputs import PromptError
+from specwb.inputs import Prompt, PromptError, token_rows
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import check_pair, draft_model

@@ -6,7 +6,7 @@ from collections import Counter
 
 import plotly.graph_objects as go
 
-from specwb.engine import Output
+from specwb.decoding import Output
 from specwb.figures.style import FIRST, MARK, figure
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from specwb.engine import decode
+from specwb.decoding import decode
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.extras import require
 from specwb.inputs import encode

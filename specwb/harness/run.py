@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specwb.engine import rounds
+from specwb.decoding import rounds
 from specwb.errors import SpecwbError
 from specwb.evaluation.compare import build_methods
 from specwb.evaluation.conditions import describe, describe_device, versions

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from specwb.engine import Clock, rounds, token_rows
+from specwb.decoding import rounds
+from specwb.engine import Clock
 from specwb.errors import ArgumentError
 from specwb.flow import Step
-from specwb.inputs import Prompt
+from specwb.inputs import Prompt, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from specwb.engine import decode
+from specwb.decoding import decode
 from specwb.errors import ArgumentError
 from specwb.evaluation import acceptance
 from specwb.evaluation.prompts import Question, interleave

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 import torch
 
-from specwb.engine import Clock, rounds
+from specwb.decoding import rounds
+from specwb.engine import Clock
 from specwb.errors import ArgumentError
 from specwb.evaluation.prompts import Question, interleave
 from specwb.evaluation.statistics import mean_and_error

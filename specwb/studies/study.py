@@ -196,7 +196,10 @@ class Study:
                 name: ablation.get(name) for name in FROM_ABLATION if name in ablation
             }
             made_of = ablation["arguments"]
-            document["ablation"] |= {"target": made_of.get("sha256"), "device": made_of.get("device")}
+            document["ablation"] |= {
+                "target": made_of.get("sha256"),
+                "device": made_of.get("device"),
+            }
         return document
 
     def printed(self, document: Document) -> Tables:

@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 import torch
 
-from specwb.engine import Prompt, token_rows
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import weights_hash
+from specwb.inputs import Prompt, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import load

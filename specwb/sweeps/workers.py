@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specwb.engine import Output, decode
+from specwb.decoding import Output, decode
 from specwb.evaluation.machine import Watch, one_step
 from specwb.extras import require
 from specwb.methods import Method

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specwb.engine import decode
+from specwb.decoding import decode
 from specwb.methods import method
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype

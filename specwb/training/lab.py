@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from specwb.engine import decode
+from specwb.decoding import decode
 from specwb.evaluation.prompts import load_prompts
 from specwb.files import weights_hash, whole_folder
 from specwb.models.devices import resolve_device

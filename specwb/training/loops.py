@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.engine import decode
+from specwb.decoding import decode
 from specwb.evaluation.runs import loops
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype

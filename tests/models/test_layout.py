@@ -8,7 +8,7 @@ import torch
 from tiny import EXACT
 
 import specwb
-from specwb import engine
+from specwb import decoding
 from specwb.flow import Draft, Scheme
 from specwb.models.layout import leaf_paths
 
@@ -119,6 +119,6 @@ def test_bad_layouts_are_refused(monkeypatch):
     for call in (specwb.rounds, specwb.decode):
         with pytest.raises(ValueError, match="layout must be tree or batch, got 'rows'"):
             list(call(tiny.target(), [[1]], "ar", layout="rows"))
-    monkeypatch.setattr(engine, "RECORDERS", {"cpu": None})
+    monkeypatch.setattr(decoding, "RECORDERS", {"cpu": None})
     with pytest.raises(ValueError, match="laid out as a batch"):
         list(specwb.rounds(tiny.target(), [[1]], "ar", layout="batch", graphs=True))

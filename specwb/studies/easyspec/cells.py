@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from specwb.decoding import decode
 from specwb.drafters.easyspec import deep_draft
-from specwb.engine import decode
 from specwb.errors import ArgumentError
 from specwb.evaluation import fuzzy
 from specwb.evaluation.prompts import Question, interleave
