@@ -17,8 +17,8 @@ from pathlib import Path
 
 import specwb
 from specwb.analysis import best_tree
+from specwb.evaluation.calibrate import accepted_by_rank
 from specwb.evaluation.compare import compare
-from specwb.evaluation.cost import accepted_by_rank
 from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.prompts import interleave, load_prompts
 from specwb.options import spell

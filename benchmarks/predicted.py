@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 
 import specwb
-from specwb.evaluation.cost import step_seconds
+from specwb.evaluation.calibrate import step_seconds
 from specwb.evaluation.machine import commit
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import FalconHead

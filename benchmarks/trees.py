@@ -27,7 +27,7 @@ import torch
 
 import specwb
 from specwb import Tree, analysis
-from specwb.evaluation.cost import accepted_by_rank
+from specwb.evaluation.calibrate import accepted_by_rank
 from specwb.evaluation.distributions import distributions_after
 from specwb.evaluation.prompts import interleave, load_prompts
 

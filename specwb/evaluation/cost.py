@@ -1,43 +1,26 @@
-"""The cost model put to work.
+"""The cost model of a pair: the speedup of any chain or tree, predicted from measured times.
 
-A pair's times and acceptance are measured once; the speedup of any chain or tree is predicted from
-them. That needs short runs: a long chain, a wide tree, forwards of both models alone after a short
-and a long text, and, for trees of the draft model's top tokens, one wide tree for every number of
-children. What is predicted is what :func:`specwb.compare` measures, prompt processing included.
+:mod:`specwb.evaluation.calibrate` measures what it needs. What is predicted is what
+:func:`specwb.compare` measures, prompt processing included.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from statistics import fmean, median
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 
 from specwb.analysis import expected_rounds, tree_reach
-from specwb.decoding import rounds
-from specwb.drafters.base import Drafter
 from specwb.errors import ArgumentError, SpecwbError
-from specwb.flow import Draft, Exactness, State
-from specwb.inputs import Prompt, token_rows
-from specwb.methods import Method
-from specwb.methods import method as make_method
-from specwb.models.target import Target
-from specwb.noise import Noise
 from specwb.tree import Tree
 
 
 class CostError(SpecwbError, ValueError):
     """Measured times that no prediction can be made from."""
-
-
-SLACK = 0.15
-"""Times that had to be moved by more than this to be in order are measured again."""
 
 
 def in_order(seconds: Mapping[int, float]) -> dict[int, float]:
@@ -77,183 +60,6 @@ def disorder(seconds: Mapping[int, float]) -> float:
     """
     ordered = in_order(seconds)
     return max(abs(ordered[n] / s - 1) for n, s in seconds.items())
-
-
-class _ZeroDrafter(Drafter):
-    """Drafts n - 1 times token 0: a step of it drafts at no cost and scores n tokens."""
-
-    captured = True
-
-    def __init__(self, n: int) -> None:
-        self.tree = Tree.chain(n - 1)
-
-    def open(self, state: State, target: Target) -> None:
-        self.tree = self.tree.to(target.device)
-        self._tokens = torch.zeros(
-            state.rows, self.tree.n - 1, dtype=torch.long, device=target.device
-        )
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return {"tokens": self._tokens}
-
-    def propose(self, state: State, noise: Noise) -> Draft:
-        return self.candidates(state, self._tokens)
-
-
-def step_seconds(
-    target: Target, prompt: Sequence[int], method: Method, count: int, **settings: Any
-) -> tuple[float, float]:
-    """Time the decoding steps of one prompt.
-
-    Args:
-        target: the model that decodes.
-        prompt: token ids.
-        method: a built method.
-        count: time up to so many steps after the first one.
-        settings: as of :func:`specwb.rounds`.
-    Returns:
-        The seconds until the first step is over, prompt processing included, and the median of
-        the later steps.
-    """
-
-    def now() -> float:
-        if target.device.type == "cuda":
-            torch.cuda.synchronize(target.device)
-        return time.perf_counter()
-
-    times = [now()]
-    for _ in rounds(target, [prompt], method, eos=(), **settings):
-        times.append(now())
-        if len(times) > count + 1:
-            break
-    seconds = [after - before for before, after in pairwise(times)]
-    return seconds[0], median(seconds[1:] or seconds)
-
-
-def forward_seconds(
-    model: Target,
-    widths: Sequence[int],
-    prompt: Prompt,
-    *,
-    rounds: int = 12,
-    repeats: int = 3,
-    temperature: float = 0.0,
-) -> dict[int, float]:
-    """Time decoding steps that score n tokens and draft at no cost, for every n in ``widths``.
-
-    The widths take turns. The medians are put in order (:func:`in_order`), so that ``v >= 1`` and
-    no slope is negative.
-
-    For ``n = 1`` it is a step of plain decoding. ``v(gamma) = t(gamma + 1) / t(1)``. A draft model
-    is measured in the same way, and ``c = t_draft(1) / t_target(1)``.
-
-    Args:
-        model: target or draft model.
-        widths: numbers of tokens that a step scores.
-        prompt: the text before.
-        rounds: decoding steps that each median is of.
-        repeats: turns.
-        temperature: 0 is greedy.
-    Returns:
-        width -> seconds of a step.
-    Raises:
-        ValueError: there is no width, one is < 1, or the text is longer than the context.
-    """
-    return in_order(_forward_seconds(model, widths, prompt, rounds, repeats, temperature))
-
-
-def _forward_seconds(
-    model: Target,
-    widths: Sequence[int],
-    prompt: Prompt,
-    rounds: int,
-    repeats: int,
-    temperature: float,
-) -> dict[int, float]:
-    """The medians of :func:`forward_seconds` before they are put in order."""
-    if not widths or min(widths) < 1:
-        raise ArgumentError(f"widths must be integers >= 1, got {list(widths)}")
-    (row,) = token_rows(model, [prompt])  # type: ignore[list-item]
-    methods = {
-        n: Method(f"forward of {n}", _ZeroDrafter(n), None, Exactness.LOSSLESS)
-        for n in dict.fromkeys(widths)
-    }
-    for method in methods.values():  # warm-up
-        step_seconds(model, row, method, 1, max_new_tokens=2)
-    settings: dict[str, Any] = {"max_new_tokens": rounds + 1, "temperature": temperature}
-    seconds: dict[int, list[float]] = {n: [] for n in methods}
-    for _ in range(repeats):
-        for n, method in methods.items():
-            _, later = step_seconds(model, row, method, rounds, **settings)
-            seconds[n].append(later)
-    return {n: median(values) for n, values in seconds.items()}
-
-
-def accepted_by_rank(
-    target: Target,
-    prompts: Sequence[Prompt],
-    method: str | Method,
-    *,
-    max_new_tokens: int = 64,
-    temperature: float = 0.0,
-    seed: int = 0,
-    **options,
-) -> list[list[float]]:
-    """Measure how often the r-th child is the accepted one, by depth.
-
-    At depth d it is counted among the decoding steps whose walk reached depth d - 1. Steps that end
-    a row are left out, since the limit may have cut them. A depth that is never reached has rates
-    0.
-
-    Args:
-        target: the target model.
-        prompts: texts or lists of token ids.
-        method: a spec or a built method.
-        max_new_tokens: for every prompt.
-        temperature: 0 is greedy.
-        seed: of the sampling.
-        options: the method's own.
-    Returns:
-        ``rates[d - 1][r]``, the form that :func:`specwb.analysis.tree_reach` takes.
-    """
-    chosen = method if isinstance(method, Method) else make_method(method, target, **options)
-    tally = AcceptanceTally(chosen)
-    for prompt in token_rows(target, prompts):
-        tally.add(target, prompt, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    return tally.rates
-
-
-class AcceptanceTally:
-    """Counts for :func:`accepted_by_rank`.
-
-    Attributes:
-        method: the method that decodes.
-        tested: ``[D]``, the decoding steps whose walk reached depth d - 1.
-        counts: ``[D,K]``, how often it went on to the r-th child.
-    """
-
-    def __init__(self, method: Method) -> None:
-        limits = method.drafter.limits
-        self.method = method
-        self.counts = torch.zeros(limits.depth, max(limits.children, 1), dtype=torch.long)
-        self.tested = torch.zeros(limits.depth, dtype=torch.long)
-
-    def add(self, target: Target, prompt: Sequence[int], **settings: Any) -> None:
-        """Decode one prompt and count; ``settings`` as of :func:`specwb.rounds`."""
-        for step in rounds(target, [prompt], self.method, **settings):
-            assert step.state is not None
-            accepted = int(step.verdict.accepted[0])
-            if bool(step.state.done[0]):
-                continue
-            tree = step.draft.tree
-            ranks = tree.rank[0, step.verdict.path[0, 1 : accepted + 1]].tolist()
-            self.tested[: min(accepted + 1, tree.D)] += 1
-            for depth, rank in enumerate(ranks):
-                self.counts[depth, rank] += 1
-
-    @property
-    def rates(self) -> list[list[float]]:
-        return (self.counts.double() / self.tested.clamp_min(1)[:, None]).tolist()
 
 
 @dataclass(frozen=True)
@@ -394,222 +200,13 @@ class CostModel:
         return plain / (sum(self.opening) + steps * self.round_seconds(tree))
 
 
-WIDTHS = (1, 2, 3, 4, 6, 9, 13, 21, 32)
-"""The numbers of tokens whose scoring is timed."""
-TURNS = 3
-"""Turns in which everything is timed."""
-AGAIN = 2
-"""Further turns, where the times are out of order."""
-LONG = 1024
-"""Tokens of the long text that forwards are measured after, where the context has room for it."""
-
-
-@dataclass(frozen=True)
-class _Side:
-    """A model whose forwards are timed.
-
-    Attributes:
-        name: "target" or "draft".
-        model: the model.
-        widths: the numbers of tokens that are scored.
-        texts: the texts before them, a short and a long one.
-    """
-
-    name: str
-    model: Target
-    widths: Sequence[int]
-    texts: list[list[int]]
-
-
-def calibrate(
-    target: Target,
-    draft: Target,
-    prompts: Sequence[Prompt],
-    *,
-    gamma: int = 8,
-    tree: Sequence[int] = (4, 4, 4),
-    top: Sequence[int] = (),
-    max_new_tokens: int = 64,
-    temperature: float = 0.0,
-    rounds: int = 12,
-    seed: int = 0,
-    seconds: float | None = None,
-    progress: Callable[[float, str], None] | None = None,
-) -> CostModel:
-    """Measure what :class:`CostModel` needs, on prompts that the predictions are not judged by.
-
-    Times out of order by more than ``SLACK`` are measured again, twice at most. What is still out
-    of order is put in order (:func:`in_order`), a negative cost becomes 0, and ``doubts`` says so.
+def at_length(contexts: dict[int, dict[int, float]], length: float) -> dict[int, float]:
+    """Interpolate seconds by width after a text of this length: attention is linear in it.
 
     Args:
-        target: the target model.
-        draft: the draft model.
-        prompts: texts or lists of token ids.
-        gamma: length of the chain that is measured; it bounds the depth of chains predicted.
-        tree: the wide tree; it bounds depth and children of trees predicted.
-        top: the numbers of children for which top-and-sample rates are measured, in trees as deep
-            as ``tree``; none at T = 0, where children are the draft model's top tokens anyhow.
-        max_new_tokens: for every prompt.
-        temperature: 0 is greedy.
-        rounds: how many decoding steps each time is a median of.
-        seed: of the sampling.
-        seconds: count acceptance on no further prompt after about so long, but at least on one.
-        progress: called with (fraction done, text).
-    Returns:
-        A model whose figures a prediction can be made from.
-    Raises:
-        CostError: a time is not a finite number > 0.
+        contexts: length of text -> width -> seconds.
+        length: of the text.
     """
-    rows = token_rows(target, prompts)
-    typical = sorted(rows, key=len)[len(rows) // 2]
-    top_ks = tuple(k for k in top if k > 1) if temperature > 0 else ()
-    chain = make_method("sps", target, draft=draft, gamma=gamma)
-    wide = make_method("mcsd", target, draft=draft, tree=tuple(tree))
-    top_methods = [
-        make_method("mcsd", target, draft=draft, tree=(k,) * len(tree), draw="top") for k in top_ks
-    ]
-    plain = make_method("ar", target)
-    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-    report = progress or (lambda done, text: None)
-
-    sides = [
-        _Side("target", target, WIDTHS, _texts(rows, target, rounds)),
-        _Side("draft", draft, WIDTHS[:-1], _texts(rows, draft, rounds)),
-    ]
-    steps = [(target, plain), (draft, plain), (target, chain)]
-    forwards, first, later = _timings(sides, steps, typical, rounds, settings, report)
-    contexts = {
-        side.name: {len(text): in_order(forwards[side.name, len(text)]) for text in side.texts}
-        for side in sides
-    }
-    length = sum(map(len, rows)) / len(rows) + max_new_tokens / 2
-    target_seconds = _at_length(contexts["target"], length)
-    draft_seconds = _at_length(contexts["draft"], length)
-    opening = (
-        max(0.0, float(first[0] - target_seconds[1])),
-        max(0.0, float(first[1] - draft_seconds[1])),
-    )
-
-    tallies = [AcceptanceTally(method) for method in (chain, wide, *top_methods)]
-    counted = _count_acceptance(target, rows, tallies, settings, seconds, report)
-    chain_rates, tree_rates, *top_rates = (tally.rates for tally in tallies)
-    model = CostModel(
-        target=target_seconds,
-        draft=draft_seconds,
-        opening=opening,
-        rest=0.0,
-        chain=chain_rates,
-        tree=tree_rates,
-        top=dict(zip(top_ks, top_rates, strict=True)),
-        contexts=contexts,
-        prompts=counted,
-    )
-
-    doubts = [
-        f"{side}, after {length} tokens: steps of more tokens took less time than steps of fewer; "
-        f"put in order, the furthest by {disorder(table):.0%}"
-        for (side, length), table in forwards.items()
-        if disorder(table) > SLACK
-    ]
-    draft_step = draft_seconds[1]
-    rest = (float(later[2]) - model.round_seconds(Tree.chain(gamma))) / gamma
-    if rest < -draft_step:
-        doubts.append(
-            f"a step with a chain of {gamma} took less than its parts by {-rest / draft_step:.1f} "
-            "draft steps a level; one is taken off"
-        )
-    return replace(model, rest=max(rest, -draft_step), doubts=tuple(doubts))
-
-
-def _timings(
-    sides: list[_Side],
-    steps: list[tuple[Target, Method]],
-    prompt: list[int],
-    rounds: int,
-    settings: dict[str, Any],
-    report: Callable[[float, str], None],
-) -> tuple[dict[tuple[str, int], dict[int, float]], np.ndarray, np.ndarray]:
-    """Time forwards and decoding steps in turns, until the forwards are in order.
-
-    Everything takes turns, so that a machine whose speed drifts favours none.
-
-    Args:
-        sides: the models whose forwards are timed.
-        steps: models and methods whose decoding steps are timed.
-        prompt: what they decode.
-        rounds: decoding steps that each time is a median of.
-        settings: of the decoding.
-        report: called with (fraction done, text).
-    Returns:
-        (side, length of text) -> width -> seconds of a forward; and for every one of ``steps`` the
-        seconds of the first step and of a later one. All are medians over the turns.
-    """
-    forwards: list[dict[tuple[str, int], dict[int, float]]] = []
-    step_times = []
-    temperature = settings["temperature"]
-    for turn in range(TURNS + AGAIN):
-        report(min(turn / TURNS, 1) / 4, "forwards")
-        forwards.append(
-            {
-                (side.name, len(text)): _forward_seconds(
-                    side.model, side.widths, text, rounds, 1, temperature
-                )
-                for side in sides
-                for text in side.texts
-            }
-        )
-        step_times.append(
-            [step_seconds(model, prompt, method, rounds, **settings) for model, method in steps]
-        )
-        medians = {
-            key: {n: median(tables[key][n] for tables in forwards) for n in forwards[0][key]}
-            for key in forwards[0]
-        }
-        # not after an even number of turns: a median between a good and a bad time is neither
-        if turn + 1 == TURNS and max(map(disorder, medians.values())) <= SLACK:
-            break
-    first, later = np.median(step_times, axis=0).T
-    return medians, first, later
-
-
-def _count_acceptance(
-    target: Target,
-    rows: list[list[int]],
-    tallies: list[AcceptanceTally],
-    settings: dict[str, Any],
-    seconds: float | None,
-    report: Callable[[float, str], None],
-) -> int:
-    """Decode prompt after prompt with every tally's method; return the number of prompts.
-
-    ``seconds``: start no prompt that is likely to end later, but always the first.
-    """
-    began = time.monotonic()
-    for i, row in enumerate(rows):
-        if seconds is not None and i and (time.monotonic() - began) * (i + 1) / i > seconds:
-            return i
-        for j, tally in enumerate(tallies):
-            done = 0.25 + 0.75 * (i + j / len(tallies)) / len(rows)
-            report(done, f"acceptance: {tally.method.key}")
-            tally.add(target, row, **settings)
-    return len(rows)
-
-
-def _texts(rows: list[list[int]], model: Target, rounds: int) -> list[list[int]]:
-    """A short and a long text.
-
-    The short one is the shortest prompt. The long one is all prompts in a row, up to ``LONG``
-    tokens or what the context holds beside the widest forward.
-    """
-    room = model.context - rounds - 1 - max(WIDTHS)
-    all_tokens = [token for row in rows for token in row]
-    while len(all_tokens) < min(LONG, room):
-        all_tokens = all_tokens + all_tokens
-    return [min(rows, key=len), all_tokens[: min(LONG, room)]]
-
-
-def _at_length(contexts: dict[int, dict[int, float]], length: float) -> dict[int, float]:
-    """Seconds by width after a text of this length: attention is linear in it."""
     lengths = sorted(contexts)
     return {
         n: float(np.interp(length, lengths, [contexts[m][n] for m in lengths]))

@@ -29,7 +29,7 @@ from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
 from specwb.drafters.stopping import Confidence, Top
 from specwb.errors import ArgumentError
-from specwb.evaluation.cost import step_seconds
+from specwb.evaluation.calibrate import step_seconds
 from specwb.flow import Exactness
 from specwb.methods import Method
 from specwb.methods import method as make_method

@@ -22,9 +22,10 @@ from typing import Any
 from specwb.analysis import choose_tree
 from specwb.errors import SpecwbError
 from specwb.evaluation import machine, report
+from specwb.evaluation.calibrate import calibrate
 from specwb.evaluation.compare import compare
 from specwb.evaluation.conditions import describe, describe_device, versions
-from specwb.evaluation.cost import CostError, CostModel, calibrate
+from specwb.evaluation.cost import CostError, CostModel
 from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave

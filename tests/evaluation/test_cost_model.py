@@ -10,16 +10,9 @@ import torch
 
 import specwb
 from specwb import analysis
-from specwb.evaluation import cost
-from specwb.evaluation.cost import (
-    CostError,
-    CostModel,
-    accepted_by_rank,
-    calibrate,
-    disorder,
-    forward_seconds,
-    in_order,
-)
+from specwb.evaluation import calibrate as measuring
+from specwb.evaluation.calibrate import accepted_by_rank, calibrate, forward_seconds
+from specwb.evaluation.cost import CostError, CostModel, disorder, in_order
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 
@@ -199,7 +192,10 @@ def test_no_prediction_is_made_from_figures_without_sense(changes, message):
         model(**changes)
 
 
-WIDE, FALLING = {n: 1.0 + n / 10 for n in cost.WIDTHS}, {n: 2.0 - n / 20 for n in cost.WIDTHS}
+WIDE, FALLING = (
+    {n: 1.0 + n / 10 for n in measuring.WIDTHS},
+    {n: 2.0 - n / 20 for n in measuring.WIDTHS},
+)
 
 
 @pytest.fixture
@@ -221,8 +217,8 @@ def scripted(monkeypatch):
         return 3.0, steps.chain if method.key.startswith("sps") else 1.0
 
     steps.chain = 5.0
-    monkeypatch.setattr(cost, "_forward_seconds", forwards)
-    monkeypatch.setattr(cost, "step_seconds", steps)
+    monkeypatch.setattr(measuring, "_forward_seconds", forwards)
+    monkeypatch.setattr(measuring, "step_seconds", steps)
 
     def run(*tables, chain=5.0):
         turns[:], lengths[:], steps.chain = tables, [], chain
@@ -245,15 +241,15 @@ def test_times_out_of_order_are_measured_again(scripted):
 
     Times that always fall are put in order, and the model says so.
     """
-    assert scripted(WIDE)[1] == cost.TURNS
+    assert scripted(WIDE)[1] == measuring.TURNS
     m, turns = scripted(FALLING, WIDE, WIDE)
-    assert (turns, m.doubts) == (cost.TURNS, ())
+    assert (turns, m.doubts) == (measuring.TURNS, ())
     assert m.target == pytest.approx(WIDE)
     m, turns = scripted(FALLING, FALLING, WIDE)
-    assert (turns, m.doubts) == (cost.TURNS + cost.AGAIN, ())
+    assert (turns, m.doubts) == (measuring.TURNS + measuring.AGAIN, ())
     assert m.target == pytest.approx(WIDE)
     m, turns = scripted(FALLING)
-    assert turns == cost.TURNS + cost.AGAIN
+    assert turns == measuring.TURNS + measuring.AGAIN
     assert len(set(m.target.values())) == 1
     assert m.v(6) == 1.0
     assert len(m.doubts) == 4
@@ -275,6 +271,6 @@ def test_a_step_cheaper_than_its_parts_costs_no_less_than_one_without_drafting(s
 
 def test_openings_are_never_negative(scripted, monkeypatch):
     monkeypatch.setattr(
-        cost, "step_seconds", lambda target, prompt, method, count, **settings: (0.1, 5.0)
+        measuring, "step_seconds", lambda target, prompt, method, count, **settings: (0.1, 5.0)
     )
     assert scripted(WIDE)[0].opening == (0.0, 0.0)
