@@ -145,6 +145,7 @@ class Arena:
         _copy("State", mine.tensors(), other.tensors())
         _copy("Noise", self.noise.tensors(), fresh.noise.tensors())
         _copy(type(self.drafter).__name__, self._opened, fresh._opened)
+        self.drafter.adopt(fresh.drafter)
         mine.horizon, mine.finished = other.horizon, other.finished
         mine._masks.clear()
         self.noise.restart()

@@ -105,6 +105,10 @@ class Drafter:
         """
         return {}
 
+    def adopt(self, fresh: Drafter) -> None:
+        """Takes from ``fresh``, which was opened for another decoding, what is not in
+        :meth:`tensors`, such as a text on the host: recorded steps go on with that decoding."""
+
     def propose(self, state: State, noise: Noise) -> Draft:
         """The draft of one step, from the text and the uniforms of the drafting stream."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from specwb.drafters.base import Drafter, chain
 from specwb.drafters.length import Length
-from specwb.flow import Draft, Scheme, State
+from specwb.flow import Draft, Scheme, Scores, State, Verdict
 from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.masked import Blocks
@@ -48,7 +48,9 @@ class DiffusionDrafter(Drafter):
     sure of each (``confidence``); the draft tokens are then text to the next forward.
 
     A context that is too short for prefix and masks shrinks k, and ends in plain steps. There is
-    one transfer to the host a forward, of the lattice, and one of lengths.
+    one transfer to the host a forward, of the lattice, and one of sizes. A recorded step has no
+    sizes to read: it predicts as many places as ever, and a search has two stages, before and
+    behind what the host does.
 
     Args:
         model: the diffusion model.
@@ -101,9 +103,10 @@ class DiffusionDrafter(Drafter):
         most = length.most
         wide = beams if as_tree and draw == "search" else paths
         self.tree = sequences(wide, most)
-        # lengths of the texts and of the drafts (which live on the host, and are converted like the
-        # others), and every lattice; sure of it or not
-        self.host_reads = 2 + (2 * -(-most // chunk) if chunk else 1)
+        # how many places a forward asks about, and every lattice; sure of it or not
+        self.host_reads = 2 * -(-most // chunk) + 1 if chunk else 2
+        # what the host finds is the shape of a trie, and whether a chunk follows
+        self.captured = self.staged = not chunk and (draw == "sample" or not as_tree)
         self.spent = {"search": 0.0, "draft": 0.0}
         # of the last step: row, lattice, text before it, paths found
         self.searched: list[tuple[int, Lattice, tuple[int, ...], list[Path]]] = []
@@ -117,6 +120,7 @@ class DiffusionDrafter(Drafter):
         return 0 if self.scheme(sampling) is Scheme.POINT else self.length.most * self.paths
 
     def open(self, state: State, target: Target) -> None:
+        device = state.tokens.device
         self.vocabulary = target.vocabulary
         self.blocks = Blocks(
             self.model, state.rows, state.capacity, self.refresh, target.vocabulary
@@ -126,45 +130,71 @@ class DiffusionDrafter(Drafter):
             prefill(self.backbone, state, self.cache)
         self.fed = state.length - 1 if self.model.causal else torch.zeros_like(state.length)
         self.length = copy.copy(self.length)
-        self.length.open(state.rows, "cpu")
-        lengths = state.length.tolist()
-        rows = state.tokens[:, : state.horizon].tolist()
+        self.length.open(state.rows, device)
+        self.drafted = torch.zeros_like(state.length)  # by the last step, up to an end of text
+        self.stops = torch.tensor(sorted(self.ends), dtype=torch.long, device=device)
+        # a row's path, padded, its length, and how much was drafted up to an end of text: on the
+        # host, and where steps look for it
+        size = state.rows, self.length.most + 2
+        self.handed = torch.zeros(size, dtype=torch.long, pin_memory=device.type == "cuda")
+        self.found = torch.zeros(size, dtype=torch.long, device=device)
+        rows, lengths = state.tokens[:, : state.horizon].tolist(), state.length.tolist()
         self.texts = [row[:n] for row, n in zip(rows, lengths, strict=True)]
         self.proxies = [self.proxy() for _ in lengths]
         self.read_to = [0] * len(lengths)  # what a proxy that reads along has read
-        self.index, self.lengths = 0, lengths
-        self.drafted: list[int] | None = None  # by the last step, of every row
-        self.stops = torch.tensor(sorted(self.ends), dtype=torch.long, device=state.tokens.device)
+        self.index = 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        own = {"fed": self.fed, "drafted": self.drafted, "stops": self.stops}
+        own |= {"handed": self.handed, "found": self.found, "banned": self.blocks.banned}
+        return {**own, "cache": self.cache.data, **self.length.tensors()}
+
+    def adopt(self, fresh: Drafter) -> None:
+        assert isinstance(fresh, DiffusionDrafter)
+        self.texts, self.proxies, self.read_to = fresh.texts, fresh.proxies, fresh.read_to
+        self.index = 0
 
     def propose(self, state: State, noise: Noise) -> Draft:
         began = time.perf_counter()
-        lengths, done = [state.horizon], [0]
-        if state.rows > 1:
-            lengths, done = torch.stack([state.length, state.done.long()]).tolist()
-        if self.drafted is not None:
-            accepted = [
-                max(n - before - 1, 0) for n, before in zip(lengths, self.lengths, strict=True)
-            ]
-            self.length.observe(torch.tensor(self.drafted), torch.tensor(accepted))
-        room = [self.model.context - n for n in lengths]
-        fits = [r + self.model.spared if r >= 0 else 0 for r in room]
-        wished = zip(self.length.tokens.tolist(), fits, done, strict=True)
-        k = [0 if over else min(wish, most) for wish, most, over in wished]
-        self.lengths = lengths
         if self.scheme(state.sampling) is Scheme.POINT:
-            draft = self._search(state, k)
+            draft = self._search(state)
         else:
-            draft = self._sample(state, noise, k)
+            draft = self._sample(state, noise)
         self.index += 1
         self.spent["draft"] += time.perf_counter() - began
         return draft
+
+    def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        self.length.observe(self.drafted, verdict.accepted.clamp_min(0))
 
     def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
         """A step's tokens are met as text in the next; until then its masks lie in their slots."""
         return before
 
+    @property
+    def _anew(self) -> bool:
+        """Whether a model that sees both ways computes everything in this step."""
+        return self.index % self.refresh == 0
+
+    def _asked(self, state: State) -> Tensor:
+        """``[B]``: how many tokens each row asks for, fewer where the context ends, none where it
+        is done."""
+        room = self.model.context - state.length
+        fits = torch.where(room >= 0, room + self.model.spared, 0)
+        return torch.minimum(self.length.tokens, fits).masked_fill(state.done, 0)
+
+    def _sizes(self, state: State) -> tuple[Tensor | None, int, int]:
+        """How many tokens each row asks for, the most that one does, and how many places of a text
+        the model has not seen. A recorded step asks within its stage, takes the most that there can
+        be, and reads nothing."""
+        if state.static:
+            return None, self.length.most, self.length.most + 1
+        asked = self._asked(state)
+        most, fresh = torch.stack([asked.max(), (state.length - self.fed).max()]).tolist()
+        return asked, most, max(fresh, 1)
+
     def _forward(
-        self, state: State, tokens: Tensor, drafted: int, k: list[int], most: int
+        self, state: State, tokens: Tensor, drafted: int, k: Tensor, most: int, fresh: int
     ) -> Tensor:
         """What the model predicts behind the text.
 
@@ -172,58 +202,70 @@ class DiffusionDrafter(Drafter):
             state: of the decoding.
             tokens: ``[B,capacity]`` the texts, and behind them ``drafted`` draft tokens.
             drafted: how many of them there are.
-            k: how many places each row asks for.
-            most: the largest of these.
+            k: ``[B]`` how many places each row asks for.
+            most: how many are predicted, at least the largest of these.
+            fresh: at most so many places before these the model has not seen.
 
         Returns:
             ``[B,most,V]`` logits.
         """
-        if drafted:
-            fresh, fed = self.chunk, state.length + (drafted - self.chunk)
-        else:
-            new = [n - len(text) for n, text in zip(self.lengths, self.texts, strict=True)]
-            fresh, fed = max(*new, 1), self.fed
-        anew = self.index % self.refresh == 0
-        count = torch.tensor(k, device=tokens.device)
-        place = (state.length + drafted, max(self.lengths) + drafted)
-        logits = self.blocks.say(tokens, *place, fed, fresh, count, most, self.steps, anew)
+        fed = state.length + (drafted - self.chunk) if drafted else self.fed
+        place = (state.length + drafted, state.horizon + drafted)
+        logits = self.blocks.say(
+            tokens, *place, fed, fresh, k, most, self.steps, self._anew, padded=state.static
+        )
         if not drafted:
-            self.fed = state.length.clone()
+            self.fed.copy_(state.length)
         return logits
 
-    def _read(self, state: State, numbers: Tensor) -> list[list[float]]:
-        """``numbers [B,n]`` on the host, and in the same transfer the tokens that are new to it."""
-        new = max(n - len(text) for n, text in zip(self.lengths, self.texts, strict=True))
-        if new <= 0:
-            return numbers.tolist()
-        place = state.length[:, None] + torch.arange(-new, 0, device=state.length.device)
-        tokens = state.tokens.gather(1, place.clamp_min(0)).to(numbers.dtype)
-        read = torch.cat([numbers, tokens], 1).tolist()
-        for text, n, row in zip(self.texts, self.lengths, read, strict=True):
-            if n > len(text):
-                text.extend(int(x) for x in row[len(row) - (n - len(text)) :])
-        return [row[: numbers.shape[1]] for row in read]
+    def _numbers(
+        self,
+        state: State,
+        tokens: Tensor,
+        drafted: int,
+        asked: Tensor | None,
+        most: int,
+        fresh: int,
+    ) -> Tensor:
+        """All that the search needs, in one tensor for one transfer.
 
-    def _search(self, state: State, k: list[int]) -> Draft:
-        """The paths that the beam finds, of up to ``k`` tokens in each row."""
-        rows, tokens, drafted = state.rows, state.tokens, 0
-        self.searched = []
-        beams: list[list[Path]] = [[] for _ in k]
-        paths: list[tuple[int, ...]] = [() for _ in k]
-        generated, left = [0] * rows, list(k)
-        while (most := min(self.chunk, max(left)) if self.chunk else max(left)) > 0:
-            now = [min(n, most) for n in left]
-            logits = self._forward(state, tokens, drafted, now, most)
-            best = candidates(logits, self.top, self.vocabulary, self.blocks.banned)
-            numbers = self._read(state, best.transpose(0, 1).flatten(1))
-            began, wide = time.perf_counter(), best.shape[-1]
-            sure = torch.ones(rows)
-            for row, n in enumerate(now):
+        Args are those of :meth:`_forward`, but what each row asks for may be more than ``most``, or
+        None where it is not known yet.
+
+        Returns:
+            ``[B,n]`` in float64: what each row asks for, the length of its text, the last ``fresh``
+            tokens of it, ids and log-probabilities of the candidates at ``most`` places.
+        """
+        asked = self._asked(state) if asked is None else asked
+        logits = self._forward(state, tokens, drafted, asked.clamp_max(most), most, fresh)
+        best = candidates(logits, self.top, self.vocabulary, self.blocks.banned)
+        place = state.length[:, None] + torch.arange(-fresh, 0, device=asked.device)
+        text = state.tokens.gather(1, place.clamp_min(0))
+        sizes = torch.stack([asked, state.length], 1)
+        return torch.cat([sizes.double(), text.double(), best.transpose(0, 1).flatten(1)], 1)
+
+    def _search(self, state: State) -> Draft:
+        """The paths that the beam finds, of as many tokens as each row asks for."""
+        self.searched, rows, tokens, drafted = [], state.rows, state.tokens, 0
+        beams: list[list[Path]] = [[] for _ in range(rows)]
+        paths: list[tuple[int, ...]] = [()] * rows
+        generated = [0] * rows
+        asked, most, fresh = self._sizes(state)
+        while most > 0:
+            most = min(self.chunk, most) if self.chunk else most
+            sizes = drafted, asked, most, fresh
+            say = partial(self._numbers, state, tokens, *sizes)
+            numbers = self._read(state.stage(("say", self._anew), say))
+            began, left, sure = time.perf_counter(), [], torch.ones(rows)
+            for row, (wish, length, *rest) in enumerate(numbers):
+                n, read = min(int(wish), most), rest[fresh:]
+                self._follow(row, int(length), rest[:fresh])
+                left.append(int(wish) - n)
                 if not n:
                     continue
-                flat = numbers[row]
+                wide = len(read) // (2 * most)
                 ids, logq = (
-                    [flat[at + i * wide : at + (i + 1) * wide] for i in range(n)]
+                    [read[at + i * wide : at + (i + 1) * wide] for i in range(n)]
                     for at in (0, most * wide)
                 )
                 lattice, proxy = Lattice.prune(ids, logq, self.mass, self.ends), self._proxy(row)
@@ -234,19 +276,29 @@ class DiffusionDrafter(Drafter):
                 paths[row] += path.tokens
                 generated[row] += lattice.generated
                 sure[row] = min(path.logq)
-                left[row] = 0 if path.ends_text else left[row] - n
+                left[row] = 0 if path.ends_text else left[row]
             self.spent["search"] += time.perf_counter() - began
             drafted += most
             if not self.chunk:
                 break
-            go = self.length.onward(drafted, sure.exp()).tolist()
+            go = self.length.onward(drafted, sure.exp().to(tokens.device)).tolist()
             left = [n if on else 0 for n, on in zip(left, go, strict=True)]
-            if max(left) > 0:
-                padded = [[*path, *[0] * drafted][:drafted] for path in paths]
-                place = state.length[:, None] + torch.arange(drafted, device=tokens.device)
-                tokens = tokens.scatter(1, place, torch.tensor(padded, device=tokens.device))
-        self.drafted = generated
-        return self._tree(state, beams) if self.as_tree else self._chain(state, paths)
+            asked, most, fresh = torch.tensor(left, device=tokens.device), max(left), self.chunk
+            padded = [[*path, *[0] * drafted][:drafted] for path in paths]
+            place = state.length[:, None] + torch.arange(drafted, device=tokens.device)
+            tokens = tokens.scatter(1, place, torch.tensor(padded, device=tokens.device))
+        if self.as_tree:
+            return self._tree(state, beams, generated)
+        return self._chain(state, paths, generated)
+
+    def _read(self, numbers: Tensor) -> list[list[float]]:
+        """The numbers of :meth:`_numbers` on the host; the dry run puts others in their place."""
+        return numbers.tolist()
+
+    def _follow(self, row: int, length: int, read: Sequence[float]) -> None:
+        """Adds to a row's text on the host what it has grown by; ``read`` are its last tokens."""
+        if new := length - len(self.texts[row]):
+            self.texts[row].extend(int(x) for x in read[len(read) - new :])
 
     def _proxy(self, row: int) -> Proxy:
         """The row's proxy, which has read the text up to here."""
@@ -255,22 +307,36 @@ class DiffusionDrafter(Drafter):
         self.read_to[row] = len(self.texts[row])
         return proxy
 
-    def _chain(self, state: State, paths: Sequence[Sequence[int]]) -> Draft:
+    def _chain(
+        self, state: State, paths: Sequence[Sequence[int]], generated: Sequence[int]
+    ) -> Draft:
         """Every row's path as a chain, padded with nodes that are never accepted."""
-        n, device = max(map(len, paths)), state.tokens.device
-        padded = [[*path, *[0] * (n - len(path))] for path in paths]
-        tokens = torch.tensor(padded, dtype=torch.long, device=device).view(len(paths), n)
-        length = torch.tensor([len(path) for path in paths], device=device)
-        valid = torch.arange(n, device=device) < length[:, None]
-        return self.candidates(state, tokens, valid, chain(n, device))
+        n, most = max(map(len, paths)), self.length.most
+        if state.static and n:  # a graph for every length is more than it saves
+            n = most
+        padded = [
+            [*path, *[0] * (most - len(path)), len(path), count]
+            for path, count in zip(paths, generated, strict=True)
+        ]
+        self.handed.copy_(torch.tensor(padded))
+        self.found.copy_(self.handed, non_blocking=True)
 
-    def _tree(self, state: State, beams: list[list[Path]]) -> Draft:
+        def draft() -> Draft:
+            tokens, length, count = self.found.split([most, 1, 1], 1)
+            self.drafted.copy_(count[:, 0])
+            valid = torch.arange(n, device=tokens.device) < length
+            return self.candidates(state, tokens[:, :n], valid, chain(n, tokens.device))
+
+        return state.stage(("draft", n), draft)
+
+    def _tree(self, state: State, beams: list[list[Path]], generated: Sequence[int]) -> Draft:
         """Every row's paths as one trie, padded with nodes that are never accepted."""
         tries = [trie([path.tokens for path in row]) for row in beams]
         n = max(len(parents) for parents, _, _ in tries)
         if n == 1:
-            return self._chain(state, [()] * state.rows)
+            return self._chain(state, [()] * state.rows, generated)
         device = state.tokens.device
+        self.drafted.copy_(torch.tensor(generated))
         # what pads a row hangs below its root
         above = [[*parents, *[0] * (n - len(parents))] for parents, _, _ in tries]
         levels = [[*depths, *[1] * (n - len(depths))] for _, depths, _ in tries]
@@ -283,25 +349,29 @@ class DiffusionDrafter(Drafter):
         tokens = torch.tensor(words, device=device)[:, 1:]
         return self.candidates(state, tokens, valid, GrownTree(parent, depth, deepest, wide))
 
-    def _sample(self, state: State, noise: Noise, k: list[int]) -> Draft:
-        """``paths`` sequences of up to ``k`` tokens in each row, drawn from one forward."""
-        most = max(k)
+    def _sample(self, state: State, noise: Noise) -> Draft:
+        """``paths`` sequences of as many tokens as each row asks for, drawn from one forward."""
+        asked, most, fresh = self._sizes(state)
         if most <= 0:
-            self.drafted = [0] * state.rows
-            return self._chain(state, [()] * state.rows)
-        logits = self._forward(state, state.tokens, 0, k, most)
+            return self._chain(state, [()] * state.rows, [0] * state.rows)
+        draw = partial(self._drawn, state, noise, asked, most, fresh)
+        return state.stage(("sample", self._anew), draw)
+
+    def _drawn(
+        self, state: State, noise: Noise, asked: Tensor | None, most: int, fresh: int
+    ) -> Draft:
+        asked = self._asked(state) if asked is None else asked
+        logits = self._forward(state, state.tokens, 0, asked, most, fresh)
         logits = logits.index_fill(-1, self.blocks.banned, -torch.inf)[..., : self.vocabulary]
         logits = F.pad(logits, (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)
-        stop = torch.isin(logits.argmax(-1), self.stops)
+        stop = (logits.argmax(-1, keepdim=True) == self.stops).any(-1)
         first = torch.where(stop.any(-1), stop.int().argmax(-1), most)
-        ends = self._read(state, first[:, None].double())
-        self.drafted = [min(int(row[0]), n) for row, n in zip(ends, k, strict=True)]
+        self.drafted.copy_(torch.minimum(first, asked))
         q = state.sampling.probabilities(logits)
         u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
         # [B,k,K]: by level, path by path
         tokens = torch.stack([inverse_cdf(q, u[..., j]) for j in range(self.paths)], -1)
-        count = torch.tensor(k, device=q.device)
-        within = torch.arange(most, device=q.device) < count[:, None]
+        within = torch.arange(most, device=q.device) < asked[:, None]
         valid = within[:, :, None].expand(-1, -1, self.paths).flatten(1)
         tree = sequences(self.paths, most, q.device)
         draft = self.candidates(state, tokens.flatten(1), valid, tree)

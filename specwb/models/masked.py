@@ -59,6 +59,7 @@ class Blocks:
         most: int,
         steps: int = 1,
         anew: bool = True,
+        padded: bool = False,
     ) -> Tensor:
         """The logits of the tokens that follow every text, ``[B,most,V]``; a row's first k are
         meant.
@@ -66,7 +67,7 @@ class Blocks:
         Args:
             tokens: the texts, ``[B,T]``.
             length: their sequence lengths, ``[B]``.
-            horizon: the longest one's.
+            horizon: the longest one's, or, if ``padded``, more.
             fed: places below it have keys and values that are to stay, ``[B]``.
             fresh: at most so many places of any row have none.
             k: how many tokens each row asks for, ``[B]``.
@@ -75,6 +76,7 @@ class Blocks:
                 still masked get their best token; a place's logits are those of the step in which
                 it got one.
             anew: everything is computed anew, where the model's text sees its masks.
+            padded: shapes are to depend on ``horizon`` alone, not on the lengths.
         """
         model, device = self.model, tokens.device
         rows, m = len(tokens), model.masks(most)
@@ -85,7 +87,7 @@ class Blocks:
         place = torch.arange(most, device=device)
         masked, out = place < k[:, None], None
         for step in range(steps):
-            hidden = self._run(tokens, length, horizon, fed, width, k, block)
+            hidden = self._run(tokens, length, horizon, fed, width, k, block, padded)
             logits = self.backbone.head(hidden[:, width + model.first :][:, :most])
             if steps == 1:
                 return logits
@@ -111,6 +113,7 @@ class Blocks:
         width: int,
         k: Tensor,
         block: Tensor,
+        padded: bool,
     ) -> Tensor:
         """Hidden states of the last ``width`` places of the text and the block behind it,
         ``[B, width + m, H]``."""
@@ -124,7 +127,8 @@ class Blocks:
         ends = last
         if self.model.causal:
             ends = torch.cat([positions[:, :width], last[:, width:]], 1)
-        unmasked = len(length) == 1 and not self.model.causal and width == horizon
+        alone = len(length) == 1 and not padded
+        unmasked = alone and not self.model.causal and width == horizon
         mask = None if unmasked else sight_mask(ends, extent, self.backbone.dtype)
         x = self.backbone.embed(ids)
         return self.backbone.run(x, positions, slots, self.cache, extent, mask)[0]

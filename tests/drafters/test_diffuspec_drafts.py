@@ -7,6 +7,7 @@ import copy
 import math
 from collections import Counter
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ import test_decoding_distribution as decoding
 import tiny
 import torch
 from scipy import stats
+from tape import Tape
 from torch import Tensor
 from transformers import LlamaConfig
 
 import specwb
 import specwb.drafters.diffusion as module
+from specwb import flow, graphs
 from specwb.drafters.diffusion import DiffusionDrafter, trie
 from specwb.drafters.length import Adaptive, Length
 from specwb.flow import RuleMismatch, Scheme
@@ -58,7 +61,8 @@ class Watched(DiffusionDrafter):
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
-        self.log.append((self.lengths, self.length.tokens.tolist(), self.drafted))
+        told = self.length.tokens.tolist(), self.drafted.tolist()
+        self.log.append((state.length.tolist(), *told))
         return draft
 
 
@@ -81,7 +85,7 @@ class Told(Blocks):
 
     calls: list[tuple[list[int], list[int], list[list[int]]]]
 
-    def say(self, tokens, length, horizon, fed, fresh, k, most, steps=1, anew=True):
+    def say(self, tokens, length, horizon, fed, fresh, k, most, steps=1, anew=True, padded=False):
         lengths, logits = length.tolist(), torch.zeros(len(k), most, V)
         texts = [tokens[row, :n].tolist() for row, n in enumerate(lengths)]
         self.calls.append((lengths, k.tolist(), texts))
@@ -331,7 +335,7 @@ def _noting(made: DiffusionDrafter, starts: dict[int, int]) -> DiffusionDrafter:
 
     class Noting(type(made)):  # type: ignore[misc]
         def _forward(self, state, tokens, *rest):
-            starts.update(enumerate(self.lengths))
+            starts.update(enumerate(state.length.tolist()))
             return super()._forward(state, tokens, *rest)
 
     made.__class__ = Noting
@@ -710,6 +714,43 @@ def test_a_row_alone_and_in_a_batch_is_the_same_text(options):
         ]
         assert together.tokens == [out.tokens[0] for out in alone]
         assert together.accepted_lengths == [out.accepted_lengths[0] for out in alone]
+
+
+RECORDED = [
+    {"k_min": 1, "k_max": 5, "ngram": "online"},
+    {"k": 4, "steps": 2, "mass": 1.0},
+    {"k": 4, "draw": "sample"},
+    {"k_min": 1, "k_max": 4, "draw": "sample", "paths": 2},
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "sees"),
+    [*product(RECORDED, ("back", "both ways")), ({"k": 4, "refresh": 2}, "both ways")],
+    ids=str,
+)
+def test_recorded_rounds_are_the_eager_ones(options, sees, monkeypatch):
+    """At T = 0 and T = 0.7, rows that end apart; the second decoding takes over the graphs of the
+    first, whose texts were others."""
+    monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
+    monkeypatch.setattr(flow, "BUCKET", 16)
+    monkeypatch.setattr("specwb.models.target.BUCKET", 16)
+    target, head = tiny.target(dtype=tiny.EXACT), tiny.head("diffusion", dtype=tiny.EXACT)
+    if sees == "both ways":
+        head = copy.deepcopy(head)
+        head.causal = False
+    for temperature in (0.0, 0.7):
+        made = specwb.method("diffuspec", target, head=head, **options)
+        run = {"max_new_tokens": [40, 33, 37], "temperature": temperature, "eos": (9, 30)}
+        for seed, prompts in enumerate((PROMPTS, PROMPTS[::-1])):
+            eager = specwb.decode(target, prompts, made, graphs=False, seed=seed, **run)
+            out = specwb.decode(target, prompts, made, seed=seed, **run)
+            assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
+        (arena,) = made.arenas.values()
+        stages = {stage for (_, stage), recording in arena.recordings.items() if recording}
+        names = {stage[0] for stage in stages}
+        sampled = options.get("draw") == "sample" and temperature
+        assert names == ({"sample"} if sampled else {"say", "draft"}) | {"settle"}
 
 
 # ---------------------------------------------------------------------------------------- n-grams

@@ -13,6 +13,7 @@ import torch
 
 from specwb import flow
 from specwb.drafters.base import Drafter
+from specwb.drafters.diffusion import DiffusionDrafter
 
 _library = ctypes.CDLL(os.environ["DRY_LIBRARY"])
 _library.dry_get.restype = ctypes.c_long
@@ -66,7 +67,21 @@ def endless() -> None:
             int(count.max())
         return 0 if shortest else most
 
-    initialise = flow.State.__init__
+    def sizes(drafter: DiffusionDrafter, state: flow.State) -> tuple[torch.Tensor | None, int, int]:
+        most = drafter.length.most
+        return known(drafter, state)[0], 0 if shortest else most, most + 1
+
+    def lattice(drafter: DiffusionDrafter, numbers: torch.Tensor) -> list[list[float]]:
+        chunks = seen.get(drafter.index, 0)
+        seen.clear()
+        seen[drafter.index] = chunks + 1
+        left = drafter.length.most - chunks * drafter.chunk
+        wish = 0 if shortest else left
+        drafter.texts = [[0] * len(text) for text in drafter.texts]
+        return [[wish] + [0] * (len(row) - 1) for row in numbers.tolist()]
+
+    seen: dict[int, int] = {}  # how many chunks the step has read
+    initialise, known = flow.State.__init__, DiffusionDrafter._sizes
 
     def init(state: flow.State, *args, **settings) -> None:
         initialise(state, *args, **settings)
@@ -75,6 +90,8 @@ def endless() -> None:
     flow.State.__init__ = init  # type: ignore[method-assign]
     flow.State.read = read  # type: ignore[method-assign]
     Drafter.largest = largest  # type: ignore[method-assign]
+    DiffusionDrafter._sizes = sizes  # type: ignore[method-assign]
+    DiffusionDrafter._read = lattice  # type: ignore[method-assign]
 
 
 def empty_cache() -> None:

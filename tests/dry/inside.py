@@ -89,6 +89,7 @@ def steps(shapes, prompts, only: list[str]) -> None:
                     "T": temperature,
                     "mode": mode,
                     "host_reads": drafter.host_reads,
+                    "captured": drafter.captured,
                     "staged": drafter.staged,
                 }
                 try:

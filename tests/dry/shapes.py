@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 
 import specwb
+from specwb.models.diffusion import DiffusionModel
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
@@ -74,7 +75,9 @@ class Tiny:
 
     @cache  # noqa: B019
     def head(self, kind: str) -> nn.Module:
-        host = tiny.with_draft(self.host, tiny.draft("everything"))
+        host = self.host
+        if kind == "decision":
+            host = tiny.with_draft(host, tiny.draft("everything"))
         made = tiny._untrained(kind, host, torch.zeros(1, 8, dtype=torch.long), 48)[0]
         return made.to(self.dtype).to("cuda").eval().requires_grad_(False)
 
@@ -132,6 +135,9 @@ class Large:
         def falcon() -> nn.Module:
             return FalconHead(eagle_config(target, 2), width, 2, "lstm")
 
+        def diffusion() -> nn.Module:
+            return DiffusionModel(llama("1B", self.dtype), mask_id=0)
+
         tree = (4, 2, 2, 1, 1)
         yield "ar", "ar", lambda: specwb.method("ar", target)
         yield "sps:gamma=5", "sps", with_draft("sps", gamma=5)
@@ -149,3 +155,4 @@ class Large:
         yield "eagle2:nodes=60", "eagle2", with_head("eagle2", eagle, **grown)
         yield "falcon:tree=4-2-2-1-1", "falcon", with_head("falcon", falcon, tree=tree)
         yield "kangaroo:gamma=6", "kangaroo", with_head("kangaroo", adapter, gamma=6)
+        yield "diffuspec:k=8", "diffuspec", with_head("diffuspec", diffusion, k=8)
