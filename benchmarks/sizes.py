@@ -38,7 +38,7 @@ VOCABULARY = 4096
 PROMPT = 64
 
 
-def random_llama(size: int) -> specwb.Target:
+def random_llama(size: int, context: int = 1024) -> specwb.Target:
     layers, hidden, intermediate, heads, kv_heads = SHAPES[size]
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -48,7 +48,7 @@ def random_llama(size: int) -> specwb.Target:
         intermediate_size=intermediate,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        max_position_embeddings=1024,
+        max_position_embeddings=context,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
 import typing
@@ -20,54 +19,23 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     LogitsProcessorList,
-    PrefixConstrainedLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
     StoppingCriteriaList,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
-from transformers.generation import EosTokenCriteria, MaxLengthCriteria, logits_process
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 
 from specwb.decoding import rounds
 from specwb.errors import SpecwbError
-from specwb.flow import Draft, Scores, State
+from specwb.flow import State
 from specwb.methods import Method, read_spec
 from specwb.methods import method as make_method
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.tree import Tree
+from specwb.processed import Rescore, impure
 
-# Logits processors whose result for a row depends on that row's (input_ids, scores) alone, and
-# which a call leaves as they were.
-PURE = {
-    getattr(logits_process, name)
-    for name in (
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "ExponentialDecayLengthPenalty",
-        "ForcedBOSTokenLogitsProcessor",
-        "ForcedEOSTokenLogitsProcessor",
-        "InfNanRemoveLogitsProcessor",
-        "LogitNormalization",
-        "MinLengthLogitsProcessor",
-        "MinNewTokensLengthLogitsProcessor",
-        "MinPLogitsWarper",
-        "NoBadWordsLogitsProcessor",
-        "NoRepeatNGramLogitsProcessor",
-        "PrefixConstrainedLogitsProcessor",
-        "RepetitionPenaltyLogitsProcessor",
-        "SequenceBiasLogitsProcessor",
-        "SuppressTokensAtBeginLogitsProcessor",
-        "SuppressTokensLogitsProcessor",
-        "TemperatureLogitsWarper",
-        "TopHLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "TypicalLogitsWarper",
-    )
-}
 # Arguments of a forward that say nothing about the text, or that have no meaning here (the cache is
 # our own).
 _IGNORED = {
@@ -198,7 +166,12 @@ class _CustomGenerate:
         _check(settings, model_kwargs, arguments.get("assistant_model"), synced)
         starts = _starts(input_ids, settings, model_kwargs)
         sampling = _sampling(settings)
-        _check_processors(processors)
+        if name := impure(processors):
+            raise UnsupportedGeneration(
+                f"logits processor {name} cannot be applied to the nodes of a draft: "
+                "it is not known to be a pure function of a row's (input_ids, scores); "
+                f"if it is, set {name}.specwb_pure = True"
+            )
         pad = _pad(settings, criteria)
         width = input_ids.shape[1]
         limit = _limit(criteria, width)
@@ -210,7 +183,7 @@ class _CustomGenerate:
         ]
         rescore = None
         if not _is_plain_sampling(processors, sampling):
-            rescore = _Rescore(processors, input_ids, starts, ends, limit)
+            rescore = Rescore(processors, input_ids, starts, ends, limit)
 
         target, method = self._for(model)
         steps = rounds(
@@ -426,22 +399,6 @@ def _count_from_zero(positions: Tensor, inside: Tensor) -> bool:
     return not bool(((positions.to(expected.device) != expected) & inside).any())
 
 
-def _check_processors(processors) -> None:
-    """Checks that every logits processor is known to be a pure function.
-
-    Raises:
-        UnsupportedGeneration: one is not.
-    """
-    for processor in processors:
-        if type(processor) not in PURE and not getattr(processor, "specwb_pure", False):
-            name = getattr(processor, "__name__", type(processor).__name__)
-            raise UnsupportedGeneration(
-                f"logits processor {name} cannot be applied to the nodes of a draft: "
-                "it is not known to be a pure function of a row's (input_ids, scores); "
-                f"if it is, set {name}.specwb_pure = True"
-            )
-
-
 class _Text:
     """The text as ``generate`` would have it.
 
@@ -495,123 +452,3 @@ class _Text:
         index = torch.arange(int(counts.max()), device=counts.device)
         tokens = state.tokens.gather(1, state.start[:, None] + index)
         return counts.to(self.ids.device), tokens.to(self.ids.device)
-
-
-class _Rescore:
-    """Replaces a step's scores by those after the logits processors.
-
-    Args:
-        processors: the logits processors.
-        input_ids: the prompts with their padding.
-        starts: the column at which each row's text begins.
-        ends: texts that hold one of these tokens are complete.
-        limit: so are texts of this many columns.
-    """
-
-    def __init__(
-        self, processors, input_ids: Tensor, starts: list[int], ends: list[int], limit: int
-    ) -> None:
-        self.ends = torch.tensor(ends, dtype=torch.long, device=input_ids.device)
-        self.limit = limit
-        self.padding = [row[:start] for row, start in zip(input_ids, starts, strict=True)]
-        self.processors = [
-            LogitsProcessorList([_for_row(processor, row) for processor in processors])
-            for row in range(len(starts))
-        ]
-
-    def __call__(self, state: State, draft: Draft, scores: Scores) -> Scores:
-        return _ProcessedScores(self, state, draft, scores)
-
-
-def _for_row(processor, row: int):
-    """Returns the processor for one row: some tell rows apart by their index in the batch."""
-    if type(processor) is RepetitionPenaltyLogitsProcessor:
-        lengths = getattr(processor, "prompt_ignore_length", None)
-        if isinstance(lengths, Tensor):
-            processor = copy.copy(processor)
-            processor.prompt_ignore_length = int(lengths[row])
-    elif type(processor) is PrefixConstrainedLogitsProcessor:
-        allowed_tokens = processor._prefix_allowed_tokens_fn
-        processor = copy.copy(processor)
-        processor._prefix_allowed_tokens_fn = lambda _, ids: allowed_tokens(row, ids)
-    return processor
-
-
-class _ProcessedScores(Scores):
-    """Scores whose p and argmax are those after the processors, for the nodes that are asked for.
-
-    A walk asks only for the nodes that it comes to. Their paths have been accepted, so no processor
-    is shown a text that it has forbidden. Nor is it shown one that goes on behind its end, which a
-    walk does before the block is trimmed. A processor that follows a grammar may fail on either.
-    Rules for whole trees look at other nodes too. ``logits`` stay the target's own.
-    """
-
-    def __init__(self, rescore: _Rescore, state: State, draft: Draft, scores: Scores) -> None:
-        super().__init__(scores.logits, scores.sampling, scores.features)
-        self.rescore, self.draft, self.text = rescore, draft, state.tokens
-        self.lengths, self.done = torch.stack((state.length, state.done.long())).tolist()
-        self.processed: dict[tuple[int, int], Tensor] = {}  # by row and node
-
-    def at(self, row: int, node: int) -> Tensor:
-        """Returns ``[V]`` float32, what the library's processors make of the node's logits."""
-        if (row, node) not in self.processed:
-            logits = self.logits[row, node].to(torch.float32, copy=True)
-            if not self.done[row]:
-                logits = self._process(row, node, logits)
-            self.processed[row, node] = logits
-        return self.processed[row, node]
-
-    def _process(self, row: int, node: int, logits: Tensor) -> Tensor:
-        """Applies the processors to the logits at a node, after the text and the node's path."""
-        padding = self.rescore.padding[row]
-        tree = self.draft.tree
-        parents = tree.host[row if tree.R > 1 else 0]
-        path: list[int] = []
-        while node > 0:
-            path.insert(0, node)
-            node = parents[node]
-        draft_tokens = self.draft.tokens[row, path].to(padding.device)
-        text = self.text[row, : self.lengths[row]].to(padding.device)
-        ids: Any = torch.cat([padding, text, draft_tokens])[None]
-        has_end = torch.isin(draft_tokens, self.rescore.ends).any()
-        if ids.shape[1] >= self.rescore.limit or bool(has_end):
-            return logits
-        processors = self.rescore.processors[row]
-        return processors(ids, logits[None].to(padding.device))[0].to(logits.device)
-
-    def row(self, i: int, node: int) -> Tensor:
-        if self.sampling.greedy:
-            return Sampling().probabilities(self.at(i, node))
-        return self.at(i, node).softmax(-1)  # the processors end with temperature and filters
-
-    def p(self, node: Tensor) -> Tensor:
-        return torch.stack([self.row(i, n) for i, n in enumerate(node.tolist())])
-
-    def probabilities(self, tree: Tree) -> Tensor:
-        rows = [
-            torch.stack([self.row(i, node) for node in range(tree.v)])
-            for i in range(len(self.logits))
-        ]
-        return torch.stack(rows)
-
-    def best(self, tree: Tree) -> Tensor:
-        """Returns the argmax at the nodes whose path agrees with the target's argmax.
-
-        There it is as for plain scores; it is 0 at the other nodes, which are not asked about.
-        """
-        tokens, valid = self.draft.tokens.tolist(), self.draft.valid.tolist()
-        best = [[0] * tree.v for _ in tokens]
-        for row in range(len(tokens)):
-            parents = tree.host[row if tree.R > 1 else 0]
-            level = [] if self.done[row] else [0]
-            while level:
-                # nodes of one level that agree carry the same text
-                token = int(self.at(row, level[0]).argmax())
-                for node in level:
-                    best[row][node] = token
-                level = [
-                    node
-                    for node in range(1, tree.v)
-                    if parents[node] in level and valid[row][node] and tokens[row][node] == token
-                ]
-        return torch.tensor(best, device=self.logits.device)

@@ -121,9 +121,49 @@ def test_long_prompts_go_through_the_layers_in_parts(pair, monkeypatch, name):
     prompts = [list(range(3, 60)), [9, 8, 7]]
     whole = specwb.decode(target, prompts, method, max_new_tokens=8)
     monkeypatch.setattr(target_module, "CHUNK", 16)
-    parts = specwb.decode(target, prompts, method, max_new_tokens=8)
-    assert parts.tokens == whole.tokens
-    assert parts.accepted_lengths == whole.accepted_lengths
+    monkeypatch.setattr(target_module, "LEAST", 4)
+    for cells, first in ((2**25, 16), (2 * 16 * 32, 16), (2 * 8 * 16, 8), (1, 4)):
+        monkeypatch.setattr(target_module, "CELLS", cells)
+        assert next(target_module._parts(0, 56, 2)) == (0, first)
+        parts = specwb.decode(target, prompts, method, max_new_tokens=8)
+        assert parts.tokens == whole.tokens
+        assert parts.accepted_lengths == whole.accepted_lengths
+
+
+def test_parts_of_a_prompt_are_as_long_as_masks_may_be():
+    parts = list(target_module._parts(100, 32_768, 1))
+    assert [first for first, _ in parts[1:]] == [last for _, last in parts[:-1]]
+    assert (parts[0][0], parts[-1][1]) == (100, 32_768)
+    sizes = [last - first for first, last in parts]
+    assert max(sizes) == target_module.CHUNK
+    assert all((last - first) * last <= target_module.CELLS for first, last in parts)
+    assert min(sizes[:-1]) >= target_module.LEAST
+
+
+def test_a_long_prompt_shows_a_bar(pair, monkeypatch):
+    """Where there is a terminal; a short one shows none."""
+    shown = []
+
+    class Bar:
+        def __init__(self, **settings):
+            self.settings, self.done = settings, settings["initial"]
+            shown.append(self)
+
+        def update(self, n):
+            self.done += n
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(target_module, "tqdm", Bar)
+    monkeypatch.setattr(target_module, "CHUNK", 16)
+    for length, disable in ((12, True), (40, None)):
+        specwb.decode(pair[0], [list(range(length))], "ar", max_new_tokens=1)
+        assert shown[-1].settings["disable"] is disable
+        assert shown[-1].done == shown[-1].settings["total"] == length - 1
 
 
 def test_several_decodings_of_one_target_in_threads(pair):

@@ -237,7 +237,7 @@ class _Side:
 
 def calibrate(
     target: Target,
-    draft: Target,
+    draft: Target | None,
     prompts: Sequence[Prompt],
     *,
     gamma: int = 8,
@@ -257,7 +257,7 @@ def calibrate(
 
     Args:
         target: the target model.
-        draft: the draft model.
+        draft: the draft model; None: only the target is measured.
         prompts: texts or lists of token ids.
         gamma: length of the chain that is measured; it bounds the depth of chains predicted.
         tree: the wide tree; it bounds depth and children of trees predicted.
@@ -276,6 +276,10 @@ def calibrate(
     """
     rows = token_rows(target, prompts)
     typical = sorted(rows, key=len)[len(rows) // 2]
+    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    report = progress or (lambda done, text: None)
+    if draft is None:
+        return _of_target(target, rows, typical, rounds, settings, report)
     top_ks = tuple(k for k in top if k > 1) if temperature > 0 else ()
     chain = make_method("sps", target, draft=draft, gamma=gamma)
     wide = make_method("mcsd", target, draft=draft, tree=tuple(tree))
@@ -283,8 +287,6 @@ def calibrate(
         make_method("mcsd", target, draft=draft, tree=(k,) * len(tree), draw="top") for k in top_ks
     ]
     plain = make_method("ar", target)
-    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-    report = progress or (lambda done, text: None)
 
     sides = [
         _Side("target", target, WIDTHS, _texts(rows, target, rounds)),
@@ -296,7 +298,7 @@ def calibrate(
         side.name: {len(text): in_order(forwards[side.name, len(text)]) for text in side.texts}
         for side in sides
     }
-    length = sum(map(len, rows)) / len(rows) + max_new_tokens / 2
+    length = _typical_length(rows, max_new_tokens)
     target_seconds = at_length(contexts["target"], length)
     draft_seconds = at_length(contexts["draft"], length)
     opening = (
@@ -305,7 +307,11 @@ def calibrate(
     )
 
     tallies = [AcceptanceTally(method) for method in (chain, wide, *top_methods)]
-    counted = _count_acceptance(target, rows, tallies, settings, seconds, report)
+
+    def counting(done: float, text: str) -> None:
+        report(0.25 + 0.75 * done, text)
+
+    counted = count_acceptance(target, rows, tallies, settings, seconds, counting)
     chain_rates, tree_rates, *top_rates = (tally.rates for tally in tallies)
     model = CostModel(
         target=target_seconds,
@@ -319,12 +325,7 @@ def calibrate(
         prompts=counted,
     )
 
-    doubts = [
-        f"{side}, after {length} tokens: steps of more tokens took less time than steps of fewer; "
-        f"put in order, the furthest by {disorder(table):.0%}"
-        for (side, length), table in forwards.items()
-        if disorder(table) > SLACK
-    ]
+    doubts = _out_of_order(forwards)
     draft_step = draft_seconds[1]
     rest = (float(later[2]) - model.round_seconds(Tree.chain(gamma))) / gamma
     if rest < -draft_step:
@@ -333,6 +334,48 @@ def calibrate(
             "draft steps a level; one is taken off"
         )
     return replace(model, rest=max(rest, -draft_step), doubts=tuple(doubts))
+
+
+def _of_target(
+    target: Target,
+    rows: list[list[int]],
+    typical: list[int],
+    rounds: int,
+    settings: dict[str, Any],
+    report: Callable[[float, str], None],
+) -> CostModel:
+    """The part of :func:`calibrate` that needs no draft model."""
+    side = _Side("target", target, WIDTHS, _texts(rows, target, rounds))
+    plain = (target, make_method("ar", target))
+    forwards, first, _ = _timings([side], [plain], typical, rounds, settings, report)
+    contexts = {len(text): in_order(forwards["target", len(text)]) for text in side.texts}
+    seconds = at_length(contexts, _typical_length(rows, settings["max_new_tokens"]))
+    return CostModel(
+        target=seconds,
+        draft={},
+        opening=(max(0.0, float(first[0] - seconds[1])), 0.0),
+        rest=0.0,
+        chain=[],
+        tree=[],
+        contexts={"target": contexts},
+        prompts=len(rows),
+        doubts=tuple(_out_of_order(forwards)),
+    )
+
+
+def _typical_length(rows: list[list[int]], max_new_tokens: int) -> float:
+    """Of the text in the middle of a decoding."""
+    return sum(map(len, rows)) / len(rows) + max_new_tokens / 2
+
+
+def _out_of_order(forwards: dict[tuple[str, int], dict[int, float]]) -> list[str]:
+    """Doubts about times that had to be moved far to be in order."""
+    return [
+        f"{side}, after {length} tokens: steps of more tokens took less time than steps of fewer; "
+        f"put in order, the furthest by {disorder(table):.0%}"
+        for (side, length), table in forwards.items()
+        if disorder(table) > SLACK
+    ]
 
 
 def _timings(
@@ -386,7 +429,7 @@ def _timings(
     return medians, first, later
 
 
-def _count_acceptance(
+def count_acceptance(
     target: Target,
     rows: list[list[int]],
     tallies: list[AcceptanceTally],
@@ -394,17 +437,24 @@ def _count_acceptance(
     seconds: float | None,
     report: Callable[[float, str], None],
 ) -> int:
-    """Decode prompt after prompt with every tally's method; return the number of prompts.
+    """Decode prompt after prompt with every tally's method.
 
-    ``seconds``: start no prompt that is likely to end later, but always the first.
+    Args:
+        target: the target model.
+        rows: token ids of the prompts.
+        tallies: which count.
+        settings: of the decoding.
+        seconds: start no prompt that is likely to end later, but always the first.
+        report: called with (fraction done, text).
+    Returns:
+        The number of prompts.
     """
     began = time.monotonic()
     for i, row in enumerate(rows):
         if seconds is not None and i and (time.monotonic() - began) * (i + 1) / i > seconds:
             return i
         for j, tally in enumerate(tallies):
-            done = 0.25 + 0.75 * (i + j / len(tallies)) / len(rows)
-            report(done, f"acceptance: {tally.method.key}")
+            report((i + j / len(tallies)) / len(rows), f"acceptance: {tally.method.key}")
             tally.add(target, row, **settings)
     return len(rows)
 

@@ -72,7 +72,8 @@ class CostModel:
         target: number of tokens n -> seconds of a decoding step that scores n tokens and drafts at
             no cost, at the length of text that is typical of what is predicted. It is linear
             between the widths measured.
-        draft: the same of the draft model.
+        draft: the same of the draft model; empty where there is none, and then nothing can be
+            predicted but what trained heads draft.
         opening: (target, draft) seconds of prompt processing.
         rest: seconds that a drafted level takes beyond these (choosing candidates, testing them),
             from one measured chain. It may be negative, since a whole step overlaps what was
@@ -107,7 +108,7 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for side, table in (("target", self.target), ("draft", self.draft)):
-            if disorder(table) > 1e-9:  # interpolating rounds
+            if table and disorder(table) > 1e-9:  # interpolating rounds
                 times = ", ".join(f"{n}: {1e3 * table[n]:.3g}" for n in sorted(table))
                 raise CostError(
                     f"{side}: a step of more tokens is cheaper than one of fewer "
@@ -118,7 +119,7 @@ class CostModel:
                 "opening: seconds of prompt processing must be finite and >= 0, "
                 f"got {self.opening}; measure again"
             )
-        level = self.rest + min(self.draft.values())
+        level = self.rest + min(self.draft.values(), default=0.0)
         if not (math.isfinite(self.rest) and level >= 0):
             raise CostError(f"rest: a drafted level would take {level:.3g} s; measure again")
 

@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from specwb.analysis import expected_rounds, tree_reach
 from specwb.blocks import BlockTree
-from specwb.evaluation.calibrate import AcceptanceTally, step_seconds
+from specwb.evaluation.calibrate import AcceptanceTally, count_acceptance, step_seconds
 from specwb.evaluation.cost import CostModel, seconds_at
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -113,6 +113,7 @@ def calibrate_head(
     temperature: float = 0.0,
     rounds: int = 12,
     seed: int = 0,
+    seconds: float | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> HeadCost:
     """Measure what :class:`HeadCost` needs.
@@ -127,6 +128,7 @@ def calibrate_head(
         temperature: 0 is greedy.
         rounds: how many decoding steps each time is a median of.
         seed: of the sampling.
+        seconds: count acceptance on no further prompt after about so long, but at least on one.
         progress: called with (fraction done, text).
     """
     report = progress or (lambda done, text: None)
@@ -163,10 +165,12 @@ def calibrate_head(
     first_steps = median(float(first[i] - later[i]) for i in range(1, len(first)))
     opening = max(0.0, first_steps - float(first[0] - later[0]))
 
-    tally = AcceptanceTally(wide)
-    for i, row in enumerate(prompts):
-        report(0.5 + i / len(prompts) / 2, f"{kind}: acceptance")
-        tally.add(target, row, **settings)
+    tally, rows = AcceptanceTally(wide), [list(row) for row in prompts]
+
+    def counting(done: float, text: str) -> None:
+        report(0.5 + done / 2, f"{kind}: {text}")
+
+    counted = count_acceptance(target, rows, [tally], settings, seconds, counting)
     widths = wide.drafter.tree.widths
     return HeadCost(
         kind=kind,
@@ -174,7 +178,7 @@ def calibrate_head(
         opening=(model.opening[0], opening),
         fit=fit,
         rates=[row[:width] for row, width in zip(tally.rates, widths, strict=True)],
-        prompts=len(prompts),
+        prompts=counted,
         k=k,
     )
 

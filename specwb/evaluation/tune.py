@@ -12,40 +12,28 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from specwb.analysis import choose_tree
 from specwb.errors import SpecwbError
 from specwb.evaluation import machine, report
 from specwb.evaluation.calibrate import calibrate
 from specwb.evaluation.compare import compare
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.cost import CostError, CostModel
-from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
-from specwb.files import from_json, weights_hash
+from specwb.evaluation.settings import GAMMA, TOPS, WIDE, Setting, others, settings, target_heads
+from specwb.files import from_json
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import spell
 from specwb.probability import Sampling
-from specwb.tree import Tree
 
-GAMMA = 8
-"""Length of the longest chain."""
-WIDE = (4, 4, 4)
-"""The calibration's tree: no tree predicted is deeper or has more children a node."""
-TREES = [(2, 1), (2, 2), (3, 1, 1), (2, 2, 2), (4, 2), (4, 2, 2)]
-"""Trees drawn without replacement that are always measured, as children a node by level."""
-TOPS = [(2, 1), (2, 2), (3, 1, 1), (4, 2)]
-"""Trees of top tokens and one draw that are always measured."""
 ROUNDS = 24
 """Decoding steps that each time of the calibration is a median of."""
 MISS = 0.15
@@ -56,25 +44,6 @@ Progress = Callable[[float, str], None]
 
 class TuneError(SpecwbError, ValueError):
     """Too few prompts, or a file that holds no result of this kind."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One row of the result.
-
-    Attributes:
-        spec: of the method.
-        family: the kind of method or tree.
-        tree: the tree that a speedup is predicted for; None where none is predicted.
-        top: whether children are the draft model's top tokens and one draw.
-        head: the method of a trained head, or "".
-    """
-
-    spec: str
-    family: str
-    tree: Tree | None = None
-    top: bool = False
-    head: str = ""
 
 
 def tune(
@@ -91,7 +60,7 @@ def tune(
     progress: Progress | None = None,
     command: str = "",
 ) -> dict[str, Any]:
-    """Calibrate, predict and measure chains, trees and heads.
+    """Calibrate, predict and measure chains, trees and heads, and measure all other methods.
 
     The cost model's forecast stands beside what :func:`specwb.compare` measures.
 
@@ -108,7 +77,8 @@ def tune(
     Args:
         target: the target model.
         questions: of every category one in three calibrates, the others measure.
-        draft: the draft model, default the target's own.
+        draft: the draft model, default the target's own; methods that need one are left out where
+            there is none.
         temperature: 0 is greedy.
         nodes: of the largest tree, its root included, >= 2.
         max_new_tokens: for every prompt.
@@ -126,6 +96,7 @@ def tune(
         - arguments: also the models, device and versions.
         - resumed: whether the calibration is from the file.
         - calibrated, calibrated_heads: the cost models.
+        - left_out: methods that lack a head or a draft model.
         - rows: one a setting; predicted and measured are over ar, speedup over the reference.
         - interrupted: whether Ctrl-C interrupted the measurement; what was measured until then
           counts.
@@ -143,7 +114,10 @@ def tune(
         path = path.expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         report.check_path(path, "--out")
-    draft = draft_model(target, draft)
+    named = draft
+    beside = None
+    if draft is not None or target.draft is not None:
+        beside = draft_model(target, draft)
     head_hashes = target_heads(target)
     calibrating, measuring = split_questions(questions)
     result: dict[str, Any] = {
@@ -151,7 +125,7 @@ def tune(
         "commit": machine.commit(),
         "arguments": {
             "target": describe(target),
-            "draft": describe(draft),
+            "draft": None if beside is None else describe(beside),
             "device": describe_device(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
             "temperature": float(temperature),
@@ -179,15 +153,20 @@ def tune(
             "seed": seed,
         }
         gamma = min(GAMMA, nodes - 1)
-        model = _calibrate(target, draft, rows, gamma, seconds, tell, run)
-        heads = _calibrate_heads(target, list(head_hashes), rows, model, tell, run)
+        model = _calibrate(target, beside, rows, gamma, seconds, tell, run)
+        limit = None if seconds is None or beside is not None else seconds / len(head_hashes or "-")
+        heads = _calibrate_heads(target, list(head_hashes), rows, model, limit, tell, run)
     result["calibrated"] = asdict(model)
     result["calibrated_heads"] = {kind: asdict(cost) for kind, cost in heads.items()}
     chosen = settings(model, nodes, max_new_tokens, temperature, heads)
+    built = {s.spec: _build(s, target, beside) for s in chosen}
+    more = list(others(target, named, chosen))
+    chosen += [setting for setting, method in more if method is not None]
+    built |= {setting.spec: method for setting, method in more if method is not None}
+    result["left_out"] = [setting.spec for setting, method in more if method is None]
     result["rows"] = [_prediction(model, s, max_new_tokens, heads) for s in chosen]
     _write(result, path)
 
-    built = {s.spec: _build(s, target, draft) for s in chosen}
     measured_prompts, result["interrupted"] = 0, False
     try:
         frame = compare(
@@ -235,14 +214,17 @@ def _prompt_room(target: Target, temperature: float, nodes: int, max_new_tokens:
 
 def _calibrate(
     target: Target,
-    draft: Target,
+    draft: Target | None,
     rows: list[list[int]],
     gamma: int,
     seconds: float | None,
     tell: Progress,
     run: dict[str, Any],
 ) -> CostModel:
-    """Calibrate the pair, in the first quarter of the progress; ``run``: how it decodes."""
+    """Calibrate the pair, or the target alone, in the first quarter of the progress.
+
+    ``run``: how it decodes.
+    """
     top = tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3}))
     return calibrate(
         target,
@@ -262,10 +244,16 @@ def _calibrate_heads(
     kinds: list[str],
     rows: list[list[int]],
     model: CostModel,
+    seconds: float | None,
     tell: Progress,
     run: dict[str, Any],
 ) -> dict[str, HeadCost]:
-    """Calibrate the trained heads, between a quarter and a third of the progress."""
+    """Calibrate the trained heads, between a quarter and a third of the progress.
+
+    ``seconds``: about how long to count the acceptance of each, where the prompts are not limited
+    by that of a draft model's chains.
+    """
+    run = {**run, "seconds": seconds}
 
     def progress(i: int, done: float, text: str) -> None:
         tell(0.25 + (i + done) / len(kinds) / 12, f"calibrating, {text}")
@@ -300,100 +288,7 @@ def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list
     return calibrating, measuring
 
 
-def target_heads(target: Target) -> dict[str, str]:
-    """Find the trained heads that lie beside the target; return method -> sha256."""
-    folders = {kind: target.own_head(kind) for kind in HEADS}
-    return {kind: weights_hash(folder) for kind, folder in folders.items() if folder is not None}
-
-
-def settings(
-    model: CostModel,
-    nodes: int,
-    tokens: int,
-    temperature: float,
-    heads: dict[str, HeadCost] | None = None,
-) -> list[Setting]:
-    """List what is measured.
-
-    There are chains; trees drawn without replacement; trees of top tokens and one draw (at T = 0
-    they are the same trees); prompt lookup; and of every trained head a few fixed trees and the one
-    with the largest predicted speedup, and dynamic trees of as many nodes, which are not predicted.
-
-    Args:
-        model: the pair's cost model.
-        nodes: of the largest tree, its root included.
-        tokens: new tokens that speedups are predicted for.
-        temperature: 0 is greedy.
-        heads: the cost model of every trained head.
-    """
-    chosen = [
-        Setting(f"sps:gamma={gamma}", "chain", Tree.chain(gamma))
-        for gamma in range(1, min(GAMMA, nodes - 1) + 1)
-    ]
-    chosen += _tree_settings(model, nodes, tokens)
-    for kind, cost in (heads or {}).items():
-        chosen += _head_settings(kind, cost, nodes)
-    return [*chosen, Setting("pld", "prompt lookup")]
-
-
-def _tree_settings(model: CostModel, nodes: int, tokens: int) -> list[Setting]:
-    """Trees of the draft model."""
-    trees = [(Tree.branching(*ks), False) for ks in TREES]
-    best, _ = choose_tree(
-        model.tree, lambda parents: model.round_seconds(Tree.parents(parents)), nodes
-    )
-    trees.append((Tree.parents(best), False))
-    if model.top:
-        trees += [(Tree.branching(*ks), True) for ks in TOPS]
-        every_shape = [
-            Tree.branching(*ks)
-            for depth in range(1, len(WIDE) + 1)
-            for ks in product(range(1, max(model.top) + 1), repeat=depth)
-            if max(ks) > 1
-        ]
-        fitting = [tree for tree in every_shape if tree.n <= nodes]
-        if fitting:
-            fastest = max(fitting, key=lambda tree: model.speedup(tree, tokens, top=True))
-            trees.append((fastest, True))
-    chosen: dict[str, Setting] = {}
-    for tree, top in trees:
-        if tree.n <= nodes and not tree.is_chain:
-            spec = make_spec(tree, top)
-            chosen.setdefault(spec, Setting(spec, "top tree" if top else "tree", tree, top))
-    return list(chosen.values())
-
-
-def _head_settings(kind: str, cost: HeadCost, nodes: int) -> list[Setting]:
-    """Trees of one trained head."""
-    best, _ = choose_tree(
-        cost.rates, lambda parents: cost.round_seconds(Tree.parents(parents)), nodes
-    )
-    trees = [Tree.chain(min(2, len(cost.rates))), Tree.branching(3, 2), Tree.parents(best)]
-    if cost.k > 1:  # a chain of two full passes
-        trees.insert(1, Tree.chain(min(2 * cost.k, len(cost.rates))))
-    chosen = []
-    for host in dict.fromkeys(tree.host for tree in trees if 1 < tree.n <= nodes):
-        tree = Tree(host)
-        chosen.append(Setting(f"{kind}:tree={spell(tree)}", kind, tree, head=kind))
-    depth = Tree.parents(best).D
-    if kind == "eagle" and len(best) > depth + 1:  # where the best tree is a chain, none is grown
-        count = min(len(best), 5 + 16 * (depth - 1))
-        chosen.append(Setting(f"eagle2:nodes={count},depth={depth},top=4", "eagle2"))
-    passes = -(-depth // cost.k)
-    if kind == "falcon" and len(best) > cost.k * passes + 1:
-        drafted = sum(4**j for j in range(1, cost.k + 1)) * (1 + (passes - 1) * 4)
-        count = min(len(best), drafted + 1)
-        spec = f"falcon_dynamic:nodes={count},passes={passes},top=4,beams=4"
-        chosen.append(Setting(spec, "falcon_dynamic"))
-    return chosen
-
-
-def make_spec(tree: Tree, top: bool) -> str:
-    """Write the spec of ``mcsd`` with this tree."""
-    return f"mcsd:tree={spell(tree)}" + (",draw=top" if top else "")
-
-
-def _build(setting: Setting, target: Target, draft: Target) -> Method:
+def _build(setting: Setting, target: Target, draft: Target | None) -> Method:
     """Build a setting's method; chains and trees without a head take the draft model."""
     if setting.tree and not setting.head:
         return make_method(setting.spec, target, draft=draft)
@@ -560,7 +455,8 @@ def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
     if best["method"] != "ar":
         fastest = f"of all {best['method']}, {best['speedup']:.2f}x over {over}"
     tree = best["tree"] or "no tree"
-    lines.append(f"best as {best['by']}: gamma {best['gamma']}; {tree}; {fastest}")
+    drafted = f"gamma {best['gamma']}; {tree}; " if model.draft else ""
+    lines.append(f"best as {best['by']}: {drafted}{fastest}")
     methods = " ".join(dict.fromkeys(["ar", best["method"]]))
     return [*lines, shlex.join(["specwb", "compare", "--methods", methods, *options])]
 
@@ -570,13 +466,16 @@ def _setting_notes(result: dict[str, Any]) -> list[str]:
     arguments, prompts = result["arguments"], result["prompts"]
     resumed = " (taken from the file)" if result["resumed"] else ""
     interrupted = ", interrupted" if result["interrupted"] else ""
+    left = result.get("left_out", ())
     return [
-        f"{arguments['device']}; target {arguments['target']}; draft {arguments['draft']}; "
+        f"{arguments['device']}; target {arguments['target']}; "
+        f"draft {arguments['draft'] or 'none'}; "
         f"{arguments['dtype']}, temperature {arguments['temperature']:g}",
         f"calibrated on {prompts['calibrated']} prompts{resumed}, "
         f"measured on {prompts['measured']} others{interrupted}, "
         f"{arguments['max_new_tokens']} new tokens; predicted and measured over ar "
         f"({report.PLAIN['ar']}), all ratios of total tokens/s in one interleaved run",
+        *([f"left out, without a head or a draft model: {', '.join(left)}"] if left else []),
     ]
 
 
@@ -593,9 +492,10 @@ def _calibration_notes(model: CostModel, heads: dict[str, Any]) -> list[str]:
                 f"{n}: {1e3 * seconds[n]:.2f}" for n in (1, 2, 4, 9, 21) if n in seconds
             )
             lines.append(f"{side}, ms to score n tokens after {length}: {times}")
-    chain = " ".join(f"{row[0]:.2f}" for row in model.chain)
-    lines.append(f"c = {model.c:.3f}; acceptance by depth of a chain: {chain}")
-    lines.append(f"acceptance by rank and depth without replacement: {by_rank(model.tree)}")
+    if model.draft:
+        chain = " ".join(f"{row[0]:.2f}" for row in model.chain)
+        lines.append(f"c = {model.c:.3f}; acceptance by depth of a chain: {chain}")
+        lines.append(f"acceptance by rank and depth without replacement: {by_rank(model.tree)}")
     for kind, saved in heads.items():
         a, b, c = (1e3 * seconds for seconds in HeadCost.from_json(saved).fit)
         lines.append(

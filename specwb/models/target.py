@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from specwb.files import weights_hash
 from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
@@ -29,7 +30,9 @@ from specwb.models.placement import described, is_spread
 from specwb.probability import Sampling
 
 T = TypeVar("T")
-CHUNK = 4096  # positions of a prompt that go through the layers together
+CHUNK = 4096  # positions of a prompt that go through the layers together, at most
+CELLS = 2**25  # numbers of a mask at most, unless LEAST positions have more
+LEAST = 256  # fewer positions do not go through the layers together for that
 
 
 logger = logging.getLogger("specwb")
@@ -329,6 +332,16 @@ class Target:
             state.features.scatter_(1, slots, scores.features.gather(1, nodes))
 
 
+def _parts(begin: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Parts of a prompt, each from its first position to behind its last one."""
+    while begin < end:
+        size = CHUNK
+        while size > LEAST and rows * size * (begin + size) > CELLS:
+            size //= 2
+        yield begin, min(begin + size, end)
+        begin += size
+
+
 def prefill(
     backbone: Backbone,
     state: State,
@@ -339,8 +352,8 @@ def prefill(
     """Processes positions 0..length-2 of every row, without the head.
 
     What is computed of a short row past its end is overwritten before it is seen. What
-    ``state.prior`` has of them is copied, and long prompts go through the layers in parts of
-    ``CHUNK`` positions, so that masks and activations stay small.
+    ``state.prior`` has of them is copied, and long prompts go through the layers in parts, so that
+    masks and activations stay small; on a terminal a bar shows how far a very long one has come.
 
     Args:
         backbone: the model that reads the text.
@@ -367,13 +380,17 @@ def prefill(
             begin = 0
         else:
             parts.append(state.prior.features[:, :begin])
-    for first in range(begin, m, CHUNK):
-        last = min(first + CHUNK, m)
-        positions = torch.arange(first, last, device=backbone.device).expand(rows, last - first)
-        mask = causal_mask(positions, last, backbone.dtype) if first else None
-        x = backbone.embed(state.tokens[:, first:last])
-        where = (positions, positions, cache, last, mask)
-        states = forward(x, *where, causal=not first, features=features)[1]
-        if states is not None:
-            parts.append(states)
+    # None: where nobody looks at a terminal there is no bar
+    disable = None if m - begin > CHUNK else True
+    bar = tqdm(total=m, initial=begin, desc="prompt", disable=disable, delay=2, leave=False)
+    with bar:
+        for first, last in _parts(begin, m, rows):
+            positions = torch.arange(first, last, device=backbone.device).expand(rows, last - first)
+            mask = causal_mask(positions, last, backbone.dtype) if first else None
+            x = backbone.embed(state.tokens[:, first:last])
+            where = (positions, positions, cache, last, mask)
+            states = forward(x, *where, causal=not first, features=features)[1]
+            if states is not None:
+                parts.append(states)
+            bar.update(last - first)
     return torch.cat(parts, 1) if parts else None

@@ -13,6 +13,7 @@ from terminal import call
 import specwb
 from specwb.evaluation import compare as comparing
 from specwb.evaluation import head_cost
+from specwb.evaluation import settings as settings_of
 from specwb.evaluation import tune as tuning
 from specwb.evaluation.cost import CostModel
 from specwb.evaluation.prompts import Question
@@ -92,7 +93,6 @@ def test_settings_stay_in_the_budget_and_hold_the_best_trees():
         trees = [s.tree for s in chosen if s.tree]
         assert max(tree.n for tree in trees) <= nodes
         assert len({s.spec for s in chosen}) == len(chosen)
-        assert chosen[-1].spec == "pld"
         assert {tree.D for tree in trees if tree.is_chain} == set(range(1, min(8, nodes - 1) + 1))
         # every tree is built back from its spec
         specs = [s.spec for s in chosen if s.tree]
@@ -102,9 +102,10 @@ def test_settings_stay_in_the_budget_and_hold_the_best_trees():
     # one is there
     m = model()
     best = max((s for s in chosen if s.family == "tree"), key=lambda s: m.speedup(s.tree, 64))
-    assert tuple(map(int, spell(best.tree).replace("-", ".").split("."))) not in tuning.TREES
+    assert tuple(map(int, spell(best.tree).replace("-", ".").split("."))) not in settings_of.TREES
     families = {s.family for s in tuning.settings(model(top={}), 32, 64, 0.0)}
-    assert families == {"chain", "tree", "prompt lookup"}
+    assert families == {"chain", "tree"}
+    assert not tuning.settings(model(draft={}), 32, 64, 0.0)
 
 
 def test_rates_of_top_trees_go_by_the_number_of_children():
@@ -288,9 +289,37 @@ def test_bad_input_comes_before_work(pair, calibrations, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             tuning.tune(target, questions(3), draft=draft, **changes)
-    with pytest.raises(specwb.MethodError, match="has no draft model of its own"):
-        tuning.tune(target, questions(3))
     assert not calibrations
+
+
+def test_a_target_needs_no_draft_model(pair, tmp_path):
+    """Calibration included: what needs no model is measured, the rest is named."""
+    path, run = tmp_path / "out.json", {"max_new_tokens": 8, "nodes": 6}
+    result = tuning.tune(pair[0], questions(3), path=path, **run)
+    assert [row["method"] for row in result["rows"]] == [
+        "pld",
+        "pld:gamma=4",
+        "lookahead",
+        "lookahead:window=4,level=4,guesses=4",
+    ]
+    assert all(row["tau_measured"] >= 1 and row["predicted"] is None for row in result["rows"])
+    assert set(result["left_out"]) == set(settings_of.OTHERS) - {"pld", "lookahead"}
+    assert result["calibrated"]["draft"] == {}
+    text = " ".join(tuning.notes(result))
+    assert "draft none" in text
+    assert "left out, without a head or a draft model: eagle2, eagle3" in text
+    assert "gamma" not in text.partition("best as measured: ")[2].partition(";")[0]
+    assert tuning.tune(pair[0], questions(3), path=path, **run)["resumed"]
+
+
+def test_every_method_is_tuned():
+    """Of the lab family nothing is left out, and every method but the reference has a setting."""
+    lab = specwb.load("lab", device="cpu")
+    found = list(settings_of.others(lab, None, [settings_of.Setting("pld", "pld")]))
+    assert all(method is not None for _, method in found)
+    assert "pld" not in [setting.spec for setting, _ in found]
+    predicted = {"sps", "mcsd", *settings_of.HEADS}
+    assert {setting.family for setting, _ in found} | predicted | {"ar"} == set(specwb.METHODS)
 
 
 @pytest.mark.slow
