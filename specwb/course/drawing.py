@@ -275,6 +275,7 @@ def bars(
     base, step = high + 40, (WIDTH - left - 20) / len(ps)
     width = min(step * 0.6, 96)
     drawing.line(left - 6, base, WIDTH - 10, base)
+    drawing.text(0, base - high - 13, "probability", size=12)
     for share in (0, most / 2, most):
         y = base - share / most * high
         drawing.line(left - 10, y, left - 6, y)
