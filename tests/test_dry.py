@@ -21,6 +21,7 @@ STEP = {
     "T": 1.0,
     "mode": "graph",
     "host_reads": 0,
+    "captured": True,
     "staged": False,
     "launches": 0,
     "gemms": 0,
@@ -61,6 +62,14 @@ def test_a_step_in_stages_has_a_graph_more_than_reads_and_one_for_what_follows()
     staged = {**STEP, "staged": True, "host_reads": 3, "reads": 4, "syncs": 4, "replays": 6}
     assert run.step_faults(staged) == []
     assert run.step_faults({**staged, "replays": 7}) == ["7 replays, at most 6"]
+
+
+def test_where_the_host_finds_the_draft_it_may_copy_it():
+    """Each copy waits, and nothing is recorded there."""
+    eager = {**STEP, "mode": "eager", "replays": 0, "pageable": 3, "syncs": 4}
+    assert run.step_faults({**eager, "captured": False}) == []
+    assert run.step_faults({**eager, "captured": False, "syncs": 5}) == ["5 syncs, at most 4"]
+    assert len(run.step_faults(eager)) == 2
 
 
 def test_an_operation_that_a_driver_refuses_must_be_refused():
