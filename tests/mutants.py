@@ -508,7 +508,7 @@ def _window_less(patch: Patch, owner: type, name: str) -> None:
 @killed_by("test_protocol.py: caches diffuspec 1.0")
 def window_short_diffusion(patch):
     """A diffusion model is fed all new tokens but the first of them."""
-    patch.edit(DiffusionDrafter._forward, "[n - len(text) for n", "[n - len(text) - 1 for n")
+    patch.edit(DiffusionDrafter._sizes, "max(fresh, 1)", "max(fresh - 1, 1)")
 
 
 @killed_by("drafters/test_eagle.py: cached_drafting")
