@@ -28,7 +28,7 @@ FLOORS = (
     ("verify.exact", "the rules over fractions, without torch"),
     (
         "errors extras files inputs options templates tree mask noise probability flow blocks"
-        " lattice proxy ngram streaming stops palette kernels processed",
+        " lattice proxy ngram streaming stops palette kernels processors",
         "types, noise, files: they need no other",
     ),
 )

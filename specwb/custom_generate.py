@@ -34,7 +34,7 @@ from specwb.methods import method as make_method
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.processed import Rescore, impure
+from specwb.processors import Processors, impure
 
 # Arguments of a forward that say nothing about the text, or that have no meaning here (the cache is
 # our own).
@@ -183,7 +183,7 @@ class _CustomGenerate:
         ]
         rescore = None
         if not _is_plain_sampling(processors, sampling):
-            rescore = Rescore(processors, input_ids, starts, ends, limit)
+            rescore = Processors(processors, input_ids, starts, ends, limit)
 
         target, method = self._for(model)
         steps = rounds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,6 +13,7 @@ from specwb.evaluation.head_cost import HeadCost
 from specwb.files import weights_hash
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
+from specwb.models.checkpoint import HeadError
 from specwb.models.target import Target
 from specwb.options import MethodError, spell
 from specwb.tree import Tree
@@ -154,29 +154,26 @@ def make_spec(tree: Tree, top: bool) -> str:
 
 
 def others(
-    target: Target, draft: Target | str | None, chosen: list[Setting]
-) -> Iterator[tuple[Setting, Method | None]]:
-    """The settings of :data:`OTHERS` that are not among ``chosen``, each with its method.
-
-    The method is None where it lacks a head or a draft model.
+    target: Target, draft: Target | str | None
+) -> tuple[dict[Setting, Method], dict[str, str]]:
+    """Build the methods of :data:`OTHERS`.
 
     Args:
         target: the target model.
         draft: the draft model that was named; None: every method takes the target's own.
-        chosen: what is measured already.
+    Returns:
+        Every setting with its method; and of methods that cannot be built, which lack a head or a
+        draft model that fits, why.
     """
-    specs = {setting.spec for setting in chosen}
+    built: dict[Setting, Method] = {}
+    left_out: dict[str, str] = {}
     for key, every in OTHERS.items():
-        given: dict[str, Any] = (
-            {} if draft is None or "draft" not in METHODS[key].options else {"draft": draft}
-        )
-        for options in every:
-            spec = ":".join(filter(None, (key, options)))
-            if spec in specs:
-                continue
-            try:
-                method = make_method(spec, target, **given)
-            except MethodError:
-                yield Setting(key, key), None
-                break
-            yield Setting(spec, key), method
+        takes_draft = draft is not None and "draft" in METHODS[key].options
+        given: dict[str, Any] = {"draft": draft} if takes_draft else {}
+        try:
+            for options in every:
+                spec = ":".join(filter(None, (key, options)))
+                built[Setting(spec, key)] = make_method(spec, target, **given)
+        except (MethodError, HeadError) as error:
+            left_out[key] = str(error)
+    return built, left_out

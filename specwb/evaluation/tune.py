@@ -96,7 +96,7 @@ def tune(
         - arguments: also the models, device and versions.
         - resumed: whether the calibration is from the file.
         - calibrated, calibrated_heads: the cost models.
-        - left_out: methods that lack a head or a draft model.
+        - left_out: methods that lack a head or a draft model, and why.
         - rows: one a setting; predicted and measured are over ar, speedup over the reference.
         - interrupted: whether Ctrl-C interrupted the measurement; what was measured until then
           counts.
@@ -114,10 +114,10 @@ def tune(
         path = path.expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         report.check_path(path, "--out")
-    named = draft
-    beside = None
+    drafting = None  # what chains and trees are drafted with
     if draft is not None or target.draft is not None:
-        beside = draft_model(target, draft)
+        drafting = draft_model(target, draft)
+    more, left_out = others(target, draft)
     head_hashes = target_heads(target)
     calibrating, measuring = split_questions(questions)
     result: dict[str, Any] = {
@@ -125,7 +125,7 @@ def tune(
         "commit": machine.commit(),
         "arguments": {
             "target": describe(target),
-            "draft": None if beside is None else describe(beside),
+            "draft": None if drafting is None else describe(drafting),
             "device": describe_device(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
             "temperature": float(temperature),
@@ -153,17 +153,20 @@ def tune(
             "seed": seed,
         }
         gamma = min(GAMMA, nodes - 1)
-        model = _calibrate(target, beside, rows, gamma, seconds, tell, run)
-        limit = None if seconds is None or beside is not None else seconds / len(head_hashes or "-")
+        model = _calibrate(target, drafting, rows, gamma, seconds, tell, run)
+        limit = None  # the draft model's acceptance was counted on as many prompts as there is time
+        if seconds is not None and drafting is None:
+            limit = seconds / max(len(head_hashes), 1)
         heads = _calibrate_heads(target, list(head_hashes), rows, model, limit, tell, run)
     result["calibrated"] = asdict(model)
     result["calibrated_heads"] = {kind: asdict(cost) for kind, cost in heads.items()}
     chosen = settings(model, nodes, max_new_tokens, temperature, heads)
-    built = {s.spec: _build(s, target, beside) for s in chosen}
-    more = list(others(target, named, chosen))
-    chosen += [setting for setting, method in more if method is not None]
-    built |= {setting.spec: method for setting, method in more if method is not None}
-    result["left_out"] = [setting.spec for setting, method in more if method is None]
+    built = {s.spec: _build(s, target, drafting) for s in chosen}
+    keys = {method.key for method in built.values()}
+    more = {setting: method for setting, method in more.items() if method.key not in keys}
+    chosen += more
+    built |= {setting.spec: method for setting, method in more.items()}
+    result["left_out"] = left_out
     result["rows"] = [_prediction(model, s, max_new_tokens, heads) for s in chosen]
     _write(result, path)
 
@@ -466,7 +469,7 @@ def _setting_notes(result: dict[str, Any]) -> list[str]:
     arguments, prompts = result["arguments"], result["prompts"]
     resumed = " (taken from the file)" if result["resumed"] else ""
     interrupted = ", interrupted" if result["interrupted"] else ""
-    left = result.get("left_out", ())
+    left = result["left_out"]
     return [
         f"{arguments['device']}; target {arguments['target']}; "
         f"draft {arguments['draft'] or 'none'}; "
@@ -475,7 +478,7 @@ def _setting_notes(result: dict[str, Any]) -> list[str]:
         f"measured on {prompts['measured']} others{interrupted}, "
         f"{arguments['max_new_tokens']} new tokens; predicted and measured over ar "
         f"({report.PLAIN['ar']}), all ratios of total tokens/s in one interleaved run",
-        *([f"left out, without a head or a draft model: {', '.join(left)}"] if left else []),
+        *(f"left out: {key}: {why.removeprefix(f'{key}: ')}" for key, why in left.items()),
     ]
 
 

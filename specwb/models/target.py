@@ -380,8 +380,7 @@ def prefill(
             begin = 0
         else:
             parts.append(state.prior.features[:, :begin])
-    # None: where nobody looks at a terminal there is no bar
-    disable = None if m - begin > CHUNK else True
+    disable = None if m - begin > CHUNK else True  # tqdm's None: unless stderr is no terminal
     bar = tqdm(total=m, initial=begin, desc="prompt", disable=disable, delay=2, leave=False)
     with bar:
         for first, last in _parts(begin, m, rows):

@@ -307,7 +307,8 @@ def test_a_target_needs_no_draft_model(pair, tmp_path):
     assert result["calibrated"]["draft"] == {}
     text = " ".join(tuning.notes(result))
     assert "draft none" in text
-    assert "left out, without a head or a draft model: eagle2, eagle3" in text
+    assert "left out: kangaroo: " in text
+    assert "has no draft model of its own" in result["left_out"]["mcsd_ti"]
     assert "gamma" not in text.partition("best as measured: ")[2].partition(";")[0]
     assert tuning.tune(pair[0], questions(3), path=path, **run)["resumed"]
 
@@ -315,11 +316,19 @@ def test_a_target_needs_no_draft_model(pair, tmp_path):
 def test_every_method_is_tuned():
     """Of the lab family nothing is left out, and every method but the reference has a setting."""
     lab = specwb.load("lab", device="cpu")
-    found = list(settings_of.others(lab, None, [settings_of.Setting("pld", "pld")]))
-    assert all(method is not None for _, method in found)
-    assert "pld" not in [setting.spec for setting, _ in found]
+    found, left_out = settings_of.others(lab, None)
+    assert not left_out
     predicted = {"sps", "mcsd", *settings_of.HEADS}
-    assert {setting.family for setting, _ in found} | predicted | {"ar"} == set(specwb.METHODS)
+    assert {setting.family for setting in found} | predicted | {"ar"} == set(specwb.METHODS)
+
+
+def test_a_head_of_another_draft_model_is_left_out(tmp_path):
+    """The lab's decision model is of its usual draft model; that is said before any work."""
+    lab = specwb.load("lab", device="cpu")
+    found, left_out = settings_of.others(lab, str(lab.own_head("deep")))
+    assert list(left_out) == ["mcsd_ti"]
+    assert "trained for the draft" in left_out["mcsd_ti"]
+    assert "easyspec" in {setting.family for setting in found}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Scores of a step after the transformers library's logits processors, for :func:`specwb.hf`."""
+"""The library's logits processors applied to a step's scores, for :func:`specwb.hf`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def impure(processors: Iterable[Any]) -> str:
     return ""
 
 
-class Rescore:
+class Processors:
     """Replaces a step's scores by those after the logits processors.
 
     Args:
@@ -107,7 +107,7 @@ class ProcessedScores(Scores):
     Rules for whole trees look at other nodes too. ``logits`` stay the target's own.
     """
 
-    def __init__(self, rescore: Rescore, state: State, draft: Draft, scores: Scores) -> None:
+    def __init__(self, rescore: Processors, state: State, draft: Draft, scores: Scores) -> None:
         super().__init__(scores.logits, scores.sampling, scores.features)
         self.rescore, self.draft, self.text = rescore, draft, state.tokens
         self.lengths, self.done = torch.stack((state.length, state.done.long())).tolist()
