@@ -25,6 +25,7 @@ from transformers.initialization import no_init_weights
 import specwb
 from specwb.evaluation.calibrate import step_seconds
 from specwb.evaluation.machine import commit
+from specwb.models.diffusion import DiffusionModel
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
@@ -32,6 +33,7 @@ from specwb.models.medusa import MedusaHeads
 from specwb.prediction import card, forecast, shape
 from specwb.prediction.cards import known
 from specwb.prediction.shapes import Shape, tables
+from specwb.prediction.steps import DRAFTED
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 STEPS = 30  # of which the median counts
@@ -86,6 +88,11 @@ class Models:
             self._draft = specwb.load(model)
         return self._draft
 
+    def diffusion(self) -> DiffusionModel:
+        """The draft model's shape, as a diffusion model whose text only looks back."""
+        model = llama(self._draft_shape, self.dtype, self.device, self._context)
+        return DiffusionModel(model, mask_id=0)
+
     def head(self, kind: str) -> nn.Module:
         target, width = self.target, self.width
         make: dict[str, Callable[[], nn.Module]] = {
@@ -93,6 +100,7 @@ class Models:
             "medusa": lambda: MedusaHeads(width, target.vocabulary, heads=4),
             "falcon": lambda: FalconHead(eagle_config(target, 2), width, 2, "lstm"),
             "kangaroo": lambda: KangarooAdapter(eagle_config(target, 1), 2, "attention"),
+            "diffusion": self.diffusion,
         }
         return filled(make[kind], self.dtype, self.device)
 
@@ -163,12 +171,11 @@ def main() -> None:
         row: dict[str, Any] = {"method": spec}
         row["step_ms"] = round(1e3 * measure(models, spec, args.context, args.steps), 3)
         if name is not None:
-            entry = specwb.METHODS[spec.partition(":")[0]]
             told = forecast(
                 spec,
                 target,
                 card(name),
-                draft=draft if "draft" in entry.options else None,
+                draft=draft if spec.partition(":")[0] in DRAFTED else None,
                 dtype=args.dtype,
                 context=args.context,
             )

@@ -392,11 +392,10 @@ def compare(
         "--markdown": lambda: report.markdown(frame),
         "--html": lambda: report.html(frame, command, rounds),
     }
-    for option, path in files.items():
-        if option in piped:
-            typer.echo(forms[option](), nl=False)
-        elif path is not None:
-            report.write(forms[option](), path)
+    for option in piped:
+        typer.echo(forms[option](), nl=False)
+    wanted = {path: forms[option] for option, path in files.items() if path and option not in piped}
+    report.write_all(wanted)
     if frame.attrs["interrupted"]:
         raise typer.Exit(130)
 
@@ -444,6 +443,8 @@ def main() -> None:
             fail(error.format_message() if hasattr(error, "format_message") else str(error))
         if not isinstance(error, (SpecwbError, ValueError, OSError)) and not out_of_memory(error):
             raise
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            fail(f"{error.filename}: {error.strerror}")
         fail(str(error))
     if code == 130:
         errors.print("interrupted")

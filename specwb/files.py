@@ -250,15 +250,34 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield path
         return
     part = _part_name(path)
-    part.open("x").close()
-    # some libraries put a file of their own in its place, which only its owner may read
-    mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
     try:
+        part.open("x").close()
+        # some libraries put a file of their own in its place, which only its owner may read
+        mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
         yield part
         part.chmod(mode)
         os.replace(part, path)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(part)):
+            raise
+        # a name that nobody gave, or none, says nothing to whoever reads the message
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def probe(folder: Path) -> None:
+    """Makes a file in a folder and removes it.
+
+    Permissions alone do not say whether that works: of a file system without room for a name, or
+    mounted for reading, they say nothing.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    part = _part_name(folder / "probe")
+    part.open("x").close()
+    part.unlink()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import importlib
@@ -239,6 +240,20 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
         half()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_said_with_the_file_that_was_to_be_written(tmp_path):
+    path = tmp_path / "a"
+
+    def full():
+        with files.whole_file(path):
+            raise OSError(
+                errno.ENOSPC, os.strerror(errno.ENOSPC)
+            )  # as a write does, without a name
+
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+        full()
+    assert not list(tmp_path.iterdir())
 
 
 def test_modes_are_what_the_umask_leaves(tmp_path):

@@ -78,7 +78,7 @@ def evaluate(
     """
     from specwb import load
     from specwb.evaluation.prompts import interleave, load_prompts
-    from specwb.evaluation.report import check_path
+    from specwb.evaluation.report import check_path, write_all
     from specwb.harness import summary
     from specwb.harness.record import to_vllm
     from specwb.harness.run import Settings
@@ -105,15 +105,20 @@ def evaluate(
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         task = progress.add_task("evaluate", total=1.0)
-        answers = run(
-            model,
-            questions,
-            specs(methods),
-            out,
-            settings,
-            draft=draft,
-            progress=lambda done, text: progress.update(task, completed=done, description=text),
-        )
+        try:
+            answers = run(
+                model,
+                questions,
+                specs(methods),
+                out,
+                settings,
+                draft=draft,
+                progress=lambda done, text: progress.update(task, completed=done, description=text),
+            )
+        except KeyboardInterrupt:
+            progress.stop()
+            tell(errors, f"answers so far are in {out / 'answers'}; the same command goes on")
+            raise
     frame = summary.frame(answers, model.tokenizer)
     console = wide()
     rows = [
@@ -133,11 +138,12 @@ def evaluate(
     console.print(compact(rows, ("method", "subtask")))
     for note in _notes(answers, questions, settings, out):
         tell(console, note)
-    if csv is not None:
-        frame.to_csv(csv.expanduser(), index=False)
-    if vllm is not None:
-        counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
-        vllm.expanduser().write_text(json.dumps(counted, indent=1) + "\n", "utf-8")
+    counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
+    forms = {
+        csv: lambda: frame.to_csv(index=False),
+        vllm: lambda: json.dumps(counted, indent=1) + "\n",
+    }
+    write_all({path: form for path, form in forms.items() if path})
 
 
 def any_draft(turns) -> bool:

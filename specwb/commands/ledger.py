@@ -126,7 +126,7 @@ def reproduce_all(
     page = ledger.sections(documents, left_out)
     figures = ledger.drawings(documents)
     for drawn in (one for of_paper in figures.values() for one in of_paper):
-        (out / drawn.file).write_bytes(drawn.png)
+        write(drawn.png, out / drawn.file)
     write(ledger.html_page(page, figures), pages["html"])
     write(ledger.markdown(page, figures), pages["md"])
     write(json.dumps(ledger.as_json(documents), indent=1) + "\n", pages["json"])

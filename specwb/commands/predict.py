@@ -20,10 +20,11 @@ def predict(
         typer.Argument(help="A method with its options, such as sps:gamma=5; or --ledger."),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="Its shape: 68m, 1b, 7b, 8b, 13b, 33b, 70b or a config.json.")
+        str, typer.Option(help="Its shape: 68m, 1b, 7b, 8b, 13b, 32b, 33b, 70b or a config.json.")
     ] = "8b",
     draft: Annotated[
-        str | None, typer.Option(help="The draft model's shape, for methods that have one.")
+        str | None,
+        typer.Option(help="The draft or diffusion model's shape, such as 1b or dream-7b."),
     ] = None,
     gpu: Annotated[
         str,
@@ -151,7 +152,7 @@ def notes(told: Forecast) -> list[str]:
     out = [
         f"{told.spec}, {told.mode}: a step takes {1e3 * told.step:.2f} ms "
         f"({between(told.step_interval, 1e3)}), plain decoding {1e3 * told.plain:.2f} ms a token "
-        f"({between(told.plain_interval, 1e3)}); {told.memory:.1f} GB a device",
+        f"({between(told.plain_interval, 1e3)}); {told.memory:.1f} GiB a device",
         f"its draft is {told.depth} deep, the target scores {told.nodes} tokens a row; it is "
         f"faster than plain decoding from tau {told.needed:.2f} on "
         f"({between(told.needed_interval)})",

@@ -192,7 +192,7 @@ def _draw(name: str, figure: str, out: Path) -> None:
 
     An ``out`` that is no results' file is where the figure is written.
     """
-    from specwb.evaluation.report import check_path
+    from specwb.evaluation.report import check_path, write
     from specwb.studies import run, study_of
     from specwb.studies.pictures import can_picture, draw, picture_of
     from specwb.studies.store import results_in
@@ -224,9 +224,9 @@ def _draw(name: str, figure: str, out: Path) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             check_path(path, "--out")
             if kind == "html":
-                draw(study.figures[key], document).write_html(path, include_plotlyjs="cdn")
+                write(draw(study.figures[key], document).to_html(include_plotlyjs=True), path)
             else:
-                path.write_bytes(picture_of(study.figures[key], document, kind))
+                write(picture_of(study.figures[key], document, kind), path)
             line = f"{path}, from {source}"
             wide().print(line, highlight=False, markup=False, soft_wrap=True)
 

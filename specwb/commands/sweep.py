@@ -97,7 +97,7 @@ def results(
     ] = None,
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
-    from specwb.evaluation.report import check_path
+    from specwb.evaluation.report import check_path, write
     from specwb.sweeps import results as looking
     from specwb.sweeps.space import SweepError
     from specwb.sweeps.store import Store
@@ -113,7 +113,7 @@ def results(
             errors.print(f"{count} runs taken over from {other}", highlight=False)
         found = looking.filtered(looking.frame(opened), where or ())
     if csv is not None:
-        found.to_csv(csv, index=False)
+        write(found.to_csv(index=False), csv)
     if parquet is not None:
         looking.write_parquet(found, parquet)
     columns = [name.strip() for name in by.split(",") if name.strip()]
@@ -134,4 +134,4 @@ def results(
     if plot is not None:
         from specwb.figures.sweeps import by_parameter
 
-        by_parameter(means, columns, value).write_html(plot, include_plotlyjs="cdn")
+        write(by_parameter(means, columns, value).to_html(include_plotlyjs=True), plot)

@@ -84,10 +84,10 @@ def trace(
     screen = wide()
     for one in traces:
         screen.print(in_words(one), highlight=False, markup=False, soft_wrap=True)
-    if json_file is not None:
-        whole = traces[0] if len(traces) == 1 else traces
-        text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
-        report.write(text + "\n", json_file)
-    if html_file is not None:
-        command = command_line()
-        report.write(page(traces, command=command), html_file)
+    whole = traces[0] if len(traces) == 1 else traces
+    command = command_line()
+    forms = {
+        "--json": lambda: json.dumps(whole, ensure_ascii=False, separators=(",", ":")) + "\n",
+        "--html": lambda: page(traces, command=command),
+    }
+    report.write_all({path: forms[option] for option, path in files.items() if path})

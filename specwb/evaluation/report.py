@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from specwb import scope
 from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.runs import PARTS
-from specwb.files import whole_file
+from specwb.files import probe, whole_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -357,16 +358,40 @@ def check_path(path: Path, option: str) -> None:
         )
     # a regular file is replaced by a new one in its folder; a device or pipe is written to
     replaced = not real.exists() or real.is_file()
-    if not os.access(folder if replaced else real, os.W_OK):
+    try:
+        if replaced:
+            probe(folder)
+        elif not os.access(real, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        why = "no permission" if isinstance(error, PermissionError) else error.strerror
         where = f" in {folder}" if replaced else ""
-        raise ArgumentError(f"{option}: {path} cannot be written, no permission{where}")
+        raise ArgumentError(f"{option}: {path} cannot be written, {why}{where}") from error
 
 
-def write(text: str, path: Path) -> None:
-    """Write ``text`` to ``path`` as :func:`specwb.files.whole_file` does.
+def write(content: str | bytes, path: Path) -> None:
+    """Write text or bytes to ``path`` as :func:`specwb.files.whole_file` does.
 
     Raises:
         OSError: it cannot be written; what was there is untouched.
     """
     with whole_file(path) as part:
-        part.write_text(text, "utf-8")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_all(contents: Mapping[Path, Callable[[], str]]) -> None:
+    """Write several files; one that cannot be written does not keep the others from being.
+
+    Args:
+        contents: what makes the text of each file.
+    Raises:
+        OSError: some cannot be written; which, and why.
+    """
+    failed = []
+    for path, text in contents.items():
+        try:
+            write(text(), path)
+        except OSError as error:
+            failed.append(f"{path}: {error.strerror or error}")
+    if failed:
+        raise OSError(f"cannot write {'; '.join(failed)}")

@@ -163,7 +163,8 @@ def _claim(out: Path, target: Target, settings: Settings) -> None:
     content = json.dumps(facts, indent=1) + "\n"
     marker = out / "run.json"
     try:
-        if marker.exists():
+        answered = any((out / "answers").glob("*.jsonl"))
+        if marker.exists() and answered:
             before = json.loads(marker.read_text("utf-8"))
             now = json.loads(content)
             if differing := [key for key in now if now[key] != before.get(key)]:
@@ -171,15 +172,15 @@ def _claim(out: Path, target: Target, settings: Settings) -> None:
                     f"{out} holds answers of another run ({', '.join(differing)} differ); name "
                     "another --out, or delete it"
                 )
-            (out / "answers").mkdir(exist_ok=True)
             return
-        if any((out / "answers").glob("*.jsonl")):
+        if answered:
             raise HarnessError(f"{out} has answers, but no run.json that says how they were given")
         (out / "answers").mkdir(parents=True, exist_ok=True)
         with whole_file(marker) as part:
             part.write_text(content, "utf-8")
     except (OSError, json.JSONDecodeError) as error:
-        raise HarnessError(f"cannot keep answers in {out}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise HarnessError(f"cannot keep answers in {out}: {why}") from error
 
 
 def _asked(

@@ -21,12 +21,13 @@ UNITS = {
     "launch": 1e-6,
     "graph": 1e-6,
     "read": 1e-6,
+    "search": 1e-6,
     "block_share": 1.0,
     "link": 1e9,
     "exchange": 1e-6,
 }
 """Ranges of a card, and what one of their units is in bytes, operations or seconds."""
-ZERO = {"node", "launch", "graph", "read", "link", "exchange"}
+ZERO = {"node", "launch", "graph", "read", "search", "link", "exchange"}
 """Ranges that may be zero."""
 SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes a number."""
@@ -40,7 +41,7 @@ class Machine:
         sms: streaming multiprocessors.
         bandwidth, link: bytes/s of the memory, and between devices.
         peak: operations/s of products.
-        node, launch, graph, read, exchange: seconds, as in ``data/predict/cards.toml``.
+        node, launch, graph, read, search, exchange: seconds, as in ``data/predict/cards.toml``.
         block_share: how many even shares of the bandwidth a block draws.
     """
 
@@ -51,6 +52,7 @@ class Machine:
     launch: Any
     graph: Any
     read: Any
+    search: Any
     block_share: Any
     link: Any
     exchange: Any
@@ -63,7 +65,7 @@ class Card:
     Attributes:
         name: of the device.
         source: where its numbers are from.
-        memory: GB.
+        memory: GiB.
         sms: streaming multiprocessors.
         bf16: whether products of bf16 have units of their own.
         ranges: (low, typical, high) by the names of :data:`UNITS`.

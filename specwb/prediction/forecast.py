@@ -51,7 +51,8 @@ class Part:
 
     Attributes:
         stage: what it is for.
-        kind: products, attention, small kernels, exchanges; nodes, launches, graphs and reads.
+        kind: products, attention, small kernels, exchanges; nodes, launches, graphs, reads and
+            search.
         seconds: a number, or an array of drawn ones.
         bytes, flops: of all its kernels.
         number: kernels, or what is launched.
@@ -99,6 +100,8 @@ def parts(own: Step, machine: Machine, mode: str) -> list[Part]:
     if mode == CAPTURED:
         rows.append(Part("host", "graphs", own.replays * machine.graph, number=own.replays))
     rows.append(Part("host", "reads", own.reads * machine.read, number=own.reads))
+    if own.searched:
+        rows.append(Part("host", "search", own.searched * machine.search, number=own.searched))
     return rows
 
 
@@ -173,7 +176,7 @@ class Forecast:
         speedup, tokens_per_second: medians over the card's ranges, None without tau.
         speedup_interval, tokens_interval: over the card's ranges.
         needed: tau from which on the method is faster than plain decoding.
-        memory: GB of weights and caches a device.
+        memory: GiB of weights and caches a device.
     """
 
     spec: str
@@ -337,14 +340,14 @@ def _check(
 
 
 def _fits(own: Step, target: Shape, card: Card, setting: Setting, devices: int) -> float:
-    """GB on the fullest device: its part of the target, all that is drafted with, and caches."""
+    """GiB on the fullest device: its part of the target, all that is drafted with, and caches."""
     tokens = setting.rows * setting.context
     cache = 2 * target.layers * target.kv_heads * target.head_dim * tokens / devices
     numbers = target.parameters / devices + own.parameters + cache + own.cached * tokens
-    memory = numbers * setting.size / 1e9
+    memory = numbers * setting.size / 2**30
     if memory > card.memory:
         raise PredictionError(
-            f"weights and caches take {memory:.0f} GB a device, {card.name} has {card.memory:g}: "
+            f"weights and caches take {memory:.0f} GiB a device, {card.name} has {card.memory:g}: "
             "part the target over more (--devices), or make batch, context or dtype smaller"
         )
     return memory

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from specwb.files import whole_file
 from specwb.models.load import data_dir
 from specwb.prediction.cards import SIZES, card
 from specwb.prediction.forecast import DRAWS, EAGER, INTERVAL, Forecast, forecast, kernel_seconds
 from specwb.prediction.shapes import PredictionError, shape, tables
-from specwb.prediction.steps import DRAFT, step
+from specwb.prediction.steps import DRAFT, DRAFTED, step
 from specwb.prediction.work import Setting
 
 BEGIN, END = "<!-- ledger: begin -->", "<!-- ledger: end -->"
@@ -68,7 +69,7 @@ class Row:
 @cache
 def rows() -> tuple[Row, ...]:
     """All rows with a published number."""
-    return (*_plain(), *_spec_bench(), *_kangaroo(), *_falcon(), *_easyspec())
+    return (*_plain(), *_spec_bench(), *_kangaroo(), *_falcon(), *_easyspec(), *_diffuspec())
 
 
 def _published() -> dict[str, Any]:
@@ -164,6 +165,25 @@ def _easyspec() -> Iterator[Row]:
     yield Row("EasySpec", what, "speedup", told, low, high, paper["stage"])
 
 
+def _diffuspec() -> Iterator[Row]:
+    """Draft lengths and steps of denoising, with its search."""
+    own, paper = _published()["diffuspec"], _paper("diffuspec")
+    draft, usual = shape(own["draft"]), own["adaptive"]
+    lengths = [
+        (f"k={row['k'] if row['k'] != 'adl' else usual}", f"k = {row['k']}", row)
+        for row in paper["tables"]["5"]["rows"]
+    ]
+    steps = [
+        (f"k={usual},steps={row['value']}", f"{row['value']} steps of denoising", row)
+        for row in paper["figures"]["7"]["steps"]
+        if row["value"] > 1
+    ]
+    for options, what, row in [*lengths, *steps]:
+        spec = f"diffuspec:{options}"
+        told = _asked(spec, own["target"], own["card"], draft=draft, tau=row["mat"])
+        yield _speedup("DiffuSpec", f"{own['target']}, {what}", told, row["speedup"])
+
+
 @dataclass(frozen=True)
 class Summary:
     """How far the rows of a report are off.
@@ -208,7 +228,7 @@ def pending() -> Iterator[tuple[str, str, Forecast]]:
     own = _published()["pending"]
     for name in own["cards"]:
         for spec in own["methods"]:
-            with_draft = spec.partition(":")[0] in ("sps", "mcsd", "mcsd_ti", "easyspec")
+            with_draft = spec.partition(":")[0] in DRAFTED
             told = forecast(
                 spec,
                 shape(own["target"]),
@@ -306,4 +326,5 @@ def write(page: Path) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise PredictionError(f"--out: {page} needs the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}", "utf-8")
+    with whole_file(page) as part:
+        part.write_text(f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}", "utf-8")

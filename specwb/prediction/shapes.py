@@ -30,6 +30,8 @@ class Shape:
         name: what it is called in tables.
         hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary: as in config.json.
         tied: whether embedding and head are one matrix.
+        both_ways: a diffusion model whose text sees what is behind it too, so that nothing of a
+            forward can be kept for the next.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Shape:
     head_dim: int
     vocabulary: int
     tied: bool = False
+    both_ways: bool = False
 
     @property
     def attention_parameters(self) -> int:
@@ -111,6 +114,7 @@ def shape(source: str | Path) -> Shape:
         kv_heads=_size(path, "num_key_value_heads", kv),
         head_dim=_size(path, "head_dim", width),
         tied=bool(config.get("tie_word_embeddings", False)),
+        both_ways=config.get("model_type") == "Dream",
     )
 
 

@@ -53,6 +53,7 @@ class Step:
         levels: passes that are drafted one after the other.
         parameters: weights that the method adds to the target's.
         cached: layers' keys and values, in numbers a token, that it adds.
+        searched: places that the host searches, of all rows; each for a beam of three.
     """
 
     stages: dict[str, list[Kernel]]
@@ -63,6 +64,7 @@ class Step:
     levels: int = 0
     parameters: int = 0
     cached: int = 0
+    searched: float = 0
 
     def products(self) -> int:
         """Products with weights, as the dry runs count them."""
@@ -78,7 +80,7 @@ class Request:
     """What a step is derived from.
 
     Attributes:
-        target, draft: shapes; the draft's only for methods with a draft model.
+        target, draft: shapes; the draft's only for methods with a draft or diffusion model.
         setting: rows, context and size of a number.
         sampled: whether the temperature is above 0.
         devices: that the target is parted over; the draft lies on one, EasySpec's attentions on
@@ -110,7 +112,7 @@ def step(
     Args:
         spec: a method with its options, such as ``mcsd:tree=4-2-2``.
         target: the target's shape.
-        draft: the draft model's shape; None for methods without one.
+        draft: the draft or diffusion model's shape; None for methods without one.
         setting: rows, context and size of a number.
         sampled: whether the temperature is above 0.
         devices: that the target is parted over.
@@ -128,8 +130,9 @@ def step(
             raise PredictionError(f"{entry.key}: what {name}={value} costs is not predicted")
     if rule is not None:
         raise PredictionError(f"{entry.key}: what rule={rule.name} costs is not predicted")
-    if "draft" in entry.options and draft is None:
-        raise PredictionError(f"{entry.key} needs a draft model: give --draft, such as 1b")
+    if entry.key in DRAFTED and draft is None:
+        kind, such = DRAFTED[entry.key]
+        raise PredictionError(f"{entry.key} needs a {kind} model: give --draft, such as {such}")
     usual = {
         name: option.default
         for name, option in entry.options.items()
@@ -169,6 +172,7 @@ def _made(
     candidates: int,
     parameters: int = 0,
     cached: int = 0,
+    searched: float = 0,
 ) -> Step:
     own = counts()[key]
     staged = own.get("staged", False)
@@ -183,6 +187,7 @@ def _made(
         levels,
         parameters,
         cached,
+        searched,
     )
 
 
@@ -445,6 +450,58 @@ def _easyspec(request: Request) -> Step:
     )
 
 
+BEAMS = 3
+"""Width of the search whose time a card has."""
+
+
+def _diffuspec(request: Request) -> Step:
+    """A diffusion model says ``k`` places in each step of denoising, a search on the host follows.
+
+    One whose text only looks back is fed what is new, at most k + 1 tokens, and k - 1 masks: the
+    last place of the text says the first token. After the first step of denoising the text's last
+    place is enough. One that looks both ways has the whole text and k masks in every step.
+    """
+    draft, own, options = request.draft, request.setting, request.options
+    assert draft is not None
+    if options["draw"] != "search":
+        raise PredictionError(f"diffuspec: what draw={options['draw']} costs is not predicted")
+    k, steps = options["k"] or options["k_max"], options["steps"]
+    everything = Setting(own.rows, 0, own.size)
+    drafted: list[Kernel] = []
+    for s in range(steps):
+        if draft.both_ways:
+            drafted += layers(draft, draft.layers, own.context + k, everything)
+        else:
+            drafted += layers(draft, draft.layers, k if s else 2 * k, own)
+        drafted.append(head(draft, k, own))
+        if s:
+            drafted.append(bookkeeping(counts()["diffuspec"]["step"]))
+    asked = options["lam"] < 1 or options["beams"] > 1
+    return _made(
+        request,
+        "diffuspec",
+        drafted,
+        _plain(request, k + 1),
+        depth=k,
+        nodes=k + 1,
+        levels=steps,
+        candidates=k,
+        parameters=draft.parameters,
+        cached=2 * draft.layers * draft.kv_heads * draft.head_dim,
+        searched=own.rows * k * options["beams"] / BEAMS if asked else 0,
+    )
+
+
+DRAFTED = {
+    "sps": ("draft", "1b"),
+    "mcsd": ("draft", "1b"),
+    "mcsd_ti": ("draft", "1b"),
+    "easyspec": ("draft", "1b"),
+    "diffuspec": ("diffusion", "dream-7b"),
+}
+"""Methods with a model beside the target's: what kind, and a shape of that kind."""
+LENGTHS = ("k", "k_min", "k_max", "delta", "rho", "share")
+SEARCH = ("top", "mass", "beams", "lam", "ngram", "order", "smoothing")
 BUILDERS: dict[str, tuple[Callable[[Request], Step], tuple[str, ...]]] = {
     "ar": (_ar, ()),
     "sps": (_sps, ("gamma",)),
@@ -459,5 +516,6 @@ BUILDERS: dict[str, tuple[Callable[[Request], Step], tuple[str, ...]]] = {
     "falcon": (_falcon, ("tree", "k", "passes")),
     "kangaroo": (_kangaroo, ("gamma", "exit", "eta", "stop")),
     "easyspec": (_easyspec, ("gamma", "n")),
+    "diffuspec": (_diffuspec, (*LENGTHS, *SEARCH, "steps")),
 }
 """Method -> what derives its step, and the options whose cost is known."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specwb.files import whole_file
 from specwb.options import parse_value, spell
 from specwb.sweeps.space import METRICS, SHARED, SweepError
 from specwb.sweeps.store import Store
@@ -227,7 +228,8 @@ def write_parquet(found: pd.DataFrame, path: Path) -> None:
         SweepError: pandas finds no package that can.
     """
     try:
-        found.to_parquet(path, index=False)
+        with whole_file(path) as part:
+            found.to_parquet(part, index=False)
     except ImportError as error:
         advice = "pip install pyarrow; --csv needs nothing"
         raise SweepError(f"Parquet needs pyarrow: {advice}") from error

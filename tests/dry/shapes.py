@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 
 import ranked
 import test_protocol as protocol
@@ -135,8 +135,8 @@ class Large:
         def falcon() -> nn.Module:
             return FalconHead(eagle_config(target, 2), width, 2, "lstm")
 
-        def diffusion() -> nn.Module:
-            return DiffusionModel(llama("1B", self.dtype), mask_id=0)
+        def diffusion(**how) -> nn.Module:
+            return DiffusionModel(llama("1B", self.dtype), mask_id=0, **how)
 
         tree = (4, 2, 2, 1, 1)
         yield "ar", "ar", lambda: specwb.method("ar", target)
@@ -155,4 +155,12 @@ class Large:
         yield "eagle2:nodes=60", "eagle2", with_head("eagle2", eagle, **grown)
         yield "falcon:tree=4-2-2-1-1", "falcon", with_head("falcon", falcon, tree=tree)
         yield "kangaroo:gamma=6", "kangaroo", with_head("kangaroo", adapter, gamma=6)
+        both_ways = partial(diffusion, causal=False)
         yield "diffuspec:k=8", "diffuspec", with_head("diffuspec", diffusion, k=8)
+        yield "diffuspec:k=4", "diffuspec", with_head("diffuspec", diffusion, k=4)
+        yield (
+            "diffuspec:k=8,steps=3",
+            "diffuspec",
+            with_head("diffuspec", diffusion, k=8, steps=3),
+        )
+        yield "diffuspec:k=8,both_ways", "diffuspec", with_head("diffuspec", both_ways, k=8)

@@ -5,12 +5,14 @@ Its figures are pure functions of plain numbers.
 
 from __future__ import annotations
 
+import errno
 import html
 import math
 import os
 import re
 import shutil
 import subprocess
+from unittest.mock import Mock
 
 import plotly
 import pytest
@@ -266,9 +268,17 @@ def test_paths_are_checked_before_the_work(tmp_path, monkeypatch):
         report.check_path(tmp_path, "--html")
     with pytest.raises(ValueError, match=r"--html: .* does not exist"):
         report.check_path(tmp_path / "no" / "new.html", "--html")
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(ValueError, match="no permission"):
-        report.check_path(tmp_path / "new.html", "--html")
+    for number, why in ((errno.EACCES, "no permission"), (errno.EROFS, "Read-only file system")):
+        monkeypatch.setattr(report, "probe", Mock(side_effect=OSError(number, os.strerror(number))))
+        with pytest.raises(ValueError, match=f"--html: .* cannot be written, {why} in "):
+            report.check_path(tmp_path / "new.html", "--html")
+
+
+def test_a_file_that_cannot_be_written_keeps_no_other_from_being(tmp_path):
+    contents = {tmp_path / "no" / "a": lambda: "a", tmp_path / "b": lambda: "b"}
+    with pytest.raises(OSError, match=r"^cannot write .*/no/a: No such file or directory$"):
+        report.write_all(contents)
+    assert (tmp_path / "b").read_text() == "b"
 
 
 def test_rounds_are_played_in_the_page(frame):

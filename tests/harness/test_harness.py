@@ -113,6 +113,12 @@ def test_a_folder_of_another_run_is_refused(target, folder, answers):
         run.evaluate(target, [QUESTIONS[0]] * 2, ["pld"], folder, SHORT)
 
 
+def test_a_folder_without_answers_is_free_for_any_run(target, tmp_path):
+    (tmp_path / "run.json").write_text('{"max_new_tokens": 5}')  # interrupted before its first
+    run.evaluate(target, QUESTIONS[:1], ["pld"], tmp_path, SHORT)
+    assert json.loads((tmp_path / "run.json").read_text())["max_new_tokens"] == 10
+
+
 def test_a_stop_string_ends_an_answer_and_the_decoding(target, answers, tmp_path):
     first = answers["ar"][0]
     words = first.text.split()

@@ -227,5 +227,6 @@ def test_one_line_of_what_is_wrong(monkeypatch, capsys, words: str, message: str
 
 def test_the_help_names_every_shape_and_card():
     options = {p.name: p.help for p in get_command(app).commands["predict"].params}
-    assert all(re.search(rf"\b{name}\b", options["target"]) for name in tables("shapes"))
+    shapes = options["target"] + options["draft"]
+    assert all(re.search(rf"\b{name}\b", shapes) for name in tables("shapes"))
     assert all(re.search(rf"\b{name}\b", options["gpu"]) for name in tables("cards"))

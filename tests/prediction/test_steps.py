@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specwb.prediction import PredictionError, Setting, Step, shape, step
+from specwb.prediction import PredictionError, Setting, Shape, Step, shape, step
 from specwb.prediction.work import counts
 
 COUNTED = json.loads((Path(__file__).parents[1] / "dry" / "budget.json").read_text())["large bf16"]
@@ -17,15 +18,15 @@ SETTING = Setting(1, 400, 2)
 
 
 def derived(spec: str, t: str) -> Step:
-    # the dry runs' draft model has 1b's layers
-    return step(SAME.get(spec, spec), shape("8b"), shape("1b"), SETTING, t == "T=1")
+    # the dry runs' draft and diffusion models have 1b's layers
+    own, _, _ = spec.partition(",both_ways")
+    draft = replace(shape("1b"), both_ways=spec != own)
+    return step(SAME.get(own, own), shape("8b"), draft, SETTING, t == "T=1")
 
 
 def stored(mode: str) -> list[tuple[str, str]]:
     names = [name.split() for name in COUNTED["budget"]]
-    # no step is derived for diffuspec, whose forward has as many new places as were accepted
-    others = ("confidence", "diffuspec")
-    return [(s, t) for s, own, t in names if own == mode and not any(o in s for o in others)]
+    return [(s, t) for s, own, t in names if own == mode and "confidence" not in s]
 
 
 @pytest.mark.parametrize(("spec", "t"), stored("graph"))
@@ -74,10 +75,40 @@ def test_eagle_reads_a_layer_and_the_head_a_pass() -> None:
     assert moved == pytest.approx(5 * 2 * one, rel=0.02)
 
 
+def test_a_diffusion_model_that_looks_both_ways_reads_the_text_anew() -> None:
+    draft, k = shape("dream-7b"), 20
+    ahead = replace(draft, both_ways=False)
+
+    def flops(draft: Shape, context: int, **options: int) -> float:
+        spec = ",".join([f"diffuspec:k={k}", *(f"{o}={v}" for o, v in options.items())])
+        own = step(spec, shape("32b"), draft, Setting(1, context, 2))
+        return sum(x.count * x.flops for x in own.stages["draft"] if x.kind == "products")
+
+    layer, head = 2 * draft.layers * draft.layer_parameters, 2 * draft.hidden * draft.vocabulary
+    assert flops(draft, 500) == pytest.approx((500 + k) * layer + k * head)
+    assert flops(draft, 500, steps=2) == pytest.approx(2 * flops(draft, 500))
+    assert flops(ahead, 500) == flops(ahead, 100) == pytest.approx(2 * k * layer + k * head)
+    assert flops(ahead, 500, steps=2) == pytest.approx(3 * k * layer + 2 * k * head)
+
+
+def test_a_search_takes_time_on_the_host() -> None:
+    def searched(spec: str, rows: int = 1) -> float:
+        return step(spec, shape("32b"), shape("dream-7b"), Setting(rows, 500, 2)).searched
+
+    assert searched("diffuspec:k=20") == 20
+    assert searched("diffuspec:k=20,beams=6", rows=2) == 80
+    assert searched("diffuspec:k=20,beams=1,lam=1") == 0
+    with pytest.raises(PredictionError, match="what draw=sample costs is not predicted"):
+        searched("diffuspec:draw=sample")
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("diffuspec", "diffuspec is not predicted; what is: ar, sps"),
+        ("falcon_dynamic", "falcon_dynamic is not predicted; what is: ar, sps"),
+        ("diffuspec", "diffuspec needs a diffusion model: give --draft, such as dream-7b"),
+        ("diffuspec:draw=sample", "diffuspec needs a diffusion model"),
+        ("diffuspec:chunk=4,confidence=.5", "diffuspec: what chunk=4 costs is not predicted"),
         ("sps:confidence=.4", "sps: what confidence=0.4 costs is not predicted"),
         ("sps", "sps needs a draft model: give --draft, such as 1b"),
         ("pld:rule=naive", "pld: what rule=naive costs is not predicted"),
