@@ -7,7 +7,7 @@ import pytest
 
 PICTURES = ("application/vnd.plotly.v1+json", "text/html", "image/svg+xml")
 # in make test; the others take longer and are marked slow
-QUICK = ("1_one_speculative_step", "3_many_candidates", "mcsd")
+QUICK = ("1_one_speculative_step", "3_many_candidates")
 CELL_TIMEOUT = 120  # seconds; nbval's own 2000 is how long a dead kernel would be waited for
 
 

@@ -30,6 +30,10 @@ class DataError(SpecwbError, ValueError):
     """A data file is missing, unreachable or not the file its checksum names."""
 
 
+class WriteError(SpecwbError, OSError):
+    """A file cannot be written; which one, and why."""
+
+
 @dataclass(frozen=True)
 class Remote:
     """A public file.
@@ -261,7 +265,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         if error.errno is None or error.filename not in (None, str(part)):
             raise
         # a name that nobody gave, or none, says nothing to whoever reads the message
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise WriteError(error.errno, error.strerror, str(path)) from error
     finally:
         part.unlink(missing_ok=True)
 

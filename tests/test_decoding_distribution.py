@@ -25,10 +25,6 @@ FILTERS = {
     "top_k": Sampling(0.9, top_k=4),
     "top_p": Sampling(1.3, top_p=0.8),
 }
-every_filter = pytest.mark.parametrize(
-    "name",
-    [name if name == "plain" else pytest.param(name, marks=pytest.mark.slow) for name in FILTERS],
-)
 TREE = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 METHODS: dict[str, tuple[str, dict]] = {
     "ar": ("ar", {}),
@@ -92,6 +88,17 @@ FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
 }
 
 
+def filtered(methods: dict[str, tuple[str, dict]]) -> pytest.MarkDecorator:
+    """Every method without filters, and with one of the two, in turns: what filters change is p and
+    q, which no method computes by itself."""
+    cases = []
+    for i, (name, own) in enumerate(methods.items()):
+        one = ("top_k", "top_p")[i % 2]
+        cases.append(pytest.param(*own, "plain", id=name))
+        cases.append(pytest.param(*own, one, id=f"{name}-{one}", marks=pytest.mark.slow))
+    return pytest.mark.parametrize(("spec", "options", "name"), cases)
+
+
 @cache
 def models() -> tuple[specwb.Target, specwb.Target]:
     """A target of middling entropy and a draft that is often wrong, so that every branch of a rule
@@ -119,11 +126,12 @@ def enumerated(name: str, prompt: tuple[int, ...] = tuple(PROMPT)) -> Tensor:
     return p.gather(2, torch.tensor(texts)[:, :, None])[:, :, 0].prod(1)
 
 
-def sampled(method: specwb.Method, name: str, prompt: list[int] = PROMPT) -> tuple[Tensor, float]:
+def sampled(
+    method: specwb.Method, name: str, prompt: list[int] = PROMPT, batches: int = 1
+) -> tuple[Tensor, float]:
     """``[V^3]`` counts of texts, and tau."""
     counts = torch.zeros(VOCABULARY**LENGTH, dtype=torch.long)
-    settings = FILTERS[name]
-    rounds, batches = 0, 2 if name == "plain" else 1
+    settings, rounds = FILTERS[name], 0
     for batch in range(batches):
         out = specwb.decode(
             models()[0],
@@ -180,8 +188,7 @@ def built(spec: str, options: dict) -> specwb.Method:
     return specwb.method(spec, target, **{**options, **own})
 
 
-@every_filter
-@pytest.mark.parametrize(("spec", "options"), METHODS.values(), ids=METHODS)
+@filtered(METHODS)
 def test_the_distribution_of_the_text_is_the_autoregressive_distribution(spec, options, name):
     counts, tau = sampled(built(spec, options), name)
     assert chi_square(counts, enumerated(name)) > 1e-4
@@ -193,8 +200,7 @@ def test_the_distribution_of_the_text_is_the_autoregressive_distribution(spec, o
         assert 1.2 < tau < LENGTH, "drafts that are never accepted, or always, prove nothing"
 
 
-@every_filter
-@pytest.mark.parametrize(("spec", "options"), FROM_THE_TEXT.values(), ids=FROM_THE_TEXT)
+@filtered(FROM_THE_TEXT)
 def test_the_distribution_of_the_text_of_drafters_that_know_only_the_text(spec, options, name):
     counts, tau = sampled(built(spec, options), name, REPETITION)
     assert chi_square(counts, enumerated(name, tuple(REPETITION))) > 1e-4

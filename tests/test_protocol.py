@@ -551,7 +551,7 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
 def test_a_row_alone_is_the_row_in_a_batch(key, options, pair):
     filters = {"top_k": 8, "top_p": 0.9} if pair is QWEN2 else {}
     method = made(key, options, pair)
-    prompts, seeds, limits = [PROMPTS[0], PROMPTS[1], LONG], [2**63 - 1, 0, -(2**63)], [16, 11, 14]
+    prompts, seeds, limits = [PROMPTS[0], PROMPTS[1], LONG], [2**63 - 1, 0, -(2**63)], [12, 7, 10]
     settings = {"temperature": 1.0, **filters}
     out = specwb.decode(pair.target, prompts, method, max_new_tokens=limits, seed=seeds, **settings)
     for i, prompt in enumerate(prompts):
@@ -579,13 +579,6 @@ def test_equal_prompts_get_different_texts_and_one_seed_always_the_same(key, opt
     assert (
         specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=8, **settings).tokens != out.tokens
     )
-    twice = [
-        specwb.decode(
-            pair.target, [[1, 2, 3]] * 4, method, seed=torch.Generator().manual_seed(3), **settings
-        ).tokens
-        for _ in range(2)
-    ]
-    assert twice[0] == twice[1]
 
 
 @hot_and_cold
@@ -621,7 +614,7 @@ def test_a_done_row_does_not_change(key, options, temperature):
     assert sorted(frozen) == [0, 1, 2]
 
 
-@every_case
+@first_cases
 def test_a_method_is_a_description_and_can_be_shared(key, options):
     """Two decodings with one method object, round by round in turn."""
     pair = EVERYTHING
@@ -746,7 +739,7 @@ def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch)
             return done
 
         patch.setattr(engine.Decoding, "step", step)
-        specwb.decode(pair.target, PROMPTS, method, max_new_tokens=20, eos=3, seed=1, **settings)
+        specwb.decode(pair.target, PROMPTS, method, max_new_tokens=14, eos=3, seed=1, **settings)
     assert len(counts) > 3
     for found in counts:
         # the engine's own, and what the drafter declares at most (in recorded rounds none:

@@ -258,7 +258,7 @@ def bars(
     """
     ps, qs = [float(x) for x in p], [float(x) for x in q]
     most, high, left = max(ps + qs), 150, 52
-    drawing = Drawing(WIDTH, high + 74, title, desc)
+    drawing = Drawing(WIDTH, high + 86, title, desc)
     key = (
         (f"accepted: min({target}, q)", "accepted", ""),
         (f"rejected: q above {target}", "rejected", "dots"),
@@ -272,7 +272,7 @@ def bars(
     )
     drawing.line(left + 566, 10, left + 590, 10, colour="draft", thick=4, dashed=True)
     drawing.text(left + 596, 15, "q")
-    base, step = high + 40, (WIDTH - left - 20) / len(ps)
+    base, step = high + 52, (WIDTH - left - 20) / len(ps)
     width = min(step * 0.6, 96)
     drawing.line(left - 6, base, WIDTH - 10, base)
     drawing.text(0, base - high - 13, "probability", size=12)

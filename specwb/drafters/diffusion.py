@@ -320,12 +320,13 @@ class DiffusionDrafter(Drafter):
         ]
         self.handed.copy_(torch.tensor(padded))
         self.found.copy_(self.handed, non_blocking=True)
+        tree = chain(n, self.found.device)  # made before a stage is recorded, which makes none
 
         def draft() -> Draft:
             tokens, length, count = self.found.split([most, 1, 1], 1)
             self.drafted.copy_(count[:, 0])
             valid = torch.arange(n, device=tokens.device) < length
-            return self.candidates(state, tokens[:, :n], valid, chain(n, tokens.device))
+            return self.candidates(state, tokens[:, :n], valid, tree)
 
         return state.stage(("draft", n), draft)
 
@@ -354,11 +355,18 @@ class DiffusionDrafter(Drafter):
         asked, most, fresh = self._sizes(state)
         if most <= 0:
             return self._chain(state, [()] * state.rows, [0] * state.rows)
-        draw = partial(self._drawn, state, noise, asked, most, fresh)
+        tree = sequences(self.paths, most, state.tokens.device)
+        draw = partial(self._drawn, state, noise, asked, most, fresh, tree)
         return state.stage(("sample", self._anew), draw)
 
     def _drawn(
-        self, state: State, noise: Noise, asked: Tensor | None, most: int, fresh: int
+        self,
+        state: State,
+        noise: Noise,
+        asked: Tensor | None,
+        most: int,
+        fresh: int,
+        tree: Tree,
     ) -> Draft:
         asked = self._asked(state) if asked is None else asked
         logits = self._forward(state, state.tokens, 0, asked, most, fresh)
@@ -373,7 +381,6 @@ class DiffusionDrafter(Drafter):
         tokens = torch.stack([inverse_cdf(q, u[..., j]) for j in range(self.paths)], -1)
         within = torch.arange(most, device=q.device) < asked[:, None]
         valid = within[:, :, None].expand(-1, -1, self.paths).flatten(1)
-        tree = sequences(self.paths, most, q.device)
         draft = self.candidates(state, tokens.flatten(1), valid, tree)
         q_row = torch.where(tree.depth < most, tree.depth, -1)
         return Draft(tree, draft.tokens, draft.valid, self.scheme(state.sampling), q, q_row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -15,7 +14,7 @@ from specwb import scope
 from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.runs import PARTS
-from specwb.files import probe, whole_file
+from specwb.files import WriteError, probe, whole_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -362,11 +361,10 @@ def check_path(path: Path, option: str) -> None:
         if replaced:
             probe(folder)
         elif not os.access(real, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise ArgumentError(f"{option}: {path} cannot be written, no permission")
     except OSError as error:
         why = "no permission" if isinstance(error, PermissionError) else error.strerror
-        where = f" in {folder}" if replaced else ""
-        raise ArgumentError(f"{option}: {path} cannot be written, {why}{where}") from error
+        raise ArgumentError(f"{option}: {path} cannot be written, {why} in {folder}") from error
 
 
 def write(content: str | bytes, path: Path) -> None:
@@ -394,4 +392,4 @@ def write_all(contents: Mapping[Path, Callable[[], str]]) -> None:
         except OSError as error:
             failed.append(f"{path}: {error.strerror or error}")
     if failed:
-        raise OSError(f"cannot write {'; '.join(failed)}")
+        raise WriteError(f"cannot write {'; '.join(failed)}")

@@ -21,6 +21,11 @@ import pytest
 from specwb.models.load import data_dir
 
 ROOT = Path(__file__).parents[2]
+LESSONS = MANY, DRAFTERS, HONEST = (
+    "lessons/3_many_candidates.ipynb",
+    "lessons/5_drafters.ipynb",
+    "lessons/6_measuring_honestly.ipynb",
+)
 STEP, REJECTION, SHAPES, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC, EASYSPEC = (
     NOTEBOOKS
 ) = (
@@ -56,6 +61,9 @@ ONLY = {  # cells that are run here; nbval runs them all
     DIFFUSPEC: ("setup", "masks", "texts", "exact", "explorer", "replay"),
     EASYSPEC: ("setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
     FALCON: ("setup", "mask", "markov", "glancing", "texts", "designer"),
+    MANY: ("imports", "pair", "two-candidates", "by-hand", "same-p", "score"),
+    DRAFTERS: ("setup", "copy-where", "copy-scope", "model", "blind", "map", "score"),
+    HONEST: ("setup", "noise", "tau-run", "tau", "base", "batch-speed", "batch", "score"),
 }
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -116,7 +124,7 @@ def lab(tmp_path_factory):
     for pages in ("theory", "docs"):
         shutil.copytree(ROOT / pages, home / pages)
     shutil.copytree(ROOT / "notebooks" / "lessons", folder / "lessons")
-    for name in NOTEBOOKS:
+    for name in (*NOTEBOOKS, *LESSONS):
         notebook = nbformat.read(ROOT / "notebooks" / name, 4)
         # cell x is made of the cells x_1, x_2, .. and x
         notebook.cells = [
@@ -364,6 +372,38 @@ def test_a_guess_opens_the_answer_and_counts(page):
     playwright.expect(score).to_contain_text("2 answered, 1 right", timeout=30_000)
     errors = [o for c in page.evaluate(MODEL) for o in c["outputs"] if o["output_type"] == "error"]
     assert errors == page.uncaught == []
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_question_of_a_lesson_is_answered_by_a_click(browser, lab, name):
+    """The first choice of each, or the number 1: the answer comes up, with its figure where it has
+    one, and the score follows."""
+    page = ran(browser, lab, name)
+    for cell in page.evaluate(MODEL):
+        for output in cell["outputs"]:
+            assert output["output_type"] != "error", output
+            assert output.get("name") != "stderr", output
+    score = page.locator("[role=status]", has_text="Predictions:").first
+    asked = int(re.match(r"Predictions: (\d+) asked, 0 answered", score.inner_text())[1])
+    assert asked == sum("course.predict(" in c["source"] for c in page.evaluate(MODEL)) >= 2
+    right = 0
+    for i in range(asked):
+        label = page.locator(".widget-html", has_text="Predict.").nth(i)
+        question = label.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+        drawn = question.locator("svg.main-svg").count()
+        assert question.locator("[role=status]").count() == drawn == 0
+        number = question.get_by_role("spinbutton")
+        if number.count():
+            number.fill("1")
+            number.press("Enter")
+        question.get_by_role("button").first.click()
+        answer = question.locator("[role=status]")
+        playwright.expect(answer).to_have_text(re.compile(r"(Right|Not so)\."), timeout=30_000)
+        right += answer.inner_text().startswith("Right")
+        said = f"{asked} asked, {i + 1} answered, {right} right"
+        playwright.expect(score).to_contain_text(said, timeout=30_000)
+    assert page.uncaught == []
+    page.close()
 
 
 def moved(page, place: int, label: str, key: str) -> str:

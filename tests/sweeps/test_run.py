@@ -289,7 +289,7 @@ def test_a_sweep_survives_being_killed(tmp_path):
             time.sleep(0.05)
             with Store(store) as opened:
                 done = len(opened.done())
-            if done >= before + 12 and done < 4 * 39:
+            if done >= before + 24 and done < 4 * 39:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
                 kills += 1
@@ -298,7 +298,7 @@ def test_a_sweep_survives_being_killed(tmp_path):
             break
         with Store(store) as opened:
             after = len(opened.done())
-        assert after >= before + 12
+        assert after >= before + 24
         before = after
     assert kills >= 5
     found = frame(store)
