@@ -635,6 +635,7 @@ def start(name: str, tests: tuple[str, ...], said: Path) -> int:
     code = 3
     try:
         options = ["-p", "mutants", "-p", "no:cacheprovider", "-x", "-q", "-m", "", "--tb=short"]
+        options += ["-p", "no:nbval", "-p", "no:hypothesispytest"]  # seconds of imports each time
         code = int(pytest.main([*options, *map(str, files)]))
     finally:
         sys.stdout.flush()

@@ -94,7 +94,7 @@ def filtered(methods: dict[str, tuple[str, dict]]) -> pytest.MarkDecorator:
     cases = []
     for i, (name, own) in enumerate(methods.items()):
         one = ("top_k", "top_p")[i % 2]
-        cases.append(pytest.param(*own, "plain", id=name))
+        cases.append(pytest.param(*own, "plain", id=f"{name}-plain"))
         cases.append(pytest.param(*own, one, id=f"{name}-{one}", marks=pytest.mark.slow))
     return pytest.mark.parametrize(("spec", "options", "name"), cases)
 

@@ -62,8 +62,8 @@ ONLY = {  # cells that are run here; nbval runs them all
     EASYSPEC: ("setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
     FALCON: ("setup", "mask", "markov", "glancing", "texts", "designer"),
     MANY: ("imports", "pair", "two-candidates", "by-hand", "same-p", "score"),
-    DRAFTERS: ("setup", "copy-where", "copy-scope", "model", "blind", "map", "score"),
-    HONEST: ("setup", "noise", "tau-run", "tau", "base", "batch-speed", "batch", "score"),
+    DRAFTERS: ("setup", "copy-where", "copy-scope", "model", "blind", "score"),
+    HONEST: ("setup", "tau-run", "tau", "base", "score"),
 }
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
