@@ -24,10 +24,10 @@ run: $(STAMP)
 	$(BIN)/specwb compare
 
 test: $(STAMP)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not thinned"
 
 test-slow: $(STAMP)
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow or thinned"
 
 test-all: test test-slow
 

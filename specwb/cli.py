@@ -392,10 +392,10 @@ def compare(
         "--markdown": lambda: report.markdown(frame),
         "--html": lambda: report.html(frame, command, rounds),
     }
-    for option in piped:
-        typer.echo(forms[option](), nl=False)
     wanted = {path: forms[option] for option, path in files.items() if path and option not in piped}
     report.write_all(wanted)
+    for option in piped:  # the last: its reader may have gone
+        typer.echo(forms[option](), nl=False)
     if frame.attrs["interrupted"]:
         raise typer.Exit(130)
 

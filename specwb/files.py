@@ -270,16 +270,16 @@ def whole_file(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def probe(folder: Path) -> None:
-    """Makes a file in a folder and removes it.
+def probe(path: Path) -> None:
+    """Makes the file that :func:`whole_file` would write first for ``path``, and removes it.
 
-    Permissions alone do not say whether that works: of a file system without room for a name, or
+    Permissions alone do not say whether that works: of a name that is too long, or a file system
     mounted for reading, they say nothing.
 
     Raises:
         OSError: it cannot be made.
     """
-    part = _part_name(folder / "probe")
+    part = _part_name(path)
     part.open("x").close()
     part.unlink()
 

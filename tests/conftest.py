@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -62,8 +63,8 @@ LONGEST = (
     "test_distribution.py",
 )
 
-# tests of very many cases: make test runs one of so many, make test-all all of them. Odd numbers,
-# so that it is not always the same of two temperatures.
+# tests of very many cases: make test runs about one of so many, make test-all all of them. Which
+# goes by a checksum of their names; counted off, it would be the same of three kinds every time.
 THINNED = {
     "test_protocol.py": 7,
     "test_decoding_distribution.py": 3,
@@ -103,12 +104,11 @@ def _seeded():
 def pytest_collection_modifyitems(config, items):
     quick = [item for item in items if not item.get_closest_marker("slow")]
     of_test = Counter(map(function_of, quick))
-    seen: Counter = Counter()
+    first = {function_of(item): item for item in reversed(quick)}
     for item in quick:
-        seen[function_of(item)] += 1
-        thinned = seen[function_of(item)] % THINNED.get(item.path.name, 1) != 1
-        if of_test[function_of(item)] > FEW and item.path.name in THINNED and thinned:
-            item.add_marker(pytest.mark.slow)
+        many = of_test[function_of(item)] > FEW and item is not first[function_of(item)]
+        if many and zlib.crc32(item.name.encode()) % THINNED.get(item.path.name, 1):
+            item.add_marker(pytest.mark.thinned)
     if not torch.cuda.is_available():
         without = [item for item in items if item.get_closest_marker("cuda")]
         config.hook.pytest_deselected(items=without)

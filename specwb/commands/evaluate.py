@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -78,7 +79,7 @@ def evaluate(
     """
     from specwb import load
     from specwb.evaluation.prompts import interleave, load_prompts
-    from specwb.evaluation.report import check_path, write_all
+    from specwb.evaluation.report import check_path, csv_bytes, write_all
     from specwb.harness import summary
     from specwb.harness.record import to_vllm
     from specwb.harness.run import Settings
@@ -117,7 +118,8 @@ def evaluate(
             )
         except KeyboardInterrupt:
             progress.stop()
-            tell(errors, f"answers so far are in {out / 'answers'}; the same command goes on")
+            if any((out / "answers").glob("*.jsonl")):
+                tell(errors, f"answers so far are in {out / 'answers'}; the same command goes on")
             raise
     frame = summary.frame(answers, model.tokenizer)
     console = wide()
@@ -139,11 +141,12 @@ def evaluate(
     for note in _notes(answers, questions, settings, out):
         tell(console, note)
     counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
-    forms = {
-        csv: lambda: frame.to_csv(index=False),
-        vllm: lambda: json.dumps(counted, indent=1) + "\n",
-    }
-    write_all({path: form for path, form in forms.items() if path})
+    contents: dict[Path, Callable[[], str | bytes]] = {}
+    if csv is not None:
+        contents[csv] = lambda: csv_bytes(frame, csv)
+    if vllm is not None:
+        contents[vllm] = lambda: json.dumps(counted, indent=1) + "\n"
+    write_all(contents)
 
 
 def any_draft(turns) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specwb.commands.shared import DEVICE, DTYPE, errors, table, wide
+from specwb.commands.shared import DEVICE, DTYPE, each_its_own, errors, table, wide
 
 STORE = Path("build/sweep.sqlite")
 
@@ -97,13 +97,14 @@ def results(
     ] = None,
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
-    from specwb.evaluation.report import check_path, write
+    from specwb.evaluation.report import check_path, csv_bytes, write
     from specwb.sweeps import results as looking
     from specwb.sweeps.space import SweepError
     from specwb.sweeps.store import Store
 
     if not store.expanduser().is_file():
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
+    each_its_own({"--csv": csv, "--parquet": parquet, "--plot": plot})
     for path, name in ((csv, "--csv"), (parquet, "--parquet"), (plot, "--plot")):
         if path is not None:
             check_path(path, name)
@@ -113,7 +114,7 @@ def results(
             errors.print(f"{count} runs taken over from {other}", highlight=False)
         found = looking.filtered(looking.frame(opened), where or ())
     if csv is not None:
-        write(found.to_csv(index=False), csv)
+        write(csv_bytes(found, csv), csv)
     if parquet is not None:
         looking.write_parquet(found, parquet)
     columns = [name.strip() for name in by.split(",") if name.strip()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -359,7 +360,7 @@ def check_path(path: Path, option: str) -> None:
     replaced = not real.exists() or real.is_file()
     try:
         if replaced:
-            probe(folder)
+            probe(real)
         elif not os.access(real, os.W_OK):
             raise ArgumentError(f"{option}: {path} cannot be written, no permission")
     except OSError as error:
@@ -377,7 +378,15 @@ def write(content: str | bytes, path: Path) -> None:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def write_all(contents: Mapping[Path, Callable[[], str]]) -> None:
+def csv_bytes(frame: pd.DataFrame, path: Path) -> bytes:
+    """A frame as CSV, packed as the end of the file's name says (.gz, .bz2, .xz, .zip)."""
+    packed = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
+    buffer = io.BytesIO()
+    frame.to_csv(buffer, index=False, compression=packed.get(path.suffix))  # type: ignore[call-overload]
+    return buffer.getvalue()
+
+
+def write_all(contents: Mapping[Path, Callable[[], str | bytes]]) -> None:
     """Write several files; one that cannot be written does not keep the others from being.
 
     Args:

@@ -32,6 +32,8 @@ class Shape:
         tied: whether embedding and head are one matrix.
         both_ways: a diffusion model whose text sees what is behind it too, so that nothing of a
             forward can be kept for the next.
+        context: tokens that a diffusion model was made for, text and masks; 0: any number. Beyond
+            these nothing is drafted.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Shape:
     vocabulary: int
     tied: bool = False
     both_ways: bool = False
+    context: int = 0
 
     @property
     def attention_parameters(self) -> int:
@@ -108,13 +111,19 @@ def shape(source: str | Path) -> Shape:
     heads = sizes["heads"]
     kv = config.get("num_key_value_heads") or heads
     width = config.get("head_dim") or sizes["hidden"] // heads
+    from specwb.models.diffusion import DREAM_CONTEXT
+
+    dream = str(config.get("model_type")).lower() == "dream"
+    own_kind = config.get("specwb_diffusion")
+    looks_back = not isinstance(own_kind, dict) or own_kind.get("causal", True)
     return Shape(
         path.parent.name,
         **sizes,
         kv_heads=_size(path, "num_key_value_heads", kv),
         head_dim=_size(path, "head_dim", width),
         tied=bool(config.get("tie_word_embeddings", False)),
-        both_ways=config.get("model_type") == "Dream",
+        both_ways=dream or not looks_back,
+        context=DREAM_CONTEXT if dream else 0,
     )
 
 

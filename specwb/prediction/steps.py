@@ -53,7 +53,8 @@ class Step:
         levels: passes that are drafted one after the other.
         parameters: weights that the method adds to the target's.
         cached: layers' keys and values, in numbers a token, that it adds.
-        searched: places that the host searches, of all rows; each for a beam of three.
+        searched: places that the host searches, of all rows; each for three beams and 15
+            candidates.
     """
 
     stages: dict[str, list[Kernel]]
@@ -450,8 +451,8 @@ def _easyspec(request: Request) -> Step:
     )
 
 
-BEAMS = 3
-"""Width of the search whose time a card has."""
+BEAMS, TOP = 3, 15
+"""Beams and candidates of the search whose time a card has."""
 
 
 def _diffuspec(request: Request) -> Step:
@@ -466,6 +467,11 @@ def _diffuspec(request: Request) -> Step:
     if options["draw"] != "search":
         raise PredictionError(f"diffuspec: what draw={options['draw']} costs is not predicted")
     k, steps = options["k"] or options["k_max"], options["steps"]
+    if draft.context and own.context + k > draft.context:
+        raise PredictionError(
+            f"diffuspec: {draft.name} was made for {draft.context} tokens, and drafts nothing "
+            f"behind {own.context} of text where k={k}; give a smaller --context"
+        )
     everything = Setting(own.rows, 0, own.size)
     drafted: list[Kernel] = []
     for s in range(steps):
@@ -488,7 +494,7 @@ def _diffuspec(request: Request) -> Step:
         candidates=k,
         parameters=draft.parameters,
         cached=2 * draft.layers * draft.kv_heads * draft.head_dim,
-        searched=own.rows * k * options["beams"] / BEAMS if asked else 0,
+        searched=own.rows * k * options["beams"] / BEAMS * options["top"] / TOP if asked else 0,
     )
 
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from unittest.mock import Mock
 
+import pandas as pd
 import plotly
 import pytest
 import tiny
@@ -272,6 +273,15 @@ def test_paths_are_checked_before_the_work(tmp_path, monkeypatch):
         monkeypatch.setattr(report, "probe", Mock(side_effect=OSError(number, os.strerror(number))))
         with pytest.raises(ValueError, match=f"--html: .* cannot be written, {why} in "):
             report.check_path(tmp_path / "new.html", "--html")
+
+
+def test_a_name_is_packed_and_too_long_a_one_is_refused_before_the_work(tmp_path):
+    table = pd.DataFrame({"a": [1, 2]})
+    for name in ("a.csv", "a.csv.gz", "a.csv.zip"):
+        report.write(report.csv_bytes(table, tmp_path / name), tmp_path / name)
+        assert pd.read_csv(tmp_path / name).equals(table)
+    with pytest.raises(ValueError, match="File name too long"):
+        report.check_path(tmp_path / ("x" * 240), "--csv")
 
 
 def test_a_file_that_cannot_be_written_keeps_no_other_from_being(tmp_path):

@@ -97,7 +97,10 @@ def test_a_search_takes_time_on_the_host() -> None:
 
     assert searched("diffuspec:k=20") == 20
     assert searched("diffuspec:k=20,beams=6", rows=2) == 80
+    assert searched("diffuspec:k=20,top=30") == 40
     assert searched("diffuspec:k=20,beams=1,lam=1") == 0
+    with pytest.raises(PredictionError, match="made for 2048 tokens, and drafts nothing behind"):
+        step("diffuspec:k=20", shape("32b"), shape("dream-7b"), Setting(1, 2048, 2))
     with pytest.raises(PredictionError, match="what draw=sample costs is not predicted"):
         searched("diffuspec:draw=sample")
 
@@ -133,6 +136,14 @@ def test_shapes_from_a_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     own = shape(tmp_path)
     assert (own.head_dim, own.parameters) == (64, shape("1b").parameters)
+    for more, both_ways, context in (
+        ({"model_type": "Dream"}, True, 2048),
+        ({"specwb_diffusion": {"causal": False}}, True, 0),
+        ({"specwb_diffusion": {"shift": True}}, False, 0),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | more))
+        own = shape(tmp_path)
+        assert (own.both_ways, own.context) == (both_ways, context)
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": "many"}))
     with pytest.raises(PredictionError, match="vocab_size must be a whole number >= 1"):
         shape(tmp_path)
