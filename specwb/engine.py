@@ -18,6 +18,7 @@ from specwb.flow import Draft, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, Arena
 from specwb.methods import Method
 from specwb.models.attention import backends
+from specwb.models.ranks import here
 from specwb.models.target import Target
 from specwb.noise import ACCEPT, BONUS, DRAFT, Noise
 from specwb.probability import Sampling, inverse_cdf
@@ -172,6 +173,8 @@ class Decoding:
             step = self._advance_in_stages(arena).clone()
         else:
             step = arena.run(self._advance).clone()
+        if (ranks := here()) is not None:
+            ranks.settled()
         self.state.read()
         self._lap("commit")
         if not self.trace:

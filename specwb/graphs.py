@@ -26,6 +26,7 @@ from specwb.flow import State
 from specwb.models.backbone import Stack
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import Groups
+from specwb.models.ranks import here
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.tree import Tree
@@ -96,6 +97,8 @@ class CudaGraph:
             try:
                 with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
                     self.result = body()
+                if (ranks := here()) is not None:
+                    ranks.recorded.add(self._graph)
             finally:
                 # a capture that fails would leave its own stream behind
                 torch.cuda.set_stream(before)

@@ -30,7 +30,7 @@ def measure(
     """Decode a prompt with ``easyspec`` on all ranks, and again with a clock.
 
     On several ranks the prompt is decoded once more as a simulation, which each of them runs
-    completely. Nothing is recorded as graphs.
+    completely. What is timed is not recorded as graphs.
 
     Args:
         target: the target model.
@@ -51,7 +51,6 @@ def measure(
         - attention, limit: of several ranks only: ms of one attention, and how many ms a step
           exchanges may take for these ranks to draft in less time than one.
     """
-    settings = {**settings, "graphs": False}
     execution = "simulation" if ranks is None else "ranks"
     easyspec = method("easyspec", target, execution=execution, **options)
     drafter = easyspec.drafter

@@ -3,13 +3,15 @@ tensor parallelism.
 
 Every process runs the same decoding. What one of them computes alone is exchanged by collectives of
 ``torch.distributed`` (NCCL on CUDA, gloo on the CPU), and logits are rank 0's everywhere, so that
-all of them draw the same tokens and know the same text.
+all of them draw the same tokens and know the same text. On CUDA collectives are part of recorded
+steps, where nobody watches them: :meth:`Ranks.settled` does, before a step is read.
 """
 
 from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,7 +42,12 @@ class RanksError(SpecwbError, RuntimeError):
 
 @dataclass
 class Ranks:
-    """This process among the others."""
+    """This process among the others.
+
+    Attributes:
+        timeout: seconds that a rank waits for the others.
+        recorded: graphs with collectives in them; NCCL ends only after they have.
+    """
 
     rank: int
     size: int
@@ -48,6 +55,7 @@ class Ranks:
     timeout: float
     timed: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
+    recorded: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
     def begin(self) -> None:
         """From here on :meth:`part` is timed."""
@@ -61,7 +69,7 @@ class Ranks:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Its seconds are ``name``'s, while timed; synchronises the device, so it is for measuring
-        only."""
+        only, and only of a decoding with a clock, which is not recorded."""
         began = self.now() if self.timed else 0.0
         yield
         if self.timed:
@@ -72,18 +80,49 @@ class Ranks:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
+    def settled(self) -> None:
+        """Waits for the device, for ``timeout`` seconds at most. A collective that another rank
+        does not take part in is a kernel without end, and a host that reads its result waits as
+        long.
+
+        Raises:
+            RanksError: the device has not come to an end.
+        """
+        if self.device.type != "cuda":
+            return  # gloo's collectives raise themselves
+        done = torch.cuda.Event()
+        done.record(torch.cuda.current_stream(self.device))
+        until = time.monotonic() + self.timeout
+        while not done.query():
+            if time.monotonic() > until:
+                raise RanksError(
+                    f"rank {self.rank}: another rank has ended or did not answer within "
+                    f"{self.timeout:g} s (a collective on {self.device} has not ended)"
+                )
+
     @contextmanager
     def answered(self) -> Iterator[None]:
         """Raises RanksError where another rank has ended, or did not answer in time."""
         try:
             yield
+        except RanksError:
+            self._abort()
+            raise
         except RuntimeError as error:
             if not self.gone(error):
                 raise
+            self._abort()
             raise RanksError(
                 f"rank {self.rank}: another rank has ended or did not answer within "
                 f"{self.timeout:g} s ({str(error).splitlines()[0][:200]})"
             ) from error
+
+    def _abort(self) -> None:
+        """Ends the kernels that wait for another rank: until then the device cannot be left."""
+        if self.device.type == "cuda":
+            with suppress(RuntimeError):
+                if (group := dist.group.WORLD) is not None:
+                    group.abort()
 
     def gone(self, error: BaseException) -> bool:
         """Whether this is what a collective says when another rank does not take part."""
@@ -141,18 +180,17 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     place = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(place)
-        os.environ.setdefault(
-            "TORCH_NCCL_BLOCKING_WAIT", "1"
-        )  # a collective that is not answered raises here, as gloo's do
+    # torch's own watchdog ends the process without a message of ours: settled() is to be the first
+    limit = 2 * timeout if cuda else timeout
     try:
         dist.init_process_group(
             "nccl" if cuda else "gloo",
-            timeout=timedelta(seconds=timeout),
+            timeout=timedelta(seconds=limit),
             device_id=place if cuda else None,
         )
     except (RuntimeError, ValueError) as error:
         raise RanksError(
-            f"rank {rank}: the {size} processes did not come together within {timeout:g} s "
+            f"rank {rank}: the {size} processes did not come together within {limit:g} s "
             f"({str(error).splitlines()[0][:200]})"
         ) from error
     _here = Ranks(rank, size, place, timeout)
@@ -163,6 +201,8 @@ def leave() -> None:
     """Undo :func:`join`."""
     global _here
     if _here is not None:
+        for graph in _here.recorded:
+            graph.reset()  # NCCL waits for all graphs that it is part of
         _here = None
         with suppress(RuntimeError):
             dist.destroy_process_group()
@@ -230,14 +270,14 @@ class RankGroups(Groups):
     """*Ranks*: of a group's N attentions each of W ranks runs ceil(N / W) (W = N: one each), one
     all-gather brings all their outputs to all; MLPs, norms and residual streams are everywhere. A
     rank's cache has the layers whose attentions it runs; layers alone are run by one rank, which
-    broadcasts its output, in fuzzy and exact forwards alike.
+    broadcasts its output, in fuzzy and exact forwards alike. Where steps are recorded, so are the
+    collectives: every rank records and replays the same steps, because all know the same text.
 
     Source: Wu et al. 2025, 4.2. Differs from it in: which collectives there are is not written
     there; N may be larger than W.
     """
 
     name = "ranks"
-    captured = False
 
     def __init__(
         self, layers: Layers, parallel_mlp: bool = False, owner: dict[int, int] | None = None

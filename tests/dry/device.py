@@ -34,6 +34,11 @@ def reset() -> None:
     _library.dry_reset()
 
 
+def hang() -> None:
+    """From here on no kernel ends, until NCCL's communicators are aborted."""
+    _library.dry_hang(1)
+
+
 def complaint() -> str:
     """What was last refused."""
     return _library.dry_complaint().decode()

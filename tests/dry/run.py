@@ -32,6 +32,7 @@ PARTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "steps fp32": (["steps", "fp32"], {}),
     "steps bf16": (["steps", "bf16"], {}),
     "large bf16": (["large", "bf16"], {}),
+    "ranks": (["ranks"], {}),
     "memory": (["memory"], {"DRY_MEMORY": "96"}),
     "attention sm_80": (["attention"], {"DRY_SM": "80"}),
     "attention sm_90": (["attention"], {"DRY_SM": "90"}),

@@ -1,5 +1,5 @@
-/* A CUDA runtime, driver and cuBLAS whose kernels do nothing, so that torch's own CUDA code runs
- * on a machine without a GPU.
+/* A CUDA runtime, driver, cuBLAS and NCCL whose kernels do nothing, so that torch's own CUDA code
+ * runs on a machine without a GPU.
  *
  * Device memory is lazily mapped host memory, so that models of any size "load"; small copies are
  * real, so that what the host reads is what lies there. Launches, copies and synchronisations are
@@ -22,17 +22,20 @@ typedef int Status;
 typedef void *Handle;
 typedef struct { unsigned x, y, z; } Grid;
 
-enum { OK = 0, INVALID_CONFIGURATION = 9, OUT_OF_MEMORY = 2, NOT_WHILE_CAPTURING = 900 };
+enum { OK = 0, INVALID_CONFIGURATION = 9, OUT_OF_MEMORY = 2, NOT_READY = 600,
+       NOT_WHILE_CAPTURING = 900 };
 #define REAL_COPY (1UL << 22) /* larger copies are counted and not made */
 
 /* ---------------------------------------------------------------- counters */
 
 enum { LAUNCHES, GEMMS, NODES, REPLAYS, SYNCS, PAGEABLE, PINNED, READS, MOVES, MALLOCS, FREES,
-       USED, PEAK, CAPTURES, VIOLATIONS, WORKSPACES, COUNTERS };
+       USED, PEAK, CAPTURES, VIOLATIONS, WORKSPACES, COLLECTIVES, ABORTS,
+       COUNTERS };
 static long counters[COUNTERS];
 static const char *names[COUNTERS] = {
     "launches", "gemms", "nodes", "replays", "syncs", "pageable", "pinned", "reads", "moves",
-    "mallocs", "frees", "used", "peak", "captures", "violations", "captured_mallocs"};
+    "mallocs", "frees", "used", "peak", "captures", "violations", "captured_mallocs",
+    "collectives", "aborts"};
 
 const char *dry_name(int i) { return i < COUNTERS ? names[i] : 0; }
 long dry_get(int i) { return counters[i]; }
@@ -64,7 +67,9 @@ static Handle captured[64];         /* the streams that belong to the recording 
 static Handle marks[4096];          /* events recorded on them */
 static int streams, events;
 static unsigned long long capture_id;
-static long graph_nodes;
+typedef struct { long nodes, collectives; } Graph;
+static Graph graph;                 /* what is being recorded */
+static long exchanging;             /* graphs with collectives in them */
 
 static int is_captured(Handle s) {
     for (int i = 0; i < streams; i++)
@@ -72,9 +77,15 @@ static int is_captured(Handle s) {
     return 0;
 }
 
+static int is_mark(Handle e) {
+    for (int i = 0; i < events && streams; i++)
+        if (marks[i] == e) return 1;
+    return 0;
+}
+
 /* Counts one piece of device work: a node of the graph, or a launch. */
 static Status work(Handle s) {
-    if (is_captured(s)) { graph_nodes++; return OK; }
+    if (is_captured(s)) { graph.nodes++; return OK; }
     if (capturing) return refused("work on a stream outside the capture");
     counters[LAUNCHES]++;
     return OK;
@@ -82,41 +93,48 @@ static Status work(Handle s) {
 
 Status cudaStreamBeginCapture(Handle s, int mode) {
     if (s == 0 || s == (Handle)1) return refused("capture of the default stream");
-    capturing = 1, streams = events = 0, graph_nodes = 0, capture_id++;
+    capturing = 1, streams = events = 0, graph = (Graph){0}, capture_id++;
     captured[streams++] = s;
     return OK;
 }
-Status cudaStreamEndCapture(Handle s, Handle *graph) {
-    long *g = malloc(sizeof *g);
-    *g = graph_nodes, *graph = g;
+Status cudaStreamEndCapture(Handle s, Handle *made) {
+    Graph *g = malloc(sizeof *g);
+    *g = graph, *made = g;
     capturing = 0, streams = 0;
     counters[CAPTURES]++;
-    if (record) fprintf(record, "graph %ld\n", graph_nodes);
+    if (record) fprintf(record, "graph %ld\n", graph.nodes);
     return OK;
 }
 Status cudaStreamIsCapturing(Handle s, int *state) { *state = is_captured(s); return OK; }
-Status cudaStreamGetCaptureInfo(Handle s, int *state, unsigned long long *id, Handle *graph,
+Status cudaStreamGetCaptureInfo(Handle s, int *state, unsigned long long *id, Handle *into,
                                 const Handle **from, const Handle **edges, size_t *count) {
     *state = is_captured(s);
     if (id) *id = capture_id;
-    if (graph) *graph = (Handle)0x77;
+    if (into) *into = (Handle)0x77;
     if (count) *count = 0;
     return OK;
 }
 Status cudaThreadExchangeStreamCaptureMode(int *mode) { return OK; }
-Status cudaGraphInstantiateWithFlags(Handle *run, Handle graph, unsigned long long flags) {
-    long *g = malloc(sizeof *g);
-    *g = *(long *)graph, *run = g;
+Status cudaGraphInstantiateWithFlags(Handle *run, Graph *made, unsigned long long flags) {
+    Graph *g = malloc(sizeof *g);
+    *g = *made, *run = g;
+    exchanging += g->collectives > 0;
     return OK;
 }
-Status cudaGraphGetNodes(Handle graph, Handle *nodes, size_t *count) {
-    *count = *(long *)graph;
+Status cudaGraphExecDestroy(Graph *run) {
+    exchanging -= run->collectives > 0;
+    free(run);
     return OK;
 }
-Status cudaGraphLaunch(Handle run, Handle s) {
+Status cudaGraphGetNodes(Graph *made, Handle *nodes, size_t *count) {
+    *count = made->nodes;
+    return OK;
+}
+Status cudaGraphLaunch(Graph *run, Handle s) {
     if (capturing) return refused("a graph launched inside a capture");
-    counters[REPLAYS]++, counters[NODES] += *(long *)run;
-    if (record) fprintf(record, "replay %ld\n", *(long *)run);
+    counters[REPLAYS]++, counters[NODES] += run->nodes;
+    counters[COLLECTIVES] += run->collectives;
+    if (record) fprintf(record, "replay %ld\n", run->nodes);
     return OK;
 }
 
@@ -138,9 +156,7 @@ Status cudaEventRecord(Handle e, Handle s) {
 Status cudaEventRecordWithFlags(Handle e, Handle s, unsigned f) { return cudaEventRecord(e, s); }
 Status cudaEventElapsedTime(float *ms, Handle a, Handle b) { *ms = 1; return OK; }
 Status cudaStreamWaitEvent(Handle s, Handle e, unsigned f) {
-    if (!streams || is_captured(s)) return OK;
-    for (int i = 0; i < events; i++)
-        if (marks[i] == e && streams < 64) { captured[streams++] = s; break; }
+    if (is_mark(e) && !is_captured(s) && streams < 64) captured[streams++] = s;
     return OK;
 }
 static Status wait_for(const char *what, int inside) {
@@ -153,7 +169,12 @@ Status cudaStreamSynchronize(Handle s) { return wait_for("wait for a stream", is
 Status cudaDeviceSynchronize(void) { return wait_for("wait for the device", capturing); }
 Status cudaEventSynchronize(Handle e) { return wait_for("wait for an event", capturing); }
 Status cudaStreamQuery(Handle s) { return OK; }
-Status cudaEventQuery(Handle e) { return OK; }
+static int hanging; /* a kernel does not end */
+void dry_hang(int yes) { hanging = yes; }
+Status cudaEventQuery(Handle e) {
+    if (is_mark(e)) return refused("a query of an event inside a capture");
+    return hanging ? NOT_READY : OK;
+}
 
 /* ---------------------------------------------------------------- the device */
 
@@ -277,7 +298,7 @@ static Status copied(Handle to, const void *from, size_t size, int kind, Handle 
     int lasting = kind != 1 || lies_in(pinned, pinned_count, from);
     if (is_captured(s) && kind == 2) return refused("a read inside a capture");
     if (is_captured(s) && !lasting) return refused("a copy from pageable memory in a capture");
-    if (is_captured(s)) { graph_nodes++; }
+    if (is_captured(s)) { graph.nodes++; }
     else if (capturing) return refused("a copy on a stream outside the capture");
     else counters[kind == 1 ? (lasting ? PINNED : PAGEABLE) : kind == 2 ? READS : MOVES]++;
     if (record) fprintf(record, "copy %d %zu\n", kind, size);
@@ -450,6 +471,61 @@ Status cublasLtMatmul(Handle h, Handle d, const void *alpha, const void *A, long
                       long *b, const void *beta, const void *C, Handle c, Handle D, long *o,
                       Handle algorithm, Handle space, size_t size, Handle s) {
     return product("lt", o[0], o[1], a[0] == o[0] ? a[1] : a[0], 1, s);
+}
+
+/* ---------------------------------------------------------------- NCCL */
+
+/* Collectives exchange nothing, and do not wait for each other. */
+typedef struct { int rank, size; } Communicator;
+typedef struct { char bytes[128]; } UniqueId;
+static Status collective(const char *name, size_t count, Handle s) {
+    if (work(s)) return 1; /* ncclUnhandledCudaError */
+    if (is_captured(s)) graph.collectives++;
+    else counters[COLLECTIVES]++;
+    if (record) fprintf(record, "collective %zu %s\n", count, name);
+    return OK;
+}
+Status ncclGetVersion(int *v) { *v = 22907; return OK; }
+Status ncclGetUniqueId(UniqueId *id) { memset(id, 7, sizeof *id); return OK; }
+Status ncclCommInitRankConfig(Handle *c, int size, UniqueId id, int rank, Handle settings) {
+    Communicator *made = malloc(sizeof *made);
+    *made = (Communicator){rank, size}, *c = made;
+    return OK;
+}
+Status ncclCommInitRank(Handle *c, int size, UniqueId id, int rank) {
+    return ncclCommInitRankConfig(c, size, id, rank, 0);
+}
+Status ncclCommSplit(Communicator *whole, int color, int key, Handle *c, Handle settings) {
+    return ncclCommInitRankConfig(c, whole->size, (UniqueId){{0}}, whole->rank, 0);
+}
+static Status left(Handle c) {
+    if (exchanging) refused("NCCL left while graphs have collectives: it waits for them");
+    return OK;
+}
+Status ncclCommFinalize(Handle c) { return left(c); }
+Status ncclCommDestroy(Handle c) { return left(c); }
+Status ncclCommAbort(Handle c) { counters[ABORTS]++, hanging = 0; return OK; }
+Status ncclCommGetAsyncError(Handle c, int *error) { *error = 0; return OK; }
+Status ncclCommCount(Communicator *c, int *n) { *n = c->size; return OK; }
+Status ncclCommUserRank(Communicator *c, int *n) { *n = c->rank; return OK; }
+Status ncclCommCuDevice(Handle c, int *n) { *n = 0; return OK; }
+const char *ncclGetErrorString(int e) { return e ? complaint : "no error"; }
+const char *ncclGetLastError(Handle c) { return complaint; }
+Status ncclAllReduce(const void *from, void *to, size_t n, int type, int op, Handle c, Handle s) {
+    return collective("all-reduce", n, s);
+}
+Status ncclBroadcast(const void *from, void *to, size_t n, int type, int root, Handle c, Handle s) {
+    return collective("broadcast", n, s);
+}
+Status ncclBcast(void *at, size_t n, int type, int root, Handle c, Handle s) {
+    return collective("broadcast", n, s);
+}
+Status ncclAllGather(const void *from, void *to, size_t n, int type, Handle c, Handle s) {
+    return collective("all-gather", n, s);
+}
+Status ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, Handle c,
+                         Handle s) {
+    return collective("reduce-scatter", n, s);
 }
 
 /* ---------------------------------------------------------------- the driver */

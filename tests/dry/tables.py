@@ -32,6 +32,8 @@ def kept(rows: list[dict]) -> dict:
     out: dict = {"cases": len(rows), "budget": {name_of(row): cost(row) for row in steps}}
     if any(row.get("case", "").startswith("ar") and "replays" in row for row in steps):
         out["steps"] = {name_of(row): [row["replays"], row["reads"], row["gemms"]] for row in steps}
+    if exchanged := {name_of(row): row["collectives"] for row in steps if row.get("collectives")}:
+        out["collectives"] = exchanged
     if others := [row for row in rows if "chosen" in row or "weights" in row]:
         out["rows"] = others
     return out
@@ -52,7 +54,7 @@ def write(content: Kept) -> None:
 def printed(content: Kept) -> str:
     """The tables, in Markdown."""
     parts = [_steps(content.get("large bf16", {})), _memory(content.get("memory", {}))]
-    parts.append(_attention(content))
+    parts += [_ranks(content.get("ranks", {})), _attention(content)]
     ran = {part: own["cases"] for part, own in content.items()}
     said = ", ".join(f"{count} of {part}" for part, count in sorted(ran.items()))
     return "\n" + "\n".join(part for part in parts if part) + f"\nCases run: {said}.\n\n"
@@ -72,6 +74,20 @@ def _steps(part: dict) -> str:
         cells = [budget.get(f"{name} {mode} T={t}", "") for mode, t in columns]
         replays, reads, _ = details.get(f"{name} graph T=1", ["", "", ""])
         lines.append("| " + " | ".join(map(str, [f"`{name}`", *cells, replays, reads])) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _ranks(part: dict) -> str:
+    budget, exchanged = part.get("budget", {}), part.get("collectives", {})
+    names = [name for name in budget if "rank 0 graph" in name]
+    if not names:
+        return ""
+    head = ["easyspec on two ranks, tiny", "recorded, rank 0", "rank 1", "collectives"]
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|"]
+    for name in names:
+        case = name.replace(", rank 0 graph", "")
+        other = budget[name.replace("rank 0", "rank 1")]
+        lines.append(f"| {case} | {budget[name]} | {other} | {exchanged[name]} |")
     return "\n".join(lines) + "\n"
 
 
