@@ -254,6 +254,12 @@ def code(lines: list[str]) -> str:
     return f"````python\n{text}\n````\n" if text else ""
 
 
+def disturbed(trace: dict[str, Any]) -> float:
+    """How far a recording's times are off; above 1 the microscope says not to trust them."""
+    plain = trace["plain"]
+    return max(plain["spread"] / 1.25, (plain["load"] or 0.0) / (plain["cores"] or 1))
+
+
 def gallery(staging: Staging, kept: Path) -> None:
     """A page for every method with a recorded decoding that plays in the browser."""
     from specwb import load
@@ -268,11 +274,12 @@ def gallery(staging: Staging, kept: Path) -> None:
     target, rows = None, []
     for name in METHODS:  # in the order of docs/methods.md
         place = kept / f"{name}-{state}.json"
-        if not place.exists():
+        trace = json.loads(place.read_text("utf-8")) if place.exists() else None
+        if trace is None or disturbed(trace) > 1:
             target = target or load("lab")
-            trace = specwb.record(target, PROMPT, name, temperature=1.0)
+            anew = specwb.record(target, PROMPT, name, temperature=1.0, repeats=3)
+            trace = min(filter(None, (anew, trace)), key=disturbed)
             place.write_text(json.dumps(trace), "utf-8")
-        trace = json.loads(place.read_text("utf-8"))
         about = f"[What it is, its options](../docs/methods.md#{name})"
         paper = ROOT / "notebooks" / "papers" / f"{name}.ipynb"
         if paper in staging.pages:
