@@ -1,5 +1,5 @@
 # make run: set up and compare all methods on the shipped models.
-# make test: set up and run the tests that are not slow, the quick notebooks among them.
+# make test: set up and run the quick tests and notebooks; of tests with very many cases, some.
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
 #   models, a browser, every notebook.
 # make mutants: deliberately wrong engines and drafters, each of which the tests must refute.

@@ -6,12 +6,14 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from specwb.decoding import rounds
@@ -84,7 +86,7 @@ def evaluate(
         progress: called with (fraction done, text).
 
     Raises:
-        HarnessError: ``out`` holds another run.
+        HarnessError: ``out`` holds another run, or one is at work there.
         PromptSetError: a question's number occurs twice, or a first turn cannot be shortened to
             fit.
         MethodError: a method cannot be built or is named twice.
@@ -108,34 +110,56 @@ def evaluate(
     for question in questions:  # all of them, before the first is answered
         question.fit(target.tokenizer, target.context - settings.max_new_tokens)
     out = out.expanduser()
-    _claim(out, target, settings)
-    files = {key: spec_bench.answers_path(out, key) for key in built}
-    asked = {key: _asked(target, method, questions) for key, method in built.items()}
-    done = {key: spec_bench.answered(path, asked[key]) for key, path in files.items()}
-    missing = {key: [n for n in numbers if n not in done[key]] for key in built}
-    total = sum(map(len, missing.values()))
-    for key, method in built.items():
-        for _ in range(WARM_UP if missing[key] else 0):
-            _answer(target, questions[0], method, settings)
-    count = 0
-    for i, question in enumerate(questions):
-        keys = list(built)
-        keys = keys[i % len(keys) :] + keys[: i % len(keys)]  # a drifting machine favours none
-        for key in keys:
-            if question.question_id in done[key]:
-                continue
-            if progress:
-                progress(count / total, f"question {question.question_id}, {key}")
-            turns = _answer(target, question, built[key], settings)
-            number = question.question_id
-            spec_bench.append(files[key], turns, target.name, question, asked[key][number])
-            count += 1
-    if progress:
-        progress(1.0, "done")
-    return {
-        key: [turn for turn in spec_bench.read(path) if turn.question_id in set(numbers)]
-        for key, path in files.items()
-    }
+    with _alone(out):
+        _claim(out, target, settings)
+        files = {key: spec_bench.answers_path(out, key) for key in built}
+        asked = {key: _asked(target, method, questions) for key, method in built.items()}
+        done = {key: spec_bench.answered(path, asked[key]) for key, path in files.items()}
+        missing = {key: [n for n in numbers if n not in done[key]] for key in built}
+        total = sum(map(len, missing.values()))
+        for key, method in built.items():
+            for _ in range(WARM_UP if missing[key] else 0):
+                _answer(target, questions[0], method, settings)
+        count = 0
+        for i, question in enumerate(questions):
+            keys = list(built)
+            keys = keys[i % len(keys) :] + keys[: i % len(keys)]  # a drifting machine favours none
+            for key in keys:
+                if question.question_id in done[key]:
+                    continue
+                if progress:
+                    progress(count / total, f"question {question.question_id}, {key}")
+                turns = _answer(target, question, built[key], settings)
+                number = question.question_id
+                spec_bench.append(files[key], turns, target.name, question, asked[key][number])
+                count += 1
+        if progress:
+            progress(1.0, "done")
+        return {
+            key: [turn for turn in spec_bench.read(path) if turn.question_id in set(numbers)]
+            for key, path in files.items()
+        }
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keeps other evaluations out of the folder; the system opens the lock of one that ends.
+
+    Raises:
+        HarnessError: another is at work there, or it cannot be written.
+    """
+    lock = FileLock(out / "run.lock")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise HarnessError(f"another evaluation is writing to {out}; name another --out") from error
+    except OSError as error:
+        raise HarnessError(f"cannot keep answers in {out}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _claim(out: Path, target: Target, settings: Settings) -> None:

@@ -101,6 +101,15 @@ def test_an_interrupt_keeps_what_was_answered(target, tmp_path):
     assert spec_bench.answered(spec_bench.answers_path(tmp_path, "ar"), {}) == {7}
 
 
+def test_two_evaluations_at_once_do_not_share_a_folder(target, tmp_path):
+    def meet(done: float, text: str) -> None:
+        with pytest.raises(HarnessError, match="another evaluation is writing to"):
+            run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT)
+
+    run.evaluate(target, QUESTIONS[:1], ["pld"], tmp_path, SHORT, progress=meet)
+    run.evaluate(target, QUESTIONS[:1], ["pld"], tmp_path, SHORT)  # and the lock is opened again
+
+
 def test_a_folder_of_another_run_is_refused(target, folder, answers):
     with pytest.raises(HarnessError, match=r"another run \(max_new_tokens differ\)"):
         run.evaluate(target, QUESTIONS, ["pld"], folder, Settings(max_new_tokens=5))
