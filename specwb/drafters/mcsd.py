@@ -47,7 +47,7 @@ ENTRY = Entry(
         "published": Preset({"tree": (4, 2, 2, 1), "draw": "without"}, "the code's default tree"),
         "spectr": Preset(
             {"tree": (8, 1, 1, 1, 1, 1, 1, 1), "draw": "with", "rule": "kseq"},
-            "SpecTr, Sun et al. 2023: 8 drafts of 8 tokens, k-SEQ; from memory, not read again",
+            "SpecTr, Sun et al. 2023: 8 drafts of 8 tokens, k-SEQ; quoted from others who read it",
         ),
     },
     bibtex="""@article{yang2024multi,
