@@ -118,11 +118,11 @@ class Ranks:
             ) from error
 
     def _abort(self) -> None:
-        """Ends the kernels that wait for another rank: until then the device cannot be left."""
+        """Ends the kernels that wait for another rank: until then the device cannot be left. A
+        parted target has groups of its own, so all of them are aborted."""
         if self.device.type == "cuda":
-            with suppress(RuntimeError):
-                if (group := dist.group.WORLD) is not None:
-                    group.abort()
+            with suppress(RuntimeError, ValueError, AssertionError):
+                dist.distributed_c10d._abort_process_group()
 
     def gone(self, error: BaseException) -> bool:
         """Whether this is what a collective says when another rank does not take part."""
@@ -205,7 +205,8 @@ def leave() -> None:
             graph.reset()  # NCCL waits for all graphs that it is part of
         _here = None
         with suppress(RuntimeError):
-            dist.destroy_process_group()
+            if dist.is_initialized():  # an abort has undone it
+                dist.destroy_process_group()
 
 
 def parts(config: Any, size: int) -> int:

@@ -1,18 +1,14 @@
 """What runs on the dry device: ``inside.py PART``, one JSON document a line on standard output.
 
 Parts: ``calibrate``, ``steps`` (tiny shapes; DTYPE, then keys of methods), ``large`` (8B; the
-same), ``memory``, ``attention``, ``ranks`` (two processes). ``run.py`` calls them and judges.
+same), ``memory``, ``attention``. ``run.py`` calls them, and ``several.py``, and judges.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
 import sys
-import tempfile
-import time
 import traceback
 from collections.abc import Callable
 
@@ -248,98 +244,7 @@ def attention() -> None:
         device.empty_cache()
 
 
-# --------------------------------------------------------------------------- several processes
-
-
-def ranks() -> None:
-    """The methods of several ranks, on two: starts them, and says what both say. They are given the
-    environment that torchrun makes on two machines of one device each."""
-    import tiny
-    from ranked import free_port
-
-    with tempfile.TemporaryDirectory() as folder:
-        tiny.target().model.save_pretrained(folder)
-        tiny.tokenizer(["a", "b"]).save_pretrained(folder)
-        shared = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        shared["MASTER_PORT"] = str(free_port())
-        started = [
-            subprocess.Popen(
-                [sys.executable, __file__, "rank", folder],
-                env={**os.environ, **shared, "RANK": str(number)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(2)
-        ]
-        for number, process in enumerate(started):
-            print(process.communicate()[0], end="", flush=True)
-            if process.returncode:
-                say(case=f"rank {number}", error=f"exit code {process.returncode}")
-
-
-def rank(folder: str) -> None:
-    """One of them: decodings whose attentions are on both, with the target whole and parted over
-    them; then what it says where the other one does not answer."""
-    import ranked
-    import tiny
-    from shapes import moved
-
-    from specwb.models import ranks as processes
-
-    here = processes.join("cuda", timeout=60.0)
-    draft = moved(ranked.deep(), torch.float32)
-    methods = []  # whose graphs are there when the group is left
-    targets = {"whole": moved(tiny.target(), torch.float32)}
-    targets["parted"] = specwb.load(folder, ranks=here)
-    for kind, target in targets.items():
-        for name, (options, settings) in ranked.CASES.items():
-            temperature, counted = settings.get("temperature", 0.0), {}
-            about = {"case": f"{name}, {kind} target, rank {here.rank}", "T": temperature}
-            about |= {"host_reads": 0, "captured": True, "staged": False}
-            for mode, graphs in (("graph", True), ("eager", False)):
-                try:
-                    method = specwb.method(
-                        "easyspec", target, draft=draft, execution="ranks", **options
-                    )
-                    counted[mode] = measured(method, target, PROMPTS["tiny"], temperature, graphs)
-                    methods.append(method)
-                    say(**about, mode=mode, **counted[mode])
-                except Exception as error:
-                    text = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
-                    at = where(error)
-                    say(**about, mode=mode, error=text, at=at, complaint=device.complaint())
-            exchanged = {counts["collectives"] for counts in counted.values()}
-            if len(exchanged) != 1 or not min(exchanged):
-                say(**about, error=f"collectives of a step, recorded and eager: {exchanged}")
-    device.reset()
-    processes.leave()
-    if device.counts()["violations"]:
-        say(case="leaving", error=device.complaint())
-    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
-    here = processes.join("cuda", timeout=2.0)
-    began, said = time.monotonic(), "nothing is said"
-    try:
-        with here.answered():
-            for i, _ in enumerate(specwb.rounds(target, [[1, 2, 3]], method, max_new_tokens=60)):
-                if i == 5:
-                    device.hang()
-    except processes.RanksError as error:
-        said = str(error)
-    waited = time.monotonic() - began
-    good = "did not answer within 2 s" in said and waited < 15 and device.counts()["aborts"]
-    about = {"case": f"a silent rank, seen by rank {here.rank}", "waited": round(waited, 1)}
-    say(**about, said=said, **({} if good else {"error": said}))
-    processes.leave()
-
-
 def main() -> None:
-    if sys.argv[1] == "ranks":
-        ranks()
-        return
-    if sys.argv[1] == "rank":
-        device.endless()
-        rank(sys.argv[2])
-        return
     part, dtype, *only = *sys.argv[1:], *["fp32"][len(sys.argv) - 2 :]
     if part == "calibrate":
         calibrate()

@@ -32,7 +32,7 @@ PARTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "steps fp32": (["steps", "fp32"], {}),
     "steps bf16": (["steps", "bf16"], {}),
     "large bf16": (["large", "bf16"], {}),
-    "ranks": (["ranks"], {}),
+    "ranks": ([], {}),
     "memory": (["memory"], {"DRY_MEMORY": "96"}),
     "attention sm_80": (["attention"], {"DRY_SM": "80"}),
     "attention sm_90": (["attention"], {"DRY_SM": "90"}),
@@ -42,7 +42,8 @@ PARTS: dict[str, tuple[list[str], dict[str, str]]] = {
 def run(part: str, environment: dict[str, str], limit: float) -> list[dict]:
     """What a part says, a document a line."""
     words, own = PARTS[part]
-    command = [str(runtime.VENV / "bin" / "python"), str(runtime.HERE / "inside.py"), *words]
+    script = "inside.py" if words else "several.py"
+    command = [str(runtime.VENV / "bin" / "python"), str(runtime.HERE / script), *words]
     env = {**os.environ, **environment, **own, "TRITON_CACHE_DIR": str(runtime.BUILD / "triton")}
     try:
         done = subprocess.run(
