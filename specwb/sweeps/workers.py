@@ -108,11 +108,13 @@ class Worker:
             return
         if self.is_alone:
             watch = Watch(one_step(self.model)) if self.timed else None
-            warm: set[str] = set()
+            warm: set[tuple] = set()
             for task, item in work:
-                if watch and task.id not in warm:
+                # of configurations that differ in their seeds only one is warmed up
+                kind = id(task.method), task.sampling, task.configuration["max_new_tokens"]
+                if watch and kind not in warm:
                     _warm_up(self.model, task, item)
-                    warm.add(task.id)
+                    warm.add(kind)
                 yield _measured(self.model, task, item, watch)
             return
         from joblib import Parallel, delayed

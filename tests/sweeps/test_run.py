@@ -87,6 +87,16 @@ def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
     assert len(whole) == 3 * len(PROMPTS)
 
 
+def test_of_configurations_that_differ_in_their_seeds_one_is_warmed_up(target, monkeypatch):
+    warmed = []
+    real = workers._warm_up
+    monkeypatch.setattr(workers, "_warm_up", lambda *a: warmed.append(a[1]) or real(*a))
+    axes = {"gamma": [1, 2], "temperature": [0.0, 1.0], "seed": [0, 1, 2], **SHORT}
+    specwb.sweep(target, PROMPTS, "pld", **axes)
+    seen = {(task.method.key, task.sampling.temperature) for task in warmed}
+    assert len(warmed) == len(seen) == 6  # with plain decoding, at both temperatures
+
+
 def test_times_are_noted_where_they_were_not(target, tmp_path):
     axes = {"gamma": [1, 2], "store": tmp_path / "s.sqlite", **SHORT}
     first = specwb.sweep(target, PROMPTS, "pld", timed=False, **axes)
