@@ -309,7 +309,8 @@ def test_a_target_needs_no_draft_model(pair, tmp_path):
     assert "draft none" in text
     assert "left out: kangaroo: " in text
     assert "has no draft model of its own" in result["left_out"]["mcsd_ti"]
-    assert "gamma" not in text.partition("best as measured: ")[2].partition(";")[0]
+    best = text.partition("best as measured: ")[2]  # says nothing of a draft model's gamma and tree
+    assert best.startswith(("of all ", "nothing is faster than "))
     assert tuning.tune(pair[0], questions(3), path=path, **run)["resumed"]
 
 
