@@ -56,6 +56,8 @@ class Clock:
         self._last = now
 
     def _now(self) -> float:
+        if (ranks := here()) is not None:
+            ranks.settled()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
@@ -130,6 +132,8 @@ class Decoding:
         state.static, state.parted = self.static, self.attention == "parts"
         self.drafter.open(state, self.target)
         state.prior = None  # copied by now
+        if (ranks := here()) is not None:
+            ranks.settled()
         if self.static:
             state.horizon = state.rounded(state.horizon)
         draws = 0 if self.sampling.greedy else 1

@@ -88,7 +88,7 @@ class CudaGraph:
     def __init__(
         self, body: Callable[[], Any], device: torch.device, earlier: Recording | None
     ) -> None:
-        self._device, self._graph = device, torch.cuda.CUDAGraph()
+        self._device, self._graph, self.ended = device, torch.cuda.CUDAGraph(), False
         pool = earlier._graph.pool() if isinstance(earlier, CudaGraph) else None
         with torch.cuda.device(device), _recording:
             torch.cuda.synchronize(device)
@@ -98,7 +98,7 @@ class CudaGraph:
                 with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
                     self.result = body()
                 if (ranks := here()) is not None:
-                    ranks.recorded.add(self._graph)
+                    ranks.recorded.add(self)
             finally:
                 # a capture that fails would leave its own stream behind
                 torch.cuda.set_stream(before)
@@ -106,6 +106,11 @@ class CudaGraph:
     def replay(self) -> None:
         with torch.cuda.device(self._device):
             self._graph.replay()
+
+    def end(self) -> None:
+        """Gives the graph up; it is replayed no more."""
+        self.ended = True
+        self._graph.reset()
 
 
 Recorder = Callable[[Callable[[], Any], torch.device, Recording | None], Recording]
@@ -169,6 +174,9 @@ class Arena:
         """
         horizon = self.state.horizon
         bucket = horizon if stage is None else (horizon, stage)
+        if any(getattr(made, "ended", False) for made in self.recordings.values()):
+            # the group of ranks that they were made in was left
+            self.recordings = dict.fromkeys(self.recordings)
         if bucket not in self.recordings:
             self.recordings[bucket] = None
             return body()

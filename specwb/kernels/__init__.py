@@ -39,7 +39,7 @@ def on() -> bool:
     """Whether kernels are to be used where they can run."""
     asked = _asked.get()
     if asked is None:
-        asked = os.environ.get("SPECWB_KERNELS", "") not in ("", "0")
+        asked = os.environ.get("SPECWB_KERNELS", "").strip() == "1"
         if asked and not found():
             _warn("SPECWB_KERNELS is set, but Triton is not installed: torch's path is used")
     return asked and found()

@@ -10,6 +10,7 @@ steps, where nobody watches them: :meth:`Ranks.settled` does, before a step is r
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class Ranks:
 
     Attributes:
         timeout: seconds that a rank waits for the others.
-        recorded: graphs with collectives in them; NCCL ends only after they have.
+        recorded: graphs that may have collectives in them; NCCL ends only after they have.
     """
 
     rank: int
@@ -76,8 +77,7 @@ class Ranks:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - began
 
     def now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.settled()
         return time.perf_counter()
 
     def settled(self) -> None:
@@ -119,10 +119,29 @@ class Ranks:
 
     def _abort(self) -> None:
         """Ends the kernels that wait for another rank: until then the device cannot be left. A
-        parted target has groups of its own, so all of them are aborted."""
-        if self.device.type == "cuda":
+        parted target has groups of its own, so all of them are aborted.
+
+        NCCL's abort returns only when every graph with its collectives is gone, and such a graph
+        only when its kernels have ended, which the abort sees to: so both are done at once, and
+        nobody waits for ever.
+        """
+        if self.device.type != "cuda":
+            return
+
+        def abort() -> None:
             with suppress(RuntimeError, ValueError, AssertionError):
                 dist.distributed_c10d._abort_process_group()
+
+        other = threading.Thread(target=abort, daemon=True)
+        other.start()
+        self.end_graphs()
+        other.join(self.timeout)
+
+    def end_graphs(self) -> None:
+        """Gives up what was recorded; a decoding that goes on records anew."""
+        for graph in list(self.recorded):
+            graph.end()
+        self.recorded.clear()
 
     def gone(self, error: BaseException) -> bool:
         """Whether this is what a collective says when another rank does not take part."""
@@ -153,7 +172,7 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
 
     Raises:
         RanksError: no environment of ``torchrun``, fewer CUDA devices than ranks, or the others do
-            not come within ``timeout`` seconds.
+            not come within ``timeout`` seconds, on CUDA twice that.
     """
     global _here
     if _here is not None:
@@ -201,8 +220,7 @@ def leave() -> None:
     """Undo :func:`join`."""
     global _here
     if _here is not None:
-        for graph in _here.recorded:
-            graph.reset()  # NCCL waits for all graphs that it is part of
+        _here.end_graphs()  # NCCL waits for all graphs that it is part of
         _here = None
         with suppress(RuntimeError):
             if dist.is_initialized():  # an abort has undone it

@@ -73,10 +73,17 @@ def steps(folder: Path) -> None:
             exchanged = {counts["collectives"] for counts in counted.values()}
             if len(exchanged) != 1 or not min(exchanged):
                 say(**about, error=f"collectives of a step, recorded and eager: {exchanged}")
+    whole = targets["whole"]
+    alone = specwb.method("sps", whole, draft=whole)
+    measured(alone, whole, PROMPTS["tiny"], 0.0, True)
     device.reset()
     ranks.leave()
     if device.counts()["violations"]:
         say(case="leaving", error=device.complaint())
+    # what was recorded among others is recorded anew
+    after = measured(alone, whole, PROMPTS["tiny"], 0.0, True)
+    if not after["replays"]:
+        say(case="a decoding after leaving", error="no graph is replayed")
 
 
 def silence(folder: Path) -> None:
