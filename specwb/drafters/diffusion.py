@@ -4,6 +4,7 @@ and the draft length follows the text."""
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -103,8 +104,8 @@ class DiffusionDrafter(Drafter):
         most = length.most
         wide = beams if as_tree and draw == "search" else paths
         self.tree = sequences(wide, most)
-        # how many places a forward asks about, and every lattice; sure of it or not
-        self.host_reads = 2 * -(-most // chunk) + 1 if chunk else 2
+        # how many places a forward asks about, and every lattice
+        self.host_reads = 1 + (-(-most // chunk) if chunk else 1)
         # what the host finds is the shape of a trie, and whether a chunk follows
         self.captured = self.staged = not chunk and (draw == "sample" or not as_tree)
         self.spent = {"search": 0.0, "draft": 0.0}
@@ -256,7 +257,7 @@ class DiffusionDrafter(Drafter):
             sizes = drafted, asked, most, fresh
             say = partial(self._numbers, state, tokens, *sizes)
             numbers = self._read(state.stage(("say", self._anew), say))
-            began, left, sure = time.perf_counter(), [], torch.ones(rows)
+            began, left = time.perf_counter(), []
             for row, (wish, length, *rest) in enumerate(numbers):
                 n, read = min(int(wish), most), rest[fresh:]
                 self._follow(row, int(length), rest[:fresh])
@@ -275,14 +276,12 @@ class DiffusionDrafter(Drafter):
                 path = beams[row][0]
                 paths[row] += path.tokens
                 generated[row] += lattice.generated
-                sure[row] = min(path.logq)
-                left[row] = 0 if path.ends_text else left[row]
+                sure = math.exp(min(path.logq)) >= self.length.confidence
+                left[row] = left[row] if sure and not path.ends_text else 0
             self.spent["search"] += time.perf_counter() - began
             drafted += most
             if not self.chunk:
                 break
-            go = self.length.onward(drafted, sure.exp().to(tokens.device)).tolist()
-            left = [n if on else 0 for n, on in zip(left, go, strict=True)]
             asked, most, fresh = torch.tensor(left, device=tokens.device), max(left), self.chunk
             padded = [[*path, *[0] * drafted][:drafted] for path in paths]
             place = state.length[:, None] + torch.arange(drafted, device=tokens.device)
