@@ -39,6 +39,7 @@ class Facts:
         free: GiB of its memory that are free.
         total: GiB of its memory.
         compiler: whether there is a C compiler, which Triton needs when it is first used.
+        error: what the device, or ``nvidia-smi``, answered where it could not be asked.
     """
 
     torch: str
@@ -52,14 +53,28 @@ class Facts:
     free: float = 0.0
     total: float = 0.0
     compiler: bool = True
+    error: str = ""
 
 
-def driver_version() -> str:
-    """What ``nvidia-smi`` says, or the kernel module, or ""."""
+class Unanswered(Exception):
+    """``nvidia-smi`` does not end; what asks the driver then may not either."""
+
+
+def driver_version(seconds: float = 30.0) -> str:
+    """What ``nvidia-smi`` says, or the kernel module, or "".
+
+    Raises:
+        Unanswered: after so many seconds.
+    """
     smi = shutil.which("nvidia-smi")
     if smi is not None:
         query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        try:
+            done = subprocess.run(
+                query, capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Unanswered(f"nvidia-smi did not answer within {seconds:.0f} s") from None
         if done.returncode == 0 and done.stdout.strip():
             return done.stdout.split()[0]
     module = Path("/proc/driver/nvidia/version")
@@ -69,29 +84,33 @@ def driver_version() -> str:
 
 def facts() -> Facts:
     """What there is on this machine."""
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    driver = driver_version()
-    hardware = bool(driver) or Path("/dev/nvidia0").exists() or devices > 0
+    build = torch.__version__, torch.version.cuda
     compiler = any(map(shutil.which, ("gcc", "cc", "clang")))
-    machine = (torch.__version__, torch.version.cuda, devices, hardware, driver)
+    try:
+        driver = driver_version()
+    except Unanswered as error:
+        return Facts(*build, 0, True, compiler=compiler, error=str(error))
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    hardware = bool(driver) or Path("/dev/nvidia0").exists() or devices > 0
+    machine = (*build, devices, hardware, driver)
     if not devices:
         return Facts(*machine, compiler=compiler)
-    free, total = (n / 2**30 for n in torch.cuda.mem_get_info(0))
-    return Facts(
-        *machine,
-        torch.cuda.get_device_name(0),
-        torch.cuda.get_device_capability(0),
-        tuple(torch.cuda.get_arch_list()),
-        free,
-        total,
-        compiler,
-    )
+    name, capability = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
+    known = (name, capability, tuple(torch.cuda.get_arch_list()))
+    try:
+        free, total = (n / 2**30 for n in torch.cuda.mem_get_info(0))
+    except RuntimeError as error:  # a device so full that not even a context fits, or a broken one
+        said = str(error).partition("\n")[0]
+        return Facts(*machine, *known, compiler=compiler, error=said)
+    return Facts(*machine, *known, free, total, compiler)
 
 
 def problem(found: Facts) -> str | None:
     """What is in the way of a run, and what to do about it; None: nothing."""
     if not found.hardware:
         return "there is no NVIDIA device; make dry checks the CUDA code without one"
+    if found.error and not found.devices:
+        return f"{found.error}: restart the driver or the machine"
     if found.cuda is None:
         return f"torch {found.torch} is a build without CUDA: install its build for CUDA"
     if not found.devices:
@@ -105,6 +124,8 @@ def problem(found: Facts) -> str | None:
     if found.architectures and found.capability[0] not in majors:
         has = ", ".join(found.architectures)
         return f"torch {found.torch} has no kernels for {device}, only {has}: install another build"
+    if found.error:
+        return f"{device} cannot be used ({found.error}): end what nvidia-smi lists there"
     if found.free < min(ROOM, 0.9 * found.total):
         size = f"{found.free:.1f} of {found.total:.1f} GiB"
         return f"{size} of {device} are free, {ROOM} are needed: end what nvidia-smi lists there"
@@ -129,13 +150,28 @@ def _unusable(found: Facts) -> str:
     return f"{build} can use no device ({seen}): {hint}"
 
 
-def smoke(device: str = "cuda", seconds: float = 30.0) -> list[str]:
+@dataclass(frozen=True)
+class Values:
+    """What a device computed beside the CPU.
+
+    Attributes:
+        wrong: in words, the cases whose texts are not the CPU's, or that ended in an error.
+        compared: how many were run.
+        cases: how many there are.
+    """
+
+    wrong: list[str]
+    compared: int
+    cases: int
+
+
+def smoke(device: str = "cuda", seconds: float = 30.0) -> Values:
     """Decodes with every method and every rule on tiny models in float64, on the CPU and on the
-    device, whose texts must be equal. Returns what is not, in words.
+    device, whose texts must be equal.
 
     Args:
         device: what is compared with the CPU.
-        seconds: cases that would begin later are left out, and said to be.
+        seconds: cases that would begin later are left out.
     """
     sys.path.insert(0, str(HERE.parent / "tests"))
     import test_protocol as protocol
@@ -145,40 +181,46 @@ def smoke(device: str = "cuda", seconds: float = 30.0) -> list[str]:
     from specwb.flow import RuleMismatch
     from specwb.verify import RULES
 
-    host, began, wrong = tiny.target("everything", tiny.EXACT), time.monotonic(), []
+    host, began = tiny.target("everything", tiny.EXACT), time.monotonic()
     there = specwb.load(copy.deepcopy(host.model).to(device), device=device)
-    drafts = [(t, d) for t, d in ((host, "cpu"), (there, device))]
+    draft = tiny.draft("everything", 0.02, tiny.EXACT).model
+
+    def texts(key: str, options: dict, target: specwb.Target, place: str) -> list | None:
+        given = {
+            name: copy.deepcopy(tiny.head(value.kind, "everything", dtype=tiny.EXACT)).to(place)
+            if isinstance(value, protocol.Head)
+            else value
+            for name, value in {**protocol.NEEDS.get(key, {}), **options}.items()
+        }
+        if "draft" in specwb.METHODS[key].options:
+            given["draft"] = specwb.load(copy.deepcopy(draft).to(place), device=place)
+        try:
+            method = specwb.method(key, target, **given)
+        except RuleMismatch:
+            return None
+        return [
+            specwb.decode(
+                target, tiny.PROMPTS, method, temperature=temperature, max_new_tokens=24, seed=1
+            ).tokens
+            for temperature in (0.0, 1.0)
+        ]
+
     cases = [(key, dict(options)) for key, options in protocol.FIRST]
     cases += [("mcsd", {"tree": (2, 1), "rule": rule, **how}) for rule in RULES for how in DRAWS]
-    left = 0
+    wrong, compared = [], 0
     for key, options in cases:
         if time.monotonic() - began > seconds:
-            left += 1
-            continue
-        texts: list = []
-        for target, place in drafts:
-            given = {
-                name: copy.deepcopy(tiny.head(value.kind, "everything", dtype=tiny.EXACT)).to(place)
-                if isinstance(value, protocol.Head)
-                else value
-                for name, value in {**protocol.NEEDS.get(key, {}), **options}.items()
-            }
-            if "draft" in specwb.METHODS[key].options:
-                draft = tiny.draft("everything", 0.02, tiny.EXACT).model
-                given["draft"] = specwb.load(copy.deepcopy(draft).to(place), device=place)
-            try:
-                method = specwb.method(key, target, **given)
-                for temperature in (0.0, 1.0):
-                    run = {"temperature": temperature, "max_new_tokens": 24, "seed": 1}
-                    texts.append(specwb.decode(target, tiny.PROMPTS, method, **run).tokens)
-            except RuleMismatch:
-                texts.append(None)
-        half = len(texts) // 2
-        if texts[:half] != texts[half:]:
-            wrong.append(f"{protocol.named(key, options)}: other text than on the CPU")
-    if left:
-        wrong.append(f"{left} of {len(cases)} cases were not run within {seconds:.0f} s")
-    return wrong
+            break
+        compared += 1
+        wanted = texts(key, options, host, "cpu")
+        try:
+            same = texts(key, options, there, device) == wanted
+            said = "" if same else "other text than on the CPU"
+        except Exception as error:  # one case that fails says nothing of the others
+            said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if said:
+            wrong.append(f"{protocol.named(key, options)}: {said}")
+    return Values(wrong, compared, len(cases))
 
 
 DRAWS: list[dict] = [{"draw": "without"}, {"draw": "with"}, {"draw": "coupled", "tree": (2, 1)}]
@@ -191,11 +233,12 @@ def main() -> int:
         return 2
     print(f"{found.name}, driver {found.driver}, torch {found.torch}: {found.free:.0f} GiB free")
     if "--smoke" in sys.argv[1:]:
-        differences = smoke()
-        for text in differences:
+        values = smoke()
+        for text in values.wrong:
             print(f"  {text}")
-        print("values: " + ("NOT those of the CPU" if differences else "those of the CPU"))
-        return 1 if differences else 0
+        ran = f"{values.compared} of {values.cases} cases"
+        print(f"values of {ran}: " + ("NOT those of the CPU" if values.wrong else "the CPU's"))
+        return 1 if values.wrong else 0
     return 0
 
 

@@ -118,9 +118,68 @@ def test_a_device_that_torch_cannot_use_is_said(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_the_smoke_test_sees_other_values(monkeypatch):
     """Against itself the CPU's values are equal; with another seed on one side they are not."""
-    assert preflight.smoke("cpu", seconds=600) == []
+    good = preflight.smoke("cpu", seconds=600)
+    assert good.wrong == []
+    assert good.compared == good.cases > 20
     real, turn = specwb.decode, iter(range(10**6))
     monkeypatch.setattr(
         specwb, "decode", lambda *a, seed, **more: real(*a, seed=next(turn), **more)
     )
-    assert any("other text" in text for text in preflight.smoke("cpu", seconds=10))
+    assert any("other text" in text for text in preflight.smoke("cpu", seconds=10).wrong)
+
+
+def test_a_case_that_fails_is_named_and_one_that_is_not_reached_is_not_wrong(monkeypatch):
+    real, calls = specwb.decode, iter(range(10**6))
+
+    def decode(*arguments, **settings):
+        if next(calls) == 2:  # the first case's first text on the other side
+            raise RuntimeError("no kernel image\nmore lines")
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(specwb, "decode", decode)
+    values = preflight.smoke("cpu", seconds=3)
+    (first,) = values.wrong
+    assert first.endswith(": RuntimeError: no kernel image")
+    assert 1 < values.compared < values.cases
+
+
+def test_a_full_device_and_a_silent_nvidia_smi_are_said(monkeypatch, tmp_path):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexec sleep 30\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(preflight.Unanswered, match="nvidia-smi did not answer within 0 s"):
+        preflight.driver_version(0.2)
+    slow = preflight.driver_version
+    monkeypatch.setattr(preflight, "driver_version", lambda: slow(0.2))
+    assert "did not answer within 0 s: restart" in preflight.problem(preflight.facts())
+    monkeypatch.setattr(preflight, "driver_version", lambda: "580.65.06")
+    about = {"is_available": True, "device_count": 1, "get_device_name": "H100"}
+    about |= {"get_device_capability": (9, 0), "get_arch_list": ["sm_90"]}
+    for name, value in about.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *a, value=value: value)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+
+    def full(device):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", full)
+    text = preflight.problem(preflight.facts())
+    assert text == (
+        "H100 (sm_90) cannot be used (CUDA out of memory.): end what nvidia-smi lists there"
+    )
+
+
+def test_bfloat16_where_there_is_none_is_refused_when_a_model_is_loaded(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "T4")
+    place = torch.device("cuda", 0)
+    for capability, good in (((7, 5), False), ((8, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        for dtype in ("bfloat16", torch.bfloat16):
+            if good:
+                assert devices.resolve_dtype(dtype, place) is torch.bfloat16
+            else:
+                with pytest.raises(specwb.LoadError, match=r"T4 \(sm_75\) has no bfloat16: write"):
+                    devices.resolve_dtype(dtype, place)
+        assert devices.resolve_dtype("float16", place) is torch.float16
+    assert devices.resolve_dtype("bfloat16", torch.device("cpu")) is torch.bfloat16

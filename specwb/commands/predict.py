@@ -54,7 +54,8 @@ def predict(
     drafted: Annotated[
         float | None,
         typer.Option(
-            help="With --tau: tokens drafted a step on average, where sps or kangaroo stops early."
+            help="Tokens drafted a step on average, where sps or kangaroo stops early; with --tau "
+            "or alone."
         ),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,

@@ -9,26 +9,37 @@ import torch
 
 from specwb.models.folder import LoadError
 
+NUMBER_TYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     """A torch dtype by name; ``auto`` is float32.
 
     Raises:
-        LoadError: an unknown name.
+        LoadError: an unknown name, or bfloat16 on a device that has no units for it.
     """
     if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype == "auto":
-        return torch.float32
-    names = {
-        "float32": torch.float32,
-        "float16": torch.float16,
-        "bfloat16": torch.bfloat16,
-        "float64": torch.float64,
-    }
-    if dtype not in names:
-        raise LoadError(f"dtype must be auto, {', '.join(names)} or a torch.dtype, got {dtype!r}")
-    return names[dtype]
+        chosen = dtype
+    elif dtype == "auto":
+        chosen = torch.float32
+    elif dtype in NUMBER_TYPES:
+        chosen = NUMBER_TYPES[dtype]
+    else:
+        names = ", ".join(NUMBER_TYPES)
+        raise LoadError(f"dtype must be auto, {names} or a torch.dtype, got {dtype!r}")
+    if chosen is torch.bfloat16 and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < 8:
+            raise LoadError(
+                f"{torch.cuda.get_device_name(device)} (sm_{major}{minor}) has no bfloat16: "
+                "write float16 or float32"
+            )
+    return chosen
 
 
 NVIDIA = Path("/dev/nvidia0")

@@ -9,6 +9,7 @@ steps, where nobody watches them: :meth:`Ranks.settled` does, before a step is r
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -83,7 +84,9 @@ class Ranks:
     def settled(self) -> None:
         """Waits for the device, for ``timeout`` seconds at most. A collective that another rank
         does not take part in is a kernel without end, and a host that reads its result waits as
-        long.
+        long; so does one that has launched more than fits into the device's queue, about a thousand
+        kernels. It is called after every part of a prompt and every step; where a host waits in
+        between, torch's watchdog ends the process after twice the timeout.
 
         Raises:
             RanksError: the device has not come to an end.
@@ -213,12 +216,14 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
             f"({str(error).splitlines()[0][:200]})"
         ) from error
     _here = Ranks(rank, size, place, timeout)
+    atexit.register(leave)  # a process that ends with graphs in which NCCL takes part may hang
     return _here
 
 
 def leave() -> None:
-    """Undo :func:`join`."""
+    """Undo :func:`join`; a process that ends does so by itself."""
     global _here
+    atexit.unregister(leave)
     if _here is not None:
         _here.end_graphs()  # NCCL waits for all graphs that it is part of
         _here = None

@@ -27,6 +27,7 @@ from specwb.models.generic import GenericBackbone
 from specwb.models.hooks import HookedModel, check_unhooked, check_whole
 from specwb.models.layout import run_paths
 from specwb.models.placement import described, is_spread
+from specwb.models.ranks import here
 from specwb.probability import Sampling
 
 T = TypeVar("T")
@@ -391,5 +392,7 @@ def prefill(
             states = forward(x, *where, causal=not first, features=features)[1]
             if states is not None:
                 parts.append(states)
+            if (ranks := here()) is not None:
+                ranks.settled()
             bar.update(last - first)
     return torch.cat(parts, 1) if parts else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -153,6 +154,8 @@ def _card(name: str, table: dict[str, Any], where: str) -> Card:
     if isinstance(sms, bool) or not isinstance(sms, int) or sms < 1:
         raise PredictionError(f"{where}: sms must be a whole number >= 1, got {sms!r}")
     memory = real(f"{where}: memory", table["memory"], PredictionError)
+    if not 0 < memory < math.inf:
+        raise PredictionError(f"{where}: memory must be a number of GiB > 0, got {memory:g}")
     ranges = {key: _range(f"{where}: {key}", key, table[key]) for key in UNITS}
     return Card(name, str(table["source"]), memory, sms, table["bf16"], ranges)
 
@@ -161,7 +164,10 @@ def _range(where: str, key: str, value: Any) -> tuple[float, float, float]:
     values = value if isinstance(value, list) else [value] * 3
     if len(values) == 3:
         low, typical, high = (real(where, number, PredictionError) for number in values)
-        if low <= typical <= high and (low > 0 or (key in ZERO and low >= 0)):
+        least = low >= 0 if key in ZERO else low > 0
+        if least and low <= typical <= high < math.inf:
             return low, typical, high
-    least = ">= 0" if key in ZERO else "> 0"
-    raise PredictionError(f"{where} must be a number {least} or [low, typical, high], got {value}")
+    bound = ">= 0" if key in ZERO else "> 0"
+    raise PredictionError(
+        f"{where} must be a finite number {bound} or [low, typical, high], got {value}"
+    )

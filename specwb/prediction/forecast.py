@@ -16,6 +16,7 @@ import numpy as np
 
 from specwb.analysis import reach
 from specwb.files import from_json
+from specwb.inputs import integer, real
 from specwb.prediction.cards import SIZES, Card, Machine
 from specwb.prediction.shapes import PredictionError, Shape
 from specwb.prediction.steps import Step, step
@@ -234,14 +235,17 @@ def forecast(
         tau: tokens a step, in place of ``accept``.
         temperature: above 0 a step has the kernels of sampling.
         devices: that the target is parted over.
-        drafted: mean number of tokens that a method which may stop early drafts, beside ``tau``;
-            default all. Its time lies between those of the two nearest numbers.
+        drafted: mean number of tokens that a method which may stop early drafts, not with
+            ``accept``; default all. Its time lies between those of the two nearest numbers.
     Raises:
         PredictionError: an argument that nothing can be predicted from, or models that do not fit
             on the card.
     """
-    _check(card, dtype, batch, context, mode, accept, tau, devices, drafted)
+    _check(card, dtype, batch, context, mode, accept, tau, drafted)
+    _check_parted(target, card, devices)
     setting = Setting(batch, context, SIZES[dtype])
+    if real("temperature", temperature, PredictionError) < 0:
+        raise PredictionError(f"temperature must be >= 0, got {temperature:g}")
     sampled = temperature > 0
     own = step(spec, target, draft, setting, sampled, devices)
     plain = step("ar", target, None, setting, sampled, devices)
@@ -319,24 +323,33 @@ def _check(
     mode: str,
     accept: str | None,
     tau: float | None,
-    devices: int,
     drafted: float | None,
 ) -> None:
     card.check(dtype)
     if mode not in MODES:
         raise PredictionError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    for name, value in (("batch", batch), ("context", context), ("devices", devices)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PredictionError(f"{name} must be a whole number >= 1, got {value!r}")
+    for name, value in (("batch", batch), ("context", context)):
+        integer(name, value, 1, kind=PredictionError)
     if accept is not None and tau is not None:
         raise PredictionError("give an acceptance or tau, not both")
     if accept is not None and drafted is not None:
         raise PredictionError(
-            "--drafted goes with --tau: a draft ends where it is unsure, so what is accepted of "
-            "fewer tokens does not follow from rates by depth"
+            "--drafted goes with --tau or alone: a draft ends where it is unsure, so what is "
+            "accepted of fewer tokens does not follow from rates by depth"
         )
+
+
+def _check_parted(target: Shape, card: Card, devices: int) -> None:
+    """Raises PredictionError where the target cannot be parted over so many devices."""
+    integer("devices", devices, 1, kind=PredictionError)
     if devices > 1 and card.ranges["link"][1] == 0:
         raise PredictionError(f"{card.name} has no NVLink: devices must be 1, got {devices}")
+    for name in ("heads", "kv_heads", "intermediate"):
+        if (size := getattr(target, name)) % devices:
+            raise PredictionError(
+                f"devices must divide the target's heads, kv_heads and intermediate: {devices} "
+                f"does not divide {name}={size} of {target.name}"
+            )
 
 
 def _fits(own: Step, target: Shape, card: Card, setting: Setting, devices: int) -> float:

@@ -81,7 +81,8 @@ def shape(source: str | Path) -> Shape:
     Args:
         source: a name such as ``8b``, a config.json, or the folder that it lies in.
     Raises:
-        PredictionError: there is no such name or file, or it lacks a size.
+        PredictionError: there is no such name or file, it lacks a size, or its layers are not
+            Llama's: a mixture of experts, or compressed keys and values.
     """
     name = str(source)
     if name.lower() in known():
@@ -99,6 +100,7 @@ def shape(source: str | Path) -> Shape:
     if not isinstance(config, dict):
         raise PredictionError(f"{path} is no config.json: it holds no object")
     config = config.get("text_config", config)
+    _check_kind(path, config)
     sizes: dict[str, int] = {}
     for own, theirs in (
         ("hidden", "hidden_size"),
@@ -125,6 +127,20 @@ def shape(source: str | Path) -> Shape:
         both_ways=dream or not looks_back,
         context=DREAM_CONTEXT if dream else 0,
     )
+
+
+def _check_kind(path: Path, config: dict[str, Any]) -> None:
+    """Raises PredictionError where a layer's weights or caches are not those of a Shape."""
+    for key, value in config.items():
+        several = isinstance(value, int) and value > 1
+        # num_local_experts, n_routed_experts, num_experts: every family has its own word
+        if several and "experts" in key:
+            what = f"a mixture of experts ({key}={value})"
+        elif several and key == "kv_lora_rank":
+            what = f"a model whose keys and values are compressed ({key}={value})"
+        else:
+            continue
+        raise PredictionError(f"{path}: {what} is not predicted; dense models like Llama are")
 
 
 def _size(path: Path, key: str, value: object) -> int:

@@ -1,6 +1,6 @@
 """``make dry``: every method's CUDA code, run without a GPU.
 
-    python tests/dry/run.py [--install] [--save] [--only PART ...] [--limit SECONDS]
+    python tests/dry/run.py [--install] [--save] [--only PART ...] [--limit SECONDS] [--jobs N]
 
 torch's own CUDA code runs on a runtime whose kernels do nothing (``runtime.c``). What is proven:
 that steps can be recorded, how many graphs, kernels, copies and host reads a step takes, that no
@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -107,8 +108,9 @@ def main() -> int:
     )
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--save", action="store_true")
-    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--limit", type=float, default=1200.0)
+    parser.add_argument("--jobs", type=int, default=2, help="parts that run at once")
     chosen = parser.parse_args()
     try:
         if chosen.install:
@@ -119,18 +121,23 @@ def main() -> int:
         return 3
     kept = tables.read()
     failed = 0
-    for part in chosen.only:
+
+    def timed(part: str) -> tuple[list[dict], float]:
         began = time.monotonic()
-        rows = run(part, environment, chosen.limit)
-        wrong = faults(part, rows, None if chosen.save else kept.get(part, {}).get("budget"))
-        failed += len(wrong)
-        said = "; ".join(wrong[:1]) if wrong else "ok"
-        print(f"{part}: {len(rows)} cases, {time.monotonic() - began:.0f} s: {said}", flush=True)
-        for text in wrong[1:]:
-            print(f"  {text}")
-        if chosen.save:
-            kept[part] = tables.kept(rows)
-            tables.write(kept)
+        return run(part, environment, chosen.limit), time.monotonic() - began
+
+    with ThreadPoolExecutor(min(chosen.jobs, len(chosen.only))) as pool:
+        done = zip(chosen.only, pool.map(timed, chosen.only), strict=True)
+        for part, (rows, seconds) in done:
+            wrong = faults(part, rows, None if chosen.save else kept.get(part, {}).get("budget"))
+            failed += len(wrong)
+            said = "; ".join(wrong[:1]) if wrong else "ok"
+            print(f"{part}: {len(rows)} cases, {seconds:.0f} s: {said}", flush=True)
+            for text in wrong[1:]:
+                print(f"  {text}")
+            if chosen.save:
+                kept[part] = tables.kept(rows)
+                tables.write(kept)
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@ They are given the environment that torchrun makes on two machines of one device
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tiny.target().model.save_pretrained(folder)
         tiny.tokenizer(["a", "b"]).save_pretrained(folder)
-        for task in ("steps", "silence"):
+        for task in ("steps", "silence", "ending"):
             shared = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
             shared["MASTER_PORT"] = str(ranked.free_port())
             started = [
@@ -114,9 +115,31 @@ def silence(folder: Path) -> None:
         say(**about)
 
 
+def ending(folder: Path) -> None:
+    """A process that ends and has not left: its graphs are given up before NCCL's groups are."""
+    last = {}
+
+    def left() -> None:
+        joined, counted = torch.distributed.is_initialized(), device.counts()["violations"]
+        wrong = joined or counted or not last.get("replays")
+        about = {"case": f"an end without leaving, rank {last.get('rank')}"}
+        if wrong:
+            about["error"] = f"joined: {joined}, violations: {counted}, {device.complaint()}"
+        say(**about)
+
+    atexit.register(left)  # before join, so that it is called after what join registers
+    here = ranks.join("cuda", timeout=60.0)
+    target = specwb.load(folder, ranks=here)
+    draft = moved(ranked.deep(), torch.float32)
+    method = specwb.method("easyspec", target, draft=draft, execution="ranks")
+    last |= measured(method, target, PROMPTS["tiny"], 0.0, True)
+    last["rank"] = here.rank
+    device.reset()
+
+
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         main()
     else:
         device.endless()
-        {"steps": steps, "silence": silence}[sys.argv[1]](Path(sys.argv[2]))
+        {"steps": steps, "silence": silence, "ending": ending}[sys.argv[1]](Path(sys.argv[2]))

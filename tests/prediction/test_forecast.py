@@ -174,7 +174,15 @@ def test_a_card_of_ones_own(tmp_path: Path) -> None:
     assert card(path).ranges == H100.ranges
     for wrong, message in (
         (text.replace("sms = 132", "sms = 0"), "sms must be a whole number >= 1, got 0"),
-        (text.replace("node = [1.0,", "node = [9.0,"), r"node must be a number >= 0 or \[low"),
+        (text.replace("node = [1.0,", "node = [9.0,"), r"must be a finite number >= 0 or \[low"),
+        (
+            text.replace("memory = 80", "memory = inf"),
+            "memory must be a number of GiB > 0, got inf",
+        ),
+        (
+            re.sub(r"^bandwidth = .*$", "bandwidth = inf", text, flags=re.M),
+            "bandwidth must be a finite number > 0",
+        ),
         (text.replace("node =", "nodes ="), "unknown key 'nodes'"),
         (text.replace("sms = 132", ""), "sms is missing"),
         ("[", "is no TOML"),
@@ -182,6 +190,28 @@ def test_a_card_of_ones_own(tmp_path: Path) -> None:
         path.write_text(wrong)
         with pytest.raises(PredictionError, match=message):
             card(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"num_local_experts": 8},
+            r"a mixture of experts \(num_local_experts=8\) is not predicted",
+        ),
+        ({"n_routed_experts": 64}, "a mixture of experts"),
+        ({"kv_lora_rank": 512}, "keys and values are compressed"),
+    ],
+)
+def test_a_model_that_is_no_dense_llama(tmp_path: Path, more: dict, said: str) -> None:
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    config = {**dict.fromkeys(sizes, 8), "vocab_size": 32}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert shape(path).kv_heads == 8
+    path.write_text(json.dumps(config | more))
+    with pytest.raises(PredictionError, match=said):
+        shape(path)
 
 
 def test_the_command(monkeypatch, capsys) -> None:
@@ -210,6 +240,11 @@ def test_the_command(monkeypatch, capsys) -> None:
         ("ar --context long", "--context must be a number of tokens such as 500 or 2k, got 'long'"),
         ("ar --mode fast", "mode must be one of captured, library-eager, got 'fast'"),
         ("ar --gpu 4090 --devices 2", "4090 has no NVLink: devices must be 1, got 2"),
+        (
+            "ar --devices 3",
+            "devices must divide the target's heads, kv_heads and intermediate: 3 does not divide "
+            "heads=32 of 8b",
+        ),
         ("eagle --tau 9", "tau of eagle must be in 1..6"),
         ("kangaroo --tau 4 --drafted 2.5", "tau of kangaroo must be in 1..3.5"),
         ("kangaroo --accept 0.7 --drafted 2.5", "--drafted goes with --tau"),
