@@ -219,8 +219,13 @@ class Decoding:
         and what follows them are recorded apart."""
         state, drafter = self.state, self.drafter
         state.stages = arena.run
-        draft = checked(drafter.propose(state, self.noise), drafter, state)
-        return state.stage(("settle", draft.tree.n), lambda: self._settle(draft))
+        try:
+            draft = checked(drafter.propose(state, self.noise), drafter, state)
+            # the draft's tensors are those of the stage before, whose recording this one reads
+            name = "settle", draft.tree.n, arena.last
+            return state.stage(name, lambda: self._settle(draft))
+        finally:
+            state.stages = None  # the arena holds the state: no circle, graphs end with the arena
 
     def _settle(self, draft: Draft) -> Step:
         """All of a step that follows the draft."""

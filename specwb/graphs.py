@@ -12,8 +12,10 @@ and drafter say themselves (``tensors()``).
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -55,24 +57,42 @@ ARENAS = 4  # free ones that a method keeps: their memory stays with it
 _recording = threading.Lock()
 
 
-_streams: dict[torch.device, torch.cuda.Stream] = {}
+_streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
+_warm = threading.local()
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """The one stream that everything on a device is captured on.
+def _streams_of(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """The stream that a capture begins and ends on, and the one that everything in it runs on.
 
-    cuBLAS sets 32 MiB aside for every stream that it has run on. A product before the first capture
-    has it do so outside of a graph's memory.
+    They are two, because a graph that is destroyed frees what cuBLAS has set aside for the stream
+    its capture began on (torch 2.13), and all other graphs would go on using that. cuBLAS sets
+    32 MiB aside for every thread and stream that it runs on; a product before a thread's first
+    capture has it do so outside of a graph's memory.
     """
-    stream = _streams.get(device)
-    if stream is None:
-        stream = _streams[device] = torch.cuda.Stream(device)
-        with torch.cuda.stream(stream):
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    outer, inner = _streams[device]
+    seen = vars(_warm).setdefault("devices", set())
+    if device not in seen:
+        with torch.cuda.stream(inner):
             for dtype in (torch.float32, torch.bfloat16):
                 square = torch.zeros(8, 8, dtype=dtype, device=device)
                 torch.mm(square, square)
         torch.cuda.synchronize(device)
-    return stream
+        seen.add(device)
+    return outer, inner
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection: a graph that is destroyed during a capture makes it invalid."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 class CudaGraph:
@@ -90,13 +110,16 @@ class CudaGraph:
     ) -> None:
         self._device, self._graph, self.ended = device, torch.cuda.CUDAGraph(), False
         pool = earlier._graph.pool() if isinstance(earlier, CudaGraph) else None
-        with torch.cuda.device(device), _recording:
+        with torch.cuda.device(device), _recording, _uncollected():
             torch.cuda.synchronize(device)
-            before, stream = torch.cuda.current_stream(device), _stream(device)
+            before, (outer, inner) = torch.cuda.current_stream(device), _streams_of(device)
             mode = "thread_local"
             try:
-                with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
-                    self.result = body()
+                with torch.cuda.graph(self._graph, pool, outer, capture_error_mode=mode):
+                    inner.wait_stream(outer)
+                    with torch.cuda.stream(inner):
+                        self.result = body()
+                    outer.wait_stream(inner)
                 if (ranks := here()) is not None:
                     ranks.recorded.add(self)
             finally:
@@ -127,12 +150,14 @@ class Arena:
         drafter: the decoding's drafter.
         noise: its uniforms.
         recordings: by horizon, or by horizon and stage; None where this ran eagerly once.
+        last: the stage that ran last.
     """
 
     state: State
     drafter: Drafter
     noise: Noise
     recordings: dict[Hashable, Recording | None] = field(default_factory=dict)
+    last: Hashable = None
 
     def __post_init__(self) -> None:
         self._opened = self.drafter.tensors()
@@ -172,7 +197,7 @@ class Arena:
         Raises:
             RuntimeError: the drafter holds a tensor that would be lost to the graph.
         """
-        horizon = self.state.horizon
+        self.last, horizon = stage, self.state.horizon
         bucket = horizon if stage is None else (horizon, stage)
         if any(getattr(made, "ended", False) for made in self.recordings.values()):
             # the group of ranks that they were made in was left

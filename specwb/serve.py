@@ -9,13 +9,16 @@ is not offered is refused and not ignored, and answers have a field ``specwb``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +131,10 @@ class Server:
         if target.tokenizer is None:
             raise RequestError(f"{target.name!r} has no tokenizer; requests are text")
         self.target, self.method = target, method
-        self._turn, self._past, self._began = threading.Lock(), Past(), int(time.time())
+        # all decodings are in one thread, in the order in which they came: those that wait hold
+        # none of the threads that the one whose turn it is needs
+        self._decoding = ThreadPoolExecutor(1, "specwb-serve")
+        self._past, self._began = Past(), int(time.time())
         routes = [
             Route("/v1/models", self._models),
             Route("/v1/models/{model:path}", self._model),
@@ -179,8 +185,9 @@ class Server:
             body = await request.json()
             job = await run_in_threadpool(self.job, body, is_chat)
             if job.streamed:
-                return StreamingResponse(self._events(job), media_type="text/event-stream")
-            return JSONResponse(await run_in_threadpool(self._whole, job))
+                return StreamingResponse(self._sent(job), media_type="text/event-stream")
+            loop = asyncio.get_running_loop()
+            return JSONResponse(await loop.run_in_executor(self._decoding, self._whole, job))
         except UnknownModel as error:
             return _refusal(str(error), 404, "model_not_found", "model")
         except SpecwbError as error:
@@ -283,17 +290,16 @@ class Server:
         stream = Stream(tokenizer, job.ids, lambda piece, _: fresh.append(piece), job.stop)
         accepted: list[int] = []
         state = None
-        with self._turn:
-            for step in job.steps:
-                state, n = step.state, int(step.verdict.count[0])
-                assert step.verdict.emitted is not None
-                accepted.append(n - 1)
-                stream(0, step.verdict.emitted[0, :n].tolist(), n - 1)
-                yield from fresh
-                fresh.clear()
-            stream.close()
+        for step in job.steps:
+            state, n = step.state, int(step.verdict.count[0])
+            assert step.verdict.emitted is not None
+            accepted.append(n - 1)
+            stream(0, step.verdict.emitted[0, :n].tolist(), n - 1)
             yield from fresh
-            reused = self._past.reused
+            fresh.clear()
+        stream.close()
+        yield from fresh
+        reused = self._past.reused
         assert state is not None
         count = len(stream.ids)
         ended = stream.ids[-1] in self.target.eos or count < int(state.limit[0] - state.start[0])
@@ -322,6 +328,27 @@ class Server:
             {"message": {"role": "assistant", "content": text}} if job.is_chat else {"text": text}
         )
         return {**self._head(job), "choices": [{**choice, **said, "logprobs": None}], **report}
+
+    async def _sent(self, job: Job) -> AsyncIterator[str]:
+        """The events as they come from the thread that decodes; a reader that goes away ends it."""
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        gone = threading.Event()
+
+        def decode() -> None:
+            try:
+                with closing(self._events(job)) as made:  # type: ignore[type-var]
+                    while not gone.is_set() and (event := next(made, None)) is not None:
+                        loop.call_soon_threadsafe(events.put_nowait, event)
+            finally:
+                loop.call_soon_threadsafe(events.put_nowait, None)
+
+        done = loop.run_in_executor(self._decoding, decode)
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            await done
+        finally:
+            gone.set()
 
     def _events(self, job: Job) -> Iterator[str]:
         """The answer as server-sent events."""

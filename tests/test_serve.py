@@ -122,6 +122,23 @@ def test_requests_that_come_together_are_answered_one_by_one(served):
     assert len(found) == 5
 
 
+def test_more_streams_at_once_than_the_server_has_threads(served):
+    """Those that wait must not use up what the one that is answered needs."""
+    found: list[str] = []
+
+    def ask(i: int) -> None:
+        given = {"model": MODEL, "prompt": f"w{i % 30} w6", "max_tokens": 3, "temperature": 0}
+        pieces = served.client.completions.create(stream=True, **given)
+        found.append("".join(piece.choices[0].text for piece in pieces))
+
+    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(48)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 48
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [

@@ -25,7 +25,8 @@ Source of the merge: Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from types import SimpleNamespace
@@ -44,10 +45,33 @@ MOST = 128  # slots of a draft, and numbers of a head, that the kernels take
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
+class _Chosen:
+    """torch's choice of kernels is the whole process': the first that enters sets it, the last that
+    leaves restores it, so that decodings in several threads do not undo each other's."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._set = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._set.enter_context(sdpa_kernel(BACKENDS))
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._set.close()
+
+
+_chosen = _Chosen()
+
+
 def backends(device: torch.device) -> AbstractContextManager[Any]:
     """The kernels that attention is chosen from on this device, for as long as it lasts: on CUDA
     not cuDNN's."""
-    return sdpa_kernel(BACKENDS) if device.type == "cuda" else nullcontext()
+    return _chosen if device.type == "cuda" else nullcontext()
 
 
 @dataclass(frozen=True)

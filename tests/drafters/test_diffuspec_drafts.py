@@ -726,7 +726,12 @@ RECORDED = [
 
 @pytest.mark.parametrize(
     ("options", "sees"),
-    [*product(RECORDED, ("back", "both ways")), ({"k": 4, "refresh": 2}, "both ways")],
+    [
+        *product(RECORDED, ("back", "both ways")),
+        ({"k": 4, "refresh": 2}, "both ways"),
+        # two stages that draft, one after the other, and what follows reads the draft of one
+        ({"k": 4, "refresh": 2, "draw": "sample"}, "both ways"),
+    ],
     ids=str,
 )
 def test_recorded_rounds_are_the_eager_ones(options, sees, monkeypatch):

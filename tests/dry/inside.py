@@ -1,7 +1,8 @@
 """What runs on the dry device: ``inside.py PART``, one JSON document a line on standard output.
 
 Parts: ``calibrate``, ``steps`` (tiny shapes; DTYPE, then keys of methods), ``large`` (8B; the
-same), ``memory``, ``attention``. ``run.py`` calls them, and ``several.py``, and judges.
+same), ``memory``, ``dropped``, ``attention``. ``run.py`` calls them, and ``several.py``, and
+judges.
 """
 
 from __future__ import annotations
@@ -195,6 +196,41 @@ def memory() -> None:
         gc.collect()
 
 
+def dropped() -> None:
+    """A method that is given up takes its own graphs along, at once, and nothing that the graphs of
+    others go on using: what cuBLAS has set aside for captured products."""
+    from shapes import Tiny
+
+    shapes = Tiny(torch.float32)
+
+    def held(key: str, **options: float) -> tuple[specwb.Method, int]:
+        """A method with its graphs, and the bytes that are allocated then."""
+        method = specwb.method(key, shapes.target, **options)
+        steps = specwb.rounds(shapes.target, [[1, 2, 3]], method, max_new_tokens=60, eos=7)
+        for _ in zip(range(6), steps):
+            pass
+        steps.close()
+        device.empty_cache()
+        return method, torch.cuda.memory_allocated()
+
+    gc.disable()
+    _kept, before = held("ar")
+    for key, options in (
+        ("sps", {"draft": shapes.draft, "gamma": 2}),
+        ("sps", {"draft": shapes.draft, "gamma": 2, "confidence": 0.4}),
+    ):
+        method, with_it = held(key, **options)
+        del method
+        device.empty_cache()
+        left = torch.cuda.memory_allocated()
+        about = {"case": f"{key} given up{', staged' if len(options) > 2 else ''}"}
+        if not before <= left < (before + with_it) / 2:  # tables that are made once stay
+            about["error"] = f"bytes allocated: {before} before, {with_it} with it, {left} after"
+        say(**about)
+        before = left
+    gc.enable()
+
+
 def attention() -> None:
     """Which backend torch chooses for the products of attention that steps ask for."""
     from unittest.mock import patch
@@ -257,7 +293,7 @@ def main() -> None:
     elif part == "large":
         steps(Large(DTYPES[dtype]), PROMPTS["large"], only)
     else:
-        {"memory": memory, "attention": attention}[part]()
+        {"memory": memory, "attention": attention, "dropped": dropped}[part]()
 
 
 if __name__ == "__main__":

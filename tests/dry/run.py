@@ -35,6 +35,7 @@ PARTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "large bf16": (["large", "bf16"], {}),
     "ranks": ([], {}),
     "memory": (["memory"], {"DRY_MEMORY": "96"}),
+    "dropped": (["dropped"], {}),
     "attention sm_80": (["attention"], {"DRY_SM": "80"}),
     "attention sm_90": (["attention"], {"DRY_SM": "90"}),
 }
