@@ -29,6 +29,7 @@ import threading
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +43,9 @@ from specwb.models.layers import Layer, capped
 
 ATTENTIONS = ("whole", "parts")
 MOST = 128  # slots of a draft, and numbers of a head, that the kernels take
+# and of both together, by the bytes of a number: what fits into registers and into the 99 KiB of
+# memory that a block of the smaller devices has (tests/kernels/ahead.py prints what is taken)
+TOGETHER = {2: MOST * MOST, 4: MOST * MOST // 16, 8: MOST * MOST // 64}
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -139,7 +143,7 @@ def attend_in_parts(
     """
     rows, kv, queries, dim = q.shape
     m, width = at.mask.shape[1:]
-    if max(width, dim) <= MOST and kernels.ready("parts", q, check_parts):
+    if fits(width, dim, q.element_size()) and kernels.ready("parts", q, check_parts):
         fused: Any = import_module("specwb.kernels.attention")
         sinks = None if layer.sinks is None else layer.sinks.detach()
         where = at.base, at.low, at.slots, at.mask
@@ -176,6 +180,13 @@ def part(
     mass = weight.sum(-1, keepdim=True)
     out = weight @ value.to(real) / mass.clamp_min(torch.finfo(real).tiny)
     return out, (top + mass.log()).squeeze(-1)
+
+
+def fits(width: int, dim: int, size: int) -> bool:
+    """Whether the kernels take a draft of so many slots and heads of so many numbers of ``size``
+    bytes; both are rounded up to powers of two there."""
+    rounded = (1 << (n - 1).bit_length() for n in (max(width, 16), max(dim, 16)))
+    return max(width, dim) <= MOST and prod(rounded) <= TOGETHER.get(size, 0)
 
 
 def check_parts(device: torch.device, dtype: torch.dtype) -> None:

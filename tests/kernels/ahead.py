@@ -1,7 +1,7 @@
 """Compiles every fused kernel ahead of time for sm_80 and sm_90, without a device, and prints one
-line of JSON for each: registers, bytes of stack (spills go there), and how many loads of 16 bytes a
-thread its machine code has. ``python tests/kernels/ahead.py [sm ..]``; Triton's wheel brings the
-assembler and disassembler."""
+line of JSON for each: registers, bytes of shared memory, bytes of stack (spills go there), and how
+many loads of 16 bytes a thread its machine code has. ``python tests/kernels/ahead.py [sm ..]``;
+Triton's wheel brings the assembler and disassembler."""
 
 from __future__ import annotations
 
@@ -71,13 +71,16 @@ KERNELS = (
     (layers.add_norm_kernel, {"BLOCK": 4096}, 16),
     (attention.prefix_kernel, {**HEAD, "LOW": True, "LENGTH": 256, "KEYS": 32}, 4),
     (attention.merge_kernel, {**HEAD, "SINKS": True, "KEYS": 32}, 8),
+    (attention.merge_kernel, {**HEAD, "SINKS": True, "KEYS": 128}, 8),
 )
+# the largest that float32 is given, where numbers of a model are twice as large
+SINGLE = ((attention.merge_kernel, {**HEAD, "DIM": 64, "SINKS": True, "KEYS": 16}, 8),)
 # these read single numbers, or a head at a time
 SCALARS = ("point_kernel", "follow_kernel", "rotate_kernel")
 
 
-def compiled(kernel, constants: dict, warps: int, sm: int) -> dict:
-    """What the compiler made of a kernel."""
+def compiled(kernel, constants: dict, warps: int, sm: int, half: str = HALF) -> dict:
+    """What the compiler made of a kernel whose models have numbers of the type ``half``."""
     names = kernel.arg_names
     kinds = {"eps": "fp32", "scale": "fp32", "cap": "fp32", **POINTERS}
     # what a launch would make of a number, where the kernel says so
@@ -85,6 +88,7 @@ def compiled(kernel, constants: dict, warps: int, sm: int) -> dict:
     assert kinds.get("T", "fp64") == "fp64"  # a temperature is not to be rounded
     if "scale" in names:
         kinds |= ATTENTION
+    kinds = {name: half if kind == HALF else kind for name, kind in kinds.items()}
     signature = {
         name: "constexpr" if name in constants else kinds.get(name, "i32") for name in names
     }
@@ -108,6 +112,7 @@ def compiled(kernel, constants: dict, warps: int, sm: int) -> dict:
         "threads": 32 * warps,
         "reads_rows": kernel.__name__ not in SCALARS,
         "registers": int(re.search(r"REG:(\d+)", usage)[1]),
+        "shared": done.metadata.shared,
         "stack": int(re.search(r"STACK:(\d+)", usage)[1]),
         "local": len(re.findall(r"\b(?:LDL|STL)\b", code)),
         "wide_loads": code.count("LDG.E.128"),
@@ -122,5 +127,6 @@ def _tool(name: str, *arguments: str) -> str:
 
 if __name__ == "__main__":
     for sm in map(int, sys.argv[1:] or ("80", "90")):
-        for kernel, constants, warps in KERNELS:
-            print(json.dumps(compiled(kernel, constants, warps, sm)), flush=True)
+        for kernels, half in ((KERNELS, HALF), (SINGLE, REAL)):
+            for kernel, constants, warps in kernels:
+                print(json.dumps(compiled(kernel, constants, warps, sm, half)), flush=True)

@@ -100,3 +100,19 @@ def test_where_keys_are_repeated():
     assert layers.repeats_keys("cuda", torch.float32)
     assert not layers.repeats_keys("cuda", torch.bfloat16)
     assert not layers.repeats_keys("cpu", torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("width", "dim", "size", "fit"),
+    [
+        (128, 128, 2, True),
+        (129, 64, 2, False),
+        (16, 64, 4, True),
+        (17, 64, 4, False),
+        (32, 32, 4, True),
+        (16, 16, 8, True),
+        (17, 16, 8, False),
+    ],
+)
+def test_what_the_kernels_have_room_for(width, dim, size, fit):
+    assert attention.fits(width, dim, size) == fit
