@@ -140,6 +140,25 @@ def test_graphs_end_with_their_method(options, taped):
         gc.enable()
 
 
+def test_what_is_timed_is_replays(taped):
+    """Of a bucket that is met twice in a decoding, its first step eager and its second recorded,
+    the second run replays; of one that is met once, the third."""
+    method, runs = made("sps", {"gamma": 2}, EVERYTHING), []
+
+    def run() -> list[list[int]]:
+        settings = {"max_new_tokens": 40, "seed": 3, "temperature": 1.0}
+        runs.append(specwb.decode(EVERYTHING.target, PROMPTS, method, **settings).tokens)
+        return runs[-1]
+
+    wanted = _eager(EVERYTHING, PROMPTS, method, max_new_tokens=40, seed=3, temperature=1.0)
+    assert graphs.replayed(run, method.arenas) == wanted.tokens
+    assert len(runs) in (2, 3)
+    (arena,) = method.arenas.values()
+    assert all(arena.recordings.values())
+    graphs.replayed(run, method.arenas)
+    assert len(runs) in (3, 4)
+
+
 def test_several_roots_are_counted_alike(taped):
     """What is known of the token behind the closing one is part of a step's copy."""
     method = made("mcsd_ti", {"roots": 3, "lossy": True}, EVERYTHING)

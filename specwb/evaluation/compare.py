@@ -38,6 +38,7 @@ from specwb.evaluation.runs import (
     summary,
     written,
 )
+from specwb.graphs import replayed
 from specwb.inputs import Prompt, integer, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
@@ -48,8 +49,6 @@ from specwb.probability import Sampling
 
 SPLIT = 4
 """Groups decoded again for the times by part, where a clock would disturb the measured runs."""
-RECORDINGS = 4
-"""A step is eager once, then recorded, then replayed; a group is decoded at most so often."""
 SCHEMA = 1
 """Version of the JSON form. It is raised when a key changes its meaning or goes."""
 
@@ -484,59 +483,33 @@ def _run_engine(
     max_new_tokens: int,
 ) -> Run:
     """Decode a group with a method of this engine; ``clocked``: time the parts of every step.
+    Where steps are recorded as graphs, a run of replays is what is timed."""
 
-    Where steps are recorded as graphs, the group is decoded until a run has recorded nothing new:
-    what is timed is a run of replays.
-    """
-    for _ in range(RECORDINGS):
-        run, recorded = _decoded(target, method, sampling, seed, clocked, rows, max_new_tokens)
-        if not recorded:
-            break
-    return run
+    def run() -> Run:
+        clock = Clock(target.device) if clocked else None
+        began = time.perf_counter()
+        output = decode(
+            target,
+            rows,
+            method,
+            max_new_tokens=max_new_tokens,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            seed=seed,
+            clock=clock,
+        )
+        seconds = time.perf_counter() - began
+        return Run(
+            output.tokens,
+            sum(output.step_counts),
+            seconds,
+            dict(clock.seconds) if clock else {},
+            output.accepted_lengths,
+            output.tested_lengths,
+        )
 
-
-def _decoded(
-    target: Target,
-    method: Method,
-    sampling: Sampling,
-    seed: int,
-    clocked: bool,
-    rows: list[list[int]],
-    max_new_tokens: int,
-) -> tuple[Run, bool]:
-    """A run, and whether steps of it were recorded, or eager ones before a recording."""
-
-    def graphs() -> set[tuple]:
-        """What has been met or recorded: a step or stage is eager at first, then recorded."""
-        found = method.arenas.items()
-        return {
-            (*key, at, made is None) for key, one in found for at, made in one.recordings.items()
-        }
-
-    before = graphs()
-    clock = Clock(target.device) if clocked else None
-    began = time.perf_counter()
-    output = decode(
-        target,
-        rows,
-        method,
-        max_new_tokens=max_new_tokens,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=seed,
-        clock=clock,
-    )
-    seconds = time.perf_counter() - began
-    run = Run(
-        output.tokens,
-        sum(output.step_counts),
-        seconds,
-        dict(clock.seconds) if clock else {},
-        output.accepted_lengths,
-        output.tested_lengths,
-    )
-    return run, bool(graphs() - before)
+    return replayed(run, method.arenas)
 
 
 def _run_library(row: Library, rows: list[list[int]], max_new_tokens: int) -> Run:

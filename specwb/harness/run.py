@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.library import Library, plain_row
 from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.files import weights_hash, whole_file
+from specwb.graphs import replayed
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn
 from specwb.inputs import chat, encode, integer
@@ -250,7 +252,9 @@ def _answer(
             seed = _seed(settings.seed, question.question_id, number)
             steps = _by_library(method, ids, settings, seed)
         else:
-            steps = _by_engine(target, method, ids, settings, question.question_id, number)
+            place = question.question_id, number
+            answer = partial(_by_engine, target, method, ids, settings, *place)
+            steps = replayed(answer, method.arenas)
         turn = Turn(
             question.question_id,
             question.category,
