@@ -60,14 +60,16 @@ def content(out: Path) -> dict:
     if out.is_dir():
         return {file.stem: content(file) for file in sorted(out.glob("*.json"))}
     try:
-        return json.loads(out.read_text())
-    except (OSError, json.JSONDecodeError):
+        found = json.loads(out.read_text())
+    except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def added(results: dict, part: str, code: int, new: dict) -> dict:
     """The results with a part's; one that failed without a result leaves those that were there."""
-    return {**results, part: {**(new or results.get(part, {})), "exit_code": code}}
+    old = results.get(part, {})
+    return {**results, part: {**(new or (old if isinstance(old, dict) else {})), "exit_code": code}}
 
 
 def save(file: Path, results: dict) -> None:
@@ -83,7 +85,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = ["values", "tests", *PARTS]
-    parser.add_argument("--only", nargs="*", choices=names, default=names)
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     chosen = parser.parse_args().only
     found = facts()
     if wrong := problem(found):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,6 @@ from specwb.prediction.steps import DRAFTED
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 STEPS = 30  # of which the median counts
-NO_STOP: dict[str, dict[str, Any]] = {"mcsd_ti": {"stop": "none"}, "kangaroo": {"eta": 0}}
 
 
 def llama(of: Shape, dtype: torch.dtype, device: str, context: int) -> nn.Module:
@@ -106,7 +106,7 @@ class Models:
 
     def method(self, spec: str) -> specwb.Method:
         key = spec.partition(":")[0]
-        given: dict[str, Any] = dict(NO_STOP.get(key, {}))
+        given: dict[str, Any] = {}
         entry = specwb.METHODS[key]
         if "draft" in entry.options:
             given["draft"] = self.draft
@@ -119,8 +119,15 @@ def card_of(device: str) -> str | None:
     """The machine card of the device's name."""
     if not device.startswith("cuda"):
         return None
-    name = torch.cuda.get_device_name(device).lower()
-    return next((own for own in known() if own in name), None)
+    return named(torch.cuda.get_device_name(device))
+
+
+def named(device: str) -> str | None:
+    """The card whose name is a word of a device's, if its memory and power are that card's too."""
+    words = re.split(r"[^a-z0-9]+", device.lower())
+    if {"laptop", "pcie", "nvl", "40gb"} & set(words):
+        return None
+    return next((own for own in known() if own in words), None)
 
 
 def lacking(device: str, target: Shape, draft: Shape, dtype: str) -> str:

@@ -5,6 +5,7 @@ python benchmarks/preflight.py [--smoke]
 
 from __future__ import annotations
 
+import argparse
 import copy
 import re
 import shutil
@@ -227,12 +228,15 @@ DRAWS: list[dict] = [{"draw": "without"}, {"draw": "with"}, {"draw": "coupled", 
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--smoke", action="store_true", help="compare values with the CPU's")
+    asked = parser.parse_args()
     found = facts()
     if wrong := problem(found):
         print(f"make gpu: {wrong}")
         return 2
     print(f"{found.name}, driver {found.driver}, torch {found.torch}: {found.free:.0f} GiB free")
-    if "--smoke" in sys.argv[1:]:
+    if asked.smoke:
         values = smoke()
         for text in values.wrong:
             print(f"  {text}")

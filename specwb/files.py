@@ -192,6 +192,14 @@ def weights_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def home(path: str | Path) -> Path:
+    """A path whose ``~`` is a home directory, where there is such a user; as it is otherwise."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def from_json(content: str | bytes) -> Any:
     """Returns the value that a JSON text stands for.
 

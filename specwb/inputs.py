@@ -70,7 +70,10 @@ def real(name: str, value: object, kind: type[ValueError] = ArgumentError) -> fl
         raise kind(f"{name} must be a number, got {value!r}")
     if number != number:
         raise kind(f"{name} must be a number, got nan")
-    return float(number)
+    try:
+        return float(number)
+    except OverflowError:
+        raise kind(f"{name} must be a number, got one of more than 300 digits") from None
 
 
 def as_int(value: object) -> int | None:

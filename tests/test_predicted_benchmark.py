@@ -52,7 +52,7 @@ def test_every_pending_prediction_can_be_measured(predicted, monkeypatch, tmp_pa
 
 def test_drafts_are_not_cut_short_by_random_weights(predicted):
     models = predicted.Models(*[Shape("tiny", 32, 48, 6, 4, 2, 8, 96)] * 2, "fp32", "cpu", 256)
-    for spec in ("sps:gamma=5", "kangaroo:gamma=6"):
+    for spec in ("sps:gamma=5", "kangaroo:eta=0,gamma=6"):
         prompt = list(range(1, 9))
         step = next(iter(predicted.specwb.rounds(models.target, prompt, models.method(spec))))
         assert int(step.draft.valid[0, 1:].sum()) == int(spec[-1])
@@ -67,3 +67,18 @@ def test_models_that_do_not_fit_are_said(predicted, monkeypatch, tmp_path, capsy
     assert "8b and 1b need" in said
     assert "1 are free" in said
     assert json.loads(out.read_text()) == {"not_measured": said.strip()}
+
+
+def test_a_card_is_a_word_of_the_devices_name(predicted):
+    for device, name in {
+        "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA H200": "h200",
+        "NVIDIA A100-SXM4-80GB": "a100",
+        "NVIDIA GeForce RTX 4090": "4090",
+        "NVIDIA GH200 480GB": None,
+        "NVIDIA RTX A1000": None,
+        "NVIDIA H100 PCIe": None,
+        "NVIDIA A100-SXM4-40GB": None,
+        "NVIDIA GeForce RTX 4090 Laptop GPU": None,
+    }.items():
+        assert predicted.named(device) == name

@@ -33,7 +33,7 @@ def predict(
     devices: Annotated[int, typer.Option(min=1, help="That the target is parted over.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Texts decoded together.")] = 1,
     context: Annotated[str, typer.Option(help="Tokens of each, such as 500 or 2k.")] = "2k",
-    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32, or torch's names.")] = "bf16",
     mode: Annotated[
         str,
         typer.Option(
@@ -76,6 +76,9 @@ def predict(
     if ledger:
         if method is not None:
             raise ValueError(f"--ledger has its own rows; leave {method!r} out")
+        beside = {"draft": draft, "accept": accept, "tau": tau, "drafted": drafted}
+        if given := [name for name, value in beside.items() if value is not None]:
+            raise ValueError(f"--ledger has its own rows; leave --{given[0]} out")
         _show_ledger(out, as_json)
         return
     if method is None:

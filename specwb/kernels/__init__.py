@@ -39,7 +39,10 @@ def on() -> bool:
     """Whether kernels are to be used where they can run."""
     asked = _asked.get()
     if asked is None:
-        asked = os.environ.get("SPECWB_KERNELS", "").strip() == "1"
+        said = os.environ.get("SPECWB_KERNELS", "").strip()
+        asked = said == "1"
+        if said not in ("", "0", "1"):
+            _warn(f"SPECWB_KERNELS={said!r} turns nothing on: it must be 1 or 0")
         if asked and not found():
             _warn("SPECWB_KERNELS is set, but Triton is not installed: torch's path is used")
     return asked and found()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from specwb.files import home
 from specwb.inputs import real
 from specwb.prediction.shapes import PredictionError, tables
 
@@ -30,8 +31,11 @@ UNITS = {
 """Ranges of a card, and what one of their units is in bytes, operations or seconds."""
 ZERO = {"node", "launch", "graph", "read", "search", "link", "exchange"}
 """Ranges that may be zero."""
+MOST_SMS = 10_000
 SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes a number."""
+NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+"""Number types by torch's names."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def card(source: str | Path) -> Card:
     name = str(source)
     if name.lower() in known():
         return known()[name.lower()]
-    path = Path(source).expanduser()
+    path = home(source)
     if not path.is_file():
         raise PredictionError(
             f"no card {name!r}: give one of {', '.join(known())}, or a TOML file with the keys of "
@@ -151,8 +155,8 @@ def _card(name: str, table: dict[str, Any], where: str) -> Card:
     if not isinstance(table["bf16"], bool):
         raise PredictionError(f"{where}: bf16 must be true or false, got {table['bf16']!r}")
     sms = table["sms"]
-    if isinstance(sms, bool) or not isinstance(sms, int) or sms < 1:
-        raise PredictionError(f"{where}: sms must be a whole number >= 1, got {sms!r}")
+    if isinstance(sms, bool) or not isinstance(sms, int) or not 1 <= sms <= MOST_SMS:
+        raise PredictionError(f"{where}: sms must be a whole number in 1..{MOST_SMS}, got {sms!r}")
     memory = real(f"{where}: memory", table["memory"], PredictionError)
     if not 0 < memory < math.inf:
         raise PredictionError(f"{where}: memory must be a number of GiB > 0, got {memory:g}")

@@ -7,6 +7,7 @@ whatever is longer, since the processor runs ahead of the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from specwb.analysis import reach
-from specwb.files import from_json
+from specwb.files import from_json, home
 from specwb.inputs import integer, real
-from specwb.prediction.cards import SIZES, Card, Machine
+from specwb.prediction.cards import NAMES, SIZES, Card, Machine
 from specwb.prediction.shapes import PredictionError, Shape
-from specwb.prediction.steps import Step, step
+from specwb.prediction.steps import DRAFTED, Step, step
 from specwb.prediction.work import ATTENTION, EXCHANGE, Kernel, Setting
 
 CAPTURED, EAGER = "captured", "library-eager"
@@ -125,7 +126,7 @@ def acceptance(given: str, depth: int, key: str) -> list[float]:
     Raises:
         PredictionError: none of these, too few rates, or a rate outside 0..1.
     """
-    path = Path(given).expanduser()
+    path = home(given)
     if path.is_file():
         rates = _measured(path, key)
     else:
@@ -241,17 +242,22 @@ def forecast(
         PredictionError: an argument that nothing can be predicted from, or models that do not fit
             on the card.
     """
+    dtype = NAMES.get(dtype, dtype)
     _check(card, dtype, batch, context, mode, accept, tau, drafted)
     _check_parted(target, card, devices)
     setting = Setting(batch, context, SIZES[dtype])
-    if real("temperature", temperature, PredictionError) < 0:
-        raise PredictionError(f"temperature must be >= 0, got {temperature:g}")
+    if not 0 <= real("temperature", temperature, PredictionError) < math.inf:
+        raise PredictionError(f"temperature must be a number >= 0, got {temperature:g}")
     sampled = temperature > 0
     own = step(spec, target, draft, setting, sampled, devices)
+    if draft is not None and (key := spec.partition(":")[0]) not in DRAFTED:
+        raise PredictionError(f"{key} has no draft model: leave --draft out")
     plain = step("ar", target, None, setting, sampled, devices)
     memory = _fits(own, target, card, setting, devices)
     if accept is not None:
         tau = float(sum(reach(acceptance(accept, own.depth, spec))))
+    if drafted is not None and not 1 <= drafted <= own.depth:
+        raise PredictionError(f"drafted must be in 1..{own.depth}, got {drafted:g}")
     most = own.depth if drafted is None else drafted
     if tau is not None and not 1 <= tau <= most + 1:
         raise PredictionError(
@@ -292,8 +298,6 @@ def _partly(spec: str, drafted: float, depth: int, *arguments: Any) -> Sequence[
     kept = [part for part in text.split(",") if part and not part.startswith("gamma=")]
     if key not in ("sps", "kangaroo"):
         raise PredictionError(f"drafted is of chains that stop early (sps, kangaroo), not of {key}")
-    if not 1 <= drafted <= depth:
-        raise PredictionError(f"drafted must be in 1..{depth}, got {drafted:g}")
     low = int(min(drafted, depth - 1)) if depth > 1 else 1
     share = drafted - low
     pairs = [(1 - share, low), (share, low + 1)]

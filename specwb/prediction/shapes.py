@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
@@ -10,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from specwb.errors import SpecwbError
+from specwb.files import from_json, home
 from specwb.models.load import data_dir
+
+LARGEST = 10**9
+"""That a size of a model may be."""
 
 
 class PredictionError(SpecwbError, ValueError):
@@ -87,19 +90,21 @@ def shape(source: str | Path) -> Shape:
     name = str(source)
     if name.lower() in known():
         return known()[name.lower()]
-    path = Path(source).expanduser()
+    path = home(source)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         raise PredictionError(
             f"no shape {name!r}: give one of {', '.join(known())}, or a config.json"
         )
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = from_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise PredictionError(f"{path} is no config.json: {error}") from error
     if not isinstance(config, dict):
         raise PredictionError(f"{path} is no config.json: it holds no object")
-    config = config.get("text_config", config)
+    config = config.get("text_config") or config
+    if not isinstance(config, dict):
+        raise PredictionError(f"{path}: text_config must be an object, got {config!r}")
     _check_kind(path, config)
     sizes: dict[str, int] = {}
     for own, theirs in (
@@ -111,8 +116,22 @@ def shape(source: str | Path) -> Shape:
     ):
         sizes[own] = _size(path, theirs, config.get(theirs))
     heads = sizes["heads"]
-    kv = config.get("num_key_value_heads") or heads
-    width = config.get("head_dim") or sizes["hidden"] // heads
+    kv = config.get("num_key_value_heads")
+    kv = heads if kv is None else _size(path, "num_key_value_heads", kv)
+    if heads % kv:
+        raise PredictionError(
+            f"{path}: num_key_value_heads must divide num_attention_heads={heads}, got {kv}"
+        )
+    width = config.get("head_dim")
+    if width is None and sizes["hidden"] % heads:
+        raise PredictionError(
+            f"{path}: num_attention_heads={heads} must divide hidden_size={sizes['hidden']} where "
+            "there is no head_dim"
+        )
+    width = sizes["hidden"] // heads if width is None else width
+    tied = config.get("tie_word_embeddings", False)
+    if not isinstance(tied, bool):
+        raise PredictionError(f"{path}: tie_word_embeddings must be true or false, got {tied!r}")
     from specwb.models.diffusion import DREAM_CONTEXT
 
     dream = str(config.get("model_type")).lower() == "dream"
@@ -121,9 +140,9 @@ def shape(source: str | Path) -> Shape:
     return Shape(
         path.parent.name,
         **sizes,
-        kv_heads=_size(path, "num_key_value_heads", kv),
+        kv_heads=kv,
         head_dim=_size(path, "head_dim", width),
-        tied=bool(config.get("tie_word_embeddings", False)),
+        tied=tied,
         both_ways=dream or not looks_back,
         context=DREAM_CONTEXT if dream else 0,
     )
@@ -131,6 +150,12 @@ def shape(source: str | Path) -> Shape:
 
 def _check_kind(path: Path, config: dict[str, Any]) -> None:
     """Raises PredictionError where a layer's weights or caches are not those of a Shape."""
+    if config.get("is_encoder_decoder"):
+        raise PredictionError(f"{path}: an encoder with a decoder is not predicted")
+    if config.get("quantization_config"):
+        raise PredictionError(
+            f"{path}: quantised weights are not predicted; give the config of the model they are of"
+        )
     for key, value in config.items():
         several = isinstance(value, int) and value > 1
         # num_local_experts, n_routed_experts, num_experts: every family has its own word
@@ -144,6 +169,8 @@ def _check_kind(path: Path, config: dict[str, Any]) -> None:
 
 
 def _size(path: Path, key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PredictionError(f"{path}: {key} must be a whole number >= 1, got {value!r}")
+    if value is None:
+        raise PredictionError(f"{path}: {key} is missing: it is no config of a decoder like Llama")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+        raise PredictionError(f"{path}: {key} must be a whole number in 1..10^9, got {value!r:.40}")
     return value

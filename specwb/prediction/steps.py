@@ -174,9 +174,10 @@ def _made(
     parameters: int = 0,
     cached: int = 0,
     searched: float = 0,
+    stops: bool = True,
 ) -> Step:
     own = counts()[key]
-    staged = own.get("staged", False)
+    staged = stops and own.get("staged", False)
     rest = _rest(request, key, levels, candidates)
     stages = {DRAFT: drafted, VERIFY: verified, REST: rest}
     return Step(
@@ -210,8 +211,8 @@ def _ar(request: Request) -> Step:
     return _made(request, "ar", [], verified, depth=0, nodes=1, levels=0, candidates=0)
 
 
-def _model(request: Request, key: str, tree: Tree) -> Step:
-    """A draft model makes a tree level by level."""
+def _model(request: Request, key: str, tree: Tree, stops: bool = False) -> Step:
+    """A draft model makes a tree level by level, and may stop after each."""
     draft = request.draft
     assert draft is not None
     drafted: list[Kernel] = []
@@ -231,6 +232,7 @@ def _model(request: Request, key: str, tree: Tree) -> Step:
         candidates=sum(tree.widths),
         parameters=draft.parameters,
         cached=2 * draft.layers * draft.kv_heads * draft.head_dim,
+        stops=stops,
     )
 
 
@@ -243,7 +245,8 @@ def _mcsd(request: Request) -> Step:
 
 
 def _mcsd_ti(request: Request) -> Step:
-    return _model(request, "mcsd_ti", _tree(request, {"usual": LARGEST}, "usual"))
+    tree = _tree(request, {"usual": LARGEST}, "usual")
+    return _model(request, "mcsd_ti", tree, stops=request.options["stop"] != "none")
 
 
 def _pld(request: Request) -> Step:
@@ -419,6 +422,7 @@ def _kangaroo(request: Request) -> Step:
         candidates=depth,
         parameters=target.attention_parameters,
         cached=2 * target.kv_heads * target.head_dim,
+        stops=options["eta"] > 0,
     )
 
 

@@ -61,7 +61,7 @@ def site() -> Path:
     python = VENV / "bin" / "python"
     if not python.exists():
         raise Missing(f"no {VENV.name}: make dry installs torch's CUDA build there (5 GB)")
-    (folder,) = (VENV / "lib").glob("python3*/site-packages")
+    folder = next((VENV / "lib").glob("python3*/site-packages"), VENV)
     version = folder / "torch" / "version.py"
     if not version.exists():
         raise Missing(f"{VENV.name} has no torch: remove it and run make dry")

@@ -27,7 +27,7 @@ LLAMA_3 = {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddi
 SIZES = {
     "1B": LLAMA_3
     | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
-    | {"num_attention_heads": 32, "head_dim": 64},
+    | {"num_attention_heads": 32, "head_dim": 64, "tie_word_embeddings": True},
     "8B": LLAMA_3
     | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
     | {"num_attention_heads": 32},
@@ -145,14 +145,14 @@ class Large:
         yield "mcsd:tree=4-2-2", "mcsd", with_draft("mcsd", tree=(4, 2, 2))
         yield "mcsd:tree=4-2-2-1-1", "mcsd", with_draft("mcsd", tree=tree)
         entropy = {"stop": "entropy", "threshold": 0.1, "tree": (4, 2, 2)}
-        yield "mcsd_ti:tree=4-2-2", "mcsd_ti", with_draft("mcsd_ti", **entropy)
+        yield "mcsd_ti:tree=4-2-2,stop=entropy", "mcsd_ti", with_draft("mcsd_ti", **entropy)
         yield "pld:gamma=10", "pld", lambda: specwb.method("pld", target, gamma=10)
         yield "lookahead", "lookahead", lambda: specwb.method("lookahead", target)
         yield "easyspec:n=4", "easyspec", with_draft("easyspec", n=4)
         yield "medusa:tree=4-2-2-1", "medusa", with_head("medusa", medusa, tree=(4, 2, 2, 1))
         yield "eagle:tree=4-2-2-1-1", "eagle", with_head("eagle", eagle, tree=tree)
         grown = {"nodes": 60, "depth": 6, "top": 10}
-        yield "eagle2:nodes=60", "eagle2", with_head("eagle2", eagle, **grown)
+        yield "eagle2:nodes=60,depth=6,top=10", "eagle2", with_head("eagle2", eagle, **grown)
         yield "falcon:tree=4-2-2-1-1", "falcon", with_head("falcon", falcon, tree=tree)
         yield "kangaroo:gamma=6", "kangaroo", with_head("kangaroo", adapter, gamma=6)
         both_ways = partial(diffusion, causal=False)

@@ -98,6 +98,14 @@ def test_they_are_off_unless_asked_for(monkeypatch):
         assert not kernels.on()
 
 
+def test_what_turns_nothing_on_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(kernels, "_warned", set())
+    monkeypatch.setenv("SPECWB_KERNELS", "yes")
+    with caplog.at_level(logging.WARNING, "specwb"):
+        assert not kernels.on()
+    assert "SPECWB_KERNELS='yes' turns nothing on: it must be 1 or 0" in caplog.text
+
+
 def test_without_triton_torchs_path_is_used(monkeypatch, caplog):
     monkeypatch.setattr(kernels, "found", lambda: False)
     monkeypatch.setattr(kernels, "_warned", set())

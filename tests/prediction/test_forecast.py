@@ -141,6 +141,17 @@ def test_a_draft_that_stops_lies_between_whole_numbers() -> None:
         time(drafted=7)
 
 
+def test_a_method_that_does_not_stop_is_one_graph() -> None:
+    eight, one = shape("8b"), shape("1b")
+    setting = Setting(1, 400, 2)
+    for spec, draft in (("kangaroo:eta=0,gamma=6", None), ("mcsd_ti:stop=none,tree=4-2-2", one)):
+        own = step(spec, eight, draft, setting)
+        assert (own.replays, own.reads) == (1, 1)
+    assert step("kangaroo:gamma=6", eight, None, setting).replays == 8
+    told = forecast("ar", eight, H100, dtype="bfloat16")
+    assert told == forecast("ar", eight, H100, dtype="bf16")
+
+
 def test_acceptance_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "compare.json"
     path.write_text(json.dumps({"acceptance_by_depth": {"sps:gamma=2": [[8, 10], [3, 6]]}}))
@@ -173,7 +184,7 @@ def test_a_card_of_ones_own(tmp_path: Path) -> None:
     path.write_text(text)
     assert card(path).ranges == H100.ranges
     for wrong, message in (
-        (text.replace("sms = 132", "sms = 0"), "sms must be a whole number >= 1, got 0"),
+        (text.replace("sms = 132", "sms = 0"), r"sms must be a whole number in 1\.\.10000, got 0"),
         (text.replace("node = [1.0,", "node = [9.0,"), r"must be a finite number >= 0 or \[low"),
         (
             text.replace("memory = 80", "memory = inf"),
@@ -201,6 +212,15 @@ def test_a_card_of_ones_own(tmp_path: Path) -> None:
         ),
         ({"n_routed_experts": 64}, "a mixture of experts"),
         ({"kv_lora_rank": 512}, "keys and values are compressed"),
+        ({"num_key_value_heads": 3}, "must divide num_attention_heads=8, got 3"),
+        ({"num_key_value_heads": 0}, r"must be a whole number in 1\.\.10\^9, got 0"),
+        ({"hidden_size": 9}, "num_attention_heads=8 must divide hidden_size=9"),
+        ({"vocab_size": 10**400}, r"must be a whole number in 1\.\.10\^9, got 1000"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"tie_word_embeddings": "false"}, "must be true or false, got 'false'"),
+        ({"text_config": [1]}, r"text_config must be an object, got \[1\]"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights are not predicted"),
+        ({"is_encoder_decoder": True}, "an encoder with a decoder"),
     ],
 )
 def test_a_model_that_is_no_dense_llama(tmp_path: Path, more: dict, said: str) -> None:
@@ -250,6 +270,12 @@ def test_the_command(monkeypatch, capsys) -> None:
         ("kangaroo --accept 0.7 --drafted 2.5", "--drafted goes with --tau"),
         ("eagle --tau 2 --accept 0.5", "give an acceptance or tau, not both"),
         ("eagles", "unknown method 'eagles'"),
+        ("eagle --draft 1b", "eagle has no draft model: leave --draft out"),
+        ("ar --temperature inf", "temperature must be a number >= 0, got inf"),
+        ("kangaroo --tau 3 --drafted nan", "drafted must be in 1..6, got nan"),
+        ("ar --gpu ~nosuchuser/x.toml", "no card '~nosuchuser/x.toml'"),
+        ("ar --target ~nosuchuser/x", "no shape '~nosuchuser/x'"),
+        ("--ledger --tau 3", "--ledger has its own rows; leave --tau out"),
         ("ar --ledger", "--ledger has its own rows; leave 'ar' out"),
     ],
 )
