@@ -89,6 +89,19 @@ def test_results_stay_when_a_later_part_fails(monkeypatch, tmp_path):
     assert (kept["device"], kept["driver"]) == ("H100", "580.65.06")
 
 
+@pytest.mark.parametrize("old", ["[1]", "\udcff", '{"heads": [1]}', "{"])
+def test_an_old_file_that_holds_no_results_is_no_obstacle(monkeypatch, tmp_path, old):
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    monkeypatch.setattr(gpu, "facts", lambda: GOOD)
+    monkeypatch.setattr(gpu, "run", lambda name, out: 0)
+    file = tmp_path / "results" / "h100.json"
+    file.parent.mkdir()
+    file.write_text(old, errors="surrogateescape")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "heads"])
+    assert gpu.main() == 0
+    assert json.loads(file.read_text())["heads"] == {"exit_code": 0}
+
+
 def test_other_values_than_the_cpus_end_the_run(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "HERE", tmp_path)
     monkeypatch.setattr(gpu, "facts", lambda: GOOD)

@@ -35,6 +35,7 @@ NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _gather = (
     getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 )  # the name changed with torch 2.13
+LONGEST = 86_400  # seconds that a rank may wait for another
 STARTED = "torchrun --nproc_per_node 2 -m specwb parallel"
 
 
@@ -174,8 +175,8 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     """Join the processes that ``torchrun`` started; a rank's device is its own.
 
     Raises:
-        RanksError: no environment of ``torchrun``, fewer CUDA devices than ranks, or the others do
-            not come within ``timeout`` seconds, on CUDA twice that.
+        RanksError: a timeout of more than a day, no environment of ``torchrun``, fewer CUDA devices
+            than ranks, or the others do not come within ``timeout`` seconds, on CUDA twice that.
     """
     global _here
     if _here is not None:
@@ -183,6 +184,8 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     from specwb.models.devices import resolve_device
     from specwb.models.folder import LoadError
 
+    if not 0 < timeout <= LONGEST:
+        raise RanksError(f"timeout must be in 0..{LONGEST} seconds, got {timeout:g}")
     missing = [name for name in NEEDED if name not in os.environ]
     if missing:
         raise RanksError(
