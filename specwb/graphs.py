@@ -119,9 +119,11 @@ class CudaGraph:
             try:
                 with torch.cuda.graph(self._graph, pool, outer, capture_error_mode=mode):
                     inner.wait_stream(outer)
-                    with torch.cuda.stream(inner):
-                        self.result = body()
-                    outer.wait_stream(inner)
+                    try:
+                        with torch.cuda.stream(inner):
+                            self.result = body()
+                    finally:  # an error in the body is to be what is raised
+                        outer.wait_stream(inner)
                 if (ranks := here()) is not None:
                     ranks.recorded.add(self)
             finally:
