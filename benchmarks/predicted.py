@@ -119,10 +119,10 @@ def card_of(device: str) -> str | None:
     """The machine card of the device's name."""
     if not device.startswith("cuda"):
         return None
-    return named(torch.cuda.get_device_name(device))
+    return card_by_name(torch.cuda.get_device_name(device))
 
 
-def named(device: str) -> str | None:
+def card_by_name(device: str) -> str | None:
     """The card whose name is a word of a device's, if its memory and power are that card's too."""
     words = re.split(r"[^a-z0-9]+", device.lower())
     if {"laptop", "pcie", "nvl", "40gb"} & set(words):

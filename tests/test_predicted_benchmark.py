@@ -81,4 +81,4 @@ def test_a_card_is_a_word_of_the_devices_name(predicted):
         "NVIDIA A100-SXM4-40GB": None,
         "NVIDIA GeForce RTX 4090 Laptop GPU": None,
     }.items():
-        assert predicted.named(device) == name
+        assert predicted.card_by_name(device) == name
