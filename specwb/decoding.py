@@ -21,7 +21,7 @@ from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.noise import row_seeds
 from specwb.probability import Sampling
-from specwb.stops import Stop, Stops, before, stop_texts
+from specwb.stops import Stop, Stops
 
 __all__ = ["Output", "check_target", "decode", "rounds"]
 
@@ -42,7 +42,7 @@ def rounds(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
-    until: Stop = (),
+    until: Stop | Stops = (),
     past: Past | None = None,
     attention: str = "whole",
     **options,
@@ -77,8 +77,10 @@ def rounds(
             for the distribution they describe.
         layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
-        until: texts that end a row with the token that completes one of them, or a function of
-            (row, all its new token ids) that is asked after every step; costs a host read a step.
+        until: texts that end a row with the token that completes one of them (a special token's
+            text too), or a function of (row, all its new token ids) that is asked at every token,
+            so that the text does not depend on the method; costs a host read a step. Or a
+            :class:`specwb.stops.Stops` of these prompts, which then says where and why rows ended.
         past: what the decoding before this one left of the same beginnings is not computed again;
             afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
         attention: how the target attends to a draft: ``"whole"``, or in two ``"parts"``, the text
@@ -129,7 +131,7 @@ def rounds(
         clock=clock,
         rescore=rescore,
         layout=layout,
-        stops=Stops(until, target.tokenizer, len(rows)),
+        stops=until if isinstance(until, Stops) else Stops(until, target.tokenizer, rows),
         past=past,
         attention=attention,
     )
@@ -200,13 +202,16 @@ class Output:
 
     Attributes:
         tokens: new token ids.
-        texts: the same, decoded, up to a text of ``until``; None without a tokenizer.
+        texts: the same as they go on from the prompts, so that one may begin with a space; without
+            special tokens, and up to a text of ``until``. None without a tokenizer.
         step_counts: target forwards that wrote something.
         seconds: of the whole decoding.
         accepted_lengths: draft tokens kept, by step.
         tested_lengths: depths at which candidates were put to the test, by step. Of the steps with
             tested >= d those with accepted >= d are the share accepted at depth d.
         steps: with ``trace=True`` every :class:`Step` of the batch.
+        finish_reasons: what ended each row: ``"eos"``, ``"stop"`` (a text or the function of
+            ``until``) or ``"length"``.
     """
 
     tokens: list[list[int]]
@@ -216,6 +221,7 @@ class Output:
     accepted_lengths: list[list[int]]
     tested_lengths: list[list[int]]
     steps: list[Step] = field(default_factory=list, repr=False)
+    finish_reasons: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str | None:
@@ -282,6 +288,7 @@ def decode(
     if on_tokens is not None and not callable(on_tokens):
         raise ArgumentError(f"on_tokens must be a function, got {on_tokens!r}")
     rows, _ = read_prompts(target, prompts)
+    stops = until if isinstance(until, Stops) else Stops(until, target.tokenizer, rows)
     loop = rounds(
         target,
         rows,
@@ -297,7 +304,7 @@ def decode(
         graphs=graphs,
         rescore=rescore,
         layout=layout,
-        until=until,
+        until=stops,
         past=past,
         attention=attention,
         **options,
@@ -325,12 +332,10 @@ def decode(
         for row, more in zip(accepted, offered, strict=True)
     ]
     seconds = time.perf_counter() - began
-    texts = None
-    if target.tokenizer is not None:
-        marks = () if callable(until) else stop_texts(until)
-        written = (target.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens)
-        texts = [before(text, marks) for text in written]
-    return Output(tokens, texts, [len(row) for row in accepted], seconds, accepted, tested, steps)
+    reasons = stops.reasons(tokens, state.eos.tolist())
+    step_counts = [len(row) for row in accepted]
+    texts = stops.texts(tokens)
+    return Output(tokens, texts, step_counts, seconds, accepted, tested, steps, reasons)
 
 
 def _report(step: Step, on_tokens: Callable[[int, list[int], int], None]) -> None:

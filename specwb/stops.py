@@ -1,8 +1,9 @@
-"""Texts that end an answer."""
+"""The text of new tokens, and texts that end an answer: one decoder for all who read it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from specwb.errors import SpecwbError
@@ -10,52 +11,201 @@ from specwb.errors import SpecwbError
 Stop = str | Sequence[str] | Callable[[int, list[int]], object]
 """Texts that end a row, or a function of (row, all its new token ids) that says whether it ends."""
 
+CONTEXT = 12
+"""Tokens that are decoded in front of others: whether a token begins with a space depends on what
+is before it. Twelve byte tokens are whole characters of two, three and four bytes alike."""
+PART = "\ufffd"  # what decoders write for a character of which not all bytes are there yet
+
 
 class StopError(SpecwbError, ValueError):
     """What ends no answer: an empty text, something else than texts or a function, or texts without
     a tokenizer to find them by."""
 
 
-class Stops:
-    """Finds where the rows of a batch end, step by step.
+class Text:
+    """The text of a row's new tokens, decoded behind the last tokens of its prompt.
 
-    A row ends with the token that completes one of the texts; tokens behind it are taken back. A
-    row that a function ends keeps all that it has.
+    Stop texts are looked for with special tokens visible, so a special token can be one; the text
+    that is printed has none. A row ends with the token that completes a stop text, and its printed
+    text ends before that stop.
+
+    Args:
+        tokenizer: the target's.
+        prompt: the prompt's token ids.
+        stop: texts that end the row; none of them is empty.
+
+    Attributes:
+        ended: whether one of the texts has ended the row.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+        self.stop, self.ended = tuple(stop), False
+        self._plain = _Decoded(tokenizer, prompt, skip_special=True)
+        self._visible = _Decoded(tokenizer, prompt, skip_special=False)
+        self._sizes = [(0, 0)]  # of the visible and the plain text after each token
+        self._end = 0  # of the printed text, where a stop text has ended it
+
+    def feed(self, ids: Sequence[int]) -> Text:
+        """Takes further tokens, up to one that ends the row; returns itself."""
+        if not self.stop:
+            self._plain.feed(ids)
+            return self
+        for token in ids:
+            if self.ended:
+                break
+            # what one token completes the next may unsay, where a decoder joins them in the text
+            # ("do n" and "'t" are "don't"): so each token is looked at, whoever drafted it
+            looked_at = len(self._visible.settled)
+            plain, visible = self._plain.feed([token]), self._visible.feed([token])
+            self._sizes.append((len(visible.rstrip(PART)), len(plain.rstrip(PART))))
+            found = (visible.find(one, max(0, looked_at - len(one) + 1)) for one in self.stop)
+            if places := [place for place in found if place >= 0]:
+                self.ended, self._end = True, self._printed_size(min(places))
+        return self
+
+    @property
+    def printed(self) -> str:
+        """The text without special tokens, up to the stop text that has ended it."""
+        return self._plain.text[: self._end] if self.ended else self._plain.text
+
+    @property
+    def certain(self) -> int:
+        """How many characters of the printed text no stop text can take back any more."""
+        if self.ended:
+            return self._end
+        visible = self._visible.text.rstrip(PART)
+        held = max((overlap(visible, one) for one in self.stop), default=0)
+        return self._printed_size(len(visible) - held) if held else len(self._plain.text)
+
+    def _printed_size(self, place: int) -> int:
+        """How many printed characters stand before a place in the visible text."""
+        i = next(i for i in reversed(range(len(self._sizes))) if self._sizes[i][0] <= place)
+        visible, plain = self._sizes[i]
+        # a place within a special token is where that token stands
+        _, after = self._sizes[min(i + 1, len(self._sizes) - 1)]
+        return min(plain + place - visible, after)
+
+
+class _Decoded:
+    """New ids as text. With every call only the last of them are decoded again.
+
+    Args:
+        tokenizer: the target's.
+        prompt: the prompt's token ids.
+        skip_special: whether special tokens are left out.
+
+    Attributes:
+        text: of all new ids.
+        settled: the beginning of it that further ids leave as it is.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], skip_special: bool) -> None:
+        self.tokenizer, self.skip_special = tokenizer, skip_special
+        self.text = self.settled = ""
+        self._ids = list(prompt[-CONTEXT:])  # the last ones that are settled, and what follows
+        self._lead = self._decoded(self._ids).rstrip(PART)  # the text of those
+        self._open = 0  # how many ids follow
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """Takes further ids and returns the whole text."""
+        self._ids += ids
+        self._open += len(ids)
+        window = self._decoded(self._ids)
+        self.text = self.settled + window[len(self._lead) :]
+        # a decoder with a byte fallback rewrites a whole run of bytes once its last one is there
+        if self._open >= 2 * CONTEXT and not window.endswith(PART):
+            self._settle(window)
+        return self.text
+
+    def _settle(self, window: str) -> None:
+        """Moves the window on to the last ids, where the text stays the same by that."""
+        at = len(self._ids) - CONTEXT
+        head = self._decoded(self._ids[:at])
+        ids = self._ids[at - CONTEXT :]
+        lead = self._decoded(ids[:CONTEXT])
+        # not so where a character, or a run of bytes, goes over the border; a later one will do
+        if lead and head + self._decoded(ids)[len(lead) :] == window:
+            self.settled += head[len(self._lead) :]
+            self._ids, self._lead, self._open = ids, lead, CONTEXT
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        # cleaning up spaces would change text that is certain by then
+        return self.tokenizer.decode(
+            ids, skip_special_tokens=self.skip_special, clean_up_tokenization_spaces=False
+        )
+
+
+class Stops:
+    """Finds where the rows of a batch end, token by token, and keeps why.
+
+    A row ends with the token that completes one of the texts, or at which the function says so;
+    tokens behind it are taken back. So where a row ends does not depend on how many tokens a step
+    writes.
 
     Args:
         stop: texts, or a function of (row, all its new ids).
         tokenizer: the target's.
-        rows: how many texts are decoded.
+        prompts: token ids, one list a row.
+
+    Attributes:
+        ended: of each row, whether this has ended it.
 
     Raises:
         StopError: an empty text, neither texts nor a function, or texts without a tokenizer.
     """
 
-    def __init__(self, stop: Stop, tokenizer: Any, rows: int) -> None:
+    def __init__(self, stop: Stop, tokenizer: Any, prompts: Sequence[Sequence[int]]) -> None:
         self.ends = stop if callable(stop) else None
-        self.texts = () if callable(stop) else stop_texts(stop)
-        if self.texts and tokenizer is None:
+        texts = () if callable(stop) else stop_texts(stop)
+        if texts and tokenizer is None:
             raise StopError("texts of until= need a tokenizer, the target has none")
-        self.tokenizer = tokenizer
-        self.ids: list[list[int]] = [[] for _ in range(rows)]
+        self.tokenizer, self.prompts = tokenizer, prompts
+        self.rows = [Text(tokenizer, prompt, texts) for prompt in prompts] if texts else []
+        self.ids: list[list[int]] = [[] for _ in prompts]
+        self.ended = [False for _ in prompts]
 
     def __bool__(self) -> bool:
-        return bool(self.texts) or self.ends is not None
+        return bool(self.rows) or self.ends is not None
 
     def surplus(self, row: int, new: Sequence[int]) -> int | None:
         """How many of a step's ``new`` tokens stand behind the end of the row; None where it goes
         on."""
-        ids = self.ids[row]
-        if self.ends is not None:
-            ids += new
-            return 0 if self.ends(row, list(ids)) else None
-        # token by token, as plain decoding asks: what one token completes the next may unsay, where
-        # a tokenizer joins them in the text ("do n" and "'t" are "don't")
         for place, token in enumerate(new, 1):
-            ids.append(token)
-            if self.texts and stopped(self.tokenizer, ids, 1, self.texts):
+            if self._is_last(row, token):
+                self.ended[row] = True
                 return len(new) - place
         return None
+
+    def _is_last(self, row: int, token: int) -> bool:
+        if self.ends is None:
+            return self.rows[row].feed([token]).ended
+        self.ids[row].append(token)
+        return bool(self.ends(row, list(self.ids[row])))
+
+    def texts(self, tokens: Sequence[Sequence[int]]) -> list[str] | None:
+        """The printed texts of finished rows; None without a tokenizer.
+
+        Args:
+            tokens: all new ids, one list a row.
+        """
+        if self.tokenizer is None:
+            return None
+        if self.rows:
+            return [text.printed for text in self.rows]
+        rows = zip(self.prompts, tokens, strict=True)
+        return [Text(self.tokenizer, prompt).feed(ids).printed for prompt, ids in rows]
+
+    def reasons(self, tokens: Sequence[Sequence[int]], eos: Iterable[int]) -> list[str]:
+        """Why finished rows have ended: ``"stop"`` by a text or the function, ``"eos"`` or
+        ``"length"``.
+
+        Args:
+            tokens: all new ids, one list a row.
+            eos: the ids that ended rows of this decoding: ``State.eos``.
+        """
+        last = set(eos)  # the engine cuts a row at the first of them
+        rows = zip(self.ended, tokens, strict=True)
+        return ["stop" if end else "eos" if ids[-1] in last else "length" for end, ids in rows]
 
 
 def stop_texts(
@@ -84,20 +234,27 @@ def stop_texts(
     return texts
 
 
-def stopped(tokenizer: Any, tokens: Sequence[int], new: int, stop: Sequence[str]) -> bool:
-    """Says whether the last ``new`` tokens have completed one of the texts ``stop``."""
-    # a token may be a fourth of a character; what is further back was looked at before
-    tail = tokens[-(new + 4 * max(map(len, stop)) + 8) :]
-    text = tokenizer.decode(tail, skip_special_tokens=True)
-    return any(one in text for one in stop)
+def overlap(text: str, stop: str) -> int:
+    """How many characters at the end of ``text`` begin ``stop``, which is not whole there.
+
+    Linear in the length of ``stop`` (Knuth, Morris and Pratt, "Fast Pattern Matching in Strings",
+    SIAM Journal on Computing 6, 1977).
+    """
+    borders, n = _borders(stop), 0
+    for character in text[max(0, len(text) - len(stop) + 1) :]:
+        while n and stop[n] != character:
+            n = borders[n - 1]
+        n += stop[n] == character
+    return n
 
 
-def before(text: str, stop: Sequence[str]) -> str:
-    """A text up to the first of the texts ``stop`` in it."""
-    places = [i for one in stop if (i := text.find(one)) >= 0]
-    return text[: min(places, default=len(text))]
-
-
-def undecided(text: str, stop: Sequence[str]) -> int:
-    """How many characters at the end of a text may begin one of the texts ``stop``."""
-    return max((n for one in stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)
+@lru_cache(64)
+def _borders(text: str) -> list[int]:
+    """Of every beginning of a text, the length of the longest shorter one that it ends with."""
+    borders, n = [0] * len(text), 0
+    for i in range(1, len(text)):
+        while n and text[i] != text[n]:
+            n = borders[n - 1]
+        n += text[i] == text[n]
+        borders[i] = n
+    return borders

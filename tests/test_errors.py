@@ -316,7 +316,7 @@ def test_tokenizers_that_disagree():
     ):
         specwb.method("sps", target, draft=other)
     same = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer(WORDS))
-    assert specwb.decode(target, "w3 w4", "sps", draft=same, max_new_tokens=3).text.startswith("w")
+    assert specwb.decode(target, "w3 w4", "sps", draft=same, max_new_tokens=3).text.startswith(" w")
 
 
 # ----------------------------------------------------------------------------- settings of decode
@@ -377,7 +377,7 @@ def test_a_saved_model_is_loaded(folder):
     ids = [[1, 2, 3]]
     out = specwb.decode(target, "w1 w2 w3", max_new_tokens=8)
     assert out.tokens == specwb.decode(again, ids, max_new_tokens=8).tokens
-    assert out.text == " ".join(WORDS[i] for i in out.tokens[0])
+    assert out.text == "".join(f" {WORDS[i]}" for i in out.tokens[0])
     assert specwb.load(target) is target
     assert specwb.load(str(folder), dtype="float64").dtype == torch.float64
     assert specwb.load(folder, dtype=torch.bfloat16).dtype == torch.bfloat16

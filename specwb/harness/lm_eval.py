@@ -194,7 +194,10 @@ class SpecwbLM(TemplateLM):
         )
         self.steps += sum(output.step_counts)
         self.written += sum(map(len, output.tokens))
-        return output.text or ""
+        # the harness' own models decode the new tokens alone, where some tokenizers drop a space
+        alone = self.tokenizer.decode(output.tokens[0], skip_special_tokens=True)
+        text = output.text or ""
+        return text if alone.startswith(" ") else text.removeprefix(" ")
 
 
 def _built(target: Target, spec: str, draft: str | None, head: str | None) -> Any:

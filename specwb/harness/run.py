@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -31,7 +30,7 @@ from specwb.inputs import chat, encode, integer
 from specwb.methods import METHODS, Method
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.stops import before
+from specwb.stops import Stops, Text
 
 TURNS = 8  # of a question, at most, by default
 WARM_UP = 3  # times that the first question is answered unmeasured, as in Spec-Bench
@@ -250,7 +249,7 @@ def _answer(
                 break
         if isinstance(method, Library):
             seed = _seed(settings.seed, question.question_id, number)
-            steps = _by_library(method, ids, settings, seed)
+            steps = _by_library(target, method, ids, settings, seed)
         else:
             place = question.question_id, number
             answer = partial(_by_engine, target, method, ids, settings, *place)
@@ -260,7 +259,7 @@ def _answer(
             question.category,
             question.subtask,
             number,
-            _text(target.tokenizer, steps.tokens, settings.stop, question.format == "chat"),
+            steps.text.strip() if question.format == "chat" else steps.text,
             tuple(steps.tokens),
             steps.seconds,
             tuple(steps.accepted),
@@ -285,6 +284,7 @@ def _later_ids(target: Target, messages: list[dict[str, str]], question: Questio
 class _Steps:
     """A decoded answer; as in :class:`Turn`."""
 
+    text: str
     tokens: list[int]
     seconds: float
     accepted: list[int]
@@ -292,12 +292,15 @@ class _Steps:
     drafted: list[int]
 
 
-def _by_library(row: Library, ids: list[int], settings: Settings, seed: int) -> _Steps:
+def _by_library(
+    target: Target, row: Library, ids: list[int], settings: Settings, seed: int
+) -> _Steps:
     with torch.random.fork_rng():  # the library draws from torch's global generator
         torch.manual_seed(seed)
         (tokens,), forwards, seconds = row.generate([ids], settings.max_new_tokens)
     nothing = [0] * forwards
-    return _Steps(tokens, seconds, nothing, nothing, nothing)
+    text = Text(target.tokenizer, ids).feed(tokens).printed
+    return _Steps(text, tokens, seconds, nothing, nothing, nothing)
 
 
 def _by_engine(
@@ -307,6 +310,7 @@ def _by_engine(
     sampling = settings.sampling
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     state = None
+    stops = Stops(settings.stop, target.tokenizer, [ids])
     began = time.perf_counter()
     for step in rounds(
         target,
@@ -317,7 +321,7 @@ def _by_engine(
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         seed=_seed(settings.seed, question, turn),
-        until=settings.stop,  # costs a host read a step and some text, which the time includes
+        until=stops,  # costs a host read a step and some text, which the time includes
     ):
         verdict, state = step.verdict, step.state
         drafted = step.draft.valid[0, 1:].sum()
@@ -330,13 +334,9 @@ def _by_engine(
     # the end of text or the limit may have cut the last step: what it would have tested next is
     # not known
     tested = [a + m for a, m in zip(accepted[:-1], offers, strict=False)] + accepted[-1:]
-    return _Steps(tokens, seconds, accepted, tested, drafts)
-
-
-def _text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str], is_chat: bool) -> str:
-    """An answer's text up to the first stop string; of a chat without spaces around it."""
-    text = before(tokenizer.decode(tokens, skip_special_tokens=True), stop)
-    return text.strip() if is_chat else text
+    texts = stops.texts([tokens])
+    assert texts is not None  # questions are text, so there is a tokenizer
+    return _Steps(texts[0], tokens, seconds, accepted, tested, drafts)
 
 
 def _seed(seed: int, question: int, turn: int) -> int:

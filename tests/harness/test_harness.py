@@ -234,6 +234,9 @@ def test_templates_write_fastchats_forms():
     assert vicuna.startswith("<s>A chat between a curious user and an artificial intelligence")
     assert vicuna.endswith("user's questions. USER: Hi ASSISTANT: Hello</s>USER: Who? ASSISTANT:")
     assert written("llama-2") == "<s>[INST] Hi [/INST] Hello </s><s>[INST] Who? [/INST]"
+    # what the model wrote behind "ASSISTANT:" begins with the space that the form has there
+    spaced = [chat[0], {"role": "assistant", "content": " Hello"}, chat[2]]
+    assert (written("vicuna", spaced), written("llama-2", spaced)) == (vicuna, written("llama-2"))
     system = [{"role": "system", "content": "Be brief."}, *chat[:1]]
     assert written("vicuna", system) == "<s>Be brief. USER: Hi ASSISTANT:"
     wanted = "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST]"
