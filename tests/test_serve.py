@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import tiny
 from terminal import call
 from test_conversation import TEMPLATE, WORDS
+from test_stops import scripted
 
 import specwb
 
@@ -25,28 +33,36 @@ CHAT = [
 ]
 
 
-@pytest.fixture(scope="module")
-def served():
+@contextmanager
+def serving(target, method):
     """A server on a free port of this machine, a client of it, and the target and method."""
     from specwb.serve import Server, listening
 
-    words = tiny.tokenizer(WORDS)
-    words.chat_template = TEMPLATE
-    model = tiny.build("llama", seed=3, dtype=tiny.EXACT)
-    target = specwb.load(model, tokenizer=words)
-    method = specwb.method("sps", target, draft=specwb.load(tiny.perturbed(model, 0.02)), gamma=3)
     place = listening("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(Server(target, method).app, log_level="critical"))
+    app = Server(target, method, "served.example").app
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.02)
-    url = f"http://127.0.0.1:{place.getsockname()[1]}/v1"
+    address = place.getsockname()
+    url = f"http://127.0.0.1:{address[1]}/v1"
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120)
-    yield SimpleNamespace(client=client, target=target, method=method, url=url)
+    yield SimpleNamespace(client=client, target=target, method=method, url=url, address=address)
     server.should_exit = True
     thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def served():
+    words = tiny.tokenizer(WORDS)
+    words.chat_template = TEMPLATE
+    model = tiny.build("llama", seed=3, dtype=tiny.EXACT)
+    target = specwb.load(model, tokenizer=words)
+    method = specwb.method("sps", target, draft=specwb.load(tiny.perturbed(model, 0.02)), gamma=3)
+    with serving(target, method) as found:
+        yield found
 
 
 def test_the_model_is_listed(served):
@@ -60,7 +76,7 @@ def test_a_completion_is_what_decode_writes(served, temperature):
     wanted = specwb.decode(served.target, "w5 w6 w7", served.method, max_new_tokens=20, **how)
     given = {"model": MODEL, "prompt": "w5 w6 w7", "max_tokens": 20, **how}
     answer = served.client.completions.create(**given)
-    assert answer.choices[0].text.strip() == wanted.text
+    assert answer.choices[0].text == wanted.text
     assert answer.usage.completion_tokens == len(wanted.tokens[0])
     assert answer.usage.prompt_tokens == 3
     report = answer.specwb
@@ -82,12 +98,12 @@ def test_a_chat_goes_on_from_what_was_computed(served):
     said = first.choices[0].message.content
     plain = [CHAT[0], {"role": "user", "content": "w5 w6"}]
     wanted = specwb.decode(served.target, plain, "ar", max_new_tokens=12)
-    assert said.strip() == wanted.text
+    assert said == wanted.text
     messages = [*plain, {"role": "assistant", "content": said}, {"role": "user", "content": "w9"}]
     stream = ask(messages=messages, stream=True, stream_options={"include_usage": True}, **how)
     chunks = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-    assert text.strip() == specwb.decode(served.target, messages, "ar", max_new_tokens=12).text
+    assert text == specwb.decode(served.target, messages, "ar", max_new_tokens=12).text
     assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 8
     assert chunks[0].choices[0].delta.role == "assistant"
 
@@ -110,7 +126,7 @@ def test_requests_that_come_together_are_answered_one_by_one(served):
 
     def ask(i: int) -> None:
         given = {"model": MODEL, "prompt": f"w{i} w6", "max_tokens": 16, "temperature": 0}
-        found[i] = served.client.completions.create(**given).choices[0].text.strip()
+        found[i] = served.client.completions.create(**given).choices[0].text
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(3, 8)]
     for thread in threads:
@@ -152,6 +168,12 @@ def test_more_streams_at_once_than_the_server_has_threads(served):
         ({"max_tokens": 0}, "max_tokens must be an integer >= 1, got 0"),
         ({"stop": [""]}, "stop has an empty text"),
         ({"stop": 5}, "stop must be a text or texts, got 5"),
+        (
+            {"stop": ["x"] * 33},
+            "stop may have 32 texts of at most 500 characters, got 33 of up to 1",
+        ),
+        ({"stop": "x" * 501}, "stop may have 32 texts .*, got 1 of up to 501"),
+        ({"extra_body": {"prompt": [CHAT]}}, "prompt must be a text or token ids, got"),
         ({"prompt": None}, "prompt must be a text or token ids, got None"),
         ({"prompt": "w1 " * 600}, "600 tokens, which leaves no room in a context of 512"),
         ({"seed": "x"}, "seed must be an integer"),
@@ -169,7 +191,10 @@ def test_what_is_not_offered_is_refused(served, fields, named):
 @pytest.mark.parametrize(
     ("message", "named"),
     [
-        ({"role": "wizard", "content": "w1"}, "role must be system, user, assistant; got 'wizard'"),
+        (
+            {"role": "wizard", "content": "w1"},
+            "role must be system, developer, user, assistant; got 'wizard'",
+        ),
         ({"role": "tool", "content": "w1"}, "role must be .*; got 'tool'"),
         ({"content": "w1"}, "role must be .*; got None"),
         ({"role": "user"}, "needs a role and text as content"),
@@ -197,6 +222,19 @@ def test_another_model_is_none_of_this_server(served):
         assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
 
 
+JSON = {"Content-Type": "application/json"}
+
+
+def refused(served, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, str]:
+    """The status and message with which a request is refused."""
+    request = urllib.request.Request(f"{served.url}/{path}", body, headers)
+    with pytest.raises(urllib.error.HTTPError) as answer:
+        urllib.request.urlopen(request, timeout=60)
+    problem = json.load(answer.value)["error"]
+    assert problem["type"] == "invalid_request_error"
+    return answer.value.code, problem["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "named"),
     [
@@ -205,22 +243,188 @@ def test_another_model_is_none_of_this_server(served):
         ("completions", b"{", 400, "the request is no JSON: Expecting"),
         ("completions", b"\xff\xfe\xff", 400, "the request is no JSON: "),
         ("completions", b"[]", 400, "a request is a JSON object"),
+        ("completions", b"[" * 10**4, 400, "brackets are nested too deep"),
+        ("completions", b'{"x": ' + b"[" * 10**4 + b"]" * 10**4 + b"}", 400, "nested too deep"),
+        ("completions", b'{"x": "' + b"y" * 10**4 + b'"}', 400, "x='yyyy"),
     ],
 )
 def test_every_refusal_is_an_error_that_clients_read(served, path, body, status, named):
-    request = urllib.request.Request(f"{served.url}/{path}", body)
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=60)
-    problem = json.load(refused.value)["error"]
-    assert (refused.value.code, problem["type"]) == (status, "invalid_request_error")
-    assert named in problem["message"]
+    code, message = refused(served, path, body, JSON)
+    assert (code, named in message) == (status, True)
+    assert len(message) <= 1000
+
+
+@pytest.mark.parametrize("depth", range(100, 1050, 50))
+def test_brackets_that_the_parser_just_reads(served, depth):
+    body = b'{"x": ' + b"[" * depth + b"]" * depth + b"}"
+    assert refused(served, "completions", body, JSON)[0] == 400
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_request_says_that_it_is_json(served, kind):
+    """A page of another site cannot send that without being allowed to."""
+    body = json.dumps({"prompt": "w1", "max_tokens": 1}).encode()
+    named = (415, f"the content type must be application/json, got {kind!r}")
+    assert refused(served, "completions", body, {"Content-Type": kind}) == named
+    spaced = {"Content-Type": "Application/JSON; charset=utf-8"}
+    request = urllib.request.Request(f"{served.url}/completions", body, spaced)
+    assert urllib.request.urlopen(request, timeout=60).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "["])
+def test_a_host_that_is_none_of_the_servers(served, host):
+    """As a page of another site would name it whose own name leads to this machine."""
+    wanted = (400, f"host {host!r} is none of this server's")
+    assert refused(served, "models", None, {"Host": host}) == wanted
+    for own in ("localhost", "LOCALHOST:80", "[::1]:8000", "served.example", socket.gethostname()):
+        request = urllib.request.Request(f"{served.url}/models", headers={"Host": own})
+        assert urllib.request.urlopen(request, timeout=60).status == 200
+
+
+def test_the_address_that_a_request_came_to_is_the_servers(served):
+    """Where it listens at all addresses of its machine, it has no other name for this one."""
+    from specwb.serve import Server
+
+    app = Server(served.target, served.method, "0.0.0.0").app
+    statuses = []
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    for host in (b"192.0.2.7:80", b"192.0.2.8:80"):
+        scope = {"type": "http", "method": "GET", "path": "/v1/models", "query_string": b""}
+        asyncio.run(
+            app({**scope, "headers": [(b"host", host)], "server": ("192.0.2.7", 80)}, None, send)
+        )
+    assert statuses[::2] == [200, 400]
+
+
+def exchange(served, head: bytes, *parts: bytes) -> bytes:
+    """What the server answers to these bytes, of which the last need not be the request's last."""
+    with socket.create_connection(served.address, timeout=60) as line:
+        start = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        line.sendall(start + b"Content-Type: application/json\r\n" + head + b"\r\n\r\n")
+        for part in parts:
+            line.sendall(part)
+        return line.recv(65536)
+
+
+def test_a_request_that_no_context_needs_is_refused_before_it_is_read(served):
+    most = 2**16 + 32 * 512
+    answer = exchange(served, f"Content-Length: {most + 1}".encode())
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert f"a request may have {most} bytes with a context of 512 tokens".encode() in answer
+    # one that does not say how long it is is read as far as the limit, and never ends here
+    chunk = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
+    answer = exchange(served, b"Transfer-Encoding: chunked", chunk, chunk, chunk)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    body = json.dumps({"prompt": "w1", "max_tokens": 1}).encode().ljust(most)
+    answer = exchange(served, f"Content-Length: {most}".encode(), body)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+ASKING_FOR_NOTHING = {
+    **{"logit_bias": {}, "tools": [], "functions": [], "store": False, "metadata": {}},
+    **{"service_tier": "auto", "modalities": ["text"], "top_logprobs": 0, "min_p": 0},
+    **{"repetition_penalty": 1.0, "min_tokens": 0, "ignore_eos": False, "suffix": ""},
+}
+
+
+def test_values_that_ask_for_nothing_are_taken(served):
+    given = {"model": MODEL, "prompt": "w5 w6 w7", "max_tokens": 4, "temperature": 0}
+    wanted = served.client.completions.create(**given).choices[0].text
+    answer = served.client.completions.create(**given, extra_body=ASKING_FOR_NOTHING)
+    assert answer.choices[0].text == wanted
+    asking = {
+        "logit_bias": {"1": 5},
+        "tools": [{}],
+        "min_p": 0.1,
+        "ignore_eos": True,
+        "suffix": "x",
+    }
+    for name, value in asking.items():
+        with pytest.raises(openai.BadRequestError, match=f"{name}=.* is not offered"):
+            served.client.completions.create(**given, extra_body={name: value})
+
+
+def test_a_developer_is_the_system(served):
+    how = {"model": MODEL, "max_tokens": 8, "temperature": 0}
+    developer = [{**CHAT[0], "role": "developer"}, CHAT[1]]
+    answers = [
+        served.client.chat.completions.create(messages=messages, **how)
+        for messages in (CHAT, developer, CHAT[1:])
+    ]
+    texts = [answer.choices[0].message.content for answer in answers]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize("stop", ["<turn>", "first"])
+def test_an_answer_ends_where_its_reason_says(stop):
+    """By a special token, and by a text that begins with the space that its first token has."""
+    target, draft, prompt, free = scripted()
+    words = "".join(f" w{i}" for i in free[:4])
+    text, count = (words, 5) if stop == "<turn>" else ("", 1)
+    given = {"stop": stop if stop == "<turn>" else f" w{free[0]}", "max_tokens": 16}
+    with serving(target, specwb.method("sps", target, draft=draft, gamma=4)) as served:
+        ask = partial(served.client.completions.create, model=MODEL, prompt=prompt, temperature=0)
+        answer = ask(**given)
+        assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text, "stop")
+        assert answer.usage.completion_tokens == count
+        pieces = list(ask(stream=True, **given))
+        assert "".join(piece.choices[0].text for piece in pieces) == text
+        assert pieces[-1].choices[0].finish_reason == "stop"
+        for never in ("never", "<turn> never"):
+            answer = ask(stop=never, max_tokens=16)
+            assert answer.choices[0].finish_reason == "length"
+            assert answer.usage.completion_tokens == 16
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_whose_client_has_gone_ends(served, monkeypatch, stream):
+    """Between two steps, and before the first where others were before it."""
+    from specwb.serve import jobs
+
+    counts: list[int] = []
+    decoded = jobs.rounds
+
+    def slow(*arguments, **settings):
+        counts.append(0)
+        return counted(len(counts) - 1, decoded(*arguments, **settings))
+
+    def counted(number, steps):
+        for step in steps:
+            counts[number] += 1
+            time.sleep(0.02)
+            yield step
+
+    def wait_for(condition) -> None:
+        deadline = time.monotonic() + 60
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(jobs, "rounds", slow)
+    fields = {"prompt": "w5 w6 w7", "max_tokens": 400, "stream": stream}
+    body = json.dumps(fields).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+    lines = []
+    for others in range(4):
+        lines.append(socket.create_connection(served.address, timeout=60))
+        lines[-1].sendall(head + f"\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        wait_for(lambda others=others: len(counts) > others and counts[0] > 2)
+    for line in reversed(lines):
+        line.close()
+    answer = served.client.completions.create(model=MODEL, prompt="w1", max_tokens=2)
+    assert answer.usage.completion_tokens == 2
+    assert len(counts) == 5
+    assert 2 < counts[0] < 60  # of 100 or more
+    assert counts[1:4] == [0, 0, 0]
 
 
 def test_a_failure_of_the_server_is_an_error_that_clients_read(served, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("specwb.serve.rounds", fail)
+    monkeypatch.setattr("specwb.serve.jobs.rounds", fail)
     with pytest.raises(openai.InternalServerError, match="RuntimeError: out of luck"):
         served.client.completions.create(model=MODEL, prompt="w1", max_tokens=2)
 
@@ -237,3 +441,56 @@ def test_serve_says_at_once_that_it_cannot_listen(monkeypatch, capsys, host):
     assert (code, out) == (2, "")
     assert err.startswith(f"error: cannot listen at '{address}', port {port}: ")
     assert err.count("\n") == 1
+
+
+PROGRAM = """
+import asyncio, os, signal, socket, time
+from concurrent.futures import ThreadPoolExecutor
+
+from specwb.commands.serve import interruptible
+
+pool = ThreadPoolExecutor(1)
+
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        print("asked", flush=True)
+        await asyncio.get_running_loop().run_in_executor(pool, time.sleep, 3600)
+
+place = socket.create_server(("127.0.0.1", 0))
+web = interruptible(app)
+print(place.getsockname()[1], flush=True)
+if INTERRUPTED:
+    os.kill(os.getpid(), signal.SIGINT)
+web.run(sockets=[place])
+"""
+
+
+@pytest.fixture
+def program(request):
+    """A server of one request that takes an hour, and its port."""
+    source = PROGRAM.replace("INTERRUPTED", str(request.param))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", source], **pipes) as running:
+        yield running, int(running.stdout.readline())
+        running.kill()
+
+
+@pytest.mark.parametrize("program", [True], indirect=True)
+def test_an_interrupt_right_after_the_address_was_printed(program):
+    running, _ = program
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.parametrize("program", [False], indirect=True)
+def test_two_interrupts_end_the_server_whatever_it_does(program):
+    running, port = program
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+        line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert running.stdout.readline() == "asked\n"
+        running.send_signal(signal.SIGINT)
+        assert "Ctrl-C again ends them" in running.stderr.readline()
+        with pytest.raises(subprocess.TimeoutExpired):  # the answer may still come
+            running.wait(0.5)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import test_decoding_distribution as decoding
@@ -75,8 +75,8 @@ def sentencepiece(words: list[str], special: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-@pytest.fixture(scope="module")
-def written():
+@cache
+def scripted():
     """A target with a tokenizer like Llama 2's whose fifth new token is the special token
     <turn>, a draft model, the prompt and the answer without a stop."""
     model = tiny.build("llama", seed=tiny.SEEDS["llama"], dtype=tiny.EXACT)
@@ -87,6 +87,11 @@ def written():
     words = ["<turn>" if i == free[4] else f"w{i}" for i in range(tiny.VOCABULARY)]
     target = specwb.load(model, tokenizer=sentencepiece(words, "<turn>"))
     return target, specwb.load(tiny.perturbed(model, 0.02)), prompt, free
+
+
+@pytest.fixture(scope="module")
+def written():
+    return scripted()
 
 
 def _keep(pieces: list[tuple[str, bool]], text: str, drafted: bool) -> None:

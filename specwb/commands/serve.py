@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Annotated
+import os
+import signal
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +21,9 @@ from specwb.commands.shared import (
     load_settings,
 )
 from specwb.extras import require
+
+if TYPE_CHECKING:
+    import uvicorn
 
 
 def serve(
@@ -40,15 +45,13 @@ def serve(
     that exist; it is no production server.
     """
     require("specwb serve", "serve", "starlette", "uvicorn")
-    import uvicorn
-
     from specwb import load
     from specwb.serve import Server, listening
 
     socket = listening(host, port)  # before the work of loading
     model = load(target, device=device, dtype=dtype, template=template, **load_settings(loading))
     (chosen,) = built([method], model, draft)
-    server = Server(model, chosen)
+    web = interruptible(Server(model, chosen, host).app)
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""
     place = f"[{host}]" if ":" in host else host
     errors.print(
@@ -59,6 +62,27 @@ def serve(
         markup=False,
         soft_wrap=True,
     )
-    config = uvicorn.Config(server.app, log_level="warning")
-    with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
-        uvicorn.Server(config).run(sockets=[socket])
+    web.run(sockets=[socket])
+
+
+def interruptible(app: Any) -> uvicorn.Server:
+    """A server of an application that an interrupt ends, from here on.
+
+    The first lets answers under way be finished. The second ends the process at once: it is caught
+    wherever the program is, and waits for no thread, so a step that takes long does not matter.
+    """
+    import uvicorn
+
+    web = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+
+    def end(sig: int, frame: FrameType | None) -> None:
+        if web.should_exit:
+            os._exit(130)
+        web.should_exit = True
+        if web.server_state.tasks:
+            os.write(2, b"answers under way are finished first; Ctrl-C again ends them\n")
+
+    # uvicorn puts its own handlers in the place of those that it finds, and these back afterwards
+    web.handle_exit = end  # type: ignore[method-assign]
+    signal.signal(signal.SIGINT, end)
+    return web
