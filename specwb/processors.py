@@ -102,9 +102,10 @@ class ProcessedScores(Scores):
     """Scores whose p and argmax are those after the processors, for the nodes that are asked for.
 
     No processor is shown a text that it has forbidden, nor one that goes on behind its end, since
-    one that follows a grammar may fail on either. Rules for whole trees do ask for nodes below a token of
-    probability 0, and a walk goes on behind the end before the block is trimmed. What stands there
-    cannot matter, since such nodes are never accepted or are cut: it is the target's own logits.
+    one that follows a grammar may fail on either. Rules for whole trees do ask for nodes below a
+    token of probability 0, and a walk goes on behind the end before the block is trimmed. What
+    stands there cannot matter, since such nodes are never accepted or are cut: it is the target's
+    own logits.
     ``logits`` stay the target's own everywhere.
     """
 

@@ -29,7 +29,7 @@ from specwb.models.placement import checked_map, is_spread, main_device, on_disk
 from specwb.models.quantised import check_quantised, quantisation
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
-from specwb.models.vocabulary import check_shared, fitted, is_padding, shared
+from specwb.models.vocabulary import check_shared, check_tokenizers, fitted, is_padding, shared
 from specwb.options import MethodError
 from specwb.templates import check_template, use_template
 
@@ -426,10 +426,15 @@ def check_pair(target: Target, draft: Target) -> None:
     """
     check_device(target, draft)
     if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
+        why = "and not because one of them has rows that no token of their tokenizers has"
+        if target.tokenizer is None and draft.tokenizer is None:
+            why = (
+                "and no tokenizer is known that would tell whether these are rows without a token; "
+                "give one: draft=specwb.load(.., tokenizer=..), or specwb.hf(.., tokenizer=..)"
+            )
         raise LoadError(
             f"vocabulary mismatch: target {target.name!r} has {target.vocabulary} tokens, draft "
-            f"{draft.name!r} has {draft.vocabulary}, and not because one of them has rows that no "
-            "token of their tokenizers has"
+            f"{draft.name!r} has {draft.vocabulary}, {why}"
         )
     tokenizers = target.tokenizer, draft.tokenizer
     if None in tokenizers or tokenizers[0] is tokenizers[1]:
@@ -481,10 +486,7 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
         if not isinstance(chosen, str | Path):
             return shared(model, target)
         return target.loaded("shared", chosen, lambda: shared(model, target))
-    if target.tokenizer is None or model.tokenizer is None:
-        raise LoadError(
-            f"draft_vocabulary=text: {target.name!r} and {model.name!r} must both have a tokenizer"
-        )
+    check_tokenizers(target, model.tokenizer, model.name)
     return model
 
 
