@@ -104,6 +104,6 @@ def test_generate_of_the_library(rows):
     ):
         text = target.model.generate(ids, max_new_tokens=20, custom_generate=custom)
         assert text.tolist() == right.tolist()
+    custom = specwb.hf("sps", draft=draft.model)
     with pytest.raises(specwb.LoadError, match=r"no tokenizer is known .* draft=specwb.load"):
-        custom = specwb.hf("sps", draft=draft.model)
         target.model.generate(ids, max_new_tokens=20, custom_generate=custom)
