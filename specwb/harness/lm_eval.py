@@ -58,10 +58,12 @@ ASKS_NOTHING: dict[str, Any] = NEUTRAL | {
     "num_beam_groups": 1,
     "num_return_sequences": 1,
     "presence_penalty": 0,
+    "remove_invalid_values": False,
+    "renormalize_logits": False,
     "skip_special_tokens": True,
     "use_cache": True,
 }
-"""Other settings of the library's and of servers that are taken with these values or None."""
+"""Other settings, of the library and of servers, that are taken with these values or None."""
 
 
 ARGUMENTS = ("target", "method", "draft", "head", "device", "dtype", "seed")

@@ -22,8 +22,6 @@ NEUTRAL: dict[str, Any] = {
     "no_repeat_ngram_size": 0,
     "num_beams": 1,
     "penalty_alpha": 0.0,
-    "remove_invalid_values": False,
-    "renormalize_logits": False,
     "repetition_penalty": 1.0,
     "sequence_bias": {},
     "stop_strings": [],
@@ -34,7 +32,7 @@ NEUTRAL: dict[str, Any] = {
     "watermarking_config": None,
 }
 """Each with the value that, like None, asks for nothing. Temperature, top-k, top-p and the ends of
-a text are not among them: decoding has its own."""
+a text are not among them, since decoding has its own."""
 
 
 def is_neutral(value: Any, neutral: Any) -> bool:
