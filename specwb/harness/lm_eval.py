@@ -203,10 +203,11 @@ class SpecwbLM(TemplateLM):
         out = []
         for request in requests:
             (text,) = request.args
-            ids, prefix = self.tok_encode(text, add_special_tokens=False), self.prefix_token_id
-            if prefix is None:  # the text's own first token begins it
-                prefix, *ids = ids or [None]
-            windows = get_rolling_token_windows(ids, prefix, self.max_length, context_len=1)  # type: ignore[arg-type]
+            ids = self.tok_encode(text, add_special_tokens=False)
+            if self.prefix_token_id is not None:
+                ids.insert(0, self.prefix_token_id)  # else the text's own first token begins it
+            begin, *rest = ids or [0]  # of an empty text there is no window
+            windows = get_rolling_token_windows(rest, begin, self.max_length, context_len=1)
             pairs = [(None, *make_disjoint_window(window)) for window in windows]
             out.append(sum(total for total, _ in self._loglikelihood_tokens(pairs)))
         return out
@@ -228,7 +229,8 @@ class SpecwbLM(TemplateLM):
 
     def _text(self, index: int, context: str, settings: _Generation) -> str:
         room = self.max_length - settings.new_tokens
-        ends = {*self.target.ends, self.eot_token_id} - {None}
+        end = self.eot_token_id
+        ends = self.target.ends + ([] if end is None else [end])
         seed = self.seed if settings.seed is None else settings.seed
         output = decode(
             self.target,
@@ -239,7 +241,7 @@ class SpecwbLM(TemplateLM):
             top_k=settings.sampling.top_k,
             top_p=settings.sampling.top_p,
             seed=[seed + index],
-            eos=sorted(ends),  # type: ignore[type-var]
+            eos=ends,
             until=settings.until,
         )
         self.steps += sum(output.step_counts)

@@ -197,8 +197,10 @@ def load(
     draft = "lab-draft" if lab == "target" else None
     if places is None:
         model = model.to(on)
-    of_folder = (folder, beside) if file is None else (None, None)
-    target = Target(model.eval(), tokenizer, name, draft, *of_folder, generic)
+    if file is None:
+        target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
+    else:
+        target = Target(model.eval(), tokenizer, name, generic=generic)
     _tell_unused(target)
     if attn_implementation is not None and not target.backbone.whole:
         logger.warning(

@@ -244,6 +244,17 @@ def test_whole_texts_beside_the_harness_own_model(pair, adds_bos):
     assert ours.prefix_token_id == theirs.prefix_token_id == 0
 
 
+def test_a_whole_text_without_special_tokens_begins_with_its_own_first_token(pair, target):
+    from specwb.harness.lm_eval import SpecwbLM
+
+    ids = [3, 4, 5, 6, 7]
+    with torch.no_grad():
+        logs = target.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    right = sum(float(logs[i, token]) for i, token in enumerate(ids[1:]))
+    texts = [Request(" ".join(WORDS[i] for i in ids)), Request("w3"), Request("")]
+    assert SpecwbLM(target).loglikelihood_rolling(texts) == pytest.approx([right, 0, 0], abs=1e-3)
+
+
 @pytest.mark.parametrize("adds_bos", [False, True], ids=["", "adds-bos"])
 def test_continuations_beside_the_harness_own_model(pair, adds_bos):
     ours, theirs = pair(adds_bos)
