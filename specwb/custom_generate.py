@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 import typing
@@ -59,7 +60,10 @@ class UnsupportedGeneration(SpecwbError, ValueError):
 
 
 def hf(
-    method: str = "sps", draft: str | nn.Module | Target | None = None, **options
+    method: str = "sps",
+    draft: str | nn.Module | Target | None = None,
+    tokenizer: Any = None,
+    **options,
 ) -> Callable[..., Any]:
     """Returns a ``custom_generate`` for the transformers library.
 
@@ -67,7 +71,7 @@ def hf(
     distribution at T > 0.
 
     The model's weights are wrapped once, whatever number of calls and instances uses them, and
-    again when they have changed; its tokenizer is not needed. Batches are left-padded as always.
+    again when they have changed. Batches are left-padded as always.
     Everything ``generate`` prepares is obeyed: sampling settings (the library's default top_k = 50
     too), logits processors, stopping criteria, ``num_return_sequences``, a streamer,
     ``return_dict_in_generate``.
@@ -87,6 +91,9 @@ def hf(
     Args:
         method: a method's spec, such as ``"mcsd:tree=4-2-2"``.
         draft: the draft model, for methods that have one: a name, folder, hub id or loaded model.
+        tokenizer: the model's, where the draft model's vocabulary has another size or other tokens
+            (``draft_vocabulary``). Vocabularies that differ in padding alone need none if the draft
+            was loaded with its own.
         options: the method's other options, as in :func:`specwb.method`.
 
     Raises:
@@ -104,20 +111,29 @@ def hf(
     all_options = options if draft is None else {**options, "draft": draft}
     without_rule = {name: value for name, value in all_options.items() if name != "rule"}
     read_spec(method, all_options.get("rule"), without_rule)
-    return _CustomGenerate(method, draft, options)
+    return _CustomGenerate(method, draft, options, tokenizer)
 
 
 class _CustomGenerate:
     """What :func:`hf` returns."""
 
-    def __init__(self, method: str, draft: str | nn.Module | Target | None, options: dict) -> None:
+    def __init__(
+        self,
+        method: str,
+        draft: str | nn.Module | Target | None,
+        options: dict,
+        tokenizer: Any = None,
+    ) -> None:
         self.method, self.draft, self.options = method, draft, options
-        # by model: its target, the draft and the method over them
-        self._built: WeakKeyDictionary[nn.Module, tuple[Target, object, Method]]
+        self.tokenizer = tokenizer
+        # by model: its target, the draft, the target with the tokenizer and the method over them
+        self._built: WeakKeyDictionary[nn.Module, tuple[Target, object, Target, Method]]
         self._built = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         options = self.options if self.draft is None else {"draft": self.draft, **self.options}
+        if self.tokenizer is not None:
+            options = {"tokenizer": type(self.tokenizer), **options}
         arguments = [f"{name}={value!r}" for name, value in options.items()]
         return f"specwb.hf({', '.join([repr(self.method), *arguments])})"
 
@@ -140,7 +156,8 @@ class _CustomGenerate:
 
     def __getstate__(self) -> dict[str, Any]:
         # what was built belongs to models of this process
-        return {"method": self.method, "draft": self.draft, "options": self.options}
+        kept = ("method", "draft", "options", "tokenizer")
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -221,9 +238,13 @@ class _CustomGenerate:
         built = self._built.get(model)
         if built is None or built[0] is not target or built[1] is not draft:
             options = self.options if draft is None else {**self.options, "draft": draft}
-            built = target, draft, make_method(self.method, target, **options)
+            known = target
+            if self.tokenizer is not None:  # the target itself is every instance's
+                known = copy.copy(target)
+                known.tokenizer = self.tokenizer
+            built = target, draft, known, make_method(self.method, known, **options)
             self._built[model] = built
-        return target, built[2]
+        return built[2], built[3]
 
 
 _targets: WeakKeyDictionary[nn.Module, tuple[tuple, Target]] = WeakKeyDictionary()

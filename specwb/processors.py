@@ -101,10 +101,12 @@ def _for_row(processor, row: int):
 class ProcessedScores(Scores):
     """Scores whose p and argmax are those after the processors, for the nodes that are asked for.
 
-    A walk asks only for the nodes that it comes to. Their paths have been accepted, so no processor
-    is shown a text that it has forbidden. Nor is it shown one that goes on behind its end, which a
-    walk does before the block is trimmed. A processor that follows a grammar may fail on either.
-    Rules for whole trees look at other nodes too. ``logits`` stay the target's own.
+    No processor is shown a text that it has forbidden, nor one that goes on behind its end, since
+    one that follows a grammar may fail on either. Rules for whole trees do ask for nodes below a
+    token of probability 0, and a walk goes on behind the end before the block is trimmed. What
+    stands there cannot matter, since such nodes are never accepted or are cut: it is the target's
+    own logits.
+    ``logits`` stay the target's own everywhere.
     """
 
     def __init__(self, rescore: Processors, state: State, draft: Draft, scores: Scores) -> None:
@@ -131,6 +133,9 @@ class ProcessedScores(Scores):
         while node > 0:
             path.insert(0, node)
             node = parents[node]
+        # from the root down, since a node's own row is made only where its path is possible
+        if not all(self._possible(row, parents[node], node) for node in path):
+            return logits
         draft_tokens = self.draft.tokens[row, path].to(padding.device)
         text = self.text[row, : self.lengths[row]].to(padding.device)
         ids: Any = torch.cat([padding, text, draft_tokens])[None]
@@ -139,6 +144,12 @@ class ProcessedScores(Scores):
             return logits
         processors = self.rescore.processors[row]
         return processors(ids, logits[None].to(padding.device))[0].to(logits.device)
+
+    def _possible(self, row: int, parent: int, node: int) -> bool:
+        """Says whether a node is a candidate whose token has a probability after its parent."""
+        token = self.draft.tokens[row, node]
+        p = self.at(row, parent).softmax(-1)[token]
+        return bool(self.draft.valid[row, node]) and bool(p != 0)
 
     def row(self, i: int, node: int) -> Tensor:
         if self.sampling.greedy:

@@ -460,6 +460,51 @@ def test_a_constraint_is_never_asked_about_what_it_forbids(spec):
     assert got.tolist() == right.tolist()
 
 
+class Grammar:
+    """Words of a row are its own tokens only; any other text, or one behind an end, is an error."""
+
+    specwb_pure = True
+    allowed = (1, 3, 5, 31, 47, 60)
+    end = 60
+
+    def __init__(self, width: int) -> None:
+        self.width, self.seen = width, 0
+
+    def __call__(self, input_ids, scores):
+        for text in input_ids[:, self.width :].tolist():
+            assert set(text) <= set(self.allowed), "it is shown a text that it has forbidden"
+            assert self.end not in text, "it is shown a text that has ended"
+        self.seen += 1
+        forbidden = torch.ones_like(scores, dtype=torch.bool)
+        forbidden[:, list(self.allowed)] = False
+        return scores.masked_fill(forbidden, -torch.inf)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "sps:gamma=6,rule=traversal",
+        "sps:gamma=6,rule=block",
+        "mcsd:tree=3-2-2,rule=traversal",
+        "mcsd:tree=3-1-1,draw=with,rule=gbv",
+        "mcsd:tree=3-2-2",
+    ],
+)
+@pytest.mark.parametrize("prompt", tiny.PROMPTS, ids=len)
+def test_a_grammar_is_never_shown_what_it_forbids_in_sampling(spec, prompt):
+    """Rules for whole trees look below every node, drafted tokens are mostly forbidden ones."""
+    model, one = model_of(LLAMA), torch.tensor([prompt])
+    custom = specwb.hf(spec, draft=LLAMA.draft)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        grammar = Grammar(len(prompt))
+        settings = {"do_sample": True, "max_new_tokens": NEW, "eos_token_id": grammar.end}
+        settings |= {"pad_token_id": PAD, "logits_processor": [grammar]}
+        text = model.generate(one, **settings, custom_generate=custom)[0, len(prompt) :].tolist()
+        assert grammar.seen > 0
+        assert set(text) <= set(grammar.allowed)
+
+
 # ----------------------------------------------------------------------------------------- sampling
 
 
@@ -558,23 +603,24 @@ def test_the_distribution_of_sampled_texts_is_the_librarys(key, name, monkeypatc
         "mcsd:tree=2-1,draw=with,rule=gbv",
     ],
 )
+@pytest.mark.parametrize("name", ["repetition_penalty", "no_repeat_ngram_size"])
 @pytest.mark.slow
-def test_every_way_to_verify_sees_the_processors(spec):
-    """Some rules ask for the nodes of a walk, others for all nodes."""
+def test_every_way_to_verify_sees_the_processors(spec, name):
+    """Some rules ask for the nodes of a walk, others for all nodes, below forbidden ones too."""
     target, draft = decoding.models()
     torch.manual_seed(2)
     settings = {
         "do_sample": True,
         "max_new_tokens": decoding.LENGTH,
         "num_return_sequences": ROWS,
-        **SAMPLED["repetition_penalty"],
+        **SAMPLED[name],
     }
     out = target.model.generate(
         torch.tensor([decoding.REPETITION]),
         custom_generate=specwb.hf(spec, draft=draft),
         **settings,
     )
-    assert p_value(out, "repetition_penalty") > 1e-3
+    assert p_value(out, name) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ def memory(
     """Say what weights and cache take, by config and file headers; exit code 1: they do not fit."""
     from specwb.models.load import memory as estimate
 
-    hub = {"revision": revision, "cache_dir": cache_dir}
+    hub: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir}
     found = estimate(target, rows=rows, tokens=tokens, dtype=dtype, device=device, **hub)
     typer.echo(str(found))
     if not found.fits:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 errors = Console(stderr=True)
 
 # options that several commands share
-TARGET = Annotated[str, typer.Option(help="lab, a folder or a hub id.")]
+TARGET = Annotated[str, typer.Option(help="lab, a folder, a hub id or a .gguf file.")]
 DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
 DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
 DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
@@ -37,6 +37,7 @@ LOAD = Annotated[
 ]
 LOADING = (
     "revision",
+    "gguf_file",
     "generic",
     "device_map",
     "max_memory",

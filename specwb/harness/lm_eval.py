@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +22,13 @@ import torch
 from specwb.decoding import decode
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.extras import require
-from specwb.inputs import encode
+from specwb.inputs import encode, integer, real
 from specwb.methods import METHODS, method
+from specwb.models.generation import NEUTRAL, is_neutral
 from specwb.models.load import draft_model, load
 from specwb.models.target import Target
+from specwb.probability import Sampling
+from specwb.stops import stop_texts
 
 TemplateLM: Any = object
 try:
@@ -38,6 +42,28 @@ except ImportError:  # the harness is not here: the class can be read, and nothi
 
 NEW_TOKENS = 256
 """Tokens of an answer where the task does not say, as in the harness."""
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""Names of the number of new tokens; of several the first counts, as in the harness."""
+READ = {"until", "do_sample", "temperature", "top_k", "top_p", "seed", *LENGTHS}
+"""Generation settings that are read."""
+ASKS_NOTHING: dict[str, Any] = NEUTRAL | {
+    "best_of": 1,
+    "early_stopping": False,
+    "frequency_penalty": 0,
+    "ignore_eos": False,
+    "length_penalty": 1.0,
+    "logit_bias": {},
+    "min_tokens": 0,
+    "n": 1,
+    "num_beam_groups": 1,
+    "num_return_sequences": 1,
+    "presence_penalty": 0,
+    "remove_invalid_values": False,
+    "renormalize_logits": False,
+    "skip_special_tokens": True,
+    "use_cache": True,
+}
+"""Other settings, of the library and of servers, that are taken with these values or None."""
 
 
 ARGUMENTS = ("target", "method", "draft", "head", "device", "dtype", "seed")
@@ -94,6 +120,13 @@ class SpecwbLM(TemplateLM):
         return self.tokenizer.eos_token_id
 
     @property
+    def prefix_token_id(self) -> int | None:  # type: ignore[override]
+        """What a text without a context begins with: the beginning of a text where the tokenizer
+        has one, else the end of a text; None where it has neither."""
+        begin = self.tokenizer.bos_token_id
+        return self.eot_token_id if begin is None else begin
+
+    @property
     def tokenizer_name(self) -> str:
         return str(getattr(self.tokenizer, "name_or_path", "")).replace("/", "__")
 
@@ -109,7 +142,7 @@ class SpecwbLM(TemplateLM):
         if add_special_tokens is None:
             begin = self.tokenizer.bos_token
             add_special_tokens = not (begin and string.startswith(begin))
-        return self.tokenizer(string, add_special_tokens=add_special_tokens)["input_ids"]
+        return encode(self.tokenizer, string, "text", special=add_special_tokens)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -130,14 +163,28 @@ class SpecwbLM(TemplateLM):
         Returns:
             The sum, and whether the continuation is what the target writes at temperature 0. What
             is longer than the context loses its beginning.
+        Raises:
+            ArgumentError: a continuation that is empty or longer than the context, or nothing that
+                it continues.
         """
         out = []
         for _texts, context, continuation in requests:
+            count = len(continuation)
+            if not 1 <= count <= self.max_length:
+                raise ArgumentError(
+                    f"a continuation must have 1 to {self.max_length} tokens, as many as the "
+                    f"target's context has, got {count}"
+                )
+            if not context or None in context:
+                raise ArgumentError(
+                    "a continuation without context follows the tokenizer's BOS or end of text, "
+                    "and it has neither"
+                )
             ids = [*context, *continuation][-(self.max_length + 1) :]
             rows = torch.tensor([ids[:-1]], device=self.target.device)
             with torch.no_grad():
-                logits = self.target.model(rows).logits[0, -len(continuation) :]
-            wanted = torch.tensor(ids[-len(continuation) :], device=logits.device)
+                logits = self.target.model(rows).logits[0, -count:]
+            wanted = torch.tensor(ids[-count:], device=logits.device)
             logs = logits.float().log_softmax(-1)
             chosen = logs.gather(1, wanted[:, None])
             out.append((float(chosen.sum()), bool((logs.argmax(-1) == wanted).all())))
@@ -146,51 +193,56 @@ class SpecwbLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Sum up the logarithms of whole texts' probabilities, window after window."""
+        """Sum up the logarithms of whole texts' probabilities, by the harness' own windows.
+
+        Differs from the harness' ``hf`` in: a tokenizer that adds BOS by itself does not add it
+        here, since the first window has it already (``hf`` with ``add_bos_token=False`` agrees).
+        """
+        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
         out = []
         for request in requests:
             (text,) = request.args
-            ids, total = self.tok_encode(text, add_special_tokens=False), 0.0
-            size = self.max_length - 1
-            for start in range(0, len(ids), size):
-                # as much before a window as there is room for; the first has the end of text
-                window = ids[start : start + size]
-                before = ids[max(0, start + len(window) - self.max_length) : start]
-                end = self.eot_token_id
-                context = before or ([] if end is None else [end])
-                if not context:  # without one the text's own first token begins it
-                    context, window = window[:1], window[1:]
-                if window:
-                    total += self._loglikelihood_tokens([(None, context, window)])[0][0]
-            out.append(total)
+            ids = self.tok_encode(text, add_special_tokens=False)
+            if self.prefix_token_id is not None:
+                ids.insert(0, self.prefix_token_id)  # else the text's own first token begins it
+            begin, *rest = ids or [0]  # of an empty text there is no window
+            windows = get_rolling_token_windows(rest, begin, self.max_length, context_len=1)
+            pairs = [(None, *make_disjoint_window(window)) for window in windows]
+            out.append(sum(total for total, _ in self._loglikelihood_tokens(pairs)))
         return out
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Decode a text for every request, up to the first of its stop strings."""
-        return [self._text(i, *request.args) for i, request in enumerate(requests)]
+        """Decode a text for every request, up to the first of its stop strings.
 
-    def _text(self, index: int, context: str, settings: dict[str, Any]) -> str:
-        until = settings.get("until") or []
-        stop = [until] if isinstance(until, str) else [text for text in until if text]
-        most = int(settings.get("max_gen_toks", settings.get("max_new_tokens", NEW_TOKENS)))
-        sampled = settings.get("do_sample", bool(settings.get("temperature")))
-        temperature = float(settings.get("temperature") or 1.0) if sampled else 0.0
-        room = self.max_length - most
-        if room < 1:
-            raise ArgumentError(
-                f"max_gen_toks={most} leaves no room in a context of {self.max_length}"
-            )
-        ids = encode(self.tokenizer, context, f"request {index}")[-room:]
+        The end of text is the target's own ends and the tokenizer's, as in the harness.
+
+        Raises:
+            ArgumentError: a generation setting that is not read asks for something, or one that is
+                read cannot be used; before any text is decoded.
+        """
+        every = [_generation(request.args[1], self.max_length) for request in requests]
+        return [
+            self._text(i, request.args[0], settings)
+            for i, (request, settings) in enumerate(zip(requests, every, strict=True))
+        ]
+
+    def _text(self, index: int, context: str, settings: _Generation) -> str:
+        room = self.max_length - settings.new_tokens
+        end = self.eot_token_id
+        ends = self.target.ends + ([] if end is None else [end])
+        seed = self.seed if settings.seed is None else settings.seed
         output = decode(
             self.target,
-            [ids],
+            [self.tok_encode(context)[-room:]],
             self.method,
-            max_new_tokens=most,
-            temperature=temperature,
-            top_k=int(settings.get("top_k") or 0) if sampled else 0,
-            top_p=float(settings.get("top_p") or 1.0) if sampled else 1.0,
-            seed=[self.seed + index],
-            until=stop,
+            max_new_tokens=settings.new_tokens,
+            temperature=settings.sampling.temperature,
+            top_k=settings.sampling.top_k,
+            top_p=settings.sampling.top_p,
+            seed=[seed + index],
+            eos=ends,
+            until=settings.until,
         )
         self.steps += sum(output.step_counts)
         self.written += sum(map(len, output.tokens))
@@ -198,6 +250,49 @@ class SpecwbLM(TemplateLM):
         alone = self.tokenizer.decode(output.tokens[0], skip_special_tokens=True)
         text = output.text or ""
         return text if alone.startswith(" ") else text.removeprefix(" ")
+
+
+@dataclass
+class _Generation:
+    """Generation settings of a request."""
+
+    until: tuple[str, ...]
+    new_tokens: int
+    sampling: Sampling
+    seed: int | None
+
+
+def _generation(settings: dict[str, Any], context: int) -> _Generation:
+    """Read the generation settings of a request, by all names that the harness knows.
+
+    Sampling without a temperature is at 1; at temperature 0 it is greedy, whatever ``do_sample``
+    says.
+
+    Args:
+        settings: the request's ``gen_kwargs``.
+        context: tokens of the target's context.
+    Raises:
+        ArgumentError: a value that cannot be used, or another setting that asks for something.
+    """
+    for name, value in settings.items():
+        if name not in READ and not is_neutral(value, ASKS_NOTHING.get(name)):
+            raise ArgumentError(
+                f"generation setting {name}={value!r} is not supported by --model specwb; leave it "
+                f"out, there are {', '.join(sorted(READ))}"
+            )
+    given = {name: value for name, value in settings.items() if value is not None}
+    until = given.get("until", [])
+    texts = [until] if isinstance(until, str) else [text for text in until if text != ""]
+    name = next((name for name in LENGTHS if name in given), LENGTHS[0])
+    most = integer(name, given.get(name, NEW_TOKENS), 1)
+    if most >= context:
+        raise ArgumentError(f"{name}={most} leaves no room in a context of {context}")
+    sampled = given.get("do_sample", bool(given.get("temperature")))
+    temperature = real("temperature", given.get("temperature", 1.0)) if sampled else 0.0
+    sampling = Sampling(temperature, given.get("top_k", 0), given.get("top_p", 1.0))
+    sampling = Sampling() if sampling.greedy else sampling
+    seed = integer("seed", given["seed"]) if "seed" in given else None
+    return _Generation(stop_texts(texts), most, sampling, seed)
 
 
 def _built(target: Target, spec: str, draft: str | None, head: str | None) -> Any:

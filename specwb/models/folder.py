@@ -95,8 +95,9 @@ def folder_of(
     if match is None:
         why = "does not exist (a hub id is OWNER/NAME)"
         if path.is_file():
-            why = "is a file; name the folder it is in"
-        raise refused(f"folder {source} {why}")
+            why = "is a file; name the folder it is in (of single files a .gguf is read)"
+        kind = "file" if path.suffix == ".gguf" else "folder"
+        raise refused(f"{kind} {source} {why}")
     repository, pinned = match[1], match[2]
     if revision is not None and pinned is not None:
         raise refused(f"the revision is given twice, in {source} and as revision={revision!r}")

@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from specwb.files import table
+from specwb.models import gguf
 from specwb.models.architectures import UnsupportedModel, check_causal
 from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.folder import (
+    SAFE,
     Hub,
     LoadError,
     card_of,
@@ -24,12 +26,13 @@ from specwb.models.folder import (
     folder_of,
     weight_files,
 )
+from specwb.models.generation import unused
 from specwb.models.memory import Estimate, check_weights_fit, estimated
 from specwb.models.placement import checked_map, is_spread, main_device, on_disk
 from specwb.models.quantised import check_quantised, quantisation
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
-from specwb.models.vocabulary import check_shared, fitted, is_padding, shared
+from specwb.models.vocabulary import check_shared, check_tokenizers, fitted, is_padding, shared
 from specwb.options import MethodError
 from specwb.templates import check_template, use_template
 
@@ -68,6 +71,7 @@ def load(
     device: str | torch.device = "auto",
     ranks: Ranks | None = None,
     revision: str | None = None,
+    gguf_file: str | None = None,
     generic: bool = False,
     template: str | None = None,
     device_map: Any = None,
@@ -85,7 +89,7 @@ def load(
 
     Args:
         source: ``"lab"`` or ``"lab-draft"`` (the shipped family), a local folder, a hub id
-            ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, or a loaded model.
+            ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, a ``.gguf`` file, or a loaded model.
         tokenizer: the model's tokenizer; default the one that lies beside it.
         dtype: ``"auto"`` is float32 on CPU and the checkpoint's own dtype on CUDA (the lab's fp16
             files become float32 on either).
@@ -94,6 +98,8 @@ def load(
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
             tensor-parallel plan, as far as it can be.
         revision: of a hub id: a branch, tag or commit; default the newest.
+        gguf_file: of a folder or hub id: the name of the GGUF file that holds the model, its
+            tokenizer and its chat template (:mod:`specwb.models.gguf`).
         generic: the model runs by the library's own forward, which is slower, as what has no fast
             path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
             every node of a draft.
@@ -119,6 +125,7 @@ def load(
             that the config does not describe or that ``card.json`` beside them does not name, an
             unknown dtype, or CUDA asked for without one; a map of devices that cannot be; a
             quantisation whose library is not here.
+        MissingExtra: a GGUF file, and the package that reads it is not installed.
         MemoryShortage: the weights do not fit; nothing of them was read.
         UnsupportedModel: an architecture that cannot be run right.
     """
@@ -127,6 +134,7 @@ def load(
             "a model that is loaded already cannot be parted among ranks; give its folder or hub id"
         )
     of_files = {
+        "gguf_file": gguf_file,
         "device_map": device_map,
         "max_memory": max_memory,
         "offload_folder": offload_folder,
@@ -149,7 +157,9 @@ def load(
             source = cast_weights(source, resolve_dtype(dtype, on))
         model = source if device == "auto" else source.to(on)
         use_template(tokenizer, template)
-        return Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
+        target = Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
+        _tell_unused(target)
+        return target
     name = str(source)
     lab = LAB.get(name)
     places = None if device_map is None else checked_map(device_map)
@@ -157,17 +167,21 @@ def load(
     if places is not None:
         on = main_device(places)
     hub = Hub(revision, token, cache_dir, local_files_only)
-    folder, fetched = folder_of(_place(source), hub=hub)
-    config = _config(folder, name)
+    folder, file, fetched = _files(source, gguf_file, hub)
+    if file is not None and ranks is not None:
+        raise LoadError(f"{name}: the model in a GGUF file cannot be parted among ranks")
+    config = _config(folder, name, file)
     quantised = check_quantised(config, asked, name)
     stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
     kind = "auto" if stored else resolve_dtype(dtype, on)
     if asked is None and ranks is None and not on_disk(places):  # what 4 bits take is not known
         spread = places is not None and (isinstance(places, str) or len(places) > 1)
-        check_weights_fit(estimated(folder, config, kind, on, spread=spread), name)
+        place = folder if file is None else None
+        check_weights_fit(estimated(place, config, kind, on, spread=spread), name)
     if quantised and places is None:
         places = {"": on}  # such weights are made on their device and cannot be moved
     how: dict[str, Any] = {
+        "gguf_file": file,
         "device_map": places,
         "max_memory": max_memory,
         "offload_folder": None if offload_folder is None else str(offload_folder),
@@ -177,13 +191,17 @@ def load(
     how = {key: value for key, value in how.items() if value is not None}
     model = _weights(folder, config, kind, name, ranks, how)
     if tokenizer is None:
-        tokenizer = _tokenizer(folder, name)
+        tokenizer = _tokenizer(folder, name, file)
     use_template(tokenizer, template)
     beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
     draft = "lab-draft" if lab == "target" else None
     if places is None:
         model = model.to(on)
-    target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
+    if file is None:
+        target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
+    else:
+        target = Target(model.eval(), tokenizer, name, generic=generic)
+    _tell_unused(target)
     if attn_implementation is not None and not target.backbone.whole:
         logger.warning(
             "%s: attn_implementation=%s is of the library's forward; this model runs by our own "
@@ -194,7 +212,7 @@ def load(
     # what the hub's files are kept in is called by the commit
     is_commit = fetched and re.fullmatch("[0-9a-f]{40}", folder.name)
     target.revision = folder.name if is_commit else None
-    if (sha256 := check_weights(folder, card_of(folder))) is not None:
+    if file is None and (sha256 := check_weights(folder, card_of(folder))) is not None:
         target.sha256 = sha256
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
     return target
@@ -207,17 +225,19 @@ def memory(
     tokens: int | None = None,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
+    gguf_file: str | None = None,
     **hub: Any,
 ) -> Estimate:
     """What a model and its cache take, by its config and the headers of its files: nothing is
     loaded.
 
     Args:
-        source: a folder, a hub id, ``"lab"`` or ``"lab-draft"``.
+        source: a folder, a hub id, a ``.gguf`` file, ``"lab"`` or ``"lab-draft"``.
         rows: texts that are decoded together.
         tokens: of each, prompt and new ones; default the model's whole context.
         dtype: as for :func:`load`.
         device: as for :func:`load`.
+        gguf_file: as for :func:`load`.
         hub: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, as for :func:`load`.
     Raises:
         LoadError, UnsupportedModel: as for :func:`load`.
@@ -226,12 +246,12 @@ def memory(
         if value is not None and value < 1:
             raise LoadError(f"{count} must be an integer >= 1, got {value!r}")
     on = resolve_device(device)
-    folder, _ = folder_of(_place(source), hub=Hub(**hub))
-    config = _config(folder, str(source))
+    folder, file, _ = _files(source, gguf_file, Hub(**hub))
+    config = _config(folder, str(source), file)
     quantised = getattr(config, "quantization_config", None) is not None
     stored = dtype == "auto" and (on.type == "cuda" or quantised) and str(source) not in LAB
     kind = "auto" if stored else resolve_dtype(dtype, on)
-    return estimated(folder, config, kind, on, rows, tokens)
+    return estimated(folder if file is None else None, config, kind, on, rows, tokens)
 
 
 def _check_unused(settings: dict[str, Any], what: str) -> None:
@@ -258,14 +278,36 @@ def check_attention(implementation: str | None) -> None:
         )
 
 
-def _tokenizer(folder: Path, name: str) -> Any:
+def _tell_unused(target: Target) -> None:
+    """Says in one line what a checkpoint's generation_config asks for that decoding goes without,
+    since the library's ``generate`` obeys it."""
+    settings = unused(target.model.generation_config)
+    if settings:
+        asked = ", ".join(f"{name}={value}" for name, value in settings.items())
+        logger.warning(
+            "%s: its generation_config asks for %s; decoding here goes without", target.name, asked
+        )
+
+
+def _files(
+    source: str | Path, gguf_file: str | None, hub: Hub | None = None
+) -> tuple[Path, str | None, bool]:
+    """The folder that a model lies in, the name of the GGUF file that it is there, or None, and
+    whether the folder is the hub's."""
+    place, file = gguf.split(_place(source), gguf_file)
+    folder, fetched = folder_of(place, SAFE if file is None else (file,), hub=hub)
+    return folder, file, fetched
+
+
+def _tokenizer(folder: Path, name: str, gguf_file: str | None = None) -> Any:
     from transformers import AutoTokenizer
 
+    of_file = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **of_file)
     except Exception as error:
-        why = first_line(error)
-        raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {why}") from error
+        place, why = folder / (gguf_file or ""), first_line(error)
+        raise LoadError(f"{name}: no tokenizer could be loaded from {place}: {why}") from error
 
 
 def _weights(
@@ -295,12 +337,20 @@ def _weights(
     return model
 
 
-def _config(folder: Path, name: str) -> Any:
-    """The library's config of a folder that has weights, of a model that can be a target."""
+def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
+    """The library's config of a folder that has weights, or of a GGUF file in it, of a model that
+    can be a target."""
     from transformers import AutoConfig
 
+    if gguf_file is not None:
+        config = gguf.config_of(folder, gguf_file, name)
+        check_causal(config)
+        return config
     if not (folder / "config.json").exists():
-        raise LoadError(f"{name}: the folder {folder} has no config.json; it holds no model")
+        hint = "it holds no model"
+        if files := gguf.names(folder):
+            hint = f"name its GGUF file with gguf_file= or by its path: {first_three(files)}"
+        raise LoadError(f"{name}: the folder {folder} has no config.json; {hint}")
     _check_settings(folder, name)
     if weight_files(folder) is None:
         raise LoadError(
@@ -426,10 +476,15 @@ def check_pair(target: Target, draft: Target) -> None:
     """
     check_device(target, draft)
     if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
+        why = "and not because one of them has rows that no token of their tokenizers has"
+        if target.tokenizer is None and draft.tokenizer is None:
+            why = (
+                "and no tokenizer is known that would tell whether these are rows without a token; "
+                "give one: draft=specwb.load(.., tokenizer=..), or specwb.hf(.., tokenizer=..)"
+            )
         raise LoadError(
             f"vocabulary mismatch: target {target.name!r} has {target.vocabulary} tokens, draft "
-            f"{draft.name!r} has {draft.vocabulary}, and not because one of them has rows that no "
-            "token of their tokenizers has"
+            f"{draft.name!r} has {draft.vocabulary}, {why}"
         )
     tokenizers = target.tokenizer, draft.tokenizer
     if None in tokenizers or tokenizers[0] is tokenizers[1]:
@@ -466,8 +521,8 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
     def read() -> Target:
         settings: dict[str, Any] = {"dtype": target.dtype, "device": target.device}
         if vocabulary == "shared" and isinstance(chosen, str | Path):
-            where, _ = folder_of(_place(chosen))
-            settings["tokenizer"] = _tokenizer(where, str(chosen))
+            where, file, _ = _files(chosen, None)
+            settings["tokenizer"] = _tokenizer(where, str(chosen), file)
             check_shared(target, settings["tokenizer"], str(chosen))  # before weights are read
         return load(cast(Any, chosen), **settings)
 
@@ -481,10 +536,7 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
         if not isinstance(chosen, str | Path):
             return shared(model, target)
         return target.loaded("shared", chosen, lambda: shared(model, target))
-    if target.tokenizer is None or model.tokenizer is None:
-        raise LoadError(
-            f"draft_vocabulary=text: {target.name!r} and {model.name!r} must both have a tokenizer"
-        )
+    check_tokenizers(target, model.tokenizer, model.name)
     return model
 
 

@@ -154,7 +154,7 @@ def slot_bytes(config: Any, dtype: torch.dtype) -> int:
 
 
 def estimated(
-    folder: Path,
+    folder: Path | None,
     config: Any,
     dtype: torch.dtype | str,
     device: torch.device,
@@ -165,7 +165,7 @@ def estimated(
     """What the model in a folder takes on a device.
 
     Args:
-        folder: with its weights.
+        folder: with its weights; None counts those of a model with this config.
         config: the library's config of it.
         dtype: of weights and cache; ``"auto"`` is what the weights are stored in.
         device: where it is to lie.
@@ -181,8 +181,20 @@ def estimated(
         count = torch.cuda.device_count()
         free = sum(free_bytes(torch.device("cuda", i)) for i in range(count))
         free, where = free + free_bytes(torch.device("cpu")), f"{count} devices and the machine"
-    weights = weight_bytes(folder, dtype)
+    if folder is None:
+        weights = parameters(config) * kind.itemsize
+    else:
+        weights = weight_bytes(folder, dtype)
     return Estimate(weights, slot_bytes(config, kind), rows, longest, free, where)
+
+
+def parameters(config: Any) -> int:
+    """How many numbers a model of a config has; weights that are tied count once."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def check_weights_fit(estimate: Estimate, name: str) -> None:

@@ -66,12 +66,11 @@ class Fitted:
 
 
 def is_padding(target: Target, draft: Target) -> bool:
-    """Whether two vocabularies differ in rows that no token has: both tokenizers are known, and
-    all their ids are ids of both models."""
-    if target.tokenizer is None or draft.tokenizer is None:
-        return False
-    tokens = max(max(t.get_vocab().values()) for t in (target.tokenizer, draft.tokenizer)) + 1
-    return tokens <= min(target.vocabulary, draft.vocabulary)
+    """Whether two vocabularies differ in rows that no token has: a tokenizer is known, and all ids
+    of those that are known are ids of both models."""
+    known = [t.get_vocab() for t in (target.tokenizer, draft.tokenizer) if t is not None]
+    last = max((max(vocabulary.values()) for vocabulary in known), default=None)
+    return last is not None and last < min(target.vocabulary, draft.vocabulary)
 
 
 def fitted(draft: Target, vocabulary: int) -> Target:
@@ -138,17 +137,28 @@ def shared_tokens(ours: Any, theirs: Any) -> dict[int, int]:
     return {i: ids[token] for i, token in token_bytes(ours).items() if token in ids}
 
 
+def check_tokenizers(target: Target, tokenizer: Any, name: str) -> None:
+    """Checks that the tokenizers of a target and of a draft model are known.
+
+    Raises:
+        LoadError: one is not.
+    """
+    for model, known in ((target.name, target.tokenizer), (name, tokenizer)):
+        if known is None:
+            raise LoadError(
+                f"draft_vocabulary: {target.name!r} and {name!r} must both have a tokenizer, and "
+                f"that of {model!r} is not known; give it by specwb.load(.., tokenizer=..), that "
+                "of specwb.hf's model by specwb.hf(.., tokenizer=..)"
+            )
+
+
 def check_shared(target: Target, tokenizer: Any, name: str) -> dict[int, int]:
     """:func:`shared_tokens` of a target's tokenizer and a draft model's.
 
     Raises:
         LoadError: a tokenizer is missing, or they have no token of text in common.
     """
-    if target.tokenizer is None or tokenizer is None:
-        raise LoadError(
-            f"draft_vocabulary: {target.name!r} and {name!r} must both have a tokenizer, whose "
-            "tokens are compared"
-        )
+    check_tokenizers(target, tokenizer, name)
     ids = shared_tokens(target.tokenizer, tokenizer)
     meaning = token_bytes(target.tokenizer)
     if not any(isinstance(meaning[i], bytes) for i in ids):

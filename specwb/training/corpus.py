@@ -25,6 +25,15 @@ from specwb import files
 from specwb.extras import how
 
 USER, ASSISTANT, EOS = "<|user|>", "<|assistant|>", "<|endoftext|>"
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'user' %}<|user|>{{ m['content'] }}"
+    "{% elif m['role'] == 'assistant' %}<|assistant|>{{ m['content'] }}<|endoftext|>"
+    "{% else %}{{ m['content'] }}{{ '\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""The family's chat template. It was trained without system messages: one is a line of plain text,
+neither the user's nor the assistant's."""
 SPECIALS = [
     EOS,
     "<|pad|>",
@@ -313,12 +322,7 @@ def train_tokenizer(docs: list[Document], vocabulary: int, folder: Path) -> None
         model_max_length=1024,
         clean_up_tokenization_spaces=False,
     )
-    fast.chat_template = (
-        "{% for m in messages %}"
-        "{{ '<|user|>' if m['role'] == 'user' else '<|assistant|>' }}{{ m['content'] }}"
-        "{% if m['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-    )
+    fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import logging
 import shutil
 import struct
 from fnmatch import fnmatch
@@ -16,10 +17,12 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import GenerationConfig
 
 import specwb
 from specwb import LoadError
 from specwb.files import weights_hash
+from specwb.models import generation
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import folder_of
 from specwb.models.load import data_dir
@@ -471,3 +474,43 @@ def test_the_shipped_models_are_those_of_their_cards():
     for card in data_dir().joinpath("lab").glob("*/card.json"):
         if card.parent.name != "ngram":
             assert json.loads(card.read_text())["sha256"] == weights_hash(card.parent), card
+
+
+# -------------------------------------------------------------------------------- generation_config
+
+
+ASKED = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [3]}
+NEUTRAL = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "eos_token_id": [5, 6]}
+NEUTRAL |= {"repetition_penalty": 1.0, "min_p": 0.0, "typical_p": 1.0, "max_new_tokens": 7}
+
+
+def test_settings_that_decoding_goes_without_are_one_line(folder, caplog):
+    """The library's generate writes another text by them."""
+    put(folder / "generation_config.json", {**NEUTRAL, **ASKED})
+    with caplog.at_level(logging.WARNING, "specwb"):
+        target = specwb.load(folder)
+    asked = ", ".join(f"{name}={ASKED[name]}" for name in sorted(ASKED))
+    assert caplog.messages == [
+        f"{folder}: its generation_config asks for {asked}; decoding here goes without"
+    ]
+    caplog.clear()
+    target.model.generation_config.update(no_repeat_ngram_size=None, suppress_tokens=[])
+    specwb.load(target.model)
+    assert caplog.messages == [
+        "LlamaForCausalLM: its generation_config asks for repetition_penalty=1.3; decoding here "
+        "goes without"
+    ]
+
+
+def test_settings_that_decoding_has_itself_or_that_ask_for_nothing_are_not_told(folder, caplog):
+    put(folder / "generation_config.json", NEUTRAL)
+    with caplog.at_level(logging.WARNING, "specwb"):
+        assert specwb.load(folder).eos == [5, 6]
+        specwb.load("lab")
+    assert not caplog.messages
+
+
+def test_every_setting_is_one_of_the_library():
+    config = GenerationConfig()
+    assert [name for name in generation.NEUTRAL if not hasattr(config, name)] == []
+    assert generation.unused(config) == {}

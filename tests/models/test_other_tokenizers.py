@@ -208,3 +208,14 @@ def test_layers_side_by_side_of_a_draft_with_another_tokenizer(pair):
     prompts = [[0, 1, 2, 3], [5]]
     plain = specwb.decode(pair[0], prompts, "ar", max_new_tokens=12)
     assert specwb.decode(pair[0], prompts, method, max_new_tokens=12).tokens == plain.tokens
+
+
+@pytest.mark.parametrize("way", ["shared", "text"])
+def test_generate_of_the_library_with_the_models_tokenizer(pair, way):
+    target, draft = pair
+    ids, spec = torch.tensor([OURS("abcd")["input_ids"]]), f"sps:gamma=3,draft_vocabulary={way}"
+    right = target.model.generate(ids, max_new_tokens=12, do_sample=False)
+    custom = specwb.hf(spec, draft=draft, tokenizer=OURS)
+    assert target.model.generate(ids, max_new_tokens=12, custom_generate=custom).equal(right)
+    with pytest.raises(specwb.LoadError, match="of 'LlamaForCausalLM' is not known; give"):
+        target.model.generate(ids, max_new_tokens=12, custom_generate=specwb.hf(spec, draft=draft))

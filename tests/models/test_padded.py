@@ -83,5 +83,27 @@ def test_rows_that_a_token_has_are_no_padding():
     with pytest.raises(specwb.LoadError, match=r"vocabulary mismatch: .* rows that no token"):
         specwb.method("sps", target, draft=draft)
     target.tokenizer = None
-    with pytest.raises(specwb.LoadError, match="vocabulary mismatch"):
+    with pytest.raises(specwb.LoadError, match=r"vocabulary mismatch: .* rows that no token"):
         specwb.method("sps", target, draft=draft)
+    draft.tokenizer = None
+    unknown = r"vocabulary mismatch: .* no tokenizer is known .* specwb.hf\(.., tokenizer=..\)"
+    with pytest.raises(specwb.LoadError, match=unknown):
+        specwb.method("sps", target, draft=draft)
+
+
+@pytest.mark.parametrize("rows", [(LARGE, SMALL), (SMALL, LARGE)], ids=["fewer", "more"])
+def test_generate_of_the_library(rows):
+    """With the draft's tokenizer, or the model's own; without one the message says what to give."""
+    target, draft = pair(*rows)
+    ids, known = torch.tensor(PROMPTS[:1]), draft.tokenizer
+    right = target.model.generate(ids, max_new_tokens=20, do_sample=False)
+    for custom in (
+        specwb.hf("sps:gamma=3", draft=draft),
+        specwb.hf("mcsd:tree=2-2", draft=draft.model, tokenizer=known),
+        specwb.hf("sps", draft=specwb.load(draft.model), tokenizer=known),
+    ):
+        text = target.model.generate(ids, max_new_tokens=20, custom_generate=custom)
+        assert text.tolist() == right.tolist()
+    custom = specwb.hf("sps", draft=draft.model)
+    with pytest.raises(specwb.LoadError, match=r"no tokenizer is known .* draft=specwb.load"):
+        target.model.generate(ids, max_new_tokens=20, custom_generate=custom)

@@ -226,11 +226,29 @@ def test_corpus_holds_out_whole_documents_and_batches_are_pure(home):
         [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
     )
     assert chat == "<|user|>hi<|assistant|>"
+    assert tokenizer.chat_template == corpus.TEMPLATE
     data = corpus.encode(docs, tokenizer)
     mixture = {"code": 0.5, "math": 0.25, "prose": 0.25}
     assert np.array_equal(data.batch(3, 5, 4, 16, mixture), data.batch(3, 5, 4, 16, mixture))
     assert not np.array_equal(data.batch(3, 5, 4, 16, mixture), data.batch(3, 6, 4, 16, mixture))
     assert data.windows("math", 3, 20).shape == (3, 21)
+
+
+@pytest.mark.parametrize("model", ["target", "draft", "deep"])
+def test_a_system_message_is_a_line_of_its_own_and_no_answer(model):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(lab.LAB / model)
+    assert tokenizer.chat_template == corpus.TEMPLATE
+    roles = ("system", "user", "assistant", "user")
+    chat = [{"role": role, "content": f"the {role}"} for role in roles]
+
+    def written(messages: list[dict[str, str]]) -> str:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    turns = "<|user|>the user<|assistant|>the assistant<|endoftext|><|user|>the user<|assistant|>"
+    assert written(chat[1:]) == turns
+    assert written(chat) == "the system\n" + turns
 
 
 def test_wrong_checksum_missing_file_and_bad_budget_are_one_clear_error(home, monkeypatch):

@@ -1,0 +1,79 @@
+"""Models in single GGUF files, with their tokenizer and chat template, as llama.cpp has them.
+
+The transformers library reads them, with the package ``gguf``. It dequantises the weights, so that
+a model takes what it takes unquantised, and runs as from any other file. Here it is only seen to
+that what cannot be read is named before weights are.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from specwb.extras import require
+from specwb.models.folder import LoadError, first_line, first_three
+
+SUFFIX = ".gguf"
+PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+"""What one of several files of a model is called; its group is how many there are."""
+
+
+def split(source: Any, file: str | None) -> tuple[Any, str | None]:
+    """Parts the path of a GGUF file into its folder and its name; everything else stays as it is.
+
+    Args:
+        source: what a model is named by.
+        file: the name of a GGUF file in it, where one was given.
+    Raises:
+        LoadError: a path of a file, and the name of one beside it.
+    """
+    if not isinstance(source, str | Path) or Path(source).suffix != SUFFIX:
+        return source, file
+    path = Path(source).expanduser()
+    if not path.is_file():
+        return source, file
+    if file is not None:
+        raise LoadError(f"gguf_file={file!r} is of a folder or hub id; {source} is a file")
+    return path.parent, path.name
+
+
+def names(folder: Path) -> list[str]:
+    """The names of a folder's GGUF files."""
+    return sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
+
+
+def config_of(folder: Path, file: str, name: str) -> Any:
+    """The library's config of the model in a GGUF file.
+
+    Args:
+        folder: where the file lies.
+        file: its name there.
+        name: what messages call the model.
+    Raises:
+        LoadError: there is no such file, it is one of several parts, it is damaged or cut off, or
+            the library does not know its architecture.
+        MissingExtra: the package ``gguf`` is not installed.
+    """
+    require("a GGUF file", "gguf", "gguf")
+    from transformers import AutoConfig
+
+    path = folder / file
+    if not path.is_file():
+        others = names(folder)
+        hint = f"; there are {first_three(others)}" if others else ", and no other GGUF file"
+        raise LoadError(f"{name}: gguf_file={file!r} is not in {folder}{hint}")
+    if (part := PART.search(file)) and int(part[1]) > 1:
+        raise LoadError(
+            f"{name}: {file} is one of {int(part[1])} parts, which are not read; make one file of "
+            "them with llama.cpp's llama-gguf-split --merge"
+        )
+    try:
+        return AutoConfig.from_pretrained(folder, gguf_file=file, trust_remote_code=False)
+    except Exception as error:
+        why = first_line(error)
+        if "architecture" in why:
+            raise LoadError(f"{name}: {file} cannot be read by transformers: {why}") from error
+        raise LoadError(
+            f"{name}: {path} is damaged, cut off or no GGUF file ({why}); fetch it again"
+        ) from error
