@@ -18,7 +18,7 @@ function library(source, say) {
 async function load(source, say) {
   const plotly = globalThis.Plotly ?? (await fromJupyterLab());
   if (plotly) return plotly;
-  say("Waiting for the kernel to send plotly.js; it does so when the cells before are done.");
+  say("Waiting for the kernel to send plotly.js, which it does when no cell is running.");
   return fromKernel(source);
 }
 
@@ -91,6 +91,7 @@ async function render({ model, el }) {
       }
     } catch (error) {
       shown = {};
+      el.style.minHeight = "";
       say(`The figure cannot be drawn: ${error?.message ?? error}. Run this cell again.`);
     } finally {
       busy = false;

@@ -221,6 +221,12 @@ def test_labels_show_white_space_and_never_markup():
     assert label(tiny.tokenizer(["<i>", "x"]), 0) == "&lt;i&gt;"
 
 
+def test_no_room_is_kept_for_a_legend_that_is_not_there():
+    one, two = {"x": ([0, 1], [1, 2])}, {"x": ([0, 1], [1, 2]), "y": ([0, 1], [2, 1])}
+    tops = [style.lines(points, "t", "y", "x").layout.margin.t for points in (one, two)]
+    assert tops == [60, 100]
+
+
 def contrast(colour: str, page: str) -> float:
     """The WCAG's, 1 to 21."""
 
