@@ -234,7 +234,7 @@ def test_the_button_measures_and_says_why_it_could_not(monkeypatch):
     (row,) = [child for child in panel.children if isinstance(child, ipywidgets.HBox)]
     button, line = row.children
     button.click()
-    assert [trace.name for trace in shown._canvas.data] == [SHIPPED, HERE]
+    assert [trace.name for trace in shown._canvas.figure.data] == [SHIPPED, HERE]
     assert "of the median" in line.value
     button.click()
     assert "not measured: no model" in line.value

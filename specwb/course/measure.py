@@ -167,11 +167,12 @@ class Measured:
     def _widget(self) -> Any:
         import ipywidgets as w
 
-        from specwb.widgets.live import Panel, canvas, redraw
+        from specwb.widgets.figure import LiveFigure
+        from specwb.widgets.live import Panel
 
         calm = "" if self._facts is None else f" {says(self._facts)}."
         caption = w.HTML(f"<small>Shipped: {escape(self._source)}.{escape(calm)}</small>")
-        self._canvas = canvas(self._draw(self.rows))
+        self._canvas = LiveFigure(self._draw(self.rows))
         parts: list[Any] = [self._canvas, caption]
         if self._measure is not None:
             button = w.Button(
@@ -183,7 +184,7 @@ class Measured:
                 button.disabled, line.value = True, "measuring ..."
                 try:
                     self.here()
-                    redraw(self._canvas, self._draw(self.rows))
+                    self._canvas.figure = self._draw(self.rows)
                     line.value = f'<small role="status">{escape(self.light)}</small>'
                 except Exception as error:  # a button has nowhere else to say it
                     line.value = f'<small role="status">not measured: {escape(str(error))}</small>'

@@ -144,9 +144,9 @@ class Prediction:
         if isinstance(self._show, Drawing):
             more = [w.HTML(self._show.svg)]
         elif self._show is not None:
-            from specwb.widgets.live import Panel, canvas
+            from specwb.widgets.figure import LiveFigure
 
-            more = [Panel([canvas(self._show)])]
+            more = [LiveFigure(self._show)]
         self._box.children = (*self._box.children[:3], *more)
 
     def _ipython_display_(self) -> None:

@@ -122,7 +122,8 @@ def lines(
         xaxis={"title": {"text": xaxis}},
         yaxis={"title": {"text": yaxis}, "rangemode": "tozero"},
         height=height,
-        margin={"l": 60, "r": 20, "t": 100, "b": 50},
+        # a line alone has no legend above it
+        margin={"l": 60, "r": 20, "t": 100 if len(points) > 1 else 60, "b": 50},
     )
 
 

@@ -7,14 +7,14 @@ from functools import cache
 from typing import Any
 
 import ipywidgets as w
-import plotly.graph_objects as go
 
 from specwb import figures
 from specwb.analysis import best_tree, choose_tree, path_values, roofline
 from specwb.errors import ArgumentError
 from specwb.tree import Tree
 from specwb.verify.exact import depths
-from specwb.widgets.live import ROW, Panel, canvas, redraw, status
+from specwb.widgets.figure import LiveFigure
+from specwb.widgets.live import ROW, Panel, status
 
 HAND, TOKENS, SPEED = "children by level", "most tokens a round", "most tokens a second"
 MEASURED, ROOFLINE = "as measured", "free up to n* nodes"
@@ -118,7 +118,7 @@ class TreeDesigner(Panel):
         )
         self._line, self.summary = w.HTML(), ""
         self.parents, self.speed = [-1], 1.0
-        self._figure: go.FigureWidget | None = None
+        self._figure: LiveFigure | None = None
         self._draw()
         assert self._figure is not None, self.summary
         for control in (
@@ -198,9 +198,9 @@ class TreeDesigner(Panel):
                 best[len(tree)] = max(best.get(len(tree), 0.0), self._speed(tree))
         new = figures.designer(parents, values, best, self.speed)
         if self._figure is None:
-            self._figure = canvas(new)
+            self._figure = LiveFigure(new)
         else:
-            redraw(self._figure, new)
+            self._figure.figure = new
         top = max((n for n in best if n <= self.nodes.value), key=lambda n: (best[n], -n))
         tau = sum(values)
         self._say(

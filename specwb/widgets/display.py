@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -14,6 +13,7 @@ from plotly.basedatatypes import BaseFigure
 from specwb.errors import ArgumentError
 from specwb.figures.style import CONFIG
 from specwb.scope import module
+from specwb.widgets.figure import LiveFigure, plain
 from specwb.widgets.microscope import Microscope
 
 FIGURE = "application/vnd.plotly.v1+json"
@@ -43,7 +43,7 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
         data = thing._repr_mimebundle_()
         bundle = dict(data[0] if isinstance(data, tuple) else data)  # anywidget: with metadata
     elif isinstance(thing, go.Figure):
-        bundle = {FIGURE: {**_plain(thing), "config": CONFIG}}
+        bundle = {FIGURE: {**plain(thing), "config": CONFIG}}
     else:
         raise ArgumentError(
             f"show takes a plotly figure or an ipywidgets widget, got {type(thing).__name__}"
@@ -62,7 +62,9 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
         plays them.
     """
     if isinstance(thing, BaseFigure):
-        return [{"figure": _plain(thing)}]
+        return [{"figure": plain(thing)}]
+    if isinstance(thing, LiveFigure):
+        return still(thing.figure)
     if isinstance(thing, w.HTML):
         return [{"html": thing.value}] if thing.value else []
     if isinstance(thing, w.Box):
@@ -78,10 +80,6 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
     if isinstance(thing, w.ValueWidget) and hasattr(thing, "description"):
         return [{"controls": [[thing.description, _setting(thing)]]}]
     return []
-
-
-def _plain(figure: BaseFigure) -> dict[str, Any]:
-    return json.loads(figure.to_json())
 
 
 def _setting(control: w.ValueWidget) -> str:

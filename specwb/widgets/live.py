@@ -1,4 +1,4 @@
-"""Figures that change in place and are as wide as their cell, and the controls above them."""
+"""What explorers have in common: controls, a line of text and a figure that follows them."""
 
 from __future__ import annotations
 
@@ -7,62 +7,14 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any, Self
 
-import anywidget
 import ipywidgets as w
 import plotly.graph_objects as go
 
-from specwb.figures.style import CONFIG, REJECTED
+from specwb.figures.style import REJECTED
+from specwb.widgets.figure import LiveFigure
 
 STYLE = {"description_width": "90px"}
 ROW = {"flex_flow": "row wrap"}
-
-
-def canvas(figure: go.Figure) -> go.FigureWidget:
-    """A figure that can be changed in place, and that is drawn anew when the window's size changes.
-
-    FigureWidget itself is 700 pixels wide until somebody resizes the window; see :class:`Follow`.
-    """
-    shown = go.FigureWidget(figure)
-    shown._config = CONFIG
-    return shown
-
-
-def redraw(shown: go.FigureWidget, new: go.Figure) -> None:
-    """Put a figure in place of the one shown; one message to the page if it has as many traces."""
-    with shown.batch_update():
-        if len(shown.data) == len(new.data):
-            for old, trace in zip(shown.data, new.data, strict=True):
-                old.update(trace.to_plotly_json(), overwrite=True)
-        else:
-            shown.data = ()
-            shown.add_traces(new.data)
-        shown.update_layout(new.layout, overwrite=True)
-        # lists that are empty now would stay as they were
-        shown.layout.shapes = new.layout.shapes
-        shown.layout.annotations = new.layout.annotations
-
-
-class Follow(anywidget.AnyWidget):
-    """Nothing to see: it tells the figures of the page when their cell has another width.
-
-    They listen to the window's resize event alone. A cell also becomes wider or narrower when a
-    side bar opens; and a figure is drawn before it is in the page, where its width is not known.
-    """
-
-    _esm = """
-    function render({ el }) {
-      const tell = () =>
-        requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
-      const observer = new ResizeObserver(tell);
-      observer.observe(el);
-      document.addEventListener("plotlywidget-after-render", tell);
-      return () => {
-        observer.disconnect();
-        document.removeEventListener("plotlywidget-after-render", tell);
-      };
-    }
-    export default { render };
-    """
 
 
 class Panel(w.VBox):
@@ -75,8 +27,7 @@ class Panel(w.VBox):
     summary: str
 
     def __init__(self, children: Sequence[w.Widget]) -> None:
-        follow = Follow(layout={"width": "100%", "height": "0px", "margin": "0"})
-        super().__init__([*children, follow], layout={"width": "100%"})
+        super().__init__(children, layout={"width": "100%"})
 
     @contextmanager
     def at(self, **values: Any) -> Iterator[Self]:
@@ -123,7 +74,7 @@ class Explorer(Panel):
 
     def _build(self, *rows: Sequence[w.Widget]) -> None:
         self._line, self.summary = w.HTML(), ""
-        self._figure: go.FigureWidget | None = None
+        self._figure: LiveFigure | None = None
         self._draw()
         for row in rows:
             for control in row:
@@ -134,9 +85,9 @@ class Explorer(Panel):
     def _draw(self) -> None:
         self.summary, new = self._new()
         if self._figure is None:
-            self._figure = canvas(new)
+            self._figure = LiveFigure(new)
         else:
-            redraw(self._figure, new)
+            self._figure.figure = new
         self._line.value = status(self.summary)
 
     def _new(self) -> tuple[str, go.Figure]:

@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import ipywidgets as w
 import numpy as np
-import plotly.graph_objects as go
 from scipy.special import softmax
 
 from specwb import figures
@@ -15,7 +14,8 @@ from specwb.errors import ArgumentError
 from specwb.verify import exact
 from specwb.verify.exact import Dist
 from specwb.verify.mutants import MUTANTS
-from specwb.widgets.live import ROW, Panel, canvas, redraw, status
+from specwb.widgets.figure import LiveFigure
+from specwb.widgets.live import ROW, Panel, status
 
 UNITS = 120
 """Probabilities are multiples of one over this, so that everything can be counted in fractions."""
@@ -120,7 +120,7 @@ class RulesExplorer(Panel):
             layout={"width": "auto", "max_width": "620px"},
         )
         self._line, self.summary = w.HTML(), ""
-        self._figures: list[go.FigureWidget] = []
+        self._figures: list[LiveFigure] = []
         self._draw()
         controls = (
             self.temperature,
@@ -160,9 +160,9 @@ class RulesExplorer(Panel):
         ]
         if self._figures:
             for shown, figure in zip(self._figures, new, strict=True):
-                redraw(shown, figure)
+                shown.figure = figure
         else:
-            self._figures = [canvas(figure) for figure in new]
+            self._figures = [LiveFigure(figure) for figure in new]
         off = exact.tv(self.out, self.p)
         most = max(
             self.rates, key=lambda rule: round(self.rates[rule], 9)

@@ -65,6 +65,11 @@ ONLY = {  # cells that are run here; nbval runs them all
     DRAFTERS: ("setup", "copy-where", "copy-scope", "model", "blind", "score"),
     HONEST: ("setup", "tau-run", "tau", "base", "score"),
 }
+EXPLORERS = (  # four figures, all in widgets
+    "from specwb import widgets",
+    "speed = widgets.SpeedExplorer(alpha=0.6, c=0.1, gamma=3)\nwidgets.show(speed, speed.summary)",
+    "rules = widgets.RulesExplorer()\nwidgets.show(rules, rules.summary)",
+)
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
@@ -134,6 +139,10 @@ def lab(tmp_path_factory):
             if cell.cell_type == "code":  # what is seen later has been run here
                 cell.outputs, cell.execution_count = [], None
         nbformat.write(notebook, folder / name)
+    cells = [nbformat.v4.new_code_cell(source) for source in EXPLORERS]
+    explorers = nbformat.v4.new_notebook(cells=cells)
+    explorers.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(explorers, folder / "explorers.ipynb")
     config, settings = home / "config", home / "settings" / "@jupyterlab" / "notebook-extension"
     (config / "labconfig").mkdir(parents=True)
     off = {
@@ -203,8 +212,8 @@ def browser():
         browser.close()
 
 
-def ran(browser, lab, name):
-    """A notebook, opened and run from top to bottom."""
+def at_rest(browser, lab, name):
+    """A notebook, opened, with its kernel ready."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.uncaught = []
     page.on("pageerror", lambda error: page.uncaught.append(f"{error} {error.stack}"))
@@ -219,6 +228,10 @@ def ran(browser, lab, name):
         f"{KERNEL}?.status == 'idle' && {KERNEL}.connectionStatus == 'connected'",
         timeout=SECONDS * 1000,
     )
+    return page
+
+
+def run_all(page) -> None:
     page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells'), 0")
     # done when every cell has run, or when one has failed (the rest is then not run)
     page.wait_for_function(
@@ -226,6 +239,12 @@ def ran(browser, lab, name):
         f"c.outputs.some(o => o.output_type == 'error')))({MODEL})",
         timeout=SECONDS * 1000,
     )
+
+
+def ran(browser, lab, name):
+    """A notebook, opened and run from top to bottom."""
+    page = at_rest(browser, lab, name)
+    run_all(page)
     return page
 
 
@@ -335,6 +354,83 @@ def test_no_white_blocks_on_a_dark_page(shapes):
     # JupyterLab hides and shows its page for a theme; now and then its own React meets a node gone
     shapes.wait_for_timeout(2000)
     shapes.uncaught[:] = [error for error in shapes.uncaught if "removeChild" not in error]
+
+
+NO_EXTENSION = 'delete window._JUPYTERLAB["jupyterlab-plotly"]'
+TRACES = """[...document.querySelectorAll('.js-plotly-plot')].map(
+  plot => plot.querySelectorAll('.trace').length)"""
+
+
+def received(page) -> list[int]:
+    """Bytes of the web socket's messages from now on."""
+    sizes: list[int] = []
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.on(
+        "Network.webSocketFrameReceived",
+        lambda event: sizes.append(len(event["response"]["payloadData"])),
+    )
+    return sizes
+
+
+def has_four_figures(page) -> None:
+    page.wait_for_function(
+        f"(traces => traces.length == 4 && traces.every(n => n))({TRACES})",
+        timeout=SECONDS * 1000,
+    )
+
+
+def test_figures_come_and_follow_in_a_slow_browser(browser, lab):
+    """A fifth of the speed, and a page so busy that no module is there when anywidget gives up
+    waiting, which is what it does after two seconds: every figure is drawn, and follows."""
+    page = at_rest(browser, lab, "explorers.ipynb")
+    sizes = received(page)
+    slow = page.context.new_cdp_session(page)
+    slow.send("Emulation.setCPUThrottlingRate", {"rate": 5})
+    page.evaluate(
+        "AbortSignal.timeout = () => { const c = new AbortController();"
+        " queueMicrotask(() => c.abort()); return c.signal; }"
+    )
+    run_all(page)
+    has_four_figures(page)
+    assert sum(sizes) < 500_000
+    slow.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    ring = page.locator(".js-plotly-plot").first.locator(".scatterlayer .trace .point").last
+    before = ring.get_attribute("transform")
+    assert moved(page, 0, "gamma", "ArrowRight").startswith("alpha 0.60, c 0.10, v(4) = 1.00")
+    playwright.expect(ring).not_to_have_attribute("transform", before, timeout=30_000)
+    assert page.locator(".specwb-figure > [role=status]:visible").count() == 0
+    assert page.uncaught
+    assert all("Failed to initialize model" in error for error in page.uncaught)
+    page.close()
+
+
+def test_the_kernel_sends_plotly_once_where_the_page_has_none(browser, lab):
+    page = at_rest(browser, lab, "explorers.ipynb")
+    page.evaluate(NO_EXTENSION)
+    sizes = received(page)
+    run_all(page)
+    has_four_figures(page)
+    assert 1_000_000 < sum(sizes) < 4_000_000
+    assert page.uncaught == []
+    page.close()
+
+
+def test_a_figure_that_cannot_be_drawn_says_why_and_can_be_run_again(browser, lab):
+    page = at_rest(browser, lab, "explorers.ipynb")
+    page.evaluate(
+        f"{NO_EXTENSION}; window.unpack = DecompressionStream; DecompressionStream = null"
+    )
+    run_all(page)
+    lines = page.locator(".specwb-figure > [role=status]")
+    playwright.expect(lines).to_have_text(
+        [re.compile("^The figure cannot be drawn: .+ Run this cell again.$")] * 4, timeout=60_000
+    )
+    page.evaluate("DecompressionStream = window.unpack, 0")
+    run_all(page)
+    has_four_figures(page)
+    assert page.uncaught == []
+    page.close()
 
 
 def test_a_figure_is_measured_on_this_machine(page):

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction as F
 
 import pytest
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
-
-import plotly.graph_objects as go
+from drawn import picture, shown
 
 from specwb import Tree, analysis, figures
 from specwb.verify.exact import depths
@@ -44,15 +38,6 @@ def designer(one) -> TreeDesigner:
         level.value = k
     one.shape.value = HAND
     return one
-
-
-def shown(designer) -> dict:
-    (figure,) = [c for c in designer.children if isinstance(c, go.FigureWidget)]
-    return json.loads(figure.to_json())
-
-
-def picture(figure: go.Figure) -> dict:
-    return json.loads(go.FigureWidget(figure).to_json())
 
 
 def tau(parents) -> float:

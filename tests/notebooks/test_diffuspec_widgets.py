@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 import numpy as np
 import pytest
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
-
-import plotly.graph_objects as go
 import tiny
+from drawn import picture, shown
 
 from specwb import analysis, figures
 from specwb.evaluation import lattices
@@ -40,15 +34,6 @@ def explorer(**options) -> LatticeExplorer:
 
 def replay(tokens: int = 30) -> lattices.Replay:
     return lattices.Replay(tiny.target(), tiny.head("diffusion"), TEXTS[0], tokens, proxy)
-
-
-def shown(widget) -> dict:
-    (figure,) = [c for c in widget.children if isinstance(c, go.FigureWidget)]
-    return json.loads(figure.to_json())
-
-
-def picture(figure: go.Figure) -> dict:
-    return json.loads(go.FigureWidget(figure).to_json())
 
 
 @pytest.mark.parametrize(
@@ -183,7 +168,7 @@ def test_controls_and_what_is_missing():
         controls = [c for box in widget.children if hasattr(box, "children") for c in box.children]
         assert len(controls) == 5
         assert all(c.description and c.continuous_update is False for c in controls)
-        assert widget.summary in widget.children[-3].value.replace("&#x27;", "'")
+        assert widget.summary in widget.children[-2].value.replace("&#x27;", "'")
     with pytest.raises(ValueError, match="no place"):
         LatticeExplorer(tiny.target(), [], proxy())
     with pytest.raises(ValueError, match="the context has no more room"):

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
-
-import plotly.graph_objects as go
 import torch
+from drawn import picture, shown
 
 from specwb import analysis, figures
 from specwb.analysis import dependence
@@ -38,15 +31,6 @@ CARDS = {
     "falcon": (2, card(0.6, 0.4, 0.6, 0.4, 0.5, 0.4, 0.5, 0.4)),
     "eagle": (1, card(0.7, 0.6, 0.6)),
 }
-
-
-def shown(widget) -> dict:
-    (figure,) = [c for c in widget.children if isinstance(c, go.FigureWidget)]
-    return json.loads(figure.to_json())
-
-
-def picture(figure: go.Figure) -> dict:
-    return json.loads(go.FigureWidget(figure).to_json())
 
 
 @pytest.mark.parametrize(

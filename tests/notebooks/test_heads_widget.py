@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from itertools import accumulate
 
 import pytest
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
-
-import plotly.graph_objects as go
+from drawn import picture, shown
 
 from specwb import analysis, figures
 from specwb.drafters.heads import measured_tree
@@ -45,15 +39,6 @@ def explorer() -> HeadsExplorer:
 
 def grown(rates, nodes) -> list[int]:
     return analysis.grow_tree([list(accumulate(row, min)) for row in rates], nodes)
-
-
-def shown(explorer) -> dict:
-    (figure,) = [c for c in explorer.children if isinstance(c, go.FigureWidget)]
-    return json.loads(figure.to_json())
-
-
-def picture(figure: go.Figure) -> dict:
-    return json.loads(go.FigureWidget(figure).to_json())
 
 
 def test_accuracies_are_the_cards():

@@ -3,18 +3,12 @@ they are given."""
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from statistics import fmean
 
 import pytest
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
-
-import plotly.graph_objects as go
 import tiny
+from drawn import shown
 
 import specwb
 from specwb import figures
@@ -54,11 +48,6 @@ def explorer(**at) -> StopExplorer:
     )
 
 
-def shown(widget) -> list[dict]:
-    (figure,) = [c for c in widget.children if isinstance(c, go.FigureWidget)]
-    return json.loads(figure.to_json())["data"]
-
-
 @pytest.mark.parametrize(("eta", "gamma"), [(0.6, 4), (0.0, 5), (0.15, 3), (1.0, 2), (0.3, 1)])
 def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
     view = explorer()
@@ -91,7 +80,7 @@ def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
 
 def test_curves_and_points_of_the_figure():
     view = explorer(eta=0.3, gamma=4)
-    tau, drafted, speed, both, chosen, *points = shown(view)
+    tau, drafted, speed, both, chosen, *points = shown(view)["data"]
     every = [traces()["own"].simulate("top", eta, 4) for eta in ETAS]
     assert tau["x"] == drafted["x"] == speed["x"] == list(ETAS)
     assert tau["y"] == pytest.approx([one.cr for one in every], abs=1e-4)
@@ -110,7 +99,7 @@ def test_curves_and_points_of_the_figure():
     other = traces()["other"].simulate("top", 0.3, 4)
     assert view.rounds == other
     assert view.predicted == COSTS["other"].predicted(other)
-    assert shown(view)[5]["x"] == []  # nothing was measured of it
+    assert shown(view)["data"][5]["x"] == []  # nothing was measured of it
     fastest = view.best("other")
     every = [
         (COSTS["other"].predicted(traces()["other"].simulate("top", eta, g)), g, eta)
@@ -144,7 +133,7 @@ def test_what_reproduce_has_stored():
     view = StopExplorer.of(document, gamma=4, eta=0.3)
     assert view.exit.options == ("own", "exit2")
     assert view.rounds == traces()["own"].simulate("top", 0.3, 4)
-    data = shown(view)
+    data = shown(view)["data"]
     assert (data[5]["x"], data[5]["y"]) == ([0.3, 0.6], [2.3, 2.6])
     assert (data[6]["x"], data[6]["y"]) == ([0.3, 0.6], [1.3, 1.6])
     assert "measured 1.30x" in view.summary
@@ -152,7 +141,7 @@ def test_what_reproduce_has_stored():
     assert paper["paper, gamma 6"][0.6] == etas()[0.6, 6]["cr"]
     assert sorted(paper) == [f"paper, gamma {g}" for g in (4, 6, 8)]
     view.exit.value = "exit2"
-    assert (shown(view)[5]["x"], shown(view)[5]["y"]) == ([0], [2])
+    assert (shown(view)["data"][5]["x"], shown(view)["data"][5]["y"]) == ([0], [2])
 
 
 def test_the_figures_say_what_they_are_given():
@@ -212,7 +201,7 @@ def test_controls_and_what_is_missing():
     controls = [c for box in view.children if hasattr(box, "children") for c in box.children]
     assert [c.description for c in controls] == ["exit", "eta", "gamma"]
     assert all(c.continuous_update is False for c in controls)
-    assert view.summary in view.children[-3].value
+    assert view.summary in view.children[-2].value
     assert view.gamma.max == 5
     for wrong in ({}, {**traces(), "third": traces()["own"]}):
         with pytest.raises(ValueError, match="one adapter at least"):

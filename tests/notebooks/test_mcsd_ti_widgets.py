@@ -3,19 +3,13 @@ rounds and laws."""
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from statistics import fmean
 
 import numpy as np
 import pytest
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
-
-import plotly.graph_objects as go
 import tiny
+from drawn import shown
 
 import specwb
 from specwb import Tree, figures
@@ -24,15 +18,6 @@ from specwb.drafters.stopping import Entropy, Top
 from specwb.evaluation.exits import Rounds, every_round
 from specwb.verify import exact
 from specwb.widgets import MaskExplorer, RootsExplorer, StopRulesExplorer
-
-
-def shown(widget) -> dict:
-    (figure,) = [c for c in widget.children if isinstance(c, go.FigureWidget)]
-    return json.loads(figure.to_json())
-
-
-def picture(figure: go.Figure) -> dict:
-    return json.loads(go.FigureWidget(figure).to_json())
 
 
 @pytest.mark.parametrize(
@@ -220,7 +205,7 @@ def test_controls_and_what_is_missing(rounds):
         assert controls
         assert all(c.description for c in controls)
         assert all(not getattr(c, "continuous_update", False) for c in controls)
-        assert view.children[-3].value.count(view.summary[:40]) == 1
+        assert view.children[-2].value.count(view.summary[:40]) == 1
     for call, message in (
         (lambda: MaskExplorer([]), "one or more shapes"),
         (lambda: MaskExplorer(["0.1.0"]), "level order"),

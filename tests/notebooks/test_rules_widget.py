@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction as F
 
-import pytest
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
-
 import numpy as np
-import plotly.graph_objects as go
+import pytest
+from drawn import every_figure, picture
 
 from specwb import analysis, figures
 from specwb.figures.rules import HATCHES
@@ -40,18 +34,6 @@ def _as_at_first(request):
             "verifier": "rrsw",
         }.items():
             getattr(one, name).value = value
-
-
-def shown(widget) -> list[dict]:
-    return [
-        json.loads(figure.to_json())
-        for figure in widget.children
-        if isinstance(figure, go.FigureWidget)
-    ]
-
-
-def picture(figure: go.Figure) -> dict:
-    return json.loads(go.FigureWidget(figure).to_json())
 
 
 def expected(
@@ -99,11 +81,11 @@ def expected(
     ],
 )
 def test_the_pictures_are_the_librarys(explorer, change):
-    before = shown(explorer)
+    before = every_figure(explorer)
     for name, value in change.items():
         getattr(explorer, name).value = value
-    assert shown(explorer) == expected(**change)
-    assert (shown(explorer) != before) == bool(change)
+    assert every_figure(explorer) == expected(**change)
+    assert (every_figure(explorer) != before) == bool(change)
     assert explorer.summary in explorer.children[2].value
     assert f"1 - TV(p, q) = {float(exact.overlap(explorer.p, explorer.q)):.3f}" in explorer.summary
 
@@ -140,9 +122,10 @@ def test_no_bar_is_above_its_line(explorer):
 def test_equal_distributions_have_no_residual(explorer):
     explorer.mismatch.value = 0
     assert explorer.p == explorer.q
-    assert [bool(trace["visible"]) for trace in shown(explorer)[0]["data"]] == [True, True] + [
-        False
-    ] * len(HATCHES)
+    assert [bool(trace["visible"]) for trace in every_figure(explorer)[0]["data"]] == [
+        True,
+        True,
+    ] + [False] * len(HATCHES)
 
 
 def test_pairs_are_distributions_in_small_fractions():

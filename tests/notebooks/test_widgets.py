@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import types
 
+import numpy as np
 import pytest
 import tiny
 
@@ -12,10 +15,12 @@ import specwb
 pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget", reason="FigureWidget needs anywidget")
+pytest.importorskip("anywidget")
 
 import ipywidgets  # noqa: E402
 import plotly.graph_objects as go  # noqa: E402
+from drawn import picture, shown  # noqa: E402
+from plotly.offline import get_plotlyjs  # noqa: E402
 
 from specwb import analysis, figures, widgets  # noqa: E402
 from specwb.figures import style  # noqa: E402
@@ -30,6 +35,7 @@ from specwb.widgets import (  # noqa: E402
     show,
 )
 from specwb.widgets.acceptance import shaped  # noqa: E402
+from specwb.widgets.figure import LiveFigure, _asked  # noqa: E402
 
 PROMPT = [1, 2, 3]
 
@@ -215,6 +221,12 @@ def test_labels_show_white_space_and_never_markup():
     assert label(tiny.tokenizer(["<i>", "x"]), 0) == "&lt;i&gt;"
 
 
+def test_no_room_is_kept_for_a_legend_that_is_not_there():
+    one, two = {"x": ([0, 1], [1, 2])}, {"x": ([0, 1], [1, 2]), "y": ([0, 1], [2, 1])}
+    tops = [style.lines(points, "t", "y", "x").layout.margin.t for points in (one, two)]
+    assert tops == [60, 100]
+
+
 def contrast(colour: str, page: str) -> float:
     """The WCAG's, 1 to 21."""
 
@@ -243,19 +255,44 @@ def test_no_figure_brings_a_background():
     assert layout.template.layout.yaxis.gridcolor == style.GRID
 
 
-# ----------------------------------------------------------------------------- following the cell
+# --------------------------------------------------------------------------- figures that change
 
 
-def test_explorers_follow_their_cell():
+def test_a_figure_is_what_the_page_gets():
+    first, second = go.Figure(go.Scatter(y=[1, 2])), go.Figure(go.Bar(y=np.array([2.0, 1.0])))
+    first.add_hline(1, annotation_text="one")
+    live = LiveFigure(first)
+    assert live.figure is first
+    assert json.loads(live.source.value) == {**picture(first), "config": style.CONFIG}
+    live.figure = second  # of the one before nothing is left
+    assert live.figure is second
+    assert json.loads(live.source.value) == {**picture(second), "config": style.CONFIG}
+    assert live.get_state()["source"] == f"IPY_MODEL_{live.source.model_id}"
+
+
+def test_figures_do_not_bring_their_library():
+    """Until a page asks for it, once; then it comes packed, whole."""
+    state = LiveFigure(go.Figure(go.Scatter(y=[1, 2]))).get_state()
+    assert len(json.dumps(state)) < 10_000
+    sent = []
+    source = types.SimpleNamespace(send=lambda content, buffers: sent.append((content, buffers)))
+    _asked(source, {"kind": "another"}, [])
+    assert sent == []
+    _asked(source, {"kind": "plotly"}, [])
+    ((content, (packed,)),) = sent
+    assert content == {"kind": "plotly"}
+    assert gzip.decompress(packed).decode() == get_plotlyjs()
+
+
+def test_explorers_are_as_wide_as_their_cell():
     for name in set(widgets.__all__) - {"show", "Microscope"}:  # which looks at its width itself
         assert issubclass(getattr(widgets, name), live.Panel), name
     for one in (SpeedExplorer(), RulesExplorer()):
         assert one.layout.width == "100%"
-        assert isinstance(one.children[-1], live.Follow)
-        drawn = [child for child in one.children if isinstance(child, go.FigureWidget)]
+        drawn = [child for child in one.children if isinstance(child, LiveFigure)]
         assert drawn
-        assert all(child._config["responsive"] for child in drawn)
-        assert all(child.layout.width is None for child in drawn)
+        assert all(child.layout.width == "100%" for child in drawn)
+        assert all(child.figure.layout.width is None for child in drawn)
 
 
 def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
@@ -300,7 +337,7 @@ def test_show_publishes_picture_and_line(monkeypatch):
     assert json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))["data"][0]["y"] == list(
         figure.data[0].y
     )
-    for widget in (ipywidgets.IntSlider(), go.FigureWidget(figure)):
+    for widget in (ipywidgets.IntSlider(), LiveFigure(figure)):
         data = published(monkeypatch, widget, "a slider")
         assert data["text/plain"] == "a slider"
         assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
@@ -331,7 +368,7 @@ def test_settings_are_written_as_the_controls_show_them():
     ]
     for control, words in written:
         assert display.still(control) == [{"controls": [["a", words]]}]
-    assert display.still(ipywidgets.VBox([live.Follow(), ipywidgets.HTML()])) == []
+    assert display.still(ipywidgets.VBox([ipywidgets.HTML()])) == []
 
 
 def test_show_refuses_what_it_cannot_show():
@@ -389,15 +426,6 @@ def test_speedup_figure():
         figures.speedup({})
     with pytest.raises(ValueError, match=r"gamma must be 0\.\.2"):
         figures.speedup({"one": [1, 2, 3]}, gamma=3)
-
-
-def shown(widget) -> dict:
-    (figure,) = [c for c in widget.children if isinstance(c, go.FigureWidget)]
-    return json.loads(figure.to_json())
-
-
-def picture(figure: go.Figure) -> dict:
-    return json.loads(go.FigureWidget(figure).to_json())
 
 
 @pytest.mark.parametrize(
@@ -469,15 +497,3 @@ def test_speed_explorer_shows_the_librarys_numbers():
         assert control.description
     alone.alpha.value, alone.c.value = 0.0, 1.0
     assert "best is gamma 0 with 1.00x" in alone.summary
-
-
-def test_a_figure_that_changes_keeps_no_shapes_of_the_one_before():
-    from specwb.widgets.live import redraw
-
-    first, second = go.Figure(go.Scatter(y=[1, 2])), go.Figure(go.Scatter(y=[2, 1]))
-    first.add_hline(1, annotation_text="one")
-    shown = go.FigureWidget(first)
-    redraw(shown, second)
-    assert not shown.layout.shapes
-    assert not shown.layout.annotations
-    assert list(shown.data[0].y) == [2, 1]
