@@ -60,8 +60,9 @@ class Method:
     """
 
     key: str
-    drafter: Drafter
-    rule: Rule | None
+    # their default reprs are addresses, and the key says what they are
+    drafter: Drafter = field(repr=False)
+    rule: Rule | None = field(repr=False)
     exactness: Exactness
     arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)
 

@@ -78,6 +78,10 @@ class Panel(w.VBox):
         follow = Follow(layout={"width": "100%", "height": "0px", "margin": "0"})
         super().__init__([*children, follow], layout={"width": "100%"})
 
+    def __repr__(self) -> str:
+        """Give the line: the default lists every control, with its random id."""
+        return f"{type(self).__name__}({self.summary})"
+
     @contextmanager
     def at(self, **values: Any) -> Iterator[Self]:
         """Set controls, and set them back afterwards: a look at other settings that leaves the
