@@ -14,9 +14,8 @@ from specwb.commands.shared import (
     LOAD,
     TARGET,
     TEMPLATE,
-    built,
     errors,
-    load_settings,
+    loaded,
 )
 from specwb.extras import require
 
@@ -42,12 +41,12 @@ def serve(
     require("specwb serve", "serve", "starlette", "uvicorn")
     import uvicorn
 
-    from specwb import load
+    from specwb.methods import built_with
     from specwb.serve import Server, listening
 
     socket = listening(host, port)  # before the work of loading
-    model = load(target, device=device, dtype=dtype, template=template, **load_settings(loading))
-    (chosen,) = built([method], model, draft)
+    model = loaded(target, device, dtype, loading, template=template)
+    chosen = built_with(method, model, draft)
     server = Server(model, chosen)
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""
     place = f"[{host}]" if ":" in host else host
