@@ -36,14 +36,12 @@ from specwb.commands.shared import (
     TARGET,
     TEMPLATE,
     THREADS,
-    built,
     command_line,
     compact,
     each_its_own,
     errors,
-    load_settings,
+    loaded,
     tell,
-    use_threads,
     wide,
 )
 from specwb.commands.sweep import results, sweep
@@ -147,9 +145,7 @@ def generate(
     text = standard_input() if prompt == "-" else prompt
     if not text:
         raise ValueError("the prompt is empty; give a text")
-    model = specwb.load(
-        target, device=device, dtype=dtype, template=template, **load_settings(loading)
-    )
+    model = loaded(target, device, dtype, loading, template=template)
     chosen = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
     if chat and not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(
@@ -314,12 +310,12 @@ def compare(
     Speedups are over the faster of the two plain decodings, specwb's own and the library's. Where a
     file goes to standard output, the table goes to standard error.
     """
-    from specwb import load, record
+    from specwb import record
     from specwb.evaluation import report
     from specwb.evaluation.compare import compare as run
     from specwb.evaluation.compare import to_json, usual
     from specwb.evaluation.prompts import load_prompts
-    from specwb.methods import METHODS, with_preset
+    from specwb.methods import METHODS, Method, built_with, that_run, with_preset
     from specwb.options import specs
 
     files = {
@@ -342,21 +338,28 @@ def compare(
     chosen = None if methods is None else specs(methods)
     if chosen == []:
         raise ValueError("--methods is empty; leave it out for every method")
-    use_threads(threads)
     questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype, **load_settings(loading))
+    model = loaded(target, device, dtype, loading, threads=threads)
+    left_out: dict[str, str] = {}
+    to_run: list[str | Method] | None = None if chosen is None else [*chosen]
     if preset is not None:
         named = chosen or usual(model)
-        chosen = with_preset(named, preset)
-        as_before = [name for name in chosen if name in named]
+        preset_specs = with_preset(named, preset)
+        as_before = [name for name in preset_specs if name in named]
         if as_before:
             tell(errors, f"without a preset {preset!r}, as they are: {', '.join(as_before)}")
+        library = [spec for spec in preset_specs if spec.startswith("hf_")]
+        own = [spec for spec in preset_specs if spec not in library]
+        those, left_out = that_run(own, model, draft, usual=chosen is None)
+        if not those and not library:
+            raise ValueError("; ".join(report.left_out(left_out)))
+        to_run = [*those.values(), *library]
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=1.0)
         frame = run(
             model,
             questions,
-            chosen,
+            to_run,
             draft=draft,
             temperature=temperature,
             top_k=top_k,
@@ -369,22 +372,34 @@ def compare(
                 task, completed=min(done, 1.0), description=text
             ),
         )
+    frame.attrs["left_out"] = left_out | frame.attrs["left_out"]
     out = errors if piped else wide()
-    out.print(compact(report.cells(frame), ("method", "same text")))
-    out.print()
-    out.print(compact(report.times(frame), ("method",)))
+    speeds, columns, times = report.captions(frame.attrs)
+    tell(out, speeds)
+    out.print(compact(report.cells(frame), ("method", "same text"), out))
+    tell(out, columns)
+    if shares := report.times(frame):
+        tell(out, f"\n{times}")
+        out.print(compact(shares, ("method",), out))
     out.print()
     for note in report.notes(frame.attrs):
         tell(out, note)
+    names = [name for name in report.ranked(frame)["method"] if name != "ar"]
+    shown = next((name for name in names if name.partition(":")[0] in METHODS), "pld")
+    tell(
+        out,
+        f"next: specwb tune looks for better settings, specwb trace {shown} --html steps.html "
+        "plays the decoding steps; docs/cli.md#compare explains the columns",
+    )
     command = command_line()
     rounds = []
     if html_file is not None and not frame.attrs["interrupted"]:
-        own = [name for name in frame["method"] if name.partition(":")[0] in METHODS]
+        own_specs = [name for name in frame["method"] if name.partition(":")[0] in METHODS]
         ids, _ = questions[0].fit(model.tokenizer, model.context - ROUNDS_OF)
         how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         rounds = [
             record(model, ids, method, max_new_tokens=ROUNDS_OF, seed=seed, **how)
-            for method in built(own, model, draft)
+            for method in [built_with(spec, model, draft) for spec in own_specs]
         ]
     forms = {
         "--json": lambda: json.dumps(to_json(frame, command), indent=1) + "\n",

@@ -75,6 +75,10 @@ class Conversation:
         head = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[list[dict[str, str]]] = [list(head) for _ in range(count)]
 
+    def __repr__(self) -> str:
+        turns = sum(message["role"] == "user" for message in self.messages[0])
+        return f"Conversation({self.method.key!r}, rows={len(self.messages)}, turns={turns})"
+
     def say(self, turn: str | Sequence[str], **settings: Any) -> Output:
         """Puts a user's turn to the target and returns its answer, which joins the messages.
 

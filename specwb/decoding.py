@@ -217,7 +217,7 @@ class Output:
     tokens: list[list[int]]
     texts: list[str] | None
     step_counts: list[int]
-    seconds: float
+    seconds: float = field(repr=False)  # all else is the same in every run
     accepted_lengths: list[list[int]]
     tested_lengths: list[list[int]]
     steps: list[Step] = field(default_factory=list, repr=False)

@@ -26,6 +26,7 @@ from specwb.drafters import (
     sps,
 )
 from specwb.drafters.base import Drafter, Entry
+from specwb.errors import SpecwbError
 from specwb.flow import Exactness, RuleMismatch, Scheme
 from specwb.graphs import Arena
 from specwb.models.target import Target
@@ -60,8 +61,9 @@ class Method:
     """
 
     key: str
-    drafter: Drafter
-    rule: Rule | None
+    # their default reprs are addresses, and the key says what they are
+    drafter: Drafter = field(repr=False)
+    rule: Rule | None = field(repr=False)
     exactness: Exactness
     arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)
 
@@ -210,6 +212,46 @@ def method(
     built = Method(_spelled(entry, spec, options, chosen), drafter, chosen, exactness)
     built.rule_for(Sampling(1.0))
     return built
+
+
+def built_with(spec: str, target: Target, draft: Target | str | None = None) -> Method:
+    """Builds a method; ``draft`` is the draft model of one that takes any and names none.
+
+    Raises:
+        as :func:`method`.
+    """
+    entry = METHODS.get(spec.partition(":")[0]) if isinstance(spec, str) else None
+    takes = entry is not None and "draft" in entry.options and "draft=" not in spec
+    options: dict[str, Any] = {"draft": draft} if takes and draft is not None else {}
+    return method(spec, target, **options)
+
+
+def that_run(
+    specs: Sequence[str], target: Target, draft: Target | str | None = None, usual: bool = False
+) -> tuple[dict[str, Method], dict[str, str]]:
+    """Builds those methods that this target can run: not, say, a tree deeper than its heads.
+
+    Args:
+        specs: what was asked for as a set: by a preset, or by leaving methods out.
+        target: the target model.
+        draft: the draft model of methods that take one and name none.
+        usual: nobody named the methods. Then one whose draft model is trained for it (``deep``)
+            takes that one, whatever the others take.
+    Returns:
+        spec -> the method, and spec -> why it was left out.
+    Raises:
+        MethodError: a spec that no target could run, such as a misspelt one.
+    """
+    built: dict[str, Method] = {}
+    left_out: dict[str, str] = {}
+    for spec in specs:
+        entry, _, _ = read_spec(spec, None, {})
+        own_draft = None if usual and entry.head == "deep" else draft
+        try:
+            built[spec] = built_with(spec, target, own_draft)
+        except SpecwbError as error:
+            left_out[spec] = str(error).removeprefix(f"{entry.key}: ")
+    return built, left_out
 
 
 def _spelled(entry: Entry, spec: str, options: dict[str, Any], rule: Rule | None) -> str:

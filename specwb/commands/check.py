@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specwb.commands.shared import DEVICE, DRAFT, SEED, TARGET, own_rule, table, wide
+from specwb.commands.shared import DEVICE, DRAFT, SEED, TARGET, loaded, own_rule, table, wide
 
 PROMPTS = 4
 """How many prompts of the set are used."""
@@ -53,7 +53,6 @@ def check(
     Short texts are counted and compared with their exact probabilities by chi-square; the power of
     the test is printed too.
     """
-    from specwb import load
     from specwb import method as make_method
     from specwb.evaluation import check as checking
     from specwb.evaluation.prompts import load_prompts
@@ -62,7 +61,7 @@ def check(
         raise ValueError("--controls checks wrong rules of its own; leave --rule out")
     questions = load_prompts(prompts)
     chosen = own_rule(rule) if rule is not None and ":" in rule else rule
-    model = load(target, device=device, dtype=dtype)
+    model = loaded(target, device, dtype)
     ids = sorted((question.ids(model.tokenizer) for question in questions), key=len)[:PROMPTS]
     settings: dict[str, Any] = {
         "temperature": temperature,

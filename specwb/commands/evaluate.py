@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,11 +22,13 @@ from specwb.commands.shared import (
     compact,
     each_its_own,
     errors,
-    load_settings,
+    loaded,
     tell,
-    use_threads,
     wide,
 )
+
+USUAL = ("sps", "eagle", "pld")
+"""The methods where none are named."""
 
 
 def evaluate(
@@ -38,8 +40,12 @@ def evaluate(
         ),
     ] = "lab",
     methods: Annotated[
-        str, typer.Option(help="Specs such as 'sps:gamma=3 mcsd' or medusa,eagle.")
-    ] = "sps,eagle,pld",
+        str | None,
+        typer.Option(
+            help="Specs such as 'sps:gamma=3 mcsd' or medusa,eagle; default: those of "
+            f"{','.join(USUAL)} that this target can run."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder of the answers; the same command goes on from them.")
     ] = Path("build/evaluate"),
@@ -77,13 +83,14 @@ def evaluate(
     Answers are kept in Spec-Bench's schema, with tokens, in OUT/answers. Speedups are over the
     faster plain decoding, specwb's or the library's.
     """
-    from specwb import load
+    from specwb.evaluation import report
     from specwb.evaluation.prompts import interleave, load_prompts
     from specwb.evaluation.report import check_path, csv_bytes, write_all
     from specwb.harness import summary
     from specwb.harness.record import to_vllm
     from specwb.harness.run import Settings
     from specwb.harness.run import evaluate as run
+    from specwb.methods import that_run
     from specwb.options import specs
     from specwb.probability import Sampling
     from specwb.templates import check_template
@@ -94,12 +101,16 @@ def evaluate(
             check_path(path, name)
     if any(not text for text in stop or ()):
         raise ValueError("--stop must not be empty")
-    if not specs(methods):
+    chosen: list[Any] | None = None if methods is None else specs(methods)
+    if chosen == []:
         raise ValueError("--methods is empty; name one method at least")
     check_template(template)
-    use_threads(threads)
     questions = interleave(load_prompts(bench))[: first or None]
-    model = load(target, device=device, dtype=dtype, template=template, **load_settings(loading))
+    model = loaded(target, device, dtype, loading, threads=threads, stored=True, template=template)
+    left_out: dict[str, str] = {}
+    if chosen is None:
+        those, left_out = that_run(USUAL, model, draft)
+        chosen = list(those.values())
     limit = max_new_tokens or min(1024, model.context // 2)
     sampling = Sampling(temperature, top_k, top_p)
     settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)
@@ -110,7 +121,7 @@ def evaluate(
             answers = run(
                 model,
                 questions,
-                specs(methods),
+                chosen,
                 out,
                 settings,
                 draft=draft,
@@ -137,8 +148,8 @@ def evaluate(
         }
         for row in frame.to_dict("records")
     ]
-    console.print(compact(rows, ("method", "subtask")))
-    for note in _notes(answers, questions, settings, out):
+    console.print(compact(rows, ("method", "subtask"), console))
+    for note in [*report.left_out(left_out), *_notes(answers, questions, settings, out)]:
         tell(console, note)
     counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
     contents: dict[Path, Callable[[], str | bytes]] = {}

@@ -22,6 +22,7 @@ from specwb.commands.shared import (
     TARGET,
     command_line,
     errors,
+    loaded,
     table,
     wide,
 )
@@ -256,7 +257,6 @@ def measured(
     Returns:
         The study, the document of its results, their file, and whether it was interrupted.
     """
-    from specwb import load
     from specwb.evaluation.prompts import load_prompts
     from specwb.options import MethodError
     from specwb.studies import study_of, trained
@@ -268,7 +268,7 @@ def measured(
     sampled_at: dict[str, Any] = {}
     if temperatures is not None:
         sampled_at = {"temperatures": numbers(temperatures, "--temperatures")}
-    questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
+    questions, model = load_prompts(prompts), loaded(target, device, dtype, stored=True)
     chosen: Any = None
     try:
         chosen = study.draft(model, draft)
@@ -340,14 +340,13 @@ def reproduce_acceptance(
 
     It is computed from both models' exact distributions along the target's own texts.
     """
-    from specwb import load
     from specwb.evaluation.prompts import load_prompts
     from specwb.models.load import draft_model
     from specwb.studies import acceptance
     from specwb.studies.store import Store, identity
 
     sampled_at = numbers(temperatures, "--temperatures")
-    questions, model = load_prompts(prompts), load(target, device=device, dtype=dtype)
+    questions, model = load_prompts(prompts), loaded(target, device, dtype, stored=True)
     pair = draft_model(model, draft)
     settings = {
         "prompts": prompts,

@@ -16,9 +16,8 @@ from specwb.commands.shared import (
     LOAD,
     TARGET,
     TEMPLATE,
-    built,
     errors,
-    load_settings,
+    loaded,
 )
 from specwb.extras import require
 
@@ -45,12 +44,12 @@ def serve(
     that exist; it is no production server.
     """
     require("specwb serve", "serve", "starlette", "uvicorn")
-    from specwb import load
+    from specwb.methods import built_with
     from specwb.serve import Server, listening
 
     socket = listening(host, port)  # before the work of loading
-    model = load(target, device=device, dtype=dtype, template=template, **load_settings(loading))
-    (chosen,) = built([method], model, draft)
+    model = loaded(target, device, dtype, loading, template=template)
+    chosen = built_with(method, model, draft)
     web = interruptible(Server(model, chosen, host).app)
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""
     place = f"[{host}]" if ":" in host else host

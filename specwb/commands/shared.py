@@ -17,7 +17,6 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from specwb.methods import Method
     from specwb.models.target import Target
 
 errors = Console(stderr=True)
@@ -115,21 +114,48 @@ def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
     return table
 
 
-def compact(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
+NAME = 18
+"""Columns of a terminal that a table's first column has, where its texts are so long."""
+
+
+def compact(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) -> Table:
     """Make a table that is no wider than it must be.
 
-    It has no lines, and the words of a header are one below the other. Only the first column folds
-    where the terminal is narrow. Arguments are those of :func:`table`.
+    It has no lines, and the words of a header are one below the other. Where the console is too
+    narrow, the last columns are left out by name; what is left is whole, but for the first column,
+    which folds.
+
+    Args:
+        rows: column -> text, every row with the same columns.
+        words: the columns that are text, aligned left; the others are numbers.
+        console: where the table is printed.
     """
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     headers = {name: name.split() for name in rows[0]}
-    height = max(map(len, headers.values()))
-    for i, (name, header) in enumerate(headers.items()):
+    widths = {
+        name: max(map(len, [*header, *(row[name] for row in rows)]))
+        for name, header in headers.items()
+    }
+    first, *others = headers
+    room = console.width - min(widths[first], NAME)
+    shown = [first]
+    for name in others:
+        room -= widths[name] + 2
+        if room < 0:
+            break
+        shown.append(name)
+    height = max(len(headers[name]) for name in shown)
+    for i, name in enumerate(shown):
+        header = headers[name]
         lines = "\n".join([""] * (height - len(header)) + [escape(word) for word in header])
         justify: Literal["left", "right"] = "left" if name in words else "right"
         table.add_column(lines, justify=justify, overflow="fold", no_wrap=i > 0)
     for row in rows:
-        table.add_row(*map(escape, row.values()))
+        table.add_row(*(escape(row[name]) for name in shown))
+    if len(shown) < len(headers):
+        missing = ", ".join(others[len(shown) - 1 :])
+        table.caption = escape(f"too narrow for: {missing}")
+        table.caption_justify, table.caption_style = "left", ""
     return table
 
 
@@ -166,25 +192,56 @@ def folder(path: Path, option: str) -> None:
         raise ValueError(f"{option}: the folder {path} cannot be made: {error.strerror}") from error
 
 
-def use_threads(threads: int | None) -> None:
-    """Compute with so many CPU threads; None leaves their number as it is."""
+def loaded(
+    target: str | Path,
+    device: str,
+    dtype: str,
+    loading: list[str] | None = None,
+    *,
+    threads: int | None = None,
+    stored: bool = False,
+    **settings: Any,
+) -> Target:
+    """Load the model of a command, with threads that suit the machine as it is now.
+
+    Args:
+        target, device, dtype: of :func:`specwb.load`.
+        loading: what ``--load`` says.
+        threads: CPU threads to compute with; None: torch's own number, or one where the CPUs are
+            so busy that one is faster.
+        stored: the command keeps results that depend on the number of threads, and goes on from
+            them. Then it is not changed, and a line says how to.
+        settings: more of :func:`specwb.load`.
+    """
+    from specwb import load
+
+    settings |= load_settings(loading)
+    _use_threads(threads, device, stored)
+    return load(target, device=device, dtype=dtype, **settings)
+
+
+def _use_threads(threads: int | None, device: str, stored: bool) -> None:
+    """Set the number of threads; arguments are those of :func:`loaded`."""
+    import torch
+
+    from specwb.evaluation import machine
+
     if threads is not None:
-        import torch
-
         torch.set_num_threads(threads)
-
-
-def built(specs: list[str], model: Target, draft: str | None) -> list[Method]:
-    """Build methods, with the draft model ``draft`` where they take one and name none."""
-    from specwb.methods import METHODS, method
-
-    methods = []
-    for spec in specs:
-        entry = METHODS.get(spec.partition(":")[0])
-        takes = draft is not None and entry is not None and "draft" in entry.options
-        own = {"draft": draft} if takes and "draft=" not in spec else {}
-        methods.append(method(spec, model, **own))
-    return methods
+        return
+    every, named = torch.get_num_threads(), {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & {*os.environ}
+    on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
+    if every == 1 or named or not on_cpu:
+        return
+    ratio = machine.slowdown()
+    if ratio <= machine.CRAWL:
+        return
+    why = f"products take {ratio:.1f} times as long with {every}, as other programs use the CPUs"
+    if stored:
+        tell(errors, f"one thread would be faster: {why}; OMP_NUM_THREADS=1 specwb .. takes one")
+        return
+    torch.set_num_threads(1)
+    tell(errors, f"computing with one thread: {why}; OMP_NUM_THREADS={every} takes {every}")
 
 
 def wide() -> Console:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specwb.commands.shared import DEVICE, DTYPE, each_its_own, errors, table, wide
+from specwb.commands.shared import DEVICE, DTYPE, each_its_own, errors, loaded, table, wide
 
 STORE = Path("build/sweep.sqlite")
 
@@ -36,7 +36,6 @@ def sweep(
 ) -> None:
     """Measure many settings of methods; stop and restart it at any moment."""
     from specwb.evaluation.prompts import interleave, load_prompts
-    from specwb.models.load import load
     from specwb.sweeps import space as spaces
     from specwb.sweeps.run import sweep as run
 
@@ -45,7 +44,7 @@ def sweep(
         raise ValueError(f"--shard must be i/n, such as 0/4, got {shard!r}")
     plan = spaces.read(file)
     questions = interleave(load_prompts(plan.prompts))[: plan.first]
-    model = load(plan.target, device=device, dtype=dtype)
+    model = loaded(plan.target, device, dtype, stored=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         task = progress.add_task("sweep", total=1.0)

@@ -16,11 +16,9 @@ from specwb.commands.shared import (
     SEED,
     TARGET,
     THREADS,
-    built,
     command_line,
     each_its_own,
-    load_settings,
-    use_threads,
+    loaded,
     wide,
 )
 
@@ -54,8 +52,8 @@ def trace(
 
     The page needs no Python and no network. docs/trace.md says what is in a trace.
     """
-    from specwb import load
     from specwb.evaluation import report
+    from specwb.methods import built_with
     from specwb.scope import in_words, page, record
 
     if html_file is None and json_file is None:
@@ -65,9 +63,9 @@ def trace(
     for option, path in files.items():
         if path is not None:
             report.check_path(path, option)
-    use_threads(threads)
-    model = load(target, device=device, dtype=dtype, **load_settings(loading))
-    chosen = built(methods, model, draft)  # all of them, before any work is done
+    model = loaded(target, device, dtype, loading, threads=threads)
+    # all of them, before any work is done
+    chosen = [built_with(spec, model, draft) for spec in methods]
     traces = [
         record(
             model,

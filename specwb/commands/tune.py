@@ -19,9 +19,8 @@ from specwb.commands.shared import (
     command_line,
     compact,
     errors,
-    load_settings,
+    loaded,
     tell,
-    use_threads,
     wide,
 )
 
@@ -58,16 +57,14 @@ def tune(
 
     Predictions are made from measured costs and acceptance.
     """
-    from specwb import load
     from specwb.evaluation import report
     from specwb.evaluation import tune as tuning
     from specwb.evaluation.prompts import load_prompts
 
     if out is not None:
         report.check_path(out, "--out")
-    use_threads(threads)
     questions = load_prompts(prompts)
-    model = load(target, device=device, dtype=dtype, **load_settings(loading))
+    model = loaded(target, device, dtype, loading, threads=threads, stored=True)
     path = out or tuning.default_path(model, temperature)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("tuning", total=1.0)
@@ -87,7 +84,7 @@ def tune(
             command=command_line(),
         )
     screen = wide()
-    screen.print(compact(tuning.cells(result), ("setting",)))
+    screen.print(compact(tuning.cells(result), ("setting",), screen))
     screen.print()
     values = {
         "--target": target,

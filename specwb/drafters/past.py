@@ -29,6 +29,9 @@ class Past:
         self._texts: list[list[int]] = []
         self._features: tuple[int, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Past(reused={self.reused})"
+
     def of(self, prompts: Sequence[Sequence[int]], features: tuple[int, ...]) -> Prior | None:
         """What there is of these prompts, for a drafter that reads ``features``."""
         self.reused, old = 0, self._prior

@@ -32,6 +32,7 @@ from specwb.evaluation.runs import (
     Runs,
     acceptance_by_depth,
     by_category,
+    fastest,
     non_looping,
     reference,
     row_of,
@@ -40,8 +41,7 @@ from specwb.evaluation.runs import (
 )
 from specwb.graphs import replayed
 from specwb.inputs import Prompt, integer, token_rows
-from specwb.methods import METHODS, Method
-from specwb.methods import method as make_method
+from specwb.methods import METHODS, Method, built_with, that_run
 from specwb.models.load import draft_model
 from specwb.models.target import Target
 from specwb.options import MethodError
@@ -88,17 +88,19 @@ def compare(
     Args:
         target: the target model.
         prompts: questions of a prompt set, or texts or lists of token ids.
-        methods: specs or built methods, default every registered one. Both plain decodings are
-            always run. A spec that begins with ``hf_`` is a decoding by the transformers library,
-            see :class:`specwb.evaluation.library.Library`.
+        methods: specs or built methods, default those registered that this target can run; the
+            others are left out by name. Both plain decodings are always run. A spec that begins
+            with ``hf_`` is a decoding by the transformers library, see
+            :class:`specwb.evaluation.library.Library`.
         draft: the draft model of methods that take one, default the target's own.
         temperature: 0 is greedy.
         top_k: a filter; 0 switches it off.
         top_p: a filter; 1 switches it off.
         max_new_tokens: for every prompt.
         batch: prompts that are decoded together.
-        seconds: stop starting new groups after about this long, once at least one group of every
-            category is done. None takes all prompts.
+        seconds: how long to measure, warm-up included: no run is begun after it, but for those of
+            plain decoding on the first group. A method whose turn had not come is left out by name.
+            None takes all prompts.
         seed: of the sampling.
         library: also run the library's speculative decoding on the same models, at batch 1:
             ``hf_assisted`` with the library's default assistant settings and ``hf_prompt_lookup``.
@@ -119,6 +121,9 @@ def compare(
 
         - reference: ``method``, what speedup is over, and ``plain``: tokens/s of both plain
           decodings.
+        - fastest: the fastest method, and whether it is lossless, see
+          :func:`specwb.evaluation.runs.fastest`.
+        - left_out: method -> why it has no row; categories_left_out: those without a prompt.
         - machine: whether the machine was quiet, see
           :meth:`specwb.evaluation.machine.Watch.facts`.
         - began: when, in UTC.
@@ -149,8 +154,12 @@ def compare(
         raise ArgumentError(
             f"seconds must be a number > 0, or None for all prompts, got {seconds!r}"
         )
-    specs, library_specs = _specs(target, methods)
-    built = _methods(specs, target, draft, sampling, methods is None)
+    left_out: dict[str, str] = {}
+    if methods is None:
+        those, left_out = that_run(usual(target), target, draft, usual=True)
+        methods = list(those.values())
+    specs, library_specs = _specs(methods)
+    built = _methods(specs, target, draft, sampling)
     library_rows = _library_rows(library_specs, library, target, draft, built, sampling, batch)
     groups, cut = _groups(target, prompts, batch, max_new_tokens)
     clocked = clock_is_cheap(target.device)
@@ -160,14 +169,13 @@ def compare(
     for row in library_rows:
         runners[row.key] = partial(_run_library, row)
 
-    for runner in runners.values():  # warm-up: lazily made tables, thread pools, kernels
-        runner(groups[0][1], min(8, max_new_tokens))
+    plain = ("ar", plain_row(sampling))
     began = datetime.now(UTC).isoformat(timespec="seconds")
     watch = Watch(one_step(target))
     runs: Runs = {name: [] for name in runners}
     timed, interrupted = runs, False
     try:
-        _measure(runners, groups, runs, max_new_tokens, seconds, progress, watch)
+        _measure(runners, plain, groups, runs, max_new_tokens, seconds, progress, watch)
         if not clocked:
             timed = {
                 key: [
@@ -175,6 +183,7 @@ def compare(
                     for _, rows in groups[:SPLIT]
                 ]
                 for key, chosen in built.items()
+                if key in runs
             }
     except KeyboardInterrupt:
         interrupted = True
@@ -184,15 +193,18 @@ def compare(
     if progress:
         progress(1.0, "done")
 
-    plain = ("ar", plain_row(sampling))
+    built = {key: chosen for key, chosen in built.items() if key in runs}
+    late = f"the time was up before its first run ({seconds or 0:g} s)"
+    left_out |= {name: late for name in runners if name not in runs}
     over = reference({name: runs[name] for name in plain})
     speeds = {name: summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
     frame = pd.DataFrame(
         [
             row_of(name, runs, over, timed.get(name, []), built.get(name), sampling, watch)
-            for name in runners
+            for name in runs
         ]
     )
+    winner, lossless = fastest(runs, over), frame.set_index("method")["lossless"]
     settings = {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -206,6 +218,8 @@ def compare(
     frame.attrs = {
         **conditions(target, built, began),
         "reference": {"method": over, "plain": speeds},
+        "fastest": winner | {"lossless": bool(lossless[winner["method"]])},
+        "left_out": left_out,
         "machine": watch.facts(
             [run.step for run in every_run], sum(run.again for run in every_run)
         ),
@@ -215,6 +229,9 @@ def compare(
         "all_prompts": sum(len(rows) for _, rows in groups),
         "runs": used,
         "cut_prompts": cut,
+        "categories_left_out": sorted(
+            {category for category, _ in groups} - {category for category, _ in groups[:used]}
+        ),
         "interrupted": interrupted,
         "accepted_lengths": {name: [run.accepted for run in runs[name]] for name in built},
         "acceptance_by_depth": {name: acceptance_by_depth(runs[name]) for name in built},
@@ -263,7 +280,10 @@ def clock_is_cheap(device: torch.device) -> bool:
 
 
 def usual(target: Target) -> list[str]:
-    """List every registered method but those whose trained head the target does not have."""
+    """List every registered method but those whose trained head the target does not have.
+
+    What cannot run for another reason, such as a missing draft model, is left out by name.
+    """
     return [key for key, entry in METHODS.items() if not entry.head or target.own_head(entry.head)]
 
 
@@ -284,23 +304,15 @@ def build_methods(
     Raises:
         MethodError: a method cannot be built, is named twice, or is the library's.
     """
-    specs, library = _specs(target, methods)
+    specs, library = _specs(methods)
     if library:
         raise MethodError(f"{library[0]!r} is the library's; only specwb compare measures it")
-    return _methods(specs, target, draft, sampling, False)
+    return _methods(specs, target, draft, sampling)
 
 
-def _specs(
-    target: Target, methods: str | Sequence[str | Method] | None
-) -> tuple[list[str | Method], list[str]]:
+def _specs(methods: str | Sequence[str | Method]) -> tuple[list[str | Method], list[str]]:
     """Part what is asked for into this engine's methods and the library's rows."""
-    specs: list[str | Method]
-    if methods is None:
-        specs = list(usual(target))
-    elif isinstance(methods, str):
-        specs = [methods]
-    else:
-        specs = list(methods)
+    specs: list[str | Method] = [methods] if isinstance(methods, str) else list(methods)
     library = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
     return [s for s in specs if s not in library], library
 
@@ -310,40 +322,18 @@ def _methods(
     target: Target,
     draft: Target | str | None,
     sampling: Sampling,
-    default: bool,
 ) -> dict[str, Method]:
-    """Build the methods by key, with ``ar`` first where it is not named.
-
-    ``default``: nobody named the methods, they are the usual ones.
-    """
+    """Build the methods by key, with ``ar`` first where it is not named."""
     if not any((s.key if isinstance(s, Method) else s) == "ar" for s in specs):
         specs.insert(0, "ar")
     built: dict[str, Method] = {}
     for spec in specs:
-        method = spec if isinstance(spec, Method) else _build(spec, target, draft, default)
+        method = spec if isinstance(spec, Method) else built_with(spec, target, draft)
         method.rule_for(sampling)  # raises where rule and sampling do not fit
         if method.key in built:
             raise MethodError(f"method {method.key!r} is named twice")
         built[method.key] = method
     return built
-
-
-def _build(spec: str, target: Target, draft: Target | str | None, default: bool) -> Method:
-    """Build a method with the draft model ``draft``, where it takes one and names none itself.
-
-    A method that nobody named (``default``) and whose draft model is trained for it (``deep``)
-    takes that one, whatever the others take.
-    """
-    key = spec.partition(":")[0] if isinstance(spec, str) else ""
-    takes_draft = (
-        key in METHODS
-        and "draft" in METHODS[key].options
-        and "draft=" not in spec
-        and not (default and METHODS[key].head == "deep")
-    )
-    if takes_draft and draft is not None:
-        return make_method(spec, target, draft=draft)
-    return make_method(spec, target)
 
 
 def _library_rows(specs, library, target, draft, built, sampling, batch) -> list[Library]:
@@ -423,31 +413,57 @@ def _groups(
 
 
 def _measure(
-    runners, groups: Groups, runs: Runs, max_new_tokens, seconds, progress, watch: Watch
+    runners,
+    plain: Sequence[str],
+    groups: Groups,
+    runs: Runs,
+    max_new_tokens,
+    seconds,
+    progress,
+    watch: Watch,
 ) -> None:
-    """Fill ``runs`` group by group.
+    """Fill ``runs`` group by group, each method's first run after a short one that warms it up.
 
-    A group that is not finished by every method is left out. With ``seconds``, a group is started
-    only where it is likely to end in time, but at least one of every category: the groups begin
-    with one of each.
+    A group that is not finished by every method is left out. With ``seconds``, no run is begun
+    after that time but for those of plain decoding on the first group, without which there is
+    nothing to compare with. A method that has no run by then is removed from ``runs``. A group is
+    started only where it is likely to end in time, or is the first of its category: the groups
+    begin with one of each.
     """
-    names = list(runners)
+    names = [*plain, *(name for name in runners if name not in plain)]
     categories = {category for category, _ in groups}
-    began = time.monotonic()
+    began, warming = time.monotonic(), 0.0
     end = math.inf if seconds is None else began + seconds
     for index, (category, rows) in enumerate(groups):
         spent = time.monotonic() - began
-        if seconds is not None and index >= len(categories) and spent + spent / index > seconds:
-            break
+        if index and seconds is not None:
+            likely = spent + (spent - warming) / index
+            if spent >= seconds or (index >= len(categories) and likely > seconds):
+                break
         group_runs: dict[str, Run] = {}
-        for turn in range(len(names)):
-            name = names[(turn + index) % len(names)]
+        first = index % len(names)
+        order = [*names[first:], *names[:first]]
+        for turn, name in enumerate(order):
+            if time.monotonic() >= end and (index or name not in plain):
+                break
             if progress:
                 fraction = (index + turn / len(names)) / len(groups)
                 spent_share = (time.monotonic() - began) / seconds if seconds else 0
                 progress(max(fraction, spent_share), f"{name}: {category}")
+            if not index:  # lazily made tables, thread pools, kernels
+                before = time.monotonic()
+                runners[name](rows, min(8, max_new_tokens))
+                warming += time.monotonic() - before
             runner = partial(runners[name], rows, max_new_tokens)
-            group_runs[name] = _run_watched(runner, watch, end)
+            # with little time, a first run of every method is worth more than a second of one
+            again_until = end if index or seconds is None else began
+            group_runs[name] = _run_watched(runner, watch, again_until)
+        if not index:
+            names = list(group_runs)
+            for name in runs.keys() - group_runs.keys():
+                del runs[name]
+        elif len(group_runs) < len(names):
+            break
         for name in names:
             runs[name].append(group_runs[name])
 

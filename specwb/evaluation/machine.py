@@ -18,6 +18,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from specwb.models.target import Target
 
@@ -29,6 +30,13 @@ SHARE = 0.1
 """The machine is busy if more than this share of the runs was disturbed."""
 SPARE = 0.5
 """The machine is busy if others had more than so many CPUs' worth of work beyond the CPUs left."""
+
+SPAN = 0.01
+"""Seconds for which a product is repeated to time it with a number of threads."""
+TURNS = 3
+"""How often each number of threads has its turn."""
+CRAWL = 1.2
+"""One thread is chosen where a product takes more than so many times as long with all of them."""
 
 
 def one_step(target: Target) -> Callable[[], float]:
@@ -52,6 +60,38 @@ def one_step(target: Target) -> Callable[[], float]:
         return time.perf_counter() - began
 
     return step
+
+
+def product_seconds(threads: int) -> float:
+    """Time a product of a few tokens with so many threads: seconds, the mean of a few milliseconds.
+
+    The mean and not the fastest: where other programs hold a CPU, most products take as usual and
+    some wait for a thread that does not run.
+    """
+    torch.set_num_threads(threads)
+    tokens, weight = torch.ones(5, 1024), torch.ones(1024, 1024)
+    functional.linear(tokens, weight)  # starts the threads
+    began, count = time.perf_counter(), 0
+    while not count or time.perf_counter() - began < SPAN:
+        functional.linear(tokens, weight)
+        count += 1
+    return (time.perf_counter() - began) / count
+
+
+def slowdown() -> float:
+    """Compare all of torch's threads with one: time of a product with all over its time with one.
+
+    The threads of a product wait for each other by spinning. Where other programs hold the CPUs,
+    each wait can last until the system runs a thread again, thousands of times what the product
+    takes, and one thread is faster by far.
+    """
+    every = torch.get_num_threads()
+    try:
+        pairs = [(product_seconds(every), product_seconds(1)) for _ in range(TURNS)]
+    finally:
+        torch.set_num_threads(every)
+    with_all, with_one = map(sum, zip(*pairs, strict=True))
+    return with_all / with_one
 
 
 def load_average() -> float | None:
@@ -198,28 +238,21 @@ def notes(facts: dict[str, Any]) -> list[str]:
 
     Where the machine is busy, the first note is a warning that says what to do.
     """
-    low, middle, high = facts["spread"]
     runs, disturbed = facts["runs"], facts["disturbed"]
     threads, cpus = facts["threads"], facts["cpus"]
-    load, others = "", ""
-    if facts["load"] is not None:
-        before, after = facts["load"]
-        load = (
-            f"; load average {before:g} before and {after:g} after, "
-            f"{facts['others']:g} of others, on {cpus} CPUs"
-        )
-        others = f", other programs kept {facts['others']:g} threads busy on {cpus} CPUs"
     summary = (
-        f"machine: {threads} thread{'s' * (threads > 1)}; a fixed step between runs took "
-        f"{1e3 * facts['step_seconds']:.2f} ms at its fastest, {middle:.2f}x that in the median "
-        f"(quartiles {low:.2f}-{high:.2f}); beside {disturbed} of {runs} runs it took over "
-        f"{SLOW:g}x, {facts['measured_again']} runs were measured again{load}"
+        f"machine: {threads} thread{'s' * (threads > 1)} on {cpus} CPUs; a fixed step, timed "
+        f"between all decodings, took over {SLOW:g} times its usual time next to {disturbed} of "
+        f"{runs} decodings; {facts['measured_again']} were repeated"
     )
     if not facts["busy"]:
         return [summary]
+    others = ""
+    if facts["others"] is not None:
+        others = f", and other programs had {facts['others']:.1f} threads for {cpus} CPUs"
     fewer = f", or compute with fewer threads (--threads {threads // 2})" if threads > 1 else ""
     warning = (
-        f"BUSY MACHINE: {disturbed} of {runs} runs were disturbed{others}: these speeds are not "
-        f"to be relied on. Close other programs{fewer} and measure again."
+        f"BUSY MACHINE: {disturbed} of {runs} decodings were disturbed{others}: do not rely on "
+        f"these speeds. Close other programs{fewer} and measure again."
     )
     return [warning, summary]

@@ -30,11 +30,18 @@ PLAIN = {
 """What the plain decodings are, in words."""
 
 
+def ranked(frame: pd.DataFrame) -> pd.DataFrame:
+    """Sort the rows by speedup, the fastest first."""
+    return frame.sort_values("speedup", ascending=False, kind="stable")
+
+
 def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Make the table as it is printed: one row a method, column -> text.
+    """Make the table as it is printed: one row a method, the fastest first, column -> text.
 
     A lossy method says so beside its name. The column of speedups is named after the decoding that
-    they are over.
+    they are over. Rates have no column: all tokens over all seconds and the median of paired runs
+    are two figures, which can be ordered differently. The first columns are the ones that a narrow
+    terminal keeps.
 
     Args:
         frame: what :func:`specwb.compare` returned.
@@ -43,12 +50,11 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
     several = frame.attrs["runs"] >= SPREAD
     same = {None: "-", True: "yes", False: "NO"}
     rows = []
-    for row in frame.to_dict("records"):
+    for row in ranked(frame).to_dict("records"):
         quartiles = f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}"
         rows.append(
             {
                 "method": row["method"] + ("" if row["lossless"] else " (LOSSY)"),
-                "tokens/s": f"{row['tokens_per_second']:.1f}",
                 over: f"{row['speedup']:.2f}x",
                 "(quartiles)": quartiles if several else "-",
                 "tau": f"{row['tau']:.2f}",
@@ -66,7 +72,7 @@ def times(frame: pd.DataFrame) -> list[dict[str, str]]:
         frame: what :func:`specwb.compare` returned.
     """
     rows = []
-    for row in frame.to_dict("records"):
+    for row in ranked(frame).to_dict("records"):
         total = sum(row[part] for part in PARTS if not pd.isna(row[part]))
         if total:
             shares = {part: f"{row[part] / total:.0%}" for part in PARTS}
@@ -74,14 +80,55 @@ def times(frame: pd.DataFrame) -> list[dict[str, str]]:
     return rows
 
 
-def _merged(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Both tables as one, for paper and for pages that are wide enough."""
+def captions(facts: dict[str, Any]) -> tuple[str, str, str]:
+    """Write what stands over the table of speeds, below it, and over the table of times.
+
+    Args:
+        facts: the attributes of the frame.
+    """
+    over, unit = facts["reference"]["method"], _unit(facts)
+    speeds = f"Speed of each method, fastest first, on {_count(facts)}"
+    columns = (
+        f"speedup: tokens/s over {over}'s on the same {unit}, the median of these pairs; "
+        "(quartiles): half of the pairs lie between; tau: tokens for each pass of the target; "
+        "accepted: draft tokens among them, tau - 1; same text: greedy tokens equal to plain "
+        "decoding's"
+    )
+    times = (
+        "Share of the time of decoding steps: drafting, scoring the draft by the target, verifying "
+        "it by the rule, committing what was accepted"
+    )
+    return speeds, columns, times
+
+
+def _unit(facts: dict[str, Any]) -> str:
+    """What is decoded in one run."""
+    return "prompt" if facts["settings"]["batch"] == 1 else "batch"
+
+
+def _count(facts: dict[str, Any]) -> str:
+    """How many runs each method has, in words."""
+    unit = _unit(facts)
+    plural = {"prompt": "prompts", "batch": "batches"}[unit]
+    return f"{facts['runs']} {unit if facts['runs'] == 1 else plural}"
+
+
+def merged(frame: pd.DataFrame) -> list[dict[str, str]]:
+    """Both tables as one, for paper and for pages that are wide enough.
+
+    Where plain text loops there are also columns of the runs in which it does not.
+    """
     shares = {row["method"]: row for row in times(frame)}
     none = dict.fromkeys(PARTS, "-")
-    return [
-        row | {p: shares.get(name, none)[p] for p in PARTS}
-        for name, row in zip(frame["method"], cells(frame), strict=True)
-    ]
+    rest = frame.attrs["non_looping"] or {"methods": {}}
+    rows = []
+    for name, row in zip(ranked(frame)["method"], cells(frame), strict=True):
+        if rest["methods"] and rest["runs"] < rest["of"]:
+            figures = rest["methods"][name]
+            row["tau, no loops"] = f"{figures['tau']:.2f}"
+            row["speedup, no loops"] = f"{figures['speedup']:.2f}x"
+        rows.append(row | {part: shares.get(name, none)[part] for part in PARTS})
+    return rows
 
 
 def csv(frame: pd.DataFrame) -> str:
@@ -91,7 +138,7 @@ def csv(frame: pd.DataFrame) -> str:
 
 def markdown(frame: pd.DataFrame) -> str:
     """Write the table and the notes below it as Markdown."""
-    rows = _merged(frame)
+    rows = merged(frame)
     text_columns = ("method", "same text")
     lines = [
         list(rows[0]),
@@ -99,7 +146,8 @@ def markdown(frame: pd.DataFrame) -> str:
         *(row.values() for row in rows),
     ]
     table = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([*table, "", *(f"{note}\n" for note in notes(frame.attrs))])
+    below = [captions(frame.attrs)[1], *notes(frame.attrs)]
+    return "\n".join([*table, "", *(f"{note}\n" for note in below)])
 
 
 def over(facts: dict[str, Any]) -> str:
@@ -126,34 +174,73 @@ def over(facts: dict[str, Any]) -> str:
     )
 
 
-def notes(facts: dict[str, Any], columns: bool = False) -> list[str]:
+def conclusion(facts: dict[str, Any]) -> str:
+    """Say which method is fastest, and which are not told apart from it.
+
+    Args:
+        facts: the attributes of the frame.
+    """
+    best, tied = facts["fastest"]["method"], facts["fastest"]["tied"]
+    over, speedup = facts["reference"]["method"], facts["fastest"]["speedup"]
+    name = best if facts["fastest"]["lossless"] else f"{best} (LOSSY)"
+    pairs = _count(facts)
+    if len(tied) == facts["fastest"]["others"]:
+        largest = f"the largest speedup is {name}'s, {speedup:.2f}x"
+        return f"No two methods are told apart by {pairs}; {largest}. Measure longer (--seconds)."
+    if best == over:
+        text = f"No method is faster here than plain decoding, {over}"
+    elif over in tied:
+        text = (
+            f"The largest speedup is {name}'s, {speedup:.2f}x, but it is not told apart from plain "
+            f"decoding, {over}"
+        )
+    else:
+        text = f"Fastest here is {name}, {speedup:.2f}x over plain decoding"
+    others = [other for other in tied if other != over]
+    same = f"; not told apart from it by {pairs}: {', '.join(others)}" if others else ""
+    return f"{text}{same}."
+
+
+def left_out(reasons: Mapping[str, str]) -> list[str]:
+    """Write a line for each reason why methods were left out.
+
+    Args:
+        reasons: method -> why.
+    """
+    return [
+        f"left out: {', '.join(name for name in reasons if reasons[name] == reason)}: {reason}"
+        for reason in dict.fromkeys(reasons.values())
+    ]
+
+
+def notes(facts: dict[str, Any]) -> list[str]:
     """List what has to be known beside the table; a warning comes first.
 
     Args:
         facts: the attributes of the frame.
-        columns: whether the table has columns of the runs without loops. Then their figures are
-            not repeated here.
     """
+    *warning, quiet = machine.notes(facts["machine"])
     lines = [
-        *machine.notes(facts["machine"]),
-        f"{over(facts)}; median and quartiles of paired runs",
-        "same text: greedy tokens equal to ar's; tau: tokens a target forward; "
-        "accepted: accepted draft tokens a decoding step",
-        _models(facts),
+        *warning,
+        conclusion(facts),
+        over(facts),
+        *left_out(facts["left_out"]),
         _settings(facts),
+        _models(facts),
+        quiet,
     ]
-    if packed := facts["packed_bytes"]:
-        megabytes = f"{packed / 2**20:.0f} MB"
-        lines.append(
-            f"{megabytes} of memory are packed copies of weights; SPECWB_PACK_MB=0 makes none"
-        )
     non_looping = facts["non_looping"]
     if non_looping is not None and non_looping["runs"] < non_looping["of"]:
-        lines.append(_loops(facts, columns))
+        runs, of = non_looping["runs"], non_looping["of"]
+        lines.append(
+            f"plain greedy text repeats itself (8 tokens three times) after {of - runs} of "
+            f"{_count(facts)}, which flatters methods that copy from the text; --html and "
+            "--markdown also show the speedups without these"
+        )
     if facts["time_split"]["separate"]:
         lines.append(
             "draft, score, verify, commit are from a second pass, eager and timed part by part; "
-            "tokens/s and speedup are not"
+            "speedup is not"
         )
     return lines
 
@@ -174,28 +261,14 @@ def _settings(facts: dict[str, Any]) -> str:
         for name, off in (("top_k", 0), ("top_p", 1))
         if settings[name] != off
     )
+    missing = ""
+    if facts["categories_left_out"]:
+        missing = f" (none of {', '.join(facts['categories_left_out'])})"
     return (
-        f"{facts['prompts']} of {facts['all_prompts']} prompts in {facts['runs']} runs{cut}{early}"
+        f"{facts['prompts']} of {facts['all_prompts']} prompts{missing}{cut}{early}"
         f", batch {settings['batch']}, {settings['max_new_tokens']} new tokens, "
         f"temperature {settings['temperature']:g}{filters}, {settings['dtype']}"
     )
-
-
-def _loops(facts: dict[str, Any], columns: bool) -> str:
-    """The note on runs whose plain text loops; ``columns`` as in :func:`notes`."""
-    non_looping, chosen = facts["non_looping"], facts["reference"]["method"]
-    runs, of = non_looping["runs"], non_looping["of"]
-    text = f"plain greedy text loops (8 tokens three times) in {of - runs} of {of} runs"
-    figures = ", ".join(
-        f"{name} {row['speedup']:.2f}x (tau {row['tau']:.2f})"
-        for name, row in non_looping["methods"].items()
-        if name != chosen
-    )
-    if not figures:
-        return text
-    if columns:
-        return f"{text}; 'no loops' is over the other {runs}"
-    return f"{text}; in the other {runs}: {figures}"
 
 
 def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ()) -> str:
@@ -212,13 +285,7 @@ def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ())
     from plotly.offline import get_plotlyjs  # only who asks for a page needs plotly
 
     facts = frame.attrs
-    rows = pd.DataFrame(_merged(frame))
-    non_looping = facts["non_looping"]
-    columns = non_looping is not None and 0 < non_looping["runs"] < non_looping["of"]
-    if columns:
-        figures = [non_looping["methods"][name] for name in frame["method"]]
-        rows["tau, no loops"] = [f"{row['tau']:.2f}" for row in figures]
-        rows["speedup, no loops"] = [f"{row['speedup']:.2f}x" for row in figures]
+    rows = pd.DataFrame(merged(frame))
     details = {
         "measured": facts["began"],
         "command": command,
@@ -240,7 +307,7 @@ def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ())
     results = [
         "<h1>Speculative decoding compared</h1>",
         f'<div class="wide">{rows.to_html(index=False, border=0)}</div>',
-        *(f"<p>{escape(note)}</p>" for note in notes(facts, columns)),
+        *(f"<p>{escape(note)}</p>" for note in (captions(facts)[1], *notes(facts))),
         *(_section(i, figure, caption) for i, (figure, caption) in enumerate(_figures(frame))),
     ]
     measurement = [

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import pandas as pd
+from scipy.stats import binomtest
 
 from specwb.evaluation.machine import Watch
 from specwb.flow import Exactness
@@ -16,6 +18,8 @@ from specwb.probability import Sampling
 
 PARTS = ("draft", "score", "verify", "commit")
 """The parts of a decoding step whose seconds are measured."""
+LEVEL = 0.05
+"""How often some method that is as fast as the fastest is told apart from it, at most."""
 
 
 @dataclass
@@ -56,6 +60,40 @@ def reference(runs: Runs) -> str:
     first, *others = runs
     best = max(others, key=lambda name: summary(runs[name], runs[first])["speedup"])
     return best if summary(runs[best], runs[first])["speedup"] > 1 else first
+
+
+def fastest(runs: Runs, over: str) -> dict[str, Any]:
+    """Find the method with the largest median speedup, and those that may be as fast.
+
+    Another method is told apart from it by the sign test of their paired runs: if both were equally
+    fast, either would win a pair with probability 1/2. The level of all tests together is
+    ``LEVEL`` (Bonferroni).
+
+    Args:
+        runs: of all methods.
+        over: the method that speedups are over.
+    Returns:
+        A dict with the keys
+
+        - method, speedup: the fastest, and its median speedup over ``over``.
+        - others: how many other methods there are.
+        - tied: those of them that are not told apart from it.
+    """
+    speeds = {name: [written([run]) / run.seconds for run in runs[name]] for name in runs}
+
+    def speedup(name: str) -> float:
+        return median(a / b for a, b in zip(speeds[name], speeds[over], strict=True))
+
+    best = max(runs, key=speedup)
+    others = [name for name in runs if name != best]
+
+    def told_apart(name: str) -> bool:
+        pairs = [(a, b) for a, b in zip(speeds[best], speeds[name], strict=True) if a != b]
+        wins = sum(a > b for a, b in pairs)
+        return bool(pairs) and binomtest(wins, len(pairs)).pvalue < LEVEL / len(others)
+
+    tied = [name for name in others if not told_apart(name)]
+    return {"method": best, "speedup": round(speedup(best), 4), "others": len(others), "tied": tied}
 
 
 def loops(tokens: Sequence[int], n: int = 8, times: int = 3) -> bool:

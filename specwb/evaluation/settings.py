@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from specwb.analysis import choose_tree
 from specwb.evaluation.cost import CostModel
 from specwb.evaluation.head_cost import WIDE as HEADS
 from specwb.evaluation.head_cost import HeadCost
 from specwb.files import weights_hash
-from specwb.methods import METHODS, Method
-from specwb.methods import method as make_method
-from specwb.models.checkpoint import HeadError
+from specwb.methods import Method, that_run
 from specwb.models.target import Target
-from specwb.options import MethodError, spell
+from specwb.options import spell
 from specwb.tree import Tree
 
 GAMMA = 8
@@ -168,12 +165,9 @@ def others(
     built: dict[Setting, Method] = {}
     left_out: dict[str, str] = {}
     for key, every in OTHERS.items():
-        takes_draft = draft is not None and "draft" in METHODS[key].options
-        given: dict[str, Any] = {"draft": draft} if takes_draft else {}
-        try:
-            for options in every:
-                spec = ":".join(filter(None, (key, options)))
-                built[Setting(spec, key)] = make_method(spec, target, **given)
-        except (MethodError, HeadError) as error:
-            left_out[key] = str(error)
+        specs = [":".join(filter(None, (key, options))) for options in every]
+        methods, reasons = that_run(specs, target, draft)
+        built |= {Setting(spec, key): method for spec, method in methods.items()}
+        for reason in reasons.values():
+            left_out[key] = reason
     return built, left_out

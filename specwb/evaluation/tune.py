@@ -96,7 +96,8 @@ def tune(
         - arguments: also the models, device and versions.
         - resumed: whether the calibration is from the file.
         - calibrated, calibrated_heads: the cost models.
-        - left_out: methods that lack a head or a draft model, and why.
+        - left_out: methods that lack a head or a draft model or for which there was no time, and
+          why.
         - rows: one a setting; predicted and measured are over ar, speedup over the reference.
         - interrupted: whether Ctrl-C interrupted the measurement; what was measured until then
           counts.
@@ -186,6 +187,7 @@ def tune(
         measured_prompts = frame.attrs["prompts"]
         result["interrupted"] = frame.attrs["interrupted"]
         result |= {name: frame.attrs[name] for name in ("reference", "machine")}
+        result["left_out"] = left_out | frame.attrs["left_out"]
         over = result["reference"]["method"]
         _add_measurements(result["rows"], frame.set_index("method"), built, over)
     except KeyboardInterrupt:
@@ -328,9 +330,11 @@ def _prediction(
 def _add_measurements(
     rows: list[dict[str, Any]], frame: Any, built: dict[str, Method], over: str
 ) -> None:
-    """Put what was measured into the rows of the result."""
+    """Put what was measured into the rows of the result; for some the time may have been up."""
     speeds = frame.tokens_per_second
     for row in rows:
+        if built[row["method"]].key not in frame.index:
+            continue
         measured = frame.loc[built[row["method"]].key]
         row["tau_measured"] = float(measured.tau)
         row["measured"] = round(float(measured.tokens_per_second / speeds["ar"]), 4)
@@ -478,7 +482,7 @@ def _setting_notes(result: dict[str, Any]) -> list[str]:
         f"measured on {prompts['measured']} others{interrupted}, "
         f"{arguments['max_new_tokens']} new tokens; predicted and measured over ar "
         f"({report.PLAIN['ar']}), all ratios of total tokens/s in one interleaved run",
-        *(f"left out: {key}: {why.removeprefix(f'{key}: ')}" for key, why in left.items()),
+        *report.left_out(left),
     ]
 
 

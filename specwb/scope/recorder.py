@@ -18,7 +18,7 @@ from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.scope.lenses import Watcher
 from specwb.scope.rounds import as_round, rule_of
-from specwb.scope.trace import FORMAT, PARTS, VERSION, short
+from specwb.scope.trace import FORMAT, PARTS, VERSION, Trace, short
 
 SHOWN = 400  # tokens of a prompt that a trace holds, the last ones
 
@@ -36,7 +36,7 @@ def record(
     eos: int | list[int] | None = None,
     repeats: int = 2,
     **options: Any,
-) -> dict[str, Any]:
+) -> Trace:
     """Decode a prompt and return all of it as one JSON trace, which ``specwb.microscope`` plays
     with Python or without (docs/trace.md).
 
@@ -54,7 +54,7 @@ def record(
         repeats: how many decodings are timed, at least 1.
         options: the method's own, where it is named by its key.
     Returns:
-        a dictionary of plain numbers, texts and lists.
+        a dictionary of plain numbers, texts and lists, which is shown as one line.
     Raises:
         ValueError: ``repeats`` below 1, and whatever :func:`specwb.rounds` raises.
     """
@@ -87,10 +87,10 @@ def record(
         one["seconds"] = seconds
     key = method.key.partition(":")[0]
     entry = METHODS.get(key)
-    trace = {
-        "format": FORMAT,
-        "version": VERSION,
-        "method": {
+    trace = Trace(
+        format=FORMAT,
+        version=VERSION,
+        method={
             "spec": method.key,
             "key": key,
             "paper": entry.paper if entry else "",
@@ -98,18 +98,18 @@ def record(
             "rule": rule_of(steps[0]),
             "scheme": method.drafter.scheme(Sampling(temperature, top_k, top_p)).value,
         },
-        "target": {"name": target.name, "vocabulary": target.vocabulary},
-        "sampling": {**sampling, "seed": seed, "max_new_tokens": max_new_tokens},
-        "prompt": {
+        target={"name": target.name, "vocabulary": target.vocabulary},
+        sampling={**sampling, "seed": seed, "max_new_tokens": max_new_tokens},
+        prompt={
             "text": _text(target, ids[-SHOWN:]),
             "tokens": ids[-SHOWN:],
             "left_out": max(0, len(ids) - SHOWN),
         },
-        "tokens": tokens,
-        "text": _text(target, tokens),
-        "rounds": found,
-        "plain": plain,
-    }
+        tokens=tokens,
+        text=_text(target, tokens),
+        rounds=found,
+        plain=plain,
+    )
     trace["words"] = _labels(target, trace)
     return trace
 

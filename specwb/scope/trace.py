@@ -21,6 +21,16 @@ class TraceError(SpecwbError, ValueError):
     """This is no trace, or one of another version."""
 
 
+class Trace(dict[str, Any]):
+    """A trace as :func:`specwb.record` returns it: a dictionary, shown as one line.
+
+    The line has no measured times, so that a notebook's output is the same in every run.
+    """
+
+    def __repr__(self) -> str:
+        return f"Trace({in_words(self)})"
+
+
 @cache
 def schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of a trace of this version."""

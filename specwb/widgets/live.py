@@ -29,6 +29,10 @@ class Panel(w.VBox):
     def __init__(self, children: Sequence[w.Widget]) -> None:
         super().__init__(children, layout={"width": "100%"})
 
+    def __repr__(self) -> str:
+        """Give the line: the default lists every control, with its random id."""
+        return f"{type(self).__name__}({self.summary})"
+
     @contextmanager
     def at(self, **values: Any) -> Iterator[Self]:
         """Set controls, and set them back afterwards: a look at other settings that leaves the

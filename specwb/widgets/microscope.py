@@ -65,6 +65,10 @@ class Microscope(anywidget.AnyWidget):
         self._target = target
         self.on_msg(self._asked)
 
+    def __repr__(self) -> str:
+        """Name what is played: an address would differ in every run of a notebook."""
+        return f"Microscope({self.summary})"
+
     @property
     def summary(self) -> str:
         """One line about what is played."""

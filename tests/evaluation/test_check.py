@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -166,6 +167,13 @@ def test_texts_that_rounding_decides_on_are_not_told_apart(monkeypatch):
     assert set(beginnings(alike, [1], specwb.Sampling(1.0, 3), 3)) == {()}
     report = specwb.check(alike, "ar", [[1], [2]], rows=64)
     assert "nothing to compare" in str(report)
+    assert not report.passed
+    # rounding also decides what a row alone is; where all that was tested is right, nothing failed
+    undecided = replace(report, batch=True)
+    assert str(undecided).startswith("ar: not decided\n")
+    assert not undecided.passed
+    for wrong in ({"greedy": False}, {"batch": False}, {"transform": 1e-9}):
+        assert str(replace(undecided, **wrong)).startswith("ar: FAILED\n")
     assert not report.passed
 
 

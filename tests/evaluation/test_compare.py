@@ -10,7 +10,7 @@ import tiny
 
 import specwb
 from specwb.evaluation import compare as module
-from specwb.evaluation import runs
+from specwb.evaluation import report, runs
 from specwb.evaluation.compare import compare, to_json, usual
 from specwb.evaluation.library import Library
 from specwb.evaluation.machine import Watch
@@ -337,15 +337,69 @@ def test_interrupted_keeps_what_is_done(monkeypatch):
     assert frame.attrs["prompts"] == 1
 
 
-def test_time_limit_still_covers_every_category():
-    questions = [
-        Question(i, category, ("w1 w2 w3",), "text") for i, category in enumerate("aabbcc")
-    ]
+@pytest.fixture
+def hours(monkeypatch):
+    """A clock of which a decoding takes an hour, and nothing else takes any time."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+
+    def decoding(original):
+        def run(*arguments):
+            now[0] += 3600
+            return original(*arguments)
+
+        return run
+
+    for name in ("_run_engine", "_run_library"):
+        monkeypatch.setattr(module, name, decoding(getattr(module, name)))
+    return now
+
+
+def categories(text: str) -> tuple[specwb.Target, list[Question]]:
+    """A target with words, and a question for each letter, its category."""
     words = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
-    target = specwb.Target(tiny.target().model, words)
-    frame = compare(target, questions, ["ar"], max_new_tokens=4, seconds=1e-9, library=False)
-    assert frame.attrs["prompts"] == 3
-    assert set(frame.attrs["by_category"]) == {"a", "b", "c"}
+    questions = [Question(i, letter, ("w1 w2 w3",), "text") for i, letter in enumerate(text)]
+    return specwb.Target(tiny.target().model, words), questions
+
+
+@pytest.mark.parametrize(
+    ("limit", "prompts", "left"),
+    [(3, 1, ["b", "c"]), (8.5, 3, []), (6.5, 2, ["c"]), (10, 4, []), (100, 6, [])],
+)
+def test_categories_come_first_and_the_time_is_kept(hours, limit, prompts, left):
+    """A warm-up and a run of two plain decodings take 4 hours, every further prompt 2."""
+    target, questions = categories("aabbcc")
+    frame = compare(
+        target, questions, ["ar"], max_new_tokens=4, seconds=3600 * limit, library=False
+    )
+    assert frame.attrs["prompts"] == prompts
+    assert frame.attrs["categories_left_out"] == left
+    # the last run that was begun in time may end after it
+    assert hours[0] <= 3600 * max(limit + 1, 4)
+
+
+def test_a_method_whose_turn_did_not_come_is_left_out_by_name(hours):
+    """After four hours there is a run of both plain decodings, after six one of sps."""
+    frame = run(methods=["sps", "pld"], library=False, seconds=3600 * 5)
+    assert list(frame["method"]) == ["ar", "sps", "hf_greedy"]
+    why = "the time was up before its first run (18000 s)"
+    assert frame.attrs["left_out"] == {"pld": why}
+    assert set(frame.attrs["accepted_lengths"]) == {"ar", "sps"}
+    assert f"left out: pld: {why}" in report.notes(frame.attrs)
+    assert hours[0] == 3600 * 6
+    nothing = run(methods=["sps", "pld"], library=False, seconds=1e-9)
+    assert list(nothing["method"]) == ["ar", "hf_greedy"]
+
+
+def test_the_default_leaves_out_what_the_target_cannot_run():
+    """Without a draft model there are methods left that need none."""
+    frame = compare(tiny.target(), PROMPTS, max_new_tokens=4)
+    left = frame.attrs["left_out"]
+    assert {"sps", "mcsd"} <= set(left)
+    assert {"ar", "pld", "lookahead", "hf_greedy"} <= set(frame["method"])
+    assert "no draft model" in left["sps"]
+    with pytest.raises(specwb.MethodError, match="no draft model"):
+        compare(tiny.target(), PROMPTS, ["sps"], max_new_tokens=4)
 
 
 def test_long_prompts_are_cut_and_counted():
@@ -386,6 +440,28 @@ def test_the_reference_is_the_faster_plain_decoding_in_the_median_of_pairs():
     assert runs.reference({"ar": ours, "hf_greedy": runs_of(0.5, 0.5, 9.0)}) == "hf_greedy"
     assert runs.reference({"ar": ours, "hf_greedy": runs_of(1.1, 1.1, 0.1)}) == "ar"
     assert runs.reference({"ar": ours, "hf_greedy": ours}) == "ar"
+
+
+def test_a_method_is_told_apart_from_the_fastest_by_its_pairs():
+    """Of 9 pairs the sign test gives 2 / 2**9 = 0.0039, or 20 / 2**9 = 0.039 with one lost."""
+    slow = runs_of(*[2.0] * 9)
+    measured = {
+        "ar": slow,
+        "always": runs_of(*[1.0] * 9),
+        "once": runs_of(0.9, *[1.1] * 8),
+        "never": runs_of(*[1.0] * 9),
+    }
+    assert runs.fastest(measured, "ar") == {
+        "method": "always",
+        "speedup": 2.0,
+        "others": 3,
+        "tied": ["once", "never"],
+    }
+    # a single comparison at 5 %
+    pair = {"ar": measured["once"], "always": measured["always"]}
+    assert runs.fastest(pair, "ar")["tied"] == []
+    few = {name: some[:5] for name, some in measured.items()}
+    assert runs.fastest(few, "ar")["tied"] == ["ar", "once", "never"]
 
 
 def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
@@ -430,14 +506,29 @@ def test_a_disturbed_run_is_measured_again_and_the_quieter_attempt_counts():
 
 
 def test_a_disturbed_run_that_cannot_be_repeated_is_flagged(monkeypatch):
-    """No time is left after the first group, so a slow run stays, and the frame says so."""
+    """No time is left to repeat it, so a slow run stays, and the frame says so."""
     count = iter(range(1000))
     monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
-    frame = run(methods=["sps"], library=False, seconds=1e-9)
+    watched = module._run_watched
+    monkeypatch.setattr(module, "_run_watched", lambda run, watch, end: watched(run, watch, 0.0))
+    frame = compare(
+        tiny.target(), PROMPTS[:1], ["sps"], draft=tiny.draft(), max_new_tokens=12, library=False
+    )
     machine = frame.attrs["machine"]
     assert (machine["runs"], machine["disturbed"], machine["measured_again"]) == (3, 2, 0)
-    assert frame["disturbed"].tolist() == [0, 1, 1]
+    assert sorted(frame["disturbed"]) == [0, 1, 1]
     assert machine["busy"]
+
+
+@pytest.mark.parametrize(("limit", "again"), [(3600.0 * 100, 0), (None, 2)])
+def test_with_a_limit_every_method_has_a_run_before_one_is_repeated(
+    hours, monkeypatch, limit, again
+):
+    count = iter(range(1000))
+    monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
+    settings = {"draft": tiny.draft(), "max_new_tokens": 4, "library": False, "seconds": limit}
+    frame = compare(tiny.target(), PROMPTS[:1], ["sps"], **settings)
+    assert frame.attrs["machine"]["measured_again"] == again
 
 
 def test_outputs_can_be_checked_afterwards():

@@ -15,8 +15,10 @@ import torch
 from terminal import call
 
 import specwb
+from specwb.commands.shared import loaded
 from specwb.evaluation import compare as module
 from specwb.evaluation import machine
+from specwb.harness import run as harness
 from specwb.methods import METHODS
 
 LONG = "hf_assisted:gamma=3,schedule=constant,confidence=0"
@@ -73,10 +75,10 @@ def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monke
     assert max(map(len, lines)) <= columns
     for name in [*METHODS, "hf_prompt_lookup"]:
         rows = [line.split() for line in lines if line.split()[:1] == [name]]
-        assert rows[0] == [name, "12345.6", "10.23x", "10.11-11.25", "14.25", "0.00", "yes"]
+        assert rows[0] == [name, "10.23x", "10.11-11.25", "14.25", "0.00", "yes"]
         # the second row is its shares of time
         assert len(rows) == 1 + (not name.startswith("hf_"))
-    head = " ".join(" ".join(lines[:3]).split())
+    head = " ".join(" ".join(lines[:4]).split())
     assert all(
         word in head
         for word in (
@@ -85,19 +87,46 @@ def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monke
             frame.attrs["reference"]["method"],
             "(quartiles)",
             "tau",
-            "tokens/s",
+            "fastest first",
         )
     )
+
+
+def test_a_terminal_of_40_columns_keeps_names_and_whole_figures(command, frame, monkeypatch):
+    """Columns that have no room are left out by name; before, the names were gone."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    code, out, err = command(terminal=True)
+    assert code == 0, err
+    lines = [
+        line.rstrip() for line in out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    ]
+    assert max(map(len, lines)) <= 40
+    for name in [*METHODS, "hf_prompt_lookup"]:
+        rows = [line.split() for line in lines if line.split()[:1] == [name]]
+        assert rows[0] == [name, "10.23x", "10.11-11.25"]
+        assert all(cell.endswith("%") for cell in [cell for row in rows[1:] for cell in row[1:]])
+    left_out = " ".join(" ".join(lines).split())
+    assert "too narrow for: tau, accepted, same text" in left_out
 
 
 def test_piped_output_is_plain_and_no_wider_than_needed(command, frame):
     code, out, _ = command()
     assert code == 0
     assert not set(out) & set("│┃━─\x1b")
-    table = out.splitlines()[: 3 + len(frame)]
+    table = out.splitlines()[1 : 4 + len(frame)]
     assert max(len(line.rstrip()) for line in table) <= len(LONG) + 60
     assert any(line.startswith(LONG + " ") for line in table)
-    assert any(line.startswith("speedup is over ") for line in out.splitlines())
+    lines = out.splitlines()
+    assert any(line.startswith("speedup is over ") for line in lines)
+    # captions, a conclusion, and what to do next
+    assert lines[0] == "Speed of each method, fastest first, on 19 prompts"
+    assert any(line.startswith("Share of the time of decoding steps: ") for line in lines)
+    assert sum("told apart" in line or line.startswith("Fastest here") for line in lines) == 1
+    assert lines[-1].startswith("next: ")
+    assert "docs/cli.md#compare" in lines[-1]
+    assert "packed" not in out
+    assert "load average" not in out
 
 
 def test_files(command, frame, tmp_path):
@@ -122,7 +151,7 @@ def test_a_dash_is_standard_output_and_nothing_else_is_there(command, option, st
     code, out, err = command(option, "-")
     assert code == 0
     assert out.startswith(start)
-    assert "tokens/s" in err
+    assert "fastest first" in err
     if option == "--json":
         assert json.loads(out)["command"] == "specwb compare --json -"
 
@@ -136,9 +165,19 @@ def test_only_one_file_can_be_standard_output(command):
     )
 
 
-def test_threads(command, monkeypatch):
-    threads = []
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+@pytest.fixture
+def threads(monkeypatch):
+    """What torch is told; it computes with 4 threads, and nobody named a number."""
+    numbers: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(machine, "slowdown", lambda: 1.0)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    return numbers
+
+
+def test_threads(command, threads):
     assert command("--threads", "3")[0] == 0
     assert threads == [3]
     assert command()[0] == 0
@@ -148,8 +187,70 @@ def test_threads(command, monkeypatch):
     assert "--threads" in err
 
 
+def test_one_thread_is_taken_where_all_of_them_crawl(command, threads, monkeypatch):
+    monkeypatch.setattr(machine, "slowdown", lambda: 13.0)
+    code, _, err = command("--device", "cpu")
+    assert (code, threads) == (0, [1])
+    assert err == (
+        "computing with one thread: products take 13.0 times as long with 4, as other programs "
+        "use the CPUs; OMP_NUM_THREADS=4 takes 4\n"
+    )
+    assert command("--threads", "2")[2] == ""
+    assert threads == [1, 2]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert command("--device", "cpu")[2] == ""
+    assert threads == [1, 2]
+
+
+def test_what_keeps_results_by_threads_is_advised_and_not_changed(threads, monkeypatch, capsys):
+    monkeypatch.setattr(specwb, "load", lambda name, **options: options)
+    monkeypatch.setattr(machine, "slowdown", lambda: 13.0)
+    assert loaded("lab", "cpu", "auto", stored=True) == {"device": "cpu", "dtype": "auto"}
+    assert threads == []
+    err = " ".join(capsys.readouterr().err.split())
+    assert err.startswith("one thread would be faster: products take 13.0 times as long with 4")
+    monkeypatch.setattr(machine, "slowdown", lambda: machine.CRAWL)
+    loaded("lab", "cpu", "auto", stored=True)
+    assert capsys.readouterr().err == ""
+
+
 def test_filters_reach_the_comparison(frame, command, monkeypatch):
     settings = {}
     monkeypatch.setattr(module, "compare", lambda *args, **kwargs: settings.update(kwargs) or frame)
     assert command("--temperature", "0.5", "--top-k", "7", "--top-p", "0.9")[0] == 0
     assert (settings["temperature"], settings["top_k"], settings["top_p"]) == (0.5, 7, 0.9)
+
+
+def test_what_a_preset_cannot_run_is_left_out_by_name(frame, command, monkeypatch):
+    """The tiny target has no heads at all: eagle's preset needs one, sps has no such preset."""
+    given = []
+    monkeypatch.setattr(module, "compare", lambda *args, **kwargs: given.append(args[2]) or frame)
+    code, out, err = command("--preset", "published", "--methods", "eagle,pld,hf_greedy")
+    assert code == 0, err
+    (methods,) = given
+    assert [getattr(m, "key", m) for m in methods] == [
+        "pld",
+        "hf_greedy",
+    ]  # its preset is its default
+    lines = [line for line in out.splitlines() if line.startswith("left out: ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("left out: eagle:preset=published: ")
+    code, _, err = command("--preset", "published", "--methods", "eagle")
+    assert code == 2
+    assert err.startswith("error: left out: eagle:preset=published: ")
+    assert command("--preset", "published", "--methods", "nope,pld")[0] == 2
+
+
+def test_evaluates_default_methods_are_those_that_run(monkeypatch, capsys, tmp_path):
+    """Without a head and a draft model only prompt lookup is left; what is named must run."""
+    given, loaded_target = [], tiny.target()
+
+    def evaluate(target, questions, methods, *rest, **settings):
+        given.append([method.key for method in methods])
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr(specwb, "load", lambda name, **options: loaded_target)
+    monkeypatch.setattr(harness, "evaluate", evaluate)
+    arguments = "evaluate", "--first", "1", "--out", str(tmp_path)
+    assert call(monkeypatch, capsys, *arguments)[2] == "error: seen enough\n"
+    assert given == [["pld"]]

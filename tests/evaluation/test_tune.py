@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import tiny
 from terminal import call
@@ -312,6 +313,28 @@ def test_a_target_needs_no_draft_model(pair, tmp_path):
     best = text.partition("best as measured: ")[2]  # says nothing of a draft model's gamma and tree
     assert best.startswith(("of all ", "nothing is faster than "))
     assert tuning.tune(pair[0], questions(3), path=path, **run)["resumed"]
+
+
+def test_a_setting_without_a_run_has_no_measurement():
+    """A comparison whose time was up has no row for it."""
+    frame = pd.DataFrame(
+        {"tokens_per_second": [10.0, 15.0], "tau": [1.0, 2.0]}, index=["ar", "sps:gamma=2"]
+    )
+    rows = [{"method": name, "predicted": 1.2} for name in ("sps:gamma=2", "pld")]
+    built = {row["method"]: SimpleNamespace(key=row["method"]) for row in rows}
+    tuning._add_measurements(rows, frame, built, "ar")
+    assert rows[0] == {
+        "method": "sps:gamma=2",
+        "predicted": 1.2,
+        "tau_measured": 2.0,
+        "measured": 1.5,
+        "speedup": 1.5,
+        "error": -0.2,
+    }
+    assert rows[1] == {"method": "pld", "predicted": 1.2}
+    assert (
+        tuning._best([{**row, "family": row["method"]} for row in rows])["method"] == "sps:gamma=2"
+    )
 
 
 def test_every_method_is_tuned():
