@@ -13,7 +13,16 @@ from specwb.engine import Clock, Decoding, Rescore
 from specwb.errors import ArgumentError
 from specwb.flow import Scheme, Step
 from specwb.graphs import RECORDERS
-from specwb.inputs import PromptError, Prompts, as_int, eos_ids, is_many, read_prompts, to_python
+from specwb.inputs import (
+    PromptError,
+    Prompts,
+    as_int,
+    check_unicode,
+    eos_ids,
+    is_many,
+    read_prompts,
+    to_python,
+)
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.attention import ATTENTIONS
@@ -116,6 +125,11 @@ def rounds(
             " decode without logits processors, or with roots=1"
         )
     eager = trace or clock is not None or rescore is not None or layout != "tree"
+    stops = Stops(until, target.tokenizer, len(rows))
+    for text in stops.texts:
+        check_unicode("a text of until=", text)
+    if past is not None and not isinstance(past, Past):
+        raise ArgumentError(f"past must be a specwb.drafters.past.Past, got {past!r}")
     decoding = Decoding(
         target,
         method,
@@ -129,7 +143,7 @@ def rounds(
         clock=clock,
         rescore=rescore,
         layout=layout,
-        stops=Stops(until, target.tokenizer, len(rows)),
+        stops=stops,
         past=past,
         attention=attention,
     )

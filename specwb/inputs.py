@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specwb.errors import ArgumentError, SpecwbError
+from specwb.files import foreign
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -247,13 +248,23 @@ def encode(tokenizer: Any, text: str, name: str = "prompt", special: bool = True
     if tokenizer is None:
         missing = "prompts are text but the target was loaded without a tokenizer"
         raise PromptError(f"{missing}; pass token ids or a tokenizer")
+    check_unicode(name, text, PromptError)
+    with foreign(f"{name} cannot be read by the tokenizer", PromptError):
+        return tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+
+
+def check_unicode(name: str, text: str, kind: type[ValueError] = ArgumentError) -> None:
+    """Checks that a text has no half of a surrogate pair: what Python makes of bytes that are no
+    UTF-8, and of half a pair in JSON.
+
+    Raises:
+        kind: it has one.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        # what Python makes of bytes that are no UTF-8, and of half a pair in JSON
         where = f"character {error.start} is {text[error.start]!r}"
-        raise PromptError(f"{name} is not valid Unicode text (UTF-8): {where}") from None
-    return tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        raise kind(f"{name} is not valid Unicode text (UTF-8): {where}") from None
 
 
 def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
@@ -277,15 +288,36 @@ def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
         if not _is_message(message) or not ("content" in message or "tool_calls" in message):
             expected = "every message of a chat is a dict with 'role' and 'content'"
             raise PromptError(f"{name}: {expected}, got {message!r}")
+        _check_message(name, message, str(tokenizer.chat_template))
     continued = messages[-1]["role"] == "assistant"
-    try:
+    # a template is a program of its own: it may raise anything
+    with foreign(f"{name}: the chat template cannot be applied", PromptError):
         text = tokenizer.apply_chat_template(
             list(messages),
             tokenize=False,
             add_generation_prompt=not continued,
             continue_final_message=continued,
         )
-    except Exception as error:  # a template is a program of its own: it may raise anything
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PromptError(f"{name}: the chat template cannot be applied: {line}") from error
     return encode(tokenizer, text, name, special=False)  # templates write special tokens themselves
+
+
+ROLES = ("system", "user", "assistant", "tool", "developer", "function")
+"""Of messages; a template may know others, and then names them."""
+
+
+def _check_message(name: str, message: Mapping[str, Any], template: str) -> None:
+    """Checks a message's role and content, which a template writes down whatever they are.
+
+    Raises:
+        PromptError: an unknown role, or a content that is no text.
+    """
+    role, content = message["role"], message.get("content")
+    quoted = template.replace('"', "'")
+    if role not in ROLES and not (isinstance(role, str) and repr(role) in quoted):
+        known = ", ".join(ROLES)
+        raise PromptError(
+            f"{name}: a role is one of {known}, or named in the template; got {role!r}"
+        )
+    parts = isinstance(content, list) and all(isinstance(part, Mapping) for part in content)
+    if not (isinstance(content, str) or parts or (content is None and "tool_calls" in message)):
+        raise PromptError(f"{name}: the content of a message is a text, got {content!r}")

@@ -144,7 +144,7 @@ def register(
     Raises:
         MethodError: the key is taken or cannot be written on a command line.
     """
-    if not key.isidentifier():
+    if not isinstance(key, str) or not key.isidentifier():
         raise MethodError(f"method key {key!r} must be a plain name (letters, digits, _)")
     if isinstance(drafter, Drafter) or not callable(drafter):
         wants = "register the drafter's class or a function that builds it"

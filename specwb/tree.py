@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,7 +121,11 @@ class Tree:
         device: torch.device | str = "cpu",
         unverified: int = 0,
     ) -> None:
-        host = tuple(tuple(int(p) for p in row) for row in parents)
+        try:
+            host = tuple(tuple(operator.index(p) for p in row) for row in parents)
+        except TypeError:
+            rows = f"lists of integers, one a row, such as [[-1, 0, 0]]; got {parents!r}"
+            raise ArgumentError(f"parents of a tree must be {rows}") from None
         n = len(host[0]) if host else 0
         _check_size(n)
         if not n or any(len(row) != n for row in host):

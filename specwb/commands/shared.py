@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specwb.files import home
+from specwb.files import from_json, home
 
 if TYPE_CHECKING:
     from specwb.methods import Method
@@ -99,7 +98,7 @@ def load_settings(words: list[str] | None) -> dict[str, Any]:
 def _memory(word: str, value: str) -> dict[Any, Any]:
     """Memory by device, written in JSON: the numbers of GPUs are texts there."""
     try:
-        table = json.loads(value)
+        table = from_json(value)
         return {int(k) if k.isdigit() else k: size for k, size in table.items()}
     except (ValueError, AttributeError) as error:
         wanted = '{"0": "20GiB", "cpu": "60GiB"}'
@@ -211,7 +210,7 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
                     # a method's options name files too: medusa:head=FOLDER
                     several = [str(value), *re.findall(r"=([^,;\s]+)", str(value))]
                     inputs += [(parameter.word, one) for one in several]
-        check_files(outputs, [one for one in inputs if os.path.exists(home(one[1]))])
+        check_files(outputs, [one for one in inputs if os.path.exists(os.path.expanduser(one[1]))])
         return command(**given)
 
     return run

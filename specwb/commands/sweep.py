@@ -9,6 +9,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specwb.commands.shared import DEVICE, DTYPE, errors, table, wide
+from specwb.files import home
 
 STORE = Path("build/sweep.sqlite")
 
@@ -111,7 +112,7 @@ def results(
     from specwb.sweeps.space import SweepError
     from specwb.sweeps.store import Store
 
-    if not store.expanduser().is_file():
+    if not home(store).is_file():
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
     for path, name in ((csv, "--csv"), (parquet, "--parquet"), (plot, "--plot")):
         if path is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -11,17 +12,17 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from specwb.files import table
-from specwb.models.architectures import UnsupportedModel, check_causal
+from specwb.files import first_line, foreign, table
+from specwb.models.architectures import UnsupportedModel, check_causal, text_config
 from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.folder import (
     Hub,
     LoadError,
     card_of,
     check_weights,
-    first_line,
     first_three,
     folder_of,
+    tensors_in,
     weight_files,
 )
 from specwb.models.memory import Estimate, check_weights_fit, estimated
@@ -261,11 +262,8 @@ def check_attention(implementation: str | None) -> None:
 def _tokenizer(folder: Path, name: str) -> Any:
     from transformers import AutoTokenizer
 
-    try:
+    with foreign(f"{name}: no tokenizer could be loaded from {folder}", LoadError):
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:
-        why = first_line(error)
-        raise LoadError(f"{name}: no tokenizer could be loaded from {folder}: {why}") from error
 
 
 def _weights(
@@ -280,11 +278,15 @@ def _weights(
     model, report = _read(folder, config, dtype, name, ranks, how)
     unexpected = map(str, report.get("unexpected_keys", ()))
     surplus = [key for key in unexpected if not HARMLESS.search(key)]
-    problems = [
-        f"{kind.replace('_', ' ')}: {first_three(report[kind])}"
-        for kind in ("missing_keys", "mismatched_keys")
-        if report.get(kind)
+    problems = []
+    if report.get("missing_keys"):
+        problems.append(f"missing keys: {first_three(report['missing_keys'])}")
+    shapes = [
+        f"{key} is {list(stored)} in the file, the config asks for {list(wanted)}"
+        for key, stored, wanted in report.get("mismatched_keys", ())
     ]
+    if shapes:
+        problems.append(first_three(shapes))
     if surplus:
         problems.append(f"weights that it does not describe: {first_three(surplus)}")
     if problems:
@@ -302,21 +304,25 @@ def _config(folder: Path, name: str) -> Any:
     if not (folder / "config.json").exists():
         raise LoadError(f"{name}: the folder {folder} has no config.json; it holds no model")
     _check_settings(folder, name)
-    if weight_files(folder) is None:
+    files = weight_files(folder)
+    if files is None:
         raise LoadError(
             f"{name}: {folder} has no weights, neither model.safetensors nor pytorch_model.bin nor "
             "an index of their parts"
         )
-    try:
+    with foreign(f"{name}: config.json in {folder} describes no model that is known", LoadError):
         # without trust_remote_code=False the library asks on standard input whether to run a
         # checkpoint's code; a prompt may answer
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:
-        why = " ".join(str(error).split())[:200]
-        raise LoadError(
-            f"{name}: config.json in {folder} describes no model that is known: {why}"
-        ) from error
     check_causal(config)
+    layers = getattr(text_config(config), "num_hidden_layers", None) or 0
+    if all(file.suffix == ".safetensors" for file in files):
+        count = sum(map(tensors_in, files))  # the library would make the layers first
+        if layers > count:
+            raise LoadError(
+                f"{name}: config.json says num_hidden_layers={layers}, but the weights are only "
+                f"{count} tensors"
+            )
     return config
 
 
@@ -336,6 +342,7 @@ def _read(
         "dtype": dtype,
         "output_loading_info": True,
         "trust_remote_code": False,
+        "ignore_mismatched_sizes": True,  # the report names them; its own error does not
         **how,
     }
     if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
@@ -353,11 +360,21 @@ def _read(
         if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
             raise
         why = first_line(error)
+        if isinstance(error, KeyError):  # the library looks a setting's value up in a table
+            says = [f"{key}={error.args[0]!r}" for key in _keys_of(config.to_dict(), error.args[0])]
+            if says:
+                why = f"config.json says {' and '.join(says)}, which the library does not know"
         raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def _keys_of(settings: dict[str, Any], value: Any) -> list[str]:
+    """The names under which a value stands in a table, or in a table of it."""
+    inner = [key for x in settings.values() if isinstance(x, dict) for key in _keys_of(x, value)]
+    return [key for key, x in settings.items() if x == value] + inner
 
 
 def _check_settings(folder: Path, name: str) -> None:
@@ -369,15 +386,20 @@ def _check_settings(folder: Path, name: str) -> None:
         if size is not None and (type(size) is not int or size < 1):
             raise LoadError(f"{name}: config.json says {key}={size!r}; it must be an integer >= 1")
     rope = config.get("rope_parameters") or config.get("rope_scaling")
-    scaled = rope.get("rope_theta") if isinstance(rope, dict) else None
-    for base in (config.get("rope_theta"), scaled):
-        if base is not None and not (type(base) in (int, float) and 0 < base < float("inf")):
-            raise LoadError(
-                f"{name}: config.json says rope_theta={base!r}; it must be a number > 0"
-            )
+    ropes = [rope, *rope.values()] if isinstance(rope, dict) else []  # of a type of layers each
+    for place in (config, *ropes):
+        for key in ("rope_theta", "factor") if isinstance(place, dict) else ():
+            number = place.get(key)
+            if number is not None and not (type(number) in (int, float) and 0 < number < math.inf):
+                raise LoadError(
+                    f"{name}: config.json says {key}={number!r} of its rotary embedding; it must "
+                    "be a number > 0"
+                )
     vocabulary = config.get("vocab_size")
     for file, settings in (("config.json", config), ("generation_config.json", generation)):
         ids = settings.get("eos_token_id")
+        if ids == []:
+            raise LoadError(f"{name}: {file} says eos_token_id=[]; for no such token it is null")
         for i in () if ids is None else ids if isinstance(ids, list) else [ids]:
             if type(i) is not int or not 0 <= i < (vocabulary or 2**63):
                 raise LoadError(

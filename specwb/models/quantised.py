@@ -7,10 +7,10 @@ are read.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from specwb.models.folder import LoadError, first_line
+from specwb.files import first_line, from_json
+from specwb.models.folder import LoadError
 
 SHORT = {"4bit": {"load_in_4bit": True}, "8bit": {"load_in_8bit": True}}
 """Configs by name: bitsandbytes'."""
@@ -36,7 +36,7 @@ def quantisation(config: Any) -> Any:
         config = SHORT[config]
     elif isinstance(config, str):
         try:
-            config = json.loads(config)
+            config = from_json(config)
         except ValueError as error:
             raise LoadError(wrong) from error
     if hasattr(config, "quant_method"):

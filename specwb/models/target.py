@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from specwb.files import weights_hash
+from specwb.files import home, weights_hash
 from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
 from specwb.mask import causal_mask
@@ -154,7 +154,7 @@ class Target:
             place: a file, a folder, or a hub id, whose files are never looked at again.
             make: makes it. What it raises is raised here, and nothing is remembered then.
         """
-        path = Path(place).expanduser()
+        path = home(place)
         files = [path] if path.is_file() else path.glob("*")
         written = max((file.stat().st_mtime_ns for file in files), default=0)
         key = kind, str(place)

@@ -16,8 +16,8 @@ import torch
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
 from specwb.evaluation.prompts import Question, interleave
-from specwb.files import weights_hash
-from specwb.inputs import Prompt, token_rows
+from specwb.files import home, weights_hash
+from specwb.inputs import Prompt, as_int, integer, is_many, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
@@ -107,8 +107,10 @@ def sweep(
         raise SweepError("give either a space, or a method with its axes and samples")
     if dask is not None and jobs > 1:
         raise SweepError("give either jobs, processes of this machine, or dask, a cluster's")
-    if jobs < 1 or len(shard) != 2 or not 0 <= shard[0] < shard[1]:
-        raise SweepError(f"jobs must be >= 1 and shard (i, n) with i < n, got {jobs} and {shard}")
+    integer("jobs", jobs, 1, kind=SweepError)
+    pair = [as_int(x) for x in shard] if is_many(shard) else []
+    if len(pair) != 2 or None in pair or not 0 <= pair[0] < pair[1]:  # type: ignore[operator]
+        raise SweepError(f"shard must be two integers (i, n) with 0 <= i < n, got {shard!r}")
     rest = halving, jobs, dask, timed, shard, progress
     if isinstance(store, Store):
         return _sweep(target, prompts, space, store, *rest)
@@ -263,8 +265,8 @@ def _model_hashes(target: Target, method: Method, one: Configuration) -> dict[st
         hashes["draft_sha256"] = draft.fingerprint
     entry = METHODS[one["method"].partition(":")[0]]
     folder = one.get("head") or (target.own_head(entry.head) if entry.head else None)
-    if isinstance(folder, str | Path) and Path(folder).expanduser().is_dir():
-        hashes["head_sha256"] = weights_hash(Path(folder).expanduser())
+    if isinstance(folder, str | Path) and home(folder).is_dir():
+        hashes["head_sha256"] = weights_hash(home(folder))
     return hashes
 
 

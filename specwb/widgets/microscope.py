@@ -11,7 +11,8 @@ import traitlets
 from specwb.errors import ArgumentError
 from specwb.methods import METHODS
 from specwb.models.target import Target
-from specwb.scope import checked, in_words, module, record
+from specwb.scope import in_words, module, record
+from specwb.scope.trace import several
 
 MOST_TOKENS = 200  # of one recording from the page
 SETTINGS: dict[str, Any] = {
@@ -57,11 +58,10 @@ class Microscope(anywidget.AnyWidget):
         target: Target | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        several = [traces] if isinstance(traces, Mapping) else list(traces)
         live = None
         if target is not None:
             live = {"methods": list(METHODS), "settings": {**SETTINGS, **(settings or {})}}
-        super().__init__(traces=[checked(trace) for trace in several], live=live)
+        super().__init__(traces=several(traces), live=live)
         self._target = target
         self.on_msg(self._asked)
 
