@@ -27,7 +27,7 @@ from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.attention import ATTENTIONS
 from specwb.models.layout import LAYOUTS
-from specwb.models.target import Target
+from specwb.models.target import Target, check_target
 from specwb.noise import row_seeds
 from specwb.probability import Sampling
 from specwb.stops import Stop, Stops, before, stop_texts
@@ -130,6 +130,10 @@ def rounds(
         check_unicode("a text of until=", text)
     if past is not None and not isinstance(past, Past):
         raise ArgumentError(f"past must be a specwb.drafters.past.Past, got {past!r}")
+    if clock is not None and not isinstance(clock, Clock):
+        raise ArgumentError(f"clock must be a specwb.Clock, got {clock!r}")
+    if rescore is not None and not callable(rescore):
+        raise ArgumentError(f"rescore must be a function, got {rescore!r}")
     decoding = Decoding(
         target,
         method,
@@ -184,18 +188,6 @@ def _static(target: Target, method: Method, graphs: bool | None, eager: bool) ->
             " rescored or laid out as a batch; leave it out to run eagerly"
         )
     return static
-
-
-def check_target(target: object) -> None:
-    """Checks that this is a target.
-
-    Raises:
-        ArgumentError: it is something else, such as a model's name.
-    """
-    if not isinstance(target, Target):
-        kind = type(target).__name__
-        given = f"{kind} {target!r}" if isinstance(target, str) else kind
-        raise ArgumentError(f"target must come from specwb.load(...), got {given}")
 
 
 def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:

@@ -200,6 +200,8 @@ def home(path: str | Path) -> Path:
     Raises:
         ArgumentError: no file can have this name.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"a path is a text or a Path, got {path!r:.200}")
     try:
         os.lstat(path := os.path.expanduser(path))
     except ValueError as error:
@@ -228,7 +230,7 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def foreign(what: object, error_type: type[ValueError] = DataError) -> Iterator[None]:
+def foreign(what: object, error_type: type[Exception] = DataError) -> Iterator[None]:
     """Turns whatever a parser raises at what somebody else wrote into one line that names it.
 
     Args:
@@ -252,7 +254,7 @@ def foreign(what: object, error_type: type[ValueError] = DataError) -> Iterator[
         raise error_type(f"{what}: {why}") from error
 
 
-def toml(path: Path, error_type: type[ValueError] = DataError) -> tuple[dict[str, Any], str]:
+def toml(path: Path, error_type: type[Exception] = DataError) -> tuple[dict[str, Any], str]:
     """Returns the table in a TOML file, and the file's text.
 
     Args:

@@ -93,6 +93,8 @@ def as_int(value: object) -> int | None:
 
 def to_python(values: Any) -> Any:
     """Returns a tensor or an array as Python lists or numbers, and everything else as it is."""
+    if isinstance(values, Tensor) and values.is_meta:
+        raise ArgumentError("a tensor on the device meta holds no numbers")
     return values.tolist() if isinstance(values, Tensor | np.ndarray) else values
 
 
@@ -214,6 +216,10 @@ def _without_padding(name: str, encoding: Mapping[str, Any]) -> list[list]:
     """Returns the rows of what a tokenizer returned without their padding."""
     rows = to_python(encoding["input_ids"])
     masks = to_python(encoding.get("attention_mask"))
+    for key, table in (("input_ids", rows), ("attention_mask", masks)):
+        is_rows = is_many(table) and all(is_many(to_python(row)) for row in table)
+        if not is_rows and (key == "input_ids" or masks is not None):
+            raise PromptError(f"{name}: {key} must be one list a row, got {table!r:.200}")
     if masks is None:
         return list(rows)
     if len(masks) != len(rows):
@@ -284,6 +290,8 @@ def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
         missing = "tokenizer was given" if tokenizer is None else "target has a chat template"
         way_out = "name one with template= (--template), or give its text or token ids"
         raise PromptError(f"{name} is a chat, but no {missing}; {way_out}")
+    if not messages:
+        raise PromptError(f"{name} is a chat without messages")
     for message in messages:  # a template writes nothing at all for what is missing
         if not _is_message(message) or not ("content" in message or "tool_calls" in message):
             expected = "every message of a chat is a dict with 'role' and 'content'"

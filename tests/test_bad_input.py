@@ -228,7 +228,7 @@ FOLDERS = {
     ),
     "rope factor": (
         settings(rope_parameters={**ROPE, "factor": 0}),
-        "config.json says factor=0 .*must be a number > 0",
+        "config.json says factor=0; it must be a number > 0",
     ),
     "eos": (settings(eos_token_id=[]), r"config.json says eos_token_id=\[\]; for no such token"),
     "layers": (

@@ -39,7 +39,7 @@ from specwb.evaluation.runs import (
     written,
 )
 from specwb.graphs import replayed
-from specwb.inputs import Prompt, integer, token_rows
+from specwb.inputs import Prompt, integer, is_many, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import draft_model
@@ -299,8 +299,10 @@ def _specs(
         specs = list(usual(target))
     elif isinstance(methods, str):
         specs = [methods]
-    else:
+    elif is_many(methods):
         specs = list(methods)
+    else:
+        raise MethodError(f"methods must be a method's name or several, got {methods!r}")
     library = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
     return [s for s in specs if s not in library], library
 
@@ -402,7 +404,7 @@ def _groups(
             f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the context of "
             f"{target.name!r} ({target.context})"
         )
-    if prompts and isinstance(prompts[0], Question):
+    if is_many(prompts) and len(prompts) and isinstance(prompts[0], Question):
         fitted = [(q.subtask, *q.fit(target.tokenizer, room)) for q in interleave(list(prompts))]
         rows = [(category, token_rows(target, [ids])[0]) for category, ids, _ in fitted]
         cut = sum(was_cut for *_, was_cut in fitted)

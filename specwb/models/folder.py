@@ -82,7 +82,7 @@ def folder_of(
             that cannot be had.
     """
     if not isinstance(source, str | Path) or not str(source).strip():
-        raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r}")
+        raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r:.200}")
     hub = Hub() if hub is None else hub
     revision = hub.revision if revision is None else revision
     with foreign("a folder's name", refused):

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from specwb.files import first_line, foreign, table
+from specwb.inputs import integer
 from specwb.models.architectures import UnsupportedModel, check_causal, text_config
 from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.folder import (
@@ -137,6 +138,10 @@ def load(
     if isinstance(source, Target):
         _check_unused(of_files, "a target that is loaded already")
         return source
+    if ranks is not None and not isinstance(ranks, Ranks):
+        raise LoadError(f"ranks must come from specwb.models.ranks.join, got {ranks!r}")
+    if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+        raise LoadError(f"tokenizer must be a tokenizer of transformers, got {tokenizer!r:.200}")
     check_template(template)
     check_attention(attn_implementation)
     if device_map is not None and (device != "auto" or ranks is not None):
@@ -223,9 +228,9 @@ def memory(
     Raises:
         LoadError, UnsupportedModel: as for :func:`load`.
     """
-    for count, value in (("rows", rows), ("tokens", tokens)):
-        if value is not None and value < 1:
-            raise LoadError(f"{count} must be an integer >= 1, got {value!r}")
+    integer("rows", rows, 1, kind=LoadError)
+    if tokens is not None:
+        integer("tokens", tokens, 1, kind=LoadError)
     on = resolve_device(device)
     folder, _ = folder_of(_place(source), hub=Hub(**hub))
     config = _config(folder, str(source))
@@ -392,8 +397,7 @@ def _check_settings(folder: Path, name: str) -> None:
             number = place.get(key)
             if number is not None and not (type(number) in (int, float) and 0 < number < math.inf):
                 raise LoadError(
-                    f"{name}: config.json says {key}={number!r} of its rotary embedding; it must "
-                    "be a number > 0"
+                    f"{name}: config.json says {key}={number!r}; it must be a number > 0"
                 )
     vocabulary = config.get("vocab_size")
     for file, settings in (("config.json", config), ("generation_config.json", generation)):

@@ -31,7 +31,7 @@ def quantisation(config: Any) -> Any:
     if config is None:
         return None
     ways = f"{', '.join(SHORT)}, a table with quant_method, or a config object of transformers"
-    wrong = f"quantization_config must be {ways}; got {config!r}"
+    wrong = f"quantization_config must be {ways}; got {config!r:.200}"
     if isinstance(config, str) and config in SHORT:
         config = SHORT[config]
     elif isinstance(config, str):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from specwb.errors import ArgumentError
 from specwb.files import home, weights_hash
 from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
@@ -61,6 +62,18 @@ def backbone_of(model: Any, generic: bool = False) -> Backbone:
         except UnsupportedModel as error:
             reason = str(error)
     return cast(Backbone, GenericBackbone(model, reason))
+
+
+def check_target(target: object) -> None:
+    """Checks that this is a target.
+
+    Raises:
+        ArgumentError: it is something else, such as a model's name.
+    """
+    if not isinstance(target, Target):
+        kind = type(target).__name__
+        given = f"{kind} {target!r}" if isinstance(target, str) else kind
+        raise ArgumentError(f"target must come from specwb.load(...), got {given}")
 
 
 class Target:

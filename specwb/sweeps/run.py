@@ -101,12 +101,18 @@ def sweep(
     if space is None:
         if method is None:
             raise SweepError("a sweep needs a method, or a space")
+        if not isinstance(method, str) and not is_many(method):
+            raise SweepError(f"method must be a method's name or several, got {method!r}")
         names = [method] if isinstance(method, str) else list(method)
         space = Space([{"method": names, **axes}], samples)
     elif method is not None or axes or samples is not None:
         raise SweepError("give either a space, or a method with its axes and samples")
     if dask is not None and jobs > 1:
         raise SweepError("give either jobs, processes of this machine, or dask, a cluster's")
+    if not isinstance(space, Space):
+        raise SweepError(f"space must be a specwb.sweeps.Space, got {space!r}")
+    if progress is not None and not callable(progress):
+        raise SweepError(f"progress must be a function, got {progress!r}")
     integer("jobs", jobs, 1, kind=SweepError)
     pair = [as_int(x) for x in shard] if is_many(shard) else []
     if len(pair) != 2 or None in pair or not 0 <= pair[0] < pair[1]:  # type: ignore[operator]
@@ -196,7 +202,7 @@ def _items(
     if room < 1:
         raise SweepError(f"max_new_tokens={tokens} leaves no room for a prompt")
     rows: list[tuple[str, list[int]]]
-    if len(prompts) and isinstance(prompts[0], Question):
+    if is_many(prompts) and len(prompts) and isinstance(prompts[0], Question):
         questions = interleave(list(prompts))  # type: ignore[arg-type]
         rows = [(q.subtask, q.fit(target.tokenizer, room)[0]) for q in questions]
     else:

@@ -102,6 +102,9 @@ class Space:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        several = isinstance(self.blocks, Sequence) and not isinstance(self.blocks, str)
+        if not several or not all(isinstance(block, Mapping) for block in self.blocks):
+            raise SweepError(f"blocks must be a list of tables, got {self.blocks!r}")
         object.__setattr__(self, "blocks", [flat(block) for block in self.blocks])
 
     def configurations(self) -> list[Configuration]:
@@ -306,8 +309,9 @@ def read(path: Path) -> SweepFile:
             raise refuse(line, f"unknown key {key!r}; it has {', '.join(_KEYS)}")
         if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
             raise refuse(line, f"{key} cannot be {value!r}")
-        if key in ("first", "samples", "seed") and value < (key != "seed"):
-            raise refuse(line, f"{key} must be >= {int(key != 'seed')}, got {value}")
+        least = {"first": 1, "samples": 1, "seed": 0}.get(key)
+        if least is not None and table[key] < least:
+            raise refuse(line, f"{key} must be >= {least}, got {value}")
     methods = table.get("methods")
     if not methods or not all(isinstance(block, dict) for block in methods):
         raise SweepError(f"{path}: it needs at least one [[methods]] with a method")
@@ -347,8 +351,9 @@ def check_halving(halving: Mapping[str, Any]) -> None:
     Raises:
         SweepError: an unknown or missing one, or a value that cannot be.
     """
-    if set(halving) - {"by", "keep", "start"} or "by" not in halving:
-        raise SweepError(f"halving has by, and keep and start; got {', '.join(halving)}")
+    known = {"by", "keep", "start"}
+    if not isinstance(halving, Mapping) or set(halving) - known or "by" not in halving:
+        raise SweepError(f"halving has by, and keep and start; got {halving!r}")
     if halving["by"] not in METRICS:
         raise SweepError(f"halving: by is one of {', '.join(METRICS)}; got {halving['by']!r}")
     keep = real("halving: keep", halving.get("keep", 0.5), SweepError)

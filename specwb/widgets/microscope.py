@@ -9,6 +9,7 @@ import anywidget
 import traitlets
 
 from specwb.errors import ArgumentError
+from specwb.inputs import integer
 from specwb.methods import METHODS
 from specwb.models.target import Target
 from specwb.scope import in_words, module, record
@@ -96,8 +97,7 @@ class Microscope(anywidget.AnyWidget):
         assert self._target is not None
         self.live = {"methods": list(METHODS), "settings": settings}
         try:
-            if not 1 <= max_new_tokens <= MOST_TOKENS:
-                raise ArgumentError(f"tokens must be 1..{MOST_TOKENS}, got {max_new_tokens}")
+            integer("tokens", max_new_tokens, 1, MOST_TOKENS)
             trace = record(
                 self._target,
                 prompt,
