@@ -25,7 +25,8 @@ from specwb.inputs import chat
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import SAFE, folder_of
 from specwb.scope import TraceError, page, section
-from specwb.sweeps.space import Range, SweepError
+from specwb.sweeps import results
+from specwb.sweeps.space import Range, Space, SweepError
 from specwb.sweeps.store import Store
 
 TARGET = tiny.target()
@@ -116,6 +117,59 @@ PYTHON = {
         PromptError,
         "prompt 0 cannot be read by the tokenizer: ",
     ),
+    "range endless": (lambda: Range(1, math.inf), SweepError, "low < high < inf, got 1 and inf"),
+    "frame of nothing": (
+        lambda: results.frame("no.sqlite"),
+        SweepError,
+        "no.sqlite does not exist",
+    ),
+    "draft without a name": (decode(method="sps", draft=""), LoadError, "hub id .* got ''"),
+    "halving": (
+        lambda: specwb.sweep(TARGET, [[1]], "pld", halving=5),
+        SweepError,
+        "halving has by, and keep and start; got 5",
+    ),
+    "prompts of a sweep": (lambda: specwb.sweep(TARGET, 5, "ar"), PromptError, "got int"),
+    "space": (lambda: Space([5]), SweepError, r"blocks must be a list of tables, got \[5\]"),
+    "target": (lambda: specwb.method("sps", "lab"), ArgumentError, "must come from specwb.load"),
+    "clock": (decode(clock=5), ArgumentError, r"clock must be a specwb\.Clock, got 5"),
+    "rescore": (decode(rescore=5), ArgumentError, "rescore must be a function, got 5"),
+    "ids None": (
+        lambda: specwb.decode(TALKER, {"input_ids": None}),
+        PromptError,
+        r"input_ids must be one list a row, got \[None\]",
+    ),
+    "mask": (
+        lambda: specwb.decode(TALKER, {"input_ids": [[1]], "attention_mask": [None]}),
+        PromptError,
+        r"attention_mask must be one list a row, got \[None\]",
+    ),
+    "ranks": (lambda: specwb.load("lab", ranks=5), LoadError, "ranks must come from .* got 5"),
+    "tokenizer": (
+        lambda: specwb.load(TARGET.model, tokenizer=5),
+        LoadError,
+        "tokenizer must be a tokenizer of transformers, got 5",
+    ),
+    "device": (
+        lambda: specwb.load("lab", device=None),
+        LoadError,
+        "device must be auto, .* got None",
+    ),
+    "template": (
+        lambda: specwb.load("lab", template=[]),
+        SpecwbError,
+        r"unknown chat template \[\]",
+    ),
+    "memory": (lambda: specwb.memory("lab", rows="x"), LoadError, "rows must be an integer >= 1"),
+    "explain": (lambda: specwb.explain(None), ArgumentError, "a step is what specwb.rounds yields"),
+    "citation": (lambda: specwb.citation([]), MethodError, r"unknown method \[\]"),
+    "exercise": (lambda: course.task([]), SpecwbError, r"no exercise \[\]"),
+    "chain": (lambda: specwb.Tree.chain("x"), ArgumentError, "an integer of draft tokens, got 'x'"),
+    "paths": (lambda: specwb.Tree.paths(5), ArgumentError, "paths must be ranks of siblings"),
+    "options": (lambda: specwb.register("x", print, options=5), MethodError, "must be a dataclass"),
+    "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
+    "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
+    "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
     "store itself": (lambda: Store("s.sqlite").merge("s.sqlite"), SweepError, "merged with itself"),
     "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), SweepError, "unable to open"),
 }
@@ -277,6 +331,8 @@ LINES = {
         ["results", "o.sqlite"],
         "o.sqlite is no file of results of specwb sweep: file is not a database",
     ),
+    "store empty": (text("o.sqlite", ""), ["results", "o.sqlite"], "specwb sweep: it is empty"),
+    "no picture": (text("x", ""), ["verify", "--rule", "nope:x"], "--rule nope:x: cannot import"),
     "prompts nested": (
         text("p.jsonl", "[" * 50_000),
         ["compare", "--prompts", "p.jsonl"],
@@ -311,3 +367,4 @@ def test_a_command(make, arguments, words, tmp_path, monkeypatch, capsys):
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert words in err
+    assert not Path("o.sqlite").exists() or not Path("o.sqlite").read_bytes().startswith(b"SQLite")

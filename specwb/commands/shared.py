@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from specwb.methods import Method
     from specwb.models.target import Target
 
-errors = Console(stderr=True)
+# :x: is part of a message such as package:x: and no picture
+errors = Console(stderr=True, emoji=False)
 
 # options that several commands share
 TARGET = Annotated[str, typer.Option(help="lab, a folder or a hub id.")]
@@ -295,7 +296,7 @@ def built(specs: list[str], model: Target, draft: str | None) -> list[Method]:
 
 def wide() -> Console:
     """Return standard output as a console; where it is no terminal, wide enough for the tables."""
-    return Console(width=None if sys.stdout.isatty() else 140)
+    return Console(width=None if sys.stdout.isatty() else 140, emoji=False)
 
 
 def command_line() -> str:

@@ -117,7 +117,7 @@ def results(
     for path, name in ((csv, "--csv"), (parquet, "--parquet"), (plot, "--plot")):
         if path is not None:
             check_path(path, name)
-    with Store(store) as opened:
+    with Store(store, False) as opened:
         for other in merge or ():
             count = opened.merge(other)
             errors.print(f"{count} runs taken over from {other}", highlight=False)

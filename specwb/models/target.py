@@ -169,7 +169,7 @@ class Target:
         """
         path = home(place)
         files = [path] if path.is_file() else path.glob("*")
-        written = max((file.stat().st_mtime_ns for file in files), default=0)
+        written = max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
         key = kind, str(place)
         if key not in self._loaded or self._loaded[key][0] != written:
             self._loaded[key] = written, make()

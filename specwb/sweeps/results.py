@@ -37,7 +37,7 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
         SweepError: rows that no sweep has written.
     """
     if not isinstance(store, Store):
-        with Store(store) as opened:
+        with Store(store, False) as opened:
             return frame(opened)
     store.check()
     with foreign(f"{store.path} holds what no sweep has written", SweepError):

@@ -68,8 +68,8 @@ class Range:
         real("high", self.high, SweepError)
         if not isinstance(self.log, bool):
             raise SweepError(f"log must be true or false, got {self.log!r}")
-        if not self.low < self.high or (self.log and self.low <= 0):
-            least = "0 < low < high" if self.log else "low < high"
+        if not -math.inf < self.low < self.high < math.inf or (self.log and self.low <= 0):
+            least = "0 < low < high < inf" if self.log else "-inf < low < high < inf"
             raise SweepError(f"a range must have {least}, got {self.low} and {self.high}")
 
     @property

@@ -108,13 +108,18 @@ class Store:
 
     Args:
         path: it is made if it is missing, with its folder below the working directory's ``build``.
+        is_new: whether it may be missing, or empty.
     Raises:
         SweepError: it is no store, damaged, of a newer schema, cannot be written, or another
             program has locked it for more than ``PATIENCE`` seconds.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, is_new: bool = True) -> None:
         self.path = home(path)
+        if not is_new and not self.path.is_file():
+            raise SweepError(f"store {self.path} does not exist")
+        if not is_new and not self.path.stat().st_size:
+            raise SweepError(f"{self.path} {FOREIGN}: it is empty")
         if self.path.parts[:1] == ("build",):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():
@@ -249,11 +254,9 @@ class Store:
             SweepError: the other is none.
         """
         path = home(other)
-        if not path.is_file():
-            raise SweepError(f"store {path} does not exist")
-        if os.path.samefile(path, self.path):
+        if path.exists() and os.path.samefile(path, self.path):
             raise SweepError(f"store {path} cannot be merged with itself")
-        with Store(path) as opened:  # it is one, and of a schema that is known
+        with Store(path, False) as opened:  # it is one, and of a schema that is known
             opened.check()
         connection = self._connection
         with self._errors():

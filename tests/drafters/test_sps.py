@@ -114,7 +114,7 @@ def test_the_usual_setting_is_the_plain_chain():
 
 
 @pytest.mark.parametrize(
-    "spec", ["sps:gamma=12", "mcsd:tree=3-2-2-1-1-1", "sps:gamma=12,confidence=.1"]
+    "spec", ["sps:gamma=12", "mcsd:tree=3-2-2-1-1-1", "sps:gamma=12,schedule=heuristic"]
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_is_no_deeper_than_what_may_be_written_and_the_text_stays(
