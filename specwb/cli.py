@@ -36,9 +36,9 @@ from specwb.commands.shared import (
     TARGET,
     TEMPLATE,
     THREADS,
+    Commands,
     command_line,
     compact,
-    each_its_own,
     errors,
     loaded,
     tell,
@@ -52,7 +52,7 @@ from specwb.commands.verify import verify
 from specwb.errors import SpecwbError
 from specwb.extras import require
 
-app = typer.Typer(
+app = Commands(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -292,17 +292,27 @@ def compare(
     threads: THREADS = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="Also write all results and texts here; - is standard output."),
+        typer.Option(
+            "--json",
+            help="Also write all results and texts here; - is standard output.",
+            writable=True,
+        ),
     ] = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", help="Also write the rows here; - is standard output.")
+        Path | None,
+        typer.Option(
+            "--csv", help="Also write the rows here; - is standard output.", writable=True
+        ),
     ] = None,
     markdown_file: Annotated[
         Path | None,
-        typer.Option("--markdown", help="Also write the table here; - is standard output."),
+        typer.Option(
+            "--markdown", help="Also write the table here; - is standard output.", writable=True
+        ),
     ] = None,
     html_file: Annotated[
-        Path | None, typer.Option("--html", help="Also write a report with figures here.")
+        Path | None,
+        typer.Option("--html", help="Also write a report with figures here.", writable=True),
     ] = None,
 ) -> None:
     """Decode the same prompts with every method and with the transformers library; print a table.
@@ -329,7 +339,6 @@ def compare(
         raise ValueError(
             f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
         )
-    each_its_own(files)
     for option, path in files.items():
         if path is not None and option not in piped:
             report.check_path(path, option)

@@ -13,12 +13,20 @@ from specwb.engine import Clock, Decoding, Rescore
 from specwb.errors import ArgumentError
 from specwb.flow import Scheme, Step
 from specwb.graphs import RECORDERS
-from specwb.inputs import PromptError, Prompts, as_int, eos_ids, is_many, read_prompts, to_python
+from specwb.inputs import (
+    PromptError,
+    Prompts,
+    as_int,
+    eos_ids,
+    is_many,
+    read_prompts,
+    to_python,
+)
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.attention import ATTENTIONS
 from specwb.models.layout import LAYOUTS
-from specwb.models.target import Target
+from specwb.models.target import Target, check_target
 from specwb.noise import row_seeds
 from specwb.probability import Sampling
 from specwb.stops import Stop, Stops
@@ -118,6 +126,13 @@ def rounds(
             " decode without logits processors, or with roots=1"
         )
     eager = trace or clock is not None or rescore is not None or layout != "tree"
+    stops = until if isinstance(until, Stops) else Stops(until, target.tokenizer, rows)
+    if past is not None and not isinstance(past, Past):
+        raise ArgumentError(f"past must be a specwb.drafters.past.Past, got {past!r}")
+    if clock is not None and not isinstance(clock, Clock):
+        raise ArgumentError(f"clock must be a specwb.Clock, got {clock!r}")
+    if rescore is not None and not callable(rescore):
+        raise ArgumentError(f"rescore must be a function, got {rescore!r}")
     decoding = Decoding(
         target,
         method,
@@ -131,7 +146,7 @@ def rounds(
         clock=clock,
         rescore=rescore,
         layout=layout,
-        stops=until if isinstance(until, Stops) else Stops(until, target.tokenizer, rows),
+        stops=stops,
         past=past,
         attention=attention,
     )
@@ -172,18 +187,6 @@ def _static(target: Target, method: Method, graphs: bool | None, eager: bool) ->
             " rescored or laid out as a batch; leave it out to run eagerly"
         )
     return static
-
-
-def check_target(target: object) -> None:
-    """Checks that this is a target.
-
-    Raises:
-        ArgumentError: it is something else, such as a model's name.
-    """
-    if not isinstance(target, Target):
-        kind = type(target).__name__
-        given = f"{kind} {target!r}" if isinstance(target, str) else kind
-        raise ArgumentError(f"target must come from specwb.load(...), got {given}")
 
 
 def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:

@@ -9,6 +9,7 @@ and a table's prompts mean something.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
@@ -16,6 +17,7 @@ import os
 import secrets
 import shutil
 import stat
+import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -193,11 +195,21 @@ def weights_hash(folder: Path) -> str:
 
 
 def home(path: str | Path) -> Path:
-    """A path whose ``~`` is a home directory, where there is such a user; as it is otherwise."""
+    """A path whose ``~`` is a home directory, where there is such a user; as it is otherwise.
+
+    Raises:
+        ArgumentError: no file can have this name.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"a path is a text or a Path, got {path!r:.200}")
     try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+        os.lstat(path := os.path.expanduser(path))
+    except ValueError as error:
+        raise ArgumentError(f"{str(path)[:60]!r} is no name of a file: {error}") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ArgumentError(f"{str(path)[:60]}...: {error.strerror}") from error
+    return Path(path)
 
 
 def from_json(content: str | bytes) -> Any:
@@ -212,6 +224,55 @@ def from_json(content: str | bytes) -> Any:
         raise ArgumentError("brackets are nested too deep") from None
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what a library says."""
+    return next(iter(str(error).strip().splitlines()), "")[:200] or type(error).__name__
+
+
+@contextmanager
+def foreign(what: object, error_type: type[Exception] = DataError) -> Iterator[None]:
+    """Turns whatever a parser raises at what somebody else wrote into one line that names it.
+
+    Args:
+        what: the file, and what is wrong with it.
+        error_type: the exception that is raised.
+
+    Raises:
+        error_type: the parser failed. This package's errors that say more go on as they are.
+    """
+    try:
+        yield
+    except BaseException as error:  # a panic in Rust (pyo3's PanicException) is no Exception
+        says_more = isinstance(error, SpecwbError) and not isinstance(error, ArgumentError)
+        if says_more or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            raise
+        why = first_line(error)
+        if isinstance(error, RecursionError):
+            why = "brackets are nested too deep"
+        if isinstance(error, KeyError):
+            why = f"no {error}"
+        raise error_type(f"{what}: {why}") from error
+
+
+def toml(path: Path, error_type: type[Exception] = DataError) -> tuple[dict[str, Any], str]:
+    """Returns the table in a TOML file, and the file's text.
+
+    Args:
+        path: the file.
+        error_type: the exception that is raised.
+
+    Raises:
+        error_type: there is no such file, or it is no TOML.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise error_type(f"{path}: {error.strerror}") from error
+    with foreign(f"{path} is no TOML", error_type):
+        content = raw.decode()
+        return tomllib.loads(content), content
+
+
 def table(path: Path, error_type: type[ValueError] = DataError) -> dict[str, Any]:
     """Returns the object in a JSON file, and an empty one where there is no file.
 
@@ -220,10 +281,13 @@ def table(path: Path, error_type: type[ValueError] = DataError) -> dict[str, Any
         error_type: the exception that is raised.
 
     Raises:
-        error_type: the file is not JSON, or holds something else than an object.
+        error_type: the file is not JSON, or holds something else than an object; or it is a
+            folder, a pipe or a device.
     """
-    if not path.is_file():
+    if not path.exists():
         return {}
+    if not path.is_file():
+        raise error_type(f"{path} is no file but a folder, a pipe or a device")
     try:
         content = from_json(path.read_bytes())
     except ValueError as error:
@@ -257,7 +321,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written; what was there is untouched.
     """
-    path = Path(os.path.realpath(path.expanduser()))
+    path = Path(os.path.realpath(home(path)))
     if path.exists() and not path.is_file():
         yield path
         return
@@ -302,7 +366,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     Raises:
         FileExistsError: there is something of that name, at the beginning or at the end.
     """
-    folder = folder.expanduser()
+    folder = home(folder)
     exists = FileExistsError(f"{folder} exists and stays as it is; delete it or choose another")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise exists
@@ -354,7 +418,7 @@ def _local(remote: Remote) -> Path | None:
     root = os.environ.get("SPECWB_DATA")
     if not root:
         return None
-    plain = Path(root).expanduser() / remote.path
+    plain = home(root) / remote.path
     packed = plain.with_name(plain.name + ".gz")
     return next((path for path in (plain, packed) if path.is_file()), None)
 

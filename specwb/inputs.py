@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specwb.errors import ArgumentError, SpecwbError
+from specwb.files import foreign
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -92,6 +93,8 @@ def as_int(value: object) -> int | None:
 
 def to_python(values: Any) -> Any:
     """Returns a tensor or an array as Python lists or numbers, and everything else as it is."""
+    if isinstance(values, Tensor) and values.is_meta:
+        raise ArgumentError("a tensor on the device meta holds no numbers")
     return values.tolist() if isinstance(values, Tensor | np.ndarray) else values
 
 
@@ -213,6 +216,10 @@ def _without_padding(name: str, encoding: Mapping[str, Any]) -> list[list]:
     """Returns the rows of what a tokenizer returned without their padding."""
     rows = to_python(encoding["input_ids"])
     masks = to_python(encoding.get("attention_mask"))
+    for key, table in (("input_ids", rows), ("attention_mask", masks)):
+        is_rows = is_many(table) and all(is_many(to_python(row)) for row in table)
+        if not is_rows and (key == "input_ids" or masks is not None):
+            raise PromptError(f"{name}: {key} must be one list a row, got {table!r:.200}")
     if masks is None:
         return list(rows)
     if len(masks) != len(rows):
@@ -247,13 +254,23 @@ def encode(tokenizer: Any, text: str, name: str = "prompt", special: bool = True
     if tokenizer is None:
         missing = "prompts are text but the target was loaded without a tokenizer"
         raise PromptError(f"{missing}; pass token ids or a tokenizer")
+    check_unicode(name, text, PromptError)
+    with foreign(f"{name} cannot be read by the tokenizer", PromptError):
+        return tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+
+
+def check_unicode(name: str, text: str, kind: type[ValueError] = ArgumentError) -> None:
+    """Checks that a text has no half of a surrogate pair: what Python makes of bytes that are no
+    UTF-8, and of half a pair in JSON.
+
+    Raises:
+        kind: it has one.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        # what Python makes of bytes that are no UTF-8, and of half a pair in JSON
         where = f"character {error.start} is {text[error.start]!r}"
-        raise PromptError(f"{name} is not valid Unicode text (UTF-8): {where}") from None
-    return tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        raise kind(f"{name} is not valid Unicode text (UTF-8): {where}") from None
 
 
 def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
@@ -273,19 +290,42 @@ def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
         missing = "tokenizer was given" if tokenizer is None else "target has a chat template"
         way_out = "name one with template= (--template), or give its text or token ids"
         raise PromptError(f"{name} is a chat, but no {missing}; {way_out}")
+    if not messages:
+        raise PromptError(f"{name} is a chat without messages")
     for message in messages:  # a template writes nothing at all for what is missing
         if not _is_message(message) or not ("content" in message or "tool_calls" in message):
             expected = "every message of a chat is a dict with 'role' and 'content'"
             raise PromptError(f"{name}: {expected}, got {message!r}")
+        _check_message(name, message, str(tokenizer.chat_template))
     continued = messages[-1]["role"] == "assistant"
-    try:
+    # a template is a program of its own: it may raise anything
+    with foreign(f"{name}: the chat template cannot be applied", PromptError):
         text = tokenizer.apply_chat_template(
             list(messages),
             tokenize=False,
             add_generation_prompt=not continued,
             continue_final_message=continued,
         )
-    except Exception as error:  # a template is a program of its own: it may raise anything
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PromptError(f"{name}: the chat template cannot be applied: {line}") from error
     return encode(tokenizer, text, name, special=False)  # templates write special tokens themselves
+
+
+ROLES = ("system", "user", "assistant", "tool", "developer", "function")
+"""Of messages; a template may know others, and then names them."""
+
+
+def _check_message(name: str, message: Mapping[str, Any], template: str) -> None:
+    """Checks a message's role and content, which a template writes down whatever they are.
+
+    Raises:
+        PromptError: an unknown role, or a content that is no text.
+    """
+    role, content = message["role"], message.get("content")
+    quoted = template.replace('"', "'")
+    if role not in ROLES and not (isinstance(role, str) and repr(role) in quoted):
+        known = ", ".join(ROLES)
+        raise PromptError(
+            f"{name}: a role is one of {known}, or named in the template; got {role!r}"
+        )
+    parts = isinstance(content, list) and all(isinstance(part, Mapping) for part in content)
+    if not (isinstance(content, str) or parts or (content is None and "tool_calls" in message)):
+        raise PromptError(f"{name}: the content of a message is a text, got {content!r}")

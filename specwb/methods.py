@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from specwb.drafters import (
@@ -29,7 +29,7 @@ from specwb.drafters.base import Drafter, Entry
 from specwb.errors import SpecwbError
 from specwb.flow import Exactness, RuleMismatch, Scheme
 from specwb.graphs import Arena
-from specwb.models.target import Target
+from specwb.models.target import Target, check_target
 from specwb.options import REQUIRED, MethodError, parse_value, spell
 from specwb.probability import Sampling
 from specwb.tree import Limits
@@ -146,11 +146,13 @@ def register(
     Raises:
         MethodError: the key is taken or cannot be written on a command line.
     """
-    if not key.isidentifier():
+    if not isinstance(key, str) or not key.isidentifier():
         raise MethodError(f"method key {key!r} must be a plain name (letters, digits, _)")
     if isinstance(drafter, Drafter) or not callable(drafter):
         wants = "register the drafter's class or a function that builds it"
         raise MethodError(f"{wants}, not {drafter!r}")
+    if options is not None and not is_dataclass(options):
+        raise MethodError(f"options of {key} must be a dataclass, got {options!r}")
     if key in METHODS:
         way_out = f"specwb.unregister({key!r}) first to replace it"
         raise MethodError(f"method {key!r} is registered already; {way_out}")
@@ -178,7 +180,8 @@ def _constructor(drafter: type[Drafter]) -> Callable[..., Drafter]:
 
 def unregister(key: str) -> None:
     """Takes a method out of the registry."""
-    METHODS.pop(key, None)
+    if isinstance(key, str):
+        METHODS.pop(key, None)
 
 
 def method(
@@ -200,6 +203,7 @@ def method(
         LoadError: target and draft do not fit.
     """
     entry, chosen, options = read_spec(spec, rule, options)
+    check_target(target)
     drafter = entry.drafter(target, options)
     if not isinstance(getattr(drafter, "limits", None), Limits):
         what = "set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))"
@@ -369,6 +373,6 @@ def citation(*keys: str) -> str:
     """BibTeX of the named methods, all that have one by default."""
     chosen = keys or tuple(METHODS)
     for key in chosen:
-        if key not in METHODS:
+        if not isinstance(key, str) or key not in METHODS:
             raise MethodError(f"unknown method {key!r}; known: {', '.join(METHODS)}")
     return "\n".join(METHODS[k].bibtex for k in chosen if METHODS[k].bibtex)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from specwb.errors import ArgumentError
+from specwb.files import home
 from specwb.proxy import BACKOFF, ROWS, Context, NGramError, last
 
 SMOOTHINGS = ("backoff", "kn")
@@ -380,7 +381,7 @@ class NGram:
         Raises:
             NGramError: a missing, damaged or foreign file, or an unknown smoothing.
         """
-        path = Path(path).expanduser()
+        path = home(path)
         if not path.is_file():
             raise NGramError(f"no n-gram file {path}; make one with specwb train ngram")
         damage = (

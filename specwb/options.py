@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -266,7 +266,7 @@ def shape(name: str, tree: object) -> Tree:
             return Tree.parents([-1, *map(int, tree.split("."))])
         if isinstance(tree, int):
             return Tree.branching(tree)
-        if isinstance(tree, Iterable) and not isinstance(tree, str):
+        if isinstance(tree, Iterable) and not isinstance(tree, str | Mapping):
             return Tree.branching(*tree)
     except (ValueError, TypeError) as error:
         raise MethodError(f"{name}: {error}") from error

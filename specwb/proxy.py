@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from specwb.errors import SpecwbError
+from specwb.files import home
 
 BACKOFF = 0.4  # Brants et al. 2007, section 4
 # How many contexts are remembered; one near the beginning may have thousands of continuations.
@@ -211,7 +212,7 @@ class KenLM:
     """
 
     def __init__(self, path: str | Path):
-        path = Path(path).expanduser()
+        path = home(path)
         if not path.is_file():
             raise NGramError(f"no KenLM file {path}")
         try:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from specwb.errors import SpecwbError
+from specwb.inputs import check_unicode
 
 Stop = str | Sequence[str] | Callable[[int, list[int]], object]
 """Texts that end a row, or a function of (row, all its new token ids) that says whether it ends."""
@@ -231,6 +232,7 @@ def stop_texts(
             raise StopError(f"{name} must be {kinds}, got {text!r} among them")
         if not text:
             raise StopError(f"{name} has an empty text, which would end every answer at once")
+        check_unicode(f"a text of {name}", text, StopError)
     return texts
 
 

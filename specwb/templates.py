@@ -55,7 +55,7 @@ def check_template(name: str | None) -> None:
     Raises:
         TemplateError: there is none.
     """
-    if name is not None and name not in TEMPLATES:
+    if name is not None and not (isinstance(name, str) and name in TEMPLATES):
         raise TemplateError(f"unknown chat template {name!r}; known: {', '.join(TEMPLATES)}")
 
 

@@ -118,6 +118,8 @@ def explain(step: Step, row: int = 0) -> Explanation:
         ArgumentError: the step was not traced (``trace=True``), there is no such row, or the row
             had finished before the step.
     """
+    if not isinstance(step, Step):
+        raise ArgumentError(f"a step is what specwb.rounds yields, got {step!r:.200}")
     if step.scores is None:
         how = "use rounds(..., trace=True) or decode(..., trace=True)"
         raise ArgumentError(f"this step was not traced; {how}")

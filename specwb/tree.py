@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,14 +121,18 @@ class Tree:
         device: torch.device | str = "cpu",
         unverified: int = 0,
     ) -> None:
-        host = tuple(tuple(int(p) for p in row) for row in parents)
+        try:
+            host = tuple(tuple(operator.index(p) for p in row) for row in parents)
+        except TypeError:
+            rows = f"lists of integers, one a row, such as [[-1, 0, 0]]; got {parents!r}"
+            raise ArgumentError(f"parents of a tree must be {rows}") from None
         n = len(host[0]) if host else 0
         _check_size(n)
         if not n or any(len(row) != n for row in host):
             raise ArgumentError(
                 "a tree needs at least its root, and the same number of nodes in every row"
             )
-        if not 0 <= unverified < n:
+        if not isinstance(unverified, int) or not 0 <= unverified < n:
             raise ArgumentError(
                 f"unverified must be 0..{n - 1}, the root is always verified; got {unverified}"
             )
@@ -330,12 +335,15 @@ class Tree:
         device: torch.device | str = "cpu",
     ) -> Tree:
         """Of one list of parents, or of one a row."""
-        rows = parents if parents and not isinstance(parents[0], int) else [parents]
+        flat = isinstance(parents, Sequence) and all(isinstance(p, int) for p in parents)
+        rows = [parents] if flat else parents
         return cls(rows, device)  # type: ignore[arg-type]
 
     @classmethod
     def chain(cls, gamma: int, device: torch.device | str = "cpu") -> Tree:
         """``gamma`` draft tokens in a row."""
+        if not isinstance(gamma, int):
+            raise ArgumentError(f"a chain has an integer of draft tokens, got {gamma!r}")
         _check_size(gamma + 1)
         return cls([range(-1, gamma)], device)
 
@@ -362,7 +370,11 @@ class Tree:
     def paths(cls, paths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Tree:
         """From paths of sibling ranks, as Medusa and EAGLE write their trees:
         ``[(0,), (0, 0), (1,)]``; put in level order."""
-        every = {tuple(p[: i + 1]) for p in paths for i in range(len(p))}
+        try:
+            every = {tuple(p[: i + 1]) for p in paths for i in range(len(p))}
+        except TypeError:
+            ranks = "paths must be ranks of siblings, such as [(0,), (0, 0), (1,)]"
+            raise ArgumentError(f"{ranks}; got {paths!r}") from None
         ordered = sorted(every, key=lambda p: (len(p), p))
         index = {(): 0, **{p: i for i, p in enumerate(ordered, 1)}}
         return cls([[-1] + [index[p[:-1]] for p in ordered]], device)

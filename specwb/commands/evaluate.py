@@ -20,7 +20,6 @@ from specwb.commands.shared import (
     TEMPLATE,
     THREADS,
     compact,
-    each_its_own,
     errors,
     loaded,
     tell,
@@ -47,7 +46,10 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder of the answers; the same command goes on from them.")
+        Path,
+        typer.Option(
+            help="Folder of the answers; the same command goes on from them.", writable=True
+        ),
     ] = Path("build/evaluate"),
     first: Annotated[
         int, typer.Option(min=0, help="Questions, a fair mix of the subtasks; 0 = all.")
@@ -72,10 +74,15 @@ def evaluate(
     loading: LOAD = None,
     seed: SEED = 0,
     threads: THREADS = None,
-    csv: Annotated[Path | None, typer.Option(help="Also write all figures here.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Also write all figures here.", writable=True)
+    ] = None,
     vllm: Annotated[
         Path | None,
-        typer.Option(help="Also write every method's speculative counters, as vLLM names them."),
+        typer.Option(
+            help="Also write every method's speculative counters, as vLLM names them.",
+            writable=True,
+        ),
     ] = None,
 ) -> None:
     """Answer a benchmark's questions, all turns of them, by every method; print its metrics.
@@ -95,7 +102,6 @@ def evaluate(
     from specwb.probability import Sampling
     from specwb.templates import check_template
 
-    each_its_own({"--csv": csv, "--vllm": vllm})
     for path, name in ((csv, "--csv"), (vllm, "--vllm")):
         if path is not None:
             check_path(path, name)

@@ -29,7 +29,10 @@ QUICK, MINUTES = 3, 20.0
 
 def reproduce_all(
     out: Annotated[
-        Path, typer.Option(help="Folder of the results, one file a paper, and of the page.")
+        Path,
+        typer.Option(
+            help="Folder of the results, one file a paper, and of the page.", writable=True
+        ),
     ] = Path("build/reproduce"),
     shipped: Annotated[
         bool, typer.Option("--shipped", help="Judge the shipped results; measure nothing.")

@@ -19,7 +19,9 @@ def memory(
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
     revision: Annotated[str | None, typer.Option(help="Of a hub id.")] = None,
-    cache_dir: Annotated[Path | None, typer.Option(help="Where the hub's files are kept.")] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Where the hub's files are kept.", writable=True)
+    ] = None,
 ) -> None:
     """Say what weights and cache take, by config and file headers; exit code 1: they do not fit."""
     from specwb.models.load import memory as estimate

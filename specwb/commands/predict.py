@@ -64,7 +64,8 @@ def predict(
         typer.Option("--ledger", help="Predictions beside published rows, with every error."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="With --ledger: a page that it is written into.")
+        Path | None,
+        typer.Option(help="With --ledger: a page that it is written into.", writable=True),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:

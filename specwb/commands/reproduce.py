@@ -20,6 +20,7 @@ from specwb.commands.shared import (
     RESULTS,
     SEED,
     TARGET,
+    Commands,
     command_line,
     errors,
     loaded,
@@ -27,7 +28,7 @@ from specwb.commands.shared import (
     wide,
 )
 
-reproduce = typer.Typer(
+reproduce = Commands(
     no_args_is_help=True,
     help="Measure what papers claim; an interrupted run goes on where it stopped.",
 )
@@ -79,7 +80,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         False,
     ),
-    "heads": _option(Path, "Where --train keeps its heads; those that are finished stay.", None),
+    "heads": _option(
+        Path, "Where --train keeps its heads; those that are finished stay.", None, writable=True
+    ),
     "runs": _option(int, "Training runs of every head that --train makes.", 1, min=1),
     "head": _option(str | None, "Folder of a trained head; default the target's own.", None),
     "diffusion": _option(

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-import json
+import inspect
 import os
+import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from specwb.files import from_json, home
+
 if TYPE_CHECKING:
     from specwb.models.target import Target
 
-errors = Console(stderr=True)
+# :x: is part of a message such as package:x: and no picture
+errors = Console(stderr=True, emoji=False)
 
 # options that several commands share
 TARGET = Annotated[str, typer.Option(help="lab, a folder, a hub id or a .gguf file.")]
@@ -60,7 +66,8 @@ THREADS = Annotated[
     int | None, typer.Option(min=1, help="CPU threads to compute with; default what torch takes.")
 ]
 RESULTS = Annotated[
-    Path, typer.Option(help="Results; a run with the same arguments goes on from them.")
+    Path,
+    typer.Option(help="Results; a run with the same arguments goes on from them.", writable=True),
 ]
 RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
 
@@ -92,7 +99,7 @@ def load_settings(words: list[str] | None) -> dict[str, Any]:
 def _memory(word: str, value: str) -> dict[Any, Any]:
     """Memory by device, written in JSON: the numbers of GPUs are texts there."""
     try:
-        table = json.loads(value)
+        table = from_json(value)
         return {int(k) if k.isdigit() else k: size for k, size in table.items()}
     except (ValueError, AttributeError) as error:
         wanted = '{"0": "20GiB", "cpu": "60GiB"}'
@@ -164,18 +171,119 @@ def tell(console: Console, note: str) -> None:
     console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
-def each_its_own(files: Mapping[str, Path | None]) -> None:
-    """Check that no two options name one file; what is written last would be all that is left.
+class Commands(typer.Typer):
+    """A group of commands that look at their files first, see :func:`careful`."""
 
-    Raises:
-        ValueError: two do.
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        add = super().command(name, **settings)
+        return lambda function: add(careful(function))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a command that may name files.
+
+    Attributes:
+        word: what it is called on the command line.
+        is_path: whether it is a path and nothing else.
+        is_output: whether it is declared ``writable``.
+        default: the value that it has if nothing is given.
     """
-    options: dict[Path, str] = {}
-    for option, path in files.items():
-        if path is not None and path != Path("-"):
-            first = options.setdefault(path.expanduser().resolve(), option)
-            if first != option:
-                raise ValueError(f"{first} and {option} name one file, {path}; name two")
+
+    word: str
+    is_path: bool
+    is_output: bool
+    default: Any
+
+
+def file_parameters(command: Callable[..., Any]) -> dict[str, Parameter]:
+    """A command's parameters that are texts or paths, by their names."""
+    found = {}
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        kind, *notes = get_args(parameter.annotation) or [parameter.annotation]
+        info = next((note for note in notes if hasattr(note, "param_decls")), None)
+        kinds = {*get_args(kind), *(k for part in get_args(kind) for k in get_args(part)), kind}
+        if not kinds & {str, Path}:
+            continue
+        # typer keeps the first of the names that stand in Option(..) as its default
+        names = () if info is None else (info.default, *(info.param_decls or ()))
+        words = [word for word in names if isinstance(word, str) and word.startswith("-")]
+        word = max(words, key=len, default="--" + name.replace("_", "-"))
+        if isinstance(info, typer.models.ArgumentInfo):
+            word = name.upper()
+        writes = bool(info and info.writable)
+        found[name] = Parameter(word, Path in kinds, writes, parameter.default)
+    return found
+
+
+def careful(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, after a check that it writes to no file that it reads, and to none twice.
+
+    Outputs are the paths that are declared ``writable``. Whatever else is said on the command line,
+    and names a file, is an input.
+    """
+    parameters = file_parameters(command)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> Any:
+        outputs: dict[str, Path] = {}
+        inputs: list[tuple[str, str]] = []
+        for name, parameter in parameters.items():
+            values = given[name] if isinstance(given[name], list) else [given[name]]
+            for value in values:
+                if parameter.is_output and value not in (None, Path("-")):
+                    outputs[parameter.word] = value
+                # a default such as "lab" is a name, whatever else is called so
+                elif isinstance(value, str | Path) and value != parameter.default:
+                    # a method's options name files too: medusa:head=FOLDER
+                    several = [str(value), *re.findall(r"=([^,;\s]+)", str(value))]
+                    inputs += [(parameter.word, one) for one in several]
+        check_files(outputs, [one for one in inputs if os.path.exists(os.path.expanduser(one[1]))])
+        return command(**given)
+
+    return run
+
+
+def check_files(outputs: Mapping[str, Path], inputs: Sequence[tuple[str, str]]) -> None:
+    """Check that nothing is written over what is read, and nothing twice.
+
+    Args:
+        outputs: option -> what it writes.
+        inputs: options with the files and folders that they read.
+    Raises:
+        ValueError: two options name one file, by a link perhaps, or an output is a file of a
+            model's folder that is read.
+    """
+    first: dict[str, str] = {}
+    for option, path in outputs.items():
+        other = first.setdefault(os.path.realpath(home(path)), option)
+        if other != option:
+            raise ValueError(f"{other} and {option} name one file, {path}; name two")
+        for reading, name in inputs:
+            if _same(home(path), home(name)):
+                raise ValueError(
+                    f"{reading} reads {name}, and {option} would write to it; name another file"
+                )
+            if _of_model(home(path), home(name)):
+                raise ValueError(
+                    f"{option}: {path} is a file of {name}, which {reading} reads; name another"
+                )
+
+
+def _same(output: Path, read: Path) -> bool:
+    """Whether two paths lead to one file or folder. Devices and pipes keep nothing that could be
+    lost."""
+    if not (output.is_file() or output.is_dir()):
+        return False
+    return os.path.samefile(output, read)
+
+
+def _of_model(output: Path, read: Path) -> bool:
+    """Whether a file lies in a folder that a model or head is read from."""
+    tables = [read / "config.json", read / "card.json"]
+    if not output.is_file() or not any(map(os.path.isfile, tables)):
+        return False
+    return os.path.realpath(output.parent) == os.path.realpath(read)
 
 
 def folder(path: Path, option: str) -> None:
@@ -246,7 +354,7 @@ def _use_threads(threads: int | None, device: str, stored: bool) -> None:
 
 def wide() -> Console:
     """Return standard output as a console; where it is no terminal, wide enough for the tables."""
-    return Console(width=None if sys.stdout.isatty() else 140)
+    return Console(width=None if sys.stdout.isatty() else 140, emoji=False)
 
 
 def command_line() -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specwb.commands.shared import DEVICE, DTYPE, each_its_own, errors, loaded, table, wide
+from specwb.commands.shared import DEVICE, DTYPE, errors, loaded, table, wide
+from specwb.files import home
 
 STORE = Path("build/sweep.sqlite")
 
@@ -16,7 +17,8 @@ STORE = Path("build/sweep.sqlite")
 def sweep(
     file: Annotated[Path, typer.Argument(help="A sweep as TOML, see docs/sweeps.md.")],
     out: Annotated[
-        Path, typer.Option(help="The store; what is in it is not measured again.")
+        Path,
+        typer.Option(help="The store; what is in it is not measured again.", writable=True),
     ] = STORE,
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes at once; more than one note no times.")
@@ -70,7 +72,9 @@ def sweep(
 
 
 def results(
-    store: Annotated[Path, typer.Argument(help="A store that specwb sweep wrote.")] = STORE,
+    store: Annotated[
+        Path, typer.Argument(help="A store that specwb sweep wrote.", writable=True)
+    ] = STORE,
     by: Annotated[
         str, typer.Option(help="Parameters with commas; a mean for each combination.")
     ] = "method",
@@ -88,11 +92,17 @@ def results(
     merge: Annotated[
         list[Path] | None, typer.Option(help="Take over the runs of another store first.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write one row a run to this file.")] = None,
-    parquet: Annotated[Path | None, typer.Option(help="The same, as Parquet.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write one row a run to this file.", writable=True)
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(help="The same, as Parquet.", writable=True)
+    ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="An HTML page: a curve over one parameter, a heat map over two."),
+        typer.Option(
+            help="An HTML page: a curve over one parameter, a heat map over two.", writable=True
+        ),
     ] = None,
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
@@ -101,13 +111,12 @@ def results(
     from specwb.sweeps.space import SweepError
     from specwb.sweeps.store import Store
 
-    if not store.expanduser().is_file():
+    if not home(store).is_file():
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
-    each_its_own({"--csv": csv, "--parquet": parquet, "--plot": plot})
     for path, name in ((csv, "--csv"), (parquet, "--parquet"), (plot, "--plot")):
         if path is not None:
             check_path(path, name)
-    with Store(store) as opened:
+    with Store(store, False) as opened:
         for other in merge or ():
             count = opened.merge(other)
             errors.print(f"{count} runs taken over from {other}", highlight=False)

@@ -17,7 +17,6 @@ from specwb.commands.shared import (
     TARGET,
     THREADS,
     command_line,
-    each_its_own,
     loaded,
     wide,
 )
@@ -31,10 +30,11 @@ def trace(
     ],
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = PROMPT,
     html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write a page that plays it here.")
+        Path | None, typer.Option("--html", help="Write a page that plays it here.", writable=True)
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the trace here; of several a list.")
+        Path | None,
+        typer.Option("--json", help="Write the trace here; of several a list.", writable=True),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 24,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 1.0,
@@ -59,7 +59,6 @@ def trace(
     if html_file is None and json_file is None:
         raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
     files = {"--html": html_file, "--json": json_file}
-    each_its_own(files)
     for option, path in files.items():
         if path is not None:
             report.check_path(path, option)

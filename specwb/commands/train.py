@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import BUDGET, DEVICE, TARGET, errors
+from specwb.commands.shared import BUDGET, DEVICE, TARGET, Commands, errors
 
-train = typer.Typer(
+train = Commands(
     no_args_is_help=True,
     help="Train the models that ship with the project, or a head on a target of yours.",
 )
@@ -20,7 +20,8 @@ train = typer.Typer(
 def train_lab(
     budget: BUDGET = "cpu",
     out: Annotated[
-        Path, typer.Option(help="Family folder; an interrupted run in it goes on.")
+        Path,
+        typer.Option(help="Family folder; an interrupted run in it goes on.", writable=True),
     ] = Path("build/lab"),
     device: DEVICE = "auto",
     continue_: Annotated[
@@ -61,7 +62,8 @@ def _add_command(kind: str) -> None:
         out: Annotated[
             Path | None,
             typer.Option(
-                help="Head folder; an interrupted run in it goes on. Default build/heads/KIND."
+                help="Head folder; an interrupted run in it goes on. Default build/heads/KIND.",
+                writable=True,
             ),
         ] = None,
         budget: BUDGET = "cpu",
@@ -91,7 +93,8 @@ def _add_command(kind: str) -> None:
             str, typer.Option(help="generated: mostly text the target writes; read: training text.")
         ] = "generated",
         generated: Annotated[
-            Path, typer.Option(help="Where the target's own text is kept, for all heads.")
+            Path,
+            typer.Option(help="Where the target's own text is kept, for all heads.", writable=True),
         ] = Path("build/generated"),
         corpus: Annotated[
             Path | None,
@@ -151,9 +154,9 @@ for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "d
 @train.command("ngram")
 def train_ngram(
     target: TARGET = "lab",
-    out: Annotated[Path, typer.Option(help="Folder for ngram.npz and card.json.")] = Path(
-        "build/ngram"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for ngram.npz and card.json.", writable=True)
+    ] = Path("build/ngram"),
     order: Annotated[int, typer.Option(min=1, help="Tokens of the longest n-grams.")] = 3,
     least: Annotated[
         int,
@@ -166,7 +169,8 @@ def train_ngram(
     ] = "both",
     tokens: Annotated[int, typer.Option(min=1, help="How much text the target writes.")] = 900_000,
     generated: Annotated[
-        Path, typer.Option(help="Where the target's own text is kept, for all heads.")
+        Path,
+        typer.Option(help="Where the target's own text is kept, for all heads.", writable=True),
     ] = Path("build/generated"),
     corpus: Annotated[
         Path | None,

@@ -49,7 +49,8 @@ def tune(
         Path | None,
         typer.Option(
             help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; "
-            "its calibration is used again."
+            "its calibration is used again.",
+            writable=True,
         ),
     ] = None,
 ) -> None:

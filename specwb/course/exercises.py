@@ -299,6 +299,6 @@ def task(name: str) -> str:
 
 
 def _exercise(name: str) -> Exercise:
-    if name not in EXERCISES:
+    if not isinstance(name, str) or name not in EXERCISES:
         raise ExerciseError(f"no exercise {name!r}; there are {', '.join(EXERCISES)}")
     return EXERCISES[name]

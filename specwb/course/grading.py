@@ -81,7 +81,7 @@ def run(exercise: Exercise, solution: Callable[..., Any]) -> Grade:
         try:
             given = solution(*deepcopy(list(problem.values())))  # it may change its arguments
             fault = exercise.fault(problem, given)
-        except Exception as error:  # whatever a student's function does
+        except (Exception, SystemExit) as error:  # whatever a student's function does
             fault = f"it raises {type(error).__name__}: {error}"
         if fault:
             return Grade(exercise.name, False, tried, problem, fault)

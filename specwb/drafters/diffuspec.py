@@ -12,6 +12,7 @@ from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
 from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
+from specwb.files import home
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
@@ -193,7 +194,7 @@ def proxy_for(
     folder = target.own_head("ngram") if ngram in ("own", "both") else None
     if ngram == "online" or (ngram in ("own", "both") and folder is None):
         return partial(OnlineNGram, order or 3, target.vocabulary)
-    place = folder / "ngram.npz" if folder is not None else Path(ngram).expanduser()
+    place = folder / "ngram.npz" if folder is not None else home(ngram)
     if isinstance(ngram, str) and not place.exists() and not place.suffix:
         wanted = "ngram must be both, own, online, none or a file"
         raise MethodError(f"{key}: {wanted}, and there is no file {ngram}")

@@ -429,8 +429,8 @@ def _checked_prompts(
             f"temperature is of the sampled part and must be > 0, got {temperature}; "
             "the greedy part is always run"
         )
-    if rows < 1:
-        raise ArgumentError(f"rows must be >= 1, got {rows}")
+    if not isinstance(rows, int) or rows < 1:
+        raise ArgumentError(f"rows must be >= 1, got {rows!r}")
     if isinstance(prompts, str):
         raise ArgumentError("prompts must be a list of prompts, got one text")
     return token_rows(target, prompts)

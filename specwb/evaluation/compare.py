@@ -40,7 +40,7 @@ from specwb.evaluation.runs import (
     written,
 )
 from specwb.graphs import replayed
-from specwb.inputs import Prompt, integer, token_rows
+from specwb.inputs import Prompt, integer, is_many, token_rows
 from specwb.methods import METHODS, Method, built_with, that_run
 from specwb.models.load import draft_model
 from specwb.models.target import Target
@@ -312,6 +312,8 @@ def build_methods(
 
 def _specs(methods: str | Sequence[str | Method]) -> tuple[list[str | Method], list[str]]:
     """Part what is asked for into this engine's methods and the library's rows."""
+    if not isinstance(methods, str) and not is_many(methods):
+        raise MethodError(f"methods must be a method's name or several, got {methods!r}")
     specs: list[str | Method] = [methods] if isinstance(methods, str) else list(methods)
     library = [s for s in specs if isinstance(s, str) and s.startswith("hf_")]
     return [s for s in specs if s not in library], library
@@ -392,7 +394,7 @@ def _groups(
             f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the context of "
             f"{target.name!r} ({target.context})"
         )
-    if prompts and isinstance(prompts[0], Question):
+    if is_many(prompts) and len(prompts) and isinstance(prompts[0], Question):
         fitted = [(q.subtask, *q.fit(target.tokenizer, room)) for q in interleave(list(prompts))]
         rows = [(category, token_rows(target, [ids])[0]) for category, ids, _ in fitted]
         cut = sum(was_cut for *_, was_cut in fitted)

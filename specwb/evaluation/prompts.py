@@ -14,6 +14,7 @@ from typing import Any
 
 from specwb import files
 from specwb.errors import ArgumentError, SpecwbError
+from specwb.files import home
 from specwb.inputs import chat, encode
 from specwb.models.load import data_dir
 
@@ -149,7 +150,7 @@ def load_prompts(name: str | Path) -> list[Question]:
             one that its checksum names.
     """
     text = str(name)
-    path = Path(text).expanduser()
+    path = home(text)
     if text.endswith((".jsonl", ".jsonl.gz")):
         if not path.is_file():
             raise PromptSetError(f"prompt file {text} does not exist")

@@ -15,7 +15,7 @@ from specwb import scope
 from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.runs import PARTS
-from specwb.files import WriteError, probe, whole_file
+from specwb.files import WriteError, home, probe, whole_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -415,7 +415,7 @@ def check_path(path: Path, option: str) -> None:
         ValueError: the path is a folder; its folder does not exist or cannot be written to; or it
             is a device or pipe that cannot be written.
     """
-    real = Path(os.path.realpath(path.expanduser()))  # what a link leads to is what is written
+    real = Path(os.path.realpath(home(path)))  # what a link leads to is what is written
     folder = real.parent
     if real.is_dir():
         raise ArgumentError(f"{option}: {path} is a folder, give the name of a file")

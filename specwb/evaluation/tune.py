@@ -27,7 +27,7 @@ from specwb.evaluation.cost import CostError, CostModel
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
 from specwb.evaluation.settings import GAMMA, TOPS, WIDE, Setting, others, settings, target_heads
-from specwb.files import from_json
+from specwb.files import from_json, home
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import draft_model
@@ -112,7 +112,7 @@ def tune(
     """
     room = _prompt_room(target, temperature, nodes, max_new_tokens)
     if path is not None:  # before the minutes of work whose result it is to hold
-        path = path.expanduser()
+        path = home(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         report.check_path(path, "--out")
     drafting = None  # what chains and trees are drafted with

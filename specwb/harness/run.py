@@ -22,7 +22,7 @@ from specwb.evaluation.compare import build_methods
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.library import Library, plain_row
 from specwb.evaluation.prompts import PromptSetError, Question
-from specwb.files import weights_hash, whole_file
+from specwb.files import home, weights_hash, whole_file
 from specwb.graphs import replayed
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn
@@ -110,7 +110,7 @@ def evaluate(
         raise HarnessError(f"max_new_tokens={settings.max_new_tokens} leaves no room in {context}")
     for question in questions:  # all of them, before the first is answered
         question.fit(target.tokenizer, target.context - settings.max_new_tokens)
-    out = out.expanduser()
+    out = home(out)
     with _alone(out):
         _claim(out, target, settings)
         files = {key: spec_bench.answers_path(out, key) for key in built}

@@ -126,7 +126,7 @@ def read(path: Path) -> list[Turn]:
 
 def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
+        from_json(line)
     except ValueError:
         return False
     return True

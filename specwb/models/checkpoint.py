@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specwb.files import table, weights_hash, whole_file
+from specwb.files import foreign, table, weights_hash, whole_file
 from specwb.models.folder import (
     LoadError,
     any_key,
     card_of,
     check_weights,
-    first_line,
     folder_of,
     weight_files,
 )
@@ -90,7 +89,7 @@ class Stored:
 
 def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     """The wanted weights of one file."""
-    try:
+    with foreign(f"{path} is damaged, cut off or no file of weights", HeadError):
         if path.suffix == ".safetensors":
             from safetensors import safe_open
 
@@ -98,9 +97,6 @@ def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
                 keys = [key for key in file.keys() if wanted(key)]  # noqa: SIM118
                 return {key: file.get_tensor(key) for key in keys}
         weights = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        why = first_line(error)
-        raise HeadError(f"{path} is damaged, cut off or no file of weights ({why})") from error
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
         raise HeadError(f"{path} holds no table of weights")
     return {key: w for key, w in weights.items() if wanted(key)}

@@ -67,7 +67,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     unknown = f"device must be auto, cpu, cuda or cuda:N, got {device!r}"
     try:
         resolved = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise LoadError(unknown) from error
     if resolved.type not in ("cpu", "cuda"):
         raise LoadError(unknown)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.errors import SpecwbError
-from specwb.files import from_json, table, weights_hash
+from specwb.files import first_line, foreign, home, table, weights_hash
 
 SAFE = ("model.safetensors", "pytorch_model.bin")
 """What a whole model's weights are called: the first that exists. ``NAME.index.json`` stands for
@@ -24,7 +24,6 @@ all its parts."""
 SMALL = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """What is fetched beside weights: settings, cards, tokenizers, chat templates."""
 PATIENCE = 5.0  # seconds until the hub must have answered
-HEADER = 100_000_000  # bytes; the safetensors library reads no longer header either
 
 _HUB = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
@@ -83,10 +82,11 @@ def folder_of(
             that cannot be had.
     """
     if not isinstance(source, str | Path) or not str(source).strip():
-        raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r}")
+        raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r:.200}")
     hub = Hub() if hub is None else hub
     revision = hub.revision if revision is None else revision
-    path = Path(source).expanduser()
+    with foreign("a folder's name", refused):
+        path = home(source)
     if path.is_dir():
         if revision is not None:
             raise refused(f"revision={revision!r} is of a hub id; {source} is a folder")
@@ -216,29 +216,18 @@ def _check_file(path: Path, refused: type[ValueError]) -> None:
         )
     if path.suffix != ".safetensors":
         return
-    size = path.stat().st_size
-    needed = _size_by_header(path, size)
-    if needed != size:
-        why = f"it has {size} bytes, its header asks for {needed}"
-        if needed is None:
-            why = "its header cannot be read"
-        raise refused(
-            f"weight file {path} is damaged, cut off or no file of weights ({why}); fetch it again"
-        )
+    damaged = f"weight file {path} is damaged, cut off or no file of weights; fetch it again"
+    with foreign(damaged, refused):
+        tensors_in(path)
 
 
-def _size_by_header(path: Path, size: int) -> int | None:
-    """How many bytes a safetensors file has by its header; None where that cannot be read."""
-    with open(path, "rb") as handle:
-        length = int.from_bytes(handle.read(8), "little")
-        try:
-            header: Any = (
-                from_json(handle.read(length)) if 0 < length <= min(size, HEADER) else None
-            )
-            entries = [entry for key, entry in header.items() if key != "__metadata__"]
-            return 8 + length + max((entry["data_offsets"][1] for entry in entries), default=0)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-            return None  # no table of tables with numbers
+def tensors_in(path: Path) -> int:
+    """How many tensors the header of a safetensors file describes; it is checked as the library
+    does: types, shapes, and that their bytes are the file's."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return len(file.keys())
 
 
 def card_of(where: Path, refused: type[ValueError] = LoadError) -> dict[str, Any]:
@@ -293,11 +282,6 @@ def check_weights(
             f"{named[:12]}...: they are damaged or another run's; fetch or train them again"
         )
     return sha256
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what a library says."""
-    return next(iter(str(error).strip().splitlines()), "")[:200] or type(error).__name__
 
 
 def first_three(keys: Iterable[str]) -> str:

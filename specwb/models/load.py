@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from specwb.files import table
+from specwb.files import first_line, foreign, table
+from specwb.inputs import integer
 from specwb.models import gguf
-from specwb.models.architectures import UnsupportedModel, check_causal
+from specwb.models.architectures import UnsupportedModel, check_causal, text_config
 from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.folder import (
     SAFE,
@@ -21,9 +23,9 @@ from specwb.models.folder import (
     LoadError,
     card_of,
     check_weights,
-    first_line,
     first_three,
     folder_of,
+    tensors_in,
     weight_files,
 )
 from specwb.models.generation import unused
@@ -144,6 +146,10 @@ def load(
     if isinstance(source, Target):
         _check_unused(of_files, "a target that is loaded already")
         return source
+    if ranks is not None and not isinstance(ranks, Ranks):
+        raise LoadError(f"ranks must come from specwb.models.ranks.join, got {ranks!r}")
+    if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+        raise LoadError(f"tokenizer must be a tokenizer of transformers, got {tokenizer!r:.200}")
     check_template(template)
     check_attention(attn_implementation)
     if device_map is not None and (device != "auto" or ranks is not None):
@@ -242,9 +248,9 @@ def memory(
     Raises:
         LoadError, UnsupportedModel: as for :func:`load`.
     """
-    for count, value in (("rows", rows), ("tokens", tokens)):
-        if value is not None and value < 1:
-            raise LoadError(f"{count} must be an integer >= 1, got {value!r}")
+    integer("rows", rows, 1, kind=LoadError)
+    if tokens is not None:
+        integer("tokens", tokens, 1, kind=LoadError)
     on = resolve_device(device)
     folder, file, _ = _files(source, gguf_file, Hub(**hub))
     config = _config(folder, str(source), file)
@@ -303,11 +309,9 @@ def _tokenizer(folder: Path, name: str, gguf_file: str | None = None) -> Any:
     from transformers import AutoTokenizer
 
     of_file = {} if gguf_file is None else {"gguf_file": gguf_file}
-    try:
+    place = folder / (gguf_file or "")
+    with foreign(f"{name}: no tokenizer could be loaded from {place}", LoadError):
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **of_file)
-    except Exception as error:
-        place, why = folder / (gguf_file or ""), first_line(error)
-        raise LoadError(f"{name}: no tokenizer could be loaded from {place}: {why}") from error
 
 
 def _weights(
@@ -322,11 +326,15 @@ def _weights(
     model, report = _read(folder, config, dtype, name, ranks, how)
     unexpected = map(str, report.get("unexpected_keys", ()))
     surplus = [key for key in unexpected if not HARMLESS.search(key)]
-    problems = [
-        f"{kind.replace('_', ' ')}: {first_three(report[kind])}"
-        for kind in ("missing_keys", "mismatched_keys")
-        if report.get(kind)
+    problems = []
+    if report.get("missing_keys"):
+        problems.append(f"missing keys: {first_three(report['missing_keys'])}")
+    shapes = [
+        f"{key} is {list(stored)} in the file, the config asks for {list(wanted)}"
+        for key, stored, wanted in report.get("mismatched_keys", ())
     ]
+    if shapes:
+        problems.append(first_three(shapes))
     if surplus:
         problems.append(f"weights that it does not describe: {first_three(surplus)}")
     if problems:
@@ -352,21 +360,25 @@ def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
             hint = f"name its GGUF file with gguf_file= or by its path: {first_three(files)}"
         raise LoadError(f"{name}: the folder {folder} has no config.json; {hint}")
     _check_settings(folder, name)
-    if weight_files(folder) is None:
+    files = weight_files(folder)
+    if files is None:
         raise LoadError(
             f"{name}: {folder} has no weights, neither model.safetensors nor pytorch_model.bin nor "
             "an index of their parts"
         )
-    try:
+    with foreign(f"{name}: config.json in {folder} describes no model that is known", LoadError):
         # without trust_remote_code=False the library asks on standard input whether to run a
         # checkpoint's code; a prompt may answer
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:
-        why = " ".join(str(error).split())[:200]
-        raise LoadError(
-            f"{name}: config.json in {folder} describes no model that is known: {why}"
-        ) from error
     check_causal(config)
+    layers = getattr(text_config(config), "num_hidden_layers", None) or 0
+    if all(file.suffix == ".safetensors" for file in files):
+        count = sum(map(tensors_in, files))  # the library would make the layers first
+        if layers > count:
+            raise LoadError(
+                f"{name}: config.json says num_hidden_layers={layers}, but the weights are only "
+                f"{count} tensors"
+            )
     return config
 
 
@@ -386,6 +398,7 @@ def _read(
         "dtype": dtype,
         "output_loading_info": True,
         "trust_remote_code": False,
+        "ignore_mismatched_sizes": True,  # the report names them; its own error does not
         **how,
     }
     if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
@@ -403,11 +416,21 @@ def _read(
         if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
             raise
         why = first_line(error)
+        if isinstance(error, KeyError):  # the library looks a setting's value up in a table
+            says = [f"{key}={error.args[0]!r}" for key in _keys_of(config.to_dict(), error.args[0])]
+            if says:
+                why = f"config.json says {' and '.join(says)}, which the library does not know"
         raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def _keys_of(settings: dict[str, Any], value: Any) -> list[str]:
+    """The names under which a value stands in a table, or in a table of it."""
+    inner = [key for x in settings.values() if isinstance(x, dict) for key in _keys_of(x, value)]
+    return [key for key, x in settings.items() if x == value] + inner
 
 
 def _check_settings(folder: Path, name: str) -> None:
@@ -419,15 +442,19 @@ def _check_settings(folder: Path, name: str) -> None:
         if size is not None and (type(size) is not int or size < 1):
             raise LoadError(f"{name}: config.json says {key}={size!r}; it must be an integer >= 1")
     rope = config.get("rope_parameters") or config.get("rope_scaling")
-    scaled = rope.get("rope_theta") if isinstance(rope, dict) else None
-    for base in (config.get("rope_theta"), scaled):
-        if base is not None and not (type(base) in (int, float) and 0 < base < float("inf")):
-            raise LoadError(
-                f"{name}: config.json says rope_theta={base!r}; it must be a number > 0"
-            )
+    ropes = [rope, *rope.values()] if isinstance(rope, dict) else []  # of a type of layers each
+    for place in (config, *ropes):
+        for key in ("rope_theta", "factor") if isinstance(place, dict) else ():
+            number = place.get(key)
+            if number is not None and not (type(number) in (int, float) and 0 < number < math.inf):
+                raise LoadError(
+                    f"{name}: config.json says {key}={number!r}; it must be a number > 0"
+                )
     vocabulary = config.get("vocab_size")
     for file, settings in (("config.json", config), ("generation_config.json", generation)):
         ids = settings.get("eos_token_id")
+        if ids == []:
+            raise LoadError(f"{name}: {file} says eos_token_id=[]; for no such token it is null")
         for i in () if ids is None else ids if isinstance(ids, list) else [ids]:
             if type(i) is not int or not 0 <= i < (vocabulary or 2**63):
                 raise LoadError(

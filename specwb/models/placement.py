@@ -7,12 +7,12 @@ inputs together. It is called as it is (:mod:`specwb.models.generic`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from specwb.files import from_json
 from specwb.models.folder import LoadError
 
 STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -57,7 +57,7 @@ def checked_map(device_map: Any) -> Any:
 
     if isinstance(device_map, str) and device_map.lstrip().startswith("{"):
         try:
-            device_map = json.loads(device_map)
+            device_map = from_json(device_map)
         except ValueError as error:
             raise LoadError(f"device_map is no JSON table: {error}") from error
     if isinstance(device_map, str) and device_map in STRATEGIES:

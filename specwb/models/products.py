@@ -36,6 +36,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specwb.files import home
+
 MOST = 64  # tokens from which on torch's own way is taken unmeasured
 # the numbers of tokens that are measured; others are computed like the next larger one
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, MOST)
@@ -167,9 +169,9 @@ class Choices:
 def cache_folder() -> Path:
     """``SPECWB_CACHE``, or ``specwb`` in the user's cache folder."""
     if named := os.environ.get("SPECWB_CACHE"):
-        return Path(named).expanduser()
+        return home(named)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "specwb"
+    return (Path(base) if base else home("~/.cache")) / "specwb"
 
 
 def machine() -> str:

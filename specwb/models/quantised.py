@@ -7,10 +7,10 @@ are read.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from specwb.models.folder import LoadError, first_line
+from specwb.files import first_line, from_json
+from specwb.models.folder import LoadError
 
 SHORT = {"4bit": {"load_in_4bit": True}, "8bit": {"load_in_8bit": True}}
 """Configs by name: bitsandbytes'."""
@@ -31,12 +31,12 @@ def quantisation(config: Any) -> Any:
     if config is None:
         return None
     ways = f"{', '.join(SHORT)}, a table with quant_method, or a config object of transformers"
-    wrong = f"quantization_config must be {ways}; got {config!r}"
+    wrong = f"quantization_config must be {ways}; got {config!r:.200}"
     if isinstance(config, str) and config in SHORT:
         config = SHORT[config]
     elif isinstance(config, str):
         try:
-            config = json.loads(config)
+            config = from_json(config)
         except ValueError as error:
             raise LoadError(wrong) from error
     if hasattr(config, "quant_method"):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from specwb.files import weights_hash
+from specwb.errors import ArgumentError
+from specwb.files import home, weights_hash
 from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
 from specwb.mask import causal_mask
@@ -61,6 +62,18 @@ def backbone_of(model: Any, generic: bool = False) -> Backbone:
         except UnsupportedModel as error:
             reason = str(error)
     return cast(Backbone, GenericBackbone(model, reason))
+
+
+def check_target(target: object) -> None:
+    """Checks that this is a target.
+
+    Raises:
+        ArgumentError: it is something else, such as a model's name.
+    """
+    if not isinstance(target, Target):
+        kind = type(target).__name__
+        given = f"{kind} {target!r}" if isinstance(target, str) else kind
+        raise ArgumentError(f"target must come from specwb.load(...), got {given}")
 
 
 class Target:
@@ -154,9 +167,9 @@ class Target:
             place: a file, a folder, or a hub id, whose files are never looked at again.
             make: makes it. What it raises is raised here, and nothing is remembered then.
         """
-        path = Path(place).expanduser()
+        path = home(place)
         files = [path] if path.is_file() else path.glob("*")
-        written = max((file.stat().st_mtime_ns for file in files), default=0)
+        written = max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
         key = kind, str(place)
         if key not in self._loaded or self._loaded[key][0] != written:
             self._loaded[key] = written, make()

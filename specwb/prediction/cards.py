@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from specwb.files import home
+from specwb.files import home, toml
 from specwb.inputs import real
 from specwb.prediction.shapes import PredictionError, tables
 
@@ -139,10 +138,7 @@ def card(source: str | Path) -> Card:
             f"no card {name!r}: give one of {', '.join(known())}, or a TOML file with the keys of "
             "data/predict/cards.toml"
         )
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise PredictionError(f"{path} is no TOML: {error}") from error
+    content, _ = toml(path, PredictionError)
     return _card(path.stem, content, str(path))
 
 

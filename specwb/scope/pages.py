@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from specwb.errors import ArgumentError
+from specwb.files import foreign
 from specwb.palette import VOCABULARY
-from specwb.scope.trace import checked
+from specwb.scope.trace import TraceError, several
 
 FOLDER = Path(__file__).with_name("js")
 PARTS = ("base", "frames", "race", "tree", "panel", "lenses", "main")
@@ -29,7 +30,10 @@ def module() -> str:
 def inside_script(value: Any) -> str:
     """JSON that can stand in a <script> element whatever texts it holds: no text of a trace can
     end the element or begin a comment."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # NaN, a circle, half of a surrogate pair
+    with foreign("a trace cannot be written as JSON", TraceError):
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
@@ -45,10 +49,9 @@ def section(traces: Mapping[str, Any] | Sequence[Mapping[str, Any]], name: str =
         TraceError: one is no trace.
         ValueError: the name is not plain.
     """
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         raise ArgumentError(f"name must be letters, digits and _, got {name!r}")
-    several = [traces] if isinstance(traces, Mapping) else list(traces)
-    data = {"traces": [checked(trace) for trace in several], "live": None, "note": ""}
+    data = {"traces": several(traces), "live": None, "note": ""}
     # each section has its own copy of the module, whose names stay inside it
     start = (
         f'mount(document.getElementById("{name}-microscope"),'
@@ -75,6 +78,9 @@ def page(
     Raises:
         TraceError: one is no trace.
     """
+    for what, text in (("title", title), ("command", command)):
+        if not isinstance(text, str):
+            raise ArgumentError(f"{what} must be a text, got {text!r}")
     # the browser itself forbids every request
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
     made = f"<p><code>{escape(command)}</code></p>" if command else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,17 @@ def checked(trace: Any) -> dict[str, Any]:
     if missing:
         raise TraceError(f"the trace has no {', '.join(missing)}")
     return dict(trace)
+
+
+def several(traces: Any) -> list[dict[str, Any]]:
+    """One trace or a sequence of them as a list of those that can be played.
+
+    Raises:
+        TraceError: one cannot, or this is neither.
+    """
+    if isinstance(traces, Sequence) and not isinstance(traces, str):
+        return [checked(trace) for trace in traces]
+    return [checked(traces)]
 
 
 def in_words(trace: Mapping[str, Any]) -> str:

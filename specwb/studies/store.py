@@ -17,7 +17,7 @@ from specwb.errors import SpecwbError
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
 from specwb.evaluation.report import check_path, write
-from specwb.files import from_json
+from specwb.files import from_json, home
 from specwb.models.target import Target
 
 GRID_FIELDS: Mapping[str, Any] = {"accepted": list, "ms": list}
@@ -83,7 +83,7 @@ class Store:
         restart: bool = False,
         fields: Mapping[str, Any] = GRID_FIELDS,
     ) -> None:
-        path = path.expanduser()
+        path = home(path)
         if path.parts[:1] == ("build",):
             path.parent.mkdir(parents=True, exist_ok=True)
         check_path(path, "--out")

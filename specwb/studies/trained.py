@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from specwb.files import weights_hash
+from specwb.files import home, weights_hash
 from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.options import MethodError
@@ -56,7 +56,7 @@ def checksums(
             f"{target.name!r} has no {' and no '.join(missing)} of its own; "
             "specwb train NAME --target makes one"
         )
-    paths = {kind: Path(place).expanduser() for kind, place in places.items() if place is not None}
+    paths = {kind: home(place) for kind, place in places.items() if place is not None}
     return {
         kind: _checksum(path, kind) if path.is_dir() else str(places[kind])
         for kind, path in paths.items()
@@ -108,7 +108,7 @@ def train(
     """
     from specwb.training.run import train_for
 
-    folder, heads = folder.expanduser(), {}
+    folder, heads = home(folder), {}
     if any("/" in options for options in variants.values()):
         layers = load(target_place).backbone.config.num_hidden_layers
         variants = {name: in_layers(options, layers) for name, options in variants.items()}

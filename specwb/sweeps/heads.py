@@ -9,6 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from specwb.files import home
 from specwb.inputs import integer
 from specwb.methods import METHODS
 from specwb.models.target import Target
@@ -35,7 +36,7 @@ def content_hash(value: Any) -> str | None:
     """The hash of a file or of the files in a folder, None where the value names neither."""
     if not isinstance(value, str | Path) or not str(value):
         return None
-    path = Path(value).expanduser()
+    path = home(value)
     files = [path] if path.is_file() else sorted(p for p in path.glob("*") if p.is_file())
     if not files:
         return None
@@ -76,7 +77,7 @@ class Heads:
             reason = "names its head" if kind else "has no trained head"
             raise SweepError(f"{method} {reason}, so that train = .. is not for it")
         integer("train.seed", wanted.get("seed", 0), 0, kind=SweepError)
-        if (corpus := wanted.get("corpus")) and not Path(corpus).expanduser().is_file():
+        if (corpus := wanted.get("corpus")) and not home(corpus).is_file():
             raise SweepError(f"train.corpus {corpus} is no file")
         return checked_settings(kind, self._settings(kind, wanted), self.target, self._text(wanted))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specwb.files import whole_file
+from specwb.errors import ArgumentError
+from specwb.files import foreign, from_json, whole_file
+from specwb.inputs import real
 from specwb.options import parse_value, spell
 from specwb.sweeps.space import METRICS, SHARED, SweepError
 from specwb.sweeps.store import Store
@@ -31,15 +32,24 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
     sampling, seed and machine, and ``identical``, whether its text is the same (both empty where
     that was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and
     versions.
+
+    Raises:
+        SweepError: rows that no sweep has written.
     """
     if not isinstance(store, Store):
-        with Store(store) as opened:
+        with Store(store, False) as opened:
             return frame(opened)
+    store.check()
+    with foreign(f"{store.path} holds what no sweep has written", SweepError):
+        return _frame(store)
+
+
+def _frame(store: Store) -> pd.DataFrame:
     runs = pd.DataFrame(store.table("runs")[1], columns=store.table("runs")[0])
     names, rows = store.table("configurations")
     configurations = pd.DataFrame(
         [
-            {"id": id, **_named(json.loads(settings)), **_flat(json.loads(facts))}
+            {"id": id, **_named(from_json(settings)), **_flat(from_json(facts))}
             for id, settings, facts in (dict(zip(names, row, strict=True)).values() for row in rows)
         ],
         columns=None if rows else ["id", "method", *SHARED],
@@ -60,7 +70,15 @@ RUN_COLUMNS = (
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings whose names are no column of a run, and whose values are no lists."""
+    """Settings whose names are no column of a run, and whose values are no lists.
+
+    Raises:
+        ArgumentError, KeyError: what every configuration has is not there.
+    """
+    for name in SHARED:
+        real(name, settings[name])
+    if not isinstance(settings["method"], str):
+        raise ArgumentError(f"a method is {settings['method']!r}")
     return {
         f"option.{name}" if name in RUN_COLUMNS else name: spell(x) if isinstance(x, list) else x
         for name, x in settings.items()

@@ -16,8 +16,8 @@ import torch
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
 from specwb.evaluation.prompts import Question, interleave
-from specwb.files import weights_hash
-from specwb.inputs import Prompt, token_rows
+from specwb.files import home, weights_hash
+from specwb.inputs import Prompt, as_int, integer, is_many, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
@@ -101,14 +101,22 @@ def sweep(
     if space is None:
         if method is None:
             raise SweepError("a sweep needs a method, or a space")
+        if not isinstance(method, str) and not is_many(method):
+            raise SweepError(f"method must be a method's name or several, got {method!r}")
         names = [method] if isinstance(method, str) else list(method)
         space = Space([{"method": names, **axes}], samples)
     elif method is not None or axes or samples is not None:
         raise SweepError("give either a space, or a method with its axes and samples")
     if dask is not None and jobs > 1:
         raise SweepError("give either jobs, processes of this machine, or dask, a cluster's")
-    if jobs < 1 or len(shard) != 2 or not 0 <= shard[0] < shard[1]:
-        raise SweepError(f"jobs must be >= 1 and shard (i, n) with i < n, got {jobs} and {shard}")
+    if not isinstance(space, Space):
+        raise SweepError(f"space must be a specwb.sweeps.Space, got {space!r}")
+    if progress is not None and not callable(progress):
+        raise SweepError(f"progress must be a function, got {progress!r}")
+    integer("jobs", jobs, 1, kind=SweepError)
+    pair = [as_int(x) for x in shard] if is_many(shard) else []
+    if len(pair) != 2 or None in pair or not 0 <= pair[0] < pair[1]:  # type: ignore[operator]
+        raise SweepError(f"shard must be two integers (i, n) with 0 <= i < n, got {shard!r}")
     rest = halving, jobs, dask, timed, shard, progress
     if isinstance(store, Store):
         return _sweep(target, prompts, space, store, *rest)
@@ -194,7 +202,7 @@ def _items(
     if room < 1:
         raise SweepError(f"max_new_tokens={tokens} leaves no room for a prompt")
     rows: list[tuple[str, list[int]]]
-    if len(prompts) and isinstance(prompts[0], Question):
+    if is_many(prompts) and len(prompts) and isinstance(prompts[0], Question):
         questions = interleave(list(prompts))  # type: ignore[arg-type]
         rows = [(q.subtask, q.fit(target.tokenizer, room)[0]) for q in questions]
     else:
@@ -263,8 +271,8 @@ def _model_hashes(target: Target, method: Method, one: Configuration) -> dict[st
         hashes["draft_sha256"] = draft.fingerprint
     entry = METHODS[one["method"].partition(":")[0]]
     folder = one.get("head") or (target.own_head(entry.head) if entry.head else None)
-    if isinstance(folder, str | Path) and Path(folder).expanduser().is_dir():
-        hashes["head_sha256"] = weights_hash(Path(folder).expanduser())
+    if isinstance(folder, str | Path) and home(folder).is_dir():
+        hashes["head_sha256"] = weights_hash(home(folder))
     return hashes
 
 

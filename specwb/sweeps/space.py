@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from specwb.errors import SpecwbError
+from specwb.files import home, toml
 from specwb.inputs import integer, real
 from specwb.methods import read_spec
 from specwb.options import REQUIRED, spell
@@ -37,6 +38,9 @@ SHARED: dict[str, Any] = {
 
 METRICS = ("tau", "accepted", "tokens_per_second", "speedup", "identical")
 """What is measured, as :func:`specwb.sweeps.results.frame` names it."""
+
+MOST = 100_000
+"""Configurations of a sweep: a thousand times as many as anybody measures in a day."""
 
 Configuration = dict[str, Any]
 """One setting of everything, by name."""
@@ -62,16 +66,22 @@ class Range:
     def __post_init__(self) -> None:
         real("low", self.low, SweepError)
         real("high", self.high, SweepError)
-        if not self.low < self.high or (self.log and self.low <= 0):
-            least = "0 < low < high" if self.log else "low < high"
+        if not isinstance(self.log, bool):
+            raise SweepError(f"log must be true or false, got {self.log!r}")
+        if not -math.inf < self.low < self.high < math.inf or (self.log and self.low <= 0):
+            least = "0 < low < high < inf" if self.log else "-inf < low < high < inf"
             raise SweepError(f"a range must have {least}, got {self.low} and {self.high}")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether integers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
 
     def draw(self, u: float) -> float | int:
         """The number at the share ``u`` in [0, 1) of the range."""
-        is_whole = isinstance(self.low, int) and isinstance(self.high, int)
-        low, high = float(self.low), float(self.high) + is_whole
+        low, high = float(self.low), float(self.high) + self.is_whole
         value = low * (high / low) ** u if self.log else low + (high - low) * u
-        return int(value) if is_whole else value
+        return int(value) if self.is_whole else value
 
 
 @dataclass(frozen=True)
@@ -92,18 +102,31 @@ class Space:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        several = isinstance(self.blocks, Sequence) and not isinstance(self.blocks, str)
+        if not several or not all(isinstance(block, Mapping) for block in self.blocks):
+            raise SweepError(f"blocks must be a list of tables, got {self.blocks!r}")
         object.__setattr__(self, "blocks", [flat(block) for block in self.blocks])
 
     def configurations(self) -> list[Configuration]:
         """All configurations, or ``samples`` of them, each once, in a fixed order.
 
         Raises:
-            SweepError: there is none, a value that cannot be, or ranges without ``samples``.
+            SweepError: there is none, there are more than :data:`MOST`, a value that cannot be, or
+                ranges without ``samples``.
         """
-        if self.samples is None:
-            found = [one for block in self.blocks for one in _grid(block)]
+        integer("seed", self.seed, 0, kind=SweepError)
+        # counted before any of them is made
+        count = sum(math.prod(map(_size, block.values())) for block in self.blocks)
+        if self.samples is not None:
+            integer("samples", self.samples, 1, MOST, kind=SweepError)
+        elif MOST < count < math.inf:
+            raise SweepError(
+                f"the axes make {count} configurations, a sweep has {MOST} at most: give fewer "
+                "values, or samples, how many are drawn"
+            )
+        if self.samples is None or count <= self.samples:
+            found = [one for block in self.blocks for one in _grid(block, self.samples is not None)]
         else:
-            integer("samples", self.samples, 1, kind=SweepError)
             found = list(self._drawn(self.samples))
         if not found:
             raise SweepError("there is nothing to sweep: some axis has no value")
@@ -114,12 +137,16 @@ class Space:
         """Draws without replacement from what is finite, and as often as it takes."""
         rng = np.random.default_rng(self.seed)
         seen: set[str] = set()
+        blocks = [
+            {name: x if isinstance(x, Range) else _values(x) for name, x in block.items()}
+            for block in self.blocks
+        ]
         for _ in range(100 * samples):
-            block = self.blocks[int(rng.integers(len(self.blocks)))]
+            block = blocks[int(rng.integers(len(blocks)))]
             one = {
                 name: value.draw(float(rng.random()))
                 if isinstance(value, Range)
-                else _values(value)[int(rng.integers(len(_values(value))))]
+                else value[int(rng.integers(len(value)))]
                 for name, value in block.items()
             }
             key = _key(one)
@@ -143,20 +170,45 @@ def flat(block: Mapping[str, Any]) -> dict[str, Any]:
     return axes | {f"train.{name}": value for name, value in train.items()}
 
 
-def _values(value: Any) -> list[Any]:
+def _values(value: Any) -> Sequence[Any]:
     """The values of an axis: of a list, a range or an array each, of anything else itself."""
-    if isinstance(value, list | range | np.ndarray):
+    if isinstance(value, range):
+        return value
+    if isinstance(value, list | np.ndarray):
         return [x.item() if isinstance(x, np.generic) else x for x in value]
     return [value]
 
 
-def _grid(block: Mapping[str, Any]) -> Iterator[Configuration]:
+def _size(value: Any) -> float:
+    """How many values an axis has; of a range of real numbers infinitely many."""
+    if isinstance(value, Range):
+        return value.high - value.low + 1 if value.is_whole else math.inf
+    return len(_values(value))
+
+
+def _grid(block: Mapping[str, Any], ranges: bool = False) -> Iterator[Configuration]:
+    """Every combination of a block's values; with ``ranges`` of integers of all integers in it."""
     for name, value in block.items():
-        if isinstance(value, Range):
+        if isinstance(value, Range) and not ranges:
             raise SweepError(f"{name} is a range: say how many samples are drawn")
-    axes = [_values(value) for value in block.values()]
+    axes = [
+        range(int(x.low), int(x.high) + 1) if isinstance(x, Range) else _values(x)
+        for x in block.values()
+    ]
     for values in itertools.product(*axes):
         yield dict(zip(block, values, strict=True))
+
+
+def _each_value(block: Mapping[str, Any]) -> Iterator[Configuration]:
+    """Configurations in which every value of a block, and both ends of a range, stands once at
+    least."""
+    axes = {
+        name: [x.draw(0.0), x.draw(1 - 1e-9)] if isinstance(x, Range) else _values(x)
+        for name, x in block.items()
+    }
+    first = {name: values[0] for name, values in axes.items() if len(values)}
+    for name, values in axes.items():
+        yield from ({**first, name: value} for value in values)
 
 
 def checked(configuration: Mapping[str, Any]) -> Configuration:
@@ -245,14 +297,8 @@ def read(path: Path) -> SweepFile:
         SweepError: no such file, no TOML, an unknown key, or a configuration that cannot be; the
             message names the line.
     """
-    path = path.expanduser()
-    try:
-        content = path.read_text("utf-8")
-        table = tomllib.loads(content)
-    except OSError as error:
-        raise SweepError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SweepError(f"{path} is no TOML: {error}") from error
+    path = home(path)
+    table, content = toml(path, SweepError)
 
     def refuse(line: int, problem: object) -> SweepError:
         return SweepError(f"{path}, line {line}: {problem}")
@@ -263,8 +309,9 @@ def read(path: Path) -> SweepFile:
             raise refuse(line, f"unknown key {key!r}; it has {', '.join(_KEYS)}")
         if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
             raise refuse(line, f"{key} cannot be {value!r}")
-        if key in ("first", "samples") and table[key] < 1:
-            raise refuse(line, f"{key} must be >= 1, got {value}")
+        least = {"first": 1, "samples": 1, "seed": 0}.get(key)
+        if least is not None and table[key] < least:
+            raise refuse(line, f"{key} must be >= {least}, got {value}")
     methods = table.get("methods")
     if not methods or not all(isinstance(block, dict) for block in methods):
         raise SweepError(f"{path}: it needs at least one [[methods]] with a method")
@@ -277,10 +324,8 @@ def read(path: Path) -> SweepFile:
                 ranges = [name for name, value in parts.items() if isinstance(value, Range)]
                 if ranges:
                     raise SweepError(f"{ranges[0]} is a range: say how many samples are drawn")
-            for end in (0.0, 1 - 1e-9):
-                ends = {n: x.draw(end) if isinstance(x, Range) else x for n, x in parts.items()}
-                for one in _grid(ends):
-                    checked(one)
+            for one in _each_value(parts):
+                checked(one)
         except ValueError as error:
             words = re.findall(r"[\w.]+", str(error))
             named = next((name for name in block if name in words and name != "method"), "method")
@@ -292,7 +337,10 @@ def read(path: Path) -> SweepFile:
         except SweepError as error:
             raise refuse(_line(content, "halving"), error) from error
     space = Space(blocks, table.get("samples"), table.get("seed", 0))
-    space.configurations()
+    try:
+        space.configurations()
+    except ValueError as error:
+        raise SweepError(f"{path}: {error}") from error
     place = table.get("target", "lab"), table.get("prompts", "lab")
     return SweepFile(space, *place, table.get("first"), halving)
 
@@ -303,8 +351,9 @@ def check_halving(halving: Mapping[str, Any]) -> None:
     Raises:
         SweepError: an unknown or missing one, or a value that cannot be.
     """
-    if set(halving) - {"by", "keep", "start"} or "by" not in halving:
-        raise SweepError(f"halving has by, and keep and start; got {', '.join(halving)}")
+    known = {"by", "keep", "start"}
+    if not isinstance(halving, Mapping) or set(halving) - known or "by" not in halving:
+        raise SweepError(f"halving has by, and keep and start; got {halving!r}")
     if halving["by"] not in METRICS:
         raise SweepError(f"halving: by is one of {', '.join(METRICS)}; got {halving['by']!r}")
     keep = real("halving: keep", halving.get("keep", 0.5), SweepError)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specwb.files import home
 from specwb.options import spell
 from specwb.sweeps.space import Configuration, SweepError
 
@@ -36,6 +38,23 @@ CREATE TABLE steps (
     accepted INTEGER NOT NULL, tested INTEGER NOT NULL, PRIMARY KEY (id, prompt, step)
 ) WITHOUT ROWID;
 """
+ODD = """
+SELECT count(*) FROM runs WHERE id NOT IN (SELECT id FROM configurations)
+    OR typeof(prompt) <> 'text' OR typeof(domain) <> 'text' OR typeof(text) <> 'text'
+    OR typeof(tokens) <> 'integer' OR typeof(steps) <> 'integer' OR steps < 1 OR tokens < steps
+    OR typeof(seconds) NOT IN ('real', 'null') OR seconds <= 0 OR disturbed NOT IN (0, 1)
+"""
+"""Counts the runs that no sweep has written."""
+PATIENCE = 5.0  # seconds until a store that another program has locked is refused
+WHOLE = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CONSTRAINT,
+)
+"""Errors of SQLite that leave the file as it was."""
+FOREIGN = "is no file of results of specwb sweep"
 
 
 @dataclass(frozen=True)
@@ -77,22 +96,41 @@ def identify(configuration: Configuration, facts: Mapping[str, Any]) -> str:
     return digest([configuration, facts])
 
 
+def _columns(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """The columns that each table of a store has in a database."""
+    names = ("about", "configurations", "runs", "steps")
+    rows = {name: connection.execute(f"PRAGMA table_info({name})").fetchall() for name in names}
+    return {name: [row[1] for row in found] for name, found in rows.items()}
+
+
 class Store:
     """The file.
 
     Args:
         path: it is made if it is missing, with its folder below the working directory's ``build``.
+        is_new: whether it may be missing, or empty.
     Raises:
-        SweepError: it is no store, damaged, of a newer schema, or cannot be written.
+        SweepError: it is no store, damaged, of a newer schema, cannot be written, or another
+            program has locked it for more than ``PATIENCE`` seconds.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).expanduser()
+    def __init__(self, path: Path | str, is_new: bool = True) -> None:
+        self.path = home(path)
+        if not is_new and not self.path.is_file():
+            raise SweepError(f"store {self.path} does not exist")
+        if not is_new and not self.path.stat().st_size:
+            raise SweepError(f"{self.path} {FOREIGN}: it is empty")
         if self.path.parts[:1] == ("build",):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():
-            self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-            self._prepare()
+            self._connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
+            # what was measured is worth waiting for
+            self._connection.execute(f"PRAGMA busy_timeout = {60_000}")
 
     def close(self) -> None:
         self._connection.close()
@@ -109,6 +147,14 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what extends it
+            if code == sqlite3.SQLITE_NOTADB:
+                raise SweepError(f"{self.path} {FOREIGN}: {error}") from error
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                busy = f"{error}: another program uses it; try again when that has ended"
+                raise SweepError(f"store {self.path}: {busy}") from error
+            if code not in WHOLE:
+                raise SweepError(f"store {self.path} is damaged: {error}") from error
             kept = "what was measured before is kept" if self.path.exists() else "nothing is there"
             raise SweepError(f"store {self.path}: {error}; {kept}") from error
 
@@ -116,21 +162,36 @@ class Store:
         run = self._connection.execute
         run("BEGIN IMMEDIATE")  # fails at once where nothing can be written
         try:
-            tables = {name for (name,) in run("SELECT name FROM sqlite_master WHERE type='table'")}
-            if not tables:
+            if not run("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in TABLES.split(";"):
                     run(statement)
                 run("INSERT INTO about VALUES (?)", (SCHEMA,))
-            elif not {"about", "configurations", "runs", "steps"} <= tables:
-                raise SweepError(f"{self.path} is a database, but no store of a sweep")
-            (schema,) = run("SELECT schema FROM about").fetchone()
+            found = _columns(self._connection)
+            schemas = run("SELECT * FROM about").fetchall() if found["about"] else []
         except BaseException:
             run("ROLLBACK")
             raise
         run("COMMIT")
-        if schema > SCHEMA:
-            newer = f"its schema is {schema}, this specwb knows {SCHEMA}"
-            raise SweepError(f"{self.path} was written by a newer specwb: {newer}")
+        newer = [n for row in schemas for n in row if isinstance(n, int) and n > SCHEMA]
+        if newer:
+            schema = f"its schema is {newer[0]}, this specwb knows {SCHEMA}"
+            raise SweepError(f"{self.path} was written by a newer specwb: {schema}")
+        with closing(sqlite3.connect(":memory:")) as own:
+            own.executescript(TABLES)
+            expected = _columns(own)
+        if schemas != [(SCHEMA,)] or found != expected:
+            raise SweepError(f"{self.path} {FOREIGN}: it is a database of another kind")
+
+    def check(self) -> None:
+        """Checks that its runs are such as a sweep writes.
+
+        Raises:
+            SweepError: some are not.
+        """
+        with self._errors():
+            (count,) = self._connection.execute(ODD).fetchone()
+        if count:
+            raise SweepError(f"{self.path} holds {count} runs that no sweep has written")
 
     def add_configuration(
         self, id: str, configuration: Configuration, facts: Mapping[str, Any]
@@ -192,11 +253,11 @@ class Store:
         Raises:
             SweepError: the other is none.
         """
-        path = Path(other).expanduser()
-        if not path.is_file():
-            raise SweepError(f"store {path} does not exist")
-        with Store(path):  # it is one, and of a schema that is known
-            pass
+        path = home(other)
+        if path.exists() and os.path.samefile(path, self.path):
+            raise SweepError(f"store {path} cannot be merged with itself")
+        with Store(path, False) as opened:  # it is one, and of a schema that is known
+            opened.check()
         connection = self._connection
         with self._errors():
             connection.execute("ATTACH ? AS other", (str(path),))

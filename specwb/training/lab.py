@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from specwb.decoding import decode
 from specwb.evaluation.prompts import load_prompts
-from specwb.files import weights_hash, whole_folder
+from specwb.files import home, weights_hash, whole_folder
 from specwb.models.devices import resolve_device
 from specwb.models.load import data_dir
 from specwb.models.target import Target
@@ -81,7 +81,7 @@ def build(
     Raises:
         TrainingError, DataError: see :func:`specwb.training.fit.fit`, :func:`specwb.files.read`.
     """
-    plan, out = recipe(), out.expanduser()
+    plan, out = recipe(), home(out)
     if budget not in plan["budget"]:
         raise TrainingError(
             f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specwb.files import whole_folder
+from specwb.files import home, whole_folder
 from specwb.models.devices import resolve_device
 from specwb.models.load import load
 from specwb.models.target import Target
@@ -126,7 +126,7 @@ def count_ngram(
         NGramError, DataError: text that cannot be counted or read.
     """
     _check(model, order, least, source, tokens, length)
-    out, generated = out.expanduser(), generated.expanduser()
+    out, generated = home(out), home(generated)
     run = {
         "kind": "ngram",
         "order": order,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from specwb import files
+from specwb.files import from_json, home
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, Document, documents, encode
 from specwb.training.fit import TrainingError, say
@@ -41,9 +41,9 @@ _READ: dict[tuple, tuple[Corpus, dict[str, float]]] = {}
 def _text_key(tokenizer: Any, corpus: Path | None) -> tuple:
     """Names what :func:`training_text` depends on."""
     words = tokenizer.backend_tokenizer.to_str(), str(getattr(tokenizer, "chat_template", None))
-    if corpus is None or not corpus.expanduser().is_file():
+    if corpus is None or not home(corpus).is_file():
         return (*words, corpus)
-    state = corpus.expanduser().stat()
+    state = home(corpus).stat()
     return (*words, corpus, state.st_mtime_ns, state.st_size)
 
 
@@ -71,7 +71,7 @@ def from_file(path: Path, tokenizer) -> Corpus:
         DataError: no such file, a line without a text, a conversation without an assistant's turn,
             or too little of it.
     """
-    path = path.expanduser()
+    path = home(path)
     if not path.is_file():
         raise files.DataError(f"corpus {path} is no file")
     content = path.read_text("utf-8", "replace")
@@ -105,7 +105,7 @@ def from_file(path: Path, tokenizer) -> Corpus:
 def _part(path: Path, number: int, line: str) -> str | list[dict[str, str]]:
     """Returns a line's text, or its turns."""
     try:
-        entry = json.loads(line)
+        entry = from_json(line)
     except ValueError as error:
         message = f"corpus {path}, line {number}: every line must be JSON with a text field"
         raise files.DataError(f"{message} ({error})") from error

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specwb.files import table, whole_folder
+from specwb.files import home, table, whole_folder
 from specwb.models.devices import resolve_device
 from specwb.models.load import load
 from specwb.models.target import Target
@@ -94,7 +94,7 @@ def train_head(
             or the processes, something else in ``out``, or files that cannot be written.
     """
     checked = checked_settings(kind, settings, target, source)
-    folders = out.expanduser(), generated.expanduser()
+    folders = home(out), home(generated)
     run = _Run(kind, target, checked, data, mixture, seed, source, *folders)
     run.text_seed = seed if text_seed is None else text_seed
     if is_finished(run.out, run.identity):

@@ -7,12 +7,12 @@ are one flat table of names, in ``--set``, in a file and in a head's card.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from specwb.files import home, toml
 from specwb.models.load import data_dir
 from specwb.options import REQUIRED, Option, options_of, parse_value
 from specwb.training.fit import Plan, TrainingError
@@ -158,15 +158,10 @@ def read_recipe(name: str, kind: str | None, own: Mapping[str, Any] | None = Non
         TrainingError: there is none, it is for something else, or it has an unknown key or setting.
     """
     known = published()
-    path = known.get(name, Path(name).expanduser())
+    path = known.get(name, home(name))
     if name not in known and path.suffix != ".toml":
         raise TrainingError(f"unknown recipe {name!r}; known: {', '.join(known)}, or a .toml file")
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise TrainingError(f"recipe {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TrainingError(f"recipe {path} is no TOML: {error}") from error
+    content, _ = toml(path, TrainingError)
     keys = ("kind", "source", "differs", "settings")
     if unknown := [key for key in content if key not in keys]:
         wanted = f"it has {', '.join(keys)}"

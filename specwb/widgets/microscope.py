@@ -9,9 +9,11 @@ import anywidget
 import traitlets
 
 from specwb.errors import ArgumentError
+from specwb.inputs import integer
 from specwb.methods import METHODS
 from specwb.models.target import Target
-from specwb.scope import checked, in_words, module, record
+from specwb.scope import in_words, module, record
+from specwb.scope.trace import several
 
 MOST_TOKENS = 200  # of one recording from the page
 SETTINGS: dict[str, Any] = {
@@ -57,11 +59,10 @@ class Microscope(anywidget.AnyWidget):
         target: Target | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        several = [traces] if isinstance(traces, Mapping) else list(traces)
         live = None
         if target is not None:
             live = {"methods": list(METHODS), "settings": {**SETTINGS, **(settings or {})}}
-        super().__init__(traces=[checked(trace) for trace in several], live=live)
+        super().__init__(traces=several(traces), live=live)
         self._target = target
         self.on_msg(self._asked)
 
@@ -100,8 +101,7 @@ class Microscope(anywidget.AnyWidget):
         assert self._target is not None
         self.live = {"methods": list(METHODS), "settings": settings}
         try:
-            if not 1 <= max_new_tokens <= MOST_TOKENS:
-                raise ArgumentError(f"tokens must be 1..{MOST_TOKENS}, got {max_new_tokens}")
+            integer("tokens", max_new_tokens, 1, MOST_TOKENS)
             trace = record(
                 self._target,
                 prompt,

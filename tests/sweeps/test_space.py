@@ -61,12 +61,53 @@ def test_draws_are_different_and_repeatable():
         (Space([{"method": "sps", "rule": "no"}]), "unknown rule 'no'"),
         (Space([{"method": "sps", "temperature": -1}]), "temperature"),
         (Space([{"method": "sps", "max_new_tokens": 0}]), "max_new_tokens must be"),
-        (Space([{"method": "sps"}], samples=0), "samples must be an integer >= 1"),
+        (Space([{"method": "sps"}], samples=0), "samples must be an integer in 1..100000, got 0"),
     ],
 )
 def test_what_cannot_be_is_said(space, message):
     with pytest.raises((SweepError, MethodError, ValueError), match=message):
         space.configurations()
+
+
+def test_more_configurations_than_anybody_measures_are_counted_and_not_made():
+    axis = list(range(1, 101))
+    block = {"method": "kangaroo", "gamma": axis, "seed": axis, "max_new_tokens": axis}
+    with pytest.raises(
+        SweepError, match="the axes make 1000000 configurations, a sweep has 100000"
+    ):
+        Space([block]).configurations()
+    many = {**block, "top_k": range(10**6)}
+    assert len(Space([many], samples=5).configurations()) == 5
+    with pytest.raises(
+        SweepError, match=r"samples must be an integer in 1\.\.100000, got 1000000000"
+    ):
+        Space([block], samples=10**9).configurations()
+    with pytest.raises(SweepError, match="seed must be an integer >= 0, got -1"):
+        Space([block], samples=2, seed=-1).configurations()
+
+
+def test_more_samples_than_there_are_configurations_are_all_of_them():
+    block = {"method": "kangaroo", "gamma": Range(2, 4), "seed": [0, 1]}
+    found = Space([block], samples=99_999).configurations()
+    assert sorted((one["gamma"], one["seed"]) for one in found) == [
+        (gamma, seed) for gamma in (2, 3, 4) for seed in (0, 1)
+    ]
+
+
+def test_a_file_is_checked_by_axis_and_not_by_combination(tmp_path):
+    """Of three axes of a hundred values each, 300 configurations are looked at before the draw."""
+    axis = list(range(1, 101))
+    lines = ["samples = 3", "[[methods]]", 'method = "kangaroo"']
+    lines += [f"{name} = {axis}" for name in ("gamma", "seed", "max_new_tokens")]
+    path = tmp_path / "s.toml"
+    path.write_text("\n".join(lines))
+    assert len(read(path).space.configurations()) == 3
+    path.write_text("\n".join([*lines, f"top_k = {[*axis, -1]}"]))
+    with pytest.raises(SweepError, match="line 7: top_k must be an integer >= 0, got -1"):
+        read(path)
+    path.write_text("\n".join(lines[1:]))
+    with pytest.raises(SweepError, match=r"s\.toml: the axes make 1000000 configurations"):
+        read(path)
 
 
 def test_ranges_have_ends():
@@ -96,6 +137,15 @@ def test_a_file_has_blocks(tmp_path):
         ("gamma = [2, 3, 4]", "gamma = {low = 2}", "a range is written"),
         ("first = 3", 'halving = { of = "tau" }', "line 3: halving has by, and keep and start"),
         ("[axes]", "[axes", "is no TOML"),
+        ("first = 3", f"first = {'9' * 6000}", r"s\.toml is no TOML: Exceeds the limit"),
+        ("first = 3", f"x = {'[' * 50_000}", r"s\.toml is no TOML: brackets are nested too deep"),
+        ("first = 3", f"x = {'[' * 9000}{']' * 9000}", r"s\.toml is no TOML: brackets are nested"),
+        ("first = 3", "seed = -1", "line 3: seed must be >= 0, got -1"),
+        (
+            "gamma = [2, 3, 4]",
+            'gamma = { low = 2, high = 4, log = "yes" }',
+            "line 14: log must be true or false, got 'yes'",
+        ),
         ("[[methods]]", "[[method]]", "unknown key 'method'"),
         ("eta = [0, 0.5]", "eta = { low = 0.0, high = 1.0 }", "say how many samples"),
     ],

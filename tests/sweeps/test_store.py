@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from specwb.sweeps.space import SweepError
+from specwb.sweeps import results
+from specwb.sweeps import store as stores
+from specwb.sweeps.space import SHARED, SweepError
 from specwb.sweeps.store import Run, Store, digest, identify
 
 
@@ -56,12 +60,12 @@ def test_stores_are_merged_without_counting_double(tmp_path):
 def test_what_is_no_store_is_refused(tmp_path):
     text = tmp_path / "text"
     text.write_text("no database, but long enough to be looked at" * 50)
-    with pytest.raises(SweepError, match="not a database"):
+    with pytest.raises(SweepError, match=r"text is no file of results .*: file is not a database"):
         Store(text)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE x (y)")
-    with pytest.raises(SweepError, match="no store of a sweep"):
+    with pytest.raises(SweepError, match=r"other\.sqlite is no file of results .* another kind"):
         Store(other)
     with Store(tmp_path / "new.sqlite"):
         pass
@@ -71,6 +75,80 @@ def test_what_is_no_store_is_refused(tmp_path):
         Store(tmp_path / "new.sqlite")
     with pytest.raises(SweepError, match="unable to open"):
         Store(tmp_path / "no" / "such" / "folder.sqlite")
+
+
+def filled(path: Path) -> Path:
+    """A store with a run."""
+    settings = {"method": "ar", **SHARED}
+    with Store(path) as store:
+        store.add_configuration("a", settings, {"specwb": "0", "versions": {}})
+        store.add(run())
+    assert len(results.frame(path)) == 1
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("DELETE FROM about", "is no file of results of specwb sweep: it is a database of another"),
+        ("UPDATE about SET schema = 'x'", "is no file of results"),
+        ("UPDATE about SET schema = 0", "is no file of results"),
+        ("UPDATE about SET schema = 1.5", "is no file of results"),
+        ("DROP TABLE steps", "is no file of results"),
+        ("ALTER TABLE runs ADD COLUMN more", "is no file of results"),
+        ("UPDATE runs SET tokens = -5", "holds 1 runs that no sweep has written"),
+        ("UPDATE runs SET tokens = 'x'", "holds 1 runs that no sweep"),
+        ("UPDATE runs SET steps = 6", "holds 1 runs that no sweep"),
+        ("UPDATE runs SET seconds = 'x'", "holds 1 runs that no sweep"),
+        ("UPDATE runs SET text = x'00'", "holds 1 runs that no sweep"),
+        ("DELETE FROM configurations", "holds 1 runs that no sweep"),
+        ("UPDATE configurations SET settings = '[]'", "holds what no sweep has written"),
+        ("UPDATE configurations SET settings = '{'", "holds what no sweep has written: Expecting"),
+        ("UPDATE configurations SET settings = '{}'", "no sweep has written: no 'temperature'"),
+        ("UPDATE configurations SET facts = '5'", "holds what no sweep has written"),
+        ("UPDATE configurations SET facts = '{\"tokens\": 5}'", "holds what no sweep has written"),
+        (
+            "UPDATE configurations SET facts = printf('%.100000c', '[')",
+            "written: brackets are nested",
+        ),
+    ],
+)
+def test_rows_that_no_sweep_writes_are_one_line_that_names_the_file(tmp_path, change, named):
+    path = filled(tmp_path / "s.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute(change)
+    with pytest.raises(SweepError, match=named) as caught:
+        results.frame(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_store_is_said_to_be_damaged(tmp_path):
+    path = filled(tmp_path / "s.sqlite")
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    with pytest.raises(
+        SweepError, match=r"s\.sqlite is damaged: database disk image is malformed$"
+    ):
+        results.frame(path)
+
+
+def test_a_locked_store_is_refused_after_a_few_seconds(tmp_path, monkeypatch):
+    assert stores.PATIENCE == 5
+    monkeypatch.setattr(stores, "PATIENCE", 0.1)
+    path = filled(tmp_path / "s.sqlite")
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(SweepError, match="database is locked: another program uses it"):
+            Store(path)
+    Store(path).close()
+
+
+def test_a_store_is_not_merged_with_itself(tmp_path):
+    path = filled(tmp_path / "s.sqlite")
+    (tmp_path / "link").symlink_to(path)
+    with Store(path) as store, pytest.raises(SweepError, match="cannot be merged with itself"):
+        store.merge(tmp_path / "link")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")

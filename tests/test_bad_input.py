@@ -1,0 +1,370 @@
+"""Bad input is one clear line: the kind of error, and what the line must say.
+
+A row of the table is a call, the kind of error that it must raise, and words of its message.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from terminal import call
+from tokenizers import Regex, normalizers
+
+import specwb
+from specwb import LoadError, MethodError, PromptError, SpecwbError, course
+from specwb.errors import ArgumentError
+from specwb.inputs import chat
+from specwb.models.checkpoint import HeadError
+from specwb.models.folder import SAFE, folder_of
+from specwb.scope import TraceError, page, section
+from specwb.sweeps import results
+from specwb.sweeps.space import Range, Space, SweepError
+from specwb.sweeps.store import Store
+
+TARGET = tiny.target()
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if 'pirate' %}{% endif %}"
+
+
+def talker():
+    tokenizer = tiny.tokenizer(WORDS)
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def panicking():
+    """A tokenizer whose expression goes back further than the library allows: a panic in Rust."""
+    tokenizer = tiny.tokenizer(WORDS)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex("(a+)+$"), "")
+    return tokenizer
+
+
+TALKER, PANICKING = (specwb.load(TARGET.model, tokenizer=make()) for make in (talker, panicking))
+
+
+def says(content: object, role: object = "user") -> Callable[[], object]:
+    return lambda: chat(TALKER.tokenizer, [{"role": role, "content": content}])
+
+
+def trace(**changes) -> dict:
+    return {**specwb.record(TALKER, "w1 w2", "ar", max_new_tokens=2), **changes}
+
+
+def circle() -> dict:
+    one = trace()
+    one["circle"] = one
+    return one
+
+
+def decode(**settings) -> Callable[[], object]:
+    return lambda: specwb.decode(TALKER, "w1", max_new_tokens=2, **settings)
+
+
+PYTHON = {
+    "load ~nobody": (lambda: specwb.load("~nobodyx/x"), LoadError, "~nobodyx/x does not exist"),
+    "load long": (lambda: specwb.load("a" * 5000), LoadError, "File name too long"),
+    "load nul": (lambda: specwb.load("a\0b"), LoadError, "is no name of a file: embedded null"),
+    "head long": (lambda: folder_of("a" * 5000, SAFE, refused=HeadError), HeadError, "too long"),
+    "past": (decode(past=5), ArgumentError, "past must be a .*Past, got 5"),
+    "register": (lambda: specwb.register(5, specwb.Drafter), MethodError, "key 5 must be a plain"),
+    "shard": (lambda: specwb.sweep(TARGET, [[1]], "ar", shard=5), SweepError, r"\(i, n\).* got 5"),
+    "shard bool": (
+        lambda: specwb.sweep(TARGET, [[1]], "ar", shard=(0, "2")),
+        SweepError,
+        "shard must be two integers",
+    ),
+    "jobs": (
+        lambda: specwb.sweep(TARGET, [[1]], "ar", jobs="2"),
+        SweepError,
+        "jobs must be an int",
+    ),
+    "microscope": (
+        lambda: specwb.microscope(5),
+        TraceError,
+        "a trace is the dictionary .* got int",
+    ),
+    "section": (lambda: section(5), TraceError, "got int"),
+    "tree": (lambda: specwb.Tree([0]), ArgumentError, r"lists of integers.* got \[0\]"),
+    "tree floats": (lambda: specwb.Tree([[-1, 0.5]]), ArgumentError, "lists of integers"),
+    "page nan": (lambda: page(trace(x=math.nan)), TraceError, "cannot be written as JSON: .*range"),
+    "page circle": (lambda: page(circle()), TraceError, "cannot be written as JSON: Circular"),
+    "page object": (lambda: page(trace(x=object())), TraceError, "JSON: Object of type object"),
+    "range log": (
+        lambda: Range(1, 2, log="yes"),
+        SweepError,
+        "log must be true or false, got 'yes'",
+    ),
+    "stop half": (
+        decode(until="\ud800"),
+        ArgumentError,
+        r"until= is not valid Unicode .*'\\ud800'",
+    ),
+    "content None": (says(None), PromptError, "content of a message is a text, got None"),
+    "content int": (says(5), PromptError, "content of a message is a text, got 5"),
+    "content list": (says(["a"]), PromptError, r"content of a message is a text, got \['a'\]"),
+    "role": (says("w1", "wizard"), PromptError, "a role is one of system, .* got 'wizard'"),
+    "role int": (says("w1", 5), PromptError, "a role is one of .* got 5"),
+    "panic": (
+        lambda: specwb.decode(PANICKING, "a" * 40 + "!", max_new_tokens=1),
+        PromptError,
+        "prompt 0 cannot be read by the tokenizer: ",
+    ),
+    "range endless": (lambda: Range(1, math.inf), SweepError, "low < high < inf, got 1 and inf"),
+    "frame of nothing": (
+        lambda: results.frame("no.sqlite"),
+        SweepError,
+        "no.sqlite does not exist",
+    ),
+    "draft without a name": (decode(method="sps", draft=""), LoadError, "hub id .* got ''"),
+    "halving": (
+        lambda: specwb.sweep(TARGET, [[1]], "pld", halving=5),
+        SweepError,
+        "halving has by, and keep and start; got 5",
+    ),
+    "prompts of a sweep": (lambda: specwb.sweep(TARGET, 5, "ar"), PromptError, "got int"),
+    "space": (lambda: Space([5]), SweepError, r"blocks must be a list of tables, got \[5\]"),
+    "target": (lambda: specwb.method("sps", "lab"), ArgumentError, "must come from specwb.load"),
+    "clock": (decode(clock=5), ArgumentError, r"clock must be a specwb\.Clock, got 5"),
+    "rescore": (decode(rescore=5), ArgumentError, "rescore must be a function, got 5"),
+    "ids None": (
+        lambda: specwb.decode(TALKER, {"input_ids": None}),
+        PromptError,
+        r"input_ids must be one list a row, got \[None\]",
+    ),
+    "mask": (
+        lambda: specwb.decode(TALKER, {"input_ids": [[1]], "attention_mask": [None]}),
+        PromptError,
+        r"attention_mask must be one list a row, got \[None\]",
+    ),
+    "ranks": (lambda: specwb.load("lab", ranks=5), LoadError, "ranks must come from .* got 5"),
+    "tokenizer": (
+        lambda: specwb.load(TARGET.model, tokenizer=5),
+        LoadError,
+        "tokenizer must be a tokenizer of transformers, got 5",
+    ),
+    "device": (
+        lambda: specwb.load("lab", device=None),
+        LoadError,
+        "device must be auto, .* got None",
+    ),
+    "template": (
+        lambda: specwb.load("lab", template=[]),
+        SpecwbError,
+        r"unknown chat template \[\]",
+    ),
+    "memory": (lambda: specwb.memory("lab", rows="x"), LoadError, "rows must be an integer >= 1"),
+    "explain": (lambda: specwb.explain(None), ArgumentError, "a step is what specwb.rounds yields"),
+    "citation": (lambda: specwb.citation([]), MethodError, r"unknown method \[\]"),
+    "exercise": (lambda: course.task([]), SpecwbError, r"no exercise \[\]"),
+    "chain": (lambda: specwb.Tree.chain("x"), ArgumentError, "an integer of draft tokens, got 'x'"),
+    "paths": (lambda: specwb.Tree.paths(5), ArgumentError, "paths must be ranks of siblings"),
+    "options": (lambda: specwb.register("x", print, options=5), MethodError, "must be a dataclass"),
+    "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
+    "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
+    "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
+    "store itself": (lambda: Store("s.sqlite").merge("s.sqlite"), SweepError, "merged with itself"),
+    "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), SweepError, "unable to open"),
+}
+
+
+@pytest.mark.parametrize(("act", "kind", "words"), PYTHON.values(), ids=PYTHON)
+def test_a_call(act, kind, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(kind, match=words) as caught:
+        act()
+    assert isinstance(caught.value, SpecwbError)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_roles_that_are_known_or_named_in_the_template():
+    for role in ("user", "system", "developer", "tool", "pirate"):
+        assert says("w1", role)() == [1]
+    called = {"role": "assistant", "content": None, "tool_calls": []}
+    assert chat(TALKER.tokenizer, [{"role": "user", "content": "w1"}, called, *_user("w2")])
+
+
+def _user(text: str) -> list[dict]:
+    return [{"role": "user", "content": text}]
+
+
+def test_a_solution_that_ends_the_program_is_wrong():
+    grade = course.grade(next(iter(course.EXERCISES)), lambda *_: sys.exit("bye"))
+    assert not grade.right
+    assert "it raises SystemExit: bye" in str(grade)
+
+
+# ------------------------------------------------------------------------------ a model's folder
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    TARGET.model.save_pretrained(folder)
+    tiny.tokenizer(WORDS).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path) -> Path:
+    for path in saved.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def settings(**changes) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def header(**changes) -> Callable[[Path], None]:
+    """Changes to the header of the weights; their bytes stay."""
+
+    def change(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        raw = path.read_bytes()
+        (size,) = struct.unpack("<Q", raw[:8])
+        table = json.loads(raw[8 : 8 + size])
+        for name, fields in changes.items():
+            key = name if name == "__metadata__" else "model.norm.weight"
+            table[key] = {**table[key], **fields}
+        content = json.dumps(table).encode()
+        path.write_bytes(struct.pack("<Q", len(content)) + content + raw[8 + size :])
+
+    return change
+
+
+def no_file(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        make(folder / name)
+
+    return change
+
+
+DAMAGED = r"model\.safetensors is damaged, cut off or no file of weights; fetch it again: .*"
+ROPE = {"rope_type": "linear", "rope_theta": 10000.0}
+FOLDERS = {
+    "number type": (header(norm={"dtype": "F99"}), DAMAGED + "F99"),
+    "metadata": (header(__metadata__={"format": 3}), DAMAGED + "expected a string"),
+    "overlap": (header(norm={"data_offsets": [0, 128]}), DAMAGED + "invalid offset"),
+    "vocabulary": (
+        settings(vocab_size=4000),
+        r"lm_head\.weight is \[64, 32\] in the file, the config asks for \[4000, 32\]",
+    ),
+    "hidden": (
+        settings(hidden_size=64, head_dim=8),
+        r"input_layernorm\.weight is \[32\] in the file, the config asks for \[64\]",
+    ),
+    "kv heads": (
+        settings(num_key_value_heads=4),
+        r"k_proj\.weight is \[16, 32\] in the file, the config asks for \[32, 32\]",
+    ),
+    "activation": (
+        settings(hidden_act="nope"),
+        "config.json says hidden_act='nope', which the lib",
+    ),
+    "rope type": (
+        settings(rope_parameters={**ROPE, "rope_type": "nope"}),
+        "rope_type='nope', which the library does not know",
+    ),
+    "rope factor": (
+        settings(rope_parameters={**ROPE, "factor": 0}),
+        "config.json says factor=0; it must be a number > 0",
+    ),
+    "eos": (settings(eos_token_id=[]), r"config.json says eos_token_id=\[\]; for no such token"),
+    "layers": (
+        settings(num_hidden_layers=10**6),
+        r"num_hidden_layers=1000000, but the weights are only \d+ tensors",
+    ),
+    "config pipe": (
+        no_file("config.json", os.mkfifo),
+        "config.json is no file but a folder, a pipe",
+    ),
+    "config folder": (no_file("config.json", Path.mkdir), "config.json is no file but a folder"),
+    "card folder": (lambda folder: (folder / "card.json").mkdir(), "card.json is no file but"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), FOLDERS.values(), ids=FOLDERS)
+def test_a_folder(change, words, folder):
+    change(folder)
+    with pytest.raises(LoadError, match=words) as caught:
+        specwb.load(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def toml(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "s.toml").write_text(text)
+
+
+def text(name: str, content: str | bytes) -> Callable[[Path], object]:
+    raw = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(raw)
+
+
+SWEEP = ["sweep", "s.toml", "--out", "o.sqlite"]
+HUGE = "\n".join(f"{name} = {list(range(1, 101))}" for name in ("seed", "max_new_tokens", "top_k"))
+LINES = {
+    "toml nested": (text("s.toml", "a=" + "[" * 50_000), SWEEP, "s.toml is no TOML: brackets are"),
+    "toml digits": (text("s.toml", "first = " + "9" * 6000), SWEEP, "s.toml is no TOML: Exceeds"),
+    "toml seed": (text("s.toml", "seed = -1"), SWEEP, "s.toml, line 1: seed must be >= 0"),
+    "toml huge": (text("s.toml", '[[methods]]\nmethod="ar"\n' + HUGE), SWEEP, "1000000 config"),
+    "store text": (
+        text("o.sqlite", "some text " * 100),
+        ["results", "o.sqlite"],
+        "o.sqlite is no file of results of specwb sweep: file is not a database",
+    ),
+    "store empty": (text("o.sqlite", ""), ["results", "o.sqlite"], "specwb sweep: it is empty"),
+    "no picture": (text("x", ""), ["verify", "--rule", "nope:x"], "--rule nope:x: cannot import"),
+    "prompts nested": (
+        text("p.jsonl", "[" * 50_000),
+        ["compare", "--prompts", "p.jsonl"],
+        "p.jsonl, line 1",
+    ),
+    "csv ~nobody": (
+        text("x", ""),
+        ["compare", "--csv", "~nobodyx/x"],
+        "--csv: ~nobodyx/x cannot be",
+    ),
+    "target long": (text("x", ""), ["memory", "--target", "a" * 5000], "File name too long"),
+    "recipe nested": (
+        text("r.toml", "a=" + "[" * 50_000),
+        ["train", "medusa", "--recipe", "r.toml"],
+        "r.toml",
+    ),
+    "card nested": (
+        text("g.toml", "a=" + "[" * 50_000),
+        ["predict", "sps", "--gpu", "g.toml"],
+        "g.toml",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "arguments", "words"), LINES.values(), ids=LINES)
+def test_a_command(make, arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    make(tmp_path)
+    code, out, err = call(monkeypatch, capsys, *arguments)
+    assert (code, out) == (2, ""), err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert not Path("o.sqlite").exists() or not Path("o.sqlite").read_bytes().startswith(b"SQLite")
