@@ -14,7 +14,7 @@ from specwb import kernels
 from specwb.drafters.base import Drafter
 from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
-from specwb.flow import Draft, Scores, State, Step, Verdict
+from specwb.flow import Draft, Fault, Scores, State, Step, Verdict
 from specwb.graphs import ARENAS, Arena
 from specwb.methods import Method
 from specwb.models.attention import backends
@@ -183,7 +183,7 @@ class Decoding:
             step = arena.run(self._advance).clone()
         if (ranks := here()) is not None:
             ranks.settled()
-        self.state.read()
+        self.state.read(self.rule.name)
         self._lap("commit")
         if not self.trace:
             step.scores = step.uniforms = step.bonus_uniform = None
@@ -240,12 +240,15 @@ class Decoding:
         tests = not state.sampling.greedy and self.rule.uniforms(draft.tree.limits)
         accept = self.noise.u(ACCEPT) if tests else None
         raw = self.rule.verify(draft, scores, accept)  # type: ignore[arg-type]
-        bonus_uniform, broken = self._close(raw, scores)
+        bonus_uniform, fault = self._close(raw, scores)
+        if self.rule.fixed_number and draft.tree.K > 1:
+            uneven = draft.uneven() & ~state.done
+            fault = torch.where(uneven, Fault.UNEVEN.value, fault)
         verdict, done = trim(raw, draft, state)
         self._lap("verify")
         target.commit(state, draft, verdict, scores)
         drafter.observe(state, draft, verdict, scores)
-        state.advance(verdict, done, broken)
+        state.advance(verdict, done, fault)
         tokenizer = target.tokenizer
         return Step(
             0, length, draft, verdict, scores, accept, bonus_uniform, self.rule, tokenizer, state
@@ -262,7 +265,7 @@ class Decoding:
 
     def _close(self, raw: Verdict, scores: Scores) -> tuple[Tensor | None, Tensor]:
         """Draw the closing token of ``raw`` where the rule left that open. Returns its uniforms
-        ``[B]`` and which rows ``[B]`` have nothing sound to draw from."""
+        ``[B]`` and a fault ``[B]`` of rows that have nothing sound to draw from."""
         uniforms = None
         if raw.distribution is not None:
             uniforms = self.noise.u(BONUS)[:, 0]
@@ -274,7 +277,7 @@ class Decoding:
             sound = scores.logits[row, last, raw.bonus].isfinite()
             if raw.next_distribution is not None:
                 sound = sound & raw.next_distribution.amax(1).isfinite()
-        return uniforms, ~sound & ~self.state.done
+        return uniforms, (~sound & ~self.state.done) * Fault.NO_DISTRIBUTION.value
 
     def _lap(self, part: str) -> None:
         if self.clock:

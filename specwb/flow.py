@@ -51,6 +51,14 @@ class InvalidDistribution(SpecwbError, ValueError):
     """There is no distribution to draw from: probabilities that are NaN or have no mass."""
 
 
+class Fault(Enum):
+    """What can be wrong with a row of a step, found on the device and raised by the step's one host
+    read (:meth:`State.read`); of several the largest is raised."""
+
+    NO_DISTRIBUTION = 1
+    UNEVEN = 2
+
+
 class Exactness(Enum):
     LOSSLESS = "lossless"
     LOSSY = "LOSSY"
@@ -171,9 +179,9 @@ class State:
 
         return self.stages(alone, name)
 
-    def advance(self, verdict: Verdict, done: Tensor, broken: Tensor | None = None) -> None:
-        """Append what the step emitted; this is device work only. ``broken [B]``: rows whose
-        closing token has no probability."""
+    def advance(self, verdict: Verdict, done: Tensor, fault: Tensor | None = None) -> None:
+        """Append what the step emitted; this is device work only. ``fault [B]``: what is wrong with
+        each row, a :class:`Fault`'s value, 0 where nothing is."""
         assert verdict.emitted is not None
         width = verdict.emitted.shape[1]
         index = self.length[:, None] + torch.arange(width, device=self.length.device)
@@ -181,21 +189,31 @@ class State:
         self.tokens.scatter_(1, index, verdict.emitted)
         self.length.add_(verdict.count)
         self.done.copy_(done)
-        fault = torch.zeros_like(self.length[0]) if broken is None else broken.any().long()
-        summary = torch.stack((done.all().long(), self.length.max(), fault))
+        worst = torch.zeros_like(self.length[0]) if fault is None else fault.max()
+        summary = torch.stack((done.all().long(), self.length.max(), worst))
         self._summary = summary if self._summary is None else self._summary.copy_(summary)
         self._masks.clear()
 
-    def read(self) -> None:
+    def read(self, rule: str = "") -> None:
         """The one host read of a step: is everything done, how long is the longest row, and is
         everything sound.
 
+        Args:
+            rule: the name of what verified the step, for the message.
         Raises:
             InvalidDistribution: a closing token was drawn from probabilities that are NaN or have
                 no mass.
+            RuleMismatch: the rule needs the number of a node's candidates fixed before they are
+                drawn, and the draft left out some of them.
         """
         assert self._summary is not None
         finished, longest, fault = self._summary.tolist()
+        if fault == Fault.UNEVEN.value:
+            raise RuleMismatch(
+                f"rule {rule!r} keeps the distribution only where the number of a node's candidates"
+                " is fixed before they are drawn; this draft has some of them valid and others not"
+                " (or trees of every row's own). Keep all or none, or take rule 'rrs'"
+            )
         if fault:
             raise InvalidDistribution(
                 f"the target's probabilities are NaN or sum to 0 within {longest} tokens; try"
@@ -272,6 +290,22 @@ class Draft:
         row = torch.arange(len(node), device=node.device)
         shape = row if len(self.q_row) > 1 else 0
         return self.q[row, self.q_row[shape, node].clamp_min(0)]
+
+    def uneven(self) -> Tensor:
+        """``[B]``: some node has children of which some, and not all, may be accepted; of whole
+        paths, some of them and not all go on at some depth. So it is in every row where rows have
+        trees of their own."""
+        tree, rows = self.tree, len(self.tokens)
+        if not tree.in_level_order:
+            return self.valid.new_full((rows,), tree.K > 1)
+        if self.scheme in (Scheme.IID_PATHS, Scheme.COUPLED):
+            # a node that several paths come to has the children of all of them
+            level = self.valid[:, 1:].unflatten(1, (tree.D, tree.K))
+            return (level.any(2) & ~level.all(2)).any(1)
+        there = tree.kids >= 0  # [1,n,K]
+        kids = tree.kids.clamp_min(0).flatten(1).expand(rows, -1)
+        ok = there & self.valid.gather(1, kids).view(rows, *there.shape[1:])
+        return (ok.any(2) & (there & ~ok).any(2)).any(1)
 
     def clone(self) -> Draft:
         """A copy that outlives the step where graphs write the next one into the same memory; it is

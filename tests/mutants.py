@@ -227,7 +227,7 @@ def nan_row_ignored(patch):
     """A bonus token drawn from NaN is written down like any other."""
 
     @patch.method(State, "advance")
-    def advance(real, self, verdict, done, broken=None):
+    def advance(real, self, verdict, done, fault=None):
         real(self, verdict, done)
 
 

@@ -31,6 +31,7 @@ class Coupled(Rule):
 
     name = "coupled"
     schemes = frozenset({Scheme.COUPLED})
+    fixed_number = True
 
     def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:
         super().check(scheme, limits, independent)

@@ -39,6 +39,7 @@ THIN = 1e-12  # sides that are not cut
 LINES, POINTS = 6, 4  # a box is probed at these points of these many lines
 PARTS, STEPS = 8, 13  # a cut is found to PARTS ** -STEPS = 2 ** -39 of the distance of two probes
 MAX_BOXES = 256  # boxes a draft
+TWICE = 256  # questions that are asked twice, at least
 CHUNK = 1 << 15  # decisions a call
 
 Outcome = tuple[E.Tokens, list[float], float]
@@ -81,6 +82,10 @@ class Boxes:
             self.accepted[index],
             self.bonus[index],
         )
+
+
+class Unfollowed(ArgumentError):
+    """What a rule decides cannot be recovered from its answers, so nothing is said about it."""
 
 
 class _Oracle:
@@ -145,12 +150,14 @@ def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
         draft: B rows as a round hands them to the rule, q in float64.
         scores: Their scores, logits in float64.
     Raises:
-        ValueError: The rule draws the bonus token from what is no distribution, or its decisions
-            do not fall into boxes (it multiplies uniforms, say).
+        Unfollowed: Its decisions do not fall into boxes (it multiplies uniforms, say), or are not
+            the same when it is asked again.
+        ValueError: The rule draws the bonus token from what is no distribution.
     """
     ask, random = _Oracle(rule, draft, scores), torch.Generator().manual_seed(0)
     m, device = rule.uniforms(draft.tree.limits), draft.tokens.device
     row = torch.arange(len(draft.tokens), device=device)
+    _ask_twice(ask, row, m, random)
     low = torch.zeros(len(row), m, dtype=torch.float64, device=device)
     high = torch.ones_like(low)
     axis = torch.zeros_like(row)  # the coordinate along which a box is probed next
@@ -162,7 +169,7 @@ def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
         count += int(done.sum())
         row, low, high, axis = (x[~done] for x in (row, low, high, axis))
         if count + len(row) > MAX_BOXES * len(draft.tokens):
-            raise ArgumentError(
+            raise Unfollowed(
                 f"rule {rule.name!r}: its decisions fall into more than {MAX_BOXES} boxes a draft; "
                 "what can be recovered are rules that compare single uniforms with thresholds"
             )
@@ -171,6 +178,18 @@ def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
     row, low, high = (torch.cat(x) for x in zip(*final, strict=True))
     middle = ask(row, (low + high) / 2)
     return Boxes(row, low, high, middle[:, 0].long(), middle[:, 1].long(), middle[:, 2:])
+
+
+def _ask_twice(ask: _Oracle, row: Tensor, m: int, random: torch.Generator) -> None:
+    """Raises Unfollowed where a rule answers the same question differently."""
+    row = row.repeat(-(-TWICE // len(row)))
+    u = torch.rand(len(row), m, dtype=torch.float64, generator=random).to(row.device)
+    if bool(_differ(ask(row, u), ask(row, u)).any()):
+        raise Unfollowed(
+            f"rule {ask.rule.name!r} decides otherwise when it is asked again with the same "
+            "uniforms: it draws random numbers of its own, where only those it is given can be "
+            "followed"
+        )
 
 
 def _probe(
@@ -265,6 +284,34 @@ def _differ(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).abs().amax(-1) > EQUAL
 
 
+def _inside(boxes: Boxes) -> tuple[Tensor, Tensor]:
+    """A random point inside each box ``[C,m]``, and what the box says comes out ``[C,2+V]``."""
+    random = torch.Generator().manual_seed(1)
+    inside = torch.rand(boxes.low.shape, dtype=torch.float64, generator=random)
+    inside = 0.001 + 0.998 * inside.to(boxes.low.device)
+    expected = torch.cat([boxes.node[:, None], boxes.accepted[:, None], boxes.bonus], 1)
+    return boxes.low + (boxes.high - boxes.low) * inside, expected
+
+
+def confirm(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes) -> None:
+    """Ask a rule at a random point of each of its boxes whether the box is right.
+
+    Args:
+        rule: The rule.
+        draft: What the boxes are of.
+        scores: Its scores.
+        boxes: The boxes.
+    Raises:
+        Unfollowed: Something else comes out.
+    """
+    u, expected = _inside(boxes)
+    if bool(_differ(_Oracle(rule, draft, scores)(boxes.row, u), expected).any()):
+        raise Unfollowed(
+            f"rule {rule.name!r} decides otherwise within a box of uniforms than at its corners; "
+            "what can be recovered are rules that compare single uniforms with thresholds"
+        )
+
+
 def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: int = 100) -> int:
     """In how many boxes a rule decides otherwise where it may leave out work.
 
@@ -279,13 +326,9 @@ def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: i
         boxes: The boxes of the rule with nothing left out.
         most: How many boxes are looked at.
     """
-    random = torch.Generator().manual_seed(1)
     stride = max(1, -(-len(boxes.row) // most))
     boxes = boxes.select(torch.arange(0, len(boxes.row), stride, device=boxes.row.device))
-    inside = torch.rand(boxes.low.shape, dtype=torch.float64, generator=random)
-    inside = 0.001 + 0.998 * inside.to(boxes.low.device)
-    u = boxes.low + (boxes.high - boxes.low) * inside
-    expected = torch.cat([boxes.node[:, None], boxes.accepted[:, None], boxes.bonus], 1)
+    u, expected = _inside(boxes)
     ask = _Oracle(rule, draft, scores, lazy=True)
     together = ask(boxes.row, u)
     one_by_one = torch.cat([ask(boxes.row[i : i + 1], u[i : i + 1]) for i in range(len(u))])

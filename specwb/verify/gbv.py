@@ -37,6 +37,7 @@ class GBV(Block):
     name = "gbv"
     schemes = frozenset({Scheme.IID_PATHS})
     chain_only = False
+    fixed_number = True
 
     def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:
         super().check(scheme, limits, independent)

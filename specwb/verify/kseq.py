@@ -32,6 +32,7 @@ class KSeq(NodeRule):
 
     name = "kseq"
     schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
+    fixed_number = True
 
     def node(
         self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor

@@ -6,7 +6,8 @@ The rule is run on every draft of small trees.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 
 import torch
@@ -20,14 +21,16 @@ from specwb.verify import exact as E
 from specwb.verify.distribution import (
     DRAFTS,
     UNLISTED,
+    Unfollowed,
     all_drafts,
     boxes_of,
+    confirm,
     host_differs,
     joint_distributions,
     rule_of,
 )
 from specwb.verify.instances import models
-from specwb.verify.rule import Rule
+from specwb.verify.rule import ONE_A_NODE, Rule
 
 TOLERANCE = 1e-9
 """Distances below it are rounding: float64, and for ``race`` an integral that is off by 1e-10."""
@@ -35,9 +38,11 @@ ALARM = 1e-6
 """A sampled rule with a smaller p-value is not lossless."""
 DRAWS = 20_000
 """Rounds of a sampled test."""
-# parents, size of the vocabulary, seeds of the models (each once with zeros and ties, once dense)
+PLAIN, COLD = Sampling(1.0), Sampling(0.7)
+# parents, size of the vocabulary, seeds of the models, each once with zeros and ties, once dense
 _TREES: list[tuple[tuple[int, ...], int, range]] = [
     ((-1, 0), 4, range(5)),
+    ((-1, 0), 6, range(2)),
     ((-1, 0, 0), 3, range(2)),
     ((-1, 0, 0, 0), 3, range(1)),
     ((-1, 0, 1), 3, range(2)),
@@ -45,8 +50,35 @@ _TREES: list[tuple[tuple[int, ...], int, range]] = [
     ((-1, 0, 0, 1, 2), 2, range(2)),
     ((-1, 0, 0, 1, 1, 2), 2, range(1)),
 ]
+# deep and wide ones: parents, size of the vocabulary, seeds, and how many tokens q is cut to at
+# each depth, so that their drafts stay few
+_LARGE: list[tuple[tuple[int, ...], int, range, tuple[int, ...]]] = [
+    ((-1, 0, 1, 2, 3, 4, 5), 2, range(1), (1, 1, 1, 2, 2, 2)),
+    ((-1, 0, 0, 1, 2, 3, 4), 2, range(1), (2, 1, 2)),
+    ((-1, 0, 0, 0, 0, 0), 6, range(2, 3), (2,)),  # of the last tokens
+]
+INDEPENDENT = Scheme.IID, Scheme.IID_PATHS
 Case = tuple[E.Model, E.Model]
 """A target and a draft model."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Pairs of models whose rounds are compared together.
+
+    Attributes:
+        scheme: How candidates are drawn.
+        parents: The tree.
+        vocabulary: V.
+        sampling: What the target is sampled with.
+        cases: The models, the target's before temperature and filters.
+    """
+
+    scheme: Scheme
+    parents: tuple[int, ...]
+    vocabulary: int
+    sampling: Sampling
+    cases: list[Case]
 
 
 @dataclass
@@ -64,7 +96,9 @@ class RuleCheck:
         host: In how many cases it decides otherwise with ``lazy`` set, as on a CPU.
         pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
         failure: What the rule raised.
-        unlisted: Why none of its sampling schemes could be run.
+        unchecked: Why nothing can be said of it: none of its sampling schemes could be run, or what
+            it decides could not be recovered.
+        covered: The rounds that were compared.
     """
 
     rule: str
@@ -77,13 +111,20 @@ class RuleCheck:
     host: int = 0
     pvalue: float | None = None
     failure: str = ""
-    unlisted: str = ""
+    unchecked: str = ""
+    covered: list[Round] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> bool:
+        """Something differed from the target's distribution, or the rule failed."""
+        biased = self.worst >= TOLERANCE or (self.pvalue is not None and self.pvalue <= ALARM)
+        return biased or bool(self.host) or bool(self.failure)
 
     @property
     def lossless(self) -> bool:
-        """Something was compared, and nothing differed from the target's distribution."""
-        right = self.worst < TOLERANCE and (self.pvalue is None or self.pvalue > ALARM)
-        return self.rounds > 0 and right and not self.host and not self.failure
+        """Something was compared, all that was to be, and nothing differed from the target's
+        distribution."""
+        return self.rounds > 0 and not self.wrong and not self.unchecked
 
     @property
     def passed(self) -> bool:
@@ -97,22 +138,60 @@ class RuleCheck:
         if distance > self.worst:
             self.worst, self.where = distance, where
 
+    @property
+    def coverage(self) -> str:
+        """What was compared: the largest of each, not of all together."""
+        shapes = [(max(E.depths(x.parents)), widest(x.parents)) for x in self.covered]
+        if not shapes:
+            return ""
+        chains = max((depth for depth, children in shapes if children == 1), default=0)
+        deepest = max((depth for depth, children in shapes if children > 1), default=0)
+        sizes = [x.vocabulary for x in self.covered]
+        parts = [", ".join(dict.fromkeys(x.scheme.name for x in self.covered))]
+        if chains:
+            parts.append(f"chains to {chains} tokens")
+        if deepest:
+            most = max(children for _, children in shapes)
+            parts.append(f"trees to depth {deepest} and {most} siblings")
+        parts.append(f"{min(sizes)} to {max(sizes)} tokens")
+        parts.append(" and ".join(dict.fromkeys(_settings(x.sampling) for x in self.covered)))
+        return "; ".join(parts)
+
     def __str__(self) -> str:
-        verdict = "NOT lossless"
-        if self.passed:
-            verdict = "lossless" if self.lossless else "LOSSY, as it says"
+        if self.lossy and self.passed:
+            verdict = "LOSSY, as it says"
+        elif self.wrong:
+            verdict = "NOT lossless"
+        else:
+            verdict = "lossless" if self.lossless else "not checked"
         lines = [f"{self.rule}: {verdict} ({self.rounds} rounds, largest TV {self.worst:.2g})"]
+        if self.coverage:
+            lines.append(f"  looked at {self.coverage}")
         if self.worst >= TOLERANCE:
             lines.append(f"  largest at {self.where}")
         if self.host:
             lines.append(f"  with `lazy` set it decides otherwise in {self.host} cases")
         if self.pvalue is not None:
-            lines.append(f"  sampled, since {UNLISTED[Scheme.COUPLED]}: p-value {self.pvalue:.2g}")
+            lines.append(
+                f"  sampled, since {UNLISTED[Scheme.COUPLED]}: p-value {self.pvalue:.2g};"
+                " two paths of two tokens, 3 tokens; T = 1, T = 0.7 with top_k"
+            )
         if self.failure:
             lines.append(f"  failed: {self.failure}")
-        if self.unlisted:
-            lines.append(f"  not checked: {self.unlisted}")
+        if self.unchecked:
+            lines.append(f"  not checked: {self.unchecked}")
         return "\n".join(lines)
+
+
+def widest(parents: Sequence[int]) -> int:
+    """The most children that a node of a tree has."""
+    return max(map(len, E.children_of(parents)))
+
+
+def _settings(sampling: Sampling) -> str:
+    filters = [" with top_k"] if sampling.top_k else []
+    filters += [" and top_p"] if sampling.top_p < 1 else []
+    return "".join([f"T = {sampling.temperature:g}", *filters])
 
 
 def check_rule(
@@ -121,12 +200,15 @@ def check_rule(
     """Compare what a rule outputs with the target's distribution, on small trees and difficult
     models.
 
-    For each way of drawing that the rule names in ``schemes`` it takes every draft of chains and
-    trees with up to five candidates, over two to four tokens, with models that change with the
-    prefix, some with zeros, ties, certainties and equal or disjoint supports. What is run is the
-    rule's own code, in the form for batches (:func:`specwb.verify.distribution_of`) and in the
-    forms for a CPU. Nothing is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS
-    cannot be checked.
+    For each way of drawing that the rule names in ``schemes`` it takes every draft of chains to six
+    tokens and of trees to depth three and five siblings, over two to six tokens, with models that
+    change with the prefix, some with zeros, ties, certainties and equal or disjoint supports, at
+    T = 1, and at T = 0.7 with and without top-k and top-p. What is run is the rule's own code, in
+    the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a CPU. Nothing
+    is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be checked, nor can
+    rules whose decisions are no comparisons of the given uniforms with thresholds, such as one that
+    draws random numbers of its own: ``unchecked`` says so. What a rule does beyond the shapes that
+    were looked at (``coverage``) is not known.
 
     Args:
         rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
@@ -143,48 +225,110 @@ def check_rule(
     schemes = tuple(scheme.name for scheme in Scheme if scheme in rule.schemes)
     check = RuleCheck(name, schemes, rule.exactness is Exactness.LOSSY)
     try:
-        for scheme, parents, cases in _rounds(rule):
+        for task in _rounds(rule):
             if progress is not None:
-                progress(f"{name}: {len(parents) - 1} nodes, {scheme.name}")
-            _compare(rule, check, scheme, Tree.parents(list(parents)), cases)
+                progress(f"{name}: {len(task.parents) - 1} nodes, {task.scheme.name}")
+            _compare(rule, check, task)
         if rule.schemes == {Scheme.COUPLED}:
             check.pvalue = _sampled(rule)
             check.rounds += 1
+    except Unfollowed as error:
+        check.unchecked = str(error)
     except Exception as error:  # a rule of somebody's own may raise anything
         check.failure = f"{type(error).__name__}: {error}"
-    if not check.rounds and not check.failure:
+    if not check.rounds and not check.failure and not check.unchecked:
         reasons = [f"{x.name}: {UNLISTED[x]}" for x in rule.schemes if x in UNLISTED]
-        check.unlisted = "; ".join(reasons) or "it refuses every small tree"
+        check.unchecked = "; ".join(reasons) or "it refuses every small tree"
     return check
 
 
-def _rounds(rule: Rule) -> Iterator[tuple[Scheme, tuple[int, ...], list[Case]]]:
-    """Sampling scheme, tree and pairs of models of the rounds that a rule takes."""
-    for scheme, (parents, v, seeds) in product(DRAFTS, _TREES):
-        tree = Tree.parents(list(parents))
-        if scheme not in rule.schemes or (scheme is Scheme.IID_PATHS and not tree.is_paths):
-            continue
-        try:
-            rule.check(scheme, tree.limits)
-        except RuleMismatch:
-            continue
-        cases = [models(seed, v, kind) for seed in seeds for kind in ("any", "dense")]
-        yield scheme, parents, cases
+def _rounds(rule: Rule) -> Iterator[Round]:
+    """The rounds that a rule takes."""
+    for scheme in DRAFTS:
+        for parents, v, seeds in _TREES:
+            if not _takes(rule, scheme, parents):
+                continue
+            filtered = Sampling(0.7, top_k=v - 1, top_p=0.9)
+            for sampling, kind, some in (
+                (PLAIN, "any", seeds),
+                (COLD, "dense", seeds[::2]),
+                (filtered, "dense", seeds[1::2] if v > 2 else ()),
+            ):
+                if cases := [models(seed, v, kind) for seed in some]:
+                    yield Round(scheme, parents, v, sampling, cases)
+        for parents, v, seeds, support in _LARGE:
+            if not _takes(rule, scheme, parents):
+                continue
+            # candidates that differ from each other need as many tokens; with all but one fixed
+            # there are few drafts anyway
+            least = widest(parents) if scheme is Scheme.WITHOUT_REPLACEMENT else v
+            sizes = [k if scheme in INDEPENDENT else max(k, least) for k in support]
+            pairs = [(seed, models(seed, v, "dense")) for seed in seeds]
+            cases = [(p, _cut(q, sizes, seed)) for seed, (p, q) in pairs]
+            yield Round(scheme, parents, v, PLAIN, cases)
 
 
-def _compare(
-    rule: Rule, check: RuleCheck, scheme: Scheme, tree: Tree, cases: Sequence[Case]
-) -> None:
+def _takes(rule: Rule, scheme: Scheme, parents: tuple[int, ...]) -> bool:
+    """Whether a rule verifies trees of this shape with candidates drawn so. Chains are drawn alike
+    under several schemes: they are taken once."""
+    tree = Tree.parents(list(parents))
+    if scheme not in rule.schemes or (scheme is Scheme.IID_PATHS and not tree.is_paths):
+        return False
+    alike = [x for x in DRAFTS if x in ONE_A_NODE & rule.schemes]
+    if tree.K == 1 < tree.D and scheme in alike[1:]:
+        return False
+    try:
+        rule.check(scheme, tree.limits)
+    except RuleMismatch:
+        return False
+    return True
+
+
+def _cut(q: E.Model, sizes: Sequence[int], seed: int) -> E.Model:
+    """A draft model that keeps so many tokens at each depth: those from a token on that depends on
+    the seed, around the end of the vocabulary."""
+
+    def model(prefix: E.Tokens) -> E.Dist:
+        row = list(q(prefix))
+        size = sizes[min(len(prefix), len(sizes) - 1)]
+        kept = {(seed * size + i) % len(row) for i in range(size)}
+        return E.norm([a if x in kept else 0 for x, a in enumerate(row)])
+
+    return model
+
+
+def _sampled_from(target: E.Model, sampling: Sampling) -> E.Model:
+    """The target's distributions after temperature and filters."""
+
+    @cache
+    def model(prefix: E.Tokens) -> E.Dist:
+        row = torch.tensor([float(a) for a in target(prefix)], dtype=torch.float64)
+        return sampling.probabilities(row.log()).tolist()
+
+    return target if sampling == PLAIN else model
+
+
+def _compare(rule: Rule, check: RuleCheck, task: Round) -> None:
     """Add the rounds of one tree to the check."""
-    drafts = all_drafts(scheme, tree, cases)
-    boxes = boxes_of(rule, drafts.draft, drafts.scores)
+    tree = Tree.parents(list(task.parents))
+    drafts = all_drafts(task.scheme, tree, task.cases)
+    scores = replace(drafts.scores, sampling=task.sampling)
+    boxes = boxes_of(rule, drafts.draft, scores)
+    cases = [(_sampled_from(target, task.sampling), draft) for target, draft in task.cases]
     outputs = joint_distributions(drafts, cases, boxes)
-    for (target, draft), output in zip(cases, outputs, strict=True):
+    distances = [
+        distance(output, E.target_distribution(target, tree.D + 1))
+        for (target, _), output in zip(cases, outputs, strict=True)
+    ]
+    if max(distances) >= TOLERANCE:
+        confirm(rule, drafts.draft, scores, boxes)
+    for (target, draft), far in zip(cases, distances, strict=True):
         p, q = (", ".join(f"{float(x):.3g}" for x in model(())) for model in (target, draft))
         shape = ".".join(map(str, tree.host[0][1:]))
-        where = f"{scheme.name}, tree {shape}, first p = ({p}), q = ({q})"
-        check.add(distance(output, E.target_distribution(target, tree.D + 1)), where)
-    check.host += host_differs(rule, drafts.draft, drafts.scores, boxes)
+        settings = f"{task.scheme.name}, tree {shape}, {_settings(task.sampling)}"
+        check.add(far, f"{settings}, first p = ({p}), q = ({q})")
+    check.covered.append(task)
+    check.host += host_differs(rule, drafts.draft, scores, boxes)
 
 
 def distance(one: Mapping, other: Mapping) -> float:
@@ -193,22 +337,29 @@ def distance(one: Mapping, other: Mapping) -> float:
 
 
 def _sampled(rule: Rule) -> float:
-    """The p-value of the three tokens that a round of two coupled paths begins.
+    """The p-value of the three tokens that a round of two coupled paths begins, the smaller one of
+    two settings.
 
     The paths have two tokens, over a vocabulary of three.
     """
+    settings = PLAIN, Sampling(0.7, top_k=2)
+    return min(1.0, len(settings) * min(_sampled_at(rule, sampling) for sampling in settings))
+
+
+def _sampled_at(rule: Rule, sampling: Sampling) -> float:
     random = torch.Generator().manual_seed(0)
     target, draft = models(3, 3, "dense")
-    p, q = (_table(model) for model in (target, draft))
+    logits, q = _table(target).log(), _table(draft)
+    p, target = sampling.probabilities(logits), _sampled_from(target, sampling)
     race = torch.rand((DRAWS, 3, 2, 3), dtype=torch.float64, generator=random).log().neg()
     first = (race[:, 0] / q[0]).argmin(-1)
     second = (race[:, 1] / q[1 + first]).argmin(-1)
     tokens = torch.cat([torch.zeros_like(first[:, :1]), first, second], 1)
-    at_root = p[:1].expand(DRAWS, 1, -1)
-    probabilities = torch.cat([at_root, p[1 + first], p[4 + 3 * first + second]], 1)
+    at_root = logits[:1].expand(DRAWS, 1, -1)
+    seen = torch.cat([at_root, logits[1 + first], logits[4 + 3 * first + second]], 1)
     valid = torch.ones_like(tokens, dtype=torch.bool)
     drafts = Draft(Tree.branching(2, 1), tokens, valid, Scheme.COUPLED, race=race)
-    scores = Scores(probabilities.log(), Sampling(1.0))
+    scores = Scores(seen, sampling)
     verdict = rule.verify(drafts, scores, torch.empty(DRAWS, 0))
     assert verdict.distribution is not None
     u = torch.rand((DRAWS, 3), dtype=torch.float64, generator=random)
@@ -229,7 +380,10 @@ def _sampled(rule: Rule) -> float:
     counts = torch.bincount(text, minlength=27).numpy()
     texts = E.target_distribution(target, 3)
     expected = [DRAWS * float(texts.get(xs, 0)) for xs in product(range(3), repeat=3)]
-    return float(stats.chisquare(counts, expected).pvalue)
+    possible = [i for i, count in enumerate(expected) if count > 0]
+    if counts.sum() > counts[possible].sum():
+        return 0.0
+    return float(stats.chisquare(counts[possible], [expected[i] for i in possible]).pvalue)
 
 
 def _table(model: E.Model) -> torch.Tensor:

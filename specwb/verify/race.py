@@ -43,6 +43,7 @@ class WeightedRace(NodeRule):
     name = "race"
     in_turn = False
     schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
+    fixed_number = True
 
     def draws(self, children: int) -> int:
         return 2 * min(children, 1)

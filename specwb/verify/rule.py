@@ -31,6 +31,9 @@ class Rule:
         chain_only: it decides about one candidate a node.
         needs_independent: it looks at the children of several siblings, which must not share one
             list.
+        fixed_number: its tests depend on how many candidates a node has, a number that must not
+            follow what was drawn (theorems 5.5, 5.8 and 7.5). A step in which some but not all
+            children of a node are valid (:meth:`Draft.uneven`) is then an error.
         lazy: set by the engine where reading a value costs nothing (on the CPU, steps not
             recorded): work that no row needs is left out. The same uniform tests the same candidate
             either way.
@@ -41,6 +44,7 @@ class Rule:
     exactness = Exactness.LOSSLESS
     chain_only = False
     needs_independent = False
+    fixed_number = False
     lazy = False
 
     def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:

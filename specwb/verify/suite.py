@@ -9,7 +9,7 @@ It is run twice. Over fractions a distance of 0 is equality; a rule enters by st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 
@@ -159,6 +159,12 @@ class Report:
             and not any(claim.holds for claim in self.claims)
         )
 
+    @property
+    def unchecked(self) -> bool:
+        """Nothing is wrong that was looked at, but of a rule that was given nothing can be said."""
+        rest = replace(self, user_rules=[x for x in self.user_rules if not x.unchecked or x.wrong])
+        return rest.right and len(rest.user_rules) < len(self.user_rules)
+
 
 @dataclass(frozen=True)
 class _Job:
@@ -290,6 +296,8 @@ def notes(report: Report) -> list[str]:
     killed = sum(line.killed for line in report.rules)
     mutants = sum(line.mutants for line in report.rules)
     verdict = "all as it should be" if report.right else "SOMETHING IS WRONG"
+    if not report.right and report.unchecked:
+        verdict = "NOT EVERYTHING COULD BE CHECKED"
     if report.interrupted:
         verdict = "interrupted"
     lines.append(

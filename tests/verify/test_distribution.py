@@ -86,13 +86,176 @@ def test_what_it_takes() -> None:
         distribution_of("rejection", p, [F(1, 3)] * 3, (-1, 0))
 
 
-def test_a_rule_that_multiplies_uniforms_is_refused_and_not_computed_wrongly() -> None:
-    class Product(Block):
-        def verify(self, draft, scores, u):
-            return super().verify(draft, scores, u.cumprod(1))
+class Product(Block):
+    name = "product"
 
+    def verify(self, draft, scores, u):
+        return super().verify(draft, scores, u.cumprod(1))
+
+
+def test_a_rule_that_multiplies_uniforms_is_refused_and_not_computed_wrongly() -> None:
     with pytest.raises(ValueError, match="compare single uniforms with thresholds"):
         distribution_of(Product, *models(0, 3, "dense"), CHAIN)
+
+
+class OwnUniforms(Rejection):
+    """Right, with uniforms of its own."""
+
+    name = "own_uniforms"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, torch.rand_like(u))
+
+
+class OwnBelow(Rejection):
+    """Right, with uniforms of its own from the second token on."""
+
+    def verify(self, draft, scores, u):
+        own = torch.cat([u[:, :1], torch.rand_like(u[:, 1:])], 1)
+        return super().verify(draft, scores, own)
+
+
+class Sum(Rejection):
+    """Right: the sum of two uniforms without its whole part is a uniform."""
+
+    def uniforms(self, limits):
+        return 2 * limits.depth
+
+    def verify(self, draft, scores, u):
+        return super().verify(draft, scores, (u[:, ::2] + u[:, 1::2]) % 1)
+
+
+@pytest.mark.parametrize("rule", [OwnUniforms, OwnBelow, Sum, Product])
+def test_what_cannot_be_followed_is_not_checked(rule) -> None:
+    """It is neither passed nor said to be wrong."""
+    check = check_rule(rule)
+    assert (check.passed, check.wrong, check.failure) == (False, False, "")
+    assert ": not checked (" in str(check)
+    assert "NOT lossless" not in str(check)
+
+
+def test_what_is_wrong_and_can_be_followed_is_wrong() -> None:
+    """A rule that goes too far to be followed, and is wrong before it does."""
+
+    class Half(Product):
+        def verify(self, draft, scores, u):
+            return super().verify(draft, scores, u / 2)
+
+    check = check_rule(Half)
+    assert check.wrong
+    assert check.unchecked
+    assert "NOT lossless" in str(check)
+
+
+class NoTemperature(Rejection):
+    """Wrong: p is the softmax of the logits, whatever temperature there is."""
+
+    def p(self, scores, node):
+        return scores.logits[torch.arange(len(node)), node].softmax(-1)
+
+
+class NoFilters(NoTemperature):
+    """Wrong: p has the temperature and not the filters."""
+
+    def p(self, scores, node):
+        plain = specwb.Sampling(scores.sampling.temperature)
+        return plain.probabilities(scores.logits[torch.arange(len(node)), node])
+
+
+class FifthLevel(Rejection):
+    """Wrong: the fifth token is taken untested."""
+
+    def verify(self, draft, scores, u):
+        self.level = 0
+        return super().verify(draft, scores, u)
+
+    def node(self, p, q, tokens, ok, u):
+        self.level += 1
+        choice, residual = super().node(p, q, tokens, ok, u)
+        return (
+            (torch.where(ok[:, 0], 0, choice), residual) if self.level == 5 else (choice, residual)
+        )
+
+
+class SixthLevel(FifthLevel):
+    """Wrong: the sixth token is taken untested."""
+
+    def verify(self, draft, scores, u):
+        self.level = -1
+        return Rejection.verify(self, draft, scores, u)
+
+
+class FourthSibling(RRSw):
+    """Wrong: the fourth sibling is taken untested."""
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, u * (torch.arange(u.shape[1]) != 3))
+
+
+class FifthSibling(RRS):
+    """Wrong: a fifth sibling is never taken, and not subtracted either."""
+
+    def node(self, p, q, tokens, ok, u):
+        few = ok & (torch.arange(ok.shape[1]) != 4) if ok.shape[1] > 4 else ok
+        choice, residual = super().node(p, q, tokens, few, u)
+        if ok.shape[1] > 4:
+            choice = torch.where((choice < 0) & ok[:, 4] & (tokens[:, 4] == 5), 4, choice)
+        return choice, residual
+
+
+class FourTokens(Rejection):
+    """Wrong: after a rejection only the first four tokens can come."""
+
+    def node(self, p, q, tokens, ok, u):
+        choice, residual = super().node(p, q, tokens, ok, u)
+        low = residual * (torch.arange(residual.shape[1]) < 4)
+        return choice, torch.where((low.sum(1) > 0)[:, None], low, residual)
+
+
+class BelowABranch(RRSw):
+    """Wrong: behind two tokens of a tree that branched the third is taken untested."""
+
+    def verify(self, draft, scores, u):
+        self.level, self.branched = 0, draft.tree.K > 1
+        return super().verify(draft, scores, u)
+
+    def node(self, p, q, tokens, ok, u):
+        self.level += 1
+        choice, residual = super().node(p, q, tokens, ok, u)
+        if self.branched and self.level == 3:
+            choice = torch.where(ok[:, 0], 0, choice)
+        return choice, residual
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        NoTemperature,
+        NoFilters,
+        FifthLevel,
+        SixthLevel,
+        FourthSibling,
+        FifthSibling,
+        FourTokens,
+        BelowABranch,
+    ],
+)
+def test_wrong_at_a_temperature_deep_down_or_among_many_is_wrong(rule) -> None:
+    rule.name = rule.__name__
+    check = check_rule(rule)
+    assert check.worst > 1e-3
+    assert "NOT lossless" in str(check)
+
+
+def test_it_says_what_it_looked_at() -> None:
+    check = check_rule(Rejection)
+    assert check.coverage == (
+        "IID, WITHOUT_REPLACEMENT; chains to 6 tokens; 2 to 6 tokens; "
+        "T = 1 and T = 0.7 and T = 0.7 with top_k and top_p"
+    )
+    assert f"lossless ({check.rounds} rounds" in str(check)
+    assert check.coverage in str(check)
+    assert "trees to depth 3 and 5 siblings; 2 to 6 tokens" in check_rule(RRS).coverage
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
@@ -161,7 +324,10 @@ def test_coupled_is_sampled(monkeypatch) -> None:
 
 def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
-        "import specwb\nfrom specwb.verify import RRSw\n"
+        "import specwb, torch\nfrom specwb.verify import Rejection, RRSw\n"
+        "class Own(Rejection):\n    name = 'own'\n"
+        "    def node(self, p, q, tokens, ok, u):\n"
+        "        return super().node(p, q, tokens, ok, torch.rand_like(u))\n"
         "class Right(RRSw):\n    name = 'right'\n"
         "class Wrong(RRSw):\n    name = 'wrong'\n"
         "    def node(self, p, q, tokens, ok, u):\n"
@@ -172,6 +338,11 @@ def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
     code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "mine:Wrong")
     assert code == 1
     assert "wrong: NOT lossless" in out
+    code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "mine:Own")
+    assert code == 1
+    assert "own: not checked" in out
+    assert "NOT EVERYTHING COULD BE CHECKED" in out
+    assert "random numbers of its own" in out
     for bad, message in (("mine:Nothing", "must be a Rule"), ("none:Rule", "cannot import 'none'")):
         code, out, err = call(monkeypatch, capsys, "verify", "--rule", bad)
         assert (code, out) == (2, "")

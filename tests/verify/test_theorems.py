@@ -19,6 +19,7 @@ from specwb.analysis import kseq_rate, kseq_rho, naive_rate, rrs_rate, rrsw_rate
 from specwb.noise import _uniform
 from specwb.probability import inverse_cdf
 from specwb.verify import exact as E
+from specwb.verify.instances import pairs
 from specwb.verify.mutants import MUTANTS, squared_q
 from specwb.verify.race import race_weights
 
@@ -370,6 +371,30 @@ def test_k_seq_is_never_below_rrs() -> None:
             m = sum(E.minus(p, q, scale), F(0))
         a, accepted, _ = k_seq(p, q, k, scale)
         assert a >= accepted == 1 - m == E.rrs_acceptance(p, q, k)
+
+
+def test_the_optimum_without_replacement_is_no_less() -> None:
+    """Theorem 5.9.1, and the order at one node that follows from it."""
+    more = 0
+    for p, q in pairs(120, seed=3):
+        for k in (1, 2, 3):
+            independent, distinct = (E.optimum(x, p, q, k) for x in (E.iid, E.without_replacement))
+            assert independent <= distinct
+            more += independent < distinct
+            assert E.rrs_acceptance(p, q, k) <= independent
+            assert E.rrsw_acceptance(p, q, k) <= distinct
+    assert more > 50
+
+
+def test_acceptance_of_many_candidates() -> None:
+    """Theorem 5.9.2: from below, and by at most max p/q over k for RRS."""
+    for p, q in pairs(40, sizes=(2, 3, 4), seed=5):
+        drafted = sum((a for a, b in zip(p, q, strict=True) if b), F(0))
+        largest = max(a / b for a, b in zip(p, q, strict=True) if b)
+        for k in (1, 3, 10, 40):
+            missing = drafted - E.rrs_acceptance_scalar(p, q, k)
+            assert 0 <= missing <= largest / k
+        assert E.rrsw_acceptance(p, q, sum(map(bool, q))) == drafted
 
 
 # ------------------------------------------------------------------------------------------- page 7
