@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from specwb.extras import require
-from specwb.models.folder import LoadError, first_line, first_three
+from specwb.files import first_line
+from specwb.models.folder import LoadError, first_three
 
 SUFFIX = ".gguf"
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
