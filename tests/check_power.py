@@ -46,8 +46,9 @@ what comes out to three tests. Each has a third of the {alarm:g} that a right me
 - **longer**: a martingale test of texts of 24 tokens. For every token y after a text, and a
   function f that depends on that text alone, `f(y) - E_p f` has the mean 0 if the method is
   lossless; its sum over the root of the sum of variances is normal. The functions are
-  `1[p(y) < q(y)]`, `log q/p` (cut at 3), `log p`, and the first times its own value one token
-  before; q is the draft model's distribution, or what the root's children were drawn from.
+  `1[p(y) < q(y)]`, `log q/p` (cut at 3), `log p`, the cumulated p in the order of the ids, and the
+  first times its own value one token before. q is the draft model's distribution, or what the
+  root's children were drawn from.
 
 A test whose p-value is small and decides nothing (below .01) is made again with four times the
 rows.

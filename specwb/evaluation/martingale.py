@@ -19,6 +19,7 @@ LARGEST_RATIO = 3.0
 """Where the logarithm of q / p is cut, on both sides."""
 LEAST = -10.0
 """Where the logarithm of p is cut."""
+DIRECTIONS = ("p < q", "log q / p", "log p", "order", "pairs")
 BATCH = 256
 """Rows of a batch, at most."""
 ELEMENTS = 2**26
@@ -106,6 +107,9 @@ def martingale(
     - ``log q / p``, cut at +-3, which weighs tokens by how much they are overrated.
     - ``log p``, cut at -10: are the texts as probable as they should be? It sees what q has no part
       in, and the whole vocabulary.
+    - ``order``, the cumulated probability ``sum_{x < y} p(x) + p(y) / 2`` in the order of the ids,
+      in which tokens are drawn by inverse CDF. It sees a uniform that draws a candidate and tests
+      it, or draws the bonus token too: small ones give low ids.
     - ``pairs``: ``f_t(y) = d_{t-1} 1[p_t(y) < q_t(y)]``. Do overrated tokens come one after
       another? It sees noise that two tokens share.
 
@@ -113,7 +117,7 @@ def martingale(
     without one it is the distribution that the root's children were drawn from, which is known when
     a round begins, or uniform on its candidates where these are fixed; then only the first token of
     a round is looked at along q. The test sees faults at any depth, late in the text and over the
-    whole vocabulary, and misses what cancels out along all four directions.
+    whole vocabulary, and misses what cancels out along all five directions.
 
     Args:
         target: the target model.
@@ -127,8 +131,7 @@ def martingale(
     draft = _draft_model(method, target)
     texts = -(-rows // len(prompts))  # a prompt, rounded up
     batch = max(1, min(BATCH, ELEMENTS // (length * target.vocabulary)))
-    names = ("p < q", "log q / p", "log p", "pairs")
-    sums = {name: Sum() for name in names}
+    sums = {name: Sum() for name in DIRECTIONS}
     for i, prompt in enumerate(prompts):
         for start in range(0, texts, batch):
             generator = torch.Generator().manual_seed(seed * 1_000_003 + i * 10_007 + start + 1)
@@ -222,6 +225,7 @@ def _add(sums: dict[str, Sum], p: Tensor, q: Tensor, known: Tensor, y: Tensor) -
         "p < q": torch.where(known[..., None], (p < q).double(), 0),
         "log q / p": torch.where(known[..., None], ratio, 0),
         "log p": log_p.clamp_min(LEAST),
+        "order": p.cumsum(-1) - p / 2,
     }
     for name, f in directions.items():
         centred = f - (p * f).sum(-1, keepdim=True)

@@ -9,7 +9,7 @@ from scipy import stats
 from test_check import PROMPTS, Liar, Repeat, fixed
 
 import specwb
-from specwb.evaluation.martingale import Sum, _add, _root, martingale
+from specwb.evaluation.martingale import DIRECTIONS, Sum, _add, _root, martingale
 from specwb.probability import Sampling
 
 
@@ -18,15 +18,17 @@ def test_the_moments_are_those_of_the_target():
     four times a token's."""
     p = torch.tensor([0.25, 0.25, 0.5]).double().expand(4, 1, 3)
     q = torch.tensor([0.5, 0.25, 0.25]).double().expand(4, 1, 3)
-    sums = {name: Sum() for name in ("p < q", "log q / p", "log p", "pairs")}
+    sums = {name: Sum() for name in DIRECTIONS}
     _add(sums, p, q, torch.ones(4, 1, dtype=torch.bool), torch.tensor([[0], [1], [2], [2]]))
     assert all(one.total == pytest.approx(0, abs=1e-12) for one in sums.values())
-    # 1[p < q] is a coin of 1/4; log q/p is log 2 times +1, 0, -1; log p is log 2 times -2, -2, -1
+    # 1[p < q] is a coin of 1/4; log q/p is log 2 times +1, 0, -1; log p is log 2 times -2, -2, -1;
+    # the order is 1/8, 3/8, 3/4
     log2 = torch.tensor(2.0).double().log().item()
     assert sums["p < q"].variance == pytest.approx(4 * 3 / 16)
     assert sums["p < q"].third == pytest.approx(4 * 3 / 16 * 1 / 2)
     assert sums["log q / p"].variance == pytest.approx(4 * log2**2 * (3 / 4 - 1 / 16))
     assert sums["log p"].variance == pytest.approx(4 * log2**2 / 4)
+    assert sums["order"].variance == pytest.approx(4 * (1 / 256 + 9 / 256 + 9 / 32 - 1 / 4))
     assert sums["pairs"].variance == 0
 
 
@@ -34,7 +36,7 @@ def test_pairs_are_of_tokens_that_follow_each_other():
     """p = (1/4, 3/4), q = (1/2, 1/2): d is 3/4 after token 0 and -1/4 after token 1."""
     p = torch.tensor([0.25, 0.75]).double().expand(1, 3, 2)
     q = torch.tensor([0.5, 0.5]).double().expand(1, 3, 2)
-    sums = {name: Sum() for name in ("p < q", "log q / p", "log p", "pairs")}
+    sums = {name: Sum() for name in DIRECTIONS}
     _add(sums, p, q, torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0, 0, 1]]))
     assert sums["p < q"].total == pytest.approx(3 / 4 + 3 / 4 - 1 / 4)
     assert sums["pairs"].total == pytest.approx(9 / 16 - 3 / 16)
