@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -12,9 +12,11 @@ import tiny
 import torch
 
 import specwb
-from specwb.evaluation.check import Joint, beginnings, controls
+from specwb.evaluation.alarm import AGAIN, ALARM, AT_ONCE, DOUBT, Outcome, decided
+from specwb.evaluation.check import controls
+from specwb.evaluation.joint import Joint, beginnings, joint
 from specwb.verify import RRS, RRSw
-from specwb.verify.controls import CONTROLS, ReplacementForgotten
+from specwb.verify.controls import CONTROLS
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 ROWS = 600
@@ -84,8 +86,9 @@ def test_methods_pass(spec):
     method = specwb.method(spec, tiny.target(), **options)
     report = specwb.check(tiny.target(), method, PROMPTS, rows=ROWS)
     assert report.passed, report
-    assert report.tokens == ROWS
     assert report.joint.texts == ROWS
+    assert report.later.texts == ROWS // 4
+    assert report.martingale.tokens == ROWS // 8 * 24
     assert report.joint.freedom > 20
     assert 0.05 < report.joint.sees < 0.3
     assert "passed" in str(report)
@@ -121,27 +124,77 @@ def test_controls_are_seen_and_right_rules_pass():
             assert row["joint"].pvalue > 1e-4, row
 
 
-def test_the_transform_is_blind_to_a_fault_that_the_joint_test_sees():
-    target, draft = small()
-    method = specwb.method("mcsd:tree=3-2-1", target, draft=draft, rule=ReplacementForgotten)
-    report = specwb.check(target, method, SMALL[:2], rows=512)
-    assert report.transform > 1e-4
-    assert report.joint.pvalue < 1e-6
-    assert not report.passed
-
-
 def test_the_smallest_distance_is_seen_eight_times_in_ten():
-    """The deviation is the worst one of a given total variation: in proportion to p."""
+    """The deviation is the worst one of a given total variation: in proportion to p. A test that
+    leaves a doubt is made again."""
     rng = np.random.default_rng(0)
     p = np.full(28, 1 / 28)
-    sees = Joint(0.0, 27, 1024).sees
-    off = p + np.where(np.arange(28) % 2, 2, -2) * sees / 28
-    caught = 0
-    for _ in range(400):
-        counts = rng.multinomial(1024, off)
-        statistic = float(((counts - 1024 * p) ** 2 / (1024 * p)).sum())
-        caught += Joint(statistic, 27, 1024).pvalue < 1e-4
+    off = p + np.where(np.arange(28) % 2, 2, -2) * Joint(0.0, 27, 1024).sees / 28
+
+    def run(rows: int, seed: int) -> Joint:
+        counts = rng.multinomial(rows, off)
+        return Joint(float(((counts - rows * p) ** 2 / (rows * p)).sum()), 27, rows)
+
+    caught = sum(decided(run, 1024, 0).failed for _ in range(400))
     assert 0.7 < caught / 400 < 0.9
+
+
+@dataclass(frozen=True)
+class Drawn(Outcome):
+    """A test with some p-value."""
+
+    value: float
+
+    @property
+    def own(self) -> float:
+        return self.value
+
+
+def test_two_runs_have_one_p_value_which_is_uniform():
+    """P(p < x) = x below the p-value that decides, and above. Those of the first run are drawn
+    below 2 DOUBT, so that the interesting ones are many."""
+    rng = np.random.default_rng(0)
+
+    def run(rows: int, seed: int) -> Drawn:
+        return Drawn(float(rng.random()) * (2 * DOUBT if rows == 1 else 1))
+
+    tests = [decided(run, 1, 0) for _ in range(20_000)]
+    assert 0.45 < np.mean([test.first is not None for test in tests]) < 0.55
+    for x in (10 * ALARM, DOUBT / 2, DOUBT, 1.5 * DOUBT):
+        share, expected = np.mean([test.pvalue < x for test in tests]), x / (2 * DOUBT)
+        assert abs(share - expected) < 4 * (expected / 20_000) ** 0.5
+    assert pytest.approx(ALARM) == AT_ONCE + (DOUBT - AT_ONCE) * AGAIN
+
+
+def test_a_test_in_doubt_is_made_again_with_other_seeds():
+    runs = []
+
+    def run(rows: int, seed: int) -> Joint:
+        runs.append((rows, seed))
+        return Joint(90.0 if rows == 100 else 50.0, 60, rows)
+
+    assert AT_ONCE < Joint(90.0, 60, 100).own < DOUBT
+    test = decided(run, 100, 5)
+    assert [rows for rows, _ in runs] == [100, 400]
+    assert len({seed for _, seed in runs}) == 2
+    assert test.first == Joint(90.0, 60, 100).own
+    assert test.pvalue == pytest.approx(AT_ONCE + (DOUBT - AT_ONCE) * Joint(50.0, 60, 400).own)
+    assert not test.failed
+
+
+def test_three_tokens_after_others_are_those_of_the_target():
+    """The others are written whatever the draft says; then the target's distribution is back."""
+    target, draft = small()
+    begin = [[0, 3, 3, 1], [2, 2, 4, 0]]
+    sampling = specwb.Sampling(1.0, 3)
+    for spec in ("sps:gamma=2", "mcsd:tree=3-2", "sps:gamma=3,rule=block"):
+        method = specwb.method(spec, target, draft=draft)
+        test = joint(target, method, SMALL[:2], sampling, 600, 1, begin)
+        assert not test.impossible
+        assert test.freedom > 20
+        assert test.pvalue > 1e-3
+    alone = joint(target, specwb.method("ar", target), SMALL[:2], sampling, 600, 1, begin)
+    assert alone.pvalue > 1e-3
 
 
 def test_beginnings_are_the_texts_and_their_probabilities():

@@ -1,0 +1,239 @@
+"""Do texts drift away from the target's distribution, in the directions in which methods err?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from specwb.decoding import decode, rounds
+from specwb.evaluation.alarm import Outcome
+from specwb.flow import Draft, Scheme
+from specwb.methods import Method
+from specwb.models.target import Target
+from specwb.probability import Sampling
+
+LARGEST_RATIO = 3.0
+"""Where the logarithm of q / p is cut, on both sides."""
+LEAST = -10.0
+"""Where the logarithm of p is cut."""
+DIRECTIONS = ("p < q", "log q / p", "log p", "order", "pairs")
+BATCH = 256
+"""Rows of a batch, at most."""
+ELEMENTS = 2**26
+"""Rows x tokens x vocabulary of a batch, at most."""
+
+
+@dataclass
+class Sum:
+    """A sum of martingale differences, with what its variance and third moment must be.
+
+    Attributes:
+        total: S, the sum of ``d_t = f_t(y_t) - E_p f_t``.
+        variance: V, the sum of ``Var_p f_t``.
+        third: the sum of ``E_p (f_t - E_p f_t)^3``.
+    """
+
+    total: float = 0.0
+    variance: float = 0.0
+    third: float = 0.0
+
+    def add(self, difference: Tensor, variance: Tensor, third: Tensor) -> None:
+        self.total += float(difference.sum())
+        self.variance += float(variance.sum())
+        self.third += float(third.sum())
+
+    @property
+    def pvalue(self) -> float:
+        """Two-sided, of ``z = S / sqrt(V)``; 1 where nothing varies.
+
+        A tail is the normal one or, where that is larger, Pearson's type III of the same skewness,
+        which is the right one where S counts rare events.
+        """
+        if not self.variance > 1e-9:
+            return 1.0
+        z, skew = self.total / self.variance**0.5, self.third / self.variance**1.5
+        z, skew = (z, skew) if z > 0 else (-z, -skew)
+        tail = max(float(stats.norm.sf(z)), float(stats.pearson3.sf(z, skew)))
+        return min(1.0, 2 * tail)
+
+
+@dataclass(frozen=True)
+class Martingale(Outcome):
+    """The test of longer texts: see :func:`martingale`.
+
+    Attributes:
+        sums: by direction.
+        tokens: how many were looked at.
+    """
+
+    sums: dict[str, Sum] = field(default_factory=dict)
+    tokens: int = 0
+
+    @property
+    def own(self) -> float:
+        """The smallest p-value of the directions, times how many they are."""
+        return min([1.0, *(len(self.sums) * one.pvalue for one in self.sums.values())])
+
+    @property
+    def worst(self) -> str:
+        """The direction with the smallest p-value."""
+        return min(self.sums, key=lambda name: self.sums[name].pvalue)
+
+
+def martingale(
+    target: Target,
+    method: Method,
+    prompts: list[list[int]],
+    sampling: Sampling,
+    length: int,
+    rows: int,
+    seed: int,
+) -> Martingale:
+    """Compare longer texts with the target's distribution, token by token.
+
+    Let ``p_t`` be the target's distribution after the first t tokens of a text, and ``f_t`` any
+    function of a token that depends on these t tokens (and on what was drawn before) alone. If the
+    method is lossless, then ``d_t = f_t(y_t) - sum_y p_t(y) f_t(y)`` has the mean 0 given the past,
+    whatever rounds the text was written in: a martingale difference of variance ``Var_p f_t``. So
+    ``z = sum d_t / sqrt(sum Var_p f_t)`` over all tokens of all texts is asymptotically normal
+    (the martingale central limit theorem; Hall and Heyde 1980, theorem 3.2). p comes from a forward
+    of the library over the finished text. The directions f are
+
+    - ``p < q``: 1 where ``p_t(y) < q_t(y)``. A wrong verifier errs along it: what it accepts too
+      often, or draws again too rarely, is what the draft overrates.
+    - ``log q / p``, cut at +-3, which weighs tokens by how much they are overrated.
+    - ``log p``, cut at -10: are the texts as probable as they should be? It sees what q has no part
+      in, and the whole vocabulary.
+    - ``order``, the cumulated probability ``sum_{x < y} p(x) + p(y) / 2`` in the order of the ids,
+      in which tokens are drawn by inverse CDF. It sees a uniform that draws a candidate and tests
+      it, or draws the bonus token too: small ones give low ids.
+    - ``pairs``: ``f_t(y) = d_{t-1} 1[p_t(y) < q_t(y)]``. Do overrated tokens come one after
+      another? It sees noise that two tokens share.
+
+    q is the draft model's own distribution, from its forward over the finished text. Of a method
+    without one it is the distribution that the root's children were drawn from, which is known when
+    a round begins, or uniform on its candidates where these are fixed; then only the first token of
+    a round is looked at along q. The test sees faults at any depth, late in the text and over the
+    whole vocabulary, and misses what cancels out along all five directions.
+
+    Args:
+        target: the target model.
+        method: a built method.
+        prompts: token ids of every prompt.
+        sampling: temperature and filters.
+        length: tokens of a text.
+        rows: texts in all, over the prompts.
+        seed: of the sampling.
+    """
+    draft = _draft_model(method, target)
+    texts = -(-rows // len(prompts))  # a prompt, rounded up
+    batch = max(1, min(BATCH, ELEMENTS // (length * target.vocabulary)))
+    sums = {name: Sum() for name in DIRECTIONS}
+    for i, prompt in enumerate(prompts):
+        for start in range(0, texts, batch):
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + i * 10_007 + start + 1)
+            many = [prompt] * min(batch, texts - start)
+            settings = {
+                "max_new_tokens": length,
+                "eos": (),
+                "seed": generator,
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+            }
+            if draft is None:
+                written, q, known = _with_roots(target, many, method, length, settings)
+                ids = torch.tensor([prompt + text for text in written])
+            else:
+                written = decode(target, many, method, **settings).tokens
+                ids = torch.tensor([prompt + text for text in written])
+                q = _distributions(draft, ids, len(prompt), sampling)
+                known = torch.ones_like(q[..., 0], dtype=torch.bool)
+            p = _distributions(target, ids, len(prompt), sampling)
+            _add(sums, p, q, known, ids[:, len(prompt) :])
+    return Martingale(sums, texts * len(prompts) * length)
+
+
+def _draft_model(method: Method, target: Target) -> Target | None:
+    """The model that the method drafts with, if its tokens are the target's."""
+    draft = getattr(method.drafter, "draft", None)
+    if not isinstance(draft, Target) or draft.vocabulary != target.vocabulary:
+        return None
+    return draft if getattr(method.drafter, "draft_vocabulary", "same") == "same" else None
+
+
+def _distributions(model: Target, ids: Tensor, start: int, sampling: Sampling) -> Tensor:
+    """``[B,n,V]`` float64: what every token of ``ids [B,T]`` from ``start`` on was drawn from."""
+    with torch.inference_mode():
+        logits = model.model(ids.to(model.device), use_cache=False).logits[:, start - 1 : -1]
+    p = sampling.probabilities(logits).double().cpu()
+    return p / p.sum(-1, keepdim=True)
+
+
+def _with_roots(
+    target: Target, prompts: list[list[int]], method: Method, length: int, settings: dict
+) -> tuple[list[list[int]], Tensor, Tensor]:
+    """Texts, what the root's children were drawn from in every round ``[B,n,V]``, and at which
+    tokens a round began that has such a distribution ``[B,n]``."""
+    q = torch.zeros(len(prompts), length, target.vocabulary, dtype=torch.float64)
+    known = torch.zeros(len(prompts), length, dtype=torch.bool)
+    state = None
+    for step in rounds(target, prompts, method, graphs=False, **settings):
+        state = step.state
+        assert state is not None
+        place = (step.length - state.start).cpu()
+        row, there = _root(step.draft, target.vocabulary)
+        going = there.cpu() & (place < length)
+        q[going, place[going]] = row.cpu()[going]
+        known[going, place[going]] = True
+    assert state is not None
+    begin = len(prompts[0])
+    return [text[begin : begin + length] for text in state.tokens.tolist()], q, known
+
+
+def _root(draft: Draft, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """``[B,V]`` the distribution of the root's children, and ``[B]`` where there is one.
+
+    Coupled candidates have none: their noise is that of the token that is to come.
+    """
+    rows = len(draft.tokens)
+    root = torch.zeros(rows, dtype=torch.long, device=draft.tokens.device)
+    q = draft.q_of(root)
+    if q is not None and draft.q_row is not None and bool((draft.q_row[:, 0] >= 0).all()):
+        mass = q.double().sum(-1, keepdim=True)
+        return q.double() / torch.where(mass > 0, mass, 1), mass[:, 0] > 0
+    q = torch.zeros(rows, vocabulary, dtype=torch.float64, device=root.device)
+    if draft.scheme is not Scheme.POINT or not draft.tree.D:
+        return q, root > 0
+    kids = draft.tree.kids[:, 0].expand(rows, -1)
+    there = (kids >= 0) & draft.valid.gather(1, kids.clamp_min(0))
+    tokens = draft.tokens.gather(1, kids.clamp_min(0))
+    # the last column takes what is not there
+    wide = torch.cat([q, q[:, :1]], 1).scatter(1, torch.where(there, tokens, vocabulary), 1.0)
+    q = wide[:, :-1]
+    return q / q.sum(-1, keepdim=True).clamp_min(1), there.any(1)
+
+
+def _add(sums: dict[str, Sum], p: Tensor, q: Tensor, known: Tensor, y: Tensor) -> None:
+    """Add the tokens ``y [B,n]`` of some texts; ``p, q [B,n,V]``, and q where it is ``known``."""
+    log_p = p.clamp_min(1e-30).log()
+    ratio = (q.clamp_min(1e-30).log() - log_p).clamp(-LARGEST_RATIO, LARGEST_RATIO)
+    directions = {
+        "p < q": torch.where(known[..., None], (p < q).double(), 0),
+        "log q / p": torch.where(known[..., None], ratio, 0),
+        "log p": log_p.clamp_min(LEAST),
+        "order": p.cumsum(-1) - p / 2,
+    }
+    for name, f in directions.items():
+        centred = f - (p * f).sum(-1, keepdim=True)
+        difference = centred.gather(-1, y[..., None])[..., 0]
+        variance, third = ((p * centred**k).sum(-1) for k in (2, 3))
+        sums[name].add(difference, variance, third)
+        if name == "p < q":
+            before = difference[:, :-1]
+            sums["pairs"].add(
+                before * difference[:, 1:], before**2 * variance[:, 1:], before**3 * third[:, 1:]
+            )

@@ -1,0 +1,677 @@
+"""Rules and drafters that are wrong on purpose, each as somebody could write it who takes care: put
+with the right counterpart they decode, and say that they are lossless.
+
+``CASES`` lists them with the method that each goes into, beside some that look wrong and are right.
+Which of ``check_rule`` and ``specwb.check`` finds which is measured by
+``tests/evaluation/power.py`` and printed in docs/check.md. The same mistakes over fractions are in
+``specwb.verify.mutants`` and ``tree_mutants``; those that a user can try by ``specwb check
+--controls`` are taken from ``specwb.verify.controls``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from types import SimpleNamespace
+
+import tiny
+import torch
+
+import specwb
+from specwb.drafters.level import LevelDrafter
+from specwb.flow import Draft, Scheme, Scores, Verdict
+from specwb.noise import ACCEPT, BONUS, DRAFT
+from specwb.probability import Sampling
+from specwb.verify import RRS, Block, KSeq, Rejection, RRSw, Rule, WeightedRace
+from specwb.verify.controls import DuplicatesDropped, ReplacementForgotten, ResidualFromP
+from specwb.verify.kseq import scale
+
+PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10], [11, 2, 30, 4, 5]]
+
+
+@cache
+def pair() -> tuple[specwb.Target, specwb.Target]:
+    """A target of 64 tokens and a draft that is often wrong: tau is 1.7 to 2.9."""
+    model = tiny.build(
+        "llama", seed=5, spread=0.35, hidden_size=16, intermediate_size=16, num_hidden_layers=1
+    )
+    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.04, 6))
+
+
+def shortened(draft: Draft, stays: torch.Tensor) -> Draft:
+    """The draft without those candidates that do not stay, ``[B,n-1]``."""
+    return replace(draft, valid=draft.valid & torch.cat([draft.valid[:, :1], stays], 1))
+
+
+def warmer(q: torch.Tensor, factor: float) -> torch.Tensor:
+    """q at ``factor`` times its temperature."""
+    power = q ** (1 / factor)
+    return power / power.sum(-1, keepdim=True)
+
+
+# ------------------------------------------------------------------------------------------- rules
+
+
+class NoUpdate(RRS):
+    """Every sibling is tested against the first p."""
+
+    name = "no_update"
+
+    def node(self, p, q, tokens, ok, u):
+        choice = torch.full_like(tokens[:, 0], -1)
+        for j in range(tokens.shape[1]):
+            found, _ = super().node(p, q, tokens[:, j : j + 1], ok[:, j : j + 1], u[:, j : j + 1])
+            choice = torch.where((choice < 0) & (found >= 0), j, choice)
+        residual = (p - q).relu()
+        kept = ok.any(1) & (residual.sum(1) > 0)
+        return choice, torch.where(kept[:, None], residual, p)
+
+
+class Uncapped(Block):
+    """A whole block is kept with min(1, prod p/q) (HSD)."""
+
+    name = "uncapped"
+
+    def along(self, draft, u, nodes, ok, qx, p, q):
+        verdict = super().along(draft, u, nodes, ok, qx, p, q)
+        depth = ok.shape[1]
+        tokens = draft.tokens.gather(1, nodes)
+        ratio = torch.ones_like(qx[:, 0])
+        for d in range(depth):
+            ratio = ratio * p(d).gather(1, tokens[:, d + 1 : d + 2])[:, 0].double() / qx[:, d]
+        whole = ok.all(1) & (qx > 0).all(1) & (u[:, depth - 1] < ratio.clamp_max(1))
+        trail = draft.tree.trail.expand(len(nodes), -1, -1)
+        path = trail.gather(1, nodes[:, -1][:, None, None].expand(-1, 1, trail.shape[-1]))[:, 0]
+        return Verdict(
+            torch.where(whole[:, None], path, verdict.path),
+            torch.where(whole, depth, verdict.accepted),
+            verdict.bonus,
+            torch.where(whole[:, None], p(depth), verdict.distribution),
+        )
+
+
+class ProductOfUniforms(Rejection):
+    """The last place is kept at which prod p/q exceeds the product of the uniforms
+    (vllm-ascend)."""
+
+    name = "product_of_uniforms"
+
+    def verify(self, draft, scores, u, start=None):
+        tree, rows = draft.tree, len(draft.tokens)
+        weight = torch.ones(rows, dtype=torch.float64)
+        threshold, accepted = weight.clone(), torch.zeros(rows, dtype=torch.long)
+        bonus = None
+        nodes = torch.arange(tree.D + 1).expand(rows, -1)
+        ps = [scores.p(nodes[:, d]) for d in range(tree.D + 1)]
+        for d in range(tree.D):
+            x = draft.tokens[:, d + 1 : d + 2]
+            q = draft.q_of(nodes[:, d])
+            weight = (weight * ps[d].gather(1, x)[:, 0] / q.gather(1, x)[:, 0]).clamp_max(1)
+            threshold = threshold * u[:, d]
+            accepted = torch.where(draft.valid[:, d + 1] & (threshold <= weight), d + 1, accepted)
+        bonus = ps[tree.D]
+        for d in range(tree.D):
+            residual = (ps[d] - draft.q_of(nodes[:, d])).relu()
+            residual = torch.where(residual.sum(1, keepdim=True) > 0, residual, ps[d])
+            bonus = torch.where((accepted == d)[:, None], residual, bonus)
+        return Verdict(tree.trail[0, accepted], accepted, torch.empty(0), bonus)
+
+
+class LowScale(KSeq):
+    """k-SEQ with a rho - 1 that is a tenth too low."""
+
+    name = "low_scale"
+
+    def node(self, p, q, tokens, ok, u):
+        k = (ok & (q.gather(1, tokens) > 0)).sum(1)
+        rho = 1 + 0.9 * (scale(p.double(), q.double(), k) - 1)
+        px, qx = p.gather(1, tokens), q.gather(1, tokens)
+        hit = ok & (u[:, : tokens.shape[1]] * (rho[:, None] * qx) < px)
+        choice = torch.where(hit.any(1), hit.int().argmax(1), -1)
+        b = torch.minimum(p / rho[:, None], q)
+        beta = b.sum(1)
+        share = (1 - (1 - beta) ** k) / beta.clamp_min(1e-12)
+        residual = (p - b * share[:, None]).clamp_min(0).to(p.dtype)
+        left = ok.any(1) & (residual.sum(1) > 0)
+        return choice, torch.where(left[:, None], residual, p)
+
+
+class RowAbove(Rejection):
+    """The test reads q of the depth above."""
+
+    name = "row_above"
+
+    def verify(self, draft, scores, u, start=None):
+        return super().verify(
+            replace(draft, q_row=(draft.q_row - 1).clamp_min(0)), scores, u, start
+        )
+
+
+class RestToTheLast(Rejection):
+    """(p - q)+ is not renormalised: the last token gets what is missing."""
+
+    name = "rest_to_the_last"
+
+    def node(self, p, q, tokens, ok, u):
+        choice, residual = super().node(p, q, tokens, ok, u)
+        residual = residual.clone()
+        residual[:, -1] += (1 - residual.sum(1)).clamp_min(0)
+        return choice, residual
+
+
+class Nucleus(Rejection):
+    """The test has q cut to its top .9; a token outside of it is not tested. (Right.)"""
+
+    name = "nucleus"
+    guard = True
+
+    def node(self, p, q, tokens, ok, u):
+        falling = q.sort(1, descending=True)
+        kept = falling.values.cumsum(1) - falling.values < 0.9
+        cut = torch.zeros_like(q).scatter(1, falling.indices, falling.values * kept)
+        cut = cut / cut.sum(1, keepdim=True).clamp_min(1e-12)
+        inside = cut.gather(1, tokens) > 0
+        if self.guard:
+            return super().node(p, cut, tokens, ok & inside, u)
+        choice, residual = super().node(p, cut, tokens, ok & inside, u)
+        return torch.where(ok[:, 0] & ~inside[:, 0], 0, choice), residual
+
+
+class NucleusWithoutGuard(Nucleus):
+    """The test has q cut to its top .9, and accepts a token outside of it (u 0 < p)."""
+
+    name = "nucleus_without_guard"
+    guard = False
+
+
+class Warmer(Rejection):
+    """The test has q at a temperature 3 % higher."""
+
+    name = "warmer"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, warmer(q, 1.03), tokens, ok, u)
+
+
+class Sorted(RRSw):
+    """Siblings are tested in the order of q."""
+
+    name = "sorted"
+
+    def node(self, p, q, tokens, ok, u):
+        order = q.gather(1, tokens).where(ok, torch.tensor(-1.0)).argsort(1, descending=True)
+        choice, residual = super().node(p, q, tokens.gather(1, order), ok.gather(1, order), u)
+        own = order.gather(1, choice.clamp_min(0)[:, None])[:, 0]
+        return torch.where(choice < 0, -1, own), residual
+
+
+class OneForSiblings(RRSw):
+    """One uniform tests all siblings."""
+
+    name = "one_for_siblings"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, u[:, :1].expand_as(u))
+
+
+class OneForDepths(Rejection):
+    """One uniform tests all depths."""
+
+    name = "one_for_depths"
+
+    def verify(self, draft, scores, u, start=None):
+        return super().verify(draft, scores, u[:, :1].expand_as(u), start)
+
+
+class OrEqual(Rejection):
+    """`<=` in the place of `<`. (Right.)"""
+
+    name = "or_equal"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, u - 1e-12)
+
+
+class RowBefore(Rejection):
+    """After a whole block the closing token is drawn from p of the row before."""
+
+    name = "row_before"
+
+    def verify(self, draft, scores, u, start=None):
+        verdict = super().verify(draft, scores, u, start)
+        if draft.tree.D == 0:
+            return verdict
+        before = scores.p(torch.full_like(verdict.accepted, draft.tree.D - 1))
+        whole = (verdict.accepted == draft.tree.D)[:, None]
+        return replace(verdict, distribution=torch.where(whole, before, verdict.distribution))
+
+
+class ImprobableSkipped(Rejection):
+    """A candidate with p(x) < .1 is left out untested."""
+
+    name = "improbable_skipped"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok & (p.gather(1, tokens) >= 0.1), u)
+
+
+class Capped(Rejection):
+    """The acceptance probability is .98 at most."""
+
+    name = "capped"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, torch.where(u < 0.98, u, 1e9))
+
+
+class Coarse(Rejection):
+    """The test compares in bfloat16."""
+
+    name = "coarse"
+
+    def node(self, p, q, tokens, ok, u):
+        _, residual = super().node(p, q, tokens, ok, torch.full_like(u, 1e9))
+        px, qx = p.gather(1, tokens).bfloat16(), q.gather(1, tokens).bfloat16()
+        hit = ok & (u.bfloat16() * qx < px)
+        return torch.where(hit[:, 0], 0, -1), residual
+
+
+class Floored(Rejection):
+    """The test has q of at least 1e-3."""
+
+    name = "floored"
+
+    def node(self, p, q, tokens, ok, u):
+        _, residual = super().node(p, q, tokens, ok, torch.full_like(u, 1e9))
+        hit = ok & (u * q.gather(1, tokens).clamp_min(1e-3) < p.gather(1, tokens))
+        return torch.where(hit[:, 0], 0, -1), residual
+
+
+class FirstRowsUniforms(Rejection):
+    """All rows are tested by row 0's uniforms."""
+
+    name = "first_rows_uniforms"
+
+    def verify(self, draft, scores, u, start=None):
+        return super().verify(draft, scores, u[:1].expand_as(u), start)
+
+
+class OwnUniforms(Rejection):
+    """Uniforms of its own, by torch.rand. (Right.)"""
+
+    name = "own_uniforms"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, torch.rand_like(u))
+
+
+class OwnUniformsResidualFromP(OwnUniforms):
+    """Uniforms of its own, and the bonus token from p."""
+
+    name = "own_uniforms_residual_from_p"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, u)[0], p
+
+
+class RawTarget(Rejection):
+    """p without temperature and filters."""
+
+    name = "raw_target"
+
+    def p(self, scores, node):
+        return Scores(scores.logits, Sampling(1.0)).p(node)
+
+
+class ByDepth(Rejection):
+    """The node that is decided about is at ``self.depth``."""
+
+    def verify(self, draft, scores, u, start=None):
+        self.depth = 0
+        return super().verify(draft, scores, u, start)
+
+    def node(self, p, q, tokens, ok, u):
+        self.depth += 1
+        return super().node(p, q, tokens, ok, u)
+
+
+class AllAtDepthFive(ByDepth):
+    """Every candidate at depth 5 is accepted."""
+
+    name = "all_at_depth_5"
+
+    def node(self, p, q, tokens, ok, u):
+        choice, residual = super().node(p, q, tokens, ok, u)
+        return torch.where(ok[:, 0], 0, choice) if self.depth == 5 else choice, residual
+
+
+class FourthUntested(RRSw):
+    """The fourth sibling is accepted untested."""
+
+    name = "fourth_untested"
+
+    def node(self, p, q, tokens, ok, u):
+        choice, residual = super().node(p, q, tokens, ok, u)
+        if tokens.shape[1] > 3:
+            choice = torch.where((choice < 0) & ok[:, 3], 3, choice)
+        return choice, residual
+
+
+class FirstIds(Rejection):
+    """The residual has the ids below 4 only."""
+
+    name = "first_ids"
+
+    def node(self, p, q, tokens, ok, u):
+        choice, residual = super().node(p, q, tokens, ok, u)
+        first = residual.clone()
+        first[:, 4:] = 0
+        left = ok.any(1) & (first.sum(1) > 0)
+        return choice, torch.where(left[:, None], first, residual)
+
+
+# ---------------------------------------------------------------------------------------- drafters
+
+
+def swapped(noise, u: Callable):
+    """The noise, whose uniforms for drafting are ``u(noise)``."""
+    return SimpleNamespace(make=noise.make, u=lambda stream: u(noise))
+
+
+class SortedChildren(LevelDrafter):
+    """Children drawn without replacement are sorted by q."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        if draft.q is None:
+            return draft
+        x = draft.tokens[:, 1:]
+        order = draft.q[:, 0].gather(1, x).argsort(1, descending=True)
+        return replace(
+            draft,
+            tokens=torch.cat([draft.tokens[:, :1], x.gather(1, order)], 1),
+            valid=torch.cat([draft.valid[:, :1], draft.valid[:, 1:].gather(1, order)], 1),
+        )
+
+
+class BestOfFour(LevelDrafter):
+    """Of four children the two of largest q are kept."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        if draft.q is None:
+            return draft
+        qx = draft.q[:, 0].gather(1, draft.tokens[:, 1:])
+        return shortened(draft, qx >= qx.topk(2, 1).values[:, -1:])
+
+
+class LeftOut(LevelDrafter):
+    """A drawn token with q(x) < .3 is left out."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        if draft.q is None:
+            return draft
+        qx = draft.q.gather(2, draft.tokens[:, 1:, None])[..., 0]
+        return shortened(draft, (qx >= 0.3).int().cumprod(1).bool())
+
+
+class OneUniform(LevelDrafter):
+    """One uniform draws every depth."""
+
+    def propose(self, state, noise):
+        return super().propose(
+            state, swapped(noise, lambda n: n.u(DRAFT)[:, :1].expand_as(n.u(DRAFT)))
+        )
+
+
+class BonusUniform(LevelDrafter):
+    """The uniform of the bonus token draws the candidates."""
+
+    def propose(self, state, noise):
+        return super().propose(
+            state, swapped(noise, lambda n: n.u(BONUS)[:, :1].expand_as(n.u(DRAFT)))
+        )
+
+
+class AcceptUniforms(LevelDrafter):
+    """The uniforms of the tests draw the candidates."""
+
+    def propose(self, state, noise):
+        return super().propose(state, swapped(noise, lambda n: n.u(ACCEPT)))
+
+
+class RowZero(LevelDrafter):
+    """All rows are drawn by row 0's uniforms."""
+
+    def propose(self, state, noise):
+        return super().propose(
+            state, swapped(noise, lambda n: n.u(DRAFT)[:1].expand_as(n.u(DRAFT)))
+        )
+
+
+class CutQ(LevelDrafter):
+    """Candidates are drawn from the top .8 of q; the whole q is said."""
+
+    def _children(self, logits, d, sampling, u, used, race, q):
+        if sampling.greedy:
+            return super()._children(logits, d, sampling, u, used, race, q)
+        cut = Sampling(sampling.temperature, sampling.top_k, 0.8)
+        drawn = super()._children(logits, d, cut, u, used, race, [])
+        q.append(sampling.probabilities(logits))
+        return drawn
+
+
+class OtherQ(LevelDrafter):
+    """The q that is said is made from the right one by ``other``."""
+
+    def other(self, state, q):
+        raise NotImplementedError
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        return draft if draft.q is None else replace(draft, q=self.other(state, draft.q))
+
+
+class MuchWarmer(OtherQ):
+    """q is said at 1.6 times the temperature (HF #47932)."""
+
+    def other(self, state, q):
+        return warmer(q, 1.6)
+
+
+class SlightlyWarmer(OtherQ):
+    """q is said at a temperature 3 % higher."""
+
+    def other(self, state, q):
+        return warmer(q, 1.03)
+
+
+class OnePlaceOff(OtherQ):
+    """The rows of q are those of the place behind."""
+
+    def other(self, state, q):
+        return torch.cat([q[:, 1:], q[:, -1:]], 1)
+
+
+class Stale(OtherQ):
+    """From the fourth new token on q is the first round's."""
+
+    def open(self, state, target):
+        super().open(state, target)
+        self.first = None
+
+    def other(self, state, q):
+        if self.first is None:
+            self.first = q.clone()
+        late = state.length - state.start >= 3
+        return torch.where(late[:, None, None], self.first, q)
+
+
+class Kept(OtherQ):
+    """Rows of q are kept from the last round where the last token is the same."""
+
+    def open(self, state, target):
+        super().open(state, target)
+        self.last = None
+
+    def other(self, state, q):
+        token = state.tokens.gather(1, (state.length - 1)[:, None])
+        said = q
+        if self.last is not None:
+            said = torch.where((token == self.last[0])[:, :, None], self.last[1], q)
+        self.last = token, said
+        return said
+
+
+class LateArgmax(LevelDrafter):
+    """From the fourth new token on the argmax is said to be a draw."""
+
+    def propose(self, state, noise):
+        self.late = state.length - state.start >= 3
+        return super().propose(state, noise)
+
+    def _children(self, logits, d, sampling, u, used, race, q):
+        tokens, ok = super()._children(logits, d, sampling, u, used, race, q)
+        best = logits.argmax(-1, keepdim=True)
+        return torch.where(self.late[:, None, None], best, tokens), ok
+
+
+class Points(LevelDrafter):
+    """Candidates are drawn from q and called fixed. (Right.)"""
+
+    def scheme(self, sampling):
+        return Scheme.POINT
+
+    def propose(self, state, noise):
+        return replace(super().propose(state, noise), q=None)
+
+
+class PointsOfTheBonus(Points):
+    """Candidates are drawn by the uniform of the bonus token and called fixed."""
+
+    def propose(self, state, noise):
+        return super().propose(
+            state, swapped(noise, lambda n: n.u(BONUS)[:, :1].expand_as(n.u(DRAFT)))
+        )
+
+
+class NoDraft(LevelDrafter):
+    """Nothing is drafted where the first test's uniform is .9 or more."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        if state.sampling.greedy:
+            return draft
+        return shortened(draft, (noise.u(ACCEPT)[:, :1] < 0.9).expand(-1, draft.tree.n - 1))
+
+
+class ShortByUniform(LevelDrafter):
+    """Below the first token it drafts on where that one's uniform is below .5. (Right.)"""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        if state.sampling.greedy:
+            return draft
+        on = noise.u(ACCEPT)[:, :1] < 0.5
+        first = torch.ones_like(on)
+        return shortened(draft, torch.cat([first, *[on] * (draft.tree.n - 2)], 1))
+
+
+class SecondByFirst(LevelDrafter):
+    """The second sibling is drawn only where the first had q(x) < .5."""
+
+    def propose(self, state, noise):
+        draft = super().propose(state, noise)
+        if draft.q is None:
+            return draft
+        valid = draft.valid.clone()
+        valid[:, 2] &= draft.q[:, 0].gather(1, draft.tokens[:, 1:2])[:, 0] < 0.5
+        return replace(draft, valid=valid)
+
+
+# ------------------------------------------------------------------------------------------- cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rule or a drafter, and the method that it goes into.
+
+    Attributes:
+        name: its name in the table.
+        spec: the method; a drafter is made from its shape.
+        rule: the rule's class, None for the usual one.
+        drafter: the drafter's class, None for the spec's own.
+        right: it looks wrong and is right.
+    """
+
+    name: str
+    spec: str
+    rule: type[Rule] | None = None
+    drafter: type[LevelDrafter] | None = None
+    right: bool = False
+
+    @property
+    def says(self) -> str:
+        """What is wrong, in words."""
+        described = self.drafter or self.rule
+        about = described.__doc__ if described is not None else RIGHT[self.name]
+        return " ".join((about or "").split()).removeprefix("Wrong: ")
+
+    def method(self, target: specwb.Target, draft: specwb.Target) -> specwb.Method:
+        """The method, built for a pair of models."""
+        options = {} if self.rule is None else {"rule": self.rule}
+        built = specwb.method(self.spec, target, draft=draft, **options)
+        if self.drafter is None:
+            return built
+        drafter = self.drafter(draft, built.drafter.tree, built.drafter.draw)
+        return specwb.Method(self.name, drafter, built.rule, built.exactness)
+
+
+def rules(*kinds: type[Rule], spec: str = "sps:gamma=3", right: bool = False) -> list[Case]:
+    return [Case(kind.name, spec, kind, None, right) for kind in kinds]
+
+
+def drafters(*kinds: type[LevelDrafter], spec: str = "sps:gamma=3", right: bool = False):
+    return [Case(kind.__name__, spec, None, kind, right) for kind in kinds]
+
+
+SIBLINGS, INDEPENDENT = "mcsd:tree=3-2-1", "mcsd:tree=3-2-1,draw=with"
+RULES = [
+    *rules(NoUpdate, spec=INDEPENDENT),
+    *rules(ReplacementForgotten, spec=SIBLINGS),
+    *rules(DuplicatesDropped, spec="mcsd:tree=4-2-1,draw=with"),
+    *rules(ResidualFromP, spec=SIBLINGS),
+    *rules(Uncapped, ProductOfUniforms),
+    *rules(LowScale, spec=INDEPENDENT),
+    *rules(RowAbove, RestToTheLast),
+    *rules(NucleusWithoutGuard, Warmer),
+    *rules(Sorted, OneForSiblings, spec=SIBLINGS),
+    *rules(OneForDepths, RowBefore, ImprobableSkipped, Capped, Coarse, Floored),
+    *rules(FirstRowsUniforms, OwnUniformsResidualFromP, RawTarget),
+    *rules(AllAtDepthFive, spec="sps:gamma=6"),
+    *rules(FourthUntested, spec="mcsd:tree=4-2-2"),
+    *rules(FirstIds),
+    *rules(Nucleus, OrEqual, OwnUniforms, right=True),
+]
+RIGHT = {
+    "stops below q < .3": "A chain stops below a token with q(x) < .3. (Right.)",
+    "stops below q < .3, block": "The same with block verification. (Right.)",
+    "length by the last round": "The chain's length follows from the last round. (Right.)",
+    "repeated siblings": "Independent siblings, repeated ones too, called fixed. (Right.)",
+}
+DRAFTERS = [
+    *drafters(SortedChildren, spec="mcsd:tree=3"),
+    *drafters(BestOfFour, spec="mcsd:tree=4"),
+    *drafters(LeftOut, OneUniform, BonusUniform, CutQ, MuchWarmer, PointsOfTheBonus, RowZero),
+    *drafters(LateArgmax, OnePlaceOff, AcceptUniforms, Stale, NoDraft, Kept, SlightlyWarmer),
+    Case("SecondByFirst, kseq", "mcsd:tree=2,draw=with", KSeq, SecondByFirst),
+    Case("SecondByFirst, race", "mcsd:tree=2,draw=with", WeightedRace, SecondByFirst),
+    *drafters(Points, ShortByUniform, right=True),
+    Case("stops below q < .3", "sps:gamma=4,confidence=0.3", right=True),
+    Case("stops below q < .3, block", "sps:gamma=4,confidence=0.3,rule=block", right=True),
+    Case("length by the last round", "sps:gamma=2,schedule=heuristic", right=True),
+    Case("repeated siblings", "mcsd:tree=3-2,draw=with,rule=point", right=True),
+]
+CASES = {case.name: case for case in [*RULES, *DRAFTERS]}

@@ -1,0 +1,108 @@
+"""The martingale test of longer texts: its moments, its tails, and what it takes for q."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from scipy import stats
+from test_check import PROMPTS, Liar, Repeat, fixed
+
+import specwb
+from specwb.evaluation.martingale import DIRECTIONS, Sum, _add, _root, martingale
+from specwb.probability import Sampling
+
+
+def test_the_moments_are_those_of_the_target():
+    """Texts of one token in proportion to p = (1/4, 1/4, 1/2): the sum is 0, and the others are
+    four times a token's."""
+    p = torch.tensor([0.25, 0.25, 0.5]).double().expand(4, 1, 3)
+    q = torch.tensor([0.5, 0.25, 0.25]).double().expand(4, 1, 3)
+    sums = {name: Sum() for name in DIRECTIONS}
+    _add(sums, p, q, torch.ones(4, 1, dtype=torch.bool), torch.tensor([[0], [1], [2], [2]]))
+    assert all(one.total == pytest.approx(0, abs=1e-12) for one in sums.values())
+    # 1[p < q] is a coin of 1/4; log q/p is log 2 times +1, 0, -1; log p is log 2 times -2, -2, -1;
+    # the order is 1/8, 3/8, 3/4
+    log2 = torch.tensor(2.0).double().log().item()
+    assert sums["p < q"].variance == pytest.approx(4 * 3 / 16)
+    assert sums["p < q"].third == pytest.approx(4 * 3 / 16 * 1 / 2)
+    assert sums["log q / p"].variance == pytest.approx(4 * log2**2 * (3 / 4 - 1 / 16))
+    assert sums["log p"].variance == pytest.approx(4 * log2**2 / 4)
+    assert sums["order"].variance == pytest.approx(4 * (1 / 256 + 9 / 256 + 9 / 32 - 1 / 4))
+    assert sums["pairs"].variance == 0
+
+
+def test_pairs_are_of_tokens_that_follow_each_other():
+    """p = (1/4, 3/4), q = (1/2, 1/2): d is 3/4 after token 0 and -1/4 after token 1."""
+    p = torch.tensor([0.25, 0.75]).double().expand(1, 3, 2)
+    q = torch.tensor([0.5, 0.5]).double().expand(1, 3, 2)
+    sums = {name: Sum() for name in DIRECTIONS}
+    _add(sums, p, q, torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0, 0, 1]]))
+    assert sums["p < q"].total == pytest.approx(3 / 4 + 3 / 4 - 1 / 4)
+    assert sums["pairs"].total == pytest.approx(9 / 16 - 3 / 16)
+    assert sums["pairs"].variance == pytest.approx((9 / 16 + 9 / 16) * 3 / 16)
+
+
+@pytest.mark.parametrize("mean", [0.05, 1.0, 8.0, 400.0])
+def test_rare_events_are_no_false_alarm(mean):
+    """S counts events of a Poisson distribution: the normal tail is too thin by orders of
+    magnitude where few are expected."""
+    law = stats.poisson(mean)
+    counts = [k for k in range(1000) if law.pmf(k) > 1e-12]
+    pvalues = {k: Sum(k - mean, mean, mean).pvalue for k in counts}
+    for alarm in (1e-2, 1e-4, 1e-6):
+        assert sum(law.pmf(k) for k in counts if pvalues[k] < alarm) < 2 * alarm
+    assert Sum(8 * mean**0.5, mean, mean).pvalue < (1e-2 if mean < 1 else 1e-5)
+
+
+def test_nothing_varies_where_the_target_is_certain():
+    assert Sum(0.0, 0.0, 0.0).pvalue == 1.0
+
+
+def test_without_a_draft_model_q_is_what_the_root_drew_from():
+    """A drafter that claims a false q is found by what it claims."""
+    target = tiny.target()
+    settings = (PROMPTS, Sampling(1.0), 24, 100, 0)
+    wrong = martingale(target, fixed(Liar()), *settings)
+    assert wrong.failed
+    assert wrong.tokens == 102 * 24
+    right = martingale(target, fixed(Repeat()), *settings)
+    assert not right.failed
+    assert right.sums["p < q"].variance > 10
+    assert martingale(target, specwb.method("ar", target), *settings).sums["p < q"].variance == 0
+
+
+class Two(Repeat):
+    """Two fixed candidates for the next token, the second only after an even one."""
+
+    tree = specwb.Tree.branching(2)
+
+    def propose(self, state, noise):
+        last = state.tokens.gather(1, (state.length - 1)[:, None])
+        tokens = torch.cat([last, (last + 1) % tiny.VOCABULARY], 1)
+        return self.candidates(state, tokens, torch.cat([last >= 0, last % 2 == 0], 1))
+
+
+def roots(method: specwb.Method, temperature: float = 1.0):
+    step = next(
+        specwb.rounds(tiny.target(), PROMPTS, method, max_new_tokens=4, temperature=temperature)
+    )
+    return step.draft, *_root(step.draft, tiny.VOCABULARY)
+
+
+def test_the_distribution_of_the_roots_children():
+    _, q, there = roots(fixed(Two()))
+    assert there.all()
+    for row, prompt in zip(q, PROMPTS, strict=True):
+        last = prompt[-1]
+        wanted = torch.zeros(tiny.VOCABULARY).double()
+        wanted[last] = 1.0
+        if last % 2 == 0:
+            wanted[[last, last + 1]] = 0.5
+        assert torch.equal(row, wanted)
+    draft, q, there = roots(specwb.method("sps:gamma=2", tiny.target(), draft=tiny.draft()))
+    assert there.all()
+    torch.testing.assert_close(q.float(), draft.q[:, 0])
+    # the noise of coupled candidates is that of the token that is to come
+    coupled = specwb.method("mcsd:tree=2-1,draw=coupled", tiny.target(), draft=tiny.draft())
+    assert not roots(coupled)[2].any()
