@@ -112,8 +112,9 @@ def test_figures_of_every_prompt_of_a_shipped_study():
     with pytest.raises(KeyError):
         course.per_prompt(document, "no cell")
     assert course.with_intervals({"a": [2.0] * 9, "b": [1, 3] * 50}, "x").startswith(
-        "a 2.00x (2.00-2.00), b 2.00x (1.8"
+        "a: 2.00x (2.00-2.00), b: 2.00x (1.8"
     )
+    assert course.ratio([2, 4, 6], [1, 2, 3]) == (2.0, 2.0, 2.0)
 
 
 @pytest.mark.parametrize(("given", "right"), [(2.0, True), (2.19, True), (2.3, False), (-2, False)])

@@ -18,7 +18,7 @@ exercise belongs to one of :data:`LESSONS`.
 """
 
 from specwb.course import scenes
-from specwb.course.answers import best, nearest, per_prompt, with_intervals, within
+from specwb.course.answers import best, nearest, per_prompt, ratio, with_intervals, within
 from specwb.course.architectures import architecture
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
@@ -48,6 +48,7 @@ __all__ = [
     "nearest",
     "per_prompt",
     "predict",
+    "ratio",
     "scenes",
     "score",
     "stored",

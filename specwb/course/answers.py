@@ -93,10 +93,17 @@ def nearest(choices: Mapping[str, float], *values: float) -> list[str]:
     return within(dict(zip(rising, [*tops, np.inf], strict=True)), *values)
 
 
+def ratio(
+    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
+) -> tuple[float, float, float]:
+    """Compute the ratio of two means over the same prompts, and the ends of its 95 % interval."""
+    return bootstrap(np.array([first, second]), SAMPLES)
+
+
 def with_intervals(values: Mapping[str, Sequence[float]], unit: str = "") -> str:
-    """Write means over prompts with their 95 % intervals, as in ``pld 1.16x (1.07-1.26)``."""
+    """Write means over prompts with their 95 % intervals, as in ``pld: 1.16x (1.07-1.26)``."""
     parts = []
     for name, figures in values.items():
-        mean, low, high = bootstrap(np.array([figures, np.ones(len(figures))]), SAMPLES)
-        parts.append(f"{name} {mean:.2f}{unit} ({low:.2f}-{high:.2f})")
+        mean, low, high = ratio(figures, np.ones(len(figures)))
+        parts.append(f"{name}: {mean:.2f}{unit} ({low:.2f}-{high:.2f})")
     return ", ".join(parts)

@@ -135,7 +135,7 @@ class Prediction:
         for control in self._controls:
             control.disabled = True
             if isinstance(control, w.Button) and self.choices is not None:
-                if control.description in self.answer:
+                if isinstance(self.answer, tuple) and control.description in self.answer:
                     control.button_style, control.icon = "success", "check"
                 elif control.description == self.given:
                     control.button_style, control.icon = "danger", "times"

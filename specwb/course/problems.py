@@ -88,9 +88,11 @@ def walks() -> Iterator[dict[str, Any]]:
         for tokens in product((0, 1), repeat=n - 1):
             for best in product((0, 1), repeat=n):
                 yield {"parents": parents, "tokens": [0, *tokens], "best": list(best)}
-    tokens = [0, 7, 3, 5, 2, 6, 3, 1, 4, 9, 8, 2]
-    best = [7, 2, 3, 5, 4, 9, 0, 1, 6, 6, 2, 5]  # the walk goes to nodes 1, 4 and 8
-    yield {"parents": LARGE, "tokens": tokens, "best": best}
+    yield {
+        "parents": LARGE,
+        "tokens": [0, 7, 3, 5, 2, 6, 3, 1, 4, 9, 8, 2],
+        "best": [7, 2, 3, 5, 4, 9, 0, 1, 6, 6, 2, 5],  # the walk goes to nodes 1, 4 and 8
+    }
 
 
 def rounds() -> Iterator[dict[str, Any]]:
