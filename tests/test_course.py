@@ -292,7 +292,7 @@ def test_a_right_solution_passes(solution):
     found = course.grade(name, solution)
     assert found.right, str(found)
     assert found.tried >= 30
-    assert str(found) == f"{name}: right, on all {found.tried} small problems"
+    assert str(found) == f"{name}: right, on all {found.tried} problems"
     assert course.grade(name, course.EXERCISES[name].answer).right
 
 
@@ -308,6 +308,45 @@ def test_a_wrong_solution_is_answered_by_a_problem(name, which):
     exercise = course.EXERCISES[name]
     right = next(one for one in RIGHT if one.__name__ == name)
     assert exercise.fault(found.problem, right(*found.problem.values())) is None
+
+
+def beyond(limit: dict[str, int], answer: Callable) -> Callable:
+    """The right answer with the named arguments cut to a size: right for all that are no larger."""
+
+    def written_out(*arguments):
+        names = next(iter(course.EXERCISES[answer.__name__].problems()))
+        cut = dict(zip(names, arguments))
+        for name, most in limit.items():
+            cut[name] = min(cut[name], most) if isinstance(cut[name], int) else cut[name][:most]
+        return answer(*cut.values())
+
+    return written_out
+
+
+@pytest.mark.parametrize(
+    ("solution", "limit"),
+    [
+        (step_time, {"n": 99}),
+        (step_time, {"n": 999}),
+        (tau, {"accepted": 4}),
+        (speedup, {"gamma": 3}),
+        (most, {"p": 3, "q": 3}),
+        (acceptance, {"p": 3, "q": 3}),
+        (without, {"tokens": 2}),
+        (expected, {"parents": 4, "rates": 4}),
+        (longest, {"parents": 4, "tokens": 4, "best": 4}),
+        (lookup, {"k": 2}),
+        (lookup, {"n": 2}),
+        (by_depth, {"accepted": 3, "tested": 3}),
+        (paired, {"plain": 3, "method": 3}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or "-".join(value),
+)
+def test_a_solution_that_stops_at_small_problems_is_seen(solution, limit):
+    """It is right on what anyone lists by hand, and wrong from there on."""
+    found = course.grade(solution.__name__, beyond(limit, solution))
+    assert not found.right
+    assert found.tried > 30
 
 
 def test_the_smallest_problem_by_hand():

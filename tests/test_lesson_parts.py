@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from fractions import Fraction
 
 import pytest
 
@@ -50,6 +51,72 @@ def test_the_first_guess_counts():
     assert str(course.score()) == "Predictions: 1 asked, 1 answered, 0 right"
 
 
+def test_several_answers_may_be_right(monkeypatch):
+    for given, right in (("<a>", True), ("b", False), ("c", True)):
+        asked = course.predict("Which?", ["<a>", "b", "c"], answer=["c", "<a>"])
+        assert asked.answer == ("<a>", "c")  # in the order of the choices
+        bundle = displayed(asked, monkeypatch)
+        assert "<b>&lt;a&gt;</b> or <b>c</b>" in bundle["text/html"]
+        assert asked.guess(given) is right
+        assert ("Right. " if right else "Not so. ") in asked._line.value
+        styles = [button.button_style for button in asked._controls]
+        assert styles == ["success", "" if right else "danger", "success"]
+        _ASKED.clear()
+
+
+def test_the_best_and_what_cannot_be_told_from_it():
+    """By hand: differences of 1 in every pair are certain, whatever the prompts' own spread; those
+    of mean 1 and standard error 3 are not."""
+    spread = [0.0, 100.0, 20.0, 60.0] * 4
+    steady = [x - 1 for x in spread]
+    assert course.best({"a": spread, "b": steady}) == ["a"]
+    assert course.best({"a": spread, "b": steady}, smallest=True) == ["b"]
+    wild = [x - 1 + (12 if i % 2 else -12) for i, x in enumerate(spread)]
+    assert course.best({"a": spread, "b": steady, "c": wild}) == ["a", "c"]
+    # exact numbers
+    assert course.best({"none": 0, "0": Fraction(-3, 20), "2": Fraction(1, 10)}) == ["2"]
+    assert course.best({"x": Fraction(1, 3), "y": 1 / 3, "z": 0.33}) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("values", "right"),
+    [
+        ((0.9,), ["fewer"]),
+        ((1.0,), ["fewer"]),  # an upper end belongs to its range
+        ((1.2, 1.15, 1.25), ["up to 1.2", "more"]),
+        ((1.25, 0.9), ["fewer", "up to 1.2", "more"]),
+        ((1.201,), ["more"]),
+    ],
+)
+def test_a_range_and_those_that_the_interval_touches(values, right):
+    ranges = {"fewer": 1.0, "up to 1.2": 1.2, "more": 99.0}
+    assert course.within(ranges, *values) == right
+
+
+def test_the_nearest_of_some_numbers():
+    choices = {"five": 5, "two": 2, "one": 1}
+    assert course.nearest(choices, 1.2) == ["one"]
+    assert course.nearest(choices, 1.6, 1.4) == ["one", "two"]
+    assert course.nearest(choices, 9) == ["five"]
+
+
+def test_figures_of_every_prompt_of_a_shipped_study():
+    """Their means are what the study says."""
+    for name in ("diffuspec-lab-cpu", "mcsd-lab-cpu"):
+        document = course.stored(name)
+        for row in document["rows"][:12]:
+            for what in ("tau", "speedup"):
+                figures = course.per_prompt(document, row["cell"], what)
+                assert len(figures) == row["prompts"]
+                assert sum(figures) / len(figures) == pytest.approx(row[what], abs=1e-4)
+    with pytest.raises(KeyError):
+        course.per_prompt(document, "no cell")
+    assert course.with_intervals({"a": [2.0] * 9, "b": [1, 3] * 50}, "x").startswith(
+        "a: 2.00x (2.00-2.00), b: 2.00x (1.8"
+    )
+    assert course.ratio([2, 4, 6], [1, 2, 3]) == (2.0, 2.0, 2.0)
+
+
 @pytest.mark.parametrize(("given", "right"), [(2.0, True), (2.19, True), (2.3, False), (-2, False)])
 def test_a_number_is_right_nearby(given, right):
     assert course.predict("How many?", answer=2.0).guess(given) is right
@@ -60,7 +127,12 @@ def test_what_cannot_be_asked():
         {"choices": ["one"], "answer": "one"},
         {"choices": ["one", "one"], "answer": "one"},
         {"choices": ["one", "two"], "answer": "three"},
+        {"choices": ["one", "two"], "answer": []},
+        {"choices": ["one", "two"], "answer": ["one", "three"]},
+        {"choices": ["one", "two"], "answer": ["two", "one"]},  # nothing to ask
+        {"choices": ["1", "2"], "answer": 1},
         {"answer": "one"},
+        {"answer": ["one"]},
     ):
         with pytest.raises(PredictionError):
             course.predict("Which?", **settings)

@@ -9,15 +9,16 @@ course.grade("residual", mine)  # right, or the smallest problem that it gets wr
 course.score()  # of the predictions so far
 ```
 
-**Exercises.** A solution is run on all small problems in exact fractions, and the answer to a wrong
-one is the smallest problem that it gets wrong. Distributions are lists of fractions; a solution may
-return floats, which are compared to 1e-9. No model takes part. Every exercise belongs to one of
-:data:`LESSONS`.
+**Exercises.** A solution is run on all small problems and a few large ones, in exact fractions, and
+the answer to a wrong one is the smallest problem that it gets wrong. Distributions are lists of
+fractions; a solution may return floats, which are compared to 1e-9. No model takes part. Every
+exercise belongs to one of :data:`LESSONS`.
 
 **Drawings** are SVG in the colours of :mod:`specwb.palette`, seen on white and on black.
 """
 
 from specwb.course import scenes
+from specwb.course.answers import best, nearest, per_prompt, ratio, with_intervals, within
 from specwb.course.architectures import architecture
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
@@ -37,16 +38,22 @@ __all__ = [
     "Score",
     "architecture",
     "bars",
+    "best",
     "calibration",
     "chain",
     "flow",
     "grade",
     "lanes",
     "measured",
+    "nearest",
+    "per_prompt",
     "predict",
+    "ratio",
     "scenes",
     "score",
     "stored",
     "task",
     "tree",
+    "with_intervals",
+    "within",
 ]

@@ -22,6 +22,8 @@ def texts() -> Iterator[dict[str, Any]]:
             for n in range(1, min(length, 3)):
                 for k in (1, 2):
                     yield {"text": list(text), "n": n, "k": k}
+    for n, k in ((1, 4), (3, 5), (3, 9), (4, 2)):
+        yield {"text": [5, 3, 8, 1, 5, 3, 8, 2, 9, 4, 5, 3, 8], "n": n, "k": k}
 
 
 def joints(parts: int = 4) -> Iterator[dict[str, Any]]:

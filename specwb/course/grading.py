@@ -65,7 +65,7 @@ class Grade:
 
     def __str__(self) -> str:
         if self.right:
-            return f"{self.exercise}: right, on all {self.tried} small problems"
+            return f"{self.exercise}: right, on all {self.tried} problems"
         assert self.problem is not None
         where = ", ".join(f"{name} = {shown(value)}" for name, value in self.problem.items())
         return f"{self.exercise}: not yet. {where}: {self.fault}"

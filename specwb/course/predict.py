@@ -28,16 +28,17 @@ class Prediction:
     """A question and what was answered; what :func:`predict` returns and a notebook shows.
 
     Attributes:
-        question, choices, answer: as they were given to :func:`predict`.
+        question, choices: as they were given to :func:`predict`.
+        answer: the number, or the right choices.
         given: the answer that was given, or None.
-        right: whether it is the right one, or None.
+        right: whether it is a right one, or None.
     """
 
     def __init__(
         self,
         question: str,
         choices: Sequence[str] | None,
-        answer: str | float,
+        answer: float | tuple[str, ...],
         because: str,
         show: Any,
         within: float,
@@ -51,10 +52,9 @@ class Prediction:
     def right(self) -> bool | None:
         if self.given is None:
             return None
-        if self.choices is not None:
-            return self.given == self.answer
-        return math.isclose(float(self.given), float(self.answer), rel_tol=self._within,
-                            abs_tol=1e-9)  # fmt: skip
+        if isinstance(self.answer, tuple):
+            return self.given in self.answer
+        return math.isclose(float(self.given), self.answer, rel_tol=self._within, abs_tol=1e-9)
 
     def guess(self, given: str | float) -> bool:
         """Answer: what a click does. The first answer counts; it cannot be taken back.
@@ -84,8 +84,11 @@ class Prediction:
 
     def _answered(self, head: str = "") -> str:
         """What is right and why, as HTML."""
-        answer = self.answer if isinstance(self.answer, str) else f"{self.answer:.4g}"
-        text = f"{head}<b>{escape(str(answer))}</b>"
+        if isinstance(self.answer, tuple):
+            answer = "</b> or <b>".join(map(escape, self.answer))
+        else:
+            answer = f"{self.answer:.4g}"
+        text = f"{head}<b>{answer}</b>"
         if self._because:
             text += f". {escape(self._because)}"
         return f'<p style="margin:4px 0">{text}</p>'
@@ -132,7 +135,7 @@ class Prediction:
         for control in self._controls:
             control.disabled = True
             if isinstance(control, w.Button) and self.choices is not None:
-                if control.description == self.answer:
+                if isinstance(self.answer, tuple) and control.description in self.answer:
                     control.button_style, control.icon = "success", "check"
                 elif control.description == self.given:
                     control.button_style, control.icon = "danger", "times"
@@ -164,7 +167,7 @@ def predict(
     question: str,
     choices: Sequence[str] | None = None,
     *,
-    answer: str | float,
+    answer: float | str | Sequence[str],
     because: str = "",
     show: Any = None,
     within: float = 0.1,
@@ -183,23 +186,33 @@ def predict(
     Args:
         question: one sentence.
         choices: short texts, all different; None asks for a number.
-        answer: the right choice, or the number. Compute it where that is possible.
+        answer: the right choice, the right choices, or the number. Compute it where that is
+            possible: of measured things by :func:`best`, :func:`within` or :func:`nearest`, which
+            name all that cannot be told from the right one.
         because: a sentence or two that open with the answer.
         show: a :class:`Drawing` or a plotly figure that opens with the answer.
         within: how far off a number may be, as a share of the answer.
     Raises:
-        PredictionError: fewer than two choices, two alike, or the answer is none of them.
+        PredictionError: fewer than two choices, two alike, an answer that is none of them, or no
+            choice that is wrong.
     """
+    right: float | tuple[str, ...]
     if choices is None:
-        if isinstance(answer, str | bool):
+        if isinstance(answer, str | bool | Sequence):
             raise PredictionError(f"without choices the answer is a number, got {answer!r}")
+        right = float(answer)
     elif len(set(choices)) != len(choices) or len(choices) < 2:
         raise PredictionError(f"give two or more different choices, got {list(choices)}")
-    elif answer not in choices:
-        raise PredictionError(f"the answer {answer!r} is none of the choices {list(choices)}")
+    else:
+        several = [answer] if isinstance(answer, str) else answer
+        if not isinstance(several, Sequence) or not several or not set(several) <= set(choices):
+            raise PredictionError(f"the answer {answer!r} is none of the choices {list(choices)}")
+        if len(set(several)) == len(choices):
+            raise PredictionError(f"every choice is right, so there is nothing to ask: {question}")
+        right = tuple(choice for choice in choices if choice in several)
     if not question.strip() or "\n" in question:
         raise PredictionError(f"the question must be one line, got {question!r}")
-    made = Prediction(question, choices, answer, because, show, within)
+    made = Prediction(question, choices, right, because, show, within)
     if question not in _ASKED or _ASKED[question].given is None:
         _ASKED[question] = made
     return made

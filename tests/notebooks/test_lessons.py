@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from fractions import Fraction
+from html import unescape
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from specwb import course
+from specwb.course.problems import pairs
+from specwb.verify import exact, mutants
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted((ROOT / "notebooks" / "lessons").glob("*.ipynb"))
@@ -71,6 +75,120 @@ def test_a_folded_answer_is_not_open_in_the_same_cell(path):
         (output,) = cell.outputs  # nothing beside the question
         assert "<details>" in output.data["text/html"]
         assert output.data["text/plain"].startswith("Predict: ")
+
+
+JUDGES = ("course.best", "course.within", "course.nearest")
+
+
+def picks(answer: str) -> list[str]:
+    """Calls in an answer that pick one choice and leave the others unjudged."""
+    called = [node for node in ast.walk(ast.parse(answer)) if isinstance(node, ast.Call)]
+    names = [ast.unparse(node.func) for node in called]  # the outermost first
+    if names and names[0] in JUDGES:
+        return []
+    return [name for name in names if name in ("max", "min", "next", "sorted")]
+
+
+@every_lesson
+def test_every_choice_is_judged_by_itself(path):
+    """What is best, or where a number lies, is answered by ``best``, ``within`` or ``nearest``:
+    they name everything that is right, and what cannot be told from it."""
+    for call in calls(path, "predict"):
+        (answer,) = [keyword.value for keyword in call.keywords if keyword.arg == "answer"]
+        if len(call.args) > 1:
+            assert picks(ast.unparse(answer)) == [], ast.unparse(answer)
+
+
+def test_an_answer_that_picks_is_seen():
+    assert picks("max(slope, key=slope.get)") == ["max"]
+    assert picks("next(name for name, most in ranges.items() if x <= most)") == ["next"]
+    assert picks("course.nearest(rates, 1 / max(seconds))") == []
+    assert picks("max(course.best(speed))") == ["max"]
+
+
+def questions(path: Path) -> dict[str, tuple[list[str], list[str], str]]:
+    """Of every question in a lesson: its choices, the right ones, and what opens with them."""
+    found = {}
+    for cell in cells(path, "code"):
+        if "course.predict(" in cell.source:
+            before, folded = cell.outputs[0].data["text/html"].split("</summary>")
+            choices = [unescape(choice) for choice in re.findall("<li>(.*?)</li>", before)]
+            head, _, because = folded.partition("</b>. ")
+            right = [unescape(answer) for answer in re.findall("<b>(.*?)</b>", head + "</b>")]
+            found[cell.id] = choices, right, unescape(because.partition("</p>")[0])
+    return found
+
+
+def value(choice: str) -> Fraction | str:
+    """What a choice stands for: 2/4 and 1/2 are the same."""
+    try:
+        return Fraction(choice.removesuffix("x"))
+    except ValueError:
+        return choice
+
+
+TIED = {"map": ["pld", "eagle"]}
+"""Questions with more than one right answer."""
+
+
+@every_lesson
+def test_distractors_are_wrong(path):
+    """No two choices are the same number, and only what is known to be tied has two answers."""
+    for name, (choices, right, _) in questions(path).items():
+        if choices:
+            assert len({value(choice) for choice in choices}) == len(choices), name
+            assert set(right) <= set(choices), name
+            assert len(right) == 1 or TIED[name] == right, name
+
+
+def test_what_is_measured_is_answered_by_its_interval():
+    """Each by the shipped measurements: EAGLE over prompt lookup is 1.01 (0.92 to 1.12), over the
+    draft model 1.10 (1.04 to 1.16); the search writes 1.20 (1.15 to 1.25) times as many tokens; of
+    two candidates tested against p itself, token 2 gains 1/10 and token 1 half of that."""
+    asked = {name: question for path in LESSONS for name, question in questions(path).items()}
+    right = {name: answer for name, (_, answer, _) in asked.items()}
+    assert right["map"] == TIED["map"]
+    assert right["search"] == ["up to 1.5 times as many"]
+    assert right["same-p"] == ["2"]
+    assert right["pays"] == ["a quarter to a half slower"]
+    assert right["best-gamma"] == ["more slowly than one"]
+    assert right["stop"] == ["3 to 12"]
+    assert right["dynamic"] == ["a quarter more at most"]
+    assert right["copy-where"] == ["code"]
+    assert asked["map"][2].startswith("pld: 1.16x (1.07-1.26), sps: 1.07x (1.00-1.14), ")
+    assert asked["search"][2].startswith("1.20 times as many (1.15 to 1.25)")
+    stored = course.stored("diffuspec-lab-cpu")
+    rows = {row["spec"]: row["cell"] for row in stored["rows"] if row["temperature"] == 0}
+    speed = {name: course.per_prompt(stored, rows[name]) for name in ("eagle", "pld", "sps")}
+    assert course.ratio(speed["eagle"], speed["pld"]) == pytest.approx((1.014, 0.922, 1.119), 1e-3)
+    assert course.ratio(speed["eagle"], speed["sps"]) == pytest.approx((1.100, 1.040, 1.164), 1e-3)
+    assert course.best(speed) == ["eagle", "pld"]
+
+
+def test_a_wrong_verifier_is_exposed():
+    """Lesson 2 promises it: a pair over two tokens, which shows nothing until one changes it."""
+    (path,) = [path for path in LESSONS if path.stem.startswith("2_")]
+    assert "expose a wrong verifier with a pair of distributions over two tokens" in prose(path)
+    (cell,) = [cell for cell in cells(path, "code") if cell.id == "expose"]
+    assert cell.outputs[0].text == "p = (1/2, 1/2)\nq = (1/2, 1/2)\noff by 0\n"
+    wrong = mutants.MUTANTS[0]
+    assert wrong.wrong.startswith("bonus token from p")
+    p, q = exact.norm([1, 1]), exact.norm([1, 0])  # the folded answer
+    out = exact.output_distribution(wrong.node, wrong.scheme, p, q, wrong.k)
+    assert exact.tv(out, p) == Fraction(1, 4)
+    silent = [m for m in mutants.MUTANTS if not exposed(m, (2,))]
+    assert [m.name for m in silent] == ["rrs_without_replacement", "deduplicated", "noise_reused"]
+    assert all(exposed(m, (3,)) for m in silent)
+
+
+def exposed(mutant: mutants.Mutant, tokens: tuple[int, ...]) -> bool:
+    """Whether a pair over so many tokens shows that a rule is wrong."""
+    return any(
+        exact.output_distribution(mutant.node, mutant.scheme, pair["p"], pair["q"], mutant.k)
+        != pair["p"]
+        for pair in pairs(tokens, parts=3)
+        if len(pair["p"]) in tokens
+    )
 
 
 @every_lesson

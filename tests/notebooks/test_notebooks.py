@@ -3,6 +3,7 @@ never run."""
 
 from __future__ import annotations
 
+import ast
 import base64
 import importlib
 import re
@@ -122,6 +123,84 @@ def test_explorers_stay_where_the_text_says(path):
 def test_the_fields_words(path):
     text = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose(path))
     assert re.findall(r"\b[Ll]aws?\b|\b[Cc]losing token|\b[Dd]rafted token", text) == []
+
+
+def recorded(source: str) -> list[float]:
+    """The temperatures of a cell's recordings; of one that is opened again it is not known."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or len(node.args) < 2:
+            continue
+        if ast.unparse(node.func) in ("specwb.record", "specwb.microscope"):
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            found.append(ast.literal_eval(given.get("temperature", ast.Constant(0.0))))
+    return found
+
+
+def untrue(text: str, temperatures: list[float]) -> list[str]:
+    """Words about temperature that hold of none of some recordings."""
+    warm, cold = any(temperatures), not all(temperatures)
+    words = {r"\bdrawn\b|\bdraws?\b|\bsampl(es?|ed|ing)\b|\b(T =|temperature) (0?\.\d|[1-9])": warm,
+             r"\bgreed(y|ily)\b|\b(T =|temperature) 0\b(?!\.)": cold}  # fmt: skip
+    return [
+        m.group() for word, holds in words.items() for m in re.finditer(word, text) if not holds
+    ]
+
+
+@every_notebook
+def test_the_text_beside_a_recording_agrees_with_its_temperature(path):
+    above = ""
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "markdown":
+            above = cell.source
+        elif temperatures := recorded(cell.source):
+            assert untrue(above + "\n" + cell.source, temperatures) == [], cell.id
+
+
+def test_a_wrong_word_beside_a_recording_is_seen():
+    two = "a = [specwb.record(t, 'x', s, temperature=0.7), specwb.microscope(t, 'x')]"
+    assert recorded(two) == [0.7, 0.0]
+    assert recorded("specwb.microscope(traces)") == []
+    assert untrue("A static tree of drawn candidates", [0.0]) == ["drawn"]
+    assert untrue("sampled at T = 0.7", [0.0]) == ["sampled", "T = 0.7"]
+    assert untrue("At T = 0 the greedy text", [1.0]) == ["T = 0", "greedy"]
+    assert untrue("drawn at T = 1, greedily at T = 0", [0.0, 1.0]) == []
+
+
+def cut(source: str) -> list[str]:
+    """What a cell prints up to so many characters, which ends in the middle of a word. (Up to a
+    dozen are the first of some numbers.)"""
+    printed = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    slices = [n for call in printed for n in ast.walk(call) if isinstance(n, ast.Subscript)]
+    return [
+        ast.unparse(one)
+        for one in slices
+        if isinstance(one.slice, ast.Slice)
+        and isinstance(one.slice.upper, ast.Constant)
+        and one.slice.upper.value > 12
+    ]
+
+
+@every_notebook
+def test_texts_are_printed_whole(path):
+    sources = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    assert [text for source in sources for text in cut(source)] == []
+
+
+def test_a_cut_text_is_seen():
+    assert cut("print(RULE.partition('. ')[2][:420], '..')") == ["RULE.partition('. ')[2][:420]"]
+    assert cut("print(f'{v[0][:48]}: x')") == ["v[0][:48]"]
+    assert cut("print(*gains[:8])\ntext = prompt[:48]") == []
+
+
+def test_the_lines_of_a_report_are_not_counted():
+    """``specwb.check`` prints as many as it has tests, which is not for a text to know."""
+    text = prose(ROOT / "notebooks" / "write_your_own_drafter.ipynb")
+    assert re.findall(r"\b(?:two|three|four|five|six|\d) (?:checks|tests)\b", text) == []
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from specwb.analysis import adl_trace
 from specwb.course.architectures import DRAWINGS, architecture
 from specwb.course.drawing import WIDTH
 from specwb.studies import PLACES
@@ -46,6 +47,19 @@ def test_it_looks_at_its_method_and_ends_with_the_ledger(name):
     source = "\n".join(c.source for c in cells(name) if c.cell_type == "code")
     assert "specwb.microscope(" in source
     assert ("show_ledger(" in source) == (name in PLACES)
+
+
+def test_the_sentence_on_a_short_round_is_true_of_the_round():
+    """DiffuSpec's adaptive length: what the text says of the first round is what is printed of it,
+    and one token short is enough."""
+    found = {cell.id: cell for cell in cells("diffuspec")}
+    (k, kept) = map(
+        int, re.search(r"k = (\d+): kept (\d+)", found["by-hand"].outputs[0].text).groups()
+    )
+    short = re.search(r"(\w+) tokens? short in the first round", found["replay-text"].source)
+    assert short is None or short.group(1) == str(k - kept)
+    assert "A single token short would have been enough" in found["replay-text"].source
+    assert not any(step.grows for step in adl_trace([None] * 30, [29] + [30] * 29))
 
 
 def test_each_leads_to_the_next():
