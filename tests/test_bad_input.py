@@ -25,6 +25,7 @@ from specwb.inputs import chat
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import SAFE, folder_of
 from specwb.scope import TraceError, page, section
+from specwb.stops import StopError
 from specwb.sweeps import results
 from specwb.sweeps.space import Range, Space, SweepError
 from specwb.sweeps.store import Store
@@ -104,7 +105,7 @@ PYTHON = {
     ),
     "stop half": (
         decode(until="\ud800"),
-        ArgumentError,
+        StopError,
         r"until= is not valid Unicode .*'\\ud800'",
     ),
     "content None": (says(None), PromptError, "content of a message is a text, got None"),
