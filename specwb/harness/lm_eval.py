@@ -24,7 +24,7 @@ from specwb.errors import ArgumentError, SpecwbError
 from specwb.extras import require
 from specwb.inputs import encode, integer, real
 from specwb.methods import METHODS, method
-from specwb.models.generation import NEUTRAL, is_neutral
+from specwb.models.generation import NEUTRAL, SERVERS, is_neutral
 from specwb.models.load import draft_model, load
 from specwb.models.target import Target
 from specwb.probability import Sampling
@@ -46,18 +46,13 @@ LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_token
 """Names of the number of new tokens; of several the first counts, as in the harness."""
 READ = {"until", "do_sample", "temperature", "top_k", "top_p", "seed", *LENGTHS}
 """Generation settings that are read."""
-ASKS_NOTHING: dict[str, Any] = NEUTRAL | {
-    "best_of": 1,
+ASKS_NOTHING: dict[str, Any] = {
+    **NEUTRAL,
+    **SERVERS,
     "early_stopping": False,
-    "frequency_penalty": 0,
-    "ignore_eos": False,
     "length_penalty": 1.0,
-    "logit_bias": {},
-    "min_tokens": 0,
-    "n": 1,
     "num_beam_groups": 1,
     "num_return_sequences": 1,
-    "presence_penalty": 0,
     "remove_invalid_values": False,
     "renormalize_logits": False,
     "skip_special_tokens": True,

@@ -14,6 +14,7 @@ from specwb.errors import SpecwbError
 from specwb.flow import Step
 from specwb.inputs import integer, read_prompts, real
 from specwb.methods import Method
+from specwb.models.generation import SERVERS, is_neutral
 from specwb.models.target import Target
 from specwb.stops import Stops, stop_texts
 
@@ -34,15 +35,7 @@ READ = {
 }
 """Fields of a request that are read, or that change no answer."""
 NEUTRAL: dict[str, Any] = {
-    "n": 1,
-    "best_of": 1,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "logit_bias": {},
-    "min_p": 0,
-    "min_tokens": 0,
-    "ignore_eos": False,
+    **SERVERS,
     "echo": False,
     "suffix": "",
     "logprobs": False,
@@ -141,7 +134,7 @@ def job(body: Any, target: Target, method: Method, past: Past, is_chat: bool) ->
     other = "prompt" if is_chat else "messages"
     for name, value in body.items():
         unread = name not in READ or name == other
-        if unread and value is not None and value != NEUTRAL.get(name):
+        if unread and not is_neutral(value, NEUTRAL.get(name)):
             raise RequestError(f"{name}={value!r} is not offered by this server")
     (ids,) = _rows(target, _messages(body.get("messages")) if is_chat else _prompt(body))
     room = target.context - len(ids)
