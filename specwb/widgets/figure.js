@@ -58,8 +58,9 @@ async function render({ model, el }) {
   const line = el.appendChild(document.createElement("div"));
   const plot = el.appendChild(document.createElement("div"));
   el.classList.add("specwb-figure");
-  line.setAttribute("role", "status");
-  const say = (text) => {
+  line.className = "specwb-figure-line";
+  const say = (text, role = "none") => {
+    line.setAttribute("role", role);
     line.textContent = text;
     line.hidden = !text;
   };
@@ -92,7 +93,7 @@ async function render({ model, el }) {
     } catch (error) {
       shown = {};
       el.style.minHeight = "";
-      say(`The figure cannot be drawn: ${error?.message ?? error}. Run this cell again.`);
+      say(`The figure cannot be drawn: ${error?.message ?? error}. Run this cell again.`, "alert");
     } finally {
       busy = false;
     }

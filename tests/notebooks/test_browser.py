@@ -399,7 +399,7 @@ def test_figures_come_and_follow_in_a_slow_browser(browser, lab):
     before = ring.get_attribute("transform")
     assert moved(page, 0, "gamma", "ArrowRight").startswith("alpha 0.60, c 0.10, v(4) = 1.00")
     playwright.expect(ring).not_to_have_attribute("transform", before, timeout=30_000)
-    assert page.locator(".specwb-figure > [role=status]:visible").count() == 0
+    assert page.locator(".specwb-figure-line:visible").count() == 0
     assert page.uncaught
     assert all("Failed to initialize model" in error for error in page.uncaught)
     page.close()
@@ -422,7 +422,7 @@ def test_a_figure_that_cannot_be_drawn_says_why_and_can_be_run_again(browser, la
         f"{NO_EXTENSION}; window.unpack = DecompressionStream; DecompressionStream = null"
     )
     run_all(page)
-    lines = page.locator(".specwb-figure > [role=status]")
+    lines = page.locator(".specwb-figure-line[role=alert]")
     playwright.expect(lines).to_have_text(
         [re.compile("^The figure cannot be drawn: .+ Run this cell again.$")] * 4, timeout=60_000
     )
