@@ -246,7 +246,8 @@ def foreign(what: object, error_type: type[Exception] = DataError) -> Iterator[N
         says_more = isinstance(error, SpecwbError) and not isinstance(error, ArgumentError)
         if says_more or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             raise
-        why = first_line(error)
+        # what is wrong often stands in a second line
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         if isinstance(error, RecursionError):
             why = "brackets are nested too deep"
         if isinstance(error, KeyError):
