@@ -111,13 +111,16 @@ def answers(written, **how):
         yield out, "".join(text for text, _ in pieces)
 
 
-@pytest.mark.parametrize(("stop", "cut"), [("<turn>", 0), ("turn", 0), ("{last}<turn>", 1)])
-def test_a_special_token_is_a_stop_text(written, stop, cut):
-    """It is looked for as it is written, and not printed."""
-    words = [f" w{i}" for i in written[3][:4]]
-    for out, streamed in answers(written, until=[stop.format(last=words[3])], eos=()):
-        assert out.tokens == [written[3][:5]]
-        assert out.text == streamed == "".join(words[: 4 - cut])
+@pytest.mark.parametrize(
+    ("stop", "tokens", "printed"),
+    [("<turn>", 5, 4), ("turn", 5, 4), ("{0}<turn>", 5, 3), ("urn>{1}", 6, 4)],
+)
+def test_a_special_token_is_a_stop_text(written, stop, tokens, printed):
+    """It is looked for as it is written, and not printed, nor is any part of it."""
+    words = [f" w{i}" for i in written[3]]
+    for out, streamed in answers(written, until=[stop.format(words[3], words[5])], eos=()):
+        assert out.tokens == [written[3][:tokens]]
+        assert out.text == streamed == "".join(words[:printed])
         assert out.finish_reasons == ["stop"]
 
 
@@ -230,6 +233,16 @@ def test_tokens_one_by_one_are_the_whole_text(kind, bytelevel, monkeypatch):
     assert Text(tokenizer, prompt).feed(new).printed == text.printed
     assert len(new) > 150
     assert max(sizes) < 6 * CONTEXT
+
+
+def test_a_long_stop_text_is_found_wherever_it_begins():
+    words = [f"w{i}" for i in range(120)]
+    tokenizer = sentencepiece([*words, "<turn>"], "<turn>")
+    for begin in range(1, 60):
+        stop = "".join(f" {word}" for word in words[begin : begin + 50])
+        stops = Stops(stop, tokenizer, [[0]])
+        assert stops.surplus(0, range(1, 120)) == 120 - begin - 50
+        assert stops.texts([[]]) == ["".join(f" {word}" for word in words[1:begin])]
 
 
 def test_the_beginning_of_a_stop_text_at_the_end_of_a_text():

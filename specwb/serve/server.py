@@ -49,10 +49,6 @@ class WrongType(RequestError):
     status = 415
 
 
-class Abandoned(Exception):
-    """Nobody waits for the answer any more."""
-
-
 class Server:
     """Answers requests with a target and a method, one at a time.
 
@@ -137,7 +133,7 @@ class Server:
             if job.streamed:
                 return StreamingResponse(self._sent(job), media_type="text/event-stream")
             return await self._answered(request, job)
-        except (ClientDisconnect, Abandoned):
+        except (ClientDisconnect, ConnectionAbortedError):
             return Response(status_code=499)  # which nobody reads
         except SpecwbError as error:
             return _refusal(error)
@@ -175,7 +171,7 @@ class Server:
         """The answer's text, piece by piece; fills in what is told of it when it is complete.
 
         Raises:
-            Abandoned: between two steps, when nobody waits for it any more.
+            ConnectionAbortedError: between two steps, when nobody waits for it any more.
         """
         fresh: list[str] = []
         stream = Stream(
@@ -192,7 +188,7 @@ class Server:
                 yield from fresh
                 fresh.clear()
         if job.gone.is_set():
-            raise Abandoned
+            raise ConnectionAbortedError
         stream.close()
         yield from fresh
         assert state is not None
@@ -243,7 +239,7 @@ class Server:
             try:
                 for event in self._events(job):
                     loop.call_soon_threadsafe(events.put_nowait, event)
-            except Abandoned:
+            except ConnectionAbortedError:
                 pass
             finally:
                 loop.call_soon_threadsafe(events.put_nowait, None)
