@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ class Joint(Outcome):
     """The chi-square test of short texts: its p-value, its size, and what it can see.
 
     Attributes:
-        statistic: chi-square.
+        statistic: chi-square, Pearson's or the likelihood ratio's, whichever is smaller.
         freedom: its degrees of freedom; at 0 nothing was compared.
         texts: how many were decoded.
         impossible: one of them that the target cannot write, or "".
@@ -110,7 +111,8 @@ def joint(
 
     With a small ``top_k`` the texts of three tokens can be listed, and their probabilities are
     computed from the model's own forward. ``chi-square = sum (n - N p)^2 / (N p)`` over the cells
-    of all prompts, each of which expects eight texts or more.
+    of all prompts, each of which expects eight texts or more, or the likelihood ratio's
+    ``2 sum n log(n / (N p))`` where that is smaller.
 
     Args:
         target: the target model.
@@ -124,7 +126,7 @@ def joint(
             of the next of them. Default none.
     """
     texts = -(-rows // len(prompts))  # a prompt, rounded up
-    statistic, freedom, impossible = 0.0, 0, ""
+    pearson, ratio, freedom, impossible = 0.0, 0.0, 0, ""
     for i, prompt in enumerate(prompts):
         first = [] if begin is None else begin[i]
         cells = beginnings(target, prompt + first, sampling, FIRST)
@@ -152,9 +154,13 @@ def joint(
         observed, expected = _merged(
             [(counts[text], texts * probability) for text, probability in cells.items()]
         )
-        statistic += sum((a - b) ** 2 / b for a, b in zip(observed, expected, strict=True))
+        for a, b in zip(observed, expected, strict=True):
+            pearson += (a - b) ** 2 / b
+            ratio += 2 * a * math.log(a / b) if a else 0.0
         freedom += max(0, len(expected) - 1)
-    return Joint(statistic, freedom, texts * len(prompts), impossible)
+    # cells that expect few texts are skewed upwards, which makes Pearson's statistic alone fail
+    # right methods several times as often as its p-value says
+    return Joint(min(pearson, ratio), freedom, texts * len(prompts), impossible)
 
 
 def _certain(first: Tensor) -> Rescore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -24,40 +25,69 @@ BATCH = 256
 """Rows of a batch, at most."""
 ELEMENTS = 2**26
 """Rows x tokens x vocabulary of a batch, at most."""
+TILTS = torch.tensor([sign * 2.0**j for sign in (1, -1) for j in range(-6, 6)]).double()
+"""The theta of :class:`Sum`: each doubles the one before, and they have both signs."""
+TRUSTED = 1e-3
+"""The p-value down to which the approximate tails are taken as they are."""
+
+
+def _no_cumulants() -> Tensor:
+    return torch.zeros_like(TILTS)
 
 
 @dataclass
 class Sum:
-    """A sum of martingale differences, with what its variance and third moment must be.
+    """A sum of martingale differences, with what its distribution must be.
 
     Attributes:
         total: S, the sum of ``d_t = f_t(y_t) - E_p f_t``.
         variance: V, the sum of ``Var_p f_t``.
         third: the sum of ``E_p (f_t - E_p f_t)^3``.
+        cumulants: ``K(theta)``, the sum of ``log E_p exp(theta (f_t - E_p f_t))``, for every theta
+            of :data:`TILTS`.
     """
 
     total: float = 0.0
     variance: float = 0.0
     third: float = 0.0
+    cumulants: Tensor = field(default_factory=_no_cumulants)
 
-    def add(self, difference: Tensor, variance: Tensor, third: Tensor) -> None:
+    def add(self, difference: Tensor, variance: Tensor, third: Tensor, cumulants: Tensor) -> None:
         self.total += float(difference.sum())
         self.variance += float(variance.sum())
         self.third += float(third.sum())
+        self.cumulants = self.cumulants + cumulants
 
     @property
     def pvalue(self) -> float:
-        """Two-sided, of ``z = S / sqrt(V)``; 1 where nothing varies.
+        """Two-sided; 1 where nothing varies.
 
-        A tail is the normal one or, where that is larger, Pearson's type III of the same skewness,
-        which is the right one where S counts rare events.
+        Down to ``TRUSTED`` it is the approximate tail, and below as far as the bound goes: what
+        makes a right method fail is never an approximation.
         """
+        return max(self.approximate, min(self.bound, TRUSTED))
+
+    @property
+    def approximate(self) -> float:
+        """The tails of ``z = S / sqrt(V)``: the normal one or, where that is larger, Pearson's type
+        III of the same skewness, which is the right one where S counts rare events."""
         if not self.variance > 1e-9:
             return 1.0
         z, skew = self.total / self.variance**0.5, self.third / self.variance**1.5
         z, skew = (z, skew) if z > 0 else (-z, -skew)
         tail = max(float(stats.norm.sf(z)), float(stats.pearson3.sf(z, skew)))
         return min(1.0, 2 * tail)
+
+    @property
+    def bound(self) -> float:
+        """``1 / mean over theta of exp(theta S - K(theta))``.
+
+        Each of these has the mean 1 in a lossless method, however skewed the differences are, so
+        their mean exceeds ``1 / a`` with probability a at most (Markov; the method of mixtures,
+        Robbins 1970).
+        """
+        evidence = torch.logsumexp(TILTS * self.total - self.cumulants, 0)
+        return float((math.log(len(TILTS)) - evidence).exp().clamp_max(1))
 
 
 @dataclass(frozen=True)
@@ -99,7 +129,8 @@ def martingale(
     method is lossless, then ``d_t = f_t(y_t) - sum_y p_t(y) f_t(y)`` has the mean 0 given the past,
     whatever rounds the text was written in: a martingale difference of variance ``Var_p f_t``. So
     ``z = sum d_t / sqrt(sum Var_p f_t)`` over all tokens of all texts is asymptotically normal
-    (the martingale central limit theorem; Hall and Heyde 1980, theorem 3.2). p comes from a forward
+    (the martingale central limit theorem; Hall and Heyde 1980, theorem 3.2). Small p-values come
+    from a bound that holds for any number of tokens, see :attr:`Sum.bound`. p comes from a forward
     of the library over the finished text. The directions f are
 
     - ``p < q``: 1 where ``p_t(y) < q_t(y)``. A wrong verifier errs along it: what it accepts too
@@ -231,9 +262,26 @@ def _add(sums: dict[str, Sum], p: Tensor, q: Tensor, known: Tensor, y: Tensor) -
         centred = f - (p * f).sum(-1, keepdim=True)
         difference = centred.gather(-1, y[..., None])[..., 0]
         variance, third = ((p * centred**k).sum(-1) for k in (2, 3))
-        sums[name].add(difference, variance, third)
+        sums[name].add(difference, variance, third, _cumulants(p, centred))
         if name == "p < q":
             before = difference[:, :-1]
+            tilted = TILTS[:, None, None] * before
+            mass = (p * f).sum(-1)[:, 1:]  # f is a coin of this probability
+            coin = torch.log1p(mass * torch.expm1(tilted)) - tilted * mass
             sums["pairs"].add(
-                before * difference[:, 1:], before**2 * variance[:, 1:], before**3 * third[:, 1:]
+                before * difference[:, 1:],
+                before**2 * variance[:, 1:],
+                before**3 * third[:, 1:],
+                coin.sum((1, 2)),
             )
+
+
+def _cumulants(p: Tensor, centred: Tensor) -> Tensor:
+    """``sum log E_p exp(theta centred)`` over all tokens, for every theta of :data:`TILTS`."""
+    out = []
+    for theta in (TILTS[0], TILTS[len(TILTS) // 2]):
+        power = (theta * centred).exp_()
+        for _ in range(len(TILTS) // 2):
+            out.append((p * power).sum(-1).log().sum())
+            power.square_()  # the next theta is twice as large
+    return torch.stack(out)
