@@ -23,7 +23,7 @@ from specwb.models.target import Target
 from specwb.noise import ACCEPT, BONUS, DRAFT, Noise
 from specwb.probability import Sampling, inverse_cdf
 from specwb.stops import Stops
-from specwb.verify import Greedy, NodeRule, Rule
+from specwb.verify import Rule
 
 __all__ = ["Clock", "Decoding", "DraftError", "trim"]
 
@@ -118,10 +118,6 @@ class Decoding:
 
     def _open(self) -> Decoding:
         self.drafter = copy.copy(self.method.drafter)
-        # where shapes may differ from decoding to decoding; a rule that looks at the whole tree
-        # would write another text
-        if self.rule.lazy and isinstance(self.rule, NodeRule | Greedy):
-            self.drafter.cut(max(self.budgets))
         limits = self.drafter.limits
         self.state = state = self.target.open(
             self.prompts,

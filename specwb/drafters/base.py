@@ -92,11 +92,6 @@ class Drafter:
         """How many uniforms a row needs for drafting in one step."""
         return 0
 
-    def cut(self, levels: int) -> None:
-        """Called before :meth:`open`, where steps are not recorded: no row will write more than
-        so many tokens, so that deeper drafts are of no use. A draft of so many levels leaves the
-        text as it is: the last token is tested as it was."""
-
     def open(self, state: State, target: Target) -> None:
         """Called once, before the first step."""
 

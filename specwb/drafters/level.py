@@ -104,11 +104,6 @@ class Levels(Drafter):
     def staged(self) -> bool:  # type: ignore[override]
         return self.length is not None and self.limits.depth > 1
 
-    def cut(self, levels: int) -> None:
-        if "tree" in vars(self) and levels < self.tree.D:
-            self.tree = self.tree.prefix(levels)
-            vars(self).pop("limits", None)
-
     def open(self, state: State, target: Target) -> None:
         if self.length is not None:
             self.length = copy.copy(self.length)

@@ -148,7 +148,7 @@ def load(
         return source
     if ranks is not None and not isinstance(ranks, Ranks):
         raise LoadError(f"ranks must come from specwb.models.ranks.join, got {ranks!r}")
-    if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+    if isinstance(tokenizer, str | int | float | bool):
         raise LoadError(f"tokenizer must be a tokenizer of transformers, got {tokenizer!r:.200}")
     check_template(template)
     check_attention(attn_implementation)

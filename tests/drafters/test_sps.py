@@ -8,7 +8,6 @@ import tiny
 import torch
 
 import specwb
-from specwb.drafters.level import Levels
 
 PROMPTS = tiny.PROMPTS
 
@@ -111,32 +110,3 @@ def test_the_usual_setting_is_the_plain_chain():
     assert plain.drafter.host_reads == 0
     assert scheduled.drafter.host_reads == scheduled.drafter.tree.D - 1
     assert torch.equal(plain.drafter.tree.parent, scheduled.drafter.tree.parent)
-
-
-@pytest.mark.parametrize(
-    "spec", ["sps:gamma=12", "mcsd:tree=3-2-2-1-1-1", "sps:gamma=12,schedule=heuristic"]
-)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_draft_is_no_deeper_than_what_may_be_written_and_the_text_stays(
-    monkeypatch, spec, temperature
-):
-    settings = {"max_new_tokens": [3, 2, 1], "temperature": temperature, "eos": ()}
-    target, method = tiny.target(), specwb.method(spec, tiny.target(), draft=tiny.draft())
-    whole_method = specwb.method(spec, target, draft=tiny.draft())
-    for seed in range(4):
-        out = specwb.decode(target, PROMPTS, method, seed=seed, trace=True, **settings)
-        assert max(step.draft.tree.D for step in out.steps) == 3
-        with monkeypatch.context() as patched:
-            patched.setattr(Levels, "cut", lambda self, levels: None)
-            whole = specwb.decode(target, PROMPTS, whole_method, seed=seed, trace=True, **settings)
-        assert max(step.draft.tree.D for step in whole.steps) > 3
-        assert out.tokens == whole.tokens
-        assert out.accepted_lengths == whole.accepted_lengths
-        assert out.tested_lengths == whole.tested_lengths
-
-
-def test_a_rule_that_looks_at_the_whole_tree_gets_it_whole():
-    """Another tree would be another text: a row alone must be the row in a batch."""
-    settings = {"max_new_tokens": 2, "temperature": 1.0, "trace": True, "draft": tiny.draft()}
-    out = specwb.decode(tiny.target(), [1], "mcsd:tree=2-2-1-1,rule=traversal", **settings)
-    assert max(step.draft.tree.D for step in out.steps) == 4
