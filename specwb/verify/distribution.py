@@ -252,7 +252,8 @@ def _lines(low: Tensor, high: Tensor, axis: Tensor, random: torch.Generator) -> 
     on_axis = torch.arange(m, device=low.device) == axis[:, None]
     points = torch.where(on_axis[:, None, None], along_line[..., None], base[:, :, None])
     points = EDGE + (1 - 2 * EDGE) * points
-    return low[:, None, None] + (high - low)[:, None, None] * points
+    # the edge of a thin box rounds to 1, which no uniform is
+    return (low[:, None, None] + (high - low)[:, None, None] * points).clamp_max(1 - THIN / 8)
 
 
 def _change(ask: _Oracle, row: Tensor, start: Tensor, end: Tensor, outcome: Tensor) -> Tensor:
