@@ -251,8 +251,12 @@ def _lines(low: Tensor, high: Tensor, axis: Tensor, random: torch.Generator) -> 
     along_line = torch.cat([zero, inner, zero + 1], 2)
     on_axis = torch.arange(m, device=low.device) == axis[:, None]
     points = torch.where(on_axis[:, None, None], along_line[..., None], base[:, :, None])
-    points = EDGE + (1 - 2 * EDGE) * points
-    return low[:, None, None] + (high - low)[:, None, None] * points
+    # never on an edge: next to 1 a part of a thin box is less than rounding, and would be in the
+    # box beside it, or at 1, which no uniform is
+    side = high - low
+    margin = torch.minimum((EDGE * side).clamp_min(THIN / 1000), side / 2)
+    inner_side = (side - 2 * margin)[:, None, None]
+    return (low + margin)[:, None, None] + inner_side * points
 
 
 def _change(ask: _Oracle, row: Tensor, start: Tensor, end: Tensor, outcome: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ _TREES: list[tuple[tuple[int, ...], int, range]] = [
 # deep and wide ones: parents, size of the vocabulary, seeds, and how many tokens q is cut to at
 # each depth, so that their drafts stay few
 _LARGE: list[tuple[tuple[int, ...], int, range, tuple[int, ...]]] = [
-    ((-1, 0, 1, 2, 3, 4, 5), 2, range(1), (1, 1, 1, 2, 2, 2)),
-    ((-1, 0, 0, 1, 2, 3, 4), 2, range(1), (2, 1, 2)),
+    ((-1, 0, 1, 2, 3, 4, 5), 2, range(1), (1, 1, 1, 1, 2, 2)),
+    ((-1, 0, 0, 1, 2, 3, 4), 2, range(1), (2, 1, 1)),
     ((-1, 0, 0, 0, 0, 0), 6, range(2, 3), (2,)),  # of the last tokens
 ]
 INDEPENDENT = Scheme.IID, Scheme.IID_PATHS

@@ -134,6 +134,21 @@ def test_what_cannot_be_followed_is_not_checked(rule) -> None:
     assert "NOT lossless" not in str(check)
 
 
+def test_a_threshold_next_to_1_is_found() -> None:
+    """A rule must not be asked at u = 1, which no uniform is."""
+    close = 1 - 2e-8
+
+    class Close(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            assert bool(((u > 0) & (u < 1)).all())
+            return torch.where(ok[:, 0] & (u[:, 0] < close), 0, -1), p
+
+    half = [F(1, 2), F(1, 2)]
+    output = distribution_of(Close, half, [F(1), F(0)], (-1, 0))
+    first = sum(c for text, c in output.items() if text[0] == 0)
+    assert abs(first - (close + (1 - close) / 2)) < 1e-12
+
+
 def test_what_is_wrong_and_can_be_followed_is_wrong() -> None:
     """A rule that goes too far to be followed, and is wrong before it does."""
 
