@@ -49,6 +49,10 @@ class WrongType(RequestError):
     status = 415
 
 
+class Abandoned(SpecwbError, ConnectionError):
+    """Nobody waits for the answer any more."""
+
+
 class Server:
     """Answers requests with a target and a method, one at a time.
 
@@ -266,6 +270,8 @@ class Server:
         try:
             for piece in self._pieces(job, report):
                 yield event({"delta": {"content": piece}} if job.is_chat else {"text": piece})
+        except Abandoned:
+            raise
         except SpecwbError as error:  # the answer has begun: its status cannot be changed any more
             problem = {"message": str(error), "type": "server_error"}
             yield f"data: {json.dumps({'error': problem})}\n\n"
