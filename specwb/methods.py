@@ -26,9 +26,9 @@ from specwb.drafters import (
     sps,
 )
 from specwb.drafters.base import Drafter, Entry
-from specwb.errors import SpecwbError
 from specwb.flow import Exactness, RuleMismatch, Scheme
 from specwb.graphs import Arena
+from specwb.models.checkpoint import HeadError
 from specwb.models.target import Target, check_target
 from specwb.options import REQUIRED, MethodError, parse_value, spell
 from specwb.probability import Sampling
@@ -245,6 +245,7 @@ def that_run(
         spec -> the method, and spec -> why it was left out.
     Raises:
         MethodError: a spec that no target could run, such as a misspelt one.
+        LoadError: the draft model cannot be loaded.
     """
     built: dict[str, Method] = {}
     left_out: dict[str, str] = {}
@@ -253,7 +254,7 @@ def that_run(
         own_draft = None if usual and entry.head == "deep" else draft
         try:
             built[spec] = built_with(spec, target, own_draft)
-        except SpecwbError as error:
+        except (MethodError, HeadError, RuleMismatch) as error:
             left_out[spec] = str(error).removeprefix(f"{entry.key}: ")
     return built, left_out
 

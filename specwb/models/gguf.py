@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.extras import require
-from specwb.files import first_line
+from specwb.files import foreign, home
 from specwb.models.folder import LoadError, first_three
 
 SUFFIX = ".gguf"
@@ -29,11 +29,14 @@ def split(source: Any, file: str | None) -> tuple[Any, str | None]:
     Raises:
         LoadError: a path of a file, and the name of one beside it.
     """
+    if file is not None and not isinstance(file, str):
+        raise LoadError(f"gguf_file must be the name of a GGUF file, got {file!r}")
     if not isinstance(source, str | Path) or Path(source).suffix != SUFFIX:
         return source, file
-    path = Path(source).expanduser()
-    if not path.is_file():
-        return source, file
+    with foreign("the path of a GGUF file", LoadError):
+        path = home(source)
+        if not path.is_file():
+            return source, file
     if file is not None:
         raise LoadError(f"gguf_file={file!r} is of a folder or hub id; {source} is a file")
     return path.parent, path.name
@@ -69,12 +72,6 @@ def config_of(folder: Path, file: str, name: str) -> Any:
             f"{name}: {file} is one of {int(part[1])} parts, which are not read; make one file of "
             "them with llama.cpp's llama-gguf-split --merge"
         )
-    try:
+    wrong = "is damaged, cut off or no GGUF file, or of an architecture that transformers lacks"
+    with foreign(f"{name}: {path} {wrong}", LoadError):
         return AutoConfig.from_pretrained(folder, gguf_file=file, trust_remote_code=False)
-    except Exception as error:
-        why = first_line(error)
-        if "architecture" in why:
-            raise LoadError(f"{name}: {file} cannot be read by transformers: {why}") from error
-        raise LoadError(
-            f"{name}: {path} is damaged, cut off or no GGUF file ({why}); fetch it again"
-        ) from error

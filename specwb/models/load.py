@@ -360,8 +360,8 @@ def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
             hint = f"name its GGUF file with gguf_file= or by its path: {first_three(files)}"
         raise LoadError(f"{name}: the folder {folder} has no config.json; {hint}")
     _check_settings(folder, name)
-    files = weight_files(folder)
-    if files is None:
+    weights = weight_files(folder)
+    if weights is None:
         raise LoadError(
             f"{name}: {folder} has no weights, neither model.safetensors nor pytorch_model.bin nor "
             "an index of their parts"
@@ -372,8 +372,8 @@ def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     check_causal(config)
     layers = getattr(text_config(config), "num_hidden_layers", None) or 0
-    if all(file.suffix == ".safetensors" for file in files):
-        count = sum(map(tensors_in, files))  # the library would make the layers first
+    if all(file.suffix == ".safetensors" for file in weights):
+        count = sum(map(tensors_in, weights))  # the library would make the layers first
         if layers > count:
             raise LoadError(
                 f"{name}: config.json says num_hidden_layers={layers}, but the weights are only "

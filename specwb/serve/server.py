@@ -137,7 +137,7 @@ class Server:
             if job.streamed:
                 return StreamingResponse(self._sent(job), media_type="text/event-stream")
             return await self._answered(request, job)
-        except (ClientDisconnect, ConnectionAbortedError):
+        except (ClientDisconnect, Abandoned):
             return Response(status_code=499)  # which nobody reads
         except SpecwbError as error:
             return _refusal(error)
@@ -175,7 +175,7 @@ class Server:
         """The answer's text, piece by piece; fills in what is told of it when it is complete.
 
         Raises:
-            ConnectionAbortedError: between two steps, when nobody waits for it any more.
+            Abandoned: between two steps, when nobody waits for it any more.
         """
         fresh: list[str] = []
         stream = Stream(
@@ -192,7 +192,7 @@ class Server:
                 yield from fresh
                 fresh.clear()
         if job.gone.is_set():
-            raise ConnectionAbortedError
+            raise Abandoned
         stream.close()
         yield from fresh
         assert state is not None
@@ -243,7 +243,7 @@ class Server:
             try:
                 for event in self._events(job):
                     loop.call_soon_threadsafe(events.put_nowait, event)
-            except ConnectionAbortedError:
+            except Abandoned:
                 pass
             finally:
                 loop.call_soon_threadsafe(events.put_nowait, None)

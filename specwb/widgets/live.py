@@ -24,7 +24,7 @@ class Panel(w.VBox):
         summary: one line about what is shown, which changes with the controls.
     """
 
-    summary: str
+    summary: str = ""
 
     def __init__(self, children: Sequence[w.Widget]) -> None:
         super().__init__(children, layout={"width": "100%"})

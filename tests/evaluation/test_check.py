@@ -15,6 +15,7 @@ import specwb
 from specwb.evaluation.alarm import AGAIN, ALARM, AT_ONCE, DOUBT, Outcome, decided
 from specwb.evaluation.check import controls
 from specwb.evaluation.joint import Joint, beginnings, joint
+from specwb.evaluation.martingale import Martingale, Sum
 from specwb.verify import RRS, RRSw
 from specwb.verify.controls import CONTROLS
 
@@ -225,7 +226,8 @@ def test_texts_that_rounding_decides_on_are_not_told_apart(monkeypatch):
     undecided = replace(report, batch=True)
     assert str(undecided).startswith("ar: not decided\n")
     assert not undecided.passed
-    for wrong in ({"greedy": False}, {"batch": False}, {"transform": 1e-9}):
+    drift = Martingale({"log p": Sum(10.0, 1.0, 0.0)}, 1)
+    for wrong in ({"greedy": False}, {"batch": False}, {"martingale": drift}):
         assert str(replace(undecided, **wrong)).startswith("ar: FAILED\n")
     assert not report.passed
 

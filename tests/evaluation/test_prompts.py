@@ -208,7 +208,6 @@ def test_figures_come_by_the_columns_of_spec_benchs_table(tmp_path):
         questions,
         ["ar"],
         max_new_tokens=2,
-        seconds=1e-9,
         library=False,
     )
     assert list(frame.attrs["by_category"]) == ["mt_bench", *FIVE]

@@ -308,7 +308,7 @@ def test_on_the_command_line(folder, monkeypatch, capsys):
     loading = ("--load", "generic=true", "--load", "device_map=auto")
     assert call(monkeypatch, capsys, *words, *loading)[0] == 0
     for wrong, said in (
-        ("devices=2", "each KEY once, of revision, generic, device_map"),
+        ("devices=2", "each KEY once, of revision, gguf_file, generic, device_map"),
         ("generic=perhaps", "generic is true or false"),
         ("max_memory=20GiB", "max_memory is a table such as"),
         ("quantization_config=2bit", "must be 4bit, 8bit"),

@@ -337,6 +337,8 @@ def test_what_cannot_be_is_found_before_the_first_run(target, tmp_path):
     with pytest.raises(SweepError, match="either jobs"):
         specwb.sweep(target, PROMPTS, "pld", jobs=2, dask="tcp://127.0.0.1:1")
     with pytest.raises(SweepError, match="jobs must be"):
+        specwb.sweep(target, PROMPTS, "pld", jobs=0)
+    with pytest.raises(SweepError, match=r"shard must be two integers .* got \(2, 2\)"):
         specwb.sweep(target, PROMPTS, "pld", shard=(2, 2))
     with pytest.raises(ValueError, match="prompt"):
         specwb.sweep(target, [], "pld", **SHORT)

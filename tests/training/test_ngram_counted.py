@@ -104,7 +104,7 @@ def test_a_finished_run_stays_and_another_one_is_refused(count):
         (["--order", "0"], "--order"),
         (["--corpus", "none.txt"], "none.txt is no file"),
         (["--target", "./nowhere"], "nowhere"),
-        (["--out", "corpus.txt"], "corpus.txt holds something else"),
+        (["--out", "corpus.txt"], "--corpus reads corpus.txt, and --out would write to it"),
     ],
 )
 def test_bad_input_from_the_command_line(home, monkeypatch, capsys, arguments, message):
