@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -114,6 +115,7 @@ class ProcessedScores(Scores):
         self.rescore, self.draft, self.text = rescore, draft, state.tokens
         self.lengths, self.done = torch.stack((state.length, state.done.long())).tolist()
         self.processed: dict[tuple[int, int], Tensor] = {}  # by row and node
+        self.possible: dict[tuple[int, int], bool] = {}  # the same
 
     def at(self, row: int, node: int) -> Tensor:
         """Returns ``[V]`` float32, what the library's processors make of the node's logits."""
@@ -133,8 +135,7 @@ class ProcessedScores(Scores):
         while node > 0:
             path.insert(0, node)
             node = parents[node]
-        # from the root down, since a node's own row is made only where its path is possible
-        if not all(self._possible(row, parents[node], node) for node in path):
+        if not self._possible(row, path):
             return logits
         draft_tokens = self.draft.tokens[row, path].to(padding.device)
         text = self.text[row, : self.lengths[row]].to(padding.device)
@@ -145,11 +146,18 @@ class ProcessedScores(Scores):
         processors = self.rescore.processors[row]
         return processors(ids, logits[None].to(padding.device))[0].to(logits.device)
 
-    def _possible(self, row: int, parent: int, node: int) -> bool:
-        """Says whether a node is a candidate whose token has a probability after its parent."""
-        token = self.draft.tokens[row, node]
-        p = self.at(row, parent).softmax(-1)[token]
-        return bool(self.draft.valid[row, node]) and bool(p != 0)
+    def _possible(self, row: int, path: list[int]) -> bool:
+        """Whether the nodes of a path are candidates, each with a probability after its parent.
+
+        From the root down, since a node's own row is made only where its path is possible.
+        """
+        for parent, node in pairwise([0, *path]):
+            if (row, node) not in self.possible:
+                p = self.at(row, parent).softmax(-1)[self.draft.tokens[row, node]]
+                self.possible[row, node] = bool(self.draft.valid[row, node] & (p != 0))
+            if not self.possible[row, node]:
+                return False
+        return True
 
     def row(self, i: int, node: int) -> Tensor:
         if self.sampling.greedy:

@@ -330,7 +330,7 @@ LINES = {
     "store text": (
         text("o.sqlite", "some text " * 100),
         ["results", "o.sqlite"],
-        "o.sqlite is no file of results of specwb sweep: file is not a database",
+        "o.sqlite is not a results file of specwb sweep: file is not a database",
     ),
     "store empty": (text("o.sqlite", ""), ["results", "o.sqlite"], "specwb sweep: it is empty"),
     "no picture": (text("x", ""), ["verify", "--rule", "nope:x"], "--rule nope:x: cannot import"),

@@ -76,6 +76,11 @@ def test_the_best_and_what_cannot_be_told_from_it():
     # exact numbers
     assert course.best({"none": 0, "0": Fraction(-3, 20), "2": Fraction(1, 10)}) == ["2"]
     assert course.best({"x": Fraction(1, 3), "y": 1 / 3, "z": 0.33}) == ["x", "y"]
+    # an exact one beside a measured one
+    assert course.best({"a": 1.0, "b": [0.9, 1.0, 0.95, 0.95]}) == ["a"]
+    assert course.best({"a": 1.0, "b": [0.9, 1.2, 0.9, 0.9]}) == ["a", "b"]
+    with pytest.raises(ValueError, match="10 lies in none of the ranges, which end at 9"):
+        course.within({"low": 1, "high": 9}, 10)
 
 
 @pytest.mark.parametrize(

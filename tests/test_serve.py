@@ -241,8 +241,8 @@ def refused(served, path: str, body: bytes | None, headers: dict[str, str]) -> t
     [
         ("nowhere", b"{}", 404, "POST /v1/nowhere: Not Found"),
         ("models", b"{}", 405, "POST /v1/models: Method Not Allowed"),
-        ("completions", b"{", 400, "the request is no JSON: Expecting"),
-        ("completions", b"\xff\xfe\xff", 400, "the request is no JSON: "),
+        ("completions", b"{", 400, "the request is not JSON: Expecting"),
+        ("completions", b"\xff\xfe\xff", 400, "the request is not JSON: "),
         ("completions", b"[]", 400, "a request is a JSON object"),
         ("completions", b"[" * 10**4, 400, "brackets are nested too deep"),
         ("completions", b'{"x": ' + b"[" * 10**4 + b"]" * 10**4 + b"}", 400, "nested too deep"),

@@ -41,7 +41,7 @@ def serve(
     """Serve OpenAI's completions and chat endpoints, one request at a time.
 
     Answers have a field specwb with the method and its acceptance. For trying a method with clients
-    that exist; it is no production server.
+    that exist; it is not a production server.
     """
     require("specwb serve", "serve", "starlette", "uvicorn")
     from specwb.methods import built_with
@@ -56,7 +56,7 @@ def serve(
     errors.print(
         f"{model.name} with {chosen.key}{lossy} at http://{place}:{socket.getsockname()[1]}/v1, "
         "one request at a time; "
-        "no production server. Ctrl-C ends it.",
+        "not a production server. Ctrl-C ends it.",
         highlight=False,
         markup=False,
         soft_wrap=True,

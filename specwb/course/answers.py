@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from specwb.errors import ArgumentError
 from specwb.studies import study_of
 from specwb.studies.intervals import bootstrap, weights
 
@@ -57,11 +58,12 @@ def best(values: Mapping[str, Figures], *, smallest: bool = False) -> list[str]:
         name: sign * np.atleast_1d(np.asarray(figures, float)) for name, figures in values.items()
     }
     first = means[max(means, key=lambda name: means[name].mean())]
-    shares = weights(len(first), SAMPLES, 0)
+    prompts = max(map(len, means.values()))
+    shares = weights(prompts, SAMPLES, 0)
     return [
         name
         for name, figures in means.items()
-        if np.quantile((first - figures) @ shares, 0.025) <= ROUNDING
+        if np.quantile(np.broadcast_to(first - figures, prompts) @ shares, 0.025) <= ROUNDING
     ]
 
 
@@ -71,6 +73,8 @@ def within(ranges: Mapping[str, float], *values: float) -> list[str]:
     Args:
         ranges: choice -> the range's upper end, which belongs to it, in rising order.
         values: the number and the ends of its interval, in any order; a number alone is exact.
+    Raises:
+        ArgumentError: the interval lies above the last range, so that no choice would be right.
     """
     low, high, below = min(values), max(values), -np.inf
     right = []
@@ -78,6 +82,8 @@ def within(ranges: Mapping[str, float], *values: float) -> list[str]:
         if low <= top and high > below:
             right.append(name)
         below = top
+    if not right:
+        raise ArgumentError(f"{low:g} lies in none of the ranges, which end at {below:g}")
     return right
 
 

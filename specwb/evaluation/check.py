@@ -81,26 +81,23 @@ class Check:
             f"  a row alone is the row in the batch: {batch}",
         ]
         joint = self.joint
-        if joint.freedom:
-            same = f"the first {FIRST} tokens have the target's distribution"
-            lines.append(f"  {same}: {answer(not joint.failed)} ({_figures(joint)})")
-        else:
-            lines.append(
-                f"  the first {FIRST} tokens: nothing to compare in {joint.texts} texts; "
-                "more rows, or a higher temperature"
-            )
         later = self.later
-        if later.freedom or later.impossible:
-            right = answer(not later.failed)
-            lines.append(
-                f"  so have {FIRST} tokens after {LATER} others: {right} ({_figures(later)})"
-            )
+        for tokens, test in (
+            (f"the first {FIRST} tokens have", joint),
+            (f"{FIRST} tokens after {LATER} others have", later),
+        ):
+            result = f"not decided, {test.texts} texts are too few; give more rows"
+            if test.freedom or test.impossible:
+                result = f"{answer(not test.failed)} ({_figures(test)})"
+            elif not test.texts:
+                result = "not tested, since several roots are drawn before the target is changed"
+            lines.append(f"  {tokens} the target's distribution: {result}")
         for impossible in filter(None, (joint.impossible, later.impossible)):
             lines.append(f"    the target cannot write {impossible}")
         drift = self.martingale
         along = f", along {drift.worst}" if drift.failed else ""
         lines.append(
-            f"  so have single tokens of longer texts: {answer(not drift.failed)} "
+            f"  single tokens of longer texts have it: {answer(not drift.failed)} "
             f"(p-value {drift.pvalue:.2g}, {drift.tokens} tokens{along})"
         )
         return "\n".join(lines)

@@ -194,7 +194,7 @@ def compare(
         progress(1.0, "done")
 
     built = {key: chosen for key, chosen in built.items() if key in runs}
-    late = f"the time was up before its first run ({seconds or 0:g} s)"
+    late = f"the time was up before the first run ({seconds or 0:g} s)"
     left_out |= {name: late for name in runners if name not in runs}
     over = reference({name: runs[name] for name in plain})
     speeds = {name: summary(runs[name], runs[over])["tokens_per_second"] for name in plain}

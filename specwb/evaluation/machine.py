@@ -238,12 +238,12 @@ def notes(facts: dict[str, Any]) -> list[str]:
 
     Where the machine is busy, the first note is a warning that says what to do.
     """
-    runs, disturbed = facts["runs"], facts["disturbed"]
+    runs, disturbed, again = facts["runs"], facts["disturbed"], facts["measured_again"]
     threads, cpus = facts["threads"], facts["cpus"]
     summary = (
         f"machine: {threads} thread{'s' * (threads > 1)} on {cpus} CPUs; a fixed step, timed "
         f"between all decodings, took over {SLOW:g} times its usual time next to {disturbed} of "
-        f"{runs} decodings; {facts['measured_again']} were repeated"
+        f"{runs} decodings; repeated: {again}"
     )
     if not facts["busy"]:
         return [summary]
@@ -252,7 +252,7 @@ def notes(facts: dict[str, Any]) -> list[str]:
         others = f", and other programs had {facts['others']:.1f} threads for {cpus} CPUs"
     fewer = f", or compute with fewer threads (--threads {threads // 2})" if threads > 1 else ""
     warning = (
-        f"BUSY MACHINE: {disturbed} of {runs} decodings were disturbed{others}: do not rely on "
-        f"these speeds. Close other programs{fewer} and measure again."
+        f"BUSY MACHINE: other work disturbed {disturbed} of {runs} decodings{others}: do not rely "
+        f"on these speeds. Close other programs{fewer} and measure again."
     )
     return [warning, summary]

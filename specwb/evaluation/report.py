@@ -56,7 +56,7 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
             {
                 "method": row["method"] + ("" if row["lossless"] else " (LOSSY)"),
                 over: f"{row['speedup']:.2f}x",
-                "(quartiles)": quartiles if several else "-",
+                **({"(quartiles)": quartiles} if several else {}),
                 "tau": f"{row['tau']:.2f}",
                 "accepted": f"{row['accepted_per_round']:.2f}",
                 "same text": same[row["identical"]],
@@ -88,9 +88,10 @@ def captions(facts: dict[str, Any]) -> tuple[str, str, str]:
     """
     over, unit = facts["reference"]["method"], _unit(facts)
     speeds = f"Speed of each method, fastest first, on {_count(facts)}"
+    quartiles = "(quartiles): half of the pairs lie between; "
     columns = (
         f"speedup: tokens/s over {over}'s on the same {unit}, the median of these pairs; "
-        "(quartiles): half of the pairs lie between; tau: tokens for each pass of the target; "
+        f"{quartiles if facts['runs'] >= SPREAD else ''}tau: tokens for each pass of the target; "
         "accepted: draft tokens among them, tau - 1; same text: greedy tokens equal to plain "
         "decoding's"
     )
@@ -208,7 +209,7 @@ def left_out(reasons: Mapping[str, str]) -> list[str]:
         reasons: method -> why.
     """
     return [
-        f"left out: {', '.join(name for name in reasons if reasons[name] == reason)}: {reason}"
+        f"left out: {' '.join(name for name in reasons if reasons[name] == reason)}: {reason}"
         for reason in dict.fromkeys(reasons.values())
     ]
 

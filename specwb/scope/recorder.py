@@ -19,6 +19,7 @@ from specwb.probability import Sampling
 from specwb.scope.lenses import Watcher
 from specwb.scope.rounds import as_round, rule_of
 from specwb.scope.trace import FORMAT, PARTS, VERSION, Trace, short
+from specwb.stops import PART, Text
 
 SHOWN = 400  # tokens of a prompt that a trace holds, the last ones
 
@@ -78,7 +79,7 @@ def record(
     counts = [int(step.verdict.count[0]) for step in steps]
     tokens = [x for step in steps for x in _written(step)]
     found = [as_round(step) for step in steps]
-    pieces = iter(_pieces(target, tokens))
+    pieces = iter(_pieces(target, ids, tokens))
     for one, step, lens in zip(found, steps, watcher.lenses, strict=True):
         one["text"] = [[token, next(pieces)] for token in _written(step)]
         one["lens"] = lens
@@ -106,7 +107,7 @@ def record(
             "left_out": max(0, len(ids) - SHOWN),
         },
         tokens=tokens,
-        text=_text(target, tokens),
+        text=None if target.tokenizer is None else Text(target.tokenizer, ids).feed(tokens).printed,
         rounds=found,
         plain=plain,
     )
@@ -178,15 +179,15 @@ def _text(target: Target, ids: list[int]) -> str | None:
     return target.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def _pieces(target: Target, ids: list[int]) -> list[str]:
+def _pieces(target: Target, prompt: list[int], ids: list[int]) -> list[str]:
     """What each token adds to the text; joined they are the text. Bytes of a letter that is not
     whole yet come with its last one."""
     if target.tokenizer is None:
         return [f"{token} " for token in ids]
-    pieces, shown = [], ""
-    for i in range(1, len(ids) + 1):
-        text = _text(target, ids[:i]) or ""
-        held = i < len(ids) and text.endswith("\ufffd")
+    pieces, shown, decoded = [], "", Text(target.tokenizer, prompt)
+    for i, token in enumerate(ids, 1):
+        text = decoded.feed([token]).printed
+        held = i < len(ids) and text.endswith(PART)
         if held or not text.startswith(shown):
             pieces.append("")
             continue

@@ -142,7 +142,7 @@ class Server:
         except SpecwbError as error:
             return _refusal(error)
         except ValueError as error:  # of the JSON's reader, which may also meet wrong bytes
-            return _refusal(RequestError(f"the request is no JSON: {error}"))
+            return _refusal(RequestError(f"the request is not JSON: {error}"))
 
     async def _body(self, request: Request) -> bytes:
         """The request's bytes; not more of them are read than any request needs.

@@ -54,7 +54,7 @@ WHOLE = (
     sqlite3.SQLITE_CONSTRAINT,
 )
 """Errors of SQLite that leave the file as it was."""
-FOREIGN = "is no file of results of specwb sweep"
+FOREIGN = "is not a results file of specwb sweep"
 
 
 @dataclass(frozen=True)

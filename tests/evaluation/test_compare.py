@@ -382,7 +382,7 @@ def test_a_method_whose_turn_did_not_come_is_left_out_by_name(hours):
     """After four hours there is a run of both plain decodings, after six one of sps."""
     frame = run(methods=["sps", "pld"], library=False, seconds=3600 * 5)
     assert list(frame["method"]) == ["ar", "sps", "hf_greedy"]
-    why = "the time was up before its first run (18000 s)"
+    why = "the time was up before the first run (18000 s)"
     assert frame.attrs["left_out"] == {"pld": why}
     assert set(frame.attrs["accepted_lengths"]) == {"ar", "sps"}
     assert f"left out: pld: {why}" in report.notes(frame.attrs)

@@ -60,12 +60,12 @@ def test_stores_are_merged_without_counting_double(tmp_path):
 def test_what_is_no_store_is_refused(tmp_path):
     text = tmp_path / "text"
     text.write_text("no database, but long enough to be looked at" * 50)
-    with pytest.raises(SweepError, match=r"text is no file of results .*: file is not a database"):
+    with pytest.raises(SweepError, match=r"text is not a results file .*: file is not a database"):
         Store(text)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE x (y)")
-    with pytest.raises(SweepError, match=r"other\.sqlite is no file of results .* another kind"):
+    with pytest.raises(SweepError, match=r"other\.sqlite is not a results file .* another kind"):
         Store(other)
     with Store(tmp_path / "new.sqlite"):
         pass
@@ -90,12 +90,12 @@ def filled(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ("DELETE FROM about", "is no file of results of specwb sweep: it is a database of another"),
-        ("UPDATE about SET schema = 'x'", "is no file of results"),
-        ("UPDATE about SET schema = 0", "is no file of results"),
-        ("UPDATE about SET schema = 1.5", "is no file of results"),
-        ("DROP TABLE steps", "is no file of results"),
-        ("ALTER TABLE runs ADD COLUMN more", "is no file of results"),
+        ("DELETE FROM about", "is not a results file of specwb sweep: it is a database of another"),
+        ("UPDATE about SET schema = 'x'", "is not a results file"),
+        ("UPDATE about SET schema = 0", "is not a results file"),
+        ("UPDATE about SET schema = 1.5", "is not a results file"),
+        ("DROP TABLE steps", "is not a results file"),
+        ("ALTER TABLE runs ADD COLUMN more", "is not a results file"),
         ("UPDATE runs SET tokens = -5", "holds 1 runs that no sweep has written"),
         ("UPDATE runs SET tokens = 'x'", "holds 1 runs that no sweep"),
         ("UPDATE runs SET steps = 6", "holds 1 runs that no sweep"),

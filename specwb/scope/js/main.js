@@ -290,7 +290,7 @@ function sayOf(trace, frame) {
   const n = round.tokens.length - 1;
   const seconds = round.seconds;
   if (frame.stage === "draft") return { kind: "draft", says: `The draft proposes ${n} token` +
-    `${n === 1 ? "" : "s"} behind \u201c${visible(trace.words[round.tokens[0]] ?? "")}\u201d, in ` +
+    `${n === 1 ? "" : "s"} after \u201c${visible(trace.words[round.tokens[0]] ?? "")}\u201d, in ` +
     `${milliseconds(seconds.draft)}. Nobody has judged them yet.` };
   if (frame.stage === "score") return { kind: "target", says: n ? `One forward of the target ` +
     `scores all of them at once, and the place after each, in ${milliseconds(seconds.score)}.`
