@@ -79,6 +79,7 @@ def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words):
     [
         ["results", "o", "--csv", "./o"],
         ["results", "o", "--plot", "o"],
+        ["results", "o", "--csv", "o-wal"],
         ["results", "o", "--merge", "o"],
         ["compare", "--prompts", "o", "--json", "o"],
         ["evaluate", "--bench", "o", "--csv", "o"],
@@ -96,7 +97,7 @@ def test_on_the_command_line_the_file_stays_and_one_line_says_why(
     code, out, err = call(monkeypatch, capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert re.match(
-        "error: .* (would write to it; name another file|name one file, o; name two)", err
+        "error: .* (would write to it; name another file|name one file, o(-wal)?; name two)", err
     )
     assert Path("o").read_bytes() == before
 

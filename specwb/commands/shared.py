@@ -256,7 +256,7 @@ def check_files(outputs: Mapping[str, Path], inputs: Sequence[tuple[str, str]]) 
     """
     first: dict[str, str] = {}
     for option, path in outputs.items():
-        other = first.setdefault(os.path.realpath(home(path)), option)
+        other = first.setdefault(_place(path), option)
         if other != option:
             raise ValueError(f"{other} and {option} name one file, {path}; name two")
         for reading, name in inputs:
@@ -268,6 +268,11 @@ def check_files(outputs: Mapping[str, Path], inputs: Sequence[tuple[str, str]]) 
                 raise ValueError(
                     f"{option}: {path} is a file of {name}, which {reading} reads; name another"
                 )
+
+
+def _place(path: Path) -> str:
+    """Where a path leads to; a file that SQLite keeps next to a database leads to the database."""
+    return re.sub(r"-(wal|shm|journal)$", "", os.path.realpath(home(path)))
 
 
 def _same(output: Path, read: Path) -> bool:

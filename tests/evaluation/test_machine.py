@@ -101,8 +101,8 @@ def test_the_warning_comes_first_and_says_what_to_do(clock):
     warning, line = notes(facts)
     assert warning == (
         "BUSY MACHINE: other work disturbed 1 of 2 decodings, and other programs had 3.0 threads "
-        "for 2 CPUs: do not rely on these speeds. Close other programs, or compute with fewer threads "
-        "(--threads 1) and measure again."
+        "for 2 CPUs: do not rely on these speeds. Close other programs, or compute with fewer "
+        "threads (--threads 1) and measure again."
     )
     assert line == (
         "machine: 2 threads on 2 CPUs; a fixed step, timed between all decodings, took over 1.5 "
