@@ -3,14 +3,13 @@ with the right counterpart they decode, and say that they are lossless.
 
 ``CASES`` lists them with the method that each goes into, beside some that look wrong and are right.
 Which of ``check_rule`` and ``specwb.check`` finds which is measured by
-``tests/evaluation/power.py`` and printed in docs/check.md. The same mistakes over fractions are in
+``tests/check_power.py`` and printed in docs/check.md. The same mistakes over fractions are in
 ``specwb.verify.mutants`` and ``tree_mutants``; those that a user can try by ``specwb check
 --controls`` are taken from ``specwb.verify.controls``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
@@ -374,9 +373,44 @@ class FirstIds(Rejection):
 # ---------------------------------------------------------------------------------------- drafters
 
 
-def swapped(noise, u: Callable):
-    """The noise, whose uniforms for drafting are ``u(noise)``."""
-    return SimpleNamespace(make=noise.make, u=lambda stream: u(noise))
+class OtherUniforms(LevelDrafter):
+    """The uniforms that draw the candidates are ``self.drawn_by(noise)``."""
+
+    def drawn_by(self, noise):
+        raise NotImplementedError
+
+    def propose(self, state, noise):
+        # greedy rounds have no noise, and ask for none
+        other = SimpleNamespace(make=noise.make, u=lambda stream: self.drawn_by(noise))
+        return super().propose(state, other)
+
+
+class OneUniform(OtherUniforms):
+    """One uniform draws every depth."""
+
+    def drawn_by(self, noise):
+        return noise.u(DRAFT)[:, :1].expand_as(noise.u(DRAFT))
+
+
+class BonusUniform(OtherUniforms):
+    """The uniform of the bonus token draws the candidates."""
+
+    def drawn_by(self, noise):
+        return noise.u(BONUS)[:, :1].expand_as(noise.u(DRAFT))
+
+
+class AcceptUniforms(OtherUniforms):
+    """The uniforms of the tests draw the candidates."""
+
+    def drawn_by(self, noise):
+        return noise.u(ACCEPT)
+
+
+class RowZero(OtherUniforms):
+    """All rows are drawn by row 0's uniforms."""
+
+    def drawn_by(self, noise):
+        return noise.u(DRAFT)[:1].expand_as(noise.u(DRAFT))
 
 
 class SortedChildren(LevelDrafter):
@@ -415,40 +449,6 @@ class LeftOut(LevelDrafter):
             return draft
         qx = draft.q.gather(2, draft.tokens[:, 1:, None])[..., 0]
         return shortened(draft, (qx >= 0.3).int().cumprod(1).bool())
-
-
-class OneUniform(LevelDrafter):
-    """One uniform draws every depth."""
-
-    def propose(self, state, noise):
-        return super().propose(
-            state, swapped(noise, lambda n: n.u(DRAFT)[:, :1].expand_as(n.u(DRAFT)))
-        )
-
-
-class BonusUniform(LevelDrafter):
-    """The uniform of the bonus token draws the candidates."""
-
-    def propose(self, state, noise):
-        return super().propose(
-            state, swapped(noise, lambda n: n.u(BONUS)[:, :1].expand_as(n.u(DRAFT)))
-        )
-
-
-class AcceptUniforms(LevelDrafter):
-    """The uniforms of the tests draw the candidates."""
-
-    def propose(self, state, noise):
-        return super().propose(state, swapped(noise, lambda n: n.u(ACCEPT)))
-
-
-class RowZero(LevelDrafter):
-    """All rows are drawn by row 0's uniforms."""
-
-    def propose(self, state, noise):
-        return super().propose(
-            state, swapped(noise, lambda n: n.u(DRAFT)[:1].expand_as(n.u(DRAFT)))
-        )
 
 
 class CutQ(LevelDrafter):
@@ -548,13 +548,8 @@ class Points(LevelDrafter):
         return replace(super().propose(state, noise), q=None)
 
 
-class PointsOfTheBonus(Points):
+class PointsOfTheBonus(Points, BonusUniform):
     """Candidates are drawn by the uniform of the bonus token and called fixed."""
-
-    def propose(self, state, noise):
-        return super().propose(
-            state, swapped(noise, lambda n: n.u(BONUS)[:, :1].expand_as(n.u(DRAFT)))
-        )
 
 
 class NoDraft(LevelDrafter):
@@ -617,7 +612,7 @@ class Case:
         """What is wrong, in words."""
         described = self.drafter or self.rule
         about = described.__doc__ if described is not None else RIGHT[self.name]
-        return " ".join((about or "").split()).removeprefix("Wrong: ")
+        return " ".join((about or "").split())
 
     def method(self, target: specwb.Target, draft: specwb.Target) -> specwb.Method:
         """The method, built for a pair of models."""

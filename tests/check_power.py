@@ -1,14 +1,12 @@
 """Which wrong rules and drafters are found by ``check_rule`` and ``specwb.check``, and how often.
 
-    python tests/check_power.py --right 200 --out docs/check.md    all of it, and the page
-    python tests/check_power.py --only Stale sorted --seeds 40     these only, at more seeds
-    python tests/check_power.py --anew verify --out docs/check.md  that column once more
+    python tests/check_power.py --anew verify check right    all of it, half an hour of one core
+    python tests/check_power.py --anew verify                that column alone
+    python tests/check_power.py                              the page, of what is stored
 
-What is measured is kept in tests/check_power.json and not measured again unless it is asked for
-anew; the page is made from it. The wrong rules and
-drafters are ``tests/biased.py``'s. ``check`` is run at its defaults on that file's pair of models
-over 64 tokens, once a seed; a share is that of the seeds at which a test fails. Right methods are
-checked at other seeds, ``--right`` times each.
+What is measured is kept in tests/check_power.json, and docs/check.md is made from it. The wrong
+rules and drafters are ``tests/biased.py``'s. ``check`` is run at its defaults on that file's pair
+of models over 64 tokens, once a seed; a share is that of the seeds at which a test fails.
 """
 
 from __future__ import annotations
@@ -16,12 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from itertools import product
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import biased
 import torch
@@ -31,9 +26,16 @@ from specwb.evaluation.alarm import FALSE_ALARM
 from specwb.verify.production import TOLERANCE, check_rule
 
 STORE = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parents[1] / "docs" / "check.md"
 SEEDS = 20
+"""How often every case is checked."""
 RIGHT = ("sps:gamma=3", "mcsd:tree=3-2-1")
 """Methods of which false alarms are counted."""
+CHECKS = 200
+"""How often each of them is checked."""
+Store = dict[str, dict[str, str]]
+"""By column (``verify``, ``check``, ``right``) and case: what ``check_rule`` says; an outcome of
+:func:`checked` for every seed; and how many checks of a right method fail."""
 TEXT = """\
 # What finds which fault
 
@@ -41,14 +43,16 @@ TEXT = """\
 and models. `specwb check` (`specwb.check`) decodes with a whole *method* on a real target and puts
 what comes out to three tests. Each has a third of the {alarm:g} that a right method may fail with:
 
-- **first**: the joint distribution of the first three tokens, by chi-square.
+- **first**: the joint distribution of the first three tokens, by Pearson's chi-square or the
+  likelihood ratio, whichever is smaller.
 - **later**: the same of three tokens after four others.
 - **longer**: a martingale test of texts of 24 tokens. For every token y after a text, and a
   function f that depends on that text alone, `f(y) - E_p f` has the mean 0 if the method is
-  lossless; its sum over the root of the sum of variances is normal. The functions are
-  `1[p(y) < q(y)]`, `log q/p` (cut at 3), `log p`, the cumulated p in the order of the ids, and the
-  first times its own value one token before. q is the draft model's distribution, or what the
-  root's children were drawn from.
+  lossless; its sum over the root of the sum of variances is nearly normal, and p-values below
+  .001 come from a bound that holds for any number of tokens. The functions are `1[p(y) < q(y)]`,
+  `log q/p` (cut at 3), `log p`, the cumulated p in the order of the ids, and the first times its
+  own value one token before. q is the draft model's distribution, or what the root's children were
+  drawn from.
 
 A test whose p-value is small and decides nothing (below .01) is made again with four times the
 rows.
@@ -56,8 +60,9 @@ rows.
 None of them finds everything. Below, every wrong rule and drafter of
 [tests/biased.py](../tests/biased.py) is put to both. `verify`: found, with the largest total
 variation over its small instances, or *passed*, or *not checked* where it cannot follow. `check`:
-the share of seeds at which it fails, with its defaults, on a pair of models over 64 tokens
-(tau 1.7 to 2.9; 1,024 texts); then the same of each of the three tests. A larger `rows` finds more.
+the share of {seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens
+(tau 1.7 to 2.9; 1,024 texts), or *refused* where a method of that rule and drafter does not decode;
+then the same of each of the three tests. A larger `rows` finds more.
 
 What passes both, or nearly so, moves the distribution little there, and takes enumeration or more
 rows than the default: a test of that size can tell that the bias is below what it says it sees, and
@@ -73,8 +78,8 @@ def verified(case: biased.Case) -> str:
     return "passed" if outcome.lossless else "not checked"
 
 
-def checked(name: str, seed: int) -> str:
-    """Whether a check fails, and each of its three tests, 1 or 0 each; or "refused"."""
+def report_of(name: str, seed: int) -> specwb.Check | None:
+    """The check of a case or of a right method; None where it is refused."""
     torch.set_num_threads(1)
     target, draft = biased.pair()
     try:
@@ -82,86 +87,89 @@ def checked(name: str, seed: int) -> str:
             method = biased.CASES[name].method(target, draft)
         else:
             method = specwb.method(name, target, draft=draft)
-        report = specwb.check(target, method, biased.PROMPTS, seed=seed)
+        return specwb.check(target, method, biased.PROMPTS, seed=seed)
     except specwb.RuleMismatch:
+        return None
+
+
+def checked(name: str, seed: int) -> str:
+    """Whether a check fails, and each of its three tests, 1 or 0 each; or "refused"."""
+    report = report_of(name, seed)
+    if report is None:
         return "refused"
     tests = (report.joint, report.later, report.martingale)
     return "".join(str(int(bad)) for bad in (not report.passed, *(test.failed for test in tests)))
 
 
-def measure(
-    store: dict[str, Any], names: list[str], seeds: int, verify: bool, jobs: int
-) -> Iterator[str]:
-    """Add to ``store`` what it does not have yet, and say what is new."""
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        runs: dict[Future, tuple[str, int]] = {}
-        for seed in range(seeds):  # all cases at a seed, then the next
-            for name in names:
-                if str(seed) not in store["cells"].setdefault(name, {}).setdefault("check", {}):
-                    runs[pool.submit(checked, name, 100 + seed)] = name, seed
-        rules = [name for name in names if biased.CASES[name] in biased.RULES]
-        for name in rules if verify else []:
-            if "verify" not in store["cells"].setdefault(name, {}):
-                runs[pool.submit(verified, biased.CASES[name])] = name, -1
-        for run in as_completed(runs):
-            name, seed = runs[run]
-            if seed < 0:
-                store["cells"][name]["verify"] = run.result()
-            else:
-                store["cells"][name]["check"][str(seed)] = run.result()
-            yield f"{name} {seed if seed >= 0 else 'verify'}: {run.result()}"
+def measure(columns: list[str]) -> Store:
+    """What is asked for, in the order of the tables."""
+    names = {
+        "verify": [case.name for case in biased.RULES],
+        "check": list(biased.CASES),
+        "right": list(RIGHT),
+    }
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+
+        def runs(column: str, name: str) -> list[Future]:
+            if column == "verify":
+                return [pool.submit(verified, biased.CASES[name])]
+            if column == "check":
+                return [pool.submit(checked, name, 100 + seed) for seed in range(SEEDS)]
+            return [pool.submit(checked, name, 1000 + 17 * i) for i in range(CHECKS)]
+
+        waiting = {x: {name: runs(x, name) for name in names[x]} for x in columns}
+        store: Store = {}
+        for column, cells in waiting.items():
+            for name, many in cells.items():
+                results = [run.result() for run in many]
+                if column == "right":
+                    results = [f"{sum(x[0] == '1' for x in results)} of {len(results)}"]
+                if set(results) == {"refused"}:
+                    results = results[:1]
+                store.setdefault(column, {})[name] = " ".join(results)
+                print(f"{column} {name}: {store[column][name]}", flush=True)
+    return store
 
 
-def shares(cells: dict[str, Any]) -> list[float] | None:
+def shares(outcomes: str) -> list[float] | None:
     """The share of seeds at which the check and each of its tests fails; None where refused."""
-    outcomes = list(cells["check"].values())
-    if "refused" in outcomes:
+    if outcomes == "refused":
         return None
-    return [sum(map(int, column)) / len(column) for column in zip(*outcomes, strict=True)]
+    seeds = outcomes.split()
+    return [sum(map(int, column)) / len(seeds) for column in zip(*seeds, strict=True)]
 
 
-def false_alarms(count: int, jobs: int) -> dict[str, list[int]]:
-    """How many of so many checks of right methods fail."""
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        runs = {n: [pool.submit(checked, n, 1000 + 17 * i) for i in range(count)] for n in RIGHT}
-        return {
-            name: [sum(run.result()[0] == "1" for run in many), count]
-            for name, many in runs.items()
-        }
-
-
-def page(store: dict[str, Any]) -> str:
+def page(store: Store) -> str:
     """The page of what is stored."""
-    cells = store["cells"]
-    parts = [TEXT.format(alarm=FALSE_ALARM)]
+    seeds = max(len(outcomes.split()) for outcomes in store["check"].values())
+    parts = [TEXT.format(alarm=FALSE_ALARM, seeds=seeds)]
     for title, cases, right in (
         ("Wrong rules", biased.RULES, False),
         ("Wrong drafters", biased.DRAFTERS, False),
         ("What looks wrong and is right", [*biased.RULES, *biased.DRAFTERS], True),
     ):
-        rows = [row(case, cells[case.name]) for case in cases if case.right == right]
-        head = "| what it does | method | verify | seeds | check | first | later | longer |"
-        line = "|---" * 8 + "|"
+        rows = [row(case, store) for case in cases if case.right == right]
+        head = "| what it does | method | verify | check | first | later | longer |"
+        line = "|---" * 7 + "|"
         parts.append("\n".join([f"## {title}\n", head, line, *rows, ""]))
-    alarms = ", ".join(f"{bad} of {all_} with `{n}`" for n, (bad, all_) in store["right"].items())
+    alarms = ", ".join(f"{count} with `{name}`" for name, count in store["right"].items())
     parts.append(
         "A rule with uniforms of its own has the right distribution. It fails because a row alone\n"
         "is not the row in the batch: its texts do not follow from their seeds.\n\n"
         "## False alarms\n\n"
         f"Of right methods checked at other seeds fail {alarms}. At most {FALSE_ALARM:g} of them\n"
         "are expected to.\n\n"
-        "This page is written by `python tests/check_power.py --out docs/check.md`.\n"
+        "This page is written by `python tests/check_power.py`.\n"
     )
     return "\n".join(parts)
 
 
-def row(case: biased.Case, cells: dict[str, Any]) -> str:
+def row(case: biased.Case, store: Store) -> str:
     """A case's row of the table."""
-    found = shares(cells)
+    found = shares(store["check"][case.name])
     shown = ["refused", "", "", ""] if found is None else [f"{share:.2f}" for share in found]
     says = case.says.removesuffix(" (Right.)").replace("|", "\\|")
-    count = str(len(cells["check"]))
-    columns = [says, f"`{case.spec}`", cells.get("verify", "–"), count, *shown]
+    columns = [says, f"`{case.spec}`", store["verify"].get(case.name, "–"), *shown]
     return f"| {' | '.join(columns)} |"
 
 
@@ -169,35 +177,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--only", nargs="*", default=list(biased.CASES), help="names of cases")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="checks of every case")
-    parser.add_argument("--right", type=int, default=0, help="checks of every right method")
-    parser.add_argument("--anew", choices=("verify", "check"), nargs="*", help="columns")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, help="the page")
-    given = parser.parse_args()
+    parser.add_argument("--anew", choices=("verify", "check", "right"), nargs="+", default=[])
+    columns = parser.parse_args().anew
     logging.disable(logging.WARNING)
-    store = json.loads(STORE.read_text()) if STORE.exists() else {"cells": {}, "right": {}}
-    for name, column in product(given.only, given.anew or []):
-        store["cells"][name].pop(column, None)
-    for line in measure(store, given.only, given.seeds, True, given.jobs):
-        print(line, flush=True)
-        save(store)
-    if given.right:
-        store["right"] = false_alarms(given.right, given.jobs)
-        print(store["right"])
-    save(store)
-    if given.out is not None:
-        given.out.write_text(page(store), encoding="utf-8")
-
-
-def save(store: dict[str, Any]) -> None:
-    """Keep what was measured, the cases in the order of the tables."""
-    cells = {name: store["cells"][name] for name in biased.CASES if name in store["cells"]}
-    for cell in cells.values():
-        cell["check"] = dict(sorted(cell.get("check", {}).items(), key=lambda one: int(one[0])))
-    text = json.dumps({"cells": cells, "right": store["right"]}, indent=1)
-    STORE.write_text(text + "\n")
+    store = json.loads(STORE.read_text())
+    if columns:
+        store |= measure(columns)
+        STORE.write_text(json.dumps(store, indent=1) + "\n")
+    PAGE.write_text(page(store), encoding="utf-8")
 
 
 if __name__ == "__main__":

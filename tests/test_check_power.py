@@ -3,42 +3,62 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import biased
 import check_power
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "check.md"
 STORE = json.loads(check_power.STORE.read_text())
-POWER = {name: check_power.shares(cells) for name, cells in STORE["cells"].items()}
-FOUND = {  # what passed once, and the test that finds it now
-    "OnePlaceOff": "longer",
-    "Stale": "longer",
-    "AcceptUniforms": "longer",
-    "all_at_depth_5": "later",
-    "fourth_untested": "longer",
-}
+POWER = {name: check_power.shares(outcomes) for name, outcomes in STORE["check"].items()}
 TESTS = ("check", "first", "later", "longer")
+QUICK = (  # of the rules, those that check_rule takes less than a second of
+    "uncapped",
+    "product_of_uniforms",
+    "row_above",
+    "rest_to_the_last",
+    "one_for_depths",
+    "coarse",
+    "floored",
+    "first_rows_uniforms",
+    "own_uniforms_residual_from_p",
+    "raw_target",
+    "all_at_depth_5",
+    "first_ids",
+    "or_equal",
+    "own_uniforms",
+)
 
 
 def test_the_page_is_what_is_stored():
-    assert PAGE.read_text("utf-8") == check_power.page(STORE), (
-        "write it anew: python tests/check_power.py --seeds 0 --out docs/check.md"
+    assert check_power.PAGE.read_text("utf-8") == check_power.page(STORE), (
+        "write it anew: python tests/check_power.py"
     )
 
 
 def test_every_case_is_stored():
-    assert list(STORE["cells"]) == list(biased.CASES)
-    assert all("verify" in STORE["cells"][case.name] for case in biased.RULES)
+    assert list(STORE["verify"]) == [case.name for case in biased.RULES]
+    assert list(STORE["check"]) == list(biased.CASES)
+    assert list(STORE["right"]) == list(check_power.RIGHT)
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_the_power_against_what_passed(name):
+@pytest.mark.parametrize(
+    ("name", "test", "least"),
+    [
+        # what passed once, and the test that finds it now
+        ("row_above", "longer", 0.9),
+        ("OnePlaceOff", "longer", 0.9),
+        ("AcceptUniforms", "longer", 0.9),
+        ("Stale", "longer", 0.9),
+        ("all_at_depth_5", "later", 0.9),
+        # seldom reached on this pair of models
+        ("fourth_untested", "longer", 0.05),
+        ("uncapped", "longer", 0.05),
+    ],
+)
+def test_the_power_against_what_passed(name, test, least):
     power = dict(zip(TESTS, POWER[name], strict=True))
-    # the fourth sibling is seldom reached on this pair of models
-    assert power["check"] > 0 if name == "fourth_untested" else power["check"] >= 0.9
-    assert power[FOUND[name]] == max(power["first"], power["later"], power["longer"])
+    assert power["check"] >= least
+    assert power[test] == max(power["first"], power["later"], power["longer"])
 
 
 def test_right_methods_pass():
@@ -46,33 +66,53 @@ def test_right_methods_pass():
     wrong = {case.name for case in biased.CASES.values() if case.right and POWER[case.name][0]}
     assert wrong <= {"own_uniforms"}
     assert POWER["own_uniforms"][1:] == [0, 0, 0]
-    assert all(bad == 0 for bad, _ in STORE["right"].values())
+    assert all(count.startswith("0 of ") for count in STORE["right"].values())
 
 
-@pytest.mark.parametrize(
-    ("name", "outcome"),
-    [
-        ("Stale", "1001"),  # along q, late in the text
-        ("AcceptUniforms", "1001"),  # in the order of ids
-        ("OneUniform", "1110"),  # what cancels out along q
-        ("or_equal", "0000"),
-    ],
-)
-def test_a_row_is_measured_again(name, outcome):
-    assert check_power.checked(name, 100) == outcome
-    assert STORE["cells"][name]["check"]["0"] == outcome
+@pytest.mark.parametrize("name", ["Stale", "AcceptUniforms", "BonusUniform", "or_equal"])
+def test_a_row_is_measured_again(name):
+    """Of these cases the p-values at the first seed are far from what decides, 3.3e-5, so that
+    another processor's rounding makes no difference."""
+    report = check_power.report_of(name, 100)
+    tests = (report.joint, report.later, report.martingale)
+    outcome = STORE["check"][name].split()[0]
+    assert outcome[0] == str(int(not report.passed))
+    for failed, test in zip(outcome[1:], tests, strict=True):
+        assert test.pvalue < 1e-8 if failed == "1" else test.pvalue > 1e-2
 
 
-def test_a_rule_is_enumerated_again():
-    assert check_power.verified(biased.CASES["one_for_depths"]).startswith("found, 0.1")
+def the_same(found: str, stored: str) -> bool:
+    """The same answer, and a distance that rounding to two digits explains."""
+    answer, *distance = found.split(", ")
+    stored_answer, *stored_distance = stored.split(", ")
+    return answer == stored_answer and list(map(float, distance)) == pytest.approx(
+        list(map(float, stored_distance)), rel=0.1
+    )
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_rule_is_enumerated_again(name):
+    assert the_same(check_power.verified(biased.CASES[name]), STORE["verify"][name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STORE["verify"])
+def test_every_rule_is_enumerated_again(name):
+    assert the_same(check_power.verified(biased.CASES[name]), STORE["verify"][name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", biased.CASES)
 def test_every_row_is_measured_again(name):
-    """What was found at every seed is found at another, and what is right passes."""
-    power = POWER[name]
+    """What was found at every seed is found at another, what is right passes, and what was refused
+    is refused."""
+    outcome, power = check_power.checked(name, 99), POWER[name]
     if power is None:
-        assert check_power.checked(name, 99) == "refused"
-    elif power[0] == 1 or biased.CASES[name].right:
-        assert check_power.checked(name, 99)[0] == str(int(power[0]))
+        assert outcome == "refused"
+    elif biased.CASES[name].right:
+        assert outcome[1:] == "000"
+        assert outcome[0] == "0" or name == "own_uniforms"
+    elif power[0] == 1:
+        assert outcome[0] == "1"
+    else:  # found now and then, if at all
+        assert outcome != "refused"

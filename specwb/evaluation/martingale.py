@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -25,6 +26,8 @@ BATCH = 256
 """Rows of a batch, at most."""
 ELEMENTS = 2**26
 """Rows x tokens x vocabulary of a batch, at most."""
+SLICE = 2**22
+"""Of those so many are added to the sums at once, but one row at least: 32 MiB a tensor."""
 TILTS = torch.tensor([sign * 2.0**j for sign in (1, -1) for j in range(-6, 6)]).double()
 """The theta of :class:`Sum`: each doubles the one before, and they have both signs."""
 TRUSTED = 1e-3
@@ -159,9 +162,9 @@ def martingale(
         rows: texts in all, over the prompts.
         seed: of the sampling.
     """
-    draft = _draft_model(method, target)
+    draft, vocabulary = _draft_model(method, target), target.vocabulary
     texts = -(-rows // len(prompts))  # a prompt, rounded up
-    batch = max(1, min(BATCH, ELEMENTS // (length * target.vocabulary)))
+    batch = max(1, min(BATCH, ELEMENTS // (length * vocabulary)))
     sums = {name: Sum() for name in DIRECTIONS}
     for i, prompt in enumerate(prompts):
         for start in range(0, texts, batch):
@@ -176,15 +179,19 @@ def martingale(
                 "top_p": sampling.top_p,
             }
             if draft is None:
-                written, q, known = _with_roots(target, many, method, length, settings)
-                ids = torch.tensor([prompt + text for text in written])
+                written, roots, at_roots = _with_roots(target, many, method, length, settings)
             else:
                 written = decode(target, many, method, **settings).tokens
-                ids = torch.tensor([prompt + text for text in written])
-                q = _distributions(draft, ids, len(prompt), sampling)
-                known = torch.ones_like(q[..., 0], dtype=torch.bool)
-            p = _distributions(target, ids, len(prompt), sampling)
-            _add(sums, p, q, known, ids[:, len(prompt) :])
+            ids = torch.tensor([prompt + text for text in written])
+            for rows_of in torch.arange(len(ids)).split(max(1, SLICE // (length * vocabulary))):
+                some = ids[rows_of]
+                p = _distributions(target, some, len(prompt), sampling)
+                if draft is None:
+                    q, known = roots[rows_of], at_roots[rows_of]
+                else:
+                    q = _distributions(draft, some, len(prompt), sampling)
+                    known = torch.ones_like(some[:, len(prompt) :], dtype=torch.bool)
+                _add(sums, p, q, known, some[:, len(prompt) :])
     return Martingale(sums, texts * len(prompts) * length)
 
 
@@ -250,15 +257,7 @@ def _root(draft: Draft, vocabulary: int) -> tuple[Tensor, Tensor]:
 
 def _add(sums: dict[str, Sum], p: Tensor, q: Tensor, known: Tensor, y: Tensor) -> None:
     """Add the tokens ``y [B,n]`` of some texts; ``p, q [B,n,V]``, and q where it is ``known``."""
-    log_p = p.clamp_min(1e-30).log()
-    ratio = (q.clamp_min(1e-30).log() - log_p).clamp(-LARGEST_RATIO, LARGEST_RATIO)
-    directions = {
-        "p < q": torch.where(known[..., None], (p < q).double(), 0),
-        "log q / p": torch.where(known[..., None], ratio, 0),
-        "log p": log_p.clamp_min(LEAST),
-        "order": p.cumsum(-1) - p / 2,
-    }
-    for name, f in directions.items():
+    for name, f in _directions(p, q, known):
         centred = f - (p * f).sum(-1, keepdim=True)
         difference = centred.gather(-1, y[..., None])[..., 0]
         variance, third = ((p * centred**k).sum(-1) for k in (2, 3))
@@ -274,6 +273,19 @@ def _add(sums: dict[str, Sum], p: Tensor, q: Tensor, known: Tensor, y: Tensor) -
                 before**3 * third[:, 1:],
                 coin.sum((1, 2)),
             )
+
+
+def _directions(p: Tensor, q: Tensor, known: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The functions f ``[B,n,V]`` that are looked along, one after another: with a whole vocabulary
+    each is large."""
+    yield "p < q", torch.where(known[..., None], (p < q).double(), 0)
+    log_p = p.clamp_min(1e-30).log_()
+    ratio = q.clamp_min(1e-30).log_().sub_(log_p).clamp_(-LARGEST_RATIO, LARGEST_RATIO)
+    yield "log q / p", torch.where(known[..., None], ratio, 0)
+    del ratio
+    yield "log p", log_p.clamp_min_(LEAST)
+    del log_p
+    yield "order", p.cumsum(-1) - p / 2
 
 
 def _cumulants(p: Tensor, centred: Tensor) -> Tensor:

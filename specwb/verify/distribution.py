@@ -7,12 +7,14 @@ Nothing is sampled.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from specwb.errors import ArgumentError
@@ -40,6 +42,7 @@ LINES, POINTS = 6, 4  # a box is probed at these points of these many lines
 PARTS, STEPS = 8, 13  # a cut is found to PARTS ** -STEPS = 2 ** -39 of the distance of two probes
 MAX_BOXES = 256  # boxes a draft
 TWICE = 256  # questions that are asked twice, at least
+RANDOM_POINTS = 1 << 15  # at which a rule is asked whether its boxes are right
 CHUNK = 1 << 15  # decisions a call
 
 Outcome = tuple[E.Tokens, list[float], float]
@@ -72,6 +75,11 @@ class Boxes:
         """``[C]``: the probability of each box, given its row's draft."""
         return (self.high - self.low).prod(1)
 
+    @property
+    def outcomes(self) -> Tensor:
+        """``[C,2+V]``: node, accepted tokens and distribution of the bonus token."""
+        return torch.cat([self.node[:, None], self.accepted[:, None], self.bonus], 1)
+
     def select(self, index: Tensor) -> Boxes:
         """Some of the boxes."""
         return Boxes(
@@ -86,6 +94,10 @@ class Boxes:
 
 class Unfollowed(ArgumentError):
     """What a rule decides cannot be recovered from its answers, so nothing is said about it."""
+
+
+class Inconstant(Unfollowed):
+    """A rule answers the same question differently, so that none of its answers says anything."""
 
 
 class _Oracle:
@@ -181,11 +193,11 @@ def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
 
 
 def _ask_twice(ask: _Oracle, row: Tensor, m: int, random: torch.Generator) -> None:
-    """Raises Unfollowed where a rule answers the same question differently."""
+    """Raises Inconstant where a rule answers the same question differently."""
     row = row.repeat(-(-TWICE // len(row)))
     u = torch.rand(len(row), m, dtype=torch.float64, generator=random).to(row.device)
     if bool(_differ(ask(row, u), ask(row, u)).any()):
-        raise Unfollowed(
+        raise Inconstant(
             f"rule {ask.rule.name!r} decides otherwise when it is asked again with the same "
             "uniforms: it draws random numbers of its own, where only those it is given can be "
             "followed"
@@ -288,32 +300,42 @@ def _differ(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).abs().amax(-1) > EQUAL
 
 
-def _inside(boxes: Boxes) -> tuple[Tensor, Tensor]:
-    """A random point inside each box ``[C,m]``, and what the box says comes out ``[C,2+V]``."""
+def _inside(boxes: Boxes, margin: float = 0.001) -> Tensor:
+    """A random point inside each box, ``[C,m]``."""
     random = torch.Generator().manual_seed(1)
     inside = torch.rand(boxes.low.shape, dtype=torch.float64, generator=random)
-    inside = 0.001 + 0.998 * inside.to(boxes.low.device)
-    expected = torch.cat([boxes.node[:, None], boxes.accepted[:, None], boxes.bonus], 1)
-    return boxes.low + (boxes.high - boxes.low) * inside, expected
+    inside = margin + (1 - 2 * margin) * inside.to(boxes.low.device)
+    return boxes.low + (boxes.high - boxes.low) * inside
 
 
-def confirm(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes) -> None:
-    """Ask a rule at a random point of each of its boxes whether the box is right.
+def share_wrong(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, chance: Tensor) -> float:
+    """Ask a rule at random points how far its boxes may be wrong.
+
+    A stretch of uniforms between two of the same outcome may have been missed, and a distribution
+    that comes from the boxes differs from the rule's own by the probability of such stretches at
+    most. So the rule is asked at ``RANDOM_POINTS`` drafts and uniforms, drawn as they come, and at
+    one point in each box.
 
     Args:
         rule: The rule.
         draft: What the boxes are of.
         scores: Its scores.
         boxes: The boxes.
-    Raises:
-        Unfollowed: Something else comes out.
+        chance: ``[B]`` the probability of each row's draft.
+    Returns:
+        The largest probability, given the draws that the boxes are wrong about (Clopper and Pearson
+        1934, at the level exp(-20)); 0 where there are none, though what is less probable than
+        ``20 / RANDOM_POINTS`` may be missed.
     """
-    u, expected = _inside(boxes)
-    if bool(_differ(_Oracle(rule, draft, scores)(boxes.row, u), expected).any()):
-        raise Unfollowed(
-            f"rule {rule.name!r} decides otherwise within a box of uniforms than at its corners; "
-            "what can be recovered are rules that compare single uniforms with thresholds"
-        )
+    # the boxes of a row fill its cube, so a box by its measure and a point of it is a point of all
+    random = torch.Generator().manual_seed(2)
+    weight = chance[boxes.row] * boxes.measure
+    drawn = boxes.select(torch.multinomial(weight, RANDOM_POINTS, True, generator=random))
+    ask = _Oracle(rule, draft, scores)
+    wrong = int(_differ(ask(drawn.row, _inside(drawn, margin=0)), drawn.outcomes).sum())
+    if not wrong and not bool(_differ(ask(boxes.row, _inside(boxes)), boxes.outcomes).any()):
+        return 0.0
+    return float(stats.beta.isf(math.exp(-20), wrong + 1, RANDOM_POINTS - wrong))
 
 
 def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: int = 100) -> int:
@@ -332,8 +354,7 @@ def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: i
     """
     stride = max(1, -(-len(boxes.row) // most))
     boxes = boxes.select(torch.arange(0, len(boxes.row), stride, device=boxes.row.device))
-    u, expected = _inside(boxes)
-    ask = _Oracle(rule, draft, scores, lazy=True)
+    u, ask = _inside(boxes), _Oracle(rule, draft, scores, lazy=True)
     together = ask(boxes.row, u)
     one_by_one = torch.cat([ask(boxes.row[i : i + 1], u[i : i + 1]) for i in range(len(u))])
     tokens = draft.tokens[boxes.row]
@@ -344,7 +365,7 @@ def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: i
         node = outcome[:, :1].long()
         return torch.cat([tokens.gather(1, node).double(), outcome[:, 1:]], 1)
 
-    expected = by_token(expected)
+    expected = by_token(_Oracle(rule, draft, scores)(boxes.row, u))
     wrong = _differ(by_token(together), expected) | _differ(by_token(one_by_one), expected)
     return int(wrong.sum())
 

@@ -21,13 +21,14 @@ from specwb.verify import exact as E
 from specwb.verify.distribution import (
     DRAFTS,
     UNLISTED,
+    Inconstant,
     Unfollowed,
     all_drafts,
     boxes_of,
-    confirm,
     host_differs,
     joint_distributions,
     rule_of,
+    share_wrong,
 )
 from specwb.verify.instances import models
 from specwb.verify.rule import ONE_A_NODE, Rule
@@ -51,11 +52,14 @@ _TREES: list[tuple[tuple[int, ...], int, range]] = [
     ((-1, 0, 0, 1, 1, 2), 2, range(1)),
 ]
 # deep and wide ones: parents, size of the vocabulary, seeds, and how many tokens q is cut to at
-# each depth, so that their drafts stay few
+# each depth, so that their drafts stay few; the last two are many siblings and many tokens below
+# the root
 _LARGE: list[tuple[tuple[int, ...], int, range, tuple[int, ...]]] = [
     ((-1, 0, 1, 2, 3, 4, 5), 2, range(1), (1, 1, 1, 1, 2, 2)),
     ((-1, 0, 0, 1, 2, 3, 4), 2, range(1), (2, 1, 1)),
     ((-1, 0, 0, 0, 0, 0), 6, range(2, 3), (2,)),  # of the last tokens
+    ((-1, 0, 1, 1, 1), 4, range(1), (1, 4)),
+    ((-1, 0, 1), 6, range(1), (1, 6)),
 ]
 INDEPENDENT = Scheme.IID, Scheme.IID_PATHS
 Case = tuple[E.Model, E.Model]
@@ -140,33 +144,30 @@ class RuleCheck:
 
     @property
     def coverage(self) -> str:
-        """What was compared: the largest of each, not of all together."""
-        shapes = [(max(E.depths(x.parents)), widest(x.parents)) for x in self.covered]
-        if not shapes:
+        """What was compared: sampling schemes, settings, and trees over which vocabulary."""
+        if not self.covered:
             return ""
-        chains = max((depth for depth, children in shapes if children == 1), default=0)
-        deepest = max((depth for depth, children in shapes if children > 1), default=0)
-        sizes = [x.vocabulary for x in self.covered]
-        parts = [", ".join(dict.fromkeys(x.scheme.name for x in self.covered))]
-        if chains:
-            parts.append(f"chains to {chains} tokens")
-        if deepest:
-            most = max(children for _, children in shapes)
-            parts.append(f"trees to depth {deepest} and {most} siblings")
-        parts.append(f"{min(sizes)} to {max(sizes)} tokens")
-        parts.append(" and ".join(dict.fromkeys(_settings(x.sampling) for x in self.covered)))
-        return "; ".join(parts)
+        trees: dict[int, list[str]] = {}
+        for x in sorted(self.covered, key=lambda x: (x.vocabulary, len(x.parents), x.parents)):
+            trees.setdefault(x.vocabulary, []).append(_shape(x.parents))
+        return "; ".join(
+            [
+                ", ".join(dict.fromkeys(x.scheme.name for x in self.covered)),
+                ", ".join(dict.fromkeys(_settings(x.sampling) for x in self.covered)),
+                *(f"{v} tokens: {', '.join(dict.fromkeys(x))}" for v, x in trees.items()),
+            ]
+        )
 
     def __str__(self) -> str:
         if self.lossy and self.passed:
             verdict = "LOSSY, as it says"
         elif self.wrong:
-            verdict = "NOT lossless"
+            verdict = "NOT lossless" + (" in what could be followed" if self.unchecked else "")
         else:
             verdict = "lossless" if self.lossless else "not checked"
         lines = [f"{self.rule}: {verdict} ({self.rounds} rounds, largest TV {self.worst:.2g})"]
         if self.coverage:
-            lines.append(f"  looked at {self.coverage}")
+            lines.append(f"  looked at (trees by their nodes' parents) {self.coverage}")
         if self.worst >= TOLERANCE:
             lines.append(f"  largest at {self.where}")
         if self.host:
@@ -181,6 +182,10 @@ class RuleCheck:
         if self.unchecked:
             lines.append(f"  not checked: {self.unchecked}")
         return "\n".join(lines)
+
+
+def _shape(parents: Sequence[int]) -> str:
+    return ".".join(map(str, parents[1:]))
 
 
 def widest(parents: Sequence[int]) -> int:
@@ -200,15 +205,18 @@ def check_rule(
     """Compare what a rule outputs with the target's distribution, on small trees and difficult
     models.
 
-    For each way of drawing that the rule names in ``schemes`` it takes every draft of chains to six
-    tokens and of trees to depth three and five siblings, over two to six tokens, with models that
-    change with the prefix, some with zeros, ties, certainties and equal or disjoint supports, at
-    T = 1, and at T = 0.7 with and without top-k and top-p. What is run is the rule's own code, in
+    For each way of drawing that the rule names in ``schemes`` it takes every draft of small trees
+    over two to six tokens (chains of six over two, trees of depth three over two, five siblings
+    over six, three siblings below the root over four), with models that change with the prefix,
+    some with zeros, ties, certainties and equal or disjoint supports, at T = 1, and the smallest
+    also at T = 0.7 with and without top-k and top-p. What is run is the rule's own code, in
     the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a CPU. Nothing
     is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be checked, nor can
     rules whose decisions are no comparisons of the given uniforms with thresholds, such as one that
-    draws random numbers of its own: ``unchecked`` says so. What a rule does beyond the shapes that
-    were looked at (``coverage``) is not known.
+    draws random numbers of its own: ``unchecked`` says so. A distance is counted only as far as it
+    exceeds what may not have been recovered of the rule, by its answers at random uniforms
+    (:func:`specwb.verify.distribution.share_wrong`). What a rule does beyond what was looked at
+    (``coverage``) is not known.
 
     Args:
         rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
@@ -232,6 +240,8 @@ def check_rule(
         if rule.schemes == {Scheme.COUPLED}:
             check.pvalue = _sampled(rule)
             check.rounds += 1
+    except Inconstant as error:  # so may its answers have been before
+        check = RuleCheck(name, schemes, check.lossy, unchecked=str(error))
     except Unfollowed as error:
         check.unchecked = str(error)
     except Exception as error:  # a rule of somebody's own may raise anything
@@ -320,12 +330,21 @@ def _compare(rule: Rule, check: RuleCheck, task: Round) -> None:
         distance(output, E.target_distribution(target, tree.D + 1))
         for (target, _), output in zip(cases, outputs, strict=True)
     ]
-    if max(distances) >= TOLERANCE:
-        confirm(rule, drafts.draft, scores, boxes)
+    of_case, chance = torch.tensor(drafts.case), torch.tensor(drafts.chance).double()
+    for case, far in enumerate(distances):
+        if far < TOLERANCE:
+            continue
+        wrong = share_wrong(rule, drafts.draft, scores, boxes, chance * (of_case == case))
+        if far <= wrong:
+            raise Unfollowed(
+                f"rule {rule.name!r} decides otherwise within a box of uniforms than at its "
+                "corners; what can be recovered are rules that compare single uniforms with "
+                "thresholds"
+            )
+        distances[case] = far - wrong
     for (target, draft), far in zip(cases, distances, strict=True):
         p, q = (", ".join(f"{float(x):.3g}" for x in model(())) for model in (target, draft))
-        shape = ".".join(map(str, tree.host[0][1:]))
-        settings = f"{task.scheme.name}, tree {shape}, {_settings(task.sampling)}"
+        settings = f"{task.scheme.name}, tree {_shape(task.parents)}, {_settings(task.sampling)}"
         check.add(far, f"{settings}, first p = ({p}), q = ({q})")
     check.covered.append(task)
     check.host += host_differs(rule, drafts.draft, scores, boxes)

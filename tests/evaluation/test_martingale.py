@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import tiny
@@ -87,6 +89,27 @@ def test_a_peaked_target_gives_no_false_alarms():
         _add(sums, p[before], q[before], torch.ones(texts, length, dtype=torch.bool), after)
         small += min(5 * one.pvalue for one in sums.values()) < 1e-3
     assert small <= 2  # .4 expected
+
+
+@pytest.mark.parametrize("method", ["sps:gamma=3", "pld"])
+def test_rows_one_by_one_give_the_same_sums(method, monkeypatch):
+    """With a large vocabulary few rows fit into the memory at once."""
+    options = {} if method == "pld" else {"draft": tiny.draft()}
+    built = specwb.method(method, tiny.target(), **options)
+    settings = (tiny.target(), built, PROMPTS, Sampling(1.0), 6, 20, 0)
+    together = martingale(*settings)
+    module = sys.modules[martingale.__module__]
+    monkeypatch.setattr(module, "SLICE", 1)
+    sizes = []
+    monkeypatch.setattr(
+        module, "_add", lambda sums, p, *rest: (sizes.append(len(p)), _add(sums, p, *rest))
+    )
+    alone = martingale(*settings)
+    assert set(sizes) == {1}
+    for name, one in together.sums.items():
+        other = alone.sums[name]
+        assert other.total == pytest.approx(one.total, abs=1e-4)
+        assert other.variance == pytest.approx(one.variance, abs=1e-4)
 
 
 def test_nothing_varies_where_the_target_is_certain():

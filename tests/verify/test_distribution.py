@@ -125,7 +125,37 @@ class Sum(Rejection):
         return super().verify(draft, scores, (u[:, ::2] + u[:, 1::2]) % 1)
 
 
-@pytest.mark.parametrize("rule", [OwnUniforms, OwnBelow, Sum, Product])
+class Shifted(Rejection):
+    """Right: a uniform that is moved round a circle is one. An acceptance is a stretch between two
+    rejections, or the other way round."""
+
+    name = "shifted"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, (u + 0.37) % 1)
+
+
+class Fraction40(Rejection):
+    """Right: so is what follows the point of a multiple."""
+
+    name = "fraction_40"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, (40 * u) % 1)
+
+
+class WrongThenOwn(OwnBelow):
+    """One token is taken untested; of two the second has a uniform of its own."""
+
+    name = "wrong_then_own"
+
+    def verify(self, draft, scores, u):
+        return super().verify(draft, scores, u if draft.tree.D > 1 else 0 * u)
+
+
+@pytest.mark.parametrize(
+    "rule", [OwnUniforms, OwnBelow, Sum, Product, Shifted, Fraction40, WrongThenOwn]
+)
 def test_what_cannot_be_followed_is_not_checked(rule) -> None:
     """It is neither passed nor said to be wrong."""
     check = check_rule(rule)
@@ -159,6 +189,20 @@ def test_what_is_wrong_and_can_be_followed_is_wrong() -> None:
     check = check_rule(Half)
     assert check.wrong
     assert check.unchecked
+    assert "NOT lossless in what could be followed" in str(check)
+
+
+def test_what_exceeds_the_stretches_that_were_missed_is_wrong() -> None:
+    """A candidate is taken untested where u is in (.9, .95): not all of these are found."""
+
+    class Strip(Rejection):
+        name = "strip"
+
+        def node(self, p, q, tokens, ok, u):
+            return super().node(p, q, tokens, ok, torch.where((u > 0.9) & (u < 0.95), 0, u))
+
+    check = check_rule(Strip)
+    assert 0.03 < check.worst <= 0.05
     assert "NOT lossless" in str(check)
 
 
@@ -242,6 +286,25 @@ class BelowABranch(RRSw):
         return choice, residual
 
 
+class ThirdBelow(BelowABranch):
+    """Wrong: of three siblings below the root the third is taken untested."""
+
+    def node(self, p, q, tokens, ok, u):
+        self.level += 1
+        below = self.level > 1 and ok.shape[1] > 2
+        return RRSw.node(
+            self, p, q, tokens, ok, u * (torch.arange(u.shape[1]) != 2) if below else u
+        )
+
+
+class FourTokensBelow(FifthLevel):
+    """Wrong: after a rejection of a second token only the first four tokens can come."""
+
+    def node(self, p, q, tokens, ok, u):
+        self.level += 1
+        return (FourTokens if self.level > 1 else Rejection).node(self, p, q, tokens, ok, u)
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -253,6 +316,8 @@ class BelowABranch(RRSw):
         FifthSibling,
         FourTokens,
         BelowABranch,
+        ThirdBelow,
+        FourTokensBelow,
     ],
 )
 def test_wrong_at_a_temperature_deep_down_or_among_many_is_wrong(rule) -> None:
@@ -265,12 +330,12 @@ def test_wrong_at_a_temperature_deep_down_or_among_many_is_wrong(rule) -> None:
 def test_it_says_what_it_looked_at() -> None:
     check = check_rule(Rejection)
     assert check.coverage == (
-        "IID, WITHOUT_REPLACEMENT; chains to 6 tokens; 2 to 6 tokens; "
-        "T = 1 and T = 0.7 and T = 0.7 with top_k and top_p"
+        "IID, WITHOUT_REPLACEMENT; T = 1, T = 0.7, T = 0.7 with top_k and top_p; "
+        "2 tokens: 0.1.2, 0.1.2.3.4.5; 3 tokens: 0.1; 4 tokens: 0; 6 tokens: 0, 0.1"
     )
     assert f"lossless ({check.rounds} rounds" in str(check)
     assert check.coverage in str(check)
-    assert "trees to depth 3 and 5 siblings; 2 to 6 tokens" in check_rule(RRS).coverage
+    assert "4 tokens: 0, 0.1.1.1; 6 tokens: 0, 0.1, 0.0.0.0.0" in check_rule(RRS).coverage
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
