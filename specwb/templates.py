@@ -2,8 +2,8 @@
 
 Source: FastChat's ``vicuna_v1.1`` and ``llama-2`` conversations (lm-sys/FastChat,
 ``fastchat/conversation.py``), by which Spec-Bench and the papers prompt these models. The sentence
-at the head of the former is part of its form. A model of this kind begins its answer with the space
-that the form has; conversations keep answers without it, as FastChat does.
+at the head of the former is part of its form. Answers are put in without the spaces around them, as
+FastChat keeps them: a model of this kind begins its answer with the space that the form has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEMPLATES = {
         "{% for m in messages %}"
         "{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + ' ' }}"
         "{% elif m['role'] == 'assistant' %}"
-        "{{ 'ASSISTANT: ' + m['content'] + (eos_token or '') }}"
+        "{{ 'ASSISTANT: ' + m['content'] | trim + (eos_token or '') }}"
         "{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
     ),
@@ -43,7 +43,7 @@ TEMPLATES = {
         "{% elif m['role'] == 'user' %}"
         "{{ (bos_token or '') + '[INST] ' + ns.head + m['content'] + ' [/INST]' }}"
         "{% set ns.head = '' %}"
-        "{% else %}{{ ' ' + m['content'] + ' ' + (eos_token or '') }}{% endif %}{% endfor %}"
+        "{% else %}{{ ' ' + m['content'] | trim + ' ' + (eos_token or '') }}{% endif %}{% endfor %}"
     ),
 }
 """Jinja templates in the form of ``tokenizer.chat_template``."""
