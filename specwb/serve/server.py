@@ -37,6 +37,10 @@ class AddressError(SpecwbError, ValueError):
     """An address that cannot be listened at."""
 
 
+class Abandoned(SpecwbError, ConnectionError):
+    """Nobody waits for the answer any more."""
+
+
 class Server:
     """An ASGI application that answers requests with a target and a method, one at a time.
 
@@ -137,7 +141,7 @@ class Server:
             if job.streamed:
                 return StreamingResponse(self._sent(job), media_type="text/event-stream")
             return await self._answered(request, job)
-        except (ClientDisconnect, ConnectionAbortedError):
+        except (ClientDisconnect, Abandoned):
             return Response(status_code=499)  # which nobody reads
         except SpecwbError as error:
             return _refusal(error)
@@ -176,17 +180,13 @@ class Server:
         """The answer's text, piece by piece; fills in the report on it when it is complete.
 
         Raises:
-            ConnectionAbortedError: between two steps, when nobody waits for it any more.
+            Abandoned: between two steps, when nobody waits for it any more.
         """
         pieces = self._decoded(job, report)
         return _message(pieces) if job.is_chat else pieces
 
     def _decoded(self, job: Job, report: dict[str, Any]) -> Iterator[str]:
-        """The same with the spaces around it.
-
-        Raises:
-            ConnectionAbortedError: between two steps, when nobody waits for it any more.
-        """
+        """The same with the spaces around it."""
         fresh: list[str] = []
         stream = Stream(lambda piece, _: fresh.append(piece))
         accepted: list[int] = []
@@ -199,7 +199,7 @@ class Server:
                 yield from fresh
                 fresh.clear()
         if job.gone.is_set():
-            raise ConnectionAbortedError
+            raise Abandoned
         stream.close()
         yield from fresh
         assert last is not None
@@ -252,7 +252,7 @@ class Server:
             try:
                 for event in self._events(job):
                     loop.call_soon_threadsafe(events.put_nowait, event)
-            except ConnectionAbortedError:
+            except Abandoned:
                 pass
             finally:
                 loop.call_soon_threadsafe(events.put_nowait, None)
@@ -279,6 +279,8 @@ class Server:
         try:
             for piece in self._pieces(job, report):
                 yield event({"delta": {"content": piece}} if job.is_chat else {"text": piece})
+        except Abandoned:
+            raise
         except SpecwbError as error:  # the answer has begun: its status cannot be changed any more
             problem = {"message": str(error), "type": "server_error"}
             yield f"data: {json.dumps({'error': problem})}\n\n"
