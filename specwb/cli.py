@@ -181,20 +181,21 @@ def generate(
             messages.append({"role": "user", "content": said})
             (ids,) = token_rows(model, messages)
             errors.print(f"> {said}", highlight=False, markup=False, soft_wrap=True)
-        stream = Stream(model.tokenizer, ids, show, stops)
+        stream = Stream(show)
         streams.append(stream)
-        how = {"max_new_tokens": max_new_tokens, "on_tokens": stream, "past": past, **settings}
-        output = None
+        how = {"max_new_tokens": max_new_tokens, "until": stops, "past": past, **settings}
         try:
-            output = specwb.decode(model, ids, chosen, until=stops, **how)
+            for step in specwb.rounds(model, ids, chosen, **how):
+                stream(step)
         except KeyboardInterrupt:
             interrupted = True
         stream.close()
         if not last_piece.endswith("\n"):
             typer.echo()
-        if output is None:
+        if interrupted:
             break
-        messages.append({"role": "assistant", "content": output.text or ""})
+        assert stream.text is not None
+        messages.append({"role": "assistant", "content": stream.text.printed.strip()})
     seconds = time.perf_counter() - began
     note = partial(errors.print, highlight=False, markup=False, soft_wrap=True)
     lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""

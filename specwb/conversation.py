@@ -80,7 +80,8 @@ class Conversation:
         return f"Conversation({self.method.key!r}, rows={len(self.messages)}, turns={turns})"
 
     def say(self, turn: str | Sequence[str], **settings: Any) -> Output:
-        """Puts a user's turn to the target and returns its answer, which joins the messages.
+        """Puts a user's turn to the target and returns its answer, which joins the messages
+        without the spaces around it.
 
         A turn that fails leaves the conversation as it was.
 
@@ -107,7 +108,7 @@ class Conversation:
         output = decode(self.target, asked, self.method, past=self.past, **how)
         assert output.texts is not None
         self.messages = [
-            [*row, {"role": "assistant", "content": text}]
+            [*row, {"role": "assistant", "content": text.strip()}]
             for row, text in zip(asked, output.texts, strict=True)
         ]
         return output

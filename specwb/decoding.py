@@ -50,7 +50,7 @@ def rounds(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
-    until: Stop | Stops = (),
+    until: Stop = (),
     past: Past | None = None,
     attention: str = "whole",
     **options,
@@ -87,8 +87,8 @@ def rounds(
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
         until: texts that end a row with the token that completes one of them (a special token's
             text too), or a function of (row, all its new token ids) that is asked at every token,
-            so that the text does not depend on the method; costs a host read a step. Or a
-            :class:`specwb.stops.Stops` of these prompts, which then says where and why rows ended.
+            so that the text does not depend on the method; costs a host read a step. What has
+            ended a row is in each step's ``stops``.
         past: what the decoding before this one left of the same beginnings is not computed again;
             afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
         attention: how the target attends to a draft: ``"whole"``, or in two ``"parts"``, the text
@@ -126,7 +126,7 @@ def rounds(
             " decode without logits processors, or with roots=1"
         )
     eager = trace or clock is not None or rescore is not None or layout != "tree"
-    stops = until if isinstance(until, Stops) else Stops(until, target.tokenizer, rows)
+    stops = Stops(until, target.tokenizer, rows)
     if past is not None and not isinstance(past, Past):
         raise ArgumentError(f"past must be a specwb.drafters.past.Past, got {past!r}")
     if clock is not None and not isinstance(clock, Clock):
@@ -290,11 +290,9 @@ def decode(
     check_target(target)
     if on_tokens is not None and not callable(on_tokens):
         raise ArgumentError(f"on_tokens must be a function, got {on_tokens!r}")
-    rows, _ = read_prompts(target, prompts)
-    stops = until if isinstance(until, Stops) else Stops(until, target.tokenizer, rows)
     loop = rounds(
         target,
-        rows,
+        prompts,
         method,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -307,15 +305,15 @@ def decode(
         graphs=graphs,
         rescore=rescore,
         layout=layout,
-        until=stops,
+        until=until,
         past=past,
         attention=attention,
         **options,
     )
     began = time.perf_counter()
-    counts, offers, steps, state = [], [], [], None
+    counts, offers, steps, state, stops = [], [], [], None, None
     for step in loop:
-        state = step.state
+        state, stops = step.state, step.stops
         counts.append(step.verdict.count)
         offers.append(step.offered())
         if trace:
@@ -323,6 +321,7 @@ def decode(
         if on_tokens is not None:
             _report(step, on_tokens)
     assert state is not None
+    assert stops is not None
     starts, ends, table = state.start.tolist(), state.length.tolist(), state.tokens.tolist()
     tokens = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
     per_step = torch.stack(counts, 1).tolist()

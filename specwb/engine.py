@@ -80,7 +80,7 @@ class Decoding:
         clock: measures the parts of every step.
         rescore: puts other scores in the place of the target's.
         layout: how the target is run over a draft, see :meth:`Target.score`.
-        stops: what ends a row beside ``ends``; a host read a step.
+        stops: what ends a row beside ``ends``, where there is something: a host read a step.
         past: what an earlier decoding left, and what this one leaves.
         attention: how it attends to a draft, ``"whole"`` or in ``"parts"``.
         rule: the verification rule under these sampling settings.
@@ -159,7 +159,7 @@ class Decoding:
                     if self.stops:
                         self._stop(step)
                     between = True
-                step.index = index
+                step.index, step.stops = index, self.stops
                 yield step
                 index += 1
             if self.past is not None:

@@ -21,6 +21,7 @@ from specwb.tree import Tree
 
 if TYPE_CHECKING:
     from specwb.models.cache import KVCache
+    from specwb.stops import Stops
 
 
 T = TypeVar("T")
@@ -383,7 +384,8 @@ class Step:
     """One decoding step as a notebook sees it: what was known, drafted, scored and decided.
 
     Scores and uniforms are kept with ``trace=True`` only. ``state`` is the decoding's own, so it
-    shows where the decoding is now, not where it was in this step.
+    shows where the decoding is now, not where it was in this step. So does ``stops``: the rows'
+    texts, and what has ended them.
     """
 
     index: int
@@ -396,6 +398,7 @@ class Step:
     rule: object
     tokenizer: object = None
     state: State | None = field(default=None, repr=False)
+    stops: Stops | None = field(default=None, repr=False)
 
     def clone(self) -> Step:
         """A copy that outlives the step where graphs write the next one into the same memory; it is

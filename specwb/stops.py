@@ -16,6 +16,7 @@ CONTEXT = 12
 """Tokens that are decoded in front of others: whether a token begins with a space depends on what
 is before it. Twelve byte tokens are whole characters of two, three and four bytes alike."""
 PART = "\ufffd"  # what decoders write for a character of which not all bytes are there yet
+LONGEST = 4  # bytes of a character in UTF-8
 
 
 class StopError(SpecwbError, ValueError):
@@ -37,28 +38,28 @@ class Text:
 
     Attributes:
         ended: whether one of the texts has ended the row.
+        sizes: of the visible and the plain text, before the first token and after each; without
+            bytes of characters that are not complete.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         self.stop, self.ended = tuple(stop), False
         self._plain = _Decoded(tokenizer, prompt, skip_special=True)
         self._visible = _Decoded(tokenizer, prompt, skip_special=False)
-        self._sizes = [(0, 0)]  # of the visible and the plain text after each token
+        self.sizes = [(0, 0)]
         self._end = 0  # of the printed text, where a stop text has ended it
 
     def feed(self, ids: Sequence[int]) -> Text:
         """Takes further tokens, up to one that ends the row; returns itself."""
-        if not self.stop:
-            self._plain.feed(ids)
-            return self
         for token in ids:
             if self.ended:
                 break
             # what one token completes the next may unsay, where a decoder joins them in the text
             # ("do n" and "'t" are "don't"): so each token is looked at, whoever drafted it
             looked_at = len(self._visible.settled)
-            plain, visible = self._plain.feed([token]), self._visible.feed([token])
-            self._sizes.append((len(visible.rstrip(PART)), len(plain.rstrip(PART))))
+            plain = self._plain.feed(token)
+            visible = self._visible.feed(token) if self.stop else plain
+            self.sizes.append((len(visible.rstrip(PART)), len(plain.rstrip(PART))))
             found = (visible.find(one, max(0, looked_at - len(one) + 1)) for one in self.stop)
             if places := [place for place in found if place >= 0]:
                 self.ended, self._end = True, self._printed_size(min(places))
@@ -80,15 +81,15 @@ class Text:
 
     def _printed_size(self, place: int) -> int:
         """How many printed characters stand before a place in the visible text."""
-        i = next(i for i in reversed(range(len(self._sizes))) if self._sizes[i][0] <= place)
-        visible, plain = self._sizes[i]
+        i = next(i for i in reversed(range(len(self.sizes))) if self.sizes[i][0] <= place)
+        visible, plain = self.sizes[i]
         # a place within a special token is where that token stands
-        _, after = self._sizes[min(i + 1, len(self._sizes) - 1)]
+        _, after = self.sizes[min(i + 1, len(self.sizes) - 1)]
         return min(plain + place - visible, after)
 
 
 class _Decoded:
-    """New ids as text. With every call only the last of them are decoded again.
+    """New ids as text. With every one only the last of them are decoded again.
 
     Args:
         tokenizer: the target's.
@@ -107,27 +108,36 @@ class _Decoded:
         self._lead = self._decoded(self._ids).rstrip(PART)  # the text of those
         self._open = 0  # how many ids follow
 
-    def feed(self, ids: Sequence[int]) -> str:
-        """Takes further ids and returns the whole text."""
-        self._ids += ids
-        self._open += len(ids)
+    def feed(self, token: int) -> str:
+        """Takes a further id and returns the whole text."""
+        self._ids.append(token)
+        self._open += 1
         window = self._decoded(self._ids)
         self.text = self.settled + window[len(self._lead) :]
         # a decoder with a byte fallback rewrites a whole run of bytes once its last one is there
-        if self._open >= 2 * CONTEXT and not window.endswith(PART):
+        if self._open >= 4 * CONTEXT and not self._may_be_completed(window):
             self._settle(window)
         return self.text
 
+    def _may_be_completed(self, window: str) -> bool:
+        """Whether the last character lacks bytes. It has at most three then, so without them the
+        text ends in no replacement character; bytes that are no text leave one however many are
+        taken away."""
+        shorter = (self._decoded(self._ids[:-n]) for n in range(1, LONGEST))
+        return window.endswith(PART) and not all(text.endswith(PART) for text in shorter)
+
     def _settle(self, window: str) -> None:
         """Moves the window on to the last ids, where the text stays the same by that."""
-        at = len(self._ids) - CONTEXT
-        head = self._decoded(self._ids[:at])
-        ids = self._ids[at - CONTEXT :]
-        lead = self._decoded(ids[:CONTEXT])
-        # not so where a character, or a run of bytes, goes over the border; a later one will do
-        if lead and head + self._decoded(ids)[len(lead) :] == window:
-            self.settled += head[len(self._lead) :]
-            self._ids, self._lead, self._open = ids, lead, CONTEXT
+        # a border within a character changes the text; of so many, one is between two of them
+        for at in range(len(self._ids) - CONTEXT, len(self._ids) - CONTEXT - LONGEST, -1):
+            head = self._decoded(self._ids[:at])
+            for begin in range(at - CONTEXT, at - CONTEXT - LONGEST, -1):
+                lead = self._decoded(self._ids[begin:at])
+                if lead and head + self._decoded(self._ids[begin:])[len(lead) :] == window:
+                    self.settled += head[len(self._lead) :]
+                    self._ids, self._lead = self._ids[begin:], lead
+                    self._open = len(self._ids) - (at - begin)
+                    return
 
     def _decoded(self, ids: Sequence[int]) -> str:
         # cleaning up spaces would change text that is certain by then
@@ -150,6 +160,8 @@ class Stops:
 
     Attributes:
         ended: of each row, whether this has ended it.
+        rows: the text of each row; empty without a tokenizer. Without stop texts the engine feeds
+            none of them, and whoever reads one does.
 
     Raises:
         StopError: an empty text, neither texts nor a function, or texts without a tokenizer.
@@ -160,13 +172,13 @@ class Stops:
         texts = () if callable(stop) else stop_texts(stop)
         if texts and tokenizer is None:
             raise StopError("texts of until= need a tokenizer, the target has none")
-        self.tokenizer, self.prompts = tokenizer, prompts
-        self.rows = [Text(tokenizer, prompt, texts) for prompt in prompts] if texts else []
+        self._has_texts = bool(texts)
+        self.rows = [Text(tokenizer, prompt, texts) for prompt in prompts if tokenizer is not None]
         self.ids: list[list[int]] = [[] for _ in prompts]
         self.ended = [False for _ in prompts]
 
     def __bool__(self) -> bool:
-        return bool(self.rows) or self.ends is not None
+        return self._has_texts or self.ends is not None
 
     def surplus(self, row: int, new: Sequence[int]) -> int | None:
         """How many of a step's ``new`` tokens stand behind the end of the row; None where it goes
@@ -189,12 +201,10 @@ class Stops:
         Args:
             tokens: all new ids, one list a row.
         """
-        if self.tokenizer is None:
+        if not self.rows:
             return None
-        if self.rows:
-            return [text.printed for text in self.rows]
-        rows = zip(self.prompts, tokens, strict=True)
-        return [Text(self.tokenizer, prompt).feed(ids).printed for prompt, ids in rows]
+        rows = zip(self.rows, tokens, strict=True)
+        return [text.feed(ids[len(text.sizes) - 1 :]).printed for text, ids in rows]
 
     def reasons(self, tokens: Sequence[Sequence[int]], eos: Iterable[int]) -> list[str]:
         """Why finished rows have ended: ``"stop"`` by a text or the function, ``"eos"`` or

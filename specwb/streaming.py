@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from specwb.stops import PART, Text
 
+if TYPE_CHECKING:
+    from specwb.flow import Step
+
 
 class Stream:
-    """Turns token ids into pieces of text that never have to be taken back.
+    """Turns decoding steps into pieces of text that never have to be taken back.
 
-    An instance is passed to ``decode`` as ``on_tokens``, for one row. What has become certain with
-    a token is passed to ``show``: a piece belongs to the token that completed it.
+    An instance is called with each step of :func:`specwb.rounds` for one prompt. What has become
+    certain with the step is passed to ``show``: a piece belongs to the token that completed it. No
+    text of ``until`` is shown, nor what may be the beginning of one.
 
     Text is held back while it ends in a replacement character (not all bytes of that character are
     there yet), and while it does not continue what was shown (decoders with a byte fallback rewrite
     a whole run of bytes while it is incomplete).
 
     Args:
-        tokenizer: the target's.
-        prompt: the prompt's token ids.
         show: is called with a piece of text, and whether it came from an accepted draft token and
             not from the target.
-        stop: texts of which none is shown, nor what comes after it; what may be the beginning of
-            one is held back too.
 
     Attributes:
         ids: the token ids decoded so far.
         rounds: the decoding steps so far.
         accepted: the draft tokens accepted so far.
+        text: what was decoded, of which what was shown is the beginning; None before the first
+            step.
     """
 
-    def __init__(
-        self,
-        tokenizer,
-        prompt: Sequence[int],
-        show: Callable[[str, bool], None],
-        stop: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, show: Callable[[str, bool], None]) -> None:
         self.show = show
         self.ids: list[int] = []
         self.rounds = self.accepted = 0
-        self._text, self._shown = Text(tokenizer, prompt, stop), ""
+        self.text: Text | None = None
+        self._shown = ""
 
-    def __call__(self, row: int, ids: list[int], accepted: int) -> None:
-        """Takes one step's tokens, of which the first ``accepted`` are draft tokens."""
+    def __call__(self, step: Step) -> None:
+        """Takes a decoding step, whose tokens are draft tokens but for the last."""
+        count, emitted, stops = step.verdict.count, step.verdict.emitted, step.stops
+        assert emitted is not None
+        assert stops is not None
+        (self.text,) = stops.rows
+        before, n = len(self.ids), int(count[0])
+        self.ids += emitted[0, :n].tolist()
         self.rounds += 1
-        self.accepted += accepted
-        for i, token in enumerate(ids):
-            self.ids.append(token)
-            text = self._text.feed([token]).printed.rstrip(PART)
-            if text.startswith(self._shown):
-                self._show(text[: self._text.certain], i < accepted)
+        self.accepted += n - 1
+        self.text.feed(self.ids[len(self.text.sizes) - 1 :])  # where no stop text made the engine
+        text = self.text.printed.rstrip(PART)
+        if text.startswith(self._shown):
+            text = text[: self.text.certain]
+            for place, (_, size) in enumerate(self.text.sizes[before + 1 :], 1):
+                self._show(text[:size], place < n)
 
     def close(self) -> None:
         """Shows what was held back: the bytes that would have completed it never came."""
-        self._show(self._text.printed, False)
+        if self.text is not None:
+            self._show(self.text.printed, False)
 
     @property
     def mean_tokens_per_step(self) -> float:

@@ -59,7 +59,9 @@ def test_a_turn_is_what_a_fresh_start_decodes(pair, name):
         assert out.tokens == fresh.tokens
         assert out.accepted_lengths == fresh.accepted_lengths
         assert (talk.past.reused >= 4) == (number > 0)
-        assert talk.messages[1][-1] == {"role": "assistant", "content": out.texts[1]}
+        assert out.texts[1].startswith(" w")
+        content = out.texts[1].removeprefix(" ")
+        assert talk.messages[1][-1] == {"role": "assistant", "content": content}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 import re
+from types import SimpleNamespace
 
 import pytest
+import torch
 from terminal import call as terminal_call
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
@@ -16,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import specwb
 from specwb.models.load import data_dir
+from specwb.stops import Stops
 from specwb.streaming import Stream
 
 TEXT = "naïve — 日本 🙂 café\tx\n  y 👩‍👩‍👧 ends"
@@ -48,11 +51,13 @@ def fallback():
 
 
 def run_stream(tokenizer, prompt, blocks):
-    """Streams blocks of ids; returns the stream and the pieces that it showed."""
+    """Streams the tokens of steps; returns the stream and the pieces that it showed."""
     pieces = []
-    stream = Stream(tokenizer, prompt, lambda text, drafted: pieces.append((text, drafted)))
-    for ids, accepted in blocks:
-        stream(0, ids, accepted)
+    stream = Stream(lambda text, drafted: pieces.append((text, drafted)))
+    stops = Stops((), tokenizer, [prompt])
+    for ids in blocks:
+        verdict = SimpleNamespace(count=[len(ids)], emitted=torch.tensor([[*ids, 0]]))
+        stream(SimpleNamespace(verdict=verdict, stops=stops))
     stream.close()
     return stream, pieces
 
@@ -64,7 +69,7 @@ def test_pieces_add_up_to_the_text_and_no_character_is_split(bytelevel, seed):
     blocks = []
     while left:
         n = rng.randint(1, 5)
-        blocks.append((left[:n], min(n, len(left)) - 1))
+        blocks.append(left[:n])
         left = left[n:]
     stream, pieces = run_stream(bytelevel, bytelevel("Say: ")["input_ids"], blocks)
     assert "".join(text for text, _ in pieces) == TEXT
@@ -78,26 +83,26 @@ def test_pieces_add_up_to_the_text_and_no_character_is_split(bytelevel, seed):
 def test_a_piece_belongs_to_the_token_that_completed_it(bytelevel):
     ids = bytelevel("a日b")["input_ids"]
     assert len(ids) == 5  # the character in the middle is three tokens
-    _, pieces = run_stream(bytelevel, [5], [(ids[:4], 3), (ids[4:], 0)])
+    _, pieces = run_stream(bytelevel, [5], [ids[:4], ids[4:]])
     assert pieces == [("a", True), ("日", False), ("b", False)]
 
 
 def test_leading_spaces_and_bytes_of_a_fallback(fallback):
     hello, world, mark = fallback.convert_tokens_to_ids(["▁Hello", "▁world", "!"])
     assert fallback.decode([world]) == "world"  # alone it has no space
-    _, pieces = run_stream(fallback, [hello], [([world], 0), ([mark], 0)])
+    _, pieces = run_stream(fallback, [hello], [[world], [mark]])
     assert pieces == [(" world", False), ("!", False)]
     # The second character's first byte makes the decoder give up on the first character, which
     # was shown already.
     two = list("éà".encode())
     assert fallback.decode([hello, *two[:3]]) == "Hello\ufffd\ufffd\ufffd"
-    _, pieces = run_stream(fallback, [hello], [([b], 0) for b in two])
+    _, pieces = run_stream(fallback, [hello], [[b] for b in two])
     assert [text for text, _ in pieces] == ["é", "à"]
 
 
 def test_a_character_that_is_never_complete_is_shown_at_the_end(bytelevel):
     ids = bytelevel("a日")["input_ids"][:-1]
-    _, pieces = run_stream(bytelevel, [5], [(ids, 0)])
+    _, pieces = run_stream(bytelevel, [5], [ids])
     assert "".join(text for text, _ in pieces) == bytelevel.decode(ids)
     assert pieces[-1][0].strip("\ufffd") == ""
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import random
 from functools import cache, partial
+from types import SimpleNamespace
 
 import pytest
 import test_decoding_distribution as decoding
 import tiny
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import specwb
 from specwb.models.load import data_dir
-from specwb.stops import CONTEXT, Stops, Text, overlap
+from specwb.stops import CONTEXT, StopError, Stops, Text, overlap
 from specwb.streaming import Stream
 
 PIECES = ["a", "b", " n", "'t", "ab", "\u00e9", ""]
@@ -104,10 +107,12 @@ def answers(written, **how):
     tree = specwb.method("mcsd", target, draft=draft, tree=(2, 2, 1))
     for method in ("ar", "pld:gamma=4", tree):
         pieces: list[tuple[str, bool]] = []
-        show = partial(_keep, pieces)
-        stream = Stream(target.tokenizer, prompt, show, how["until"])
-        out = specwb.decode(target, prompt, method, max_new_tokens=16, on_tokens=stream, **how)
+        stream = Stream(partial(_keep, pieces))
+        for step in specwb.rounds(target, prompt, method, max_new_tokens=16, **how):
+            stream(step)
         stream.close()
+        out = specwb.decode(target, prompt, method, max_new_tokens=16, **how)
+        assert stream.ids == out.tokens[0]
         yield out, "".join(text for text, _ in pieces)
 
 
@@ -175,6 +180,19 @@ def test_a_function_ends_rows_where_plain_decoding_would_end_them(method):
     assert [sum(n + 1 for n in steps) for steps in out.accepted_lengths] == [2, 2, 2]
 
 
+def test_what_ends_rows_is_of_one_decoding(written):
+    """It is read from the steps, and cannot be given to another decoding."""
+    target, _, prompt, free = written
+    stop = f"w{free[2]}"
+    for _ in range(2):
+        *_, last = specwb.rounds(target, prompt, "ar", max_new_tokens=16, until=stop, eos=())
+        assert last.stops.reasons([free[:3]], ()) == ["stop"]
+        assert last.stops.texts([free[:3]]) == [f" w{free[0]} w{free[1]} "]
+    for front in (specwb.rounds, specwb.decode):
+        with pytest.raises(StopError, match="until= must be a text, texts or a function, got"):
+            front(target, prompt, "ar", until=last.stops)
+
+
 # --------------------------------------------------------------------------------- linear in time
 
 
@@ -235,6 +253,35 @@ def test_tokens_one_by_one_are_the_whole_text(kind, bytelevel, monkeypatch):
     assert max(sizes) < 6 * CONTEXT
 
 
+@pytest.mark.parametrize("stop", [(), ("never",)])
+@pytest.mark.parametrize("kind", ["bytes", "fallback"])
+def test_bytes_without_end_are_settled_too(kind, stop, bytelevel, monkeypatch):
+    """Of no character, and of characters of two, three and four bytes without a word between."""
+    tokenizer = bytelevel if kind == "bytes" else fallback()
+    known = bytelevel.get_vocab()
+    letters = bytes_to_unicode()
+
+    def tokens(octets: bytes) -> list[int]:
+        return [known[letters[b]] if kind == "bytes" else b for b in octets]
+
+    hello = [bytelevel("Hello")["input_ids"][-1] if kind == "bytes" else 256]
+    decode, sizes = tokenizer.decode, []
+
+    def counted(ids, **how):
+        sizes.append(len(ids))
+        return decode(ids, **how)
+
+    monkeypatch.setattr(tokenizer, "decode", counted)
+    mixed = "\u00e9\u65e5\U0001f642\u00e9\U0001f642x\u65e5"
+    for octets in (b"\xe6", b"\x80", b"\xe6\x97", b"\xf0\x9f\x99", mixed.encode(), b"\xc3x"):
+        new = hello + tokens(octets * (300 // len(octets)))
+        text = Text(tokenizer, hello, stop)
+        for token in new:
+            text.feed([token])
+        assert text.printed == decode(hello + new)[len(decode(hello)) :], octets
+    assert max(sizes) < 6 * CONTEXT
+
+
 def test_a_long_stop_text_is_found_wherever_it_begins():
     words = [f"w{i}" for i in range(120)]
     tokenizer = sentencepiece([*words, "<turn>"], "<turn>")
@@ -261,11 +308,12 @@ def test_a_stop_text_of_a_million_letters_holds_nobody_up(bytelevel):
     pieces: list[str] = []
     (letter,) = bytelevel("a", add_special_tokens=False)["input_ids"]
     stop = "a" * 10**6
-    stream = Stream(bytelevel, [5], lambda piece, _: pieces.append(piece), [stop])
+    stream = Stream(lambda piece, _: pieces.append(piece))
     stops = Stops(stop, bytelevel, [[5]])
+    verdict = SimpleNamespace(count=[1], emitted=torch.tensor([[letter]]))
     for _ in range(50):
-        stream(0, [letter], 0)
         assert stops.surplus(0, [letter]) is None
+        stream(SimpleNamespace(verdict=verdict, stops=stops))
     assert pieces == []  # all of it may be the beginning of the stop text
     stream.close()
     assert pieces == ["a" * 50]

@@ -50,7 +50,7 @@ def serve(
     socket = listening(host, port)  # before the work of loading
     model = loaded(target, device, dtype, loading, template=template)
     chosen = built_with(method, model, draft)
-    web = interruptible(Server(model, chosen, host).app)
+    web = interruptible(Server(model, chosen, host))
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""
     place = f"[{host}]" if ":" in host else host
     errors.print(

@@ -30,7 +30,7 @@ from specwb.inputs import chat, encode, integer
 from specwb.methods import METHODS, Method
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.stops import Stops, Text
+from specwb.stops import Text
 
 TURNS = 8  # of a question, at most, by default
 WARM_UP = 3  # times that the first question is answered unmeasured, as in Spec-Bench
@@ -309,8 +309,7 @@ def _by_engine(
     """Decodes one answer and counts what happens in it."""
     sampling = settings.sampling
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    state = None
-    stops = Stops(settings.stop, target.tokenizer, [ids])
+    state, stops = None, None
     began = time.perf_counter()
     for step in rounds(
         target,
@@ -321,12 +320,13 @@ def _by_engine(
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         seed=_seed(settings.seed, question, turn),
-        until=stops,  # costs a host read a step and some text, which the time includes
+        until=settings.stop,  # costs a host read a step and some text, which the time includes
     ):
-        verdict, state = step.verdict, step.state
+        verdict, state, stops = step.verdict, step.state, step.stops
         drafted = step.draft.valid[0, 1:].sum()
         parts.append((verdict.count[0], drafted, step.offered()[0].long()))
     assert state is not None
+    assert stops is not None
     tokens = state.tokens[0, int(state.start[0]) : int(state.length[0])].tolist()
     counts, drafts, offers = (torch.stack(x).tolist() for x in zip(*parts, strict=True))
     seconds = time.perf_counter() - began

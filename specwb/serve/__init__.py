@@ -7,7 +7,7 @@ Source: the API reference of OpenAI, "Completions" and "Chat Completions". Diffe
 is not offered is refused and not ignored, and answers have a field ``specwb``.
 """
 
-from specwb.serve.jobs import RequestError, UnknownModel
+from specwb.serve.jobs import RequestError
 from specwb.serve.server import AddressError, Server, listening
 
-__all__ = ["AddressError", "RequestError", "Server", "UnknownModel", "listening"]
+__all__ = ["AddressError", "RequestError", "Server", "listening"]

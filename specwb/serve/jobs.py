@@ -16,7 +16,7 @@ from specwb.inputs import integer, read_prompts, real
 from specwb.methods import Method
 from specwb.models.generation import SERVERS, is_neutral
 from specwb.models.target import Target
-from specwb.stops import Stops, stop_texts
+from specwb.stops import stop_texts
 
 READ = {
     "model",
@@ -60,20 +60,17 @@ STOPS, STOP_SIZE = 32, 500
 class RequestError(SpecwbError, ValueError):
     """A request that is not understood or asks for what is not offered.
 
-    Attributes:
+    Args:
+        message: one line.
         status: of the HTTP answer.
         code, field: what OpenAI's clients read as the error's code and parameter.
     """
 
-    status: int = 400
-    code: str | None = None
-    field: str | None = None
-
-
-class UnknownModel(RequestError):
-    """A request for another model than the one that is served."""
-
-    status, code, field = 404, "model_not_found", "model"
+    def __init__(
+        self, message: str, status: int = 400, code: str | None = None, field: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.field = status, code, field
 
 
 @dataclass
@@ -83,8 +80,6 @@ class Job:
     Attributes:
         ids: the prompt's token ids.
         steps: its decoding, not begun yet.
-        stops: what ends the answer, and then why it has ended.
-        stop: texts that end the answer.
         seed: of the sampling.
         is_chat: it came to the chat endpoint.
         streamed: the answer is sent while it is decoded.
@@ -94,8 +89,6 @@ class Job:
 
     ids: list[int]
     steps: Iterator[Step]
-    stops: Stops
-    stop: tuple[str, ...]
     seed: int
     is_chat: bool
     streamed: bool
@@ -107,10 +100,11 @@ def check_model(target: Target, name: object) -> None:
     """Checks that a request means the model that is served.
 
     Raises:
-        UnknownModel: it means another one.
+        RequestError: it means another one.
     """
     if name is not None and name != target.name:
-        raise UnknownModel(f"model {name!r} is not served here, {target.name!r} is")
+        message = f"model {name!r} is not served here, {target.name!r} is"
+        raise RequestError(message, 404, "model_not_found", "model")
 
 
 def job(body: Any, target: Target, method: Method, past: Past, is_chat: bool) -> Job:
@@ -124,8 +118,8 @@ def job(body: Any, target: Target, method: Method, past: Past, is_chat: bool) ->
         is_chat: it came to the chat endpoint.
 
     Raises:
-        UnknownModel: another model than the one that is served.
-        RequestError: a field that is unknown, or asks for what is not offered.
+        RequestError: another model than the one that is served, or a field that is unknown or
+            asks for what is not offered.
         SpecwbError: a value that cannot be decoded with.
     """
     if not isinstance(body, dict):
@@ -154,8 +148,6 @@ def job(body: Any, target: Target, method: Method, past: Past, is_chat: bool) ->
         )
     seed = body.get("seed")
     seed = random.getrandbits(60) if seed is None else integer("seed", seed, 0)
-    stop = _stop(body.get("stop"))
-    stops = Stops(stop, target.tokenizer, [ids])
     steps = rounds(
         target,
         [ids],
@@ -165,7 +157,7 @@ def job(body: Any, target: Target, method: Method, past: Past, is_chat: bool) ->
         top_p=real("top_p", _given(body, "top_p", 1.0)),
         top_k=integer("top_k", _given(body, "top_k", 0), 0),
         seed=seed,
-        until=stops,
+        until=_stop(body.get("stop")),
         past=past,
     )
     extra = _given(body, "stream_options", {})
@@ -173,7 +165,7 @@ def job(body: Any, target: Target, method: Method, past: Past, is_chat: bool) ->
         raise RequestError(f"stream_options can have include_usage, got {extra!r}")
     counted = _switch("include_usage", extra.get("include_usage"))
     streamed = _switch("stream", body.get("stream"))
-    return Job(ids, steps, stops, stop, seed, is_chat, streamed, counted)
+    return Job(ids, steps, seed, is_chat, streamed, counted)
 
 
 def _rows(target: Target, prompt: Any) -> list[list[int]]:

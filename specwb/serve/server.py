@@ -7,7 +7,7 @@ import json
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from specwb.extras import require
 from specwb.files import from_json
 from specwb.methods import Method
 from specwb.models.target import Target
-from specwb.serve.jobs import Job, RequestError, UnknownModel, check_model, job
+from specwb.serve.jobs import Job, RequestError, check_model, job
 from specwb.streaming import Stream
 
 if TYPE_CHECKING:
@@ -37,24 +37,12 @@ class AddressError(SpecwbError, ValueError):
     """An address that cannot be listened at."""
 
 
-class TooLarge(RequestError):
-    """A request that is longer than any that fits the context."""
-
-    status = 413
-
-
-class WrongType(RequestError):
-    """A request that does not say that it is JSON."""
-
-    status = 415
-
-
 class Abandoned(SpecwbError, ConnectionError):
     """Nobody waits for the answer any more."""
 
 
 class Server:
-    """Answers requests with a target and a method, one at a time.
+    """An ASGI application that answers requests with a target and a method, one at a time.
 
     What the last request left in the caches is used by one that begins with the same tokens, as
     the next turn of a chat does.
@@ -69,7 +57,7 @@ class Server:
             the address that they came to.
 
     Attributes:
-        app: the ASGI application.
+        hosts: names of this machine by which requests may call it.
         most: how many bytes a request may have.
 
     Raises:
@@ -81,7 +69,6 @@ class Server:
         require("specwb.serve", "serve", "starlette", "uvicorn")
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
-        from starlette.middleware import Middleware
         from starlette.routing import Route
 
         if target.tokenizer is None:
@@ -99,8 +86,25 @@ class Server:
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
         handlers: dict[Any, Any] = {HTTPException: _no_route, Exception: _broken}
-        hosts = [Middleware(_OwnHost, host)]  # type: ignore[arg-type]
-        self.app = Starlette(routes=routes, middleware=hosts, exception_handlers=handlers)
+        self._routed = Starlette(routes=routes, exception_handlers=handlers)
+        self.hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower(), host.lower()}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Routes a request, and refuses one to a host that is none of this server's.
+
+        A page of another site can let its own name lead to this machine's address, and would then
+        read the answers as its own.
+        """
+        answer: Any = self._routed
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            try:
+                name = urlsplit(f"//{given}").hostname
+            except ValueError:
+                name = None
+            if name not in self.hosts | {(scope.get("server") or [None])[0]}:
+                answer = _refusal(RequestError(f"host {given!r} is none of this server's"))
+        await answer(scope, receive, send)
 
     def _card(self) -> dict[str, Any]:
         one = {"id": self.target.name, "object": "model", "created": self._began}
@@ -116,7 +120,7 @@ class Server:
 
         try:
             check_model(self.target, request.path_params["model"])
-        except UnknownModel as error:
+        except RequestError as error:
             return _refusal(error)
         return JSONResponse(self._card())
 
@@ -148,12 +152,12 @@ class Server:
         """The request's bytes; not more of them are read than any request needs.
 
         Raises:
-            WrongType: it does not say that it is JSON.
-            TooLarge: it has, or says that it has, too many bytes.
+            RequestError: it does not say that it is JSON (415), or has, or says that it has, too
+                many bytes (413).
         """
         kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "application/json":
-            raise WrongType(f"the content type must be application/json, got {kind!r}")
+            raise RequestError(f"the content type must be application/json, got {kind!r}", 415)
         size, parts = int(request.headers.get("content-length", 0)), []
         if size <= self.most:
             size = 0
@@ -162,9 +166,10 @@ class Server:
                 if (size := size + len(part)) > self.most:
                     break
         if size > self.most:
-            raise TooLarge(
+            raise RequestError(
                 f"a request may have {self.most} bytes with a context of {self.target.context}"
-                " tokens, this one has more"
+                " tokens, this one has more",
+                413,
             )
         return b"".join(parts)
 
@@ -172,32 +177,36 @@ class Server:
         return job(from_json(body), self.target, self.method, self._past, is_chat)
 
     def _pieces(self, job: Job, report: dict[str, Any]) -> Iterator[str]:
-        """The answer's text, piece by piece; fills in what is told of it when it is complete.
+        """The answer's text, piece by piece; fills in the report on it when it is complete.
 
         Raises:
             Abandoned: between two steps, when nobody waits for it any more.
         """
+        pieces = self._decoded(job, report)
+        return _message(pieces) if job.is_chat else pieces
+
+    def _decoded(self, job: Job, report: dict[str, Any]) -> Iterator[str]:
+        """The same with the spaces around it."""
         fresh: list[str] = []
-        stream = Stream(
-            self.target.tokenizer, job.ids, lambda piece, _: fresh.append(piece), job.stop
-        )
+        stream = Stream(lambda piece, _: fresh.append(piece))
         accepted: list[int] = []
-        state = None
+        last = None
         with closing(job.steps):  # type: ignore[type-var]
             while not job.gone.is_set() and (step := next(job.steps, None)) is not None:
-                state, n = step.state, int(step.verdict.count[0])
-                assert step.verdict.emitted is not None
-                accepted.append(n - 1)
-                stream(0, step.verdict.emitted[0, :n].tolist(), n - 1)
+                last = step
+                accepted.append(int(step.verdict.accepted[0]))
+                stream(step)
                 yield from fresh
                 fresh.clear()
         if job.gone.is_set():
             raise Abandoned
         stream.close()
         yield from fresh
-        assert state is not None
+        assert last is not None
+        assert last.state is not None
+        assert last.stops is not None
         count = len(stream.ids)
-        (reason,) = job.stops.reasons([stream.ids], state.eos.tolist())
+        (reason,) = last.stops.reasons([stream.ids], last.state.eos.tolist())
         report["finish_reason"] = "length" if reason == "length" else "stop"
         report["usage"] = {
             "prompt_tokens": len(job.ids),
@@ -290,29 +299,16 @@ class Server:
         return {"id": name, "object": kind, "created": int(time.time()), "model": model}
 
 
-class _OwnHost:
-    """Refuses requests to a host that is none of this server's.
-
-    A page of another site can let its own name lead to this machine's address, and would then read
-    the answers as its own.
-    """
-
-    def __init__(self, app: Any, host: str) -> None:
-        self.app = app
-        self.hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower(), host.lower()}
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            try:
-                name = urlsplit(f"//{given}").hostname
-            except ValueError:
-                name = None
-            if name not in self.hosts | {(scope.get("server") or [None])[0]}:
-                error = RequestError(f"host {given!r} is none of this server's")
-                await _refusal(error)(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+def _message(pieces: Iterable[str]) -> Iterator[str]:
+    """The pieces of a text as a message's content: without the spaces around it."""
+    is_begun, spaces = False, ""
+    for piece in pieces:
+        text = spaces + piece if is_begun else piece.lstrip()
+        kept = text.rstrip()
+        spaces = text[len(kept) :]
+        if kept:
+            is_begun = True
+            yield kept
 
 
 async def _departure(request: Request, job: Job) -> None:
