@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from scipy import stats
@@ -170,7 +171,7 @@ def martingale(
         for start in range(0, texts, batch):
             generator = torch.Generator().manual_seed(seed * 1_000_003 + i * 10_007 + start + 1)
             many = [prompt] * min(batch, texts - start)
-            settings = {
+            settings: dict[str, Any] = {
                 "max_new_tokens": length,
                 "eos": (),
                 "seed": generator,
