@@ -612,7 +612,7 @@ class Case:
         """What is wrong, in words."""
         described = self.drafter or self.rule
         about = described.__doc__ if described is not None else RIGHT[self.name]
-        return " ".join((about or "").split())
+        return " ".join((about or "").split()).removeprefix("Wrong: ")  # of CONTROLS
 
     def method(self, target: specwb.Target, draft: specwb.Target) -> specwb.Method:
         """The method, built for a pair of models."""
