@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from specwb.errors import SpecwbError
@@ -172,13 +172,19 @@ class Stops:
         texts = () if callable(stop) else stop_texts(stop)
         if texts and tokenizer is None:
             raise StopError("texts of until= need a tokenizer, the target has none")
-        self._has_texts = bool(texts)
-        self.rows = [Text(tokenizer, prompt, texts) for prompt in prompts if tokenizer is not None]
+        self._stops, self._tokenizer, self._prompts = texts, tokenizer, prompts
         self.ids: list[list[int]] = [[] for _ in prompts]
         self.ended = [False for _ in prompts]
 
     def __bool__(self) -> bool:
-        return self._has_texts or self.ends is not None
+        return bool(self._stops) or self.ends is not None
+
+    @cached_property
+    def rows(self) -> list[Text]:
+        """Made when somebody asks for text: many decodings are of ids alone."""
+        if self._tokenizer is None:
+            return []
+        return [Text(self._tokenizer, prompt, self._stops) for prompt in self._prompts]
 
     def surplus(self, row: int, new: Sequence[int]) -> int | None:
         """How many of a step's ``new`` tokens stand behind the end of the row; None where it goes
