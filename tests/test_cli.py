@@ -17,6 +17,7 @@ from terminal import call
 
 import specwb
 from specwb import METHODS
+from specwb.models.load import data_dir
 
 WITHOUT_TORCH = """
 import sys
@@ -104,13 +105,17 @@ def test_methods_says_all_about_one(monkeypatch, capsys):
 @pytest.mark.slow
 def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     path, page = tmp_path / "out.json", tmp_path / "out.html"
-    options = ["--seconds", "0.1", "--max-new-tokens", "24"]
+    # one prompt of every category, and no limit of time that a slow machine would keep
+    questions = (data_dir() / "prompts/lab.jsonl").read_text("utf-8").splitlines(True)[:3]
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(questions), "utf-8")
+    options = ["--seconds", "0", "--max-new-tokens", "24", "--prompts", str(few)]
     files = ["--json", str(path), "--html", str(page)]
     code, out, err = call(monkeypatch, capsys, "compare", *options, *files)
     assert code == 0, err
-    assert "specwb compare --seconds 0.1" in page.read_text()
+    assert "specwb compare --seconds 0" in page.read_text()
     assert page.read_text().count('id="specwb-microscope"') == 1
-    assert {p.name for p in tmp_path.iterdir()} == {"out.json", "out.html"}
+    assert {p.name for p in tmp_path.iterdir()} == {"few.jsonl", "out.json", "out.html"}
     assert "speedup" in out
     document = json.loads(path.read_text())
     rows = {row["method"]: row for row in document["rows"]}
@@ -250,8 +255,6 @@ def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
 
 def test_damaged_weights(monkeypatch, capsys, tmp_path):
     import shutil
-
-    from specwb.models.load import data_dir
 
     shutil.copytree(data_dir() / "lab" / "draft", tmp_path / "draft")
     weights = tmp_path / "draft" / "model.safetensors"
