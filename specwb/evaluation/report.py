@@ -187,7 +187,10 @@ def conclusion(facts: dict[str, Any]) -> str:
     pairs = _count(facts)
     if len(tied) == facts["fastest"]["others"]:
         largest = f"the largest speedup is {name}'s, {speedup:.2f}x"
-        return f"No two methods are told apart by {pairs}; {largest}. Measure longer (--seconds)."
+        return (
+            f"No method is told apart from the fastest by {pairs}; {largest}. Measure longer "
+            "(--seconds)."
+        )
     if best == over:
         text = f"No method is faster here than plain decoding, {over}"
     elif over in tied:

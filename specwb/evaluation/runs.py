@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
+from scipy.stats import ttest_1samp
 
 from specwb.evaluation.machine import Watch
 from specwb.flow import Exactness
@@ -65,9 +66,9 @@ def reference(runs: Runs) -> str:
 def fastest(runs: Runs, over: str) -> dict[str, Any]:
     """Find the method with the largest median speedup, and those that may be as fast.
 
-    Another method is told apart from it by the sign test of their paired runs: if both were equally
-    fast, either would win a pair with probability 1/2. The level of all tests together is
-    ``LEVEL`` (Bonferroni).
+    Another method is told apart from it by a t test of the logarithms of their paired runs' ratios,
+    whose mean is 0 if both are equally fast. The level of all tests together is ``LEVEL``
+    (Bonferroni).
 
     Args:
         runs: of all methods.
@@ -88,9 +89,12 @@ def fastest(runs: Runs, over: str) -> dict[str, Any]:
     others = [name for name in runs if name != best]
 
     def told_apart(name: str) -> bool:
-        pairs = [(a, b) for a, b in zip(speeds[best], speeds[name], strict=True) if a != b]
-        wins = sum(a > b for a, b in pairs)
-        return bool(pairs) and binomtest(wins, len(pairs)).pvalue < LEVEL / len(others)
+        ratios = np.log(speeds[best]) - np.log(speeds[name])
+        if len(ratios) < 2:
+            return False
+        if np.ptp(ratios) < 1e-9:  # no spread to test against
+            return bool(abs(ratios[0]) > 1e-9)
+        return bool(ttest_1samp(ratios, 0).pvalue < LEVEL / len(others))
 
     tied = [name for name in others if not told_apart(name)]
     return {"method": best, "speedup": round(speedup(best), 4), "others": len(others), "tied": tied}

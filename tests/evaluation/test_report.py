@@ -216,8 +216,8 @@ def facts_of(best: str, tied: list[str], speedup: float = 1.5) -> dict:
         (facts_of("ar", [], 1.0), "No method is faster here than plain decoding, ar."),
         (
             facts_of("pld", ["ar", "sps", "eagle", "hf_greedy"]) | {"runs": 1},
-            "No two methods are told apart by 1 prompt; the largest speedup is pld's, 1.50x. "
-            "Measure longer (--seconds).",
+            "No method is told apart from the fastest by 1 prompt; the largest speedup is pld's, "
+            "1.50x. Measure longer (--seconds).",
         ),
     ],
 )
