@@ -273,7 +273,7 @@ class Decoding:
             sound = scores.logits[row, last, raw.bonus].isfinite()
             if raw.next_distribution is not None:
                 sound = sound & raw.next_distribution.amax(1).isfinite()
-        return uniforms, (~sound & ~self.state.done) * Fault.NO_DISTRIBUTION.value
+        return uniforms, ~sound & ~self.state.done  # True is Fault.NO_DISTRIBUTION
 
     def _lap(self, part: str) -> None:
         if self.clock:

@@ -190,7 +190,10 @@ class State:
         self.tokens.scatter_(1, index, verdict.emitted)
         self.length.add_(verdict.count)
         self.done.copy_(done)
-        worst = torch.zeros_like(self.length[0]) if fault is None else fault.max()
+        if fault is None:
+            worst = torch.zeros_like(self.length[0])
+        else:  # of truth values, which are the first fault, any is a kernel less than the largest
+            worst = fault.any().long() if fault.dtype == torch.bool else fault.amax()
         summary = torch.stack((done.all().long(), self.length.max(), worst))
         self._summary = summary if self._summary is None else self._summary.copy_(summary)
         self._masks.clear()

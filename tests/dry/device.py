@@ -59,7 +59,7 @@ def endless() -> None:
     the read itself stays, says nothing. Every row is taken to grow by two tokens a step, and every
     draft to be as long, or with ``shortest`` as short, as it may be."""
 
-    def read(state: flow.State) -> None:
+    def read(state: flow.State, rule: str = "") -> None:
         assert state._summary is not None
         state._summary.tolist()
         state.finished = False
