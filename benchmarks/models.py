@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 import torch
-from sizes import VOCABULARY, random_llama, take_turns
+from sizes import random_llama, take_turns
 
 import specwb
 from specwb.drafters.past import Past
@@ -54,7 +54,7 @@ def ways(size: int, turns: int, tokens: int) -> dict:
     """Plain decoding three ways."""
     fast = random_llama(size)
     generic = specwb.load(fast.model, generic=True)
-    prompt = torch.randint(0, VOCABULARY, (1, 64), generator=torch.Generator().manual_seed(1))
+    prompt = torch.randint(0, fast.vocabulary, (1, 64), generator=torch.Generator().manual_seed(1))
     row = prompt[0].tolist()
     settings = {"attention_mask": torch.ones_like(prompt), "do_sample": False}
 
@@ -81,7 +81,9 @@ def talk(size: int, turns: int) -> dict:
     """A talk with its caches kept, over one in which every turn is a fresh decoding."""
     target = random_llama(size)
     generator = torch.Generator().manual_seed(1)
-    questions = [torch.randint(0, VOCABULARY, (n,), generator=generator).tolist() for n in TALK]
+    questions = [
+        torch.randint(0, target.vocabulary, (n,), generator=generator).tolist() for n in TALK
+    ]
 
     def said(keep: bool) -> tuple[list[int], int]:
         past, text, reused = Past() if keep else None, [], 0
@@ -107,7 +109,7 @@ def long_text(size: int, length: int, spec: str) -> dict:
     target = random_llama(size, context=length + 256)
     more = {"draft": random_llama(size, context=length + 256)} if spec != "ar" else {}
     generator = torch.Generator().manual_seed(1)
-    prompt = torch.randint(0, VOCABULARY, (length,), generator=generator).tolist()
+    prompt = torch.randint(0, target.vocabulary, (length,), generator=generator).tolist()
     specwb.decode(target, prompt[:64], spec, max_new_tokens=8, eos=(), **more)
     before, began = held("VmRSS"), time.perf_counter()
     steps = specwb.rounds(target, [prompt], spec, max_new_tokens=64, eos=(), **more)

@@ -1,12 +1,16 @@
-"""The engine on random Llamas of three sizes.
+"""The engine on random Llamas of several sizes, and on a model of yours.
 
-    python benchmarks/sizes.py [--sizes 9,100,410] [--out FILE]
+    python benchmarks/sizes.py [--sizes 9,100,135,410] [--dtypes float32,bfloat16]
+        [--target FOLDER] [--out FILE]
 
-For each size, float32, batch 1, a text of 64 tokens, all in one run and taking turns:
+135 has the shape of SmolLM2-135M. For each size and number type, batch 1, a text of 64 tokens, all
+in one run and taking turns:
 
-1. plain decoding by the engine over ``transformers.generate``, and over the time that reading the
-   weights once takes (``torch.sum`` of as many bytes): 1 is the most that a batch of one can reach;
-2. one forward over a draft of 5 and of 9 tokens over one of 1 token.
+1. plain decoding by the engine over ``transformers.generate`` in the same number type, and the
+   read floor over it: the time in which ``torch.sum`` reads as many bytes of float32 as the weights
+   have, over that of a token. 1 would be a token in the time of reading the weights once. A token
+   is what 40 tokens take beyond 8, so that neither has the prompt in it;
+2. one forward over a draft of 2, 5, 9 and 17 tokens over one of 1 token.
 
 It prints medians of turns and, behind each, the ratio of the fastest turns.
 """
@@ -14,6 +18,7 @@ It prints medians of turns and, behind each, the ratio of the fastest turns.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -26,35 +31,38 @@ import transformers
 import specwb
 from specwb.evaluation.conditions import describe_device
 from specwb.flow import Draft, Scheme, State
+from specwb.models import products
 from specwb.models.products import packed_bytes
 from specwb.probability import Sampling
 
-SHAPES = {  # millions of parameters: layers, hidden, intermediate, heads, key/value heads
-    9: (12, 256, 1024, 4, 2),
-    100: (12, 768, 2048, 12, 4),
-    410: (24, 1024, 4096, 16, 16),
+# millions of parameters: layers, hidden, intermediate, heads, key/value heads, vocabulary
+SHAPES = {
+    9: (12, 256, 1024, 4, 2, 4096),
+    100: (12, 768, 2048, 12, 4, 4096),
+    135: (30, 576, 1536, 9, 3, 49152),
+    410: (24, 1024, 4096, 16, 16, 4096),
 }
-VOCABULARY = 4096
-PROMPT = 64
+PROMPT, SHORT, LONG = 64, 8, 40
+CHAINS = (1, 2, 5, 9, 17)
 
 
-def random_llama(size: int, context: int = 1024) -> specwb.Target:
-    layers, hidden, intermediate, heads, kv_heads = SHAPES[size]
+def random_llama(size: int, context: int = 1024, dtype: str = "float32") -> specwb.Target:
+    layers, hidden, intermediate, heads, kv_heads, vocabulary = SHAPES[size]
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         num_hidden_layers=layers,
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         max_position_embeddings=context,
-        tie_word_embeddings=False,
+        tie_word_embeddings=size == 135,
         bos_token_id=None,
         eos_token_id=None,
     )
     model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
-    return specwb.Target(model, name=f"random {size}M")
+    return specwb.Target(model.to(getattr(torch, dtype)), name=f"random {size}M")
 
 
 def take_turns(calls: dict[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
@@ -74,7 +82,7 @@ def take_turns(calls: dict[str, Callable[[], object]], turns: int) -> dict[str, 
 def scoring(target: specwb.Target, state: State, n: int) -> Callable[[], object]:
     """Returns a call that scores a chain of n tokens."""
     tree = specwb.Tree.chain(n - 1)
-    tokens = torch.randint(0, VOCABULARY, (1, n))
+    tokens = torch.randint(0, target.vocabulary, (1, n))
     draft = Draft(tree, tokens, torch.ones(1, n, dtype=torch.bool), Scheme.POINT)
 
     def call():
@@ -84,52 +92,52 @@ def scoring(target: specwb.Target, state: State, n: int) -> Callable[[], object]
     return call
 
 
-def measure(size: int, turns: int, tokens: int) -> dict:
-    """Measures one size."""
-    target = random_llama(size)
+def measure(target: specwb.Target, turns: int) -> dict:
+    """Measures one model."""
     generator = torch.Generator().manual_seed(1)
-    prompt = torch.randint(0, VOCABULARY, (1, PROMPT), generator=generator)
+    prompt = torch.randint(0, target.vocabulary, (1, PROMPT), generator=generator)
     row = prompt[0].tolist()
-    weights = [
-        weight
-        for name, weight in target.model.named_parameters()
-        if weight.dim() == 2 and "embed" not in name
-    ]
+    weights = {p.data_ptr(): p for p in target.model.parameters() if p.dim() == 2}
+    if target.model.lm_head.weight is not target.model.get_input_embeddings().weight:
+        del weights[target.model.get_input_embeddings().weight.data_ptr()]
+    size = sum(weight.nbytes for weight in weights.values())
+    # in pieces that no cache holds from one turn to the next
+    memory = [torch.ones(min(size, 2**26) // 4) for _ in range(max(1, size // 2**26))]
+    scale = size / sum(piece.nbytes for piece in memory)
 
-    def library():
-        target.model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=tokens,
-            do_sample=False,
-        )
+    def library(tokens: int) -> Callable[[], object]:
+        ones = torch.ones_like(prompt)
+        settings = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens}
+        return lambda: target.model.generate(prompt, attention_mask=ones, **settings)
 
-    def ours():
-        specwb.decode(target, row, "ar", max_new_tokens=tokens, eos=())
+    def ours(tokens: int) -> Callable[[], object]:
+        return lambda: specwb.decode(target, row, "ar", max_new_tokens=tokens, eos=())
 
-    def read():
-        for weight in weights:
-            weight.sum()
-
+    calls = {
+        f"{name} {tokens}": call(tokens)
+        for name, call in (("library", library), ("ours", ours))
+        for tokens in (SHORT, LONG)
+    }
     with torch.inference_mode():
         state = target.open([row], [64], 40, Sampling(), ())
-        seconds = take_turns({"library": library, "ours": ours}, turns)
-        forwards = {str(n): scoring(target, state, n) for n in (1, 5, 9)}
-        seconds |= take_turns({**forwards, "read": read}, 8 * turns)
-    median = {name: statistics.median(values) for name, values in seconds.items()}
-    fastest = {name: min(values) for name, values in seconds.items()}
-    both = (median, fastest)
+        taken = take_turns(calls, turns)
+        forwards = {str(n): scoring(target, state, n) for n in CHAINS}
+        read = {"read": lambda: [piece.sum() for piece in memory]}
+        taken |= take_turns(forwards | read, 8 * turns)
+    for name in ("library", "ours"):
+        pairs = zip(taken[f"{name} {LONG}"], taken[f"{name} {SHORT}"], strict=True)
+        taken[name] = [(long - short) / (LONG - SHORT) for long, short in pairs]
+    taken["read"] = [seconds * scale for seconds in taken["read"]]
+    both = [{name: f(v) for name, v in taken.items()} for f in (statistics.median, min)]
     return {
-        "parameters": sum(weight.numel() for weight in weights),
-        "tokens_per_second": {
-            name: round(tokens / median[name], 1) for name in ("ours", "library")
-        },
-        "over_library": [round(t["library"] / t["ours"], 3) for t in both],
-        "over_reading": [round(t["ours"] / tokens / t["read"], 2) for t in both],
-        "forward_ms": {name: round(1e3 * median[name], 3) for name in ("1", "5", "9", "read")},
-        "five_over_one": [round(t["5"] / t["1"], 2) for t in both],
-        "nine_over_one": [round(t["9"] / t["1"], 2) for t in both],
-        "packed_megabytes": round(packed_bytes() / 2**20, 1),
+        "megabytes": round(size / 1e6, 1),
+        "gigabytes_per_second": round(size / both[0]["read"] / 1e9, 1),
+        "tokens_per_second": {n: round(1 / both[0][n], 1) for n in ("ours", "library")},
+        "over_library": [round(t["library"] / t["ours"], 2) for t in both],
+        "of_read_floor": [round(t["read"] / t["ours"], 2) for t in both],
+        "forward_ms": {n: round(1e3 * both[0][n], 2) for n in (*map(str, CHAINS), "read")},
+        "over_one": {n: [round(t[str(n)] / t["1"], 2) for t in both] for n in CHAINS[1:]},
+        "packed_megabytes": round(packed_bytes() / 1e6, 1),
     }
 
 
@@ -138,20 +146,25 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--sizes", default="9,100,410")
+    parser.add_argument("--sizes", default="9,100,135,410")
+    parser.add_argument("--dtypes", default="float32,bfloat16")
+    parser.add_argument("--target", type=Path, help="a folder, in the place of the sizes")
     parser.add_argument("--rounds", type=int, default=7, help="how many turns")
-    parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    result: dict = {"device": describe_device(torch.device("cpu")), "sizes": {}}
+    result: dict = {"device": describe_device(torch.device("cpu")), "models": {}}
     print(result["device"])
-    for size in map(int, args.sizes.split(",")):
-        figures = measure(size, args.rounds, args.tokens)
-        result["sizes"][size] = figures
+    names = [args.target] if args.target else list(map(int, args.sizes.split(",")))
+    for name, dtype in itertools.product(names, args.dtypes.split(",")):
+        target = specwb.load(name, dtype=dtype) if args.target else random_llama(name, dtype=dtype)
+        figures = measure(target, args.rounds)
+        products.forget()
+        label = f"{target.name}, {dtype}"
+        result["models"][label] = figures
         values = "  ".join(f"{name} {value}" for name, value in figures.items())
-        print(f"{size} M: {values}", flush=True)
+        print(f"{label}: {values}", flush=True)
     if args.out:
         args.out.write_text(json.dumps(result, indent=1))
 

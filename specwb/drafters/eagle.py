@@ -64,7 +64,7 @@ class EagleDrafter(Levels):
             target.backbone.embed if self.head.embed_tokens is None else self.head.embed_tokens
         )
         self.lm_head = target.backbone.lm_head
-        self.ids = self.head.ids if isinstance(self.head, Eagle3Head) else None
+        self.words = self.head.ids if isinstance(self.head, Eagle3Head) else None
         self.lay_out(target.device)
         self.cache = self.stack.cache(state.rows, state.capacity + self.extra_slots)
         self.fed: int | None = None
@@ -73,8 +73,8 @@ class EagleDrafter(Levels):
             self.prefill(state, m)
 
     def tensors(self) -> dict[str, Tensor]:
-        ids = {} if self.ids is None else {"ids": self.ids}
-        return {**super().tensors(), **ids, "cache": self.cache.data}
+        words = {} if self.words is None else {"words": self.words}
+        return {**super().tensors(), **words, "cache": self.cache.data}
 
     def prefill(self, state: State, m: int) -> None:
         """Feeds the first m pairs."""
@@ -119,16 +119,11 @@ class EagleDrafter(Levels):
     ) -> Tensor:
         return self._run(tokens, above, positions, slots, extent, mask)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def own_logits(self, hidden: Tensor) -> Tensor:
         if not isinstance(self.head, Eagle3Head):
             return product(hidden, self.lm_head.weight, self.lm_head.bias)
         normed = hidden if self.head.normed_output else rms(hidden, self.head.norm)
-        reduced = product(normed, self.head.lm_head.weight, None)
-        if self.ids is None:
-            return reduced
-        logits = reduced.new_full((*reduced.shape[:-1], self.vocabulary), -torch.inf)
-        logits[..., self.ids] = reduced
-        return logits
+        return product(normed, self.head.lm_head.weight, None)
 
     def node_mask(self, state: State) -> Tensor | None:
         if state.rows == 1 and self.tree.is_chain and not state.static:

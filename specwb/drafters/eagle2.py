@@ -48,7 +48,8 @@ class DynamicEagle(EagleDrafter):
         beams, nodes = Beams(length - 1, horizon, self.stack.dtype), Nodes()
         hidden = self.begin(state)
         for depth in range(1, self.limits.depth + 1):
-            level = nodes.add(level.expand(*best(self.logits(hidden), self.top)))
+            score, word = best(self.own_logits(hidden), self.top)
+            level = nodes.add(level.expand(score, self.tokens(word)))
             if depth < self.limits.depth:
                 level = level.best(self.top)
                 above = taken(hidden, level.above)

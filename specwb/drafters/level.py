@@ -82,6 +82,7 @@ class Levels(Drafter):
 
     captured = True
     vocabulary: int
+    words: Tensor | None = None  # the tokens that it drafts, ascending, where these are not all
     unasked = 0  # levels that are followed by another whatever they are
     kept: list[Tensor]  # see Drafted; an attribute while a level is fed
 
@@ -150,7 +151,22 @@ class Levels(Drafter):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[B,m,H] -> [B,m,V]``."""
-        raise NotImplementedError
+        return self.spread(self.own_logits(hidden), -torch.inf)
+
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """``[B,m,H] -> [B,m,V]``; where there are :attr:`words`, ``[B,m,words]``."""
+        return self.logits(hidden)
+
+    def tokens(self, words: Tensor) -> Tensor:
+        """The tokens at these places of :attr:`words`."""
+        return words if self.words is None else self.words[words]
+
+    def spread(self, values: Tensor, other: float) -> Tensor:
+        """``[..,words] -> [..,V]``; ``other`` is the value of tokens that are not drafted."""
+        if self.words is None:
+            return values
+        every = values.new_full((*values.shape[:-1], self.vocabulary), other)
+        return every.index_copy_(-1, self.words, values)
 
     def node_mask(self, state: State) -> Tensor | None:
         """The mask of all nodes ``[B,n,extent]``, None where every node sees all there is."""
@@ -272,7 +288,7 @@ class Levels(Drafter):
             (stop - start) * k
             for (start, stop), k in zip(levels[:d], self.tree.widths, strict=False)
         )
-        logits, q = self.logits(hidden), [*drafted.q]
+        logits, q = self.own_logits(hidden), [*drafted.q]
         children, ok = self._children(logits, d, state.sampling, drafted.u, used, drafted.race, q)
         tokens = children.flatten(1).index_select(1, self.take[d])
         ok = ok.flatten(1).index_select(1, self.take[d])
@@ -323,7 +339,7 @@ class Levels(Drafter):
         """The children of every node of a level.
 
         Args:
-            logits: ``[B,nodes,V]``.
+            logits: ``[B,nodes,V]``, or of :attr:`words`.
             d: the depth of the level.
             sampling: of the decoding.
             u: ``[B,uniforms]`` of the step, None where none are needed.
@@ -337,8 +353,9 @@ class Levels(Drafter):
         k, nodes = self.tree.widths[d], logits.shape[1]
         if sampling.greedy or self.draw == "greedy":
             children = logits.argmax(-1, keepdim=True) if k == 1 else logits.topk(k, -1).indices
-            return children, torch.ones_like(children, dtype=torch.bool)
-        distribution = sampling.probabilities(logits)
+            return self.tokens(children), torch.ones_like(children, dtype=torch.bool)
+        own = sampling.probabilities(logits)
+        distribution = self.spread(own, 0.0)
         if race is not None:
             # the root has K children, every other node one, in the order of the paths
             children = (race[:, d].unflatten(1, (nodes, k)) / distribution[:, :, None]).argmin(-1)
@@ -349,11 +366,10 @@ class Levels(Drafter):
             return self._top_and_draw(distribution, self.fixed[d], columns, q)
         q.append(distribution)
         if self.draw == "with" or k == 1:
-            children = torch.stack(
-                [inverse_cdf(distribution, columns[..., j]) for j in range(k)], -1
-            )
-            return children, torch.ones_like(children, dtype=torch.bool)
-        return draw_without_replacement(distribution, columns)
+            children = torch.stack([inverse_cdf(own, columns[..., j]) for j in range(k)], -1)
+            return self.tokens(children), torch.ones_like(children, dtype=torch.bool)
+        children, ok = draw_without_replacement(own, columns)
+        return self.tokens(children), ok
 
     def _top_and_draw(
         self, distribution: Tensor, fixed: Tensor, u: Tensor, q: list[Tensor]

@@ -70,6 +70,7 @@ def use(wanted: bool = True) -> Iterator[None]:
         _asked.reset(before)
 
 
+@cache
 def interpreted() -> bool:
     """Whether Triton interprets kernels, on CPU tensors, as the tests do."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
@@ -86,9 +87,7 @@ def ready(name: str, like: Tensor, check: Callable[[torch.device, torch.dtype], 
         like: what it is to work on.
         check: runs the kernel beside torch's path and raises where they differ.
     """
-    if not on() or like.dtype not in DTYPES:
-        return False
-    if not (like.device.type == "cuda" or interpreted()):
+    if not (like.is_cuda or interpreted()) or not on() or like.dtype not in DTYPES:
         return False
     key = name, check.__name__, like.device, like.dtype
     if key not in _passed:

@@ -65,6 +65,8 @@ class Pass:
         causal: plain causal attention over a fresh cache, without a mask.
         keys: the keys attended to, ``[layers,B,kv_heads,extent,head_dim]``, a view of the cache.
         values: the values, of the same shape.
+        every: cos and sin of queries, keys and values, ``[B,m,heads + 2 * kv_heads,head_dim]``,
+            which leave values as they are; None where queries and keys are computed apart.
         window: how many positions each query sees where that is not all of them.
         parts: how the slots part in two, where attention is computed so.
         others: what layers of other kinds than the first one have instead of this.
@@ -79,6 +81,7 @@ class Pass:
     causal: bool
     keys: Tensor
     values: Tensor
+    every: tuple[Tensor, Tensor] | None = None
     window: int | None = None
     parts: Parts | None = None
     others: dict[Kind, Pass] = field(default_factory=dict)
@@ -120,6 +123,10 @@ class Stack:
         every = torch.arange(self.head_dim, device=self.device)
         self.order = every.roll(self.head_dim // 2) if self.partners is None else self.partners
         self._unchanged = unchanged_below(config)
+        # making its tables takes what a layer or two would save
+        self._at_once = len(self.layers) > 2 and all(
+            layer.qk_norm is layer.all_norm is None for layer in self.layers
+        )
         # of each rotation; the last table is the longest; recorded graphs may read the others
         self._ropes: dict[str | None, list[tuple[Tensor, Tensor]]] = {}
 
@@ -247,9 +254,10 @@ class Stack:
             cos, sin = self._table(rotation, cache.capacity)
             window = window if window is not None and window < extent else None
             cos, sin = cos[positions], sin[positions]
+            every = self._every(cos, sin)
             if tail is not None and seen is not None:
                 parted = parts(tail, seen, window, cache.offset)
-                return Pass(cos, sin, index, cache, extent, None, False, k, v, None, parted)
+                return Pass(cos, sin, index, cache, extent, None, False, k, v, every, None, parted)
             if window is not None and not causal:
                 if seen is None:
                     k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None
@@ -259,7 +267,7 @@ class Stack:
                 per_key = self.heads // self.kv_heads
                 seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
                 seen = aligned(seen) if seen.is_cuda else seen
-            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, window)
+            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, every, window)
 
         at = of(self.kinds[0])
         for kind in self._other_kinds:
@@ -283,37 +291,51 @@ class Stack:
         heads = product(inputs, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
         queries = fused.rotated(self, layer, heads, at, stored)
         if queries is None:
-            if layer.rotated_first:
+            if at.every is not None:
+                heads = self._turn(heads, *at.every)
+            elif layer.rotated_first:
                 heads[:, :, : h + kv] = self.rotated(heads[:, :, : h + kv], at)
-                rotated = layer.normed(heads, h, kv)
-            else:
-                rotated = self.rotated(layer.normed(heads, h, kv), at)
-            rotated = rotated.to(heads.dtype)  # some rotate in float32
-            heads[:, :, : h + kv] = rotated
-            flat = at.cache.flat[stored]
-            flat.index_copy_(0, at.index, heads[:, :, h:].reshape(rows * m, 2 * kv, dim))
-            queries = rotated[:, :, :h].transpose(1, 2)
+                heads[:, :, : h + kv] = layer.normed(heads, h, kv)
+            else:  # what some rotate in float32 is rounded here
+                heads[:, :, : h + kv] = self.rotated(layer.normed(heads, h, kv), at)
+            entries = heads.narrow(2, h, 2 * kv).reshape(rows * m, 2 * kv, dim)
+            at.cache.flat[stored].index_copy_(0, at.index, entries)
+            queries = heads.narrow(2, 0, h)
         key, value = at.keys[stored], at.values[stored]
         if at.causal and (at.window is not None or layer.cap or layer.sinks is not None):
-            out = attend_causally(layer, queries.transpose(1, 2), key, value, at.window)
+            out = attend_causally(layer, queries, key, value, at.window)
         elif at.causal:
-            out = causal(queries, key, value, layer.scale).transpose(1, 2)
+            out = causal(queries.transpose(1, 2), key, value, layer.scale).transpose(1, 2)
         else:
             # heads that share a key become queries of one head: keys are read once, never repeated
-            q = queries.reshape(rows, kv, per_key * m, dim)
+            q = (queries if m == 1 else queries.transpose(1, 2)).reshape(rows, kv, -1, dim)
             if at.parts is None:
                 out = attend(layer, q, key, value, at.mask)
             else:
                 flat = at.cache.flat[stored]
                 out = attend_in_parts(layer, q, key, value, flat, at.parts)
-            out = out.view(rows, kv, per_key, m, dim).permute(0, 3, 1, 2, 4)
+            if m > 1:
+                out = out.view(rows, kv, per_key, m, dim).permute(0, 3, 1, 2, 4)
         return layer.output(through(out.reshape(rows, m, h * dim), layer.o), 0)
 
     def rotated(self, qk: Tensor, at: Pass) -> Tensor:
         """Queries and keys ``[B,m,heads,dim]`` after the rotation of their positions."""
+        return self._turn(qk, at.cos, at.sin)
+
+    def _turn(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         if self.partners is None:
-            return torch.addcmul(qk * at.cos, qk.roll(self.head_dim // 2, -1), at.sin)
-        return torch.addcmul(qk * at.cos, qk.index_select(-1, self.partners), at.sin)
+            return torch.addcmul(heads * cos, heads.roll(self.head_dim // 2, -1), sin)
+        return torch.addcmul(heads * cos, heads.index_select(-1, self.partners), sin)
+
+    def _every(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor] | None:
+        """As :attr:`Pass.every`. One rotation of all heads leaves nothing to be copied back."""
+        if not self._at_once or cos.dtype != self.dtype:
+            return None
+        turned, values = (-1, -1, self.heads + self.kv_heads, -1), (-1, -1, self.kv_heads, -1)
+        return (
+            torch.cat([cos.expand(turned), torch.ones_like(cos).expand(values)], 2),
+            torch.cat([sin.expand(turned), torch.zeros_like(sin).expand(values)], 2),
+        )
 
     def inputs(self, i: int, x: Tensor) -> Tensor:
         """What layer i's attention reads of the residual stream ``x [B,m,H]``."""
@@ -333,7 +355,7 @@ class Stack:
         both = product(x, layer.gate_up, layer.gate_up_bias)
         inner = fused.gated(layer, both)
         if inner is None:
-            gate, up = both.chunk(2, -1)
+            gate, up = both.view(*both.shape[:-1], 2, -1).unbind(-2)
             inner = layer.act(gate) * up
         return layer.output(through(inner, layer.down), 1)
 

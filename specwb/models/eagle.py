@@ -33,6 +33,7 @@ from specwb.models.eagle_config import (
     layer_class,
     layer_config,
 )
+from specwb.models.layers import rms
 from specwb.models.products import product
 from specwb.models.target import Target
 
@@ -293,17 +294,18 @@ class Eagle3Head(EagleHead):
         if hasattr(self, "fc_norm"):
             parts = features.unflatten(-1, (len(self.features), -1)).unbind(-2)
             norms = zip(self.fc_norm, parts, strict=True)
-            features = torch.cat([norm(part) for norm, part in norms], -1)
-        return self.fc(self.input_norm(features) if hasattr(self, "input_norm") else features)
+            features = torch.cat([rms(part, norm) for norm, part in norms], -1)
+        if hasattr(self, "input_norm"):
+            features = rms(features, self.input_norm)
+        return product(features, self.fc.weight, self.fc.bias)
 
     def put_out(self, hidden: Tensor) -> Tensor:
-        return self.norm(hidden) if self.normed_output else hidden
+        return rms(hidden, self.norm) if self.normed_output else hidden
 
     def enter(self, embedded: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
-        normed = self.midlayer.hidden_norm(above)
-        return torch.cat(
-            [self.midlayer.input_layernorm(embedded), normed], -1
-        ), normed if self.normed_residual else above
+        normed = rms(above, self.midlayer.hidden_norm)
+        attended = torch.cat([rms(embedded, self.midlayer.input_layernorm), normed], -1)
+        return attended, normed if self.normed_residual else above
 
     def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
         """``[.., d]`` over the draft vocabulary."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.activations import SiLUActivation
 
 from specwb import kernels
 from specwb.models.layers import Layer, local, rms
@@ -25,7 +24,7 @@ def _kernels() -> Any:
 
 
 def rotated(stack: Stack, layer: Layer, heads: Tensor, at: Pass, stored: int) -> Tensor | None:
-    """Rotates and writes to the cache: the queries ``[B,H,m,dim]``, None where torch's path is to
+    """Rotates and writes to the cache: the queries ``[B,m,H,dim]``, None where torch's path is to
     be taken.
 
     Args:
@@ -40,15 +39,14 @@ def rotated(stack: Stack, layer: Layer, heads: Tensor, at: Pass, stored: int) ->
         return None
     cache = at.cache.flat[stored]
     gains, eps = (None, 0.0) if layer.qk_norm is None else (layer.qk_norm, layer.qk_eps)
-    return _kernels().rotate(heads, at.cos, at.sin, stack.order, gains, eps, at.index, cache)
+    queries = _kernels().rotate(heads, at.cos, at.sin, stack.order, gains, eps, at.index, cache)
+    return queries.transpose(1, 2)
 
 
 def gated(layer: Layer, product: Tensor) -> Tensor | None:
     """``act(gate) * up`` of the fused product ``[..., 2 I]``; None where torch's path is to be
     taken."""
-    if not isinstance(layer.act, nn.SiLU | SiLUActivation) or not kernels.ready(
-        "gated", product, check_gated
-    ):
+    if layer.act is not F.silu or not kernels.ready("gated", product, check_gated):
         return None
     return _kernels().gated(product)
 

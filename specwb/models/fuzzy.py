@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -27,7 +26,7 @@ from torch.nn import functional as F
 from specwb.errors import SpecwbError
 from specwb.models.backbone import Pass, Run, Stack
 from specwb.models.cache import KVCache
-from specwb.models.layers import inverse_rms
+from specwb.models.layers import unit
 from specwb.models.products import product
 
 Layers = tuple[tuple[int, ...], ...]
@@ -274,7 +273,7 @@ class FusedGroups(Groups):
         h, kv, dim = stack.heads, stack.kv_heads, stack.head_dim
         per_key = h // kv  # query heads that share one key head
         layer, cache = stack.layers[group[0]], at.cache
-        heads = product(unit(x, layer.norm1), weights.qkv, weights.qkv_bias)
+        heads = product(unit(x, layer.norm1.variance_epsilon), weights.qkv, weights.qkv_bias)
         heads = heads.view(rows, m, n, h + 2 * kv, dim)
         qk = heads[:, :, :, : h + kv]
         if weights.qk_norm is not None:
@@ -297,13 +296,6 @@ class FusedGroups(Groups):
         o, bias = weights.o, weights.o_bias
         out = torch.bmm(out, o) if bias is None else torch.baddbmm(bias, out, o)
         return list(out.view(n, rows, m, width).unbind())
-
-
-def unit(x: Tensor, norm: Any) -> Tensor:
-    """``x`` over its root mean square, without a gain: ``[..., H]``."""
-    if x.device.type != "cpu" or x.dtype != torch.float32:
-        return F.rms_norm(x, (x.shape[-1],), None, norm.variance_epsilon)
-    return x * inverse_rms(x, norm.variance_epsilon)
 
 
 class StreamGroups(Groups):

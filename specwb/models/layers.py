@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
+from transformers.activations import SiLUActivation
 
 from specwb.models.architectures import Architecture, UnsupportedModel
 from specwb.models.products import product
@@ -87,7 +89,8 @@ class Layer:
             return
         check_plain(mlp.down_proj)
         self.down = mlp.down_proj
-        self.act = mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+        act = mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+        self.act = F.silu if isinstance(act, nn.SiLU | SiLUActivation) else act
 
     def _read_norms(self, attention: Any, q_norm: Any, kind: Architecture) -> None:
         k_norm, dim = getattr(attention, kind.k_norm), attention.head_dim
@@ -203,16 +206,31 @@ def rms(x: Tensor, norm: Any) -> Tensor:
     eps = getattr(norm, "variance_epsilon", None)
     if eps is None:
         return norm(x)
-    if x.device.type != "cpu" or x.dtype != torch.float32:
+    if not x.is_cpu or x.dtype == torch.float64:
         return F.rms_norm(x, (x.shape[-1],), norm.weight, eps)
-    # half the operators of the library's one call, which a few tokens feel
-    return x * inverse_rms(x, eps) * norm.weight
+    return unit(x, eps) * norm.weight
 
 
-def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
-    """``1 / sqrt(mean(x^2) + epsilon)``, ``[..., H] -> [..., 1]``."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return torch.addcmul(x.new_full((), epsilon), length, length, value=1 / x.shape[-1]).rsqrt_()
+def unit(x: Tensor, epsilon: float) -> Tensor:
+    """``x / sqrt(mean(x^2) + epsilon)``, ``[..., H]``.
+
+    On the CPU in a third of the operators of torch's own ``rms_norm``, which a few tokens feel.
+    """
+    if not x.is_cpu or x.dtype == torch.float64:
+        return F.rms_norm(x, (x.shape[-1],), None, epsilon)
+    if x.dtype == torch.float32:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        square = torch.addcmul(_number(epsilon), length, length, value=1 / x.shape[-1])
+        return x * square.rsqrt_()
+    # x and -x together have the mean 0 and x's mean square as variance: summed in float32
+    width = x.shape[-1]
+    return torch.layer_norm(torch.cat([x, -x], -1), (2 * width,), eps=epsilon).narrow(-1, 0, width)
+
+
+@cache
+def _number(value: float) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(value)
 
 
 def capped(x: Tensor, cap: float | None) -> Tensor:

@@ -2,17 +2,20 @@
 
 A decoding step multiplies every weight with one token, or with the some 5 to 30 nodes of a draft.
 Reading the weight is then most of the work, and how often it is read depends on the library of
-matrix products, the processor and the number of tokens. There are three ways to compute the same
+matrix products, the processor and the number of tokens. There are four ways to compute the same
 product, and none of them is the fastest everywhere (docs/log.md has measurements):
 
 - ``linear``: what torch does by itself;
 - ``turned``: ``(W x^T)^T``, a single token four times over;
+- ``split``: the same by parts of the weight's rows, one for each thread, since the libraries give
+  a product with so few columns to one thread, or read the weight several times;
 - ``packed``: by oneDNN from a copy of the weight in the layout that oneDNN prefers, the operators
   that torch's own compiler uses for frozen weights.
 
 Which one is taken is measured, for every shape, precision and number of tokens, when such a product
-is first asked for. That takes some tens of milliseconds; results are kept by processor, versions
-and number of threads in a file of the user's cache folder, and made anew when that file is deleted.
+is first asked for. That takes some tens of milliseconds, of large weights half a second; results
+are kept by processor, versions and number of threads in a file of the user's cache folder, and made
+anew when that file is deleted.
 
 Packed copies take memory beside the weights: at most ``SPECWB_PACK_MB`` (0: none are made), by
 default a quarter of what is free when the first one is made. :func:`packed_bytes` says how much it
@@ -22,6 +25,7 @@ is.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import tempfile
@@ -38,18 +42,22 @@ from torch.nn import functional as F
 
 from specwb.files import home
 
+logger = logging.getLogger(__name__)
 MOST = 64  # tokens from which on torch's own way is taken unmeasured
 # the numbers of tokens that are measured; others are computed like the next larger one
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, MOST)
 SMALL = 2**15  # weights of fewer elements are multiplied in torch's own way
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WAYS = ("linear", "turned", "split", "packed")
 GAIN = 1.05  # how many times as fast as torch's own way another one must be to be taken
 GAIN_PACKED = 1.1  # the same for the one that takes memory
 
-SPAN = (
-    48 * 2**20
-)  # bytes of weights that a measurement goes through, so that caches hold few of them
+SPAN = 64 * 2**20  # bytes that a measurement reads in turn, so that caches hold few of them
 ROUNDS = 9  # in which the ways take turns
+LEAST = 5  # rounds that are measured however long they take
+LONGEST = 0.3  # seconds after which no further round begins
+HOPELESS = 1.5  # a way that was so many times as slow as the fastest twice takes no further turns
+PACKED_FOR = 32  # tokens that a packed copy is laid out for, see _pack
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -58,33 +66,52 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
 
 def _turned(x: Tensor, weight: Tensor) -> Tensor:
     tokens = x.shape[0]
-    many = x if tokens > 1 else x.expand(4, -1).contiguous()
-    return torch.mm(weight, many.t())[:, :tokens].t()
+    if tokens > 1:
+        return torch.mm(weight, x.t()).t().contiguous()
+    return torch.mm(weight, x.expand(4, -1).contiguous().t())[:, 0].contiguous()
 
 
-def _packed(x: Tensor, packed: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+def _split(x: Tensor, weight: Tensor) -> Tensor:
+    parts = torch.get_num_threads()
+    each, rest = divmod(weight.shape[0], parts)
+    # x^T must stay a view: with a copy of it the library reads the weight at a quarter of the speed
+    turned = x.t()
+    whole = weight[: parts * each] if rest else weight
+    out = torch.bmm(whole.unflatten(0, (parts, each)), turned.expand(parts, -1, -1)).flatten(0, 1)
+    if rest:
+        out = torch.cat([out, torch.mm(weight[parts * each :], turned)])
+    # what is computed of this is multiplied next, and its layout is handed on: see above
+    return out.t().contiguous()
+
+
+def _packed(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 def _pack(weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 8)
+    # one layout serves all numbers of tokens; oneDNN's for a single token is slow with several, and
+    # its layout for many was the fastest with few as well
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_FOR)
 
 
 def measure(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str, float]:
     """Seconds of ``[tokens, columns] x [rows, columns]^T`` by way; a way that this build of torch
-    lacks is left out.
+    lacks, or that is hopeless, is left out.
 
     The ways take turns, round by round. Torch's own counts with its fastest round, another one with
     at least the upper quartile of its ratios to torch's own in the same round: what is kept for
-    good must not be what other work beside a measurement made of it.
+    good must not be what other work beside a measurement made of it. Of a weight larger than
+    ``SPAN`` only so many rows are measured: a cache holds them no more than it holds all of them.
     """
-    size = rows * columns * dtype.itemsize
-    copies = max(1, min(24, SPAN // size))
-    weights = [torch.full((rows, columns), 0.5, dtype=dtype) for _ in range(copies)]
+    row = columns * dtype.itemsize
+    part = min(rows, max(1, SPAN // row))
+    copies = max(1, min(24, SPAN // (part * row)))
+    weights = [torch.full((part, columns), 0.5, dtype=dtype) for _ in range(copies)]
     x = torch.full((tokens, columns), 0.5, dtype=dtype)
     ways: dict[str, Callable[[], Any]] = {
         "linear": lambda: [_linear(x, weight) for weight in weights],
-        "turned": lambda: [_turned(x, weight).contiguous() for weight in weights],
+        "turned": lambda: [_turned(x, weight) for weight in weights],
+        "split": lambda: [_split(x, weight) for weight in weights],
     }
     if packing():
         try:
@@ -94,12 +121,18 @@ def measure(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[st
         except (RuntimeError, AttributeError):
             pass
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
+    started = time.perf_counter()
+    for i in range(ROUNDS):
+        if i >= LEAST and time.perf_counter() - started > LONGEST:
+            break
         for name, run in ways.items():
             began = time.perf_counter()
             run()
-            taken[name].append((time.perf_counter() - began) / copies)
-    return cautious(taken)
+            taken[name].append((time.perf_counter() - began) / copies * rows / part)
+        if i == 1:
+            bound = HOPELESS * min(map(min, taken.values()))
+            ways = {w: f for w, f in ways.items() if w == "linear" or min(taken[w]) <= bound}
+    return cautious({way: taken[way] for way in ways})
 
 
 def cautious(taken: dict[str, list[float]]) -> dict[str, float]:
@@ -114,7 +147,7 @@ def cautious(taken: dict[str, list[float]]) -> dict[str, float]:
 
 def fastest(seconds: dict[str, float]) -> str:
     """The way to take: torch's own, unless another is clearly faster."""
-    needed = {"linear": 1.0, "turned": GAIN, "packed": GAIN_PACKED}
+    needed = {"linear": 1.0, "turned": GAIN, "split": GAIN, "packed": GAIN_PACKED}
     return min(seconds, key=lambda way: seconds[way] * needed[way])
 
 
@@ -126,9 +159,10 @@ class Choices:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path if path is not None else cache_folder() / "products-2.json"
+        self.path = path if path is not None else cache_folder() / "products-3.json"
         self._machine: str | None = None
         self._known: dict[str, str] | None = None
+        self._spent = 0.0
 
     def __call__(self, rows: int, columns: int, dtype: torch.dtype, tokens: int) -> str:
         if self._known is None:
@@ -137,11 +171,23 @@ class Choices:
         threads = torch.get_num_threads()
         key = f"{rows}x{columns} {str(dtype)[6:]} {tokens} tokens {threads} threads"
         way = self._known.get(key)
-        if way not in ("linear", "turned", "packed"):
+        if way not in WAYS:
+            began = time.perf_counter()
             way = fastest(measure(rows, columns, dtype, tokens))
             self._known[key] = way
             self._write()
+            self._notice(time.perf_counter() - began)
         return way if way != "packed" or packing() else "linear"
+
+    def _notice(self, seconds: float) -> None:
+        """One line, when measuring has taken more than a second for the first time."""
+        before, self._spent = self._spent, self._spent + seconds
+        if before <= 1.0 < self._spent:
+            logger.warning(
+                "measuring which way of multiplying is the fastest on this machine, once for every"
+                " shape of a weight; kept in %s",
+                self.path,
+            )
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
@@ -229,17 +275,15 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             if way is None:
                 way = _choose(known, weight, tokens)
             if way != "linear":
+                if way == "packed":
+                    packed = known.packed
+                    if packed is None and (packed := _keep(known, weight)) is None:
+                        return F.linear(x, weight, bias)
+                    return _packed(x, packed, bias)
                 flat = x.reshape(tokens, -1)
-                if way == "turned":
-                    out = _turned(flat, weight)
-                elif (packed := known.packed) is not None or (
-                    packed := _keep(known, weight)
-                ) is not None:
-                    out = _packed(flat, packed)
-                else:
-                    return F.linear(x, weight, bias)
-                out = out.reshape(*x.shape[:-1], -1)
-                return out if bias is None else out + bias
+                out = _split(flat, weight) if way == "split" else _turned(flat, weight)
+                out = out.view(*x.shape[:-1], -1)
+                return out if bias is None else out.add_(bias)
     return F.linear(x, weight, bias)
 
 

@@ -146,7 +146,7 @@ def _eagle(drafter: EagleDrafter, state: State) -> Lens:
         "features": list(drafter.features),
         "layers": len(drafter.head.layers) if hasattr(drafter.head, "layers") else 1,
         "fused": third,
-        "known": int(drafter.ids.numel()) if drafter.ids is not None else None,
+        "known": int(drafter.words.numel()) if drafter.words is not None else None,
     }
 
 

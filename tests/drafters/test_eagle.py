@@ -265,7 +265,7 @@ class Watched(DynamicEagle):
     def _best(self, logits, top):
         score, token = best(logits, top)
         score = self.change(score)
-        self.said.append((score.clone(), token.clone()))
+        self.said.append((score.clone(), self.tokens(token).clone()))
         return score, token
 
 

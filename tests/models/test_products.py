@@ -36,7 +36,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 needs_packing = pytest.mark.skipif(not products.packing(), reason="this torch has no oneDNN")
-WAYS = ["linear", "turned", pytest.param("packed", marks=needs_packing)]
+WAYS = ["linear", "turned", "split", pytest.param("packed", marks=needs_packing)]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -166,9 +166,11 @@ def test_other_work_beside_a_measurement_does_not_choose():
     assert products.fastest(products.cautious(calm)) == "linear"
 
 
-def test_every_way_is_measured():
+def test_every_way_is_measured(monkeypatch):
+    packs = products.packing()
+    monkeypatch.setattr(products, "HOPELESS", 1e9)
     found = products.measure(64, 48, torch.float32, 3)
-    assert set(found) == {"linear", "turned"} | ({"packed"} if products.packing() else set())
+    assert set(found) == {"linear", "turned", "split"} | ({"packed"} if packs else set())
     assert all(0 < seconds < 10 for seconds in found.values())
 
 
@@ -190,7 +192,7 @@ def test_choices_are_measured_once_a_shape_and_kept(monkeypatch):
     with torch.inference_mode():
         products.product(x, weight, None)
     assert len(asked) == 2
-    kept = json.loads((products.cache_folder() / "products-2.json").read_text())
+    kept = json.loads((products.cache_folder() / "products-3.json").read_text())
     assert set(kept[products.machine()].values()) == {"turned"}
 
 
@@ -247,3 +249,43 @@ def test_a_model_says_the_same_in_every_way(way, monkeypatch):
     for _ in range(2):
         step = next(specwb.rounds(target, tokens, "ar", max_new_tokens=2, eos=(), trace=True))
     assert distance(step.scores.logits[0, 0], plain) < 1e-4
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_rows_are_split_among_any_number_of_threads(threads, tokens, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    weight, x = torch.randn(47, 40), torch.randn(tokens, 40)
+    assert distance(products._split(x, weight), F.linear(x, weight)) < 40 * 2**-22
+
+
+def test_of_a_large_weight_only_a_part_is_measured(monkeypatch):
+    monkeypatch.setattr(products, "SPAN", 2**20)
+    full, sizes = torch.full, []
+    monkeypatch.setattr(torch, "full", lambda *a, **b: sizes.append(a[0]) or full(*a, **b))
+    products.measure(10**6, 64, torch.float32, 1)
+    assert max(rows for rows, _ in sizes) * 64 * 4 <= 2**20
+
+
+def test_hopeless_ways_take_no_further_turns(monkeypatch):
+    turns = []
+
+    def slow(x, weight):
+        turns.append(1)
+        products.time.sleep(0.02)
+        return F.linear(x, weight)
+
+    monkeypatch.setattr(products, "_turned", slow)
+    assert "turned" not in products.measure(2000, 2000, torch.float32, 1)
+    assert len(turns) <= 2 * 24
+
+
+def test_measuring_that_takes_long_says_so_once(monkeypatch, tmp_path, caplog):
+    clock = iter(range(100))
+    monkeypatch.setattr(products.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0})
+    choices = products.Choices(tmp_path / "products.json")
+    for tokens in range(1, 6):
+        choices(48, 40, torch.float32, tokens)
+    assert len(caplog.records) == 1
+    assert str(tmp_path) in caplog.text
