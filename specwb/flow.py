@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specwb.errors import SpecwbError
 from specwb.mask import tree_mask
-from specwb.probability import Sampling
+from specwb.probability import Sampling, most_probable
 from specwb.tree import Tree
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ class Scores:
     def best(self, tree: Tree) -> Tensor:
         """``[B,v]``: the target's most probable token after every verified node, the lowest index
         on ties."""
-        return self.logits[:, : tree.v].argmax(-1)
+        return most_probable(self.logits[:, : tree.v])
 
 
 @dataclass

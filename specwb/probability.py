@@ -116,6 +116,15 @@ class Sampling:
         return self._warpers(ids, x.reshape(-1, x.shape[-1])).view(x.shape)
 
 
+def most_probable(logits: Tensor) -> Tensor:
+    """``[..., V] -> [...]``: the token with the highest logit, the lowest index on ties.
+
+    In half precision torch's own argmax takes five times as long on a CPU.
+    """
+    half = logits.is_cpu and logits.dtype in (torch.bfloat16, torch.float16)
+    return (logits.float() if half else logits).argmax(-1)
+
+
 BLOCK = 128  # tokens that are summed together
 WIDE = 16384  # the vocabulary from which summing by blocks pays
 

@@ -20,7 +20,7 @@ from specwb.models.falcon import ALIGNS, FalconHead, load_falcon
 from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError, NodeCount, Option, TrainedHead
-from specwb.probability import Sampling, draw_without_replacement
+from specwb.probability import Sampling, draw_without_replacement, most_probable
 from specwb.tree import Limits, Tree
 
 
@@ -244,7 +244,7 @@ class FalconDrafter(EagleDrafter):
             lists = logits.shape[1]
             if u is None:
                 children = (
-                    logits.argmax(-1, keepdim=True)
+                    most_probable(logits)[..., None]
                     if one.width == 1
                     else logits.topk(one.width, -1).indices
                 )

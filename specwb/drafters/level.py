@@ -21,7 +21,7 @@ from specwb.models.target import Target, prefill
 from specwb.models.vocabulary import Shared
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError
-from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
+from specwb.probability import Sampling, draw_without_replacement, inverse_cdf, most_probable
 from specwb.tree import Limits, Tree
 
 DRAWS = ("without", "with", "top", "coupled", "greedy")
@@ -352,7 +352,7 @@ class Levels(Drafter):
         """
         k, nodes = self.tree.widths[d], logits.shape[1]
         if sampling.greedy or self.draw == "greedy":
-            children = logits.argmax(-1, keepdim=True) if k == 1 else logits.topk(k, -1).indices
+            children = most_probable(logits)[..., None] if k == 1 else logits.topk(k, -1).indices
             return self.tokens(children), torch.ones_like(children, dtype=torch.bool)
         own = sampling.probabilities(logits)
         distribution = self.spread(own, 0.0)

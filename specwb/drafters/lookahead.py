@@ -15,6 +15,7 @@ from specwb.flow import Draft, Scores, State, Verdict
 from specwb.models.target import Target
 from specwb.noise import Noise, philox
 from specwb.options import Option
+from specwb.probability import most_probable
 from specwb.tree import Tree
 
 
@@ -155,7 +156,7 @@ class Lookahead(Drafter):
         return draft
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        new = scores.logits[:, -self.columns :].argmax(-1)
+        new = most_probable(scores.logits[:, -self.columns :])
         levels = torch.cat([self.levels[:, 1:], new[:, None]], 1)
         key = torch.cat([draft.tokens[:, :1], self.levels[:, 0, 1:]], 1)
         gram = levels.transpose(1, 2)

@@ -14,6 +14,7 @@ from specwb.models.cache import KVCache
 from specwb.models.load import check_device
 from specwb.models.target import Target
 from specwb.noise import Noise
+from specwb.probability import most_probable
 from specwb.tree import Tree
 
 TAIL = 8  # tokens before the draft that are read with it: where a word began decides its tokens
@@ -94,7 +95,7 @@ class RoundTrip(Drafter):
         last = (ends - 1 - first)[:, :, None].expand(-1, -1, hidden.shape[-1])
         hidden, drafted = hidden.gather(1, last), []
         for j in range(self.gamma):
-            drafted.append(self.backbone.head(hidden).argmax(-1))
+            drafted.append(most_probable(self.backbone.head(hidden)))
             if j + 1 < self.gamma:
                 hidden = self._run(drafted[-1], ends + j, extent)
         new = torch.cat(drafted, 1).tolist()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from specwb.evaluation.runs import (
     summary,
     written,
 )
+from specwb.evaluation.ties import same_texts
 from specwb.graphs import replayed
 from specwb.inputs import Prompt, integer, is_many, token_rows
 from specwb.methods import METHODS, Method, built_with, that_run
@@ -123,6 +125,9 @@ def compare(
           decodings.
         - fastest: the fastest method, and whether it is lossless, see
           :func:`specwb.evaluation.runs.fastest`.
+        - same_text: method -> how its greedy texts agree with plain decoding's: ``texts``, those of
+          them that part at a tie of the number type (``ties``) and elsewhere (``others``, which
+          must be 0), see :mod:`specwb.evaluation.ties`; None at T > 0.
         - left_out: method -> why it has no row; categories_left_out: those without a prompt.
         - machine: whether the machine was quiet, see
           :meth:`specwb.evaluation.machine.Watch.facts`.
@@ -219,6 +224,7 @@ def compare(
         **conditions(target, built, began),
         "reference": {"method": over, "plain": speeds},
         "fastest": winner | {"lossless": bool(lossless[winner["method"]])},
+        "same_text": _same_texts(target, groups, runs) if sampling.greedy else None,
         "left_out": left_out,
         "machine": watch.facts(
             [run.step for run in every_run], sum(run.again for run in every_run)
@@ -361,6 +367,13 @@ def _library_rows(specs, library, target, draft, built, sampling, batch) -> list
     for name in names:
         rows.setdefault(name, Library(name, target, draft, sampling, batch))
     return list(rows.values())
+
+
+def _same_texts(target: Target, groups: Groups, runs: Runs) -> dict[str, dict[str, int]]:
+    """How every method's texts agree with those of ``ar``."""
+    prompts = [ids for _, rows in groups[: len(runs["ar"])] for ids in rows]
+    texts = {name: [row for run in runs[name] for row in run.tokens] for name in runs}
+    return {name: asdict(same_texts(target, prompts, texts["ar"], texts[name])) for name in texts}
 
 
 def _outputs(target: Target, groups: Groups, runs: Runs) -> list[dict[str, Any]]:

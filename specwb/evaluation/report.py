@@ -15,6 +15,7 @@ from specwb import scope
 from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.runs import PARTS
+from specwb.evaluation.ties import Same
 from specwb.files import WriteError, home, probe, whole_file
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
     """
     over = f"speedup over {frame.attrs['reference']['method']}"
     several = frame.attrs["runs"] >= SPREAD
-    same = {None: "-", True: "yes", False: "NO"}
+    same = frame.attrs["same_text"]
     rows = []
     for row in ranked(frame).to_dict("records"):
         quartiles = f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}"
@@ -59,7 +60,7 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
                 **({"(quartiles)": quartiles} if several else {}),
                 "tau": f"{row['tau']:.2f}",
                 "accepted": f"{row['accepted_per_round']:.2f}",
-                "same text": same[row["identical"]],
+                "same text": "-" if same is None else str(Same(**same[row["method"]])),
             }
         )
     return rows
@@ -93,7 +94,8 @@ def captions(facts: dict[str, Any]) -> tuple[str, str, str]:
         f"speedup: tokens/s over {over}'s on the same {unit}, the median of these pairs; "
         f"{quartiles if facts['runs'] >= SPREAD else ''}tau: tokens for each pass of the target; "
         "accepted: draft tokens among them, tau - 1; same text: greedy tokens equal to plain "
-        "decoding's"
+        "decoding's, or which texts part where two tokens' logits are the best up to one step of "
+        f"{facts['settings']['dtype']} (at a tie), and which elsewhere (NOT)"
     )
     times = (
         "Share of the time of decoding steps: drafting, scoring the draft by the target, verifying "

@@ -66,7 +66,7 @@ class Pass:
         keys: the keys attended to, ``[layers,B,kv_heads,extent,head_dim]``, a view of the cache.
         values: the values, of the same shape.
         every: cos and sin of queries, keys and values, ``[B,m,heads + 2 * kv_heads,head_dim]``,
-            which leave values as they are; None where queries and keys are computed apart.
+            which leave values as they are; None until they are asked for.
         window: how many positions each query sees where that is not all of them.
         parts: how the slots part in two, where attention is computed so.
         others: what layers of other kinds than the first one have instead of this.
@@ -254,10 +254,9 @@ class Stack:
             cos, sin = self._table(rotation, cache.capacity)
             window = window if window is not None and window < extent else None
             cos, sin = cos[positions], sin[positions]
-            every = self._every(cos, sin)
             if tail is not None and seen is not None:
                 parted = parts(tail, seen, window, cache.offset)
-                return Pass(cos, sin, index, cache, extent, None, False, k, v, every, None, parted)
+                return Pass(cos, sin, index, cache, extent, None, False, k, v, None, None, parted)
             if window is not None and not causal:
                 if seen is None:
                     k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None
@@ -267,7 +266,7 @@ class Stack:
                 per_key = self.heads // self.kv_heads
                 seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
                 seen = aligned(seen) if seen.is_cuda else seen
-            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, every, window)
+            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, None, window)
 
         at = of(self.kinds[0])
         for kind in self._other_kinds:
@@ -291,8 +290,8 @@ class Stack:
         heads = product(inputs, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
         queries = fused.rotated(self, layer, heads, at, stored)
         if queries is None:
-            if at.every is not None:
-                heads = self._turn(heads, *at.every)
+            if self._at_once and at.cos.dtype == heads.dtype:
+                heads = self._turn(heads, *self._every(at))
             elif layer.rotated_first:
                 heads[:, :, : h + kv] = self.rotated(heads[:, :, : h + kv], at)
                 heads[:, :, : h + kv] = layer.normed(heads, h, kv)
@@ -327,15 +326,15 @@ class Stack:
             return torch.addcmul(heads * cos, heads.roll(self.head_dim // 2, -1), sin)
         return torch.addcmul(heads * cos, heads.index_select(-1, self.partners), sin)
 
-    def _every(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor] | None:
-        """As :attr:`Pass.every`. One rotation of all heads leaves nothing to be copied back."""
-        if not self._at_once or cos.dtype != self.dtype:
-            return None
-        turned, values = (-1, -1, self.heads + self.kv_heads, -1), (-1, -1, self.kv_heads, -1)
-        return (
-            torch.cat([cos.expand(turned), torch.ones_like(cos).expand(values)], 2),
-            torch.cat([sin.expand(turned), torch.zeros_like(sin).expand(values)], 2),
-        )
+    def _every(self, at: Pass) -> tuple[Tensor, Tensor]:
+        """:attr:`Pass.every`. One rotation of all heads leaves nothing to be copied back."""
+        if at.every is None:
+            turned, values = (-1, -1, self.heads + self.kv_heads, -1), (-1, -1, self.kv_heads, -1)
+            at.every = (
+                torch.cat([at.cos.expand(turned), torch.ones_like(at.cos).expand(values)], 2),
+                torch.cat([at.sin.expand(turned), torch.zeros_like(at.sin).expand(values)], 2),
+            )
+        return at.every
 
     def inputs(self, i: int, x: Tensor) -> Tensor:
         """What layer i's attention reads of the residual stream ``x [B,m,H]``."""

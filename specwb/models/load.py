@@ -17,6 +17,7 @@ from specwb.inputs import integer
 from specwb.models import gguf
 from specwb.models.architectures import UnsupportedModel, check_causal, text_config
 from specwb.models.devices import resolve_device, resolve_dtype
+from specwb.models.faster import chosen
 from specwb.models.folder import (
     SAFE,
     Hub,
@@ -93,9 +94,10 @@ def load(
         source: ``"lab"`` or ``"lab-draft"`` (the shipped family), a local folder, a hub id
             ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, a ``.gguf`` file, or a loaded model.
         tokenizer: the model's tokenizer; default the one that lies beside it.
-        dtype: ``"auto"`` is float32 on CPU and the checkpoint's own dtype on CUDA (the lab's fp16
-            files become float32 on either).
-            A loaded model keeps its own unless one is named.
+        dtype: ``"auto"`` is the checkpoint's own dtype on CUDA. On a CPU it is float32, but for
+            checkpoints in bfloat16 and GGUF files where bfloat16 was measured to be faster here,
+            which a line says (:mod:`specwb.models.faster`). The lab is float32 on either. A loaded
+            model keeps its own unless one is named.
         device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is.
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
             tensor-parallel plan, as far as it can be.
@@ -180,6 +182,8 @@ def load(
     quantised = check_quantised(config, asked, name)
     stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
     kind = "auto" if stored else resolve_dtype(dtype, on)
+    in_few_bits = dtype == "auto" and kind is torch.float32 and lab is None
+    in_few_bits &= file is not None or config.dtype is torch.bfloat16
     if asked is None and ranks is None and not on_disk(places):  # what 4 bits take is not known
         spread = places is not None and (isinstance(places, str) or len(places) > 1)
         place = folder if file is None else None
@@ -203,6 +207,8 @@ def load(
     draft = "lab-draft" if lab == "target" else None
     if places is None:
         model = model.to(on)
+    if in_few_bits and places is None and ranks is None:
+        model = chosen(model.eval(), name, cast_weights)
     if file is None:
         target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
     else:

@@ -31,7 +31,7 @@ import platform
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ WAYS = ("linear", "turned", "split", "packed")
 GAIN = 1.05  # how many times as fast as torch's own way another one must be to be taken
 GAIN_PACKED = 1.1  # the same for the one that takes memory
 
-SPAN = 64 * 2**20  # bytes that a measurement reads in turn, so that caches hold few of them
+SPAN = 128 * 2**20  # bytes that a measurement reads in turn, so that caches hold few of them
 ROUNDS = 9  # in which the ways take turns
 LEAST = 5  # rounds that are measured however long they take
 LONGEST = 0.3  # seconds after which no further round begins
@@ -105,7 +105,7 @@ def measure(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[st
     """
     row = columns * dtype.itemsize
     part = min(rows, max(1, SPAN // row))
-    copies = max(1, min(24, SPAN // (part * row)))
+    copies = max(1, min(96, SPAN // (part * row)))
     weights = [torch.full((part, columns), 0.5, dtype=dtype) for _ in range(copies)]
     x = torch.full((tokens, columns), 0.5, dtype=dtype)
     ways: dict[str, Callable[[], Any]] = {
@@ -165,19 +165,32 @@ class Choices:
         self._spent = 0.0
 
     def __call__(self, rows: int, columns: int, dtype: torch.dtype, tokens: int) -> str:
+        def measured() -> str:
+            began = time.perf_counter()
+            way = fastest(measure(rows, columns, dtype, tokens))
+            self._notice(time.perf_counter() - began)
+            return way
+
+        way = self.kept(f"{rows}x{columns} {str(dtype)[6:]} {tokens} tokens", WAYS, measured)
+        return way if way != "packed" or packing() else "linear"
+
+    def kept(self, key: str, known: Sequence[str], measured: Callable[[], str]) -> str:
+        """A choice of this machine with so many threads, made where it is not known yet.
+
+        Args:
+            key: what is chosen for.
+            known: what can be chosen; anything else in the file is chosen anew.
+            measured: chooses.
+        """
         if self._known is None:
             self._machine, self._known = machine(), {}
             self._known |= self._read().get(self._machine, {})
-        threads = torch.get_num_threads()
-        key = f"{rows}x{columns} {str(dtype)[6:]} {tokens} tokens {threads} threads"
-        way = self._known.get(key)
-        if way not in WAYS:
-            began = time.perf_counter()
-            way = fastest(measure(rows, columns, dtype, tokens))
-            self._known[key] = way
+        key = f"{key} {torch.get_num_threads()} threads"
+        if self._known.get(key) not in known:
+            choice = measured()
+            self._known[key] = choice
             self._write()
-            self._notice(time.perf_counter() - began)
-        return way if way != "packed" or packing() else "linear"
+        return self._known[key]
 
     def _notice(self, seconds: float) -> None:
         """One line, when measuring has taken more than a second for the first time."""
@@ -302,13 +315,18 @@ def _unmeasured(rows: int, columns: int, dtype: torch.dtype) -> list[str | None]
 
 
 def _choose(known: _Known, weight: Tensor, tokens: int) -> str:
+    least = next(n for n in TOKENS if n >= tokens)
+    rows, columns = weight.shape
+    way = known.ways[tokens] = choices()(rows, columns, weight.dtype, least)
+    return way
+
+
+def choices() -> Choices:
+    """This process' choices."""
     global _choices
     if _choices is None:
         _choices = Choices()
-    least = next(n for n in TOKENS if n >= tokens)
-    rows, columns = weight.shape
-    way = known.ways[tokens] = _choices(rows, columns, weight.dtype, least)
-    return way
+    return _choices
 
 
 def _keep(known: _Known, weight: Tensor) -> Tensor | None:

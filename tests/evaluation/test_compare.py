@@ -318,6 +318,11 @@ def test_a_wrong_method_is_not_called_identical():
         frame = run(methods=["wrong"], library=False).set_index("method")
         assert not frame.loc["wrong", "identical"]
         assert frame.loc["ar", "identical"]
+        found = frame.attrs["same_text"]["wrong"]
+        assert found["others"] == found["texts"]
+        shown = {row["method"]: row["same text"] for row in report.cells(frame.reset_index())}
+        assert shown["ar"] == "yes"
+        assert "NOT" in shown["wrong"]
     finally:
         specwb.unregister("wrong")
 
@@ -480,6 +485,7 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
         lambda target, method, *rest: runs.Run(tokens, 36, 2.0 if method.key == "ar" else 1.0),
     )
     monkeypatch.setattr(module, "_run_library", lambda row, *rest: runs.Run(tokens, 36, 0.5))
+    monkeypatch.setattr(module, "_same_texts", lambda *_: {})
     for temperature, name in ((0.0, "hf_greedy"), (1.0, "hf_sample")):
         frame = run(methods=["sps"], library=False, temperature=temperature)
         by = frame.set_index("method")

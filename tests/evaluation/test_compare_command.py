@@ -51,7 +51,8 @@ def frame():
         {**(last if name.startswith("hf_") else first), **wide, "method": name} for name in names
     ]
     full = pd.DataFrame(rows)
-    full.attrs = dict(compared.attrs) | {"runs": 19}
+    same = compared.attrs["same_text"]["ar"]
+    full.attrs = dict(compared.attrs) | {"runs": 19, "same_text": dict.fromkeys(names, same)}
     return full
 
 

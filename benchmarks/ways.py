@@ -1,0 +1,67 @@
+"""Whether products take the fastest way here.
+
+    python benchmarks/ways.py [--shapes 49152x576,3072x576] [--dtypes float32,bfloat16]
+        [--tokens 1,2,5,9,17] [--threads N]
+
+For every shape, number type and number of tokens: what ``specwb.models.products`` chooses, measured
+as when a model first asks (nothing is read from a file), and then all ways again, over twice
+as many bytes. It prints the gigabytes of weights a second of every way, the choice, and how
+much of the best one's speed the choice has; at the end how many choices have 90 % of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+
+import torch
+
+from specwb.evaluation.conditions import describe_device
+from specwb.models import products
+
+SHAPES = "49152x576,3072x576,576x1536,960x576,576x576,8192x2048,2048x8192"
+
+
+def speeds(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str, float]:
+    """GB/s of weights by way, of more rounds over more bytes than a choice is made from."""
+    kept = products.SPAN, products.LEAST, products.HOPELESS
+    products.SPAN, products.LEAST, products.HOPELESS = 2 * kept[0], 9, float("inf")
+    try:
+        seconds = products.measure(rows, columns, dtype, tokens)
+    finally:
+        products.SPAN, products.LEAST, products.HOPELESS = kept
+    return {way: rows * columns * dtype.itemsize / s / 1e9 for way, s in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--dtypes", default="float32,bfloat16")
+    parser.add_argument("--tokens", default="1,2,5,9,17")
+    parser.add_argument("--threads", type=int)
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    print(describe_device(torch.device("cpu")))
+    good, every, choosing = 0, 0, 0.0
+    for dtype, shape in itertools.product(args.dtypes.split(","), args.shapes.split(",")):
+        rows, columns = map(int, shape.split("x"))
+        kind = getattr(torch, dtype)
+        for tokens in map(int, args.tokens.split(",")):
+            began = time.perf_counter()
+            choice = products.fastest(products.measure(rows, columns, kind, tokens))
+            choosing += time.perf_counter() - began
+            found = speeds(rows, columns, kind, tokens)
+            share = found[choice] / max(found.values())
+            good, every = good + (share >= 0.9), every + 1
+            ways = "  ".join(f"{way} {speed:5.1f}" for way, speed in found.items())
+            print(f"{dtype} {shape} {tokens:2}: {ways}  takes {choice}, {share:.0%}", flush=True)
+    print(f"{good} of {every} choices have 90 % of the best; choosing took {choosing:.1f} s")
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()

@@ -1,0 +1,110 @@
+"""The number type of a model on the CPU where none is named: bfloat16 where it is faster here.
+
+Whether it is depends on the processor (instructions for bfloat16 products, the width of its memory)
+and on the model, so it is measured, once for every shape of a model, and kept beside the choices of
+:mod:`specwb.models.products`. Only checkpoints that are stored in bfloat16, or in a file of a few
+bits, are asked about: float32 weights are never rounded unasked. Models that a processor's caches
+hold stay float32 too, where exactness is shown.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from specwb.flow import Draft, Scheme
+from specwb.models.architectures import text_config
+from specwb.models.products import choices
+from specwb.models.target import Target
+from specwb.probability import Sampling
+from specwb.tree import Tree
+
+logger = logging.getLogger("specwb")
+SMALL = 2**26  # bytes of float32 weights below which nothing is measured
+GAIN = 1.1  # how many times as fast as float32 bfloat16 must be to be taken
+TURNS = 5
+LENGTHS = (1, 5)  # tokens of the forwards that are timed: plain decoding's and a draft's
+TEXT = 32  # tokens before them
+
+
+def chosen(model: Any, name: str, cast: Callable[[nn.Module, torch.dtype], nn.Module]) -> Any:
+    """A float32 model on the CPU, in the number type that is faster.
+
+    Args:
+        model: the library's, in float32, of a checkpoint that is stored in fewer bits.
+        name: what the line calls it that says what was chosen.
+        cast: casts weights in place, :func:`specwb.models.load.cast_weights`.
+    """
+    size = sum(p.nbytes for p in model.parameters())
+    # where a copy and packed weights of both have no room, nothing is measured
+    if size < SMALL or psutil.virtual_memory().available < size:
+        return model
+    c = text_config(model.config)
+    shape = f"{c.num_hidden_layers}x{c.hidden_size} {c.vocab_size}"
+    halves: list[nn.Module] = []
+
+    def half() -> nn.Module:
+        if not halves:
+            halves.append(cast(copy.deepcopy(model), torch.bfloat16))
+        return halves[0]
+
+    def measured() -> str:
+        logger.warning("%s: measuring whether it is faster in bfloat16 here, once", name)
+        ratio = gain(model, half())
+        return "bfloat16" if ratio >= GAIN else "float32"
+
+    kind = choices().kept(
+        f"{model.config.model_type} {shape} number type", ("float32", "bfloat16"), measured
+    )
+    if kind == "float32":
+        return model
+    logger.warning(
+        "%s: in bfloat16, which was measured to be faster here; dtype=float32 is exact", name
+    )
+    return half() if halves else cast(model, torch.bfloat16)
+
+
+def gain(exact: Any, half: Any) -> float:
+    """How many times as fast the second model is as the first: the median over turns of the time
+    of forwards over :data:`LENGTHS` tokens behind a short text, through all layers and the head."""
+    calls = [forwards(Target(model)) for model in (exact, half)]
+    ratios = []
+    with torch.inference_mode():
+        for turn in range(TURNS + 2):  # the first two choose products and pack them
+            seconds = []
+            for call in calls:
+                began = time.perf_counter()
+                call()
+                seconds.append(time.perf_counter() - began)
+            if turn > 1:
+                ratios.append(seconds[0] / seconds[1])
+    return median(ratios)
+
+
+def forwards(target: Target) -> Callable[[], None]:
+    """What is timed."""
+    with torch.inference_mode():
+        state = target.open([[0] * TEXT], [max(LENGTHS)], max(LENGTHS), Sampling(), ())
+    drafts = [
+        Draft(
+            Tree.chain(n - 1),
+            torch.zeros(1, n, dtype=torch.long),
+            torch.ones(1, n, dtype=torch.bool),
+            Scheme.POINT,
+        )
+        for n in LENGTHS
+    ]
+
+    def run() -> None:
+        for draft in drafts:
+            target.score(state, draft)
+
+    return run
