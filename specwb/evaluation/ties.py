@@ -20,8 +20,9 @@ from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.tree import Tree
 
-STEPS = 1.0
-"""How many steps of the number type below the best logit a token may be at a tie."""
+STEPS = 2.0
+"""How many steps of the number type below the best logit a token may be at a tie: either logit may
+be off by one, in the other direction."""
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,14 @@ def chosen(model: Any, name: str, cast: Callable[[nn.Module, torch.dtype], nn.Mo
             halves.append(cast(copy.deepcopy(model), torch.bfloat16))
         return halves[0]
 
-    def measured() -> str:
+    key = f"{model.config.model_type} {shape} number type"
+
+    def measured() -> dict[str, str]:
         logger.warning("%s: measuring whether it is faster in bfloat16 here, once", name)
         ratio = gain(model, half())
-        return "bfloat16" if ratio >= GAIN else "float32"
+        return {key: "bfloat16" if ratio >= GAIN else "float32"}
 
-    kind = choices().kept(
-        f"{model.config.model_type} {shape} number type", ("float32", "bfloat16"), measured
-    )
+    kind = choices().kept(key, ("float32", "bfloat16"), measured)
     if kind == "float32":
         return model
     logger.warning(

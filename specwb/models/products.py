@@ -12,10 +12,11 @@ product, and none of them is the fastest everywhere (docs/log.md has measurement
 - ``packed``: by oneDNN from a copy of the weight in the layout that oneDNN prefers, the operators
   that torch's own compiler uses for frozen weights.
 
-Which one is taken is measured, for every shape, precision and number of tokens, when such a product
-is first asked for. That takes some tens of milliseconds, of large weights half a second; results
+Which one is taken is measured, for every shape and precision and several numbers of tokens, when
+such a product is first asked for. That takes half a second, however large the weight is; results
 are kept by processor, versions and number of threads in a file of the user's cache folder, and made
-anew when that file is deleted.
+anew when that file is deleted. ``python benchmarks/ways.py`` prints what is chosen and how near to
+the best it is.
 
 Packed copies take memory beside the weights: at most ``SPECWB_PACK_MB`` (0: none are made), by
 default a quarter of what is free when the first one is made. :func:`packed_bytes` says how much it
@@ -32,6 +33,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +46,20 @@ from specwb.files import home
 
 logger = logging.getLogger(__name__)
 MOST = 64  # tokens from which on torch's own way is taken unmeasured
-# the numbers of tokens that are measured; others are computed like the next larger one
-TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, MOST)
+# up to how many tokens a choice holds, and how many it is measured with: none that is a multiple of
+# 16 or so, for which kernels have ways of their own that the numbers beside it do not have
+TOKENS = {1: 1, 2: 2, 4: 3, 8: 6, 16: 12, 32: 24, MOST: 48}
 SMALL = 2**15  # weights of fewer elements are multiplied in torch's own way
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WAYS = ("linear", "turned", "split", "packed")
 GAIN = 1.05  # how many times as fast as torch's own way another one must be to be taken
-GAIN_PACKED = 1.1  # the same for the one that takes memory
+GAIN_PACKED = 1.07  # the same for the one that takes memory
 
-SPAN = 128 * 2**20  # bytes that a measurement reads in turn, so that caches hold few of them
+SPAN = 64 * 2**20  # bytes that a measurement reads in turn, so that caches hold few of them
 ROUNDS = 9  # in which the ways take turns
 LEAST = 5  # rounds that are measured however long they take
-LONGEST = 0.3  # seconds after which no further round begins
-HOPELESS = 1.5  # a way that was so many times as slow as the fastest twice takes no further turns
+LONGEST = 0.15  # seconds after which no further round begins
+HOPELESS = 1.7  # a way that was so many times as slow as the fastest in three rounds is out
 PACKED_FOR = 32  # tokens that a packed copy is laid out for, see _pack
 
 
@@ -94,54 +97,73 @@ def _pack(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_FOR)
 
 
-def measure(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str, float]:
-    """Seconds of ``[tokens, columns] x [rows, columns]^T`` by way; a way that this build of torch
-    lacks, or that is hopeless, is left out.
+def measure(
+    rows: int, columns: int, dtype: torch.dtype, tokens: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    """Seconds of ``[n, columns] x [rows, columns]^T`` by way, for every n of ``tokens``; a way that
+    this build of torch lacks, or that is hopeless, is left out.
 
-    The ways take turns, round by round. Torch's own counts with its fastest round, another one with
-    at least the upper quartile of its ratios to torch's own in the same round: what is kept for
-    good must not be what other work beside a measurement made of it. Of a weight larger than
-    ``SPAN`` only so many rows are measured: a cache holds them no more than it holds all of them.
+    The ways take turns, round by round. The first of them, torch's own where it is not hopeless,
+    counts with its fastest round, another one with at least the upper quartile of its ratios to the
+    first in the same round: what is kept for good must not be what other work beside a measurement
+    made of it. Of a weight larger than ``SPAN`` only so many rows are measured: a cache holds them
+    no more than it holds all of them.
     """
     row = columns * dtype.itemsize
     part = min(rows, max(1, SPAN // row))
-    copies = max(1, min(96, SPAN // (part * row)))
+    copies = max(1, min(48, SPAN // (part * row)))
     weights = [torch.full((part, columns), 0.5, dtype=dtype) for _ in range(copies)]
-    x = torch.full((tokens, columns), 0.5, dtype=dtype)
-    ways: dict[str, Callable[[], Any]] = {
-        "linear": lambda: [_linear(x, weight) for weight in weights],
-        "turned": lambda: [_turned(x, weight) for weight in weights],
-        "split": lambda: [_split(x, weight) for weight in weights],
-    }
+    packs: list[Tensor] = []
     if packing():
         try:
             packs = [_pack(weight) for weight in weights]
-            _packed(x, packs[0])
-            ways["packed"] = lambda: [_packed(x, pack) for pack in packs]
+            _packed(weights[0][:1], packs[0])
         except (RuntimeError, AttributeError):
-            pass
+            packs = []
+    found = {}
+    for n in tokens:
+        x = torch.full((n, columns), 0.5, dtype=dtype)
+        ways: dict[str, Callable[[], Any]] = {
+            "linear": partial(_all, _linear, x, weights),
+            "turned": partial(_all, _turned, x, weights),
+            "split": partial(_all, _split, x, weights),
+        }
+        if packs:
+            ways["packed"] = partial(_all, _packed, x, packs)
+        seconds = cautious(in_turns(ways))
+        found[n] = {way: s / copies * rows / part for way, s in seconds.items()}
+    return found
+
+
+def _all(way: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: list[Tensor]) -> None:
+    for weight in weights:
+        way(x, weight)
+
+
+def in_turns(ways: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Seconds of every round by way, without the hopeless ones."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     started = time.perf_counter()
     for i in range(ROUNDS):
         if i >= LEAST and time.perf_counter() - started > LONGEST:
             break
-        for name, run in ways.items():
+        for name in taken:
             began = time.perf_counter()
-            run()
-            taken[name].append((time.perf_counter() - began) / copies * rows / part)
-        if i == 1:
+            ways[name]()
+            taken[name].append(time.perf_counter() - began)
+        if i == 2:
             bound = HOPELESS * min(map(min, taken.values()))
-            ways = {w: f for w, f in ways.items() if w == "linear" or min(taken[w]) <= bound}
-    return cautious({way: taken[way] for way in ways})
+            taken = {name: seconds for name, seconds in taken.items() if min(seconds) <= bound}
+    return taken
 
 
 def cautious(taken: dict[str, list[float]]) -> dict[str, float]:
     """Seconds by way out of those of every round, see :func:`measure`."""
-    own = taken["linear"]
+    first = next(iter(taken))
     best = {way: min(seconds) for way, seconds in taken.items()}
     for way, seconds in taken.items():
-        ratios = sorted(mine / theirs for mine, theirs in zip(seconds, own, strict=True))
-        best[way] = max(best[way], best["linear"] * ratios[3 * len(ratios) // 4])
+        ratios = sorted(mine / its for mine, its in zip(seconds, taken[first], strict=True))
+        best[way] = max(best[way], best[first] * ratios[3 * len(ratios) // 4])
     return best
 
 
@@ -165,32 +187,34 @@ class Choices:
         self._spent = 0.0
 
     def __call__(self, rows: int, columns: int, dtype: torch.dtype, tokens: int) -> str:
-        def measured() -> str:
-            began = time.perf_counter()
-            way = fastest(measure(rows, columns, dtype, tokens))
-            self._notice(time.perf_counter() - began)
-            return way
+        keys = {n: f"{rows}x{columns} {str(dtype)[6:]} {n} tokens" for n in TOKENS}
 
-        way = self.kept(f"{rows}x{columns} {str(dtype)[6:]} {tokens} tokens", WAYS, measured)
+        def measured() -> dict[str, str]:
+            """For all numbers of tokens, since most of them will come."""
+            began = time.perf_counter()
+            found = measure(rows, columns, dtype, list(TOKENS.values()))
+            self._notice(time.perf_counter() - began)
+            return {keys[most]: fastest(found[n]) for most, n in TOKENS.items()}
+
+        way = self.kept(keys[tokens], WAYS, measured)
         return way if way != "packed" or packing() else "linear"
 
-    def kept(self, key: str, known: Sequence[str], measured: Callable[[], str]) -> str:
+    def kept(self, key: str, known: Sequence[str], measured: Callable[[], dict[str, str]]) -> str:
         """A choice of this machine with so many threads, made where it is not known yet.
 
         Args:
             key: what is chosen for.
             known: what can be chosen; anything else in the file is chosen anew.
-            measured: chooses.
+            measured: chooses, for this key and perhaps for others.
         """
         if self._known is None:
             self._machine, self._known = machine(), {}
             self._known |= self._read().get(self._machine, {})
-        key = f"{key} {torch.get_num_threads()} threads"
-        if self._known.get(key) not in known:
-            choice = measured()
-            self._known[key] = choice
+        threads = f"{torch.get_num_threads()} threads"
+        if self._known.get(f"{key} {threads}") not in known:
+            self._known |= {f"{k} {threads}": choice for k, choice in measured().items()}
             self._write()
-        return self._known[key]
+        return self._known[f"{key} {threads}"]
 
     def _notice(self, seconds: float) -> None:
         """One line, when measuring has taken more than a second for the first time."""

@@ -29,6 +29,11 @@ def always(way: str, monkeypatch) -> None:
     monkeypatch.setattr(products, "_choices", lambda *_: way)
 
 
+def said(**seconds: float):
+    """Measurements that find these seconds for every number of tokens."""
+    return lambda rows, columns, dtype, tokens: dict.fromkeys(tokens, seconds)
+
+
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Largest difference over the largest value: a sum of K float32 terms is off by less than K *
     2**-24."""
@@ -130,10 +135,10 @@ def test_packed_copies_stay_within_their_memory(monkeypatch):
 def test_no_packed_copies_where_they_are_switched_off(monkeypatch):
     monkeypatch.setenv("SPECWB_PACK_MB", "0")
     assert not products.packing()
-    assert "packed" not in products.measure(48, 40, torch.float32, 4)
+    assert "packed" not in products.measure(48, 40, torch.float32, [4])[4]
     choices = products.Choices()
     choices._machine, choices._known = "m", {}
-    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0, "packed": 0.1})
+    monkeypatch.setattr(products, "measure", said(linear=1.0, packed=0.1))
     assert choices(48, 40, torch.float32, 4) == "linear"
 
 
@@ -169,17 +174,19 @@ def test_other_work_beside_a_measurement_does_not_choose():
 def test_every_way_is_measured(monkeypatch):
     packs = products.packing()
     monkeypatch.setattr(products, "HOPELESS", 1e9)
-    found = products.measure(64, 48, torch.float32, 3)
-    assert set(found) == {"linear", "turned", "split"} | ({"packed"} if packs else set())
-    assert all(0 < seconds < 10 for seconds in found.values())
+    found = products.measure(64, 48, torch.float32, (1, 3))
+    assert set(found) == {1, 3}
+    for seconds in found.values():
+        assert set(seconds) == {"linear", "turned", "split"} | ({"packed"} if packs else set())
+        assert all(0 < s < 10 for s in seconds.values())
 
 
 def test_choices_are_measured_once_a_shape_and_kept(monkeypatch):
     asked = []
 
     def measure(*shape):
-        asked.append(shape)
-        return {"linear": 1.0, "turned": 0.5}
+        asked.append(shape[:3])
+        return {n: {"linear": 1.0, "turned": 0.5 if n > 4 else 2.0} for n in shape[3]}
 
     monkeypatch.setattr(products, "measure", measure)
     weight, x = torch.randn(48, 40), torch.randn(7, 40)
@@ -187,18 +194,20 @@ def test_choices_are_measured_once_a_shape_and_kept(monkeypatch):
         for _ in range(3):
             products.product(x, weight, None)
             products.product(x[:1], weight, None)
-    assert asked == [(48, 40, torch.float32, 8), (48, 40, torch.float32, 1)]  # 7 tokens like 8
+    assert asked == [(48, 40, torch.float32)]
+    ways = products._known[id(weight)].ways
+    assert (ways[7], ways[1]) == ("turned", "linear")
     products.forget()
     with torch.inference_mode():
         products.product(x, weight, None)
-    assert len(asked) == 2
+    assert len(asked) == 1
     kept = json.loads((products.cache_folder() / "products-3.json").read_text())
-    assert set(kept[products.machine()].values()) == {"turned"}
+    assert set(kept[products.machine()].values()) == {"turned", "linear"}
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"a": 3}', '{"a": {"b": "c"}}', "\x00"])
 def test_a_damaged_file_of_choices_is_made_anew(content, tmp_path, monkeypatch):
-    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0, "turned": 0.5})
+    monkeypatch.setattr(products, "measure", said(linear=1.0, turned=0.5))
     path = tmp_path / "products.json"
     path.write_text(content)
     assert products.Choices(path)(48, 40, torch.float32, 4) == "turned"
@@ -206,18 +215,18 @@ def test_a_damaged_file_of_choices_is_made_anew(content, tmp_path, monkeypatch):
 
 
 def test_two_processes_add_to_one_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0})
+    monkeypatch.setattr(products, "measure", said(linear=1.0))
     path = tmp_path / "products.json"
     one, other = products.Choices(path), products.Choices(path)
     one(48, 40, torch.float32, 4)
     other(48, 40, torch.float32, 4)
-    one(48, 40, torch.float32, 5)
-    other(96, 40, torch.float32, 5)
-    assert len(json.loads(path.read_text())[products.machine()]) == 3
+    one(48, 40, torch.float32, 8)
+    other(96, 40, torch.float32, 4)
+    assert len(json.loads(path.read_text())[products.machine()]) == 2 * len(products.TOKENS)
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0})
+    monkeypatch.setattr(products, "measure", said(linear=1.0))
     (tmp_path / "file").write_text("")
     assert (
         products.Choices(tmp_path / "file" / "products.json")(48, 40, torch.float32, 4) == "linear"
@@ -263,7 +272,7 @@ def test_of_a_large_weight_only_a_part_is_measured(monkeypatch):
     monkeypatch.setattr(products, "SPAN", 2**20)
     full, sizes = torch.full, []
     monkeypatch.setattr(torch, "full", lambda *a, **b: sizes.append(a[0]) or full(*a, **b))
-    products.measure(10**6, 64, torch.float32, 1)
+    products.measure(10**6, 64, torch.float32, [1])
     assert max(rows for rows, _ in sizes) * 64 * 4 <= 2**20
 
 
@@ -276,16 +285,16 @@ def test_hopeless_ways_take_no_further_turns(monkeypatch):
         return F.linear(x, weight)
 
     monkeypatch.setattr(products, "_turned", slow)
-    assert "turned" not in products.measure(2000, 2000, torch.float32, 1)
-    assert len(turns) <= 2 * 96
+    assert "turned" not in products.measure(2000, 2000, torch.float32, [1])[1]
+    assert len(turns) <= 3 * products.SPAN // (4 * 2000 * 2000)
 
 
 def test_measuring_that_takes_long_says_so_once(monkeypatch, tmp_path, caplog):
     clock = iter(range(100))
     monkeypatch.setattr(products.time, "perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr(products, "measure", lambda *_: {"linear": 1.0})
+    monkeypatch.setattr(products, "measure", said(linear=1.0))
     choices = products.Choices(tmp_path / "products.json")
-    for tokens in range(1, 6):
-        choices(48, 40, torch.float32, tokens)
+    for rows in range(48, 53):
+        choices(rows, 40, torch.float32, 4)
     assert len(caplog.records) == 1
     assert str(tmp_path) in caplog.text
