@@ -15,7 +15,7 @@ from specwb import scope
 from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.runs import PARTS
-from specwb.evaluation.ties import Same
+from specwb.evaluation.ties import STEPS, Same
 from specwb.files import WriteError, home, probe, whole_file
 
 if TYPE_CHECKING:
@@ -94,14 +94,25 @@ def captions(facts: dict[str, Any]) -> tuple[str, str, str]:
         f"speedup: tokens/s over {over}'s on the same {unit}, the median of these pairs; "
         f"{quartiles if facts['runs'] >= SPREAD else ''}tau: tokens for each pass of the target; "
         "accepted: draft tokens among them, tau - 1; same text: greedy tokens equal to plain "
-        "decoding's, or which texts part where two tokens' logits are the best up to one step of "
-        f"{facts['settings']['dtype']} (at a tie), and which elsewhere (NOT)"
+        f"decoding's{_parting(facts)}"
     )
     times = (
         "Share of the time of decoding steps: drafting, scoring the draft by the target, verifying "
         "it by the rule, committing what was accepted"
     )
     return speeds, columns, times
+
+
+def _parting(facts: dict[str, Any]) -> str:
+    """Where texts may part, in words; nothing where none does."""
+    same = facts["same_text"] or {}
+    if not any(found["ties"] or found["others"] for found in same.values()):
+        return ""
+    kind = facts["settings"]["dtype"]
+    return (
+        f"; at a tie: both tokens' logits are plain decoding's best up to {STEPS:g} steps of {kind}"
+        ", which it may round either way; NOT: elsewhere, which is an error"
+    )
 
 
 def _unit(facts: dict[str, Any]) -> str:
