@@ -7,6 +7,9 @@ For every shape, number type and number of tokens: what ``specwb.models.products
 as when a model first asks (nothing is read from a file), and then all ways again, over four
 times as many bytes. It prints the gigabytes of weights a second of every way, the choice, and how
 much of the best one's speed the choice has; at the end how many choices have 90 % of it.
+
+linear is torch's own way; turned computes (W x^T)^T; split does so by parts of the weight's rows,
+one a thread; packed is oneDNN's product with a packed copy of the weight.
 """
 
 from __future__ import annotations
@@ -37,26 +40,49 @@ def speeds(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str
     return {way: rows * columns * dtype.itemsize / s / 1e9 for way, s in seconds.items()}
 
 
+def several(one):
+    """Values separated by commas, for argparse."""
+    return lambda text: [one(part) for part in text.split(",")]
+
+
+def shape(text: str) -> tuple[int, int]:
+    rows, columns = (int(size) for size in text.split("x"))
+    if min(rows, columns) < 1:
+        raise ValueError
+    return rows, columns
+
+
+def number_type(text: str) -> torch.dtype:
+    if text not in (names := {str(dtype)[6:]: dtype for dtype in products.DTYPES}):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
+    return names[text]
+
+
+def few(text: str) -> int:
+    if not 1 <= int(text) <= products.MOST:
+        raise ValueError
+    return int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", default=SHAPES)
-    parser.add_argument("--dtypes", default="float32,bfloat16")
-    parser.add_argument("--tokens", default="1,2,5,9,17")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--shapes", type=several(shape), default=SHAPES)
+    parser.add_argument("--dtypes", type=several(number_type), default="float32,bfloat16")
+    parser.add_argument("--tokens", type=several(few), default="1,2,5,9,17")
+    parser.add_argument("--threads", type=few)
     args = parser.parse_args()
-    if args.threads:
+    if args.threads is not None:
         torch.set_num_threads(args.threads)
     print(describe_device(torch.device("cpu")))
+    print("number type, shape, tokens: GB/s of weights by way; the one that is taken")
     good, every, choosing = 0, 0, 0.0
-    for dtype, shape in itertools.product(args.dtypes.split(","), args.shapes.split(",")):
-        rows, columns = map(int, shape.split("x"))
-        kind = getattr(torch, dtype)
+    for kind, (rows, columns) in itertools.product(args.dtypes, args.shapes):
         began = time.perf_counter()
         measured = products.measure(rows, columns, kind, list(products.TOKENS.values()))
         choosing += time.perf_counter() - began
-        for tokens in map(int, args.tokens.split(",")):
+        for tokens in args.tokens:
             choice = products.fastest(
                 measured[min(n for most, n in products.TOKENS.items() if most >= tokens)]
             )
@@ -64,7 +90,10 @@ def main() -> None:
             share = found[choice] / max(found.values())
             good, every = good + (share >= 0.9), every + 1
             ways = "  ".join(f"{way} {speed:5.1f}" for way, speed in found.items())
-            print(f"{dtype} {shape} {tokens:2}: {ways}  takes {choice}, {share:.0%}", flush=True)
+            print(
+                f"{str(kind)[6:]} {rows}x{columns} {tokens:2}: {ways}  takes {choice}, {share:.0%}",
+                flush=True,
+            )
     print(f"{good} of {every} choices have 90 % of the best; choosing took {choosing:.1f} s")
 
 

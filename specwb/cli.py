@@ -223,6 +223,7 @@ def _speedup(
     text is too.
     """
     import specwb
+    from specwb.evaluation.ties import same_texts
 
     specwb.decode(model, ids, "ar", max_new_tokens=min(8, max_new_tokens), **settings)
     plain = specwb.decode(model, ids, "ar", max_new_tokens=max_new_tokens, **settings)
@@ -230,8 +231,14 @@ def _speedup(
     speed, plain_speed = output.tokens_per_second, plain.tokens_per_second
     same = ""
     if settings["temperature"] == 0:
-        identical = "identical" if plain.tokens == output.tokens else "NOT identical"
-        same = f"; greedy text {identical}"
+        found = same_texts(model, [[ids]], [plain.tokens], {"own": [output.tokens]})["own"]
+        same = "; greedy text " + (
+            "identical"
+            if not found.ties + found.others
+            else f"NOT identical, from a tie up to rounding ({found.margin:.2g}) on"
+            if found.ties
+            else "NOT identical"
+        )
     return (
         f"after a warm-up, one run each: {speed:.1f} tokens/s, plain decoding {plain_speed:.1f}: "
         f"speedup {speed / plain_speed:.2f}x over ar, specwb's own{same}"

@@ -317,6 +317,16 @@ class Draft:
         return Draft(self.tree.clone(), self.tokens.clone(), self.valid.clone(), self.scheme)
 
 
+def chain(tokens: Tensor) -> Draft:
+    """Tokens ``[B,n]``, the root first, as a draft that is a chain of point masses."""
+    return Draft(
+        Tree.chain(tokens.shape[1] - 1).to(tokens.device),
+        tokens,
+        torch.ones_like(tokens, dtype=torch.bool),
+        Scheme.POINT,
+    )
+
+
 @dataclass
 class Scores:
     """The target's logits ``[B,n,V]`` at every node, features ``[B,n,F]`` if asked for, and the

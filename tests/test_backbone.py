@@ -25,6 +25,7 @@ from specwb.mask import causal_mask
 from specwb.models.backbone import Backbone
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import KangarooAdapter
+from specwb.models.layers import unit
 from specwb.probability import Sampling
 
 KINDS = list(tiny.FAMILIES)
@@ -417,3 +418,15 @@ def test_a_rotation_that_changes_is_run_within_the_length_it_began_with():
     with torch.no_grad():
         target.backbone.run(target.backbone.embed(tokens(1)), *run_at)
     assert torch.equal(model.model.rotary_emb.inv_freq, before)
+
+
+def test_norms_are_torchs_in_every_type_mixed_or_not_and_on_whatever_device_is_usual():
+    for dtype, loose in ((torch.float32, 1e-6), (torch.bfloat16, 2e-2), (torch.float64, 1e-12)):
+        x = torch.randn(3, 5, 40).to(dtype)
+        expected = torch.nn.functional.rms_norm(x.double(), (40,), None, 1e-5)
+        assert float((unit(x, 1e-5) - expected).abs().max()) < loose
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert float((unit(x, 1e-5) - expected).abs().max()) < loose
+    with torch.device("meta"):
+        found = unit(torch.ones(2, 40, device="cpu"), 3e-5)
+    assert found.device.type == "cpu"

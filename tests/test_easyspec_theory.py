@@ -62,8 +62,8 @@ class Looked(EasyDrafter):
         }
         return draft
 
-    def logits(self, hidden):
-        self.seen[-1]["logits"].append(super().logits(hidden))
+    def own_logits(self, hidden):
+        self.seen[-1]["logits"].append(super().own_logits(hidden))
         return self.seen[-1]["logits"][-1]
 
     def _forward(self, tokens, positions, slots, extent, mask, run):
@@ -375,7 +375,7 @@ def test_a_norm_without_a_gain_keeps_cosines():
         return torch.cosine_similarity(a, b, -1)
 
     torch.testing.assert_close(
-        cosine(unit(x, norm), unit(y, norm)), cosine(x, y), atol=1e-6, rtol=0
+        cosine(*(unit(z, norm.variance_epsilon) for z in (x, y))), cosine(x, y), atol=1e-6, rtol=0
     )
     gained = (cosine(rms(x, norm), rms(y, norm)) - cosine(x, y)).abs()
     kappa = float(norm.weight.abs().max() / norm.weight.abs().min())
@@ -455,8 +455,10 @@ def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
         assert simulated[1] == plain[1] > fused[1]
     # every further layer in the group saves as many: the attention's are there already
     saved = [by_n[n][1][1] - by_n[n + 1][1][1] for n in (2, 3, 4, 5)]
-    assert len(set(saved)) == 1
+    assert len(set(saved[:-1])) == 1
     assert saved[0] > 0
+    # where no layer is left alone, their tables of rotations are not made either
+    assert saved[-1] >= saved[0]
 
 
 # ----------------------------------------------------------------------------- 14.8, whole layers

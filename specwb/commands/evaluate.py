@@ -28,6 +28,7 @@ from specwb.commands.shared import (
 
 USUAL = ("sps", "eagle", "pld")
 """The methods where none are named."""
+HALF = " In half precision texts may part at a tie up to rounding; --dtype float32 is exact."
 
 
 def evaluate(
@@ -155,7 +156,10 @@ def evaluate(
         for row in frame.to_dict("records")
     ]
     console.print(compact(rows, ("method", "subtask"), console))
-    for note in [*report.left_out(left_out), *_notes(answers, questions, settings, out)]:
+    for note in [
+        *report.left_out(left_out),
+        *_notes(answers, questions, settings, out, model.dtype),
+    ]:
         tell(console, note)
     counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
     contents: dict[Path, Callable[[], str | bytes]] = {}
@@ -175,7 +179,7 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.2f}x"
 
 
-def _notes(answers, questions, settings, out) -> list[str]:
+def _notes(answers, questions, settings, out, dtype) -> list[str]:
     """What stands below the table."""
     from specwb.harness import summary
 
@@ -204,5 +208,6 @@ def _notes(answers, questions, settings, out) -> list[str]:
             notes.append(
                 f"{key}: {len(found)} questions with another text than plain decoding's; first "
                 f"question {question}, turn {turn + 1}, token {place + 1}."
+                + ("" if dtype.itemsize > 2 else HALF)
             )
     return notes

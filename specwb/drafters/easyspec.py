@@ -109,8 +109,8 @@ class EasyDrafter(LevelDrafter):
         forward = self.backbone.run if run is None else run
         return forward(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.groups.agreed(super().logits(hidden))
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        return self.groups.agreed(super().own_logits(hidden))
 
     def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
         """All of the text before the step, which calibration feeds through layers in order."""

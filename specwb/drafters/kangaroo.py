@@ -142,7 +142,7 @@ class KangarooDrafter(Levels):
             return self.head.layers[0](f)
         return self.stack.run(f, positions, slots, self.cache, extent, mask)[0]
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def own_logits(self, hidden: Tensor) -> Tensor:
         return self.head.logits(hidden, self.target.lm_head)
 
     def node_mask(self, state: State) -> Tensor | None:

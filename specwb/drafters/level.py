@@ -61,7 +61,7 @@ class Levels(Drafter):
     """Drafts a static tree level by level: every node of one level is expanded in one forward.
 
     That is D forwards a step; the last level is never fed. A subclass says what a forward is:
-    :meth:`begin`, :meth:`feed`, :meth:`logits`, and :meth:`text`.
+    :meth:`begin`, :meth:`feed`, :meth:`own_logits`, and :meth:`text`.
 
     Rows that have stopped have invalid nodes below, and drafting ends with the longest row: one
     host read a level, between the recordings of the levels where steps are recorded.
@@ -155,7 +155,7 @@ class Levels(Drafter):
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         """``[B,m,H] -> [B,m,V]``; where there are :attr:`words`, ``[B,m,words]``."""
-        return self.logits(hidden)
+        raise NotImplementedError
 
     def tokens(self, words: Tensor) -> Tensor:
         """The tokens at these places of :attr:`words`."""
@@ -477,7 +477,7 @@ class LevelDrafter(Levels):
     ) -> Tensor:
         return self._run(tokens, positions, slots, extent, mask)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def own_logits(self, hidden: Tensor) -> Tensor:
         return self.backbone.head(hidden)
 
     def node_mask(self, state: State) -> Tensor | None:

@@ -126,8 +126,8 @@ def compare(
         - fastest: the fastest method, and whether it is lossless, see
           :func:`specwb.evaluation.runs.fastest`.
         - same_text: method -> how its greedy texts agree with plain decoding's: ``texts``, those of
-          them that part at a tie of the number type (``ties``) and elsewhere (``others``, which
-          must be 0), see :mod:`specwb.evaluation.ties`; None at T > 0.
+          them that part at a tie up to rounding (``ties``) and elsewhere (``others``, which must be
+          0), and the ``margin`` of a tie, see :mod:`specwb.evaluation.ties`; None at T > 0.
         - left_out: method -> why it has no row; categories_left_out: those without a prompt.
         - machine: whether the machine was quiet, see
           :meth:`specwb.evaluation.machine.Watch.facts`.
@@ -369,11 +369,12 @@ def _library_rows(specs, library, target, draft, built, sampling, batch) -> list
     return list(rows.values())
 
 
-def _same_texts(target: Target, groups: Groups, runs: Runs) -> dict[str, dict[str, int]]:
+def _same_texts(target: Target, groups: Groups, runs: Runs) -> dict[str, dict[str, Any]]:
     """How every method's texts agree with those of ``ar``."""
-    prompts = [ids for _, rows in groups[: len(runs["ar"])] for ids in rows]
-    texts = {name: [row for run in runs[name] for row in run.tokens] for name in runs}
-    return {name: asdict(same_texts(target, prompts, texts["ar"], texts[name])) for name in texts}
+    rows = [group for _, group in groups[: len(runs["ar"])]]
+    texts = {name: [run.tokens for run in runs[name]] for name in runs}
+    found = same_texts(target, rows, texts["ar"], texts)
+    return {name: asdict(same) for name, same in found.items()}
 
 
 def _outputs(target: Target, groups: Groups, runs: Runs) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from specwb import scope
 from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.runs import PARTS
-from specwb.evaluation.ties import STEPS, Same
+from specwb.evaluation.ties import Same
 from specwb.files import WriteError, home, probe, whole_file
 
 if TYPE_CHECKING:
@@ -104,14 +104,13 @@ def captions(facts: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _parting(facts: dict[str, Any]) -> str:
-    """Where texts may part, in words; nothing where none does."""
-    same = facts["same_text"] or {}
-    if not any(found["ties"] or found["others"] for found in same.values()):
+    """Where texts part, in words; nothing where none does."""
+    margins = [same["margin"] for same in (facts["same_text"] or {}).values() if same["margin"]]
+    if not margins:
         return ""
-    kind = facts["settings"]["dtype"]
     return (
-        f"; at a tie: both tokens' logits are plain decoding's best up to {STEPS:g} steps of {kind}"
-        ", which it may round either way; NOT: elsewhere, which is an error"
+        f"; at a tie: both tokens' logits are plain decoding's best up to {margins[0]:.2g}, twice "
+        "what rounding moves a logit in these texts; NOT: elsewhere, which is an error"
     )
 
 

@@ -1,28 +1,32 @@
-"""Where two greedy texts part that should be one: at a tie of the number type, or otherwise.
+"""Where two greedy texts part that should be one: at a tie up to rounding, or otherwise.
 
 A forward over one token and one over a whole draft round differently. In float32 the most probable
 token is the same but for texts without an end; in bfloat16, with 8 bits of precision, the two best
-logits are equal up to rounding some times in a thousand tokens. Both texts are right then. What
-parts anywhere else is an error of the method.
+logits are nearer to each other than that some times in a hundred tokens. Both texts are right then.
+What parts anywhere else is an error of the method.
+
+How far rounding moves a logit depends on the model, so it is measured on the texts themselves:
+plain decoding is run again, a token at a time, and each text goes through the target in one forward
+as well. With d the largest difference of a logit among the two best of a place, texts part at a tie
+where plain decoding's logits of both tokens are within 2 d of its best: either may be off by d, in
+the other direction.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Scheme
+from specwb.decoding import rounds
+from specwb.flow import chain
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.tree import Tree
 
-STEPS = 2.0
-"""How many steps of the number type below the best logit a token may be at a tie: either logit may
-be off by one, in the other direction."""
+Texts = Sequence[Sequence[list[int]]]
+"""What was written: a group's rows, group by group."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,15 @@ class Same:
 
     Attributes:
         texts: how many there are.
-        ties: those that part where both tokens' logits are the best up to a step.
+        ties: those that part where both tokens are plain decoding's best up to ``margin``.
         others: those that part anywhere else, which must be 0.
+        margin: twice what rounding moves a logit; None where no texts part.
     """
 
     texts: int
     ties: int = 0
     others: int = 0
+    margin: float | None = None
 
     def __str__(self) -> str:
         if not self.ties + self.others:
@@ -49,45 +55,92 @@ class Same:
 
 def same_texts(
     target: Target,
-    prompts: Sequence[Sequence[int]],
-    plain: Sequence[list[int]],
-    texts: Sequence[list[int]],
-) -> Same:
+    groups: Sequence[Sequence[Sequence[int]]],
+    plain: Texts,
+    texts: Mapping[str, Texts],
+) -> dict[str, Same]:
     """Compares texts with those of plain decoding; the target is asked only where they part.
 
     Args:
-        target: the model of both.
-        prompts: token ids.
-        plain: what plain decoding wrote after each of them.
-        texts: what is compared with it.
+        target: the model of all of them.
+        groups: the rows of token ids that were decoded together, group by group.
+        plain: what plain decoding wrote after them.
+        texts: method -> what it wrote.
     """
-    ties = others = 0
-    for prompt, a, b in zip(prompts, plain, texts, strict=True):
-        if a == b:
+    gaps: dict[str, list[float]] = {name: [] for name in texts}
+    moved = 0.0
+    for i, (rows, own) in enumerate(zip(groups, plain, strict=True)):
+        asked = _partings(own, {name: texts[name][i] for name in texts})
+        if not asked:
             continue
-        at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-        if at is not None and tied(next_logits(target, [*prompt, *a[:at]]), a[at], b[at]):
-            ties += 1
-        else:  # one text ends before the other, or they part without a tie
-            others += 1
-    return Same(len(prompts), ties, others)
+        logits = replayed(target, rows, own)
+        for row in {row for _, row, _, _ in asked}:
+            moved = max(moved, rounding(target, rows[row], own[row], logits[row]))
+        for name, row, at, tokens in asked:
+            gap = float("inf")
+            if at is not None and at < len(logits[row]):
+                gap = float((logits[row][at].max() - logits[row][at][list(tokens)]).max())
+            gaps[name].append(gap)
+    count, margin = sum(map(len, plain)), 2 * moved
+    return {
+        name: Same(
+            count,
+            sum(gap <= margin for gap in found),
+            sum(not gap <= margin for gap in found),  # NaN too
+            margin if found else None,
+        )
+        for name, found in gaps.items()
+    }
 
 
-def next_logits(target: Target, text: Sequence[int]) -> Tensor:
-    """The target's logits ``[V]`` after a text, by a forward over its last token alone."""
+Parting = tuple[str, int, int | None, tuple[int, ...]]
+"""Method, row, the place where its text parts, and both tokens there; None where one text ends
+before the other."""
+
+
+def _partings(
+    plain: Sequence[list[int]], texts: Mapping[str, Sequence[list[int]]]
+) -> list[Parting]:
+    found: list[Parting] = []
+    for name, written in texts.items():
+        for row, (a, b) in enumerate(zip(plain, written, strict=True)):
+            if a != b:
+                pairs = enumerate(zip(a, b, strict=False))
+                at = next((i for i, (x, y) in pairs if x != y), None)
+                found.append((name, row, at, () if at is None else (a[at], b[at])))
+    return found
+
+
+def replayed(
+    target: Target, rows: Sequence[Sequence[int]], plain: Sequence[list[int]]
+) -> list[list[Tensor]]:
+    """Plain decoding's logits ``[V]`` at every place of each row's text, by decoding it again; of a
+    row that is written otherwise now, up to there."""
+    found: list[list[Tensor]] = [[] for _ in rows]
+    open_rows = set(range(len(rows)))
+    most = max(map(len, plain))
+    for step in rounds(target, rows, "ar", max_new_tokens=most, eos=(), trace=True, graphs=False):
+        at = max(map(len, found))
+        assert step.scores is not None
+        for row in sorted(open_rows):
+            found[row].append(step.scores.logits[row, 0].float().cpu())
+            written = int(step.verdict.bonus[row])
+            if at + 1 >= len(plain[row]) or written != plain[row][at]:
+                open_rows.discard(row)
+    return found
+
+
+def rounding(
+    target: Target, prompt: Sequence[int], text: list[int], logits: Sequence[Tensor]
+) -> float:
+    """The largest difference between these logits of a text, a token at a time, and those of one
+    forward over all of it, among the two best of each place."""
+    n = len(logits)
     with torch.inference_mode():
-        state = target.open([list(text)], [1], 1, Sampling(), ())
-        token = state.tokens.gather(1, (state.length - 1)[:, None])
-        draft = Draft(Tree.chain(0), token, torch.ones_like(token, dtype=torch.bool), Scheme.POINT)
-        return target.score(state, draft).logits[0, 0]
-
-
-def tied(logits: Tensor, *tokens: int) -> bool:
-    """Whether the logits ``[V]`` of all these tokens are the best up to :data:`STEPS` steps.
-
-    A step is the distance of neighbouring numbers of the logits' type at the size of the best one.
-    """
-    best = float(logits.max())
-    exponent = math.floor(math.log2(abs(best))) if best else 0
-    step = torch.finfo(logits.dtype).eps * 2.0**exponent
-    return all(best - float(logits[token]) <= STEPS * step for token in tokens)
+        state = target.open([list(prompt)], [n], n, Sampling(), ())
+        tokens = torch.tensor([[prompt[-1], *text[: n - 1]]], device=target.device)
+        together = target.score(state, chain(tokens)).logits[0].float().cpu()
+    alone = torch.stack(list(logits))
+    best, where = alone.topk(2, -1)
+    difference = (together.gather(-1, where) - best).abs()
+    return float(difference[difference.isfinite()].max()) if difference.isfinite().any() else 0.0

@@ -2,9 +2,9 @@
 
 Whether it is depends on the processor (instructions for bfloat16 products, the width of its memory)
 and on the model, so it is measured, once for every shape of a model, and kept beside the choices of
-:mod:`specwb.models.products`. Only checkpoints that are stored in bfloat16, or in a file of a few
-bits, are asked about: float32 weights are never rounded unasked. Models that a processor's caches
-hold stay float32 too, where exactness is shown.
+:mod:`specwb.models.products`. Asked about are only checkpoints whose matrices are stored in
+bfloat16, or in a GGUF file of fewer bits: others are never rounded unasked. Models that a
+processor's caches hold stay in float32.
 """
 
 from __future__ import annotations
@@ -20,35 +20,38 @@ import psutil
 import torch
 from torch import nn
 
-from specwb.flow import Draft, Scheme
+from specwb.flow import chain
 from specwb.models.architectures import text_config
 from specwb.models.products import choices
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.tree import Tree
 
 logger = logging.getLogger("specwb")
 SMALL = 2**26  # bytes of float32 weights below which nothing is measured
 GAIN = 1.1  # how many times as fast as float32 bfloat16 must be to be taken
 TURNS = 5
 LENGTHS = (1, 5)  # tokens of the forwards that are timed: plain decoding's and a draft's
-TEXT = 32  # tokens before them
+TEXT = 16  # tokens before them
 
 
-def chosen(model: Any, name: str, cast: Callable[[nn.Module, torch.dtype], nn.Module]) -> Any:
+def chosen(
+    model: Any, name: str, cast: Callable[[nn.Module, torch.dtype], nn.Module], generic: bool
+) -> Any:
     """A float32 model on the CPU, in the number type that is faster.
 
     Args:
         model: the library's, in float32, of a checkpoint that is stored in fewer bits.
         name: what the line calls it that says what was chosen.
         cast: casts weights in place, :func:`specwb.models.load.cast_weights`.
+        generic: it will run by the library's own forward.
     """
     size = sum(p.nbytes for p in model.parameters())
-    # where a copy and packed weights of both have no room, nothing is measured
-    if size < SMALL or psutil.virtual_memory().available < size:
+    # where copies and packed weights of both have no room, nothing is measured
+    if size < SMALL or psutil.virtual_memory().available < 2 * size:
         return model
     c = text_config(model.config)
-    shape = f"{c.num_hidden_layers}x{c.hidden_size} {c.vocab_size}"
+    shape = f"{model.config.model_type} {c.num_hidden_layers}x{c.hidden_size} {size} bytes"
+    key = f"{shape}{' generic' if generic else ''} number type"
     halves: list[nn.Module] = []
 
     def half() -> nn.Module:
@@ -56,26 +59,30 @@ def chosen(model: Any, name: str, cast: Callable[[nn.Module, torch.dtype], nn.Mo
             halves.append(cast(copy.deepcopy(model), torch.bfloat16))
         return halves[0]
 
-    key = f"{model.config.model_type} {shape} number type"
-
     def measured() -> dict[str, str]:
         logger.warning("%s: measuring whether it is faster in bfloat16 here, once", name)
-        ratio = gain(model, half())
+        ratio = gain(model, half(), generic)
         return {key: "bfloat16" if ratio >= GAIN else "float32"}
 
-    kind = choices().kept(key, ("float32", "bfloat16"), measured)
-    if kind == "float32":
+    # of one thread and of several it is the same model
+    if choices().kept(key, ("float32", "bfloat16"), measured, threads="any") == "float32":
+        if halves:
+            logger.warning("%s: stays in float32, bfloat16 is not clearly faster here", name)
         return model
     logger.warning(
-        "%s: in bfloat16, which was measured to be faster here; dtype=float32 is exact", name
+        "%s: in bfloat16, measured to be faster here; methods and plain decoding write the same "
+        "greedy text to the last token in dtype=float32 only",
+        name,
     )
-    return half() if halves else cast(model, torch.bfloat16)
+    model = half() if halves else cast(model, torch.bfloat16)
+    model.config.dtype = torch.bfloat16
+    return model
 
 
-def gain(exact: Any, half: Any) -> float:
+def gain(exact: Any, half: Any, generic: bool = False) -> float:
     """How many times as fast the second model is as the first: the median over turns of the time
     of forwards over :data:`LENGTHS` tokens behind a short text, through all layers and the head."""
-    calls = [forwards(Target(model)) for model in (exact, half)]
+    calls = [forwards(model, generic) for model in (exact, half)]
     ratios = []
     with torch.inference_mode():
         for turn in range(TURNS + 2):  # the first two choose products and pack them
@@ -89,19 +96,12 @@ def gain(exact: Any, half: Any) -> float:
     return median(ratios)
 
 
-def forwards(target: Target) -> Callable[[], None]:
+def forwards(model: Any, generic: bool) -> Callable[[], None]:
     """What is timed."""
+    target = Target(model, generic=generic, quiet=True)
     with torch.inference_mode():
         state = target.open([[0] * TEXT], [max(LENGTHS)], max(LENGTHS), Sampling(), ())
-    drafts = [
-        Draft(
-            Tree.chain(n - 1),
-            torch.zeros(1, n, dtype=torch.long),
-            torch.ones(1, n, dtype=torch.bool),
-            Scheme.POINT,
-        )
-        for n in LENGTHS
-    ]
+    drafts = [chain(torch.zeros(1, n, dtype=torch.long)) for n in LENGTHS]
 
     def run() -> None:
         for draft in drafts:

@@ -47,6 +47,21 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
 
 
+PRECISE = ("F16", "F32", "F64", "Q8_0", "Q8_1", "Q8_K")
+"""Types of weights with more than bfloat16's eight bits of precision, or as many."""
+
+
+def is_in_few_bits(path: Path) -> bool:
+    """Whether all matrices of a GGUF file have fewer bits of precision than bfloat16, or are in
+    it."""
+    from gguf import GGUFReader
+
+    return not any(
+        len(tensor.shape) > 1 and tensor.tensor_type.name in PRECISE
+        for tensor in GGUFReader(path).tensors
+    )
+
+
 def config_of(folder: Path, file: str, name: str) -> Any:
     """The library's config of the model in a GGUF file.
 

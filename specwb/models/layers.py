@@ -216,7 +216,8 @@ def unit(x: Tensor, epsilon: float) -> Tensor:
 
     On the CPU in a third of the operators of torch's own ``rms_norm``, which a few tokens feel.
     """
-    if not x.is_cpu or x.dtype == torch.float64:
+    mixed = x.dtype != torch.float32 and torch.is_autocast_enabled("cpu")
+    if not x.is_cpu or x.dtype == torch.float64 or mixed:
         return F.rms_norm(x, (x.shape[-1],), None, epsilon)
     if x.dtype == torch.float32:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -230,7 +231,7 @@ def unit(x: Tensor, epsilon: float) -> Tensor:
 @cache
 def _number(value: float) -> Tensor:
     with torch.inference_mode(False):
-        return torch.tensor(value)
+        return torch.tensor(value, dtype=torch.float32, device="cpu")
 
 
 def capped(x: Tensor, cap: float | None) -> Tensor:

@@ -30,7 +30,7 @@ from specwb.models.folder import (
     weight_files,
 )
 from specwb.models.generation import unused
-from specwb.models.memory import Estimate, check_weights_fit, estimated
+from specwb.models.memory import Estimate, check_weights_fit, estimated, is_in_bfloat16
 from specwb.models.placement import checked_map, is_spread, main_device, on_disk
 from specwb.models.quantised import check_quantised, quantisation
 from specwb.models.ranks import Ranks, load_parted
@@ -182,8 +182,6 @@ def load(
     quantised = check_quantised(config, asked, name)
     stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
     kind = "auto" if stored else resolve_dtype(dtype, on)
-    in_few_bits = dtype == "auto" and kind is torch.float32 and lab is None
-    in_few_bits &= file is not None or config.dtype is torch.bfloat16
     if asked is None and ranks is None and not on_disk(places):  # what 4 bits take is not known
         spread = places is not None and (isinstance(places, str) or len(places) > 1)
         place = folder if file is None else None
@@ -207,8 +205,10 @@ def load(
     draft = "lab-draft" if lab == "target" else None
     if places is None:
         model = model.to(on)
-    if in_few_bits and places is None and ranks is None:
-        model = chosen(model.eval(), name, cast_weights)
+    if dtype == "auto" and kind is torch.float32 and not (lab or places or ranks):
+        few = is_in_bfloat16(folder) if file is None else gguf.is_in_few_bits(folder / file)
+        if few:
+            model = chosen(model.eval(), name, cast_weights, generic)
     if file is None:
         target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
     else:

@@ -105,6 +105,20 @@ class Estimate:
         )
 
 
+def is_in_bfloat16(folder: Path) -> bool:
+    """Whether all matrices in a folder's safetensors files are stored in bfloat16."""
+    from safetensors import safe_open
+
+    kinds = set()
+    for file in weight_files(folder) or ():
+        if file.suffix != ".safetensors":
+            return False
+        with safe_open(file, "pt") as tensors:
+            parts = map(tensors.get_slice, tensors.keys())
+            kinds |= {part.get_dtype() for part in parts if len(part.get_shape()) > 1}
+    return kinds == {"BF16"}
+
+
 def weight_bytes(folder: Path, dtype: torch.dtype | str) -> int:
     """Bytes that a folder's weights take in a number type; ``"auto"`` is what they are stored in.
 

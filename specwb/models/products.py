@@ -13,7 +13,7 @@ product, and none of them is the fastest everywhere (docs/log.md has measurement
   that torch's own compiler uses for frozen weights.
 
 Which one is taken is measured, for every shape and precision and several numbers of tokens, when
-such a product is first asked for. That takes half a second, however large the weight is; results
+such a product is first asked for. That takes about a second, however large the weight is; results
 are kept by processor, versions and number of threads in a file of the user's cache folder, and made
 anew when that file is deleted. ``python benchmarks/ways.py`` prints what is chosen and how near to
 the best it is.
@@ -44,16 +44,15 @@ from torch.nn import functional as F
 
 from specwb.files import home
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("specwb")
 MOST = 64  # tokens from which on torch's own way is taken unmeasured
 # up to how many tokens a choice holds, and how many it is measured with: none that is a multiple of
 # 16 or so, for which kernels have ways of their own that the numbers beside it do not have
 TOKENS = {1: 1, 2: 2, 4: 3, 8: 6, 16: 12, 32: 24, MOST: 48}
 SMALL = 2**15  # weights of fewer elements are multiplied in torch's own way
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WAYS = ("linear", "turned", "split", "packed")
-GAIN = 1.05  # how many times as fast as torch's own way another one must be to be taken
-GAIN_PACKED = 1.07  # the same for the one that takes memory
+# the ways, and how many times as fast as torch's own one must be to be taken; packs take memory
+GAINS = {"linear": 1.0, "turned": 1.05, "split": 1.05, "packed": 1.07}
 
 SPAN = 64 * 2**20  # bytes that a measurement reads in turn, so that caches hold few of them
 ROUNDS = 9  # in which the ways take turns
@@ -145,14 +144,15 @@ def in_turns(ways: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {name: [] for name in ways}
     started = time.perf_counter()
     for i in range(ROUNDS):
-        if i >= LEAST and time.perf_counter() - started > LONGEST:
+        spent = time.perf_counter() - started
+        if spent > LONGEST and (i >= LEAST or (spent > 3 * LONGEST and i > 1)):
             break
         for name in taken:
             began = time.perf_counter()
             ways[name]()
             taken[name].append(time.perf_counter() - began)
-        if i == 2:
-            bound = HOPELESS * min(map(min, taken.values()))
+        if i in (0, 2):  # after one round only what is far behind
+            bound = HOPELESS ** (1 if i else 3) * min(map(min, taken.values()))
             taken = {name: seconds for name, seconds in taken.items() if min(seconds) <= bound}
     return taken
 
@@ -169,8 +169,7 @@ def cautious(taken: dict[str, list[float]]) -> dict[str, float]:
 
 def fastest(seconds: dict[str, float]) -> str:
     """The way to take: torch's own, unless another is clearly faster."""
-    needed = {"linear": 1.0, "turned": GAIN, "split": GAIN, "packed": GAIN_PACKED}
-    return min(seconds, key=lambda way: seconds[way] * needed[way])
+    return min(seconds, key=lambda way: seconds[way] * GAINS[way])
 
 
 class Choices:
@@ -196,21 +195,28 @@ class Choices:
             self._notice(time.perf_counter() - began)
             return {keys[most]: fastest(found[n]) for most, n in TOKENS.items()}
 
-        way = self.kept(keys[tokens], WAYS, measured)
+        way = self.kept(keys[tokens], tuple(GAINS), measured)
         return way if way != "packed" or packing() else "linear"
 
-    def kept(self, key: str, known: Sequence[str], measured: Callable[[], dict[str, str]]) -> str:
-        """A choice of this machine with so many threads, made where it is not known yet.
+    def kept(
+        self,
+        key: str,
+        known: Sequence[str],
+        measured: Callable[[], dict[str, str]],
+        threads: str = "",
+    ) -> str:
+        """A choice of this machine, made where it is not known yet.
 
         Args:
             key: what is chosen for.
             known: what can be chosen; anything else in the file is chosen anew.
             measured: chooses, for this key and perhaps for others.
+            threads: how many it holds for; default as many as there are now.
         """
         if self._known is None:
-            self._machine, self._known = machine(), {}
+            self._machine, self._known = machine() + ("" if packing() else " no packs"), {}
             self._known |= self._read().get(self._machine, {})
-        threads = f"{torch.get_num_threads()} threads"
+        threads = f"{threads or torch.get_num_threads()} threads"
         if self._known.get(f"{key} {threads}") not in known:
             self._known |= {f"{k} {threads}": choice for k, choice in measured().items()}
             self._write()
@@ -222,7 +228,7 @@ class Choices:
         if before <= 1.0 < self._spent:
             logger.warning(
                 "measuring which way of multiplying is the fastest on this machine, once for every"
-                " shape of a weight; kept in %s",
+                " shape of a weight and number type; kept in %s",
                 self.path,
             )
 
@@ -304,7 +310,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if x.is_cpu and torch.is_inference_mode_enabled():
         tokens = x.numel() // x.shape[-1]
-        if tokens <= MOST:
+        if 0 < tokens <= MOST:
             known = _known.get(id(weight))
             if known is None or known.ref() is not weight:
                 known = _register(weight)

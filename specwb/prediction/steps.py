@@ -400,7 +400,7 @@ def _kangaroo(request: Request) -> Step:
             f"kangaroo: exit must be below the target's {target.layers} layers, got {exit_}"
         )
     qkv = width + 2 * target.kv_heads * target.head_dim
-    small_nodes = counts()["layer"]["attention_nodes"]
+    small_nodes = counts()["layer"]["attention_nodes"] + 2  # of a layer alone
     drafted = [times(kernel, depth + 1) for kernel in layers(target, exit_, 1, own)]
     for tokens in [2, *[1] * (depth - 1)]:
         m = tokens * own.rows

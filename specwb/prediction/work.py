@@ -139,7 +139,9 @@ def attending(
     )
     yield product(m, fused * width, shape.hidden, setting.size, 1, fused)
     launches = own["attention_launches"] * fused
-    yield small(m, shape.hidden * fused, setting.size, own["attention_nodes"], launches)
+    # a fused group rotates queries and keys apart
+    nodes = own["attention_nodes"] + 2 * (fused > 1)
+    yield small(m, shape.hidden * fused, setting.size, nodes, launches)
     if devices > 1 or (spread and group > 1):
         yield exchange(m, shape.hidden, setting.size, devices if devices > 1 else group)
 
@@ -163,7 +165,10 @@ def layers(
         *attending(shape, tokens, setting, devices, inputs=inputs),
         *mlp(shape, tokens, setting, devices),
     ]
-    return [times(kernel, number) for kernel in one]
+    own, m = counts()["layer"], tokens * setting.rows
+    more = own["tables"] + number * (tokens == 1) if number > 2 else 2 * number
+    more_nodes = small(m, shape.head_dim, setting.size, more, 0)
+    return [*(times(kernel, number) for kernel in one), more_nodes]
 
 
 def head(shape: Shape, tokens: int, setting: Setting, devices: int = 1) -> Kernel:

@@ -132,6 +132,7 @@ class Worker:
                 delayed(_elsewhere)(
                     where,
                     self.model.fingerprint,
+                    self.model.dtype,
                     task.configuration,
                     task.options,
                     task.id,
@@ -183,6 +184,7 @@ def _client(address: str) -> Any:
 def _elsewhere(
     where: Target | Path | str,
     fingerprint: str,
+    dtype: torch.dtype,
     configuration: Configuration,
     options: dict[str, Any],
     id: str,
@@ -191,7 +193,7 @@ def _elsewhere(
 ) -> list[Run]:
     """Runs one configuration in a process of its own."""
     torch.set_num_threads(1)
-    model = where if isinstance(where, Target) else _loaded(where, fingerprint)
+    model = where if isinstance(where, Target) else _loaded(where, fingerprint, dtype)
     method = make_method(configuration["method"], model, **options)
     place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
     task = Task(id, configuration, method, Sampling(*place), {}, options)
@@ -201,23 +203,28 @@ def _elsewhere(
     return [_measured(model, task, item, watch) for item in items]
 
 
-def _loaded(where: Path | str, fingerprint: str) -> Target:
-    """Loads a model by its name, or from the file that this sweep has put it in, once a process.
+def _loaded(where: Path | str, fingerprint: str, dtype: torch.dtype) -> Target:
+    """Loads a model by its name, or from the file that this sweep has put it in, once a process;
+    in the number type that it has in the sweep's own process.
 
     Raises:
         SweepError: it is not the model that the sweep is of.
     """
-    if fingerprint not in _LOADED:
+    key = fingerprint, dtype
+    if key not in _LOADED:
         _LOADED.clear()  # workers outlive sweeps
-        model = pickle.loads(where.read_bytes()) if isinstance(where, Path) else load(where)
+        if isinstance(where, Path):
+            model = pickle.loads(where.read_bytes())
+        else:
+            model = load(where, dtype=dtype)
         if model.fingerprint != fingerprint:
             raise SweepError(f"a worker finds another model under {str(where)!r} than this machine")
-        _LOADED[fingerprint] = model
-    return _LOADED[fingerprint]
+        _LOADED[key] = model
+    return _LOADED[key]
 
 
-_LOADED: dict[str, Target] = {}
-"""The model of a worker's process, by its fingerprint."""
+_LOADED: dict[tuple[str, torch.dtype], Target] = {}
+"""The model of a worker's process, by its fingerprint and number type."""
 
 
 def _decoded(target: Target, task: Task, ids: list[int], tokens: int) -> Output:

@@ -134,9 +134,9 @@ class Told:
         self.drafted(state, before, own)
         return draft
 
-    def logits(self, hidden):
+    def own_logits(self, hidden):
         """A token's rank is how far it is above the told one."""
-        super().logits(hidden)
+        super().own_logits(hidden)
         said = []
         for row, wanted in enumerate(self.wanted):
             place = self.base[row] + 1 + self.at - self.starts[row]

@@ -1,4 +1,4 @@
-"""Where greedy texts part: at a tie of the number type or otherwise."""
+"""Where greedy texts part: at a tie up to rounding or otherwise."""
 
 from __future__ import annotations
 
@@ -8,49 +8,80 @@ import torch
 
 import specwb
 from specwb.evaluation import ties
+from specwb.evaluation.ties import Same, same_texts
 
-PROMPTS = [[1, 2, 3], [4, 5, 6, 7], [8]]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "step"),
-    [(torch.bfloat16, 0.125), (torch.float16, 2.0**-6), (torch.float32, 2.0**-19)],
-)
-def test_a_tie_is_a_step_of_the_type_at_the_size_of_the_best_logit(dtype, step):
-    # between 16 and 32 neighbouring numbers are 2^4 eps apart
-    for sign in (1, -1):
-        best = 20.0 if sign > 0 else -20.0
-        logits = torch.tensor([best, best - step, best - 2 * step, best - 9], dtype=dtype)
-        assert logits[0] - logits[1] == step
-        assert ties.tied(logits, 0, 1)
-        assert not ties.tied(logits, 0, 2)
-        assert not ties.tied(logits, 1, 2)
-    assert ties.tied(torch.zeros(3, dtype=dtype), 0, 2)
+GROUPS = [[[1, 2, 3], [4, 5, 6, 7]], [[8]]]
 
 
-def test_next_logits_are_the_librarys():
+def plain(target: specwb.Target, length: int = 8) -> list[list[list[int]]]:
+    settings = {"max_new_tokens": length, "eos": ()}
+    return [specwb.decode(target, rows, "ar", **settings).tokens for rows in GROUPS]
+
+
+def test_a_replay_has_plain_decodings_logits():
     target = tiny.target()
-    for text in (*PROMPTS, [9] * 30):
-        found = ties.next_logits(target, text)
-        with torch.inference_mode():
-            expected = target.model(torch.tensor([text])).logits[0, -1]
-        assert torch.allclose(found, expected, atol=1e-5)
+    for rows, own in zip(GROUPS, plain(target), strict=True):
+        found = ties.replayed(target, rows, own)
+        for row, text, logits in zip(rows, own, found, strict=True):
+            assert [int(x.argmax()) for x in logits] == text
+            with torch.inference_mode():
+                whole = target.model(torch.tensor([row + text])).logits[0]
+            expected = whole[len(row) - 1 : -1]
+            torch.testing.assert_close(torch.stack(logits), expected, atol=1e-5, rtol=0)
+
+
+def test_rows_of_different_lengths_and_one_that_is_written_otherwise():
+    target = tiny.target()
+    (rows, *_), (own, *_) = GROUPS, plain(target)
+    other = [*own[1][:3], (own[1][3] + 1) % tiny.VOCABULARY, *own[1][4:]]
+    found = ties.replayed(target, rows, [own[0][:5], other])
+    assert list(map(len, found)) == [5, 4]
 
 
 def test_texts_part_at_a_tie_or_otherwise(monkeypatch):
     target = tiny.target()
-    plain = specwb.decode(target, PROMPTS, "ar", max_new_tokens=8, eos=()).tokens
-    assert str(ties.same_texts(target, PROMPTS, plain, plain)) == "yes"
+    own = plain(target)
+    assert str(same_texts(target, GROUPS, own, {"a": own})["a"]) == "yes"
     second = []
-    for prompt, text in zip(PROMPTS, plain, strict=True):
-        logits = ties.next_logits(target, [*prompt, *text[:3]])
-        assert int(logits.argmax()) == text[3]
-        second.append([*text[:3], int(logits.topk(2).indices[1]), *text[4:]])
-    found = ties.same_texts(target, PROMPTS, plain, [plain[0], *second[1:]])
-    assert (found.texts, found.ties, found.others) == (3, 0, 2)
-    assert str(found) == "1 of 3 (2 NOT)"
-    monkeypatch.setattr(ties, "STEPS", 2.0**30)  # every logit is the best up to so many steps
-    found = ties.same_texts(target, PROMPTS, plain, [plain[0], *second[1:]])
-    assert str(found) == "1 of 3 (2 at a tie)"
-    shorter = [plain[0][:-1], *plain[1:]]
-    assert ties.same_texts(target, PROMPTS, plain, shorter).others == 1
+    for rows, texts in zip(GROUPS, own, strict=True):
+        logits = ties.replayed(target, rows, texts)
+        choice = [int(row[3].topk(2).indices[1]) for row in logits]
+        second.append([[*t[:3], c, *t[4:]] for t, c in zip(texts, choice, strict=True)])
+    texts = {"ar": own, "late": [own[0], second[1]], "all": second}
+    found = same_texts(target, GROUPS, own, texts)
+    assert str(found["ar"]) == "yes"
+    assert str(found["late"]) == "2 of 3 (1 NOT)"
+    assert str(found["all"]) == "0 of 3 (3 NOT)"
+    assert 0 < found["all"].margin < 1e-3  # float32
+    monkeypatch.setattr(ties, "rounding", lambda *_: 1e9)
+    found = same_texts(target, GROUPS, own, texts)
+    assert str(found["all"]) == "0 of 3 (3 at a tie)"
+    shorter = [[own[0][0][:-1], own[0][1]], own[1]]
+    assert same_texts(target, GROUPS, own, {"a": shorter})["a"].others == 1
+
+
+def test_rounding_is_of_the_number_type():
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        target = tiny.target(dtype=dtype)
+        (text,) = specwb.decode(target, [[1, 2, 3]], "ar", max_new_tokens=24, eos=()).tokens
+        logits = ties.replayed(target, [[1, 2, 3]], [text])[0]
+        found[dtype] = ties.rounding(target, [1, 2, 3], text, logits)
+    assert 0 <= found[torch.float32] < 1e-4
+    assert 1e-4 < found[torch.bfloat16] < 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_logits_that_are_not_finite_are_no_tie_and_no_error(value, monkeypatch):
+    target = tiny.target()
+    own = plain(target)
+    other = [[[(t + 1) % 64 for t in text] for text in texts] for texts in own]
+    broken = [[torch.full((64,), value) for _ in text] for text in own[0]]
+    monkeypatch.setattr(ties, "replayed", lambda target, rows, texts: broken[: len(rows)])
+    found = same_texts(target, GROUPS, own, {"a": other})["a"]
+    assert (found.ties, found.others) == (0, 3)
+
+
+def test_in_words():
+    assert str(Same(5)) == "yes"
+    assert str(Same(5, 2, 1, 0.5)) == "2 of 5 (2 at a tie, 1 NOT)"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 import tiny
 import torch
 
 import specwb
-from specwb.models import faster, products
+from specwb.models import faster, gguf, products
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def folder(tmp_path, dtype: torch.dtype):
 def always(ratio: float, monkeypatch) -> list[int]:
     asked: list[int] = []
 
-    def gain(exact, half):
+    def gain(exact, half, generic):
         asked.append(1)
         assert next(exact.parameters()).dtype == torch.float32
         assert next(half.parameters()).dtype == torch.bfloat16
@@ -53,7 +54,7 @@ def test_the_faster_type_is_taken_asked_for_once_and_said(
     for _ in range(3):
         caplog.clear()
         assert specwb.load(place, device="cpu").dtype == taken
-        assert ("dtype=float32 is exact" in caplog.text) == (taken == torch.bfloat16)
+        assert ("in dtype=float32 only" in caplog.text) == (taken == torch.bfloat16)
     assert len(asked) == 1
     products.forget()  # another process
     assert specwb.load(place, device="cpu").dtype == taken
@@ -66,6 +67,45 @@ def test_what_is_stored_in_float32_is_never_rounded_unasked(tmp_path, monkeypatc
     assert specwb.load(place, device="cpu").dtype == torch.float32
     assert specwb.load("lab", device="cpu").dtype == torch.float32
     assert not asked
+
+
+def test_what_is_stored_counts_and_not_what_the_config_says(tmp_path, monkeypatch):
+    asked = always(9.0, monkeypatch)
+    place = folder(tmp_path, torch.float32)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    assert specwb.load(place, device="cpu").dtype == torch.float32
+    assert not asked
+    place = folder(tmp_path, torch.bfloat16)
+    config = json.loads((place / "config.json").read_text())
+    del config["dtype"]
+    (place / "config.json").write_text(json.dumps(config))
+    assert specwb.load(place, device="cpu").dtype == torch.bfloat16
+    assert len(asked) == 1
+
+
+def test_a_gguf_file_of_float32_is_never_rounded_unasked(tmp_path, monkeypatch):
+    pytest.importorskip("gguf")
+    from test_gguf import write
+
+    asked = always(9.0, monkeypatch)
+    file = write(tmp_path / "m.gguf", tiny.build("qwen2", seed=3))
+    assert specwb.load(file, device="cpu").dtype == torch.float32
+    assert not asked
+    monkeypatch.setattr(gguf, "PRECISE", ())  # as if these were types of few bits
+    assert specwb.load(file, device="cpu").dtype == torch.bfloat16
+    assert len(asked) == 1
+
+
+def test_the_type_does_not_depend_on_threads_but_on_the_model_and_its_way(tmp_path, monkeypatch):
+    asked = always(1.5, monkeypatch)
+    place = folder(tmp_path, torch.bfloat16)
+    specwb.load(place, device="cpu")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    specwb.load(place, device="cpu")
+    assert len(asked) == 1
+    assert specwb.load(place, device="cpu", generic=True).backbone.whole
+    assert len(asked) == 2
 
 
 def test_a_type_that_is_named_is_taken(tmp_path, monkeypatch):
@@ -87,7 +127,7 @@ def test_small_models_and_full_memories_are_not_asked_about(tmp_path, monkeypatc
         available = 0
 
     monkeypatch.setattr(faster.psutil, "virtual_memory", Full)
-    assert faster.chosen(tiny.target().model, "m", None).dtype == torch.float32
+    assert faster.chosen(tiny.target().model, "m", None, False).dtype == torch.float32
     assert not asked
 
 

@@ -169,19 +169,17 @@ def test_what_lesson_5_says_of_the_readme_is_so():
     """Its table has prompt lookup above EAGLE, the study's measurements the other way round."""
     (path,) = [path for path in LESSONS if path.stem.startswith("5_")]
     (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "map-why"]
-    assert "[README](../../README.md) is of fewer prompts" in cell.source
+    assert "[README](../../README.md) is of another machine" in cell.source
     assert "prompt lookup above EAGLE" in cell.source
     readme = (ROOT / "README.md").read_text("utf-8")
     pld, eagle = (
         float(re.search(rf"^{name} .*?(\d+\.\d+)x", readme, re.M)[1]) for name in ("pld", "eagle")
     )
     assert pld > eagle
-    results = (ROOT / "docs" / "results.md").read_text("utf-8")
-    decoded = int(re.search(r"(\d+) of 48 prompts", results)[1])
     rows = course.stored("diffuspec-lab-cpu")["rows"]
     speed = {row["spec"]: row for row in rows if row["temperature"] == 0}
     assert speed["pld"]["speedup"] < speed["eagle"]["speedup"]
-    assert decoded < speed["eagle"]["prompts"] == 48
+    assert speed["eagle"]["prompts"] == 48
 
 
 def test_a_wrong_verifier_is_exposed():

@@ -235,11 +235,13 @@ def test_a_model_in_memory_is_sent_once(target):
     with ExitStack() as stack:
         where, _ = worker._sent(stack)
         assert len(pickle.dumps(where)) < 1000
-        own = workers._loaded(where, target.fingerprint)
-        assert own is workers._loaded(where, target.fingerprint)
+        own = workers._loaded(where, target.fingerprint, target.dtype)
+        assert own is workers._loaded(where, target.fingerprint, target.dtype)
         assert own.vocabulary == target.vocabulary
         with pytest.raises(SweepError, match="a worker finds another model"):
-            workers._loaded(where, "0" * 64)  # such as one that was trained anew in its folder
+            workers._loaded(
+                where, "0" * 64, target.dtype
+            )  # such as one that was trained anew in its folder
     assert not where.exists()
 
 
