@@ -109,8 +109,9 @@ def _parting(facts: dict[str, Any]) -> str:
     if not margins:
         return ""
     return (
-        f"; at a tie: both tokens' logits are plain decoding's best up to {margins[0]:.2g}, twice "
-        "what rounding moves a logit in these texts; NOT: elsewhere, which is an error"
+        f"; at a tie: both tokens' logits are plain decoding's best up to {margins[0]:.2g}, 1.5 "
+        "times the most by which rounding moves two logits apart in these texts; NOT: elsewhere, "
+        "which is an error"
     )
 
 
