@@ -115,6 +115,19 @@ def silence(folder: Path) -> None:
         say(**about)
 
 
+def await_other(folder: Path, rank: int) -> None:
+    """Waits until the other process is as far.
+
+    This NCCL's groups wait for nobody, and rank 0, whose process keeps what all of them find each
+    other by, must not end while rank 1 still joins.
+    """
+    (folder / f"rank-{rank}").touch()
+    for _ in range(1200):
+        if (folder / f"rank-{1 - rank}").exists():
+            break
+        time.sleep(0.1)
+
+
 def ending(folder: Path) -> None:
     """A process that ends and has not left: its graphs are given up before NCCL's groups are."""
     last = {}
@@ -134,6 +147,7 @@ def ending(folder: Path) -> None:
     method = specwb.method("easyspec", target, draft=draft, execution="ranks")
     last |= measured(method, target, PROMPTS["tiny"], 0.0, True)
     last["rank"] = here.rank
+    await_other(folder, here.rank)
     device.reset()
 
 
