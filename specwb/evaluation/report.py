@@ -105,7 +105,8 @@ def captions(facts: dict[str, Any]) -> tuple[str, str, str]:
 
 def _parting(facts: dict[str, Any]) -> str:
     """Where texts part, in words; nothing where none does."""
-    margins = [same["margin"] for same in (facts["same_text"] or {}).values() if same["margin"]]
+    every = [same["margin"] for same in (facts["same_text"] or {}).values()]
+    margins = [margin for margin in every if margin is not None]
     if not margins:
         return ""
     return (
