@@ -151,6 +151,26 @@ for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "d
     _add_command(_kind)
 
 
+@train.command("talks")
+def train_talks(
+    target: TARGET = "smol",
+    out: Annotated[
+        Path,
+        typer.Option(help="The .jsonl file; an interrupted run to it goes on.", writable=True),
+    ] = Path("build/talks.jsonl"),
+    tokens: Annotated[int, typer.Option(min=1, help="Of answers, in all.")] = 1_500_000,
+    device: DEVICE = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**20)] = 0,
+) -> None:
+    """Let a chat model write conversations, requests and answers, to train its heads on."""
+    from specwb.training.fit import say
+    from specwb.training.talks import write
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    write(target, out, tokens, device=device, seed=seed)
+    say(f"they are in {out}; train on them with --corpus {out} --text read")
+
+
 @train.command("ngram")
 def train_ngram(
     target: TARGET = "lab",

@@ -1,0 +1,177 @@
+"""Conversations that a chat model has with itself: what its drafters meet, and so what they should
+be trained on. No data set is needed.
+
+The user's turn is sampled from the bare template, up to where the user's words begin: a model that
+was tuned on conversations goes on with a request. Then the answer is sampled as ever. The idea is
+that of Magpie (Xu et al. 2024, arXiv 2406.08464).
+
+A block of conversations is a function of (target, seed, its number) and is written when it is
+complete, so that an interrupted run resumes with nothing lost. All blocks together are a .jsonl
+file with ``messages``, which ``specwb train KIND --corpus FILE --text read`` reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specwb.decoding import decode
+from specwb.methods import method
+from specwb.models.load import load
+from specwb.models.target import Target
+from specwb.training.fit import TrainingError, console, save_atomically, say
+
+ROWS = 64  # conversations of a block, which are decoded together
+QUESTION, ANSWER = 192, 512  # tokens of a turn at most
+ASKING = (0.6, 0.8, 1.0)  # temperatures of users' turns, for blocks in turn; top_p = TOP_P
+ANSWERING = (0.0, 0.7, 1.0)  # of answers
+TOP_P = 0.95
+SHORT = 8  # letters; a request of fewer is left out
+MARK = "QXZJQ"  # stands for the user's words in a template
+
+
+def frame(tokenizer: Any) -> tuple[str, str]:
+    """What a chat template writes before and behind a user's first words, up to the answer.
+
+    Raises:
+        TrainingError: there is no template, or it does not write the words as they are.
+    """
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise TrainingError("the target's tokenizer has no chat template to write requests in")
+    message = [{"role": "user", "content": MARK}]
+    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    before, found, behind = text.partition(MARK)
+    if not found or not tokenizer.encode(behind, add_special_tokens=False):
+        raise TrainingError("the chat template does not write a user's words as they are")
+    return before, behind
+
+
+def block(target: Target, plain: Any, number: int, seed: int) -> list[dict[str, Any]]:
+    """One block of conversations, each as a line of the file.
+
+    Args:
+        target: the model of both sides.
+        plain: plain decoding of it.
+        number: of the block; temperatures follow from it.
+        seed: of all blocks.
+    """
+    tokenizer = target.tokenizer
+    before, behind = frame(tokenizer)
+    ids = tokenizer.encode(before, add_special_tokens=False)
+    end = tokenizer.encode(behind, add_special_tokens=False)[0]
+    first = seed * 2**32 + number * 2 * ROWS
+    asking = ASKING[number // len(ANSWERING) % len(ASKING)]
+    answering = ANSWERING[number % len(ANSWERING)]
+    asked = decode(
+        target,
+        [ids] * ROWS,
+        plain,
+        max_new_tokens=QUESTION,
+        temperature=asking,
+        top_p=TOP_P,
+        seed=[first + i for i in range(ROWS)],
+        eos=[end, *target.ends],
+    ).tokens
+    special = set(tokenizer.all_special_ids)
+    whole = [row[:-1] for row in asked if row[-1] == end and not special & set(row[:-1])]
+    requests = [tokenizer.decode(row).strip() for row in whole]
+    requests = [text for text in dict.fromkeys(requests) if len(text) >= SHORT]
+    if not requests:
+        return []
+    answers = decode(
+        target,
+        [tokenizer.encode(before + text + behind, add_special_tokens=False) for text in requests],
+        plain,
+        max_new_tokens=ANSWER,
+        temperature=answering,
+        seed=[first + ROWS + i for i in range(len(requests))],
+        eos=target.ends,
+    ).tokens
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": request},
+                {"role": "assistant", "content": tokenizer.decode(row, skip_special_tokens=True)},
+            ],
+            "temperatures": [asking, answering],
+            "tokens": len(row),
+            "ended": row[-1] in target.ends,
+        }
+        for request, row in zip(requests, answers, strict=True)
+        if row
+    ]
+
+
+def write(
+    target: str | Target, out: Path, tokens: int, *, device: str = "auto", seed: int = 0
+) -> Path:
+    """Writes conversations with about so many tokens of answers to a .jsonl file.
+
+    Args:
+        target: a model with a chat template.
+        out: the file; complete blocks lie in the folder ``out`` + ``.blocks``, where a later call,
+            for more tokens too, goes on.
+        tokens: of answers, in all.
+        device: of the model, where a name is given.
+        seed: of sampling.
+
+    Returns:
+        The file.
+
+    Raises:
+        TrainingError: there is no chat template, the blocks are another target's, or the disk is
+            full.
+    """
+    model = load(target, device=device)
+    before, behind = frame(model.tokenizer)
+    made_by = model.fingerprint, str(model.dtype), seed, before, behind
+    contents = [*made_by, ROWS, QUESTION, ANSWER, ASKING, ANSWERING, TOP_P, SHORT]
+    key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
+    folder = out.with_name(out.name + ".blocks") / key
+    plain = method("ar", model)
+    lines: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    with bar:
+        task = bar.add_task("conversations", total=tokens)
+        number = written = 0
+        while written < tokens:
+            path = folder / f"{number:05}.json"
+            if path.is_file():
+                found = json.loads(path.read_text("utf-8"))
+            else:
+                found = block(model, plain, number, seed)
+                save_atomically(partial(_write, json.dumps(found)), path)
+            fresh = [line for line in found if line["messages"][0]["content"] not in seen]
+            seen |= {line["messages"][0]["content"] for line in fresh}
+            lines += fresh
+            written += sum(line["tokens"] for line in fresh)
+            number += 1
+            if number > 16 and written < number:
+                raise TrainingError(f"{model.name!r} writes no requests from its bare template")
+            bar.update(task, completed=min(written, tokens))
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    save_atomically(partial(_write, text), out)
+    say(summary(lines))
+    return out
+
+
+def _write(text: str, path: Path) -> None:
+    path.write_text(text, "utf-8")
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> str:
+    """One sentence about the conversations."""
+    answers = sum(line["tokens"] for line in lines)
+    ended = sum(line["ended"] for line in lines)
+    return (
+        f"{len(lines)} conversations, {answers} tokens of answers, "
+        f"{ended / max(1, len(lines)):.0%} of which end by themselves"
+    )
