@@ -127,13 +127,17 @@ def convert(file: Path, made: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with foreign(f"{NAME}: {file.name} could not be converted", LoadError):
-        where: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **where)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
+        )
         # its weights are ordinary ones now
         vars(model.config).pop("quantization_config", None)
         model.is_quantized, model.hf_quantizer = False, None
         model.save_pretrained(made)
-        AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(made)
+        tokenizer = AutoTokenizer.from_pretrained(
+            file.parent, gguf_file=file.name, trust_remote_code=False
+        )
+        tokenizer.save_pretrained(made)
 
 
 def _hash(path: Path) -> str:
