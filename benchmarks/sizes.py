@@ -32,9 +32,8 @@ import transformers
 
 import specwb
 from specwb.evaluation.conditions import describe_device
-from specwb.flow import Draft, Scheme, State
+from specwb.flow import State, chain
 from specwb.models import products
-from specwb.models.products import packed_bytes
 from specwb.probability import Sampling
 
 # millions of parameters: layers, hidden, intermediate, heads, key/value heads, vocabulary
@@ -83,9 +82,7 @@ def take_turns(calls: dict[str, Callable[[], object]], turns: int) -> dict[str, 
 
 def scoring(target: specwb.Target, state: State, n: int) -> Callable[[], object]:
     """Returns a call that scores a chain of n tokens."""
-    tree = specwb.Tree.chain(n - 1)
-    tokens = torch.randint(0, target.vocabulary, (1, n))
-    draft = Draft(tree, tokens, torch.ones(1, n, dtype=torch.bool), Scheme.POINT)
+    draft = chain(torch.randint(0, target.vocabulary, (1, n)))
 
     def call():
         state._masks.clear()
@@ -139,7 +136,7 @@ def measure(target: specwb.Target, turns: int) -> dict:
         "of_read_floor": [round(t["read"] / t["ours"], 2) for t in both],
         "forward_ms": {n: round(1e3 * both[0][n], 2) for n in (*map(str, CHAINS), "read")},
         "over_one": {n: [round(t[str(n)] / t["1"], 2) for t in both] for n in CHAINS[1:]},
-        "packed_megabytes": round(packed_bytes() / 1e6, 1),
+        "packed_megabytes": round(products.packed_bytes() / 1e6, 1),
     }
 
 

@@ -1,7 +1,7 @@
 """Whether products take the fastest way here.
 
-    python benchmarks/ways.py [--shapes 49152x576,3072x576] [--dtypes float32,bfloat16]
-        [--tokens 1,2,5,9,17] [--threads N]
+    python benchmarks/ways.py [--shapes 49152x576 3072x576] [--dtypes float32 bfloat16]
+        [--tokens 1 2 5 9 17] [--threads N]
 
 For every shape, number type and number of tokens: what ``specwb.models.products`` chooses, measured
 as when a model first asks (nothing is read from a file), and then all ways again, over four
@@ -23,7 +23,7 @@ import torch
 from specwb.evaluation.conditions import describe_device
 from specwb.models import products
 
-SHAPES = "49152x576,3072x576,576x1536,960x576,576x576,8192x2048,2048x8192"
+SHAPES = ["49152x576", "3072x576", "576x1536", "960x576", "576x576", "8192x2048", "2048x8192"]
 
 
 def speeds(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str, float]:
@@ -38,11 +38,6 @@ def speeds(rows: int, columns: int, dtype: torch.dtype, tokens: int) -> dict[str
         for name, value in zip(names, kept, strict=True):
             setattr(products, name, value)
     return {way: rows * columns * dtype.itemsize / s / 1e9 for way, s in seconds.items()}
-
-
-def several(one):
-    """Values separated by commas, for argparse."""
-    return lambda text: [one(part) for part in text.split(",")]
 
 
 def shape(text: str) -> tuple[int, int]:
@@ -68,9 +63,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", type=several(shape), default=SHAPES)
-    parser.add_argument("--dtypes", type=several(number_type), default="float32,bfloat16")
-    parser.add_argument("--tokens", type=several(few), default="1,2,5,9,17")
+    usual = list(products.DTYPES[:2])
+    parser.add_argument("--shapes", type=shape, nargs="+", default=list(map(shape, SHAPES)))
+    parser.add_argument("--dtypes", type=number_type, nargs="+", default=usual)
+    parser.add_argument("--tokens", type=few, nargs="+", default=[1, 2, 5, 9, 17])
     parser.add_argument("--threads", type=few)
     args = parser.parse_args()
     if args.threads is not None:

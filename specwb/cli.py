@@ -232,13 +232,9 @@ def _speedup(
     same = ""
     if settings["temperature"] == 0:
         found = same_texts(model, [[ids]], [plain.tokens], {"own": [output.tokens]})["own"]
-        same = "; greedy text " + (
-            "identical"
-            if not found.ties + found.others
-            else f"NOT identical, from a tie up to rounding ({found.margin:.2g}) on"
-            if found.ties
-            else "NOT identical"
-        )
+        same = f"; greedy text {'NOT ' if found.ties + found.others else ''}identical"
+        if found.ties:
+            same += f", from a tie up to rounding ({found.margin:.2g}) on"
     return (
         f"after a warm-up, one run each: {speed:.1f} tokens/s, plain decoding {plain_speed:.1f}: "
         f"speedup {speed / plain_speed:.2f}x over ar, specwb's own{same}"

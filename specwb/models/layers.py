@@ -253,6 +253,7 @@ def attend(layer: Layer, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     """
     if layer.cap is None and layer.sinks is None:
         # torch's products of bfloat16 for one query of a head take three times as long as for two
+        # (AMD EPYC; docs/log.md)
         alone = q.shape[2] == 1 and q.is_cpu and q.dtype == torch.bfloat16
         q = q.expand(-1, -1, 2, -1) if alone else q
         out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)

