@@ -29,6 +29,7 @@ import json
 import logging
 import os
 import platform
+import sys
 import tempfile
 import time
 import weakref
@@ -224,9 +225,13 @@ class Choices:
         return self._known[f"{key} {threads}"]
 
     def _notice(self, seconds: float) -> None:
-        """One line, when measuring has taken more than a second for the first time."""
+        """One line in a terminal, when measuring has taken more than a second for the first time.
+
+        It is not for notebooks: nbval would find an output that the stored notebook lacks, on every
+        machine that has not measured yet.
+        """
         before, self._spent = self._spent, self._spent + seconds
-        if before <= 1.0 < self._spent:
+        if before <= 1.0 < self._spent and sys.stderr.isatty():
             logger.warning(
                 "measuring which way of multiplying is the fastest on this machine, once for every"
                 " shape of a weight and number type; kept in %s",
