@@ -38,20 +38,23 @@ from specwb.proxy import Context, Proxy, last
 PATHS = 1_000_000  # how many paths exhaustive lists at most
 
 
-def candidates(logits: Tensor, top: int, vocabulary: int, banned: Tensor) -> Tensor:
+def candidates(
+    logits: Tensor, top: int, vocabulary: int, banned: Tensor, words: Tensor | None = None
+) -> Tensor:
     """Returns the best tokens of every position, in one tensor that the host can read at once.
 
     Args:
-        logits: ``[B, k, V]``.
+        logits: ``[B, k, V]``, or of the words.
         top: M, how many tokens of each position.
         vocabulary: ids from here on are not drafted.
         banned: further ids that are not drafted (the mask token); any number of them, each < V.
+        words: ``[d]``, the ids that the logits are of, ascending; None for all.
 
     Returns:
-        ``[2, B, k, min(M, vocabulary, V)]`` in float64, on the logits' device: the ids, and their
-        log-probabilities under the distribution over the ids that may be drafted. The best come
-        first, and of equal ones the lower id. Where fewer than M ids may be drafted the rest has
-        log-probability -inf, and :meth:`Lattice.prune` leaves it out.
+        ``[2, B, k, min(M, vocabulary, V)]`` (or d for V) in float64, on the logits' device: the
+        ids, and their log-probabilities under the distribution over the ids that may be drafted.
+        The best come first, and of equal ones the lower id. Where fewer than M ids may be drafted
+        the rest has log-probability -inf, and :meth:`Lattice.prune` leaves it out.
     """
     x = logits if logits.dtype == torch.float64 else logits.float()
     x = x.index_fill(-1, banned, -torch.inf)[..., :vocabulary]
@@ -59,7 +62,9 @@ def candidates(logits: Tensor, top: int, vocabulary: int, banned: Tensor) -> Ten
     ids, order = ids.sort(-1)
     value, order = value.gather(-1, order).sort(stable=True, dim=-1, descending=True)
     logq = value.double() - x.logsumexp(-1, keepdim=True).double()
-    return torch.stack([ids.gather(-1, order).double(), logq])
+    ids = ids.gather(-1, order)
+    ids = ids if words is None else words[ids]
+    return torch.stack([ids.double(), logq])
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[]
     if child == 0:
         try:
             monkeypatch.setattr(settings, "Plan", partial(fit.Plan, save_seconds=0.0))
-            target_outputs = run.target_outputs
+            target_pass = run.TargetPass
 
-            def slow_outputs(*arguments):
+            def slow_pass(*arguments):
                 time.sleep(0.2)
-                return target_outputs(*arguments)
+                return target_pass(*arguments)
 
-            monkeypatch.setattr(run, "target_outputs", slow_outputs)
+            monkeypatch.setattr(run, "TargetPass", slow_pass)
             train()
         finally:
             os._exit(0)

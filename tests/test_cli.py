@@ -167,7 +167,8 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
         (["train", "eagle", "--budget", "huge"], "unknown budget 'huge'"),
         (
             ["train", "medusa", "--set", "unroll=2"],
-            "medusa has no setting 'unroll'; its settings: heads, blocks; of every",
+            "medusa has no setting 'unroll'; its settings: heads, blocks, shared, vocabulary; of "
+            "every",
         ),
         (["train", "nope"], "nope"),
         (["methods", "eagle:preset=nope"], "eagle has no preset 'nope'; its presets: published"),

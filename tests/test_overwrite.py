@@ -15,7 +15,7 @@ from specwb import cli
 from specwb.commands.shared import careful, file_parameters
 from specwb.sweeps.store import Store
 
-READ = {"FILE", "--merge", "--corpus"}
+READ = {"FILE", "--merge", "--corpus", "--recipe"}
 """The paths that are read and not written; all others must be declared writable."""
 
 

@@ -220,8 +220,10 @@ def _untrained(
         # learns is to fill in masks
         made: Any = DiffusionModel(perturbed(target.model, 0.01), mask_id=MASK)
         target, rate, own = with_mask(target), 3e-3, DIFFUSION
-    elif kind == "medusa":
-        made = MedusaHeads(hidden, target.vocabulary, heads=3).start_from(target)
+    elif kind.startswith("medusa"):  # medusa, medusashared: by the target's output layer
+        shared = kind == "medusashared"
+        made = MedusaHeads(hidden, target.vocabulary, 3, shared=shared).start_from(target)
+        kind = "medusa"
     elif kind == "eagle":
         made = EagleHead(eagle_config(target), hidden)
     elif kind.startswith("falcon"):  # falcon, falcon3, falcon2linear: k and fusion
@@ -234,11 +236,13 @@ def _untrained(
         kind, own = "kangaroo", {"exit": exit}
     elif kind == "decision":
         made, own = DecisionModel(hidden), {}
-    else:
+    else:  # eagle3, eagle3rows: by the target's rows
         layers, known = len(target.backbone.layers), min(vocabulary, target.vocabulary)
         read = (0, layers // 2, layers)
-        made = Eagle3Head(eagle_config(target), hidden, read, known, target.vocabulary)
-        if made.ids is not None:
+        sizes, own_head = (hidden, read, known, target.vocabulary), kind == "eagle3"
+        made = Eagle3Head(eagle_config(target), *sizes, own_head=own_head)
+        kind = "eagle3"
+        if made.words is not None:
             often = ids.flatten().bincount(minlength=target.vocabulary)
             made.speak(often.argsort(descending=True, stable=True)[:vocabulary])
     return made, RECIPES[kind](target, own), rate
@@ -254,7 +258,8 @@ def _train(
     rate: float,
 ) -> None:
     seen = target_outputs(target, ids, made.features)
-    seen.logits /= temperature
+    head = seen.head
+    seen.head = lambda states: head(states) / temperature
     optimizer = torch.optim.AdamW(made.parameters(), lr=rate)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)

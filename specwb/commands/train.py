@@ -50,6 +50,7 @@ KINDS = {
     "decision": ("decision model", "mcsd_ti"),
     "kangaroo": ("adapter", "kangaroo"),
     "deep": ("draft model", "easyspec"),
+    "draft": ("draft model", "sps"),
 }
 """Heads that are called something else, and the method that takes them."""
 
@@ -134,12 +135,14 @@ def _add_command(kind: str) -> None:
         if seeds > 1:
             return
         name, key = KINDS.get(kind, ("head", kind))
-        option = "draft" if kind == "deep" else "head"
+        option = "draft" if kind in ("deep", "draft") else "head"
         say(f"the {name} is in {folder}; use it with {key}:{option}={folder}")
 
     model = f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
     if kind in ("diffusion", "decision", "deep"):
         model = f"a {KINDS[kind][0]} beside"
+    elif kind == "draft":
+        model = "a draft model of some layers of"
     command.__doc__ = (
         f"Train {model} a frozen target; stop and restart it at any moment. "
         "Scales with accelerate launch -m specwb."
@@ -147,8 +150,37 @@ def _add_command(kind: str) -> None:
     train.command(kind)(command)
 
 
-for _kind in ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision", "deep"):
+_LAB = ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision", "deep")
+for _kind in (*_LAB, "draft"):
     _add_command(_kind)
+
+
+@train.command("heads")
+def train_family(
+    corpus: Annotated[
+        Path, typer.Option(help="Conversations of the target, such as train talks writes.")
+    ],
+    target: TARGET = "smol",
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder of all heads; an interrupted run in it goes on.", writable=True),
+    ] = Path("build/heads"),
+    recipe: Annotated[
+        Path | None, typer.Option(help="A .toml file with the heads; default data/smol's.")
+    ] = None,
+    only: Annotated[str, typer.Option(help="Some of them, with commas.")] = "",
+    steps: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None,
+    device: DEVICE = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
+) -> None:
+    """Train several heads of a target, which runs once a step for all of them."""
+    from specwb.training.family import train_all
+    from specwb.training.fit import say
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    train_all(target, out, corpus, recipe, names, steps, device=device, seed=seed)
+    say(f"the heads are in {out}; use one with head={out}/NAME")
 
 
 @train.command("talks")

@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from specwb.drafters.base import Drafter, chain
 from specwb.drafters.length import Length
@@ -208,7 +207,7 @@ class DiffusionDrafter(Drafter):
             fresh: at most so many places before these the model has not seen.
 
         Returns:
-            ``[B,most,V]`` logits.
+            ``[B,most,V]`` logits, or of the model's words.
         """
         fed = state.length + (drafted - self.chunk) if drafted else self.fed
         place = (state.length + drafted, state.horizon + drafted)
@@ -239,7 +238,8 @@ class DiffusionDrafter(Drafter):
         """
         asked = self._asked(state) if asked is None else asked
         logits = self._forward(state, tokens, drafted, asked.clamp_max(most), most, fresh)
-        best = candidates(logits, self.top, self.vocabulary, self.blocks.banned)
+        banned, words = self.blocks.banned, self.model.words
+        best = candidates(logits, self.top, self.vocabulary, banned, words)
         place = state.length[:, None] + torch.arange(-fresh, 0, device=asked.device)
         text = state.tokens.gather(1, place.clamp_min(0))
         sizes = torch.stack([asked, state.length], 1)
@@ -369,8 +369,8 @@ class DiffusionDrafter(Drafter):
     ) -> Draft:
         asked = self._asked(state) if asked is None else asked
         logits = self._forward(state, state.tokens, 0, asked, most, fresh)
-        logits = logits.index_fill(-1, self.blocks.banned, -torch.inf)[..., : self.vocabulary]
-        logits = F.pad(logits, (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)
+        logits = logits.index_fill(-1, self.blocks.banned, -torch.inf)
+        logits = self.model.spread(logits, self.vocabulary)
         stop = (logits.argmax(-1, keepdim=True) == self.stops).any(-1)
         first = torch.where(stop.any(-1), stop.int().argmax(-1), most)
         self.drafted.copy_(torch.minimum(first, asked))

@@ -14,8 +14,7 @@ from specwb.drafters.level import DRAWS, Levels, drawable
 from specwb.flow import State
 from specwb.mask import causal_mask, tree_mask
 from specwb.models.backbone import Stack
-from specwb.models.eagle import Eagle3Head, EagleHead, load_eagle
-from specwb.models.layers import rms
+from specwb.models.eagle import EagleHead, load_eagle
 from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.options import NodeCount, Option, TrainedHead
@@ -63,8 +62,8 @@ class EagleDrafter(Levels):
         self.embed = (
             target.backbone.embed if self.head.embed_tokens is None else self.head.embed_tokens
         )
-        self.lm_head = target.backbone.lm_head
-        self.words = self.head.ids if isinstance(self.head, Eagle3Head) else None
+        self.output = self.head.output(target.backbone.lm_head)
+        self.words = self.head.words
         self.lay_out(target.device)
         self.cache = self.stack.cache(state.rows, state.capacity + self.extra_slots)
         self.fed: int | None = None
@@ -120,10 +119,7 @@ class EagleDrafter(Levels):
         return self._run(tokens, above, positions, slots, extent, mask)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
-        if not isinstance(self.head, Eagle3Head):
-            return product(hidden, self.lm_head.weight, self.lm_head.bias)
-        normed = hidden if self.head.normed_output else rms(hidden, self.head.norm)
-        return product(normed, self.head.lm_head.weight, None)
+        return product(self.head.last(hidden), self.output.weight, self.output.bias)
 
     def node_mask(self, state: State) -> Tensor | None:
         if state.rows == 1 and self.tree.is_chain and not state.static:
@@ -178,8 +174,7 @@ def eagle(target: Target, options: Options) -> Drafter:
     head: EagleHead = trained_head("eagle", target, options.head, load_eagle, EagleHead)
     tree = EAGLE_TREE if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(head.card, options.nodes)
-    words = getattr(head, "draft_vocabulary", target.vocabulary)
-    tree = drawable("eagle", tree, words, options.draw, owner="the head's vocabulary")
+    tree = drawable("eagle", tree, head.size(target), options.draw, owner="the head's vocabulary")
     return EagleDrafter(head, tree, options.draw)
 
 

@@ -76,9 +76,9 @@ def eagle2(target: Target, options: Options) -> Drafter:
 def dynamic(key: str, kind: str, target: Target, options: Options) -> DynamicEagle:
     """The drafter of the method ``key`` with a head of this kind."""
     head: EagleHead = trained_head(kind, target, options.head, load_eagle, EagleHead)
-    words = getattr(head, "draft_vocabulary", target.vocabulary)
-    if options.top > words:
-        few = f"{options.top} children a node but the head's vocabulary has {words} tokens"
+    size = head.size(target)
+    if options.top > size:
+        few = f"{options.top} children a node but the head's vocabulary has {size} tokens"
         raise MethodError(f"{key}: {few}")
     try:
         return DynamicEagle(head, options.nodes, options.depth, options.top)

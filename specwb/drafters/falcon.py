@@ -240,7 +240,7 @@ class FalconDrafter(EagleDrafter):
         for b, one in enumerate(self.blocks.passes):
             if b:
                 hidden = self.below(b, one, torch.cat(tokens, 1), hidden, base, horizon, mask)
-            logits = self.logits(hidden[:, :, : one.levels].flatten(1, 2))
+            logits = self.own_logits(hidden[:, :, : one.levels].flatten(1, 2))
             lists = logits.shape[1]
             if u is None:
                 children = (
@@ -250,12 +250,13 @@ class FalconDrafter(EagleDrafter):
                 )
                 ok = torch.ones_like(children, dtype=torch.bool)
             else:
-                q.append(state.sampling.probabilities(logits))
+                own = state.sampling.probabilities(logits)
+                q.append(self.spread(own, 0.0))
                 count = lists * one.width
                 columns = u[:, used : used + count].view(rows, lists, one.width)
-                children, ok = draw_without_replacement(q[-1], columns)
+                children, ok = draw_without_replacement(own, columns)
                 used += count
-            flat, ok = children.flatten(1), ok.flatten(1) & able
+            flat, ok = self.tokens(children).flatten(1), ok.flatten(1) & able
             for take in self.take[b * self.k : b * self.k + one.levels]:
                 tokens.append(flat.index_select(1, take))
                 valid.append(ok.index_select(1, take))
@@ -346,7 +347,7 @@ def falcon(target: Target, options: Options) -> Drafter:
     depth = None if options.passes is None else head.k * options.passes
     tree = PUBLISHED[options.tree] if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(head.card, options.nodes, depth)
-    tree = drawable("falcon", tree, target.vocabulary, owner="the head's vocabulary")
+    tree = drawable("falcon", tree, head.size(target), owner="the head's vocabulary")
     if depth is not None and depth < tree.D:
         room = f"{options.passes} passes of k={head.k} tokens make trees of depth {depth} at most"
         raise MethodError(f"falcon: {room}, this one has {tree.D}")

@@ -73,8 +73,8 @@ class DynamicFalcon(FalconDrafter):
         hidden = self.begin(state)[:, None]  # [B,blocks,k,H]
         ends = beams.base[:, None]  # slots of the blocks' last pairs
         for block in range(self.passes):
-            lists = best(self.logits(hidden.flatten(1, 2)), top)
-            scores, tokens = (x.unflatten(1, (-1, k)) for x in lists)
+            score, word = best(self.own_logits(hidden.flatten(1, 2)), top)
+            scores, tokens = (x.unflatten(1, (-1, k)) for x in (score, self.tokens(word)))
             words = tokens[:, :, 0, :0]  # of the paths inside a block, [B,paths,j]
             for j in range(k):
                 # all paths of a block go on with the tokens of its list j
@@ -111,8 +111,8 @@ def falcon_dynamic(target: Target, options: Options) -> Drafter:
     """
     key, top = "falcon_dynamic", options.top
     head = falcon_head(key, target, options.head, options.k, options.align)
-    if top > target.vocabulary:
-        few = f"the head's vocabulary has {target.vocabulary} tokens"
+    if top > head.size(target):
+        few = f"the head's vocabulary has {head.size(target)} tokens"
         raise MethodError(f"{key}: {top} children a node but {few}")
     if top**head.k > MOST:
         many = f"{top} tokens at {head.k} places have {top**head.k} combinations"

@@ -19,6 +19,7 @@ from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
 from specwb.models.backbone import Stack
 from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
+from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import MethodError, Option
@@ -61,6 +62,8 @@ class KangarooDrafter(Levels):
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)
         self.vocabulary, self.target = target.vocabulary, target.backbone
+        self.words = self.head.words
+        self.output = self.head.output(self.target.lm_head)
         self.lay_out(target.device)
         if self.stack is None:
             return
@@ -74,7 +77,8 @@ class KangarooDrafter(Levels):
 
     def tensors(self) -> dict[str, Tensor]:
         adapter = {} if self.stack is None else {"cache": self.cache.data}
-        return {**super().tensors(), **adapter}
+        words = {} if self.words is None else {"words": self.words}
+        return {**super().tensors(), **words, **adapter}
 
     def finish(self, state: State, drafted: Drafted, tree: Tree) -> Draft:
         draft = super().finish(state, drafted, tree)
@@ -143,7 +147,7 @@ class KangarooDrafter(Levels):
         return self.stack.run(f, positions, slots, self.cache, extent, mask)[0]
 
     def own_logits(self, hidden: Tensor) -> Tensor:
-        return self.head.logits(hidden, self.target.lm_head)
+        return product(self.head.last(hidden), self.output.weight, self.output.bias)
 
     def node_mask(self, state: State) -> Tensor | None:
         if state.rows == 1 and self.tree.is_chain and not state.static:
@@ -189,12 +193,17 @@ class DynamicKangaroo(KangarooDrafter):
             return None
         return causal_mask((state.length - 1)[:, None], state.horizon, self.target.dtype)
 
+    def best(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities ``[B,m,top]`` of the best children of every node, and their tokens."""
+        score, word = best(self.own_logits(hidden), self.top)
+        return score, self.tokens(word)
+
     def propose(self, state: State, noise: Noise) -> Draft:
         k, n, base = self.top, self.limits.nodes, state.length - 1
         beams, nodes = Beams(base, state.horizon, self.target.dtype), Nodes()
         self.kept = []
         root = Level.root(state.rows, base.device)
-        level = nodes.add(root.expand(*best(self.logits(self.begin(state)), k)).best(k))
+        level = nodes.add(root.expand(*self.best(self.begin(state))).best(k))
         going = torch.ones_like(base, dtype=torch.bool)  # rows that still draft
         in_tree = [torch.ones_like(level.token, dtype=torch.bool)]
         while True:
@@ -205,7 +214,7 @@ class DynamicKangaroo(KangarooDrafter):
                 self.shallow(state, level.token, *place)
                 break
             hidden = self.feed(state, level.token, level.token, *place)
-            level = nodes.add(level.expand(*best(self.logits(hidden), k)).best(k))
+            level = nodes.add(level.expand(*self.best(hidden)).best(k))
             barren = torch.ones_like(in_tree[-1]).scatter(1, level.above, False)
             # of a level's nodes, best first, the second half of those without a child
             order = barren.cumsum(1)
@@ -276,15 +285,15 @@ def kangaroo(target: Target, options: Options) -> Drafter:
         raise MethodError(f"{key}: stop has no effect with eta=0")
     adapter = _adapter(key, target, options)
     if isinstance(tree, Tree) or not tree:
-        static = _static_tree(key, target, options)
+        static = _static_tree(key, adapter.size(target), options)
         sure = Entropy() if stop == "entropy" else Top(stop == "scaled")
         length = Length(static.D, confidence=eta) if eta else None
         return KangarooDrafter(adapter, static, "without", length, sure)
     if stop != "top":
         whose = "a tree's beams stop by the product of unscaled probabilities"
         raise MethodError(f"{key}: {whose}; stop={stop} is for chains and static trees")
-    if options.top > target.vocabulary:
-        few = f"the vocabulary has {target.vocabulary} tokens"
+    if options.top > adapter.size(target):
+        few = f"the adapter's vocabulary has {adapter.size(target)} tokens"
         raise MethodError(f"{key}: {options.top} beams but {few}")
     try:
         return DynamicKangaroo(adapter, options.nodes, options.gamma, options.top, eta)
@@ -307,7 +316,7 @@ def _adapter(key: str, target: Target, options: Options) -> KangarooAdapter:
     return adapter
 
 
-def _static_tree(key: str, target: Target, options: Options) -> Tree:
+def _static_tree(key: str, size: int, options: Options) -> Tree:
     """The chain of ``gamma`` tokens, or the tree in its place."""
     tree = options.tree
     if (options.top, options.nodes) != (Options.top, Options.nodes):
@@ -315,7 +324,7 @@ def _static_tree(key: str, target: Target, options: Options) -> Tree:
         raise MethodError(f"{key}: top and nodes are of tree=true, {kind} has none")
     if not isinstance(tree, Tree):
         return Tree.chain(options.gamma)
-    tree = drawable(key, tree, target.vocabulary)
+    tree = drawable(key, tree, size)
     if options.gamma != Options.gamma:
         raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
     return tree

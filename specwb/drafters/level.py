@@ -320,6 +320,8 @@ class Levels(Drafter):
         inner = self.inner[d]
         if inner is not None:
             logits, hidden = logits.index_select(1, inner), hidden.index_select(1, inner)
+        if self.words is not None:
+            tokens = torch.searchsorted(self.words, tokens).clamp_max(len(self.words) - 1)
         return self.sure.of(logits, hidden, tokens, sampling)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
@@ -441,6 +443,7 @@ class LevelDrafter(Levels):
     ) -> None:
         super().__init__(shape, draw, length, sure)
         self.draft, self.backbone, self.vocabulary = draft, draft.backbone, draft.vocabulary
+        self.words = draft.words
         self.draft_vocabulary = "shared" if isinstance(draft.backbone, Shared) else "same"
 
     def open(self, state: State, target: Target) -> None:
@@ -451,7 +454,8 @@ class LevelDrafter(Levels):
         prefill(self.backbone, state, self.cache, run=self.exact)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**super().tensors(), "cache": self.cache.data}
+        words = {} if self.words is None else {"words": self.words}
+        return {**super().tensors(), **words, "cache": self.cache.data}
 
     def storage(self, state: State) -> KVCache:
         """The draft model's empty cache."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
@@ -64,10 +64,14 @@ class MedusaDrafter(Drafter):
         self.tree = self.tree.to(target.device)
         depth, rank = self.tree.depth[0, 1:], self.tree.rank[0, 1:]
         self.most = max(self.tree.K, 1)  # how many tokens of each head are looked at
+        self.words = self.heads.words
+        lm_head = target.backbone.lm_head
+        self.outputs = [self.heads.output(i, lm_head) for i in range(self.tree.D)]
         self.pick = (depth - 1) * self.most + rank
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**super().tensors(), "pick": self.pick}
+        words = {} if self.words is None else {"words": self.words}
+        return {**super().tensors(), **words, "pick": self.pick}
 
     def propose(self, state: State, noise: Noise) -> Draft:
         assert state.features is not None
@@ -78,20 +82,18 @@ class MedusaDrafter(Drafter):
         x = state.features.gather(1, at)[:, 0]
         logits = self._logits(x)
         best = logits.topk(self.most, -1).indices.flatten(1)
+        best = best if self.words is None else self.words[best]
         valid = (state.length > 1)[:, None].expand(-1, self.tree.n - 1)
         return self.candidates(state, best.index_select(1, self.pick), valid)
 
     def _logits(self, x: Tensor) -> Tensor:
-        """``[B,H] -> [B,D,V]``."""
-        logits = []
-        for i in range(self.tree.D):
-            *blocks, last = self.heads.get_submodule(str(i)).children()
-            assert isinstance(last, nn.Linear)
-            y = x
-            for block in blocks:
-                y = block(y)
-            logits.append(product(y, last.weight, None))
-        return torch.stack(logits, 1)
+        """``[B,H] -> [B,D,V]``, or of the heads' words."""
+        states = [self.heads.last(i, x) for i in range(self.tree.D)]
+        if self.heads.shared:  # one product for all heads
+            layer = self.outputs[0]
+            return product(torch.stack(states, 1), layer.weight, layer.bias)
+        layers = zip(states, self.outputs, strict=True)
+        return torch.stack([product(y, layer.weight, None) for y, layer in layers], 1)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def medusa(target: Target, options: Options) -> Drafter:
     heads: MedusaHeads = trained_head("medusa", target, options.head, load_medusa, MedusaHeads)
     tree = MEDUSA_TREE if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(heads.card, options.nodes, heads.heads)
-    tree = drawable("medusa", tree, heads.vocabulary, owner="the head's vocabulary")
+    size = heads.vocabulary if heads.words is None else len(heads.words)
+    tree = drawable("medusa", tree, size, owner="the head's vocabulary")
     if heads.heads < tree.D:
         needs = f"a tree of depth {tree.D} needs {tree.D} heads"
         raise MethodError(f"medusa: {needs}, there are {heads.heads}")

@@ -23,9 +23,9 @@ class Confidence:
         """How sure each row is.
 
         Args:
-            logits: ``[B,m,V]`` of the m nodes that have children.
+            logits: ``[B,m,V]`` of the m nodes that have children, or of the drafter's words.
             hidden: ``[B,m,H]`` the states that they came from, before the last norm.
-            tokens: ``[B,n]`` the tokens drawn from them.
+            tokens: ``[B,n]`` where in ``logits`` the tokens drawn from them are.
             sampling: temperature and filters of the decoding.
 
         Returns:

@@ -119,9 +119,11 @@ def places(
     paths = decode(target, rows, "ar", max_new_tokens=k).tokens
     sample = []
     for text, path in zip(rows, paths, strict=True):
-        logits, banned = block(model, text, k, steps), _banned(model)
-        ids, logq = candidates(logits[None], top, target.vocabulary, banned)[:, 0].cpu().numpy()
-        ranks, q = _ranks(logits.double().index_fill(-1, banned, -torch.inf), path, target)
+        logits, known = block(model, text, k, steps), target.vocabulary
+        best = candidates(logits[None], top, known, model.banned, model.words)
+        ids, logq = best[:, 0].cpu().numpy()
+        logits = logits.double().index_fill(-1, model.banned, -torch.inf)
+        ranks, q = _ranks(model.spread(logits, known), path)
         sample.append(
             Place(
                 text=text,
@@ -136,9 +138,9 @@ def places(
     return sample
 
 
-def _ranks(logits: torch.Tensor, path: list[int], target: Target) -> tuple[np.ndarray, np.ndarray]:
+def _ranks(logits: torch.Tensor, path: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """The ranks of a path's tokens, of equal ones by id, and their probabilities."""
-    x = logits[: len(path), : target.vocabulary].cpu().numpy()
+    x = logits[: len(path)].cpu().numpy()
     tokens = np.array(path)[:, None]
     own = np.take_along_axis(x, tokens, 1)
     before = (x > own) | ((x == own) & (np.arange(x.shape[1]) < tokens))
@@ -361,8 +363,8 @@ class Replay:
     def _draft(self, place: int, k: int) -> tuple[int, int]:
         """``L_gen`` and ``L_acc`` of a step."""
         prefix, rest = [*self.prompt, *self.text[:place]], self.text[place:]
-        logits, banned = block(self.model, prefix, k)[None], _banned(self.model)
-        best = candidates(logits, self.top, self.target.vocabulary, banned)
+        logits, model = block(self.model, prefix, k)[None], self.model
+        best = candidates(logits, self.top, self.target.vocabulary, model.banned, model.words)
         ids, logq = best[:, 0].tolist()
         lattice = Lattice.prune(ids, logq, self.mass, _ends(self.target, self.model))
         proxy = self.proxy()
@@ -409,11 +411,6 @@ def _checked_texts(
                     f"{name!r} ({room})"
                 )
     return rows
-
-
-def _banned(model: DiffusionModel) -> torch.Tensor:
-    """The ids that may not be drafted."""
-    return torch.tensor([model.mask_id], device=model.backbone.device)
 
 
 def _ends(target: Target, model: DiffusionModel) -> frozenset[int]:

@@ -80,7 +80,7 @@ class Stored:
         if parts is not None:
             weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}
             check_weights(where, card, HeadError)
-            return cls(where, config, weights, card)
+            return cls(where, config, _from_int8(weights, where), card)
         suffixes = (".safetensors", ".bin", ".pt")
         others = sorted(path.name for path in where.iterdir() if path.suffix in suffixes)
         hint = f", but {others[0]}: another kind of head?" if others else ""
@@ -153,6 +153,59 @@ def fill(
     module.load_state_dict(weights, strict=not absent)
 
 
+SCALE = ".int8_scale"
+SMALL = 1 << 14  # numbers of a matrix that is not worth rounding
+
+
+def is_matrix(weight: Tensor) -> bool:
+    """Whether :func:`write` may store it in int8."""
+    return weight.is_floating_point() and weight.ndim == 2 and weight.numel() >= SMALL
+
+
+def _to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """``[N,K]`` -> int8 ``[N,K]`` and float32 ``[N,1]``: a row is its integers times its scale."""
+    scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
+    return (weight.float() / scale).round().to(torch.int8).contiguous(), scale
+
+
+@torch.no_grad()
+def round_to_int8(module: nn.Module) -> None:
+    """Rounds a module's matrices to what int8 would store of them."""
+    for weight in module.parameters():
+        if is_matrix(weight):
+            integers, scale = _to_int8(weight)
+            weight.copy_(integers * scale)
+
+
+def _from_int8(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
+    """Weights as numbers again, those that :func:`write` stored in int8."""
+    scales = {k.removesuffix(SCALE): w for k, w in weights.items() if k.endswith(SCALE)}
+    plain = {k: w for k, w in weights.items() if not k.endswith(SCALE)}
+    for key, scale in scales.items():
+        integers = plain.get(key)
+        if integers is None or integers.dtype != torch.int8 or scale.shape != (len(integers), 1):
+            raise HeadError(f"{where}: the scale of {key} belongs to no integers")
+        plain[key] = integers * scale
+    return plain
+
+
+def words_in(weights: dict[str, Tensor], where: Path, target: Target) -> Tensor | None:
+    """The words of a head's file (:mod:`specwb.models.words`), None where it drafts all tokens.
+
+    Raises:
+        HeadError: they are not ids of the target, ascending.
+    """
+    words = weights.get("words")
+    if words is None:
+        return None
+    if words.ndim != 1 or not len(words) or words.is_floating_point():
+        raise HeadError(f"{where}: words must be a list of token ids")
+    words = words.long()
+    if int(words[0]) < 0 or int(words[-1]) >= target.vocabulary or bool((words.diff() <= 0).any()):
+        raise HeadError(f"{where}: words must be ids below {target.vocabulary}, ascending")
+    return words
+
+
 def write(
     folder: Path,
     config: dict[str, Any],
@@ -161,13 +214,19 @@ def write(
     card: dict[str, Any] | None = None,
 ) -> None:
     """Writes ``config.json``, ``{name}.safetensors`` with floating weights in fp16, and
-    ``card.json`` with that file's own sha256."""
+    ``card.json`` with that file's own sha256.
+
+    Where the card says ``"store": "int8"``, matrices are stored in int8 with one scale a row.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     stored = {}
     for key, weight in weights.items():
         plain = weight.detach().cpu()
+        if (card or {}).get("store") == "int8" and is_matrix(plain):
+            stored[key], stored[key + SCALE] = _to_int8(plain)
+            continue
         plain = plain.half() if plain.is_floating_point() else plain
         stored[key] = plain.contiguous().clone()
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

@@ -9,22 +9,29 @@ Such a model says the tokens of all masked places at once. Three things differ b
   is before it and only the masks of a block see each other (ours, after Fast-dLLM v2's block-wise
   form), so that they never change.
 - ids: of the mask, and of what ends a text.
+
+One of ours may lie between a target's embedding and its output layer and share both
+(:func:`shared`). Its mask is a vector of its own behind the last token, and it may draft among
+words only (:mod:`specwb.models.words`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.initialization import no_init_weights
 
 from specwb.models.backbone import Backbone
-from specwb.models.checkpoint import HeadError, Stored, fill, settings, write
+from specwb.models.checkpoint import HeadError, Stored, fill, settings, words_in, write
 from specwb.models.eagle import LLAMA, with_sdpa
 from specwb.models.target import Target
+from specwb.models.words import rows_of
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 DREAM_CONTEXT = 2048
@@ -41,9 +48,11 @@ class DiffusionModel(nn.Module):
         mask_id: of the mask token. ends: ids that end a text or fill up behind its end.
         shift: the output at place j says token j + 1. causal: text sees only what is before it.
         context: places it was made for.
+        words: ``[d]`` the ids that its output layer says, ascending; None for all.
     """
 
     features: tuple[int, ...] = ()  # none of the target's states
+    words: Tensor | None
     _backbone: Backbone | None = None
 
     def __init__(
@@ -54,6 +63,7 @@ class DiffusionModel(nn.Module):
         shift: bool = True,
         causal: bool = True,
         context: int = 2**31,
+        words: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.net = model
@@ -65,14 +75,27 @@ class DiffusionModel(nn.Module):
             context,
         )
         self.card: dict[str, Any] = {}
-        if not 0 <= mask_id < self.vocabulary:
+        self.register_buffer("words", words)
+        embedded = model.model.embed_tokens.num_embeddings
+        if not 0 <= mask_id < embedded:
             raise HeadError(
-                f"mask token id {mask_id} is outside the model's vocabulary of {self.vocabulary}"
+                f"mask token id {mask_id} is outside the model's vocabulary of {embedded}"
             )
 
     @property
     def vocabulary(self) -> int:
         return self.net.config.vocab_size
+
+    @property
+    def shared(self) -> bool:
+        """Whether embedding and output layer are a target's, which are not stored."""
+        return isinstance(self.net.model.embed_tokens, SharedEmbedding)
+
+    @property
+    def banned(self) -> Tensor:
+        """``[n]``, the places of the output that are never drafted: the mask's, if it has one."""
+        ids = [] if self.shared else [self.mask_id]
+        return torch.tensor(ids, dtype=torch.long, device=self.backbone.device)
 
     @property
     def backbone(self) -> Backbone:
@@ -109,12 +132,29 @@ class DiffusionModel(nn.Module):
         ).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[..,H] -> [..,V]``."""
+        """``[..,H] -> [..,V]``; where there are words, ``[..,d]``."""
         return self.net.lm_head(hidden)
+
+    def tokens(self, places: Tensor) -> Tensor:
+        """The ids at these places of the output."""
+        return places if self.words is None else self.words[places]
+
+    def spread(self, logits: Tensor, vocabulary: int) -> Tensor:
+        """``[..,V]``, or ``[..,d]`` of the words, ``-> [..,vocabulary]`` by id; -inf of ids that it
+        does not say."""
+        if self.words is None:
+            logits = logits[..., :vocabulary]
+            return F.pad(logits, (0, vocabulary - logits.shape[-1]), value=-torch.inf)
+        every = logits.new_full((*logits.shape[:-1], vocabulary), -torch.inf)
+        return every.index_copy_(-1, self.words, logits)
 
     def save(self, folder: Path, card: dict | None = None) -> None:
         """``config.json``, fp16 ``model.safetensors`` with the library's keys, and
-        ``card.json``."""
+        ``card.json``.
+
+        Of a model that shares a target's embedding the keys are those of its layers and of its
+        norm, ``model.embed_tokens.mask_embedding [H]``, and ``words`` if there are any.
+        """
         every = self.net.config.to_dict()
         config = {k: every[k] for k in LLAMA if every.get(k) is not None}
         own = {
@@ -127,7 +167,33 @@ class DiffusionModel(nn.Module):
         weights = {
             k: w for k, w in self.net.state_dict().items() if not (tied and k == "lm_head.weight")
         }
+        if self.shared:
+            own["embedding"] = "target"
+        if self.words is not None:
+            weights["words"] = self.words
         write(folder, {**config, "specwb_diffusion": own}, weights, "model", card)
+
+
+class SharedEmbedding(nn.Module):
+    """A target's embedding, and behind its last token one vector more, the mask's.
+
+    Args:
+        table: the target's, which is no part of the module: it is not trained, moved or stored.
+        hidden: H.
+    """
+
+    table: Any
+
+    def __init__(self, table: Any, hidden: int) -> None:
+        super().__init__()
+        self.mask_embedding = nn.Parameter(torch.zeros(hidden))
+        self.num_embeddings = table.num_embeddings + 1
+        object.__setattr__(self, "table", table)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        is_mask = ids == self.num_embeddings - 1
+        tokens = self.table(ids.masked_fill(is_mask, 0)).detach().to(self.mask_embedding.dtype)
+        return torch.where(is_mask[..., None], self.mask_embedding, tokens)
 
 
 def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
@@ -136,13 +202,14 @@ def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
 
     Raises:
         HeadError: another kind of model, no mask token, a tokenizer that gives other ids than the
-            target's, a vocabulary that is too small, missing, surplus or wrongly shaped keys.
+            target's, a vocabulary that is too small, an embedding shared with another target,
+            words that are no ids, missing, surplus or wrongly shaped keys.
     """
     stored = Stored.read(source, target, FILES)
     where, config = stored.where, stored.config
     kind = str(config.get("model_type", "")).lower()
     if "specwb_diffusion" in config:
-        made = _ours(stored)
+        made = _ours(stored, target)
     elif kind == "dream":
         made = _dream(stored)
     elif kind == "llada":
@@ -158,6 +225,8 @@ def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
         weights = _llada_keys(weights, where)
     if made.net.config.tie_word_embeddings:
         weights["lm_head.weight"] = weights.get("model.embed_tokens.weight", torch.empty(0))
+    if made.words is not None:
+        del weights["words"]
     fill(made.net, weights, where, target)
     made.net.tie_weights()  # which a model made without weights is not
     made.card = stored.card
@@ -179,10 +248,35 @@ def build(config: Any, **conventions: Any) -> DiffusionModel:
     )
 
 
-def _empty(config: Any, where: Path, **conventions: Any) -> DiffusionModel:
+def shared(
+    config: Any, target: Target, words: Tensor | None = None, **conventions: Any
+) -> DiffusionModel:
+    """A fresh model between the embedding and the output layer of a target, which stay the
+    target's.
+
+    Args:
+        config: of its layers, a Llama's.
+        target: the target, a Llama.
+        words: ``[d]`` the ids that it drafts, ascending; None for all.
+        conventions: those of :class:`DiffusionModel`; the mask's id is the target's vocabulary.
+    """
+    # the library makes both tables with the model: small ones, which are thrown away
+    config.tie_word_embeddings, config.vocab_size = False, 1
+    net = LlamaForCausalLM(with_sdpa(config))
+    config.vocab_size = target.vocabulary
+    net.model.embed_tokens = SharedEmbedding(target.backbone.embed, config.hidden_size)
+    del net.lm_head
+    # no part of the module, so that it is not trained, moved or stored
+    object.__setattr__(net, "lm_head", rows_of(target.backbone.lm_head, words))
+    return DiffusionModel(net, target.vocabulary, words=words, **conventions)
+
+
+def _empty(
+    config: Any, where: Path, make: Callable[..., DiffusionModel] = build, **conventions: Any
+) -> DiffusionModel:
     try:
         with no_init_weights():
-            return build(config, **conventions)
+            return make(config, **conventions)
     except HeadError as error:
         raise HeadError(f"{where}: {error}") from error
     except Exception as error:
@@ -209,7 +303,7 @@ def _said(config: dict, key: str, where: Path) -> Any:
     return config[key]
 
 
-def _ours(stored: Stored) -> DiffusionModel:
+def _ours(stored: Stored, target: Target) -> DiffusionModel:
     config, own = stored.config, stored.config["specwb_diffusion"]
     if not isinstance(own, dict):
         raise HeadError(f"{stored.where}: specwb_diffusion in config.json must be a table")
@@ -219,15 +313,28 @@ def _ours(stored: Stored) -> DiffusionModel:
         {k: v for k, v in config.items() if k in LLAMA and k != "model_type"},
         stored.where,
     )
-    how = {"shift": bool(own.get("shift", True)), "causal": bool(own.get("causal", True))}
-    return _empty(
-        llama,
-        stored.where,
-        mask_id=mask,
-        ends=tuple(own.get("ends", ())),
-        context=llama.max_position_embeddings,
-        **how,
-    )
+    how = {
+        "shift": bool(own.get("shift", True)),
+        "causal": bool(own.get("causal", True)),
+        "ends": tuple(own.get("ends", ())),
+        "context": llama.max_position_embeddings,
+    }
+    if "embedding" not in own:
+        return _empty(llama, stored.where, mask_id=mask, **how)
+    if own["embedding"] != "target":
+        problem = f"embedding in config.json must be 'target', got {own['embedding']!r}"
+        raise HeadError(f"{stored.where}: {problem}")
+    sizes, c = (llama.hidden_size, llama.vocab_size), target.backbone.config
+    if sizes != (c.hidden_size, target.vocabulary):
+        raise HeadError(
+            f"{stored.where}: shares the embedding of a target of hidden size {sizes[0]} and "
+            f"{sizes[1]} tokens, {target.name!r} has {c.hidden_size} and {target.vocabulary}"
+        )
+    if mask != target.vocabulary:
+        behind = f"{target.vocabulary}, behind the last token"
+        raise HeadError(f"{stored.where}: mask_token_id must be {behind}, got {mask!r}")
+    how["words"] = words_in(stored.weights, stored.where, target)
+    return _empty(llama, stored.where, shared, target=target, **how)
 
 
 def _dream(stored: Stored) -> DiffusionModel:
@@ -353,6 +460,11 @@ def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
         raise HeadError(
             f"{where}: the diffusion model has {model.vocabulary} tokens, {target.name!r} uses "
             f"{needed}; it needs the target's tokenizer"
+        )
+    if model.shared and model.vocabulary != target.vocabulary:
+        raise HeadError(
+            f"{where}: the diffusion model shares the embedding of a target of {model.vocabulary} "
+            f"tokens, {target.name!r} has {target.vocabulary}"
         )
     own = _vocabulary(Path(where))
     if own is None or target.tokenizer is None:

@@ -25,7 +25,7 @@ from transformers.models.llama.modeling_llama import (
 
 from specwb.models.architectures import windows
 from specwb.models.backbone import Stack
-from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.checkpoint import HeadError, Stored, fill, words_in, write
 from specwb.models.eagle_config import (
     check_fields,
     feature_layers,
@@ -36,6 +36,7 @@ from specwb.models.eagle_config import (
 from specwb.models.layers import rms
 from specwb.models.products import product
 from specwb.models.target import Target
+from specwb.models.words import Output
 
 Past = list[tuple[list[Tensor], list[Tensor]]]
 """Keys and values of every layer, in the order of the steps that made them."""
@@ -61,13 +62,17 @@ LLAMA = (
 """What a head's config.json says of its layer."""
 
 
-class EagleHead(nn.Module):
+class EagleHead(Output, nn.Module):
     """EAGLE-1 (and 2, whose heads are the same): ``h_i = layers(fc [embedding(t_{i+1}); f_i])``,
     law of t_{i+2} = the target's lm_head of h_i.
 
     f is what the target's lm_head reads, after the final norm; the first layer has no input norm
     and the last no final one. Keys ``fc.*``, ``layers.{i}.*`` without ``layers.0.input_layernorm``,
     and where the embedding is its own ``embed_tokens.weight``.
+
+    Args:
+        words: ``[d]`` the target ids that it drafts (:mod:`specwb.models.words`), key ``words``;
+            None for all.
 
     Source: Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (2024),
     arXiv 2401.15077, and its code.
@@ -77,7 +82,12 @@ class EagleHead(nn.Module):
     stack: Stack | None = None  # see Stack.of
 
     def __init__(
-        self, config: Any, target_hidden: int, features: tuple[int, ...] = (-1,), bias: bool = True
+        self,
+        config: Any,
+        target_hidden: int,
+        features: tuple[int, ...] = (-1,),
+        bias: bool = True,
+        words: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.card: dict = {}  # what was measured when it was trained, where that is known
@@ -95,6 +105,8 @@ class EagleHead(nn.Module):
         self.layers[0].input_layernorm = nn.Identity()
         self.rotary_emb = LlamaRotaryEmbedding(self.config)
         self.embed_tokens: nn.Embedding | None = None
+        self.register_buffer("words", words)
+        self.lm_head = None
 
     @property
     def blocks(self) -> list[Any]:
@@ -113,12 +125,6 @@ class EagleHead(nn.Module):
         stream."""
         x = product(torch.cat([embedded, above], -1), self.fc.weight, self.fc.bias)
         return x, x
-
-    def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
-        weight, bias = lm_head.weight.detach(), lm_head.bias  # the target's: it is not trained
-        return F.linear(
-            hidden.to(weight.dtype), weight, None if bias is None else bias.detach()
-        )  # in training a head is float32, whatever it is
 
     def unroll(self, embedded: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
         """``[B,m,H]`` hidden states of m pairs, ``steps`` times, with gradients: what drafting to
@@ -208,6 +214,8 @@ class Eagle3Head(EagleHead):
             ``fc_norm.{i}.weight``, EAGLE 3.1).
         normed_output: ``norm(h_i)`` and not h_i stands in g's place below (``norm_output``,
             EAGLE 3.1).
+        own_head: whether it has an ``lm_head`` of its own, as published; otherwise it says its
+            words by the target's rows, which are not stored (``own_head``, ours).
 
     Source: Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
     Training-Time Test" (2025), arXiv 2503.01840.
@@ -229,6 +237,7 @@ class Eagle3Head(EagleHead):
         bias: bool = False,
         normed_each: bool = False,
         normed_output: bool = False,
+        own_head: bool = True,
     ) -> None:
         nn.Module.__init__(self)
         self.card = {}
@@ -264,7 +273,7 @@ class Eagle3Head(EagleHead):
         further = range(1, self.config.num_hidden_layers)  # by their published numbers
         self.layers: Any = nn.ModuleDict({str(i): make(self.config, i) for i in further})
         self.norm = LlamaRMSNorm(h, self.config.rms_norm_eps)
-        self.lm_head = nn.Linear(h, draft_vocabulary, bias=False)
+        self.lm_head = nn.Linear(h, draft_vocabulary, bias=False) if own_head else None
         if draft_vocabulary != vocabulary:
             self.register_buffer("d2t", torch.zeros(draft_vocabulary, dtype=torch.long))
             self.register_buffer("t2d", torch.arange(vocabulary) < draft_vocabulary)
@@ -276,7 +285,7 @@ class Eagle3Head(EagleHead):
         return [self.midlayer, *self.layers.values()]
 
     @property
-    def ids(self) -> Tensor | None:
+    def words(self) -> Tensor | None:  # type: ignore[override]
         """``[d]`` target ids of the draft vocabulary, None where it is the target's."""
         return (
             None
@@ -307,9 +316,8 @@ class Eagle3Head(EagleHead):
         attended = torch.cat([rms(embedded, self.midlayer.input_layernorm), normed], -1)
         return attended, normed if self.normed_residual else above
 
-    def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
-        """``[.., d]`` over the draft vocabulary."""
-        return self.lm_head(hidden if self.normed_output else self.norm(hidden))
+    def last(self, hidden: Tensor) -> Tensor:
+        return hidden if self.normed_output else rms(hidden, self.norm)
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -320,6 +328,7 @@ class Eagle3Head(EagleHead):
             "norm_before_fc": hasattr(self, "input_norm"),
             "fc_norm": hasattr(self, "fc_norm"),
             "norm_output": self.normed_output,
+            "own_head": self.lm_head is not None,
             "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(self.features)},
             "specwb_features": list(self.features),
         }
@@ -408,7 +417,8 @@ def load_eagle(
                 f"{where}: trained for a target of hidden size {llama.hidden_size}, "
                 f"{target.name!r} has {hidden}"
             )
-        head = EagleHead(llama, hidden, bias="fc.bias" in weights)
+        words = words_in(weights, where, target)
+        head = EagleHead(llama, hidden, bias="fc.bias" in weights, words=words)
         if config.get("bias") is not None and bool(config["bias"]) != ("fc.bias" in weights):
             raise HeadError(
                 f"{where}: config.json says bias={config['bias']}, fc.bias is "
@@ -475,8 +485,9 @@ def _eagle3(
     numbers = (
         feature_layers(config, depth, where) if layers is None else in_range(tuple(layers), depth)
     )
+    own_head = bool(config.get("own_head", True))
     for key in ("fc.weight", "lm_head.weight"):
-        if key not in weights:
+        if key not in weights and (own_head or key == "fc.weight"):
             raise HeadError(f"{where}: the weights do not fit (missing {key})")
     wide = weights["fc.weight"].shape[1]
     if wide != len(numbers) * hidden:
@@ -485,11 +496,14 @@ def _eagle3(
             f"{where}: fc reads {wide} values, but {have}; trained for another target, or on "
             "other layers"
         )
-    rows = weights["lm_head.weight"].shape[0]
+    if own_head:
+        rows = len(weights["lm_head.weight"])
+    else:
+        rows = len(weights["d2t"]) if "d2t" in weights else target.vocabulary
     if config.get("draft_vocab_size") not in (None, rows):
         raise HeadError(
-            f"{where}: config.json says draft_vocab_size={config['draft_vocab_size']}, lm_head "
-            f"has {rows} rows"
+            f"{where}: config.json says draft_vocab_size={config['draft_vocab_size']}, the "
+            f"weights have {rows}"
         )
     if rows == target.vocabulary:
         if bool(weights.pop("d2t", torch.zeros(1)).any()):
@@ -508,13 +522,14 @@ def _eagle3(
         bias="fc.bias" in weights,
         normed_each=bool(config.get("fc_norm")),
         normed_output=bool(config.get("norm_output")),
+        own_head=own_head,
     )
 
 
 def _check_maps(head: Eagle3Head, where: Path) -> None:
-    if head.ids is None:
+    if head.words is None:
         return
-    ids, size = head.ids, head.vocabulary
+    ids, size = head.words, head.vocabulary
     if int(ids.min()) < 0 or int(ids.max()) >= size or len(ids.unique()) < len(ids):
         absolute = bool(((head.d2t >= 0) & (head.d2t < size)).all()) and len(
             head.d2t.unique()

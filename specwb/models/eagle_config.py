@@ -21,6 +21,7 @@ READ = {
     "norm_before_fc",
     "fc_norm",
     "norm_output",
+    "own_head",
     "eagle_config",
     "eagle_aux_hidden_state_layer_ids",
     "aux_hidden_states_layer_ids",

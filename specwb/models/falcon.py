@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from specwb.models.checkpoint import HeadError, Stored, fill
+from specwb.models.checkpoint import HeadError, Stored, fill, words_in
 from specwb.models.eagle import EagleHead, Past, layer_config, settle, sight, with_sdpa
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -47,6 +47,7 @@ class FalconHead(EagleHead):
 
     Attributes:
         k: size of a block, 1..4.
+        words: ``[d]`` the target ids that it drafts, None for all.
         align: where blocks end when drafting; ``right``: the last pair ends one; ``left``: they are
             counted from the beginning of the text, so that the last k pairs may lie in two.
 
@@ -67,6 +68,7 @@ class FalconHead(EagleHead):
         align: str = "right",
         bias: bool = True,
         qkv_bias: bool = False,
+        words: Tensor | None = None,
     ) -> None:
         nn.Module.__init__(self)
         if not 1 <= k <= LARGEST:
@@ -102,7 +104,8 @@ class FalconHead(EagleHead):
                     setattr(a, name, nn.Linear(old.in_features, old.out_features))
         self.qkv_bias = qkv_bias
         self.rotary_emb = LlamaRotaryEmbedding(self.config)
-        self.embed_tokens = None
+        self.embed_tokens = self.lm_head = None
+        self.register_buffer("words", words)
 
     @property
     def state_width(self) -> int:
@@ -262,6 +265,7 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
             config.get("specwb_align") or "right",
             bias=fusion != "linear" or "fc.bias" in weights,
             qkv_bias=qkv_bias,
+            words=words_in(weights, where, target),
         )
     except HeadError as error:
         raise HeadError(f"{where}: {error}") from error

@@ -18,11 +18,12 @@ from transformers.models.llama.modeling_llama import (
 
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.backbone import Stack
-from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.checkpoint import HeadError, Stored, fill, words_in, write
 from specwb.models.eagle import LLAMA, layer_config, with_sdpa
 from specwb.models.layers import gain, rms
 from specwb.models.products import product
 from specwb.models.target import Target
+from specwb.models.words import Output
 
 ADAPTERS = ("attention", "layer", "mlp")
 
@@ -64,7 +65,7 @@ class TwoLinears(nn.Module):
         )
 
 
-class KangarooAdapter(nn.Module):
+class KangarooAdapter(Output, nn.Module):
     """``f' = f + Attention(norm_in(f))`` with f the target's state at layer ``exit``; law of the
     next token = the target's lm_head of ``norm_out(f')``.
 
@@ -79,6 +80,7 @@ class KangarooAdapter(nn.Module):
 
     Attributes:
         exit: 0 the embedding, i the output of layer i.
+        words: ``[d]`` the target ids that it drafts, None for all.
         card: what was measured when it was trained, where that is known.
 
     Source: Liu et al., "Kangaroo: Lossless Self-Speculative Decoding via Double Early Exiting"
@@ -88,11 +90,18 @@ class KangarooAdapter(nn.Module):
     stack: Stack | None = None  # see Stack.of
 
     def __init__(
-        self, config: Any, exit: int, adapter: str = "attention", own_head: bool = False
+        self,
+        config: Any,
+        exit: int,
+        adapter: str = "attention",
+        own_head: bool = False,
+        words: Tensor | None = None,
     ) -> None:
         super().__init__()
         if adapter not in ADAPTERS:
             raise HeadError(f"adapter must be {', '.join(ADAPTERS)}, got {adapter!r}")
+        if own_head and words is not None:
+            raise HeadError("an adapter with an output layer of its own drafts all tokens")
         if adapter == "mlp" and config.num_hidden_layers != 1:
             raise HeadError(
                 "an adapter without attention has one layer, this one has "
@@ -122,6 +131,7 @@ class KangarooAdapter(nn.Module):
         self.lm_head = (
             nn.Linear(config.hidden_size, config.vocab_size, bias=False) if own_head else None
         )
+        self.register_buffer("words", words)
         self.rotary_emb = LlamaRotaryEmbedding(config)
 
     @property
@@ -150,12 +160,17 @@ class KangarooAdapter(nn.Module):
             # layers of other kinds have other parts, and norms with another meaning
             alike = self.layers if target.backbone.is_plain else ()
             for i, layer in enumerate(alike):
-                behind = inner.layers[min(self.exit + i, len(inner.layers) - 1)].state_dict()
-                layer.load_state_dict({k: behind.get(k, w) for k, w in layer.state_dict().items()})
+                self.begin_as(layer, inner.layers[min(self.exit + i, len(inner.layers) - 1)])
             self.norm.weight.copy_(gain(inner.norm))
             if self.lm_head is not None:
                 self.lm_head.weight.copy_(target.backbone.lm_head.weight)
         return self
+
+    @staticmethod
+    def begin_as(layer: nn.Module, other: nn.Module) -> None:
+        """Let a layer begin as another, as much of it as there is here."""
+        weights = other.state_dict()
+        layer.load_state_dict({k: weights.get(k, w) for k, w in layer.state_dict().items()})
 
     def forward(self, f: Tensor) -> Tensor:
         """``[B,m,H]`` states at the exit of a text from its beginning -> ``[B,m,H]`` what stands
@@ -165,13 +180,8 @@ class KangarooAdapter(nn.Module):
             f = layer(f) if self.adapter == "mlp" else layer(f, position_embeddings=around)
         return f
 
-    def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
-        """``[..,H]`` before the last norm -> ``[..,V]``; lm_head: the target's, which is not
-        trained."""
-        own = self.lm_head
-        weight = lm_head.weight.detach() if own is None else own.weight
-        bias = None if own is not None or lm_head.bias is None else lm_head.bias.detach()
-        return product(rms(hidden, self.norm).to(weight.dtype), weight, bias)
+    def last(self, hidden: Tensor) -> Tensor:
+        return rms(hidden, self.norm)
 
     def save(self, folder: Path, card: dict | None = None) -> None:
         every = self.config.to_dict()
@@ -219,7 +229,11 @@ def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -
         )
     try:
         made = KangarooAdapter(
-            llama, layer, config.get("adapter", "attention"), bool(config.get("own_head", False))
+            llama,
+            layer,
+            config.get("adapter", "attention"),
+            bool(config.get("own_head", False)),
+            words_in(weights, where, target),
         )
     except HeadError as error:
         raise HeadError(f"{where}: {error}") from None

@@ -16,6 +16,7 @@ from specwb.files import first_line, foreign, table
 from specwb.inputs import integer
 from specwb.models import gguf, smol
 from specwb.models.architectures import UnsupportedModel, check_causal, text_config
+from specwb.models.borrowed import borrowed, is_borrowed
 from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.faster import chosen
 from specwb.models.folder import (
@@ -231,6 +232,8 @@ def load(
         target.sha256 = sha256
     if name == smol.NAME:  # what its folder's bytes are, the library's version decides
         target.sha256 = smol.SHA256
+    if target.draft is None and (own := target.own_head("draft")) is not None:
+        target.draft = str(own)
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
     return target
 
@@ -557,6 +560,8 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
         raise MethodError(f"{target.name!r} has no draft model of its own; {way_out}")
 
     def read() -> Target:
+        if is_borrowed(chosen):
+            return borrowed(cast(Any, chosen), target)
         settings: dict[str, Any] = {"dtype": target.dtype, "device": target.device}
         if vocabulary == "shared" and isinstance(chosen, str | Path):
             where, file, _ = _files(chosen, None)

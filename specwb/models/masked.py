@@ -45,7 +45,7 @@ class Blocks:
         self.cache = self.backbone.cache(rows, capacity + 1)
         # the slot of what is computed and not wanted; no query sees it
         self.nowhere = capacity
-        self.banned = torch.tensor([model.mask_id], device=self.backbone.device)
+        self.banned = model.banned
         self.vocabulary = vocabulary
 
     def say(
@@ -61,8 +61,8 @@ class Blocks:
         anew: bool = True,
         padded: bool = False,
     ) -> Tensor:
-        """The logits of the tokens that follow every text, ``[B,most,V]``; a row's first k are
-        meant.
+        """The logits of the tokens that follow every text, ``[B,most,V]``, or of the model's words;
+        a row's first k are meant.
 
         Args:
             tokens: the texts, ``[B,T]``.
@@ -98,7 +98,7 @@ class Blocks:
             now = masked if step + 1 == steps else masked & (surest.argsort(-1) < count)
             out = logits if out is None else torch.where(now[:, :, None], logits, out)
             masked = masked & ~now
-            block = torch.where(now[:, :m], best[:, :m], block)
+            block = torch.where(now[:, :m], model.tokens(best[:, :m]), block)
             if not everything:  # of the text only its last place is asked again
                 fed, width = length - 1, 1
         assert out is not None
@@ -136,7 +136,8 @@ class Blocks:
 
 @torch.inference_mode()
 def block(model: DiffusionModel, text: Sequence[int], k: int, steps: int = 1) -> Tensor:
-    """The logits of the k tokens behind a text, ``[k,V]``, without a decoding around it.
+    """The logits of the k tokens behind a text, ``[k,V]`` or of the model's words, without a
+    decoding around it.
 
     Args:
         model: the diffusion model.

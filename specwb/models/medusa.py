@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.checkpoint import HeadError, Stored, fill, words_in, write
 from specwb.models.target import Target
+from specwb.models.words import rows_of
 
 
 class ResBlock(nn.Module):
@@ -34,43 +35,80 @@ class MedusaHeads(nn.Module):
 
     Head i is ``blocks`` times ``x + SiLU(W x + b)`` and a linear layer to the vocabulary. Keys
     ``{i}.{block}.linear.weight``, ``{i}.{block}.linear.bias``, ``{i}.{blocks}.weight``, as
-    published.
+    published. Heads that share the target's output layer have a square matrix in its place, which
+    stands before that layer: the blocks alone only ever add what SiLU leaves, hardly anything
+    negative, and could not lead from one token to another.
 
     Args:
         hidden: the target's hidden size H.
         vocabulary: its tokens V.
         heads: how many heads (K).
         blocks: how many residual blocks each has.
+        shared: whether all say their words by the target's output layer.
+        words: ``[d]`` the target ids that shared heads draft, key ``words``; None for all.
 
     Source: Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
     Heads" (2024), arXiv 2401.10774. Differs from the published code in: with several blocks a head
     that code repeats one and the same block; here they are different ones.
     """
 
+    words: Tensor | None
     features = (-1,)  # what lm_head reads: after the final norm
 
-    def __init__(self, hidden: int, vocabulary: int, heads: int = 3, blocks: int = 1) -> None:
+    def __init__(
+        self,
+        hidden: int,
+        vocabulary: int,
+        heads: int = 3,
+        blocks: int = 1,
+        shared: bool = False,
+        words: Tensor | None = None,
+    ) -> None:
         super().__init__()
+        if words is not None and not shared:
+            raise HeadError("heads with output layers of their own draft all tokens")
         # what was measured when they were trained, where that is known
         self.card: dict = {}
         self.hidden, self.vocabulary, self.heads, self.blocks = hidden, vocabulary, heads, blocks
+        self.shared = shared
         for i in range(heads):
             residual = (ResBlock(hidden) for _ in range(blocks))
-            head = nn.Sequential(*residual, nn.Linear(hidden, vocabulary, bias=False))
-            self.add_module(str(i), head)
+            last = nn.Linear(hidden, hidden if shared else vocabulary, bias=False)
+            self.add_module(str(i), nn.Sequential(*residual, last))
+        self.register_buffer("words", words)
 
     def start_from(self, target: Target) -> MedusaHeads:
         """Lets every head begin as the target's own; returns itself."""
         with torch.no_grad():
             for i in range(self.heads):
                 last: Any = self.get_submodule(f"{i}.{self.blocks}")
-                last.weight.copy_(target.backbone.lm_head.weight)
+                if self.shared:
+                    nn.init.eye_(last.weight)
+                else:
+                    last.weight.copy_(target.backbone.lm_head.weight)
         return self
 
-    def forward(self, x: Tensor, heads: int | None = None) -> Tensor:
-        """The logits of the first ``heads`` heads, default all: ``[.., H] -> [.., K, V]``."""
+    def forward(
+        self, x: Tensor, heads: int | None = None, lm_head: nn.Linear | None = None
+    ) -> Tensor:
+        """The logits of the first ``heads`` heads, default all: ``[.., H] -> [.., K, V]``, or over
+        the words; ``lm_head``: the target's, which shared heads need."""
         count = self.heads if heads is None else heads
-        return torch.stack([self.get_submodule(str(i))(x) for i in range(count)], -2)
+        return torch.stack([self.output(i, lm_head)(self.last(i, x)) for i in range(count)], -2)
+
+    def output(self, i: int, lm_head: nn.Linear | None) -> nn.Linear:
+        """The layer that reads :meth:`last` of head i; ``lm_head``: the target's."""
+        if self.shared:
+            if lm_head is None:
+                raise HeadError("shared heads say their words by the target's lm_head; give it")
+            return rows_of(lm_head, self.words)
+        return self.get_submodule(f"{i}.{self.blocks}")  # type: ignore[return-value]
+
+    def last(self, i: int, x: Tensor) -> Tensor:
+        """``[.., H] -> [.., H]``, what the output layer of head i reads."""
+        for block in range(self.blocks + self.shared):
+            x = self.get_submodule(f"{i}.{block}")(x)
+        return x
 
     def save(self, folder: Path, base: str = "", card: dict | None = None) -> None:
         """Writes ``config.json``, fp16 ``medusa_lm_head.safetensors`` and ``card.json``."""
@@ -78,6 +116,7 @@ class MedusaHeads(nn.Module):
             "base_model_name_or_path": base,
             "medusa_num_heads": self.heads,
             "medusa_num_layers": self.blocks,
+            "shared_head": self.shared,
         }
         write(folder, config, self.state_dict(), "medusa_lm_head", card)
 
@@ -109,21 +148,20 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
         folder: the folder, or a hub id.
         target: the target model they were trained for.
     Raises:
-        HeadError: missing, surplus or wrongly shaped keys, heads of another target, or heads of
-            version 2, which have no projection to the vocabulary.
+        HeadError: missing, surplus or wrongly shaped keys, words that are not the target's, heads
+            of another target, or heads of version 2, which have no matrix behind their blocks.
     """
     stored = Stored.read(folder, target, _FILES, _is_of_heads)
-    where, weights = stored.where, stored.weights
+    where, weights = stored.where, dict(stored.weights)
+    words = words_in(weights, where, target)
+    weights.pop("words", None)
     matches = [_KEY.fullmatch(key) for key in weights]
     odd = [key for key, match in zip(weights, matches, strict=True) if match is None]
     if odd or not weights:
         keys = ", ".join(odd[:3]) or "none at all"
         raise HeadError(f"{where}: no Medusa heads, but keys such as {keys}")
     if all(match[3] for match in matches if match):
-        raise HeadError(
-            f"{where}: heads of version 2, which put their states through the target's lm_head and "
-            "have no own, are not supported"
-        )
+        raise HeadError(f"{where}: heads of version 2, which have blocks alone, are not supported")
     heads = 1 + max(int(match[1]) for match in matches if match)
     blocks = max(int(match[2]) for match in matches if match)
     # fewer heads than the file holds are common, see above; more would be missing
@@ -138,8 +176,14 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
             f"{where}: config.json says medusa_num_layers={layers}, "
             f"the file holds heads of {blocks}"
         )
-    module = MedusaHeads(target.backbone.config.hidden_size, target.vocabulary, heads, blocks)
+    sizes = target.backbone.config.hidden_size, target.vocabulary, heads, blocks
+    try:
+        module = MedusaHeads(*sizes, bool(stored.config.get("shared_head")), words)
+    except HeadError as error:
+        raise HeadError(f"{where}: {error}") from None
     module.card = stored.card
     renamed = {key.removeprefix("medusa_head."): value for key, value in weights.items()}
+    if words is not None:
+        renamed["words"] = words
     fill(module, renamed, where, target)
     return module.to(target.device, target.dtype).eval()

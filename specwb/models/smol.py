@@ -24,6 +24,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from specwb.errors import SpecwbError
 from specwb.extras import require
 from specwb.files import foreign
 from specwb.models.folder import LoadError
@@ -142,3 +143,11 @@ def convert(file: Path, made: Path) -> None:
 def _hash(path: Path) -> str:
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+if __name__ == "__main__":  # make run asks whether it can be had
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        folder()
+    except SpecwbError as error:
+        sys.exit(str(error))

@@ -93,6 +93,8 @@ class Target:
         heads: the folder of its own trained heads, each under its method's name.
         generic: it runs by the library's own forward, whatever its architecture.
         revision: of a model from the hub its commit.
+        words: of a draft model that borrows its target's output layer, the ids that it has rows
+            for (:mod:`specwb.models.words`); None for all.
         agreed: of a target that several processes share, makes the logits rank 0's.
     """
 
@@ -114,6 +116,7 @@ class Target:
             why = self.backbone.reason
             logger.warning("%s runs by the library's own forward, which is slower: %s", name, why)
         self.agreed: Callable[[Tensor], Tensor] | None = None
+        self.words: Tensor | None = None
         self.revision: str | None = None
         eos = getattr(model.generation_config, "eos_token_id", None)
         eos = eos if eos is not None else getattr(tokenizer, "eos_token_id", None)

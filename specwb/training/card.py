@@ -49,7 +49,9 @@ def model_card(out: Path) -> str:
     for domain, acceptance in models["draft"]["acceptance"].items():
         greedy, sampled = acceptance["greedy"], acceptance["sampled"]
         lines.append(f"| {domain} | {greedy:.3f} | {sampled:.3f} |")
-    heads = {kind: read_card(out / kind) for kind in RECIPES if (out / kind / "card.json").exists()}
+    # the family's draft model is none of its heads, though there is a kind of that name
+    kinds = [kind for kind in RECIPES if kind not in models]
+    heads = {kind: read_card(out / kind) for kind in kinds if (out / kind / "card.json").exists()}
     lines += head_card(out, [card for kind, card in heads.items() if kind != "decision"])
     lines += budget_card([card for kind, card in heads.items() if kind != "decision"])
     if "decision" in heads:

@@ -66,16 +66,18 @@ class DecisionRecipe(Recipe):
             uniforms: ``[B, L]``, which draw the tokens.
 
         Returns:
-            The draft's logits ``[B, L, V]``, its states after the final norm ``[B, L, H]``, and
-            each net's labels ``[B, L]``.
+            The draft's logits ``[B, L, V]`` (or of its words), its states after the final norm
+            ``[B, L, H]``, and each net's labels ``[B, L]``.
         """
         inner, _ = self.draft.decoder
         normed = inner(input_ids=outputs.ids, use_cache=False).last_hidden_state
         logits = self.draft.backbone.called_head(normed).float()
-        p, q = outputs.logits.softmax(-1), logits.softmax(-1)
+        p, q, best = outputs.logits.softmax(-1), logits.softmax(-1), logits.argmax(-1)
+        if (words := self.draft.words) is not None:
+            p, best = p[..., words], words[best]
         x = inverse_cdf(q, uniforms)[..., None]
         ratio = p.gather(-1, x) / q.gather(-1, x).clamp_min(1e-30)
-        agree = p.argmax(-1) == q.argmax(-1)
+        agree = outputs.best == best
         labels = {"soft": ratio.squeeze(-1).clamp_max(1), "hard": agree.float()}
         return logits, normed.float(), labels
 

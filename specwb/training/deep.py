@@ -35,8 +35,8 @@ class DeepDraft(nn.Module):
         self.net = net
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Returns the logits ``[B, L, V]`` of texts ``ids [B, L]``."""
-        return self.net(input_ids=ids, use_cache=False).logits
+        """Returns the states ``[B, L, H]`` of texts ``ids [B, L]`` that the output layer reads."""
+        return self.net.model(input_ids=ids, use_cache=False).last_hidden_state
 
 
 class DeepRecipe(Recipe):
@@ -107,7 +107,7 @@ class DeepRecipe(Recipe):
     def levels(
         self, head: DeepDraft, outputs: TargetOutputs, depth: int | None = None
     ) -> Iterator[Level]:
-        yield Level(head(outputs.ids), 0)
+        yield Level(head(outputs.ids), head.net.lm_head, 0)
 
     def save(self, head: DeepDraft, folder: Path, card: dict[str, Any]) -> None:
         save_half(head.net, folder)

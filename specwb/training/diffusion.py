@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from specwb.models.diffusion import DiffusionModel, build
+from specwb.models.diffusion import DiffusionModel, build, shared
+from specwb.models.eagle import eagle_config, with_sdpa
+from specwb.models.layers import gain
 from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
 
-STARTS = ("draft", "none")
+STARTS = ("draft", "none", "target")
 LEAST = 0.1
 """The smallest share of a block that is masked: a masked position weighs one over the share."""
 
@@ -46,8 +49,14 @@ class DiffusionRecipe(Recipe):
     text's 1, as a head's second level does.
 
     Settings: layers, start (draft: the first layers, embedding and norms of the target's draft
-    model, further layers beginning as doing nothing; none: at random), hidden, heads, kv_heads, ffn
-    (of a fresh one), block, full, decay.
+    model, further layers beginning as doing nothing; none: at random; target: the target's first
+    layers, its last one and its norm, between its embedding and its output layer, which it shares),
+    hidden, heads, kv_heads, ffn (of a fresh one), block, full, decay, vocabulary (with
+    start=target: how many words it drafts, the training text's most frequent tokens; 0 is all).
+
+    With start=target no token of the tokenizer is the mask: its vector is one more behind the
+    target's embeddings, and begins as their mean. A text's token that is none of the words is not
+    learnt.
 
     Source: Sahoo et al., "Simple and Effective Masked Diffusion Language Models" (2024); Arriola et
     al. 2503.09573 (text and blocks in one forward); Ye et al. 2508.15487 (Dream: shift, start from
@@ -66,6 +75,7 @@ class DiffusionRecipe(Recipe):
         "block": 32,
         "full": 0.5,
         "decay": 0.9,
+        "vocabulary": 0,
     }
     depth_option = "block"
     measured_levels = 8
@@ -83,12 +93,36 @@ class DiffusionRecipe(Recipe):
                 f"diffusion: hidden={s['hidden']} must be a multiple of twice "
                 f"heads={s['heads']}, and heads of kv_heads={s['kv_heads']}"
             )
-        if getattr(target.tokenizer, "mask_token_id", None) is None:
+        if s["start"] == "target":
+            self._check_target()
+        elif s["vocabulary"]:
+            raise TrainingError("diffusion: vocabulary is of models that begin with start=target")
+        elif getattr(target.tokenizer, "mask_token_id", None) is None:
             raise TrainingError(
                 f"the tokenizer of {target.name!r} has no mask token; "
-                "give it one (tokenizer.mask_token) among the ids it has"
+                "give it one (tokenizer.mask_token) among the ids it has, or use start=target"
             )
         self.draft = self._draft()
+
+    def _check_target(self) -> None:
+        """Raises TrainingError where a model cannot begin as the target's own layers."""
+        target, layers = self.target, self.settings["layers"]
+        backbone, problem = target.backbone, ""
+        if backbone.whole:
+            problem = f"run only together here ({backbone.reason})"
+        elif not backbone.is_plain or not isinstance(backbone.embed, nn.Embedding):
+            problem = "are not as Llama's"
+        else:
+            with torch.device("meta"):
+                parts = LlamaDecoderLayer(with_sdpa(eagle_config(target)), 0).state_dict()
+            if parts.keys() != backbone.inner.layers[0].state_dict().keys():
+                problem = "have other parts than Llama's"
+        if problem:
+            name = f"the layers of {target.name!r} {problem}"
+            raise TrainingError(f"diffusion: {name}; use another start than target")
+        if layers > len(backbone.layers):
+            wanted = f"at most the target's {len(backbone.layers)} with start=target"
+            raise TrainingError(f"diffusion: layers must be {wanted}, got {layers}")
 
     def min_tokens(self) -> int:
         # blocks begin at one of the positions 1..k
@@ -99,6 +133,8 @@ class DiffusionRecipe(Recipe):
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> DiffusionModel:
         s, target = self.settings, self.target
+        if s["start"] == "target":
+            return self._from_target(self.frequent(data, mixture))
         draft = None if self.draft is None else self.draft.model
         shape = {
             "hidden_size": s["hidden"],
@@ -134,7 +170,7 @@ class DiffusionRecipe(Recipe):
 
     def _draft(self) -> Target | None:
         """Returns the target's draft model, None where there is none to start from."""
-        if self.settings["start"] == "none" or self.target.draft is None:
+        if self.settings["start"] != "draft" or self.target.draft is None:
             return None
         draft = load(self.target.draft, dtype=self.target.dtype, device="cpu")
         is_llama = draft.model.config.model_type == "llama"
@@ -159,6 +195,21 @@ class DiffusionRecipe(Recipe):
                 layer.self_attn.o_proj.weight.zero_()
                 layer.mlp.down_proj.weight.zero_()
 
+    @torch.no_grad()
+    def _from_target(self, words: Tensor | None) -> DiffusionModel:
+        """Makes a model of some of the target's layers."""
+        target, layers = self.target, self.settings["layers"]
+        config, ends = eagle_config(target, layers), tuple(target.eos)
+        model = shared(config, target, words, ends=ends, context=target.context)
+        inner, source = model.net.model, target.backbone.inner
+        chosen = [*source.layers[: layers - 1], source.layers[-1]]
+        for layer, original in zip(inner.layers, chosen, strict=True):
+            layer.load_state_dict(original.state_dict())
+        inner.norm.weight.copy_(gain(source.norm))
+        mean = target.backbone.embed.weight.mean(0, dtype=torch.float32)
+        inner.embed_tokens.mask_embedding.copy_(mean)
+        return model
+
     def adam_matrices(self, head: DiffusionModel) -> set[str]:
         names = [name for name, _ in head.named_parameters()]
         return {name for name in names if "embed" in name or "lm_head" in name}
@@ -172,9 +223,9 @@ class DiffusionRecipe(Recipe):
         blocks = (length - 1) // k
         masked = torch.ones(rows, blocks, k - 1, dtype=torch.bool, device=outputs.ids.device)
         text_states, block_states = self.states(head, outputs.ids, 1, k, masked)
-        yield Level(head.logits(text_states[:, : blocks * k : k]), 0, stride=k)
+        yield Level(text_states[:, : blocks * k : k], head.net.lm_head, 0, stride=k)
         for j in range(1, k):
-            yield Level(head.logits(block_states[:, :, j - 1]), j, stride=k)
+            yield Level(block_states[:, :, j - 1], head.net.lm_head, j, stride=k)
 
     def training_levels(
         self, head: DiffusionModel, outputs: TargetOutputs, moment: Moment
@@ -192,14 +243,19 @@ class DiffusionRecipe(Recipe):
         text_states, block_states = self.states(head, ids, first, k, masked)
         # every second position of the text is enough: the model begins as one of text
         odd = moment.step % 2
-        yield Level(head.logits(text_states[:, odd::2]), odd, stride=2)
+        yield Level(text_states[:, odd::2], head.net.lm_head, odd, stride=2)
         tokens = ids[:, first : first + blocks * k].view(rows, blocks, k)
+        labels, weights = _labels(tokens, masked, head.ends), self._weights(masked, share)
+        words = self.words(head)
+        if words is not None:
+            weights = weights * ((labels < 0) | torch.isin(labels, words))
         yield Level(
-            head.logits(block_states.flatten(1, 2)),
+            block_states.flatten(1, 2),
+            head.net.lm_head,
             0,
-            weights=self._weights(masked, share).flatten(1),
+            weights=weights.flatten(1),
             index=_block_positions(first, blocks, k, device).flatten(),
-            labels=_labels(tokens, masked, head.ends).flatten(1),
+            labels=labels.flatten(1),
         )
 
     def _weights(self, masked: Tensor, share: Tensor) -> Tensor:
@@ -256,7 +312,10 @@ class DiffusionRecipe(Recipe):
         return states[:, :length], states[:, length:].view(rows, blocks, k - 1, -1)
 
     def save(self, head: DiffusionModel, folder: Any, card: dict[str, Any]) -> None:
-        head.save(folder, {**card, "start": "none" if self.draft is None else "draft"})
+        start = self.settings["start"]
+        if start == "draft" and self.draft is None:
+            start = "none"
+        head.save(folder, {**card, "start": start})
 
 
 def _block_positions(first: int, blocks: int, k: int, device: torch.device) -> Tensor:

@@ -88,6 +88,7 @@ class FalconRecipe(Recipe):
             1 is the published training.
         regression: the weight of SmoothL1.
         hard: the share of the target's best token in what is learnt.
+        vocabulary: how many words it drafts, the training text's most frequent tokens; 0 is all.
         noise: the range of uniform noise on features, times 512 / length.
         glance, glance_end: lambda at both ends of the run; glance=0 is without CSGD.
         where: prefix (the published training) or random.
@@ -118,6 +119,7 @@ class FalconRecipe(Recipe):
         "regression": 1.0,
         "hard": 0.1,
         "noise": 0.0,
+        "vocabulary": 0,
         "glance": 0.4,
         "glance_end": 0.0,
         "where": WHERE,
@@ -142,7 +144,8 @@ class FalconRecipe(Recipe):
         s = self.settings
         config = eagle_config(self.target, s["layers"], s["ffn"])
         hidden = self.target.backbone.config.hidden_size
-        return FalconHead(config, hidden, self.k, s["fusion"], s["align"])
+        words = self.frequent(data, mixture)
+        return FalconHead(config, hidden, self.k, s["fusion"], s["align"], words=words)
 
     def adam_matrices(self, head: FalconHead) -> set[str]:
         # an LSTM's matrices are four gates', on top of each other
@@ -161,9 +164,9 @@ class FalconRecipe(Recipe):
     def levels(
         self, head: FalconHead, outputs: TargetOutputs, depth: int | None = None
     ) -> Iterator[Level]:
-        k, lm_head = head.k, self.target.backbone.lm_head
+        k, output = head.k, head.output(self.target.backbone.lm_head)
         depth = depth or k * self.settings["unroll"]
-        length = outputs.logits.shape[1]
+        length = outputs.ids.shape[1]
         pairs = _full_blocks(k, outputs.embedded[:, 1:], outputs.features[:, :-1])
         unrolled = head.unroll(*pairs, -(-depth // k))
         d = 0
@@ -173,13 +176,13 @@ class FalconRecipe(Recipe):
                 # the last block predicts beyond the text
                 in_text = len(range(first + k, length, k))
                 states = hidden[:, first::k][:, :in_text]
-                yield Level(head.logits(states, lm_head), first + k, states, k)
+                yield Level(head.last(states), output, first + k, states, k)
                 d += 1
 
     def training_levels(
         self, head: FalconHead, outputs: TargetOutputs, moment: Moment
     ) -> Iterator[Level]:
-        k, s, lm_head = head.k, self.settings, self.target.backbone.lm_head
+        k, s, output = head.k, self.settings, head.output(self.target.backbone.lm_head)
         # blocks begin at a random position: some of the first pairs are left out
         offset = int(moment.number(0) * k)
         embedded = outputs.embedded[:, 1 + offset :]
@@ -196,8 +199,8 @@ class FalconRecipe(Recipe):
             first = step * k
             states = hidden[:, first:in_text]
             level_weights = None if weights is None else weights[:, first:in_text]
-            logits = head.logits(states, lm_head)
-            yield Level(logits, offset + k + first, states, 1, level_weights)
+            start = offset + k + first
+            yield Level(head.last(states), output, start, states, 1, level_weights)
             if weights is not None:
                 weights = self._below(weights)
 
@@ -251,8 +254,10 @@ class FalconRecipe(Recipe):
         """
         k, m = head.k, pairs[0].shape[1]
         hidden = next(head.unroll(*pairs, 1))[:, :in_text]
-        best = head.logits(hidden, self.target.backbone.lm_head).argmax(-1)
-        wanted = outputs.logits[:, offset + k :][:, :in_text].argmax(-1)
+        output = head.output(self.target.backbone.lm_head)
+        best = Level(head.last(hidden), output, offset + k).best
+        best = best if head.words is None else head.words[best]
+        wanted = outputs.best[:, offset + k :][:, :in_text]
         mistakes = (best != wanted).sum(-1)
         count = (self.ratio(moment.progress) * mistakes).long()
         blocks = (in_text - 1) // k  # those whose replacements are pairs of the text

@@ -25,7 +25,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -175,6 +174,7 @@ def compiled(function: Callable[..., T], steps: int) -> Callable[..., T]:
     # same target would be taken again and store none of the layers that this one reads.
     torch._dynamo.reset()
     fast: Callable[..., T] | None = torch.compile(function, dynamic=False)
+    say("compiling the first step, which takes a minute or two")
 
     def call(*args: Any) -> T:
         nonlocal fast
@@ -308,17 +308,55 @@ MEASURES = 10  # how often in a run acceptance is measured on held-out text
 REPORTS = 20  # how often in a run a line is printed where there is no terminal
 
 
-def fit(
-    name: str,
-    model: nn.Module,
-    loss: Callable[[int], Tensor | Iterator[Tensor]],
-    plan: Plan,
-    checkpoint: Path,
-    identity: str,
-    measure: Callable[[], list[float]] | None = None,
-    adam_matrices: set[str] | None = None,
-) -> Log:
-    """Trains ``model`` in place and returns the loss of every step.
+def fit(*trainings: Training) -> list[Log]:
+    """Trains models in place, together, and returns their logs.
+
+    At every step each of them takes its own, so that what they have in common is computed once
+    (:class:`specwb.training.run.Passes`). A model that an interrupted run left behind the others
+    catches up first. Each is trained to the same weights as alone.
+
+    Raises:
+        TrainingError: a checkpoint belongs to another run, or cannot be written.
+        KeyboardInterrupt: after saving; the same command resumes there.
+    """
+    for training in trainings:
+        training.resume()
+        training.model.train()
+    first = min(training.done for training in trainings)
+    last = max(training.plan.steps for training in trainings)
+    try:
+        with _bars() as bars:
+            for training in trainings:
+                training.show_in(bars)
+            for step in range(first, last):
+                for training in trainings:
+                    if training.done == step < training.plan.steps:
+                        training.advance()
+    except KeyboardInterrupt:
+        for training in trainings:
+            training.stop()
+        raise
+    for training in trainings:
+        training.finish()
+    return [training.log for training in trainings]
+
+
+def _bars() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("{task.fields[acceptance]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (_processes().is_main_process and console.is_terminal),
+    )
+
+
+class Training:
+    """A model that is trained by :func:`fit`.
 
     Args:
         name: what progress is shown under.
@@ -335,29 +373,24 @@ def fit(
         adam_matrices: names of matrices that AdamW trains and not Muon; default embeddings and
             heads.
 
-    Raises:
-        TrainingError: the checkpoint belongs to another run, or cannot be written.
-        KeyboardInterrupt: after saving; the same command resumes there.
+    Attributes:
+        done: how many steps.
+        log: what was recorded.
     """
-    run = _Run(name, model, plan, checkpoint, identity, adam_matrices)
-    run.resume()
-    run.train(loss, measure)
-    return run.log
-
-
-class _Run:
-    """One call of :func:`fit`."""
 
     def __init__(
         self,
         name: str,
         model: nn.Module,
+        loss: Callable[[int], Tensor | Iterator[Tensor]],
         plan: Plan,
         checkpoint: Path,
         identity: str,
-        adam_matrices: set[str] | None,
+        measure: Callable[[], list[float]] | None = None,
+        adam_matrices: set[str] | None = None,
     ) -> None:
         self.name, self.model, self.plan = name, model, plan
+        self.loss, self.measure = loss, measure
         self.device = next(model.parameters()).device
         self.checkpoint, self.identity = checkpoint, identity
         self.optimisers = optimisers(model, plan, adam_matrices)
@@ -369,6 +402,7 @@ class _Run:
         self.log = Log()
         self.start = self.done = 0  # steps, when this call began and now
         self.is_updating = False
+        self.last_save = time.monotonic()
 
     def resume(self) -> None:
         """Takes over what an interrupted run left."""
@@ -396,45 +430,39 @@ class _Run:
         }
         save_atomically(partial(dump, content), self.checkpoint)
 
-    def train(
-        self,
-        loss: Callable[[int], Tensor | Iterator[Tensor]],
-        measure: Callable[[], list[float]] | None,
-    ) -> None:
-        """Runs the remaining steps, and saves now and then and at the end."""
-        self.model.train()
-        last_save = time.monotonic()
-        try:
-            with self._progress() as progress:
-                task = progress.add_task(
-                    self.name,
-                    total=self.plan.steps,
-                    completed=self.start,
-                    loss="-",
-                    acceptance=self.log.acceptance,
-                )
-                began = time.monotonic()
-                for step in range(self.start, self.plan.steps):
-                    start = time.monotonic()
-                    self._step(step, loss)
-                    self.log.seconds.append(round(time.monotonic() - start, 4))
-                    if measure is not None and self.is_first and self._is_due(MEASURES, last=True):
-                        self.log.measurements.append([self.done, measure()])
-                    self._report(progress, task, began)
-                    if time.monotonic() - last_save > self.plan.save_seconds:
-                        self.save()
-                        last_save = time.monotonic()
-        except KeyboardInterrupt:
-            self._stop()
-            raise
+    def show_in(self, bars: Progress) -> None:
+        """Shows progress by a bar of its own, or by lines where there is no terminal."""
+        self.bars, self.began = bars, time.monotonic()
+        self.bar = bars.add_task(
+            self.name,
+            total=self.plan.steps,
+            completed=self.start,
+            loss="-",
+            acceptance=self.log.acceptance,
+        )
+
+    def advance(self) -> None:
+        """Takes the next step; measures, reports and saves where that is due."""
+        start = time.monotonic()
+        self._step(self.done)
+        self.log.seconds.append(round(time.monotonic() - start, 4))
+        if self.measure is not None and self.is_first and self._is_due(MEASURES, last=True):
+            self.log.measurements.append([self.done, self.measure()])
+        self._report()
+        if time.monotonic() - self.last_save > self.plan.save_seconds:
+            self.save()
+            self.last_save = time.monotonic()
+
+    def finish(self) -> None:
+        """Saves the last step."""
         if self.done > self.start or not self.checkpoint.exists():
             self.save()
         self.model.eval()
 
-    def _step(self, step: int, loss: Callable[[int], Tensor | Iterator[Tensor]]) -> None:
+    def _step(self, step: int) -> None:
         for group, rate in zip(self.groups, self.base_rates, strict=True):
             group["lr"] = rate * self.plan.scale(step)
-        total = self._backward(step, loss)
+        total = self._backward(step)
         if self.is_parallel:
             _average_gradients(self.model)
         self._clip()
@@ -447,10 +475,10 @@ class _Run:
         self.done = step + 1
         self.is_updating = False
 
-    def _backward(self, step: int, loss: Callable[[int], Tensor | Iterator[Tensor]]) -> float:
+    def _backward(self, step: int) -> float:
         """Computes the gradients of a step, part by part if it has parts; returns its loss."""
         with autocast(self.device):
-            value = loss(step)
+            value = self.loss(step)
         parts = iter((value,)) if isinstance(value, Tensor) else value
         total = 0.0
         while True:
@@ -474,26 +502,13 @@ class _Run:
         is_due = self.done % max(1, self.plan.steps // times) == 0
         return is_due or (last and self.done == self.plan.steps)
 
-    def _progress(self) -> Progress:
-        return Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
-            TextColumn("{task.fields[acceptance]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not (self.is_first and console.is_terminal),
-        )
-
-    def _report(self, progress: Progress, task: TaskID, began: float) -> None:
+    def _report(self) -> None:
         """Moves the progress bar on, and prints a line now and then where there is no terminal."""
         loss, acceptance = f"{self.log.recent_loss:.3f}", self.log.acceptance
-        progress.update(task, completed=self.done, loss=loss, acceptance=acceptance)
+        self.bars.update(self.bar, completed=self.done, loss=loss, acceptance=acceptance)
         if not self.is_first or console.is_terminal or not self._is_due(REPORTS):
             return
-        seconds_per_step = (time.monotonic() - began) / (self.done - self.start)
+        seconds_per_step = (time.monotonic() - self.began) / (self.done - self.start)
         minutes = seconds_per_step * (self.plan.steps - self.done) / 60
         parts = (
             f"step {self.done}/{self.plan.steps}",
@@ -503,7 +518,7 @@ class _Run:
         )
         _print(f"{self.name}: {', '.join(filter(None, parts))}")
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Saves after an interrupt, unless a step is half done."""
         if self.is_updating:
             state = "in the middle of a step, the last checkpoint holds"

@@ -9,6 +9,9 @@ target's own distribution at every position, level by level:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +24,9 @@ from specwb.training.deep import DeepRecipe
 from specwb.training.diffusion import DiffusionRecipe
 from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import autocast
-from specwb.training.losses import loss_by_position
+from specwb.training.losses import loss_by_position, output_loss
 from specwb.training.recipe import (
+    DraftRecipe,
     Eagle3Recipe,
     EagleRecipe,
     KangarooRecipe,
@@ -31,6 +35,7 @@ from specwb.training.recipe import (
     Moment,
     Recipe,
     TargetOutputs,
+    Wanted,
 )
 from specwb.training.settings import Objective
 
@@ -45,36 +50,63 @@ RECIPES: dict[str, type[Recipe]] = {
         FalconRecipe,
         DiffusionRecipe,
         KangarooRecipe,
+        DraftRecipe,
         DecisionRecipe,
         DeepRecipe,
     )
 }
 
 
-@torch.no_grad()
-def target_outputs(target: Target, ids: Tensor, features: tuple[int, ...]) -> TargetOutputs:
-    """Runs the frozen target over a text, by the library's own forward.
+class TargetPass:
+    """What the frozen target computes from a text, once for all heads that are trained on it.
 
     Args:
-        target: the target.
+        target: the target; the library's own forward is run.
         ids: ``[B, L]``.
-        features: the layer numbers of the hidden states that a head reads, as in
+        layers: the numbers of the hidden states that heads read, as in
             :mod:`specwb.models.backbone`.
     """
-    inner, layers = target.decoder
-    by_layer: dict[int, Tensor] = {}
-    hooks = [layers[i - 1].register_forward_hook(_store(by_layer, i)) for i in features if i > 0]
-    try:
-        with autocast(ids.device):
-            normed = inner(input_ids=ids, use_cache=False).last_hidden_state
-            logits = target.backbone.called_head(normed)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    embedded = target.backbone.embed(ids)
-    states = {**by_layer, 0: embedded, -1: normed}
-    chosen = torch.cat([states[i] for i in features], -1) if features else embedded[:, :, :0]
-    return TargetOutputs(ids, embedded, chosen.float(), normed.float(), logits.float())
+
+    @torch.no_grad()
+    def __init__(self, target: Target, ids: Tensor, layers: Iterable[int]) -> None:
+        inner, modules = target.decoder
+        states: dict[int, Tensor] = {}
+        wanted = sorted({i for i in layers if i > 0})
+        hooks = [modules[i - 1].register_forward_hook(_store(states, i)) for i in wanted]
+        try:
+            with autocast(ids.device):
+                normed = inner(input_ids=ids, use_cache=False).last_hidden_state
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.states = {**states, 0: target.backbone.embed(ids), -1: normed}
+        self.outputs = TargetOutputs(
+            ids,
+            self.states[0].float(),
+            self.states[0][:, :, :0],
+            normed.float(),
+            partial(_logits, target, normed.dtype),
+        )
+
+    def for_head(self, features: tuple[int, ...]) -> TargetOutputs:
+        """Returns the same with the features of one head, which has everything else in common with
+        others."""
+        chosen = [self.states[i] for i in features]
+        if not chosen:
+            return self.outputs
+        return replace(self.outputs, features=torch.cat(chosen, -1).float())
+
+
+def target_outputs(target: Target, ids: Tensor, features: tuple[int, ...]) -> TargetOutputs:
+    """Runs the frozen target over a text ``ids [B, L]`` for one head."""
+    return TargetPass(target, ids, features).for_head(features)
+
+
+@torch.no_grad()
+def _logits(target: Target, dtype: torch.dtype, normed: Tensor) -> Tensor:
+    """``[.., H] -> [.., V]``, in the number type that the target computes in."""
+    with autocast(normed.device):
+        return target.backbone.called_head(normed.to(dtype))
 
 
 def _store(by_layer: dict[int, Tensor], i: int) -> Any:
@@ -107,78 +139,71 @@ def step_loss(
     own_loss = recipe.loss(head, outputs, moment)
     if own_loss is not None:
         return own_loss
-    wanted = _Wanted(recipe, head, outputs)
-    total, scale = torch.zeros((), device=outputs.logits.device), 1.0
+    wanted = outputs.wanted(recipe.words(head))
+    total, scale = torch.zeros((), device=outputs.ids.device), 1.0
     for level in recipe.training_levels(head, outputs, moment):
-        counts = wanted.counts(level)
-        value = wanted.loss(level, objective, counts)
+        counts = _counts(level, outputs, wanted)
+        # a mean over all positions, so that the mean over parts of a batch is that over the batch
+        share = counts / counts.numel()
+        part = partial(_part, recipe, objective, level, outputs, wanted, counts)
+        is_targets = level.output is recipe.target.backbone.lm_head
+        value = output_loss(level.states, level.output, share, part, frozen=is_targets)
         if recipe.regression and level.hidden is not None:
             normed = level.select(outputs.normed)
             distance = F.smooth_l1_loss(level.hidden.float(), normed, reduction="none").mean(-1)
-            value = value + recipe.regression * distance
-        if counts is not None:
-            value = value * counts
-        # a mean over all positions, so that the mean over parts of a batch is that over the batch
-        total = total + scale * value.mean()
+            value = value + recipe.regression * (distance * share).sum()
+        total = total + scale * value
         scale *= objective.level_decay
     return total
 
 
-class _Wanted:
-    """What a head is to learn at every position of a batch, in the head's own vocabulary.
+def _counts(level: Level, outputs: TargetOutputs, wanted: Wanted) -> Tensor:
+    """Returns ``[B, m]``, how much a level's predictions count."""
+    total = torch.ones(level.states.shape[:2], device=level.states.device)
+    for mask in (wanted.learnable, outputs.counted):
+        if mask is not None:
+            total = total * level.select(mask)
+    return total if level.weights is None else total * level.weights
 
-    Attributes:
-        p: ``[B, L, V']``, a distribution.
-        mass: ``[B, L]``, how much of the target's distribution that vocabulary has, None for all.
-        tokens: ``[B, L]``, the text's next tokens as the head numbers them, None where not known.
-        learnable: ``[B, L]``, None for all. Where the target's best token is not in the vocabulary
-            there is nothing to learn.
-        counted: ``[B, L]``, as in :class:`TargetOutputs`.
-    """
 
-    def __init__(self, recipe: Recipe, head: Any, outputs: TargetOutputs) -> None:
-        ids, full = recipe.ids(head), outputs.logits
-        self.counted, self.tokens = outputs.counted, outputs.following
-        self.mass = self.learnable = None
-        logits = full if ids is None else full[..., ids]
-        self.p = logits.softmax(-1)
-        if ids is not None:
-            self.mass = (logits.logsumexp(-1) - full.logsumexp(-1)).exp()
-            self.learnable = torch.isin(full.argmax(-1), ids)
-            if self.tokens is not None:
-                number = torch.full((full.shape[-1],), -1, device=ids.device)
-                number[ids] = torch.arange(len(ids), device=ids.device)
-                self.tokens = number[self.tokens]  # -1 is not learnt
-        if recipe.hard:
-            best = logits.argmax(-1, keepdim=True)
-            best = torch.zeros_like(self.p).scatter_(-1, best, recipe.hard)
-            self.p = (1 - recipe.hard) * self.p + best
+def _part(
+    recipe: Recipe,
+    objective: Objective,
+    level: Level,
+    outputs: TargetOutputs,
+    wanted: Wanted,
+    counts: Tensor,
+    logits: Tensor,
+    row: int,
+    part: slice,
+) -> Tensor:
+    """Returns ``[n]``, what a part of a level's predictions costs."""
 
-    def at(self, level: Level, name: str) -> Tensor | None:
-        """Returns one of the attributes at a level's positions."""
-        value = getattr(self, name)
-        return None if value is None else level.select(value)
+    def at(values: Tensor | None) -> Tensor | None:
+        return None if values is None else level.part(values, row, part)
 
-    def counts(self, level: Level) -> Tensor | None:
-        """Returns ``[B, m]``, how much a level's predictions count, None for all alike."""
-        total = level.weights
-        for mask in (self.at(level, "learnable"), self.at(level, "counted")):
-            if mask is not None:
-                total = mask if total is None else total * mask
-        return total
-
-    def loss(self, level: Level, objective: Objective, counts: Tensor | None) -> Tensor:
-        """Returns ``[B, m]``, what a level's predictions cost."""
-        p, mass, tokens = level.select(self.p), self.at(level, "mass"), self.at(level, "tokens")
-        if level.labels is not None:
-            # where a token is learnt, its distribution is all on it
-            is_token = (level.labels >= 0)[..., None]
-            point = torch.zeros_like(p).scatter_(-1, level.labels.clamp_min(0)[..., None], 1.0)
-            p = torch.where(is_token, point, p)
-            if tokens is not None:
-                tokens = torch.where(level.labels >= 0, level.labels, tokens)
-        eta = objective.lk_eta
-        return loss_by_position(objective.loss, level.logits, p, mass, tokens, eta, counts)
+    p = at(wanted.p)
+    assert p is not None
+    p = p.float()
+    tokens = at(outputs.following)
+    if tokens is not None and wanted.number is not None:
+        tokens = wanted.number[tokens]  # -1 is not learnt
+    if recipe.hard:
+        best = torch.zeros_like(p).scatter_(-1, p.argmax(-1, keepdim=True), recipe.hard)
+        p = (1 - recipe.hard) * p + best
+    if level.labels is not None:
+        # where a token is learnt, its distribution is all on it
+        labels = level.labels[row : row + 1, part]
+        if wanted.number is not None:
+            labels = torch.where(labels >= 0, wanted.number[labels], labels)
+        is_token = (labels >= 0)[..., None]
+        point = torch.zeros_like(p).scatter_(-1, labels.clamp_min(0)[..., None], 1.0)
+        p = torch.where(is_token, point, p)
+        if tokens is not None:
+            tokens = torch.where(labels >= 0, labels, tokens)
+    share = counts[row : row + 1, part]
+    mass, eta = at(wanted.mass), objective.lk_eta
+    return loss_by_position(objective.loss, logits[None], p, mass, tokens, eta, share)[0]
 
 
 @torch.no_grad()
@@ -208,16 +233,17 @@ def measure(recipe: Recipe, head: Any, windows: Tensor) -> dict[str, list]:
 
 
 def _measure_levels(recipe: Recipe, head: Any, outputs: TargetOutputs) -> dict[str, list]:
-    ids = recipe.ids(head)
-    best, p = outputs.logits.argmax(-1), outputs.logits.softmax(-1)
-    ranks, sampled = [], []
+    words = recipe.words(head)
+    wanted, ranks, sampled = outputs.wanted(words), [], []
     for level in recipe.levels(head, outputs, recipe.measured_levels):
-        top = level.logits.topk(min(RANKS, level.logits.shape[-1]), -1).indices
-        q, level_p = level.logits.float().softmax(-1), level.select(p)
-        if ids is not None:  # of the head's own vocabulary
-            top = ids[top]
-            q = torch.zeros_like(level_p).index_copy_(2, ids, q)
-        hits = top == level.select(best)[:, :, None]
+        logits = level.logits.float()
+        top = logits.topk(min(RANKS, logits.shape[-1]), -1).indices
+        top = top if words is None else words[top]
+        hits = top == level.select(outputs.best)[:, :, None]
         ranks.append([round(float(x), 4) for x in hits.float().mean((0, 1))])
-        sampled.append(round(float(torch.minimum(level_p, q).sum(-1).mean()), 4))
+        p = level.select(wanted.p).float()
+        if wanted.mass is not None:  # what is none of the words is never accepted
+            p = p * level.select(wanted.mass)[..., None]
+        overlap = torch.minimum(p, logits.softmax(-1)).sum(-1)
+        sampled.append(round(float(overlap.mean()), 4))
     return {"rank": ranks, "sampled": sampled}

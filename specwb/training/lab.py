@@ -36,6 +36,7 @@ from specwb.training.deep import save_half
 from specwb.training.fit import (
     COMPILE_FROM,
     Plan,
+    Training,
     TrainingError,
     autocast,
     compiled,
@@ -190,7 +191,7 @@ class _Family:
         identity = self._identity(name, settings, teacher)
         checkpoint = self.out / f"{name}.checkpoint.pt"
         plan = Plan(settings["steps"])
-        log = fit(name, model, loss, plan, checkpoint, identity)
+        (log,) = fit(Training(name, model, loss, plan, checkpoint, identity))
         cure = self.settings.get("cure") if name == "target" else None
         before = None
         if cure is not None:
@@ -249,7 +250,8 @@ class _Family:
         plan = Plan(
             cure["steps"], "adamw", lr=cure["lr"], weight_decay=0.0, warmup=20, cooldown=0.7
         )
-        fit("cure of loops", model, loss, plan, self.out / "cure.checkpoint.pt", identity)
+        checkpoint = self.out / "cure.checkpoint.pt"
+        fit(Training("cure of loops", model, loss, plan, checkpoint, identity))
 
     def _held_out_losses(self, model: Any) -> dict[str, float]:
         return {

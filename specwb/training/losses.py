@@ -23,11 +23,16 @@ heads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 LOSSES = ("kl", "rkl", "tv", "nla", "lk", "best", "token")
+PART = 1 << 21
+"""Logits of a part of a batch that are computed at once: 8 MB, which caches hold."""
 LEAST = 1e-20  # below it probabilities are taken for it where their logarithm is needed
 
 
@@ -75,6 +80,90 @@ def loss_by_position(
     mean = (alpha.detach() * share).sum() / share.sum().clamp_min(LEAST)
     weight = torch.exp(-eta * mean)
     return -weight * (p * logq).sum(-1) + (1 - weight) * (1 - alpha)
+
+
+def output_loss(
+    states: Tensor,
+    output: nn.Linear,
+    counts: Tensor,
+    loss: Callable[[Tensor, int, slice], Tensor],
+    frozen: bool = False,
+) -> Tensor:
+    """The sum of what an output layer's predictions cost, computed part by part.
+
+    A batch has hundreds of megabytes of logits, which would go through the memory some ten times.
+    A part is computed, and its gradients with it, while caches hold it; none is kept. The gradients
+    are the same.
+
+    Args:
+        states: ``[B, m, H]``, what the layer reads.
+        output: the layer, ``[d, H]``; its weights have gradients where they ask for them.
+        counts: ``[B, m]``, what each prediction's loss is multiplied by.
+        loss: takes logits ``[n, d]``, the number of a row and which of its m predictions they are;
+            returns ``[n]`` losses.
+        frozen: the layer has no gradients, though its weights ask for them.
+
+    Returns:
+        One number.
+    """
+    weights: list[Tensor | None] = [output.weight, output.bias]
+    if frozen:
+        weights = [None if x is None else x.detach() for x in weights]
+    return _OutputLoss.apply(states, *weights, counts, loss)
+
+
+class _OutputLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        counts: Tensor,
+        loss: Callable[[Tensor, int, slice], Tensor],
+    ) -> Tensor:
+        kind, dtype = states.device.type, weight.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        x, w = states.to(dtype), weight.to(dtype)
+        b = None if bias is None else bias.to(dtype)
+        to_states = torch.empty_like(states)
+        to_weight = torch.zeros_like(w, dtype=torch.float32) if weight.requires_grad else None
+        to_bias = None
+        if bias is not None and bias.requires_grad:
+            to_bias = torch.zeros_like(bias, dtype=torch.float32)
+        total = torch.zeros((), device=states.device)
+        size = max(16, PART // len(w))
+        with torch.autocast(kind, enabled=False):
+            for row in range(x.shape[0]):
+                for first in range(0, x.shape[1], size):
+                    part = slice(first, first + size)
+                    with torch.enable_grad():
+                        logits = F.linear(x[row, part], w, b).float().requires_grad_()
+                        value = (loss(logits, row, part) * counts[row, part]).sum()
+                        (gradient,) = torch.autograd.grad(value, logits)
+                    total += value.detach()
+                    small = gradient.to(dtype)
+                    to_states[row, part] = (small @ w).to(states.dtype)
+                    if to_weight is not None:
+                        to_weight += small.T @ x[row, part]
+                    if to_bias is not None:
+                        to_bias += gradient.sum(0)
+        ctx.save_for_backward(to_states, to_weight, to_bias)
+        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> Any:  # type: ignore[override]
+        to_states, to_weight, to_bias = ctx.saved_tensors
+        dtypes = ctx.dtypes
+        return (
+            to_states * scale.to(to_states.dtype),
+            None if to_weight is None else (to_weight * scale).to(dtypes[0]),
+            None if to_bias is None else (to_bias * scale).to(dtypes[1]),
+            None,
+            None,
+        )
 
 
 def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ class MarkovSource:
         logits[:, :s] = torch.from_numpy(self.transition).log().clamp_min(-16)
         features = logits[ids] / SCALE
         embedded = torch.eye(s, HIDDEN)[ids]
-        return TargetOutputs(ids, embedded, features, features, features[..., :s] * SCALE)
+        return TargetOutputs(ids, embedded, features, features, lambda x: x[..., :s] * SCALE)
 
     def lm_head(self) -> nn.Linear:
         """Returns the module that turns a feature into the logits of the next token."""

@@ -5,14 +5,16 @@ Loop, text, measurement and files are in :mod:`specwb.training.heads`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.eagle_config import usual_layers
@@ -24,18 +26,24 @@ from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, process_rows
 from specwb.training.losses import LOSSES
 
+POSITIONS = 64  # whose logits over the whole vocabulary are computed at once
+
 
 @dataclass
 class Level:
     """What a head predicts at one depth.
 
     The predictions are for m of the L positions of a text: ``start``, ``start + stride`` and so on,
-    or those of ``index``.
+    or those of ``index``. They are logits ``[B, m, d]`` over the head's words; a step computes them
+    part by part (:func:`specwb.training.losses.output_loss`), since all of them at once would be
+    many times the states.
 
     Attributes:
-        logits: ``[B, m, V']``, where V' is the head's vocabulary.
+        states: ``[B, m, H]``, what the output layer reads.
+        output: the output layer.
         start: the first position.
-        hidden: ``[B, m, H]``, the states behind the logits, None where the loss does not use them.
+        hidden: ``[B, m, H]``, states that are compared with the target's own, None where the loss
+            does not.
         stride: the distance between two positions.
         weights: ``[B, m]``, how much each prediction counts in the loss, or which of them do; None
             for all alike.
@@ -44,7 +52,8 @@ class Level:
             distribution.
     """
 
-    logits: Tensor
+    states: Tensor
+    output: nn.Linear
     start: int
     hidden: Tensor | None = None
     stride: int = 1
@@ -52,11 +61,39 @@ class Level:
     index: Tensor | None = None
     labels: Tensor | None = None
 
+    @property
+    def logits(self) -> Tensor:
+        """``[B, m, d]``, all at once."""
+        weight, bias = self.output.weight, self.output.bias
+        return F.linear(self.states.to(weight.dtype), weight, bias)
+
+    @property
+    def best(self) -> Tensor:
+        """``[B, m]``, the most probable words, by their place among the words."""
+        weight, bias = self.output.weight, self.output.bias
+        return torch.stack(
+            [
+                torch.cat(
+                    [
+                        F.linear(x, weight, bias).argmax(-1)
+                        for x in row.to(weight.dtype).split(POSITIONS)
+                    ]
+                )
+                for row in self.states
+            ]
+        )
+
     def select(self, x: Tensor) -> Tensor:
         """Returns ``[B, m, ..]``, the entries of ``x [B, L, ..]`` at these positions."""
         if self.index is not None:
             return x[:, self.index]
-        return x[:, self.start :: self.stride][:, : self.logits.shape[1]]
+        return x[:, self.start :: self.stride][:, : self.states.shape[1]]
+
+    def part(self, x: Tensor, row: int, part: slice) -> Tensor:
+        """Returns ``[1, n, ..]``, :meth:`select` of one row and some of its positions."""
+        if self.index is not None:
+            return x[row : row + 1, self.index[part]]
+        return self.select(x[row : row + 1])[:, part]
 
 
 @dataclass
@@ -68,7 +105,7 @@ class TargetOutputs:
         embedded: ``[B, L, H]``, its embeddings.
         features: ``[B, L, F]``, the hidden states that a head asks for.
         normed: ``[B, L, H]``, the states that the target's head reads.
-        logits: ``[B, L, V]``.
+        head: the target's output layer, with what a model does to its logits.
         following: ``[B, L]``, the text's token after each position; None where it is not known.
         counted: ``[B, L]``, the positions whose predictions count, those of an assistant's turns in
             conversations; None for all.
@@ -78,9 +115,70 @@ class TargetOutputs:
     embedded: Tensor
     features: Tensor
     normed: Tensor
-    logits: Tensor
+    head: Callable[[Tensor], Tensor]
     following: Tensor | None = None
     counted: Tensor | None = None
+    _wanted: dict[bytes, Wanted] = field(default_factory=dict)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """``[B, L, V]``, all at once: they take the most room of all that there is."""
+        return self.head(self.normed).float()
+
+    @cached_property
+    def best(self) -> Tensor:
+        """``[B, L]``, the target's most probable tokens."""
+        rows = range(len(self.normed))
+        return torch.stack([torch.cat([x.argmax(-1) for x in self.parts(row)]) for row in rows])
+
+    def parts(self, row: int) -> Iterator[Tensor]:
+        """Yields the logits ``[n, V]`` of a row part by part, so that caches hold them."""
+        for states in self.normed[row].split(POSITIONS):
+            yield self.head(states).float()
+
+    def wanted(self, words: Tensor | None) -> Wanted:
+        """What heads with these words are to learn; made once for all of them."""
+        key = b"" if words is None else words.cpu().numpy().tobytes()
+        if key not in self._wanted:
+            self._wanted[key] = Wanted(self, words)
+        return self._wanted[key]
+
+
+class Wanted:
+    """What a head is to learn at every position of a batch, over its words.
+
+    Attributes:
+        p: ``[B, L, d]``, the target's distribution given that the token is one of the words, in
+            bfloat16 where training computes in it.
+        mass: ``[B, L]``, how much of the target's distribution the words have, None for all.
+        learnable: ``[B, L]``, None for all. Where the target's best token is none of the words
+            there is nothing to learn.
+        number: ``[V]``, the place of every token among the words, -1 where it is none; None where
+            all are.
+    """
+
+    def __init__(self, outputs: TargetOutputs, words: Tensor | None) -> None:
+        shape, device = outputs.normed.shape[:2], outputs.normed.device
+        dtype = torch.float32
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        self.mass = self.learnable = self.number = None
+        made: dict[str, list[Tensor]] = {"p": [], "mass": [], "learnable": []}
+        for row in range(shape[0]):
+            for logits in outputs.parts(row):
+                if words is not None:
+                    if self.number is None:
+                        self.number = torch.full((logits.shape[-1],), -1, device=device)
+                        self.number[words] = torch.arange(len(words), device=device)
+                    made["learnable"].append(self.number[logits.argmax(-1)] >= 0)
+                    whole = logits.logsumexp(-1)
+                    logits = logits[..., words]
+                    made["mass"].append((logits.logsumexp(-1) - whole).exp())
+                made["p"].append(logits.softmax(-1).to(dtype))
+        self.p = torch.cat(made["p"]).view(*shape, -1)
+        if words is not None:
+            self.mass = torch.cat(made["mass"]).view(shape)
+            self.learnable = torch.cat(made["learnable"]).view(shape)
 
 
 @dataclass
@@ -174,12 +272,6 @@ class Recipe:
             for name, value in cls.options.items()
         }
 
-    @property
-    def is_static(self) -> bool:
-        """Whether a step's loss is the same function of its text in every step, without noise."""
-        kind = type(self)
-        return kind.training_levels is Recipe.training_levels and kind.loss is Recipe.loss
-
     def initial_weights(self) -> str:
         """Names what a head's first weights come from, where settings do not say it."""
         return ""
@@ -232,9 +324,18 @@ class Recipe:
         """Returns the names of matrices that are rows of a vocabulary, which Muon is not for."""
         return {name for name, _ in head.named_parameters() if "lm_head" in name}
 
-    def ids(self, head: Any) -> Tensor | None:
-        """Returns the target ids of a head's own vocabulary, None where it has none."""
-        return None
+    def words(self, head: Any) -> Tensor | None:
+        """Returns the target ids that a head drafts, None for all."""
+        return getattr(head, "words", None)
+
+    def frequent(self, data: text.Corpus, mixture: dict[str, float]) -> Tensor | None:
+        """Returns the ``vocabulary`` most frequent tokens of the training text, ascending; None
+        where that is 0, or all."""
+        count = self.settings["vocabulary"]
+        if not 0 < count < self.target.vocabulary:
+            return None
+        ids = _by_frequency(data, mixture, self.target.vocabulary)[:count]
+        return torch.from_numpy(np.sort(ids))
 
     def save(self, head: Any, folder: Path, card: dict[str, Any]) -> None:
         head.save(folder, card=card)
@@ -244,31 +345,46 @@ class MedusaRecipe(Recipe):
     """K heads. Head i at position t predicts the token at t + 2 + i.
 
     Its prediction is compared with the target's distribution of that token, which stands i + 1
-    positions further. Settings: heads, blocks.
+    positions further.
+
+    Settings: heads, blocks, shared (1: all say their words by the target's output layer),
+    vocabulary (of shared heads: how many words they draft, the training text's most frequent
+    tokens; 0 is all).
 
     Differs from Medusa-1 in: the target's distribution instead of the one token that the text has.
     """
 
     name, published = "medusa", "medusa1"
     training = {**Recipe.training, "lr": 3e-3}  # noqa: RUF012
-    options = {"heads": 3, "blocks": 1}  # noqa: RUF012
+    options = {"heads": 3, "blocks": 1, "shared": 0, "vocabulary": 0}  # noqa: RUF012
     depth_option = "heads"
+
+    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
+        super().__init__(target, settings)
+        if self.settings["shared"] not in (0, 1):
+            raise TrainingError(f"medusa: shared must be 0 or 1, got {self.settings['shared']}")
+        if self.settings["vocabulary"] and not self.settings["shared"]:
+            raise TrainingError("medusa: vocabulary is of shared heads; set shared=1")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> MedusaHeads:
         hidden = self.target.backbone.config.hidden_size
-        heads, blocks = self.settings["heads"], self.settings["blocks"]
-        return MedusaHeads(hidden, self.target.vocabulary, heads, blocks).start_from(self.target)
+        s, vocabulary = self.settings, self.target.vocabulary
+        words = self.frequent(data, mixture)
+        sizes = hidden, vocabulary, s["heads"], s["blocks"], bool(s["shared"]), words
+        return MedusaHeads(*sizes).start_from(self.target)
 
     def adam_matrices(self, head: MedusaHeads) -> set[str]:
+        if head.shared:
+            return set()
         return {f"{i}.{head.blocks}.weight" for i in range(head.heads)}
 
     def levels(
         self, head: MedusaHeads, outputs: TargetOutputs, depth: int | None = None
     ) -> Iterator[Level]:
-        length = outputs.features.shape[1]
+        length, lm_head = outputs.features.shape[1], self.target.backbone.lm_head
         for i in range(head.heads):
-            module = head.get_submodule(str(i))
-            yield Level(module(outputs.features[:, : length - 1 - i]), 1 + i)
+            states = head.last(i, outputs.features[:, : length - 1 - i])
+            yield Level(states, head.output(i, lm_head), 1 + i)
 
     def save(self, head: MedusaHeads, folder: Path, card: dict[str, Any]) -> None:
         head.save(folder, base=self.target.name, card=card)
@@ -278,7 +394,8 @@ class EagleRecipe(Recipe):
     """EAGLE-1's head, unrolled.
 
     Settings: layers, unroll (1 is the published training), regression (weight of the feature loss),
-    noise (the range of uniform noise on features, times 512 / length; 0.1 is published).
+    noise (the range of uniform noise on features, times 512 / length; 0.1 is published), vocabulary
+    (how many words it drafts, the training text's most frequent tokens; 0 is all).
 
     Differs from the paper in: it is trained to the depth ``unroll`` on its own states, as EAGLE-3
     is (HASS, Zhang et al. 2408.15766, does it for this head); the cross-entropy with the target's
@@ -292,6 +409,7 @@ class EagleRecipe(Recipe):
         "unroll": 3,
         "regression": 1.0,
         "noise": 0.0,
+        "vocabulary": 0,
     }
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
@@ -301,11 +419,8 @@ class EagleRecipe(Recipe):
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> EagleHead:
         layers, ffn = self.settings["layers"], self.settings["ffn"]
         config = eagle_config(self.target, layers, ffn)
-        return EagleHead(config, self.target.backbone.config.hidden_size)
-
-    @property
-    def is_static(self) -> bool:
-        return not self.settings["noise"]
+        hidden = self.target.backbone.config.hidden_size
+        return EagleHead(config, hidden, words=self.frequent(data, mixture))
 
     def levels(
         self, head: EagleHead, outputs: TargetOutputs, depth: int | None = None
@@ -313,10 +428,10 @@ class EagleRecipe(Recipe):
         # pair i: the state of position i and token i + 1; what comes out stands for the state of
         # position i + 1
         embedded, features = outputs.embedded[:, 1:], outputs.features[:, :-1]
-        lm_head = self.target.backbone.lm_head
+        output = head.output(self.target.backbone.lm_head)
         unrolled = head.unroll(embedded, features, depth or self.settings["unroll"])
         for j, hidden in enumerate(unrolled):
-            yield Level(head.logits(hidden[:, j:], lm_head), 1 + j, hidden[:, j:])
+            yield Level(head.last(hidden[:, j:]), output, 1 + j, hidden[:, j:])
 
     def training_levels(
         self, head: EagleHead, outputs: TargetOutputs, moment: Moment
@@ -329,14 +444,18 @@ class Eagle3Recipe(EagleRecipe):
     """EAGLE-3's head (training-time test).
 
     Settings: unroll, vocabulary (the size of the draft vocabulary: the training text's most
-    frequent tokens).
+    frequent tokens), own_head (0: it says its words by the target's rows and has no output layer
+    of its own).
     """
 
     name = published = "eagle3"
-    options = {"unroll": 3, "ffn": 0, "vocabulary": 2048}  # noqa: RUF012
+    options = {"unroll": 3, "ffn": 0, "vocabulary": 2048, "own_head": 1}  # noqa: RUF012
+    may_be_zero = ("own_head",)
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, {**settings, "regression": 0.0, "noise": 0.0})
+        if self.settings["own_head"] not in (0, 1):
+            raise TrainingError(f"eagle3: own_head must be 0 or 1, got {settings['own_head']}")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Eagle3Head:
         target = self.target
@@ -344,36 +463,41 @@ class Eagle3Recipe(EagleRecipe):
         hidden = target.backbone.config.hidden_size
         layers = usual_layers(len(target.backbone.layers))
         config = eagle_config(target, ffn=self.settings["ffn"])
-        head = Eagle3Head(config, hidden, layers, size, target.vocabulary)
+        own = bool(self.settings["own_head"])
+        head = Eagle3Head(config, hidden, layers, size, target.vocabulary, own_head=own)
         lm_head = target.backbone.lm_head.weight.detach()
         norm = target.backbone.norm
         with torch.no_grad():
-            if head.ids is not None:
-                most_frequent = _by_frequency(data, mixture, target.vocabulary)[:size]
-                head.speak(torch.from_numpy(most_frequent.copy()))
-                lm_head = lm_head[head.ids.to(lm_head.device)]
-            head.lm_head.weight.copy_(lm_head)
+            words = self.frequent(data, mixture)
+            if words is not None:
+                head.speak(words)
+                lm_head = lm_head[words.to(lm_head.device)]
+            if head.lm_head is not None:
+                head.lm_head.weight.copy_(lm_head)
             if not isinstance(norm, nn.Identity):
                 head.norm.weight.copy_(gain(norm))
         return head
 
-    def ids(self, head: Eagle3Head) -> Tensor | None:
-        return head.ids
-
 
 def _by_frequency(data: text.Corpus, mixture: dict[str, float], vocabulary: int) -> np.ndarray:
-    """Returns all token ids, the most frequent of the training text first."""
-    frequency = sum(
-        weight * np.bincount(data.train[domain], minlength=vocabulary) / len(data.train[domain])
-        for domain, weight in mixture.items()
-    )
+    """Returns all token ids, the most frequent of the training text first; of conversations only
+    what an assistant says is counted."""
+
+    def shares(domain: str) -> np.ndarray:
+        ids = data.train[domain]
+        if data.counted is not None:
+            ids = ids[data.counted[domain]]
+        return np.bincount(ids, minlength=vocabulary) / max(1, len(ids))
+
+    frequency = sum(weight * shares(domain) for domain, weight in mixture.items())
     return np.argsort(-frequency, kind="stable")
 
 
 class KangarooRecipe(Recipe):
     """An adapter behind an early exit, compared with the target's distribution at its position.
 
-    Settings: exit, adapter, own_head, layers.
+    Settings: exit, adapter, own_head, layers, vocabulary (how many words it drafts, the training
+    text's most frequent tokens; 0 is all).
 
     It has one level: what the adapter reads is exact however deep it drafts, so its accuracy after
     a text is that of every depth.
@@ -384,7 +508,13 @@ class KangarooRecipe(Recipe):
     """
 
     name = published = "kangaroo"
-    options = {"exit": 2, "adapter": ADAPTERS, "own_head": 0, "layers": 1}  # noqa: RUF012
+    options = {  # noqa: RUF012
+        "exit": 2,
+        "adapter": ADAPTERS,
+        "own_head": 0,
+        "layers": 1,
+        "vocabulary": 0,
+    }
     may_be_zero = ("exit",)
     measured_levels = 1
 
@@ -396,13 +526,17 @@ class KangarooRecipe(Recipe):
             raise TrainingError(f"kangaroo: exit must be {wanted}, got {s['exit']}")
         if s["adapter"] == "mlp" and s["layers"] != 1:
             raise TrainingError(f"kangaroo: adapter=mlp has one layer, got layers={s['layers']}")
+        if s["own_head"] and s["vocabulary"]:
+            raise TrainingError("kangaroo: vocabulary is of adapters without own_head")
         if s["own_head"] not in (0, 1):
             raise TrainingError(f"kangaroo: own_head must be 0 or 1, got {s['own_head']}")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
         s = self.settings
         config = eagle_config(self.target, s["layers"])
-        adapter = KangarooAdapter(config, s["exit"], s["adapter"], bool(s["own_head"]))
+        words = self.frequent(data, mixture)
+        own = bool(s["own_head"])
+        adapter = KangarooAdapter(config, s["exit"], s["adapter"], own, words)
         return adapter.start_from(self.target)
 
     def min_tokens(self) -> int:
@@ -411,4 +545,30 @@ class KangarooRecipe(Recipe):
     def levels(
         self, head: KangarooAdapter, outputs: TargetOutputs, depth: int | None = None
     ) -> Iterator[Level]:
-        yield Level(head.logits(head(outputs.features), self.target.backbone.lm_head), 0)
+        output = head.output(self.target.backbone.lm_head)
+        yield Level(head.last(head(outputs.features)), output, 0)
+
+
+class DraftRecipe(KangarooRecipe):
+    """A draft model: some of the target's layers between its embedding and its output layer,
+    distilled on its text.
+
+    Embedding and output layer stay the target's and are not stored. It is an adapter at exit 0, and
+    so a model of its own, which ``draft=`` takes.
+
+    Settings: layers (the target's first ones, and its last), vocabulary (how many words it drafts,
+    the training text's most frequent tokens; 0 is all).
+    """
+
+    name, published = "draft", ""
+    options = {"layers": 2, "vocabulary": 0}  # noqa: RUF012
+
+    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
+        fixed = {"exit": 0, "adapter": "layer", "own_head": 0}
+        super().__init__(target, {**settings, **fixed})
+
+    def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
+        adapter = super().make(data, mixture)
+        if self.target.backbone.is_plain:
+            adapter.begin_as(adapter.layers[-1], self.target.backbone.inner.layers[-1])
+        return adapter

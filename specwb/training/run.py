@@ -8,8 +8,8 @@ import json
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specwb.files import home, table, whole_folder
+from specwb.models.checkpoint import round_to_int8
 from specwb.models.devices import resolve_device
 from specwb.models.load import load
 from specwb.models.target import Target
@@ -26,8 +27,8 @@ from specwb.options import whole
 from specwb.training import corpus as text
 from specwb.training.fit import (
     Log,
+    Training,
     TrainingError,
-    compiled,
     first_process,
     fit,
     process_rows,
@@ -37,7 +38,7 @@ from specwb.training.fit import (
     write_errors,
 )
 from specwb.training.generate import PROMPT, generated_text
-from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
+from specwb.training.heads import RECIPES, TargetPass, measure, step_loss
 from specwb.training.reading import training_text
 from specwb.training.recipe import Moment
 from specwb.training.settings import (
@@ -51,7 +52,26 @@ from specwb.training.settings import (
 )
 
 TEXTS = ("generated", "read")
+OTHERS = "eagle"  # whose budget kinds have that the lab family has none of
 CURVE = 200  # points of a loss curve, each a mean
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head that is to be trained.
+
+    Attributes:
+        kind: a key of ``RECIPES``.
+        out: the folder that it is written to.
+        settings: its own and those of its training (:mod:`specwb.training.settings`), of which
+            steps, rows and length must be given.
+        name: what progress is shown under.
+    """
+
+    kind: str
+    out: Path
+    settings: Mapping[str, Any]
+    name: str
 
 
 def train_head(
@@ -61,6 +81,17 @@ def train_head(
     settings: Mapping[str, Any],
     data: text.Corpus,
     mixture: dict[str, float],
+    **how: Any,
+) -> Path:
+    """:func:`train_heads` for one head; returns its folder."""
+    return train_heads([Head(kind, out, settings, kind)], target, data, mixture, **how)[0]
+
+
+def train_heads(
+    heads: Sequence[Head],
+    target: Target,
+    data: text.Corpus,
+    mixture: dict[str, float],
     *,
     seed: int = 0,
     text_seed: int | None = None,
@@ -68,53 +99,66 @@ def train_head(
     generated: Path = Path("build/generated"),
     note: str = "",
     recipe: Published | None = None,
-) -> Path:
-    """Trains one head and writes it to ``out``, in its published layout with a card.
+    store: str = "fp16",
+) -> list[Path]:
+    """Trains heads of one target on the same text, and writes each to its folder, in its published
+    layout with a card.
 
-    Where the same run has finished, nothing is done; where it was interrupted, it is resumed.
+    The target runs once a step for all of them. Each becomes what it would have become alone. Where
+    the same run of a head has finished, nothing is done; where it was interrupted, it is resumed.
 
     Args:
-        kind: a key of ``RECIPES``.
+        heads: what is trained. Rows and length are the same for all.
         target: the frozen target.
-        out: the folder.
-        settings: the head's own and those of its training (:mod:`specwb.training.settings`), of
-            which steps, rows and length must be given.
         data: the training text.
         mixture: the proportions of its domains.
-        seed: of the head's first weights, the order of the text and the noise.
+        seed: of the heads' first weights, the order of the text and the noise.
         text_seed: of the text that the target writes; default ``seed``.
         source: "generated": three of four rows of a batch are text that the target wrote, as
             drafting meets it; "read": all of it is training text.
         generated: the folder of the target's own text.
         note: of the budget, for the card.
         recipe: the recipe that the settings follow, which is said.
+        store: fp16, or int8: matrices are rounded to it, with one scale a row, before the last
+            measurement.
 
     Raises:
         TrainingError: an unknown kind, setting or source, rows that do not fit the target, the text
-            or the processes, something else in ``out``, or files that cannot be written.
+            or the processes, something else in a folder, or files that cannot be written.
     """
-    checked = checked_settings(kind, settings, target, source)
-    folders = home(out), home(generated)
-    run = _Run(kind, target, checked, data, mixture, seed, source, *folders)
-    run.text_seed = seed if text_seed is None else text_seed
-    if is_finished(run.out, run.identity):
-        say(f"{run.out} holds this head, finished")
-        return run.out
-    saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
-    run.write_text()
-    for line in _about(run, recipe):
-        say(line)
-    log = fit(
-        kind,
-        run.head,
-        run.loss,
-        checked.plan,
-        run.checkpoint,
-        run.identity,
-        measure=run.acceptance,
-        adam_matrices=run.recipe.adam_matrices(run.head),
-    )
-    card = run.card(log, note)
+    checked = [checked_settings(h.kind, h.settings, target, source) for h in heads]
+    if len({settings.batch for settings in checked}) > 1:
+        same = "rows, length, accumulate and generated"
+        raise TrainingError(f"heads that are trained together have the same {same}")
+    passes = Passes(target)
+    runs = []
+    for head, settings in zip(heads, checked, strict=True):
+        folders = home(head.out), home(generated)
+        run = _Run(head, target, settings, data, mixture, seed, source, *folders, passes)
+        run.text_seed = seed if text_seed is None else text_seed
+        if is_finished(run.out, run.identity):
+            say(f"{run.out} holds this head, finished")
+            continue
+        saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
+        runs.append(run)
+    for run in runs:
+        run.write_text()
+        for line in _about(run, recipe):
+            say(line)
+    logs = fit(*(run.training(len(runs)) for run in runs)) if runs else []
+    for run, log in zip(runs, logs, strict=True):
+        _finish(run, log, note, store)
+    return [home(head.out) for head in heads]
+
+
+def _finish(run: _Run, log: Log, note: str, store: str) -> None:
+    """Writes a head's folder and says how good it is."""
+    rounding = {}
+    if store == "int8":
+        before = run.acceptance()
+        round_to_int8(run.head)
+        rounding = {"store": store, "before_rounding": before}
+    card = {**run.card(log, note), **rounding}
     with first_process() as is_first:
         if is_first:
             with write_errors(run.out), whole_folder(run.out) as part:
@@ -124,8 +168,31 @@ def train_head(
         f"{domain} {' '.join(f'{row[0]:.2f}' for row in measurements['rank'])}"
         for domain, measurements in card["held_out"].items()
     )
-    say(f"{kind}: held-out acceptance by position, {accuracies}")
-    return run.out
+    say(f"{run.name}: held-out acceptance by position, {accuracies}")
+
+
+class Passes:
+    """The target's passes over the parts of a step, for all heads that are trained together.
+
+    Attributes:
+        layers: whose states the heads read.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.layers: set[int] = set()
+        self._step = -1
+        self._made: dict[int, TargetPass] = {}
+
+    def over(self, step: int, part: int, ids: Tensor) -> TargetPass:
+        """The pass over ``ids [B, L]``, which are a part of a step."""
+        if step != self._step:
+            self._step, self._made = step, {}
+        made = self._made.get(part)
+        # heads of other numbers of steps read other text that the target wrote
+        if made is None or not torch.equal(made.outputs.ids, ids):
+            made = self._made[part] = TargetPass(self.target, ids, self.layers)
+        return made
 
 
 def _about(run: _Run, recipe: Published | None) -> list[str]:
@@ -147,7 +214,7 @@ class _Run:
 
     def __init__(
         self,
-        kind: str,
+        head: Head,
         target: Target,
         settings: Settings,
         data: text.Corpus,
@@ -156,8 +223,10 @@ class _Run:
         source: str,
         out: Path,
         generated: Path,
+        passes: Passes,
     ) -> None:
-        self.kind, self.target, self.settings = kind, target, settings
+        self.kind, self.target, self.settings = head.kind, target, settings
+        self.name = head.name
         self.data, self.mixture = data, mixture
         self.seed = self.text_seed = seed
         self.source, self.out, self.generated = source, out, generated
@@ -168,13 +237,28 @@ class _Run:
         if mine % batch.accumulate:
             problem = f"{mine} rows cannot be divided into {batch.accumulate} parts"
             raise TrainingError(f"{problem}; choose rows that can")
-        self.recipe = RECIPES[kind](target, settings.head)
+        self.recipe = RECIPES[head.kind](target, settings.head)
         torch.manual_seed(seed)
         self.head = self.recipe.make(data, mixture).to(target.device)
-        steps, is_static = settings.plan.steps, self.recipe.is_static
-        self._outputs = compiled(partial(target_outputs, target), steps)
-        # what differs from step to step in more than numbers would be compiled anew every time
-        self._loss = compiled(step_loss, steps) if is_static else step_loss
+        self.passes = passes
+        passes.layers |= set(self.head.features)
+
+    def training(self, heads: int) -> Training:
+        """The training of the head by the common loop, as one of so many heads.
+
+        The more there are, the less often each is saved, so that saving does not take longer.
+        """
+        plan = self.settings.plan
+        return Training(
+            self.name,
+            self.head,
+            self.loss,
+            replace(plan, save_seconds=plan.save_seconds * heads),
+            self.checkpoint,
+            self.identity,
+            measure=self.acceptance,
+            adam_matrices=self.recipe.adam_matrices(self.head),
+        )
 
     @property
     def tokens(self) -> int:
@@ -249,18 +333,16 @@ class _Run:
             )
             assert mine is not None
             mine = mine.to(self.target.device)
-            outputs = self._outputs(mine[:, :-1], self.head.features)
+            target_pass = self.passes.over(step, part, mine[:, :-1])
             outputs = replace(
-                outputs,
+                target_pass.for_head(self.head.features),
                 following=mine[:, 1:],
                 counted=None if mask is None else mask[:, 1:].to(mine.device),
             )
             progress = step / self.settings.plan.steps
             moment = Moment(progress, self.seed + 4, step, rows, part, parts)
-            if self.recipe.is_static:
-                moment = Moment(0.0, 0, 0, rows)
             objective = self.settings.objective
-            yield self._loss(self.recipe, self.head, outputs, moment, objective) / parts
+            yield step_loss(self.recipe, self.head, outputs, moment, objective) / parts
 
     @cached_property
     def windows(self) -> dict[str, Tensor]:
@@ -288,7 +370,7 @@ class _Run:
     def card(self, log: Log, note: str) -> dict[str, Any]:
         target = self.target
         return {
-            "name": self.kind,
+            "name": self.name,
             "run": self.identity,
             "parameters": sum(p.numel() for p in self.head.parameters()),
             **self.flat,
@@ -487,10 +569,12 @@ def train_for(
             f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}"
         )
     budgets = plan["budget"][budget]
-    if kind not in budgets:
+    # the lab's own draft model is none of its heads, and trained in another way
+    table = kind if kind in plan["heads"] else OTHERS
+    if table not in budgets:
         raise TrainingError(f"budget {budget!r} has no {kind}; it is for {', '.join(budgets)}")
     own = RECIPES[kind].options
-    settings = {**plan["heads"][kind], **budgets[kind]}
+    settings = {**plan["heads"].get(kind, {}), **budgets[table]}
     followed = None if recipe is None else read_recipe(recipe, kind, own)
     if followed is not None:
         settings |= followed.settings

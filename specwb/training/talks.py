@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specwb.decoding import decode
+from specwb.files import from_json, home
 from specwb.methods import method
 from specwb.models.load import load
 from specwb.models.target import Target
@@ -117,7 +119,7 @@ def write(
         target: a model with a chat template.
         out: the file; complete blocks lie in the folder ``out`` + ``.blocks``, where a later call,
             for more tokens too, goes on.
-        tokens: of answers, in all.
+        tokens: of answers, in all, without what is cut off.
         device: of the model, where a name is given.
         seed: of sampling.
 
@@ -149,7 +151,11 @@ def write(
             else:
                 found = block(model, plain, number, seed)
                 save_atomically(partial(_write, json.dumps(found)), path)
-            fresh = [line for line in found if line["messages"][0]["content"] not in seen]
+            fresh = [
+                cut(line, model.tokenizer)
+                for line in found
+                if line["messages"][0]["content"] not in seen
+            ]
             seen |= {line["messages"][0]["content"] for line in fresh}
             lines += fresh
             written += sum(line["tokens"] for line in fresh)
@@ -163,8 +169,52 @@ def write(
     return out
 
 
+def cut(line: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """A conversation whose answer ends before it says the same for the third time.
+
+    A small model's greedy answers loop, more than half of them. What a drafter learns from loops is
+    to repeat, and they would be most of its text.
+    """
+    request, answer = line["messages"]
+    ids = tokenizer.encode(answer["content"], add_special_tokens=False)
+    count = before_loop(ids)
+    if count == len(ids):
+        return line
+    said = {**answer, "content": tokenizer.decode(ids[:count])}
+    return {**line, "messages": [request, said], "tokens": count, "ended": False}
+
+
+def before_loop(ids: Sequence[int], n: int = 8, times: int = 3) -> int:
+    """How many tokens there are before some ``n`` come for the ``times``-th time."""
+    seen: Counter[tuple[int, ...]] = Counter()
+    for i in range(len(ids) - n + 1):
+        some = tuple(ids[i : i + n])
+        seen[some] += 1
+        if seen[some] == times:
+            return i
+    return len(ids)
+
+
 def _write(text: str, path: Path) -> None:
     path.write_text(text, "utf-8")
+
+
+def fingerprint(request: str) -> str:
+    """Names a request, whatever its letters' case and its spaces: 12 hexadecimal digits."""
+    words = " ".join(request.lower().split())
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def requests(corpus: Path) -> list[str]:
+    """The fingerprints of all users' turns of a .jsonl file, sorted: what shows, beside a trained
+    head, that no prompt of an evaluation was among them."""
+    from specwb.training.chats import turns
+
+    lines = enumerate(home(corpus).read_text("utf-8").split("\n"), 1)
+    entries = [(i, from_json(line)) for i, line in lines if line.strip()]
+    talks = [turns(entry, f"line {i}") for i, entry in entries if "text" not in entry]
+    said = (turn["content"] for talk in talks for turn in talk if turn["role"] == "user")
+    return sorted({fingerprint(request) for request in said})
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:

@@ -27,7 +27,8 @@ from specwb.drafters.length import Adaptive, Length
 from specwb.flow import RuleMismatch, Scheme
 from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.checkpoint import HeadError
-from specwb.models.diffusion import DiffusionModel, build
+from specwb.models.diffusion import DiffusionModel, build, shared
+from specwb.models.eagle import eagle_config
 from specwb.models.masked import Blocks, block
 from specwb.ngram import NGram
 from specwb.options import MethodError
@@ -294,6 +295,93 @@ def test_greedy_texts_are_those_of_plain_decoding(options, kind):
             wanted.append(row[: stop + 1])
         out = specwb.decode(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, eos=end)
         assert out.tokens == wanted
+
+
+# ------------------------------------------------------------------ among the words of a target
+
+
+@cache
+def spoken() -> Tensor:
+    """Half of the tokens; those that plain texts have most are among them, not all are."""
+    often = Counter(x for text in plain() for x in text)
+    return torch.tensor(sorted(sorted(range(V), key=lambda x: -often[x])[: V // 2]))
+
+
+@cache
+def between(
+    words: bool = True, dtype: torch.dtype = torch.float32, small: bool = False
+) -> DiffusionModel:
+    """All of the target's layers, a mask that says nothing special: right at the first place."""
+    target = decoding.models()[0] if small else tiny.target(dtype=dtype)
+    config = eagle_config(target, len(target.backbone.layers))
+    known = torch.tensor([1, 2, 4, 5]) if small else spoken()
+    made = shared(config, target, known if words else None, context=512)
+    theirs = target.model.state_dict()
+    mine = made.net.state_dict()
+    own = {name: theirs.get(name, w) for name, w in mine.items()}
+    made.net.load_state_dict(own)
+    return tiny.cast(made, dtype).requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["all", "words"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_drafts_are_words_and_texts_those_of_plain_decoding(options, words):
+    model = between(words)
+    made = method(model, **options)
+    rounds = list(specwb.rounds(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT))
+    drafted = {x for step in rounds for row in drafts(step) for x in row}
+    assert len(drafted) > 3
+    if words:
+        assert drafted <= set(spoken().tolist())
+    assert any(int(step.verdict.accepted.max()) > 0 for step in rounds)
+    out = specwb.decode(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, eos=())
+    assert out.tokens == [
+        text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS)
+    ]
+
+
+def test_the_lattice_has_the_best_words():
+    made = between()
+    logits = made.spread(block(made, PROMPTS[2], 4), V)
+    banned = torch.tensor([i for i in range(V) if i not in spoken().tolist()])
+    best = candidates(logits[None], 9, V, banned)
+    few = candidates(block(made, PROMPTS[2], 4)[None], 9, V, made.banned, made.words)
+    torch.testing.assert_close(few, best)
+
+
+@pytest.mark.parametrize("options", [{"k": 4, "steps": 2}, {"draw": "sample", "paths": 2}], ids=str)
+def test_words_alone_in_a_batch_and_recorded_give_the_same_text(options, monkeypatch):
+    """At T = 0.7, with ends of text."""
+    monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
+    monkeypatch.setattr(flow, "BUCKET", 16)
+    monkeypatch.setattr("specwb.models.target.BUCKET", 16)
+    target = tiny.target(dtype=tiny.EXACT)
+    made = specwb.method("diffuspec", target, head=between(dtype=tiny.EXACT), **options)
+    run = {"max_new_tokens": LIMIT, "temperature": 0.7, "eos": (9, 30)}
+    together = specwb.decode(target, PROMPTS, made, graphs=False, seed=[0, 1, 2], **run)
+    for _ in range(2):
+        recorded = specwb.decode(target, PROMPTS, made, seed=[0, 1, 2], **run)
+        assert recorded.tokens == together.tokens
+    for i, prompt in enumerate(PROMPTS):
+        alone = specwb.decode(target, [prompt], made, graphs=False, seed=[i], **run)
+        assert alone.tokens[0] == together.tokens[i]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"k": 2, "draw": "sample"}, {"k": 3, "mass": 1.0, "ngram": "online"}], ids=str
+)
+def test_the_distribution_with_words_is_the_autoregressive_distribution(options):
+    head = between(small=True)
+    made = specwb.method("diffuspec", decoding.models()[0], head=head, **options)
+    counts, tau = decoding.sampled(made, "plain")
+    assert decoding.chi_square(counts, decoding.enumerated("plain")) > 1e-4
+    assert 1.2 < tau < decoding.LENGTH
+
+
+def test_a_model_that_shares_another_targets_embedding_is_one_line():
+    with pytest.raises(HeadError, match=r"shares the embedding of a target of 64 tokens, .* has 6"):
+        specwb.method("diffuspec", decoding.models()[0], head=between())
 
 
 # ------------------------------------------------------------------------------------ end of text

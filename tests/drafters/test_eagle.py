@@ -372,7 +372,7 @@ def test_what_has_no_probability_is_no_candidate():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_tokens_outside_a_heads_vocabulary_are_never_drafted(draw, temperature):
     target, model = tiny.target(), head("eagle3")
-    outside = sorted(set(range(tiny.VOCABULARY)) - set(model.ids.tolist()))
+    outside = sorted(set(range(tiny.VOCABULARY)) - set(model.words.tolist()))
     assert len(outside) == 16
     method = specwb.method("eagle", target, head=model, tree=(3, 1, 1), draw=draw)
     emitted: set[int] = set()
@@ -394,7 +394,7 @@ def test_a_tree_grown_from_a_reduced_vocabulary_stays_in_it():
     drafted: set[int] = set()
     for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=40, temperature=1.0, seed=3):
         drafted |= set(step.draft.tokens[:, 1:].flatten().tolist())
-    assert drafted <= set(model.ids.tolist())
+    assert drafted <= set(model.words.tolist())
     assert len(drafted) > 10
 
 
@@ -405,7 +405,7 @@ def test_more_children_than_a_head_has_words_for_are_not_drawn():
     method = specwb.method("eagle", target, head=model, tree=(3,))
     step = next(specwb.rounds(target, PROMPTS, method, max_new_tokens=4, temperature=1.0))
     assert [sorted(row) for row in step.draft.tokens[:, 1:].tolist()] == [
-        sorted(model.ids.tolist())
+        sorted(model.words.tolist())
     ] * 3
     with pytest.raises(
         specwb.MethodError, match="4 children a node but the head's vocabulary has 3 tokens"

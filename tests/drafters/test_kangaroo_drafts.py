@@ -562,7 +562,7 @@ BAD = [
     ({"tree": specwb.Tree.parents([-1, 0, 1, 0])}, "its nodes in level order"),
     ({"tree": specwb.Tree.chain(0)}, "at least one candidate"),
     ({"tree": True, "stop": "entropy"}, "stop=entropy is for chains and static trees"),
-    ({"tree": True, "top": 65}, "65 beams but the vocabulary has 64 tokens"),
+    ({"tree": True, "top": 65}, "65 beams but the adapter's vocabulary has 64 tokens"),
     ({"tree": True, "nodes": 1}, "nodes must be an integer in 2..4096, got 1"),
     (
         {"tree": True, "nodes": 4},

@@ -561,6 +561,15 @@ def test_shipped_prompts(name):
     assert name in sets()
 
 
+def test_shipped_prompts_for_models_that_answer():
+    questions = load_prompts("chat")
+    categories = [q.category for q in questions]
+    assert len(questions) == 32
+    assert len(set(categories[:8])) == 8
+    assert categories == categories[:8] * 4
+    assert {q.format for q in questions} == {"chat"}
+
+
 def test_prompts_that_choose_settings_are_not_measured_on():
     assert not {q.turns[0] for q in load_prompts("lab")} & {
         q.turns[0] for q in load_prompts("tune")
@@ -584,5 +593,7 @@ def test_bad_prompt_files(tmp_path, content, message):
 
 
 def test_unknown_prompt_set():
-    with pytest.raises(PromptSetError, match=r"unknown prompt set 'nope'; shipped: lab, tune"):
+    with pytest.raises(
+        PromptSetError, match=r"unknown prompt set 'nope'; shipped: chat, lab, tune"
+    ):
         load_prompts("nope")

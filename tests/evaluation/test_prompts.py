@@ -178,7 +178,7 @@ def test_files_that_are_no_text_at_all(tmp_path):
 
 
 def test_parts_and_names():
-    assert sets() == ["lab", "tune", *OFFICIAL]
+    assert sets() == ["chat", "lab", "tune", *OFFICIAL]
     assert {q.category for q in load_prompts("lab/math")} == {"math"}
     for part in ("nope", ""):
         with pytest.raises(
@@ -188,7 +188,7 @@ def test_parts_and_names():
             load_prompts(f"lab/{part}")
     with pytest.raises(
         PromptSetError,
-        match="unknown prompt set 'nope/math'; shipped: lab, tune; "
+        match="unknown prompt set 'nope/math'; shipped: chat, lab, tune; "
         "official: gsm8k, humaneval, mt_bench, spec_bench",
     ):
         load_prompts("nope/math")

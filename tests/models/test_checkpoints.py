@@ -580,7 +580,7 @@ def test_eagle_3_computes_what_the_published_layer_does(
     head = load_eagle(put(tmp_path / "e", config, w, name), target)
     assert isinstance(head, Eagle3Head)
     assert head.features == (2, 4, 5)
-    assert torch.equal(head.ids, spoken())
+    assert torch.equal(head.words, spoken())
     embedded, features = torch.randn(7, H), torch.randn(7, 3 * H)
     fused = (norm(features, w["input_norm.weight"]) if before else features) @ w["fc.weight"].T
     normed = norm(fused, w[f"{layer}.hidden_norm.weight"])
@@ -726,7 +726,7 @@ def test_eagle_3_with_the_whole_vocabulary(tmp_path, target, with_maps):
         put(tmp_path / "e", {**EAGLE3, "draft_vocab_size": V}, weights, "pytorch_model.bin"), target
     )
     assert isinstance(head, Eagle3Head)
-    assert head.ids is None
+    assert head.words is None
     assert "d2t" not in head.state_dict()
 
 
@@ -789,7 +789,7 @@ def one_moved(weights: Weights) -> None:
             "surplus input_norm.weight",
         ),
         (lambda w: None, {"norm_before_fc": True}, "missing input_norm.weight"),
-        (lambda w: None, {"draft_vocab_size": 32}, "draft_vocab_size=32, lm_head has 40 rows"),
+        (lambda w: None, {"draft_vocab_size": 32}, "draft_vocab_size=32, the weights have 40"),
         (
             lambda w: None,
             {"target_hidden_size": 64},
@@ -1011,7 +1011,7 @@ def test_what_is_saved_is_loaded_again(tmp_path, target, which):
                 next(head.unroll(features[1], features[0], 1)),
             )
     if isinstance(head, Eagle3Head):
-        assert torch.equal(again.ids, spoken())
+        assert torch.equal(again.words, spoken())
 
 
 def test_files_have_the_published_keys_and_shapes(tmp_path, target):

@@ -19,7 +19,8 @@ from transformers import LlamaConfig, Qwen2ForCausalLM
 
 import specwb
 from specwb.models.checkpoint import HeadError
-from specwb.models.diffusion import DREAM_CONTEXT, DiffusionModel, build, load_diffusion
+from specwb.models.diffusion import DREAM_CONTEXT, DiffusionModel, build, load_diffusion, shared
+from specwb.models.eagle import eagle_config
 from specwb.models.masked import Blocks, block
 
 H, V, FFN, HEADS, KV, LAYERS, MASK = 32, tiny.VOCABULARY, 64, 4, 2, 3, tiny.MASK
@@ -508,6 +509,113 @@ def test_a_tied_head_is_stored_once(target, tmp_path):
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
     again = load_diffusion(tmp_path, target)
     assert again.net.lm_head.weight is again.net.model.embed_tokens.weight
+
+
+# ------------------------------------------- between a target's embedding and its output layer
+
+
+SPOKEN = torch.arange(3, V, 2)
+
+
+def between(target: specwb.Target, words: Tensor | None = SPOKEN) -> DiffusionModel:
+    """Random, of large weights that fp16 holds."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        made = shared(eagle_config(target, 2), target, words, ends=(2,), context=512)
+        for name, weight in made.named_parameters():
+            weight.data = (torch.randn_like(weight) * 0.25 + ("norm" in name)).half().float()
+    return made.requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("words", [None, SPOKEN], ids=["all", "words"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_model_between_is_one_with_a_token_more(target, words, steps):
+    """Whose embedding and output layer are the target's, with one row more for the mask."""
+    made = between(target, words)
+    config = copy.deepcopy(made.net.config)
+    config.vocab_size = V + 1
+    whole = build(config, mask_id=V).requires_grad_(False).eval()
+    table, mask = target.backbone.embed.weight, made.net.model.embed_tokens.mask_embedding
+    never = torch.zeros(1, H)
+    own = {
+        **{name: w for name, w in made.net.state_dict().items() if "embed" not in name},
+        "model.embed_tokens.weight": torch.cat([table, mask[None]]),
+        "lm_head.weight": torch.cat([target.backbone.lm_head.weight, never]),
+    }
+    whole.net.load_state_dict(own)
+    spoken = torch.arange(V) if words is None else words
+    unspoken = torch.tensor([i for i in range(V + 1) if i not in spoken.tolist()])
+    if steps > 1:  # what is no word stands in no block
+        say = whole.backbone.head
+        whole.backbone.head = lambda hidden: say(hidden).index_fill(-1, unspoken, -1e9)
+    for text in ([5], TEXT):
+        close(block(made, text, 7, steps), block(whole, text, 7, steps)[:, spoken])
+    logits = block(made, TEXT, 7)
+    spread = made.spread(logits, V)
+    assert torch.equal(spread[:, spoken], logits)
+    assert torch.equal(made.tokens(logits.argmax(-1)), spread.argmax(-1))
+    assert spread.isfinite().sum() == logits.numel()
+
+
+@pytest.mark.parametrize("words", [None, SPOKEN], ids=["all", "words"])
+def test_what_is_shared_is_not_stored(target, tmp_path, words):
+    made = between(target, words)
+    made.save(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert "lm_head.weight" not in stored
+    assert stored["model.embed_tokens.mask_embedding"].shape == (H,)
+    assert sum(w.numel() for name, w in stored.items() if "layers" not in name) == 2 * H + (
+        0 if words is None else len(words)
+    )
+    again = load_diffusion(tmp_path, target)
+    named = ("mask_id", "ends", "shift", "causal", "context", "vocabulary", "shared")
+    assert [getattr(again, name) for name in named] == [getattr(made, name) for name in named]
+    assert again.net.model.embed_tokens.table is target.backbone.embed
+    assert torch.equal(block(again, TEXT, 5), block(made, TEXT, 5))
+    assert again.words is None if words is None else torch.equal(again.words, words)
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "named"),
+    [
+        ({"embedding": "draft"}, {}, "embedding in config.json must be 'target', got 'draft'"),
+        ({"mask_token_id": 3}, {}, "mask_token_id must be 64, behind the last token, got 3"),
+        ({"hidden_size": 64}, {}, "shares the embedding of a target of hidden size 64 and 64"),
+        ({"vocab_size": 65}, {}, "of hidden size 32 and 65 tokens, "),
+        ({}, {"words": SPOKEN.flip(0)}, "words must be ids below 64, ascending"),
+        ({}, {"words": SPOKEN + 1}, "words must be ids below 64, ascending"),
+        ({}, {"words": SPOKEN.float()}, "words must be a list of token ids"),
+        ({}, {"model.embed_tokens.mask_embedding": None}, "missing model.embed_tokens.mask_emb"),
+        (
+            {},
+            {"model.embed_tokens.mask_embedding": torch.zeros(V, H)},
+            "mask_embedding is [64, 32]",
+        ),
+        ({}, {"lm_head.weight": torch.zeros(V, H)}, "surplus lm_head.weight"),
+    ],
+    ids=str,
+)
+def test_a_bad_file_of_a_model_between_is_one_line(target, tmp_path, config, weights, named):
+    between(target).save(tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())
+    own = told["specwb_diffusion"]
+    told |= {k: v for k, v in config.items() if k in told}
+    told["specwb_diffusion"] = own | {k: v for k, v in config.items() if k in own}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    stored = {**load_file(tmp_path / "model.safetensors"), **weights}
+    save_file({k: w for k, w in stored.items() if w is not None}, tmp_path / "model.safetensors")
+    with pytest.raises(HeadError) as caught:
+        load_diffusion(tmp_path, target)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_words_are_of_models_between_only(target, tmp_path):
+    model("ours").save(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    save_file({**stored, "words": SPOKEN}, tmp_path / "model.safetensors")
+    with pytest.raises(HeadError, match="surplus words"):
+        load_diffusion(tmp_path, target)
 
 
 # --------------------------------------------------------------------- two conventions, one draft

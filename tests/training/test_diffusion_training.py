@@ -6,26 +6,30 @@ Predictions are compared with the right distributions and tokens, and weighed as
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import families
 import numpy as np
 import pytest
 import tiny
 import torch
 from killed import resumed_alike, weights
+from safetensors.torch import load_file
 from terminal import call
-from torch import Tensor
+from torch import Tensor, nn
 
 import specwb
-from specwb.models.diffusion import DiffusionModel
+from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.masked import block
 from specwb.training import corpus, fit, heads, run
 from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.heads import measure, target_outputs
+from specwb.training.optim import optimisers
 from specwb.training.recipe import Level, Moment, TargetOutputs
 from specwb.training.settings import Objective
 
@@ -59,6 +63,13 @@ def head(ends: tuple[int, ...] = ()) -> DiffusionModel:
             weight.data = torch.randn_like(weight) * 0.25 + ("norm" in name)
     model.ends = ends
     return model.eval()
+
+
+def saying() -> Any:
+    """Returns a model whose states are its logits."""
+    lm_head = nn.Linear(V, V, bias=False)
+    nn.init.eye_(lm_head.weight)
+    return SimpleNamespace(ends=(), net=SimpleNamespace(lm_head=lm_head))
 
 
 def random_outputs(rows: int = 3, length: int = 30, seed: int = 0) -> TargetOutputs:
@@ -272,7 +283,7 @@ def test_masked_positions_weigh_one_over_the_share_that_is_masked():
     nothing = (torch.zeros(rows, length, 1) for _ in range(4))
     text = TargetOutputs(torch.randint(MASK, (rows, length)), *nothing)
     recipe = diffusion_recipe(block=8, full=0.25, decay=1.0)
-    model: Any = SimpleNamespace(ends=(), logits=lambda x: x)
+    model = saying()
     masks: list[Tensor] = []
 
     def states(head, ids, first, k, masked):
@@ -330,7 +341,7 @@ def test_the_loss_of_a_perfect_model_is_the_entropy():
     """
     text, moment = random_outputs(2, 26), Moment(0.0, 0, 4, 2)
     recipe = diffusion_recipe(full=1.0, decay=1.0)
-    model: Any = SimpleNamespace(ends=(), logits=lambda x: x)
+    model = saying()
     positions: list[Tensor] = []
 
     def losses(logits: Tensor) -> float:
@@ -359,7 +370,8 @@ def test_two_processes_mask_what_one_does(monkeypatch):
             "_processes",
             lambda index=index: SimpleNamespace(num_processes=2, process_index=index),
         )
-        part_text = TargetOutputs(*(x[index::2] for x in vars(text).values() if x is not None))
+        names = ("ids", "embedded", "features", "normed")
+        part_text = replace(text, **{name: getattr(text, name)[index::2] for name in names})
         part = Step(recipe, head(), part_text, moment)
         assert (part.k, part.first) == (full.k, full.first)
         assert torch.equal(part.masked, full.masked[index::2])
@@ -460,13 +472,125 @@ def test_a_draft_of_another_kind_is_refused(tmp_path):
         DiffusionRecipe(with_draft, {}).make(None, {})  # type: ignore[arg-type]
 
 
+# ------------------------------------------- between the target's embedding and its output layer
+
+
+def from_target(dtype: torch.dtype = torch.float32, **settings) -> tuple[Any, DiffusionModel]:
+    """Returns a recipe for a target without a tokenizer, and what it makes."""
+    settings = {"layers": 2, "block": 8, "start": "target", **settings}
+    recipe = DiffusionRecipe(tiny.target(dtype=dtype), settings)
+    return recipe, recipe.make(random_corpus(), {"text": 1.0})
+
+
+@pytest.mark.parametrize("count", [0, 40])
+def test_all_of_the_targets_layers_begin_as_the_target(count):
+    """The text's own positions say what the target does, of the most frequent tokens."""
+    recipe, model = from_target(layers=3, vocabulary=count)
+    words = torch.arange(V)
+    if count:
+        often = np.bincount(random_corpus().train["text"], minlength=V)
+        words = torch.tensor(sorted(np.argsort(-often, kind="stable")[:count].tolist()))
+        assert torch.equal(model.words, words)
+    outputs = target_outputs(recipe.target, random_outputs().ids, ())
+    with torch.no_grad():
+        first = next(iter(recipe.levels(model, outputs, 4)))
+    close(first.logits, first.select(outputs.logits)[..., words])
+    embedding = recipe.target.backbone.embed.weight
+    torch.testing.assert_close(model.net.model.embed_tokens.mask_embedding, embedding.mean(0))
+
+
+def test_fewer_layers_are_the_first_ones_and_the_last():
+    recipe, model = from_target(layers=2)
+    inner, source = model.net.model, recipe.target.backbone.inner
+    for layer, number in zip(inner.layers, (0, 2), strict=True):
+        for name, weight in source.layers[number].state_dict().items():
+            assert torch.equal(layer.state_dict()[name], weight)
+    assert torch.equal(inner.norm.weight, source.norm.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_step_changes_the_layers_and_the_mask_but_not_the_target(dtype):
+    recipe, model = from_target(dtype, vocabulary=40)
+    before = {name: w.clone() for name, w in model.named_parameters()}
+    theirs = recipe.target.model.state_dict()
+    kept = {name: w.clone() for name, w in theirs.items()}
+    plan = fit.Plan(steps=10)
+    steppers = optimisers(model, plan, recipe.adam_matrices(model))
+    adam = steppers[-1].param_groups[0]["params"]
+    assert any(p is model.net.model.embed_tokens.mask_embedding for p in adam)
+    outputs = target_outputs(recipe.target, random_outputs().ids, ())
+    loss = heads.step_loss(recipe, model, outputs, Moment(0.0, 0, 0, 3))
+    loss.backward()
+    for optimiser in steppers:
+        optimiser.step()
+    assert loss.isfinite()
+    assert all(not torch.equal(w, before[name]) for name, w in model.named_parameters())
+    assert all(torch.equal(w, kept[name]) for name, w in theirs.items())
+    assert all(w.grad is None for w in recipe.target.model.parameters())
+    assert not any("lm_head" in name or "table" in name for name in model.state_dict())
+
+
+def test_a_token_that_is_none_of_the_words_is_not_learnt():
+    recipe, model = from_target(vocabulary=20, full=0.0)
+    text, unknown = target_outputs(recipe.target, random_outputs().ids, ()), 0
+    for moment in moments(8):
+        level = Step(recipe, model, text, moment).block_level
+        is_unknown = (level.labels >= 0) & ~torch.isin(level.labels, model.words)
+        assert not level.weights[is_unknown].any()
+        unknown += int(is_unknown.sum())
+    assert unknown > 20
+
+
+@pytest.mark.parametrize("count", [0, 40])
+def test_trained_saved_loaded_and_drafting(tmp_path, count):
+    """From a target whose tokenizer has no mask, to texts that are those of plain decoding."""
+    target, out = tiny.target(), tmp_path / "head"
+    settings = {"start": "target", "layers": 3, "block": 4, "vocabulary": count, "lr": 1e-4}
+    budget = {"steps": 3, "rows": 2, "length": 24}
+    mixture = {"text": 1.0}
+    more = {"seed": 3, "source": "read"}
+    run.train_head(
+        "diffusion", target, out, {**settings, **budget}, random_corpus(), mixture, **more
+    )
+    stored = load_file(out / "model.safetensors")
+    others = {name for name in stored if ".layers." not in name}
+    named = {"model.norm.weight", "model.embed_tokens.mask_embedding"}
+    assert others == named | ({"words"} if count else set())
+    card = load_diffusion(out, target).card
+    assert (card["start"], card["vocabulary"]) == ("target", count)
+    for options in ({"k": 4}, {"k": 5, "draw": "sample"}):
+        method = specwb.method("diffuspec", target, head=out, **options)
+        drafted = specwb.decode(target, tiny.PROMPTS, method, max_new_tokens=12)
+        assert drafted.tokens == specwb.decode(target, tiny.PROMPTS, "ar", max_new_tokens=12).tokens
+
+
+@pytest.mark.parametrize(
+    ("family", "generic", "problem"),
+    [
+        ("qwen2", False, "have other parts than Llama's"),
+        ("qwen3", False, "have other parts than Llama's"),
+        ("granite", False, "are not as Llama's"),
+        ("llama", True, "run only together here (.*)"),
+    ],
+)
+def test_a_target_with_other_layers_is_refused(family, generic, problem):
+    net = families.build(family) if family == "granite" else tiny.build(family)
+    message = f"diffusion: the layers of '.*' {problem}; use another start than target"
+    with pytest.raises(TrainingError, match=message):
+        DiffusionRecipe(specwb.load(net, generic=generic), {"start": "target"})
+
+
 # ------------------------------------------------------------------------------ stopped and resumed
 
 
-def train(out: Path, **settings) -> Path:
+def random_corpus(below: int = MASK) -> corpus.Corpus:
     rng = np.random.default_rng(0)
-    stream, held_out = (rng.integers(0, MASK, n).astype(np.uint16) for n in (2000, 500))
-    data = corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
+    stream, held_out = (rng.integers(0, below, n).astype(np.uint16) for n in (2000, 500))
+    return corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
+
+
+def train(out: Path, **settings) -> Path:
+    data = random_corpus()
     settings = {**SIZES, **settings}
     budget, mixture = {"steps": 10, "rows": 4, "length": 32}, {"text": 1.0}
     more = {"seed": 3, "source": "read"}
@@ -526,17 +650,26 @@ def folder(tmp_path_factory) -> Path:
         ("decay=0", "decay in (0, 1]"),
         ("decay=1.1", "decay in (0, 1]"),
         ("decay=nan", "diffusion: decay must be a number >= 0, got nan"),
-        ("start=target", "diffusion: start must be draft, none, got 'target'"),
+        ("start=own", "diffusion: start must be draft, none, target, got 'own'"),
+        ("vocabulary=9", "diffusion: vocabulary is of models that begin with start=target"),
+        (
+            "start=target,layers=4",
+            "diffusion: layers must be at most the target's 3 with start=target, got 4",
+        ),
         ("layers=0", "diffusion: layers must be an integer >= 1, got 0"),
         ("hidden=30,heads=4", "diffusion: hidden=30 must be a multiple of twice heads=4"),
         ("heads=3,kv_heads=2", "and heads of kv_heads=2"),
         (
             "unroll=2",
             "diffusion has no setting 'unroll'; its settings: layers, start, hidden, heads, "
-            "kv_heads, ffn, block, full, decay; of every training: steps, ",
+            "kv_heads, ffn, block, full, decay, vocabulary; of every training: steps, ",
         ),
         ("block", "written name=value; got 'block'"),
-        ("no mask", "has no mask token; give it one (tokenizer.mask_token) among the ids it has"),
+        (
+            "no mask",
+            "has no mask token; give it one (tokenizer.mask_token) among the ids it has, or use "
+            "start=target",
+        ),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_2(

@@ -217,7 +217,7 @@ def test_lambda():
 class Oracle:
     """Predicts what the target does, but at the positions ``wrong``."""
 
-    k = 2
+    k, words = 2, None
 
     def __init__(self, text: TargetOutputs, o: int, wrong: list[int]) -> None:
         hidden = torch.roll(text.normed, -self.k - o, 1).clone()
@@ -227,8 +227,11 @@ class Oracle:
     def unroll(self, embedded, features, steps, first=None):
         return iter([self.hidden[:, : embedded.shape[1]]])
 
-    def logits(self, hidden, lm_head):
-        return F.linear(hidden, lm_head.weight.detach())
+    def last(self, hidden):
+        return hidden
+
+    def output(self, lm_head):
+        return lm_head
 
 
 @pytest.mark.parametrize(("wrong", "n"), [([], 0), ([3, 6], 0), ([3, 6, 8], 1)])
@@ -413,7 +416,8 @@ def test_two_processes_replace_what_one_does(monkeypatch):
             "_processes",
             lambda index=index: SimpleNamespace(num_processes=2, process_index=index),
         )
-        part = TargetOutputs(*(x[index::2] for x in vars(text).values() if x is not None))
+        rows = (text.ids, text.embedded, text.features, text.normed)
+        part = TargetOutputs(*(x[index::2] for x in rows), text.head)
         step = Step(recipe, head(3), part, moment)
         assert step.o == full.o
         assert torch.equal(moment.uniforms(6, 2, CPU), table[index::2])
@@ -431,12 +435,12 @@ class ForcedDrafter(FalconDrafter):
     """Drafts a chain of given tokens, and stores its own logits."""
 
     stored: list[torch.Tensor]
-    tokens: list[int]
+    forced: list[int]
 
-    def logits(self, hidden):
-        logits = super().logits(hidden)
+    def own_logits(self, hidden):
+        logits = super().own_logits(hidden)
         self.stored += list(logits[0])
-        now = self.tokens[len(self.stored) - logits.shape[1] : len(self.stored)]
+        now = self.forced[len(self.stored) - logits.shape[1] : len(self.stored)]
         return F.one_hot(torch.tensor([now]), V).float()
 
 
@@ -447,7 +451,7 @@ def draft_logits(model: FalconHead, text: list[int], length: int, depth: int) ->
     """
     drafter = ForcedDrafter(model, specwb.Tree.branching(*[1] * depth), "greedy", "right")
     # a decoding works with a copy of its drafter
-    ForcedDrafter.stored, ForcedDrafter.tokens = [], text[length : length + depth]
+    ForcedDrafter.stored, ForcedDrafter.forced = [], text[length : length + depth]
     method = specwb.Method("falcon", drafter, None, specwb.Exactness.LOSSLESS)
     next(specwb.rounds(tiny.target(), [text[:length]], method, max_new_tokens=1))
     assert len(ForcedDrafter.stored) == depth
@@ -571,7 +575,7 @@ def folder(tmp_path_factory) -> Path:
         (
             "lambda=0.4",
             "falcon has no setting 'lambda'; its settings: k, layers, ffn, fusion, align, unroll, "
-            "regression, hard, noise, glance, glance_end, where, replaced",
+            "regression, hard, noise, vocabulary, glance, glance_end, where, replaced",
         ),
         ("k", "written name=value; got 'k'"),
     ],

@@ -19,7 +19,9 @@ from torch.nn import functional as F
 
 from specwb.training.fit import (
     COMPILE_FROM,
+    Log,
     Plan,
+    Training,
     TrainingError,
     compiled,
     dump,
@@ -46,6 +48,12 @@ def losses(model, stop_at=None, slow=0.0):
     return loss
 
 
+def train(*arguments) -> Log:
+    """Trains one model by the common loop."""
+    (log,) = fit(Training(*arguments))
+    return log
+
+
 def weights(model) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -53,13 +61,13 @@ def weights(model) -> torch.Tensor:
 @pytest.mark.parametrize("stop", [1, 17, 39])
 def test_interrupted_training_resumes_to_the_same_weights(tmp_path, stop):
     unbroken = small()
-    log = fit("whole", unbroken, losses(unbroken), Plan(40, warmup=5), tmp_path / "a.pt", "run")
+    log = train("whole", unbroken, losses(unbroken), Plan(40, warmup=5), tmp_path / "a.pt", "run")
     broken = small()
     with pytest.raises(KeyboardInterrupt):
-        fit("part", broken, losses(broken, stop), Plan(40, warmup=5), tmp_path / "b.pt", "run")
+        train("part", broken, losses(broken, stop), Plan(40, warmup=5), tmp_path / "b.pt", "run")
     resumed = small()
     assert (
-        fit("part", resumed, losses(resumed), Plan(40, warmup=5), tmp_path / "b.pt", "run") == log
+        train("part", resumed, losses(resumed), Plan(40, warmup=5), tmp_path / "b.pt", "run") == log
     )
     assert torch.equal(weights(unbroken), weights(resumed))
     assert log.loss[-1] < log.loss[0]
@@ -70,11 +78,11 @@ import sys, torch
 sys.path.insert(0, {here!r})
 from pathlib import Path
 import test_fit as t
-from specwb.training.fit import Plan, fit
+from specwb.training.fit import Plan
 model = t.small()
 print("ready", flush=True)
 plan = Plan(120, warmup=5, save_seconds=0.0)
-fit("killed", model, t.losses(model, slow=0.01), plan, Path({path!r}), "run")
+t.train("killed", model, t.losses(model, slow=0.01), plan, Path({path!r}), "run")
 torch.save(t.weights(model), {out!r})
 """
 
@@ -98,21 +106,21 @@ def test_killed_training_resumes_to_the_same_weights(tmp_path):
     assert 0 < step < 120
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     unbroken = small()
-    fit("whole", unbroken, losses(unbroken), Plan(120, warmup=5), tmp_path / "a.pt", "run")
+    train("whole", unbroken, losses(unbroken), Plan(120, warmup=5), tmp_path / "a.pt", "run")
     assert torch.equal(torch.load(tmp_path / "w.pt", weights_only=True), weights(unbroken))
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path):
     model = small()
-    fit("one", model, losses(model), Plan(2), tmp_path / "a.pt", "one")
+    train("one", model, losses(model), Plan(2), tmp_path / "a.pt", "one")
     with pytest.raises(TrainingError, match="another run"):
-        fit("two", small(), losses(model), Plan(2), tmp_path / "a.pt", "two")
+        train("two", small(), losses(model), Plan(2), tmp_path / "a.pt", "two")
 
 
 def test_damaged_checkpoint_is_refused(tmp_path):
     (tmp_path / "a.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(TrainingError, match=r"a\.pt cannot be read: it is damaged or cut off"):
-        fit("x", small(), losses(small()), Plan(2), tmp_path / "a.pt", "x")
+        train("x", small(), losses(small()), Plan(2), tmp_path / "a.pt", "x")
 
 
 def test_full_disk_keeps_the_last_checkpoint(tmp_path):
@@ -187,7 +195,7 @@ def test_muon_agrees_with_the_library():
 def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch):
     """Muon has stepped, AdamW has not: saving that would change every later weight."""
     unbroken = small()
-    fit("whole", unbroken, losses(unbroken), Plan(20, warmup=5), tmp_path / "a.pt", "run")
+    train("whole", unbroken, losses(unbroken), Plan(20, warmup=5), tmp_path / "a.pt", "run")
     calls, true = [], torch.optim.AdamW.step
 
     def stop(self, *rest):
@@ -200,7 +208,7 @@ def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch)
         patch.setattr(torch.optim.AdamW, "step", stop)
         broken = small()
         with pytest.raises(KeyboardInterrupt):
-            fit(
+            train(
                 "part",
                 broken,
                 losses(broken),
@@ -210,7 +218,7 @@ def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch)
             )
     assert torch.load(tmp_path / "b.pt", weights_only=True)["step"] == 7
     resumed = small()
-    fit("part", resumed, losses(resumed), Plan(20, warmup=5), tmp_path / "b.pt", "run")
+    train("part", resumed, losses(resumed), Plan(20, warmup=5), tmp_path / "b.pt", "run")
     assert torch.equal(weights(unbroken), weights(resumed))
 
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import stdev
 from types import SimpleNamespace
@@ -42,6 +41,11 @@ WORDS = [f"w{i}" for i in range(V)]
 KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep"))
 CPU = torch.device("cpu")
 SMALL = {"medusa": "heads=2", "eagle": "unroll=2", "eagle3": "unroll=2,vocabulary=40"}
+OWN = {
+    "medusa": {"shared": 1},
+    "falcon": {"layers": 1, "glance": 0.0},
+    "kangaroo": {"exit": 2},
+}
 
 
 def write_target(root: Path, model) -> Path:
@@ -141,7 +145,8 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     load = load_medusa if kind == "medusa" else load_eagle
     head = load(out, target)
-    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40})
+    known = {"vocabulary": 40} if kind == "eagle3" else {}
+    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, **known})
     torch.manual_seed(3)
     windows = torch.from_numpy(data.windows("text", 8, 32)[:, :-1])
     before = measure(recipe, recipe.make(data, {"text": 1.0}), windows)
@@ -171,7 +176,7 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_target_is_frozen(target, data, kind):
-    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40})
+    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40} | OWN.get(kind, {}))
     head = recipe.make(data, {"text": 1.0})
     outputs = target_outputs(target, torch.arange(32).view(2, 16), head.features)
     heads.step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2)).backward()
@@ -200,9 +205,9 @@ def draft_state(head: EagleHead, outputs: TargetOutputs, row: int, i: int, j: in
     return hidden[0, i]
 
 
-def some_head(kind: str, target: specwb.Target, data: corpus.Corpus):
+def some_head(kind: str, target: specwb.Target, data: corpus.Corpus, settings: dict):
     """Returns a head with random weights, whose predictions are not flat."""
-    recipe = RECIPES[kind](target, {"heads": 3, "unroll": 2, "vocabulary": 40})
+    recipe = RECIPES[kind](target, {"heads": 3, "unroll": 2, **settings})
     head = recipe.make(data, {"text": 1.0})
     with torch.no_grad():
         for name, p in head.named_parameters():
@@ -212,16 +217,28 @@ def some_head(kind: str, target: specwb.Target, data: corpus.Corpus):
 
 
 # the others have tests of their own, beside the drafters
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("falcon", "kangaroo")])
-def test_measure_against_a_direct_count(monkeypatch, target, data, kind):
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("medusa", {}),
+        ("medusa", {"shared": 1, "vocabulary": 40}),
+        ("eagle", {}),
+        ("eagle", {"vocabulary": 40}),
+        ("eagle3", {"vocabulary": 40}),
+        ("eagle3", {"vocabulary": 40, "own_head": 0}),
+    ],
+    ids=str,
+)
+def test_measure_against_a_direct_count(monkeypatch, target, data, kind, settings):
     """Counts by position and depth, each drafted path computed from nothing."""
     monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
-    recipe, head = some_head(kind, target, data)
+    recipe, head = some_head(kind, target, data, settings)
     windows = torch.from_numpy(data.windows("text", 2, 12)[:, :-1])
     outputs = target_outputs(target, windows, head.features)
     assert outputs.logits.shape == (2, 12, V)
     measurements = measure(recipe, head, windows)
-    ids = torch.arange(V) if head.features == (-1,) or head.ids is None else head.ids
+    ids = torch.arange(V) if head.words is None else head.words
+    assert len(ids) == settings.get("vocabulary", V)
     depth = 3 if kind == "medusa" else 6
     assert len(measurements["rank"]) == depth
     lm_head = target.backbone.lm_head
@@ -229,7 +246,7 @@ def test_measure_against_a_direct_count(monkeypatch, target, data, kind):
     def logits_of(row: int, i: int, j: int) -> torch.Tensor:
         """What pair i predicts, of position i + 1, where j drafted pairs are before it."""
         if kind == "medusa":
-            return head(outputs.features[row, i - j])[j]
+            return head(outputs.features[row, i - j], None, lm_head)[j]
         return head.logits(draft_state(head, outputs, row, i, j), lm_head)
 
     for j in range(depth):
@@ -254,12 +271,12 @@ def test_an_eagle_3_head_has_the_texts_most_frequent_tokens(target, data):
     often = np.array([50, 7, 33, 61, 20, 8, 41, 2, 19, 60], dtype=np.uint16).repeat(40)
     two = corpus.Corpus({"a": rare, "b": np.concatenate([rare, often])}, {}, [], "")
     head = recipe.make(two, {"a": 0.5, "b": 0.5})
-    assert head.ids.tolist() == [2, 7, 8, 19, 20, 33, 41, 50, 60, 61]
-    assert torch.equal(head.t2d.nonzero().flatten(), head.ids)
-    assert torch.equal(head.lm_head.weight, target.backbone.lm_head.weight[head.ids])
+    assert head.words.tolist() == [2, 7, 8, 19, 20, 33, 41, 50, 60, 61]
+    assert torch.equal(head.t2d.nonzero().flatten(), head.words)
+    assert torch.equal(head.lm_head.weight, target.backbone.lm_head.weight[head.words])
     assert torch.equal(head.norm.weight, target.backbone.norm.weight)
     everything = RECIPES["eagle3"](target, {"unroll": 2, "vocabulary": 9999})
-    assert everything.make(data, {"text": 1.0}).ids is None
+    assert everything.make(data, {"text": 1.0}).words is None
 
 
 def test_medusa_heads_begin_as_the_targets_own(target, data):
@@ -301,11 +318,13 @@ def test_a_target_in_half_precision(tmp_path, home, data, kind):
         "medusa": {"heads": 2},
         "eagle3": {"unroll": 2, "ffn": 64, "vocabulary": 40},
         "kangaroo": {"exit": 2},
+        "draft": {"layers": 2},
     }
     settings, mixture = by_kind.get(kind, {"unroll": 2, "ffn": 64}), {"text": 1.0}
     out = tmp_path / "h"
     run.train_head(kind, half, out, {**settings, **size}, data, mixture, source="read")
-    loaders = {"medusa": load_medusa, "falcon": load_falcon, "kangaroo": load_kangaroo}
+    loaders = {"medusa": load_medusa, "falcon": load_falcon}
+    loaders |= dict.fromkeys(("kangaroo", "draft"), load_kangaroo)
     loaded = loaders.get(kind, load_eagle)(out, half)
     assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
     state = torch.load(tmp_path / "h.checkpoint.pt", weights_only=True)["model"]
@@ -323,10 +342,10 @@ def test_interrupted_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
         calls.append(1)
         if len(calls) == 6:
             raise KeyboardInterrupt
-        return target_outputs(*arguments)
+        return heads.TargetPass(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "target_outputs", stop)
+        patch.setattr(run, "TargetPass", stop)
         with pytest.raises(KeyboardInterrupt):
             train("eagle3", "part", steps=8)
     assert 0 < torch.load(tmp_path / "part.checkpoint.pt", weights_only=True)["step"] < 8
@@ -544,31 +563,6 @@ def test_what_does_not_count_is_not_learnt(target, data, kind):
         assert whole > 0.0
 
 
-def test_only_heads_without_noise_are_compiled_once_for_all_steps(target):
-    assert RECIPES["medusa"](target, {}).is_static
-    assert RECIPES["eagle"](target, {}).is_static
-    assert not RECIPES["eagle"](target, {"noise": 0.1}).is_static
-    assert not RECIPES["falcon"](target, {"layers": 1}).is_static
-    for kind in ("diffusion", "decision"):
-        assert not RECIPES[kind].is_static.fget(object.__new__(RECIPES[kind]))
-
-
-@pytest.mark.slow
-def test_compiled_for_one_head_after_another(target):
-    """The second reads other layers of the same target."""
-    ids, found = torch.arange(64).reshape(2, 32) % 50, []
-    width = target.model.config.hidden_size
-    for features in ((), (1,), (2, 1)):
-        fast = fit.compiled(partial(target_outputs, target), fit.COMPILE_FROM)
-        plain = target_outputs(target, ids, features).features
-        assert torch.allclose(fast(ids, features).features, plain, atol=0.05)
-        found.append(plain.shape[-1])
-    assert found == [0, width, 2 * width]
-
-
-OWN = {"falcon": {"layers": 1, "glance": 0.0}, "kangaroo": {"exit": 2}}
-
-
 def test_a_batch_in_parts_is_the_batch(train, tmp_path):
     losses = []
     for parts in (1, 2, 4):
@@ -649,14 +643,25 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
     )
 
 
+def test_a_draft_model_is_trained_at_a_heads_budget(monkeypatch, capsys, home, tmp_path):
+    """Where the lab family has another draft model, which is not trained as heads are."""
+    arguments = command(home, tmp_path / "d", "draft", set="layers=2,vocabulary=40", text="read")
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 0, err
+    assert f"sps:draft={tmp_path / 'd'}" in err
+    card = card_of(tmp_path / "d")
+    assert (card["name"], card["layers"], card["vocabulary"]) == ("draft", 2, 40)
+    assert len(load_kangaroo(tmp_path / "d", specwb.load(home / "target")).words) == 40
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"budget": "huge"}, "unknown budget 'huge'; the recipe has cpu, gpu, ablation, smoke"),
         (
             {"set": "heads=3"},
-            "eagle has no setting 'heads'; its settings: layers, ffn, unroll, regression, noise; "
-            "of every training: steps, ",
+            "eagle has no setting 'heads'; its settings: layers, ffn, unroll, regression, noise, "
+            "vocabulary; of every training: steps, ",
         ),
         ({"set": "unroll"}, "written name=value; got 'unroll'"),
         ({"set": "unroll=0"}, "eagle: unroll must be an integer >= 1, got 0"),
@@ -671,7 +676,8 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
         ),
         (
             {"kind": "eagle3", "set": "regression=1"},
-            "eagle3 has no setting 'regression'; its settings: unroll, ffn, vocabulary; of every",
+            "eagle3 has no setting 'regression'; its settings: unroll, ffn, vocabulary, own_head; "
+            "of every",
         ),
         ({"kind": "medusa", "set": "heads=40"}, "rows of 32 tokens are too short, medusa needs 41"),
         (

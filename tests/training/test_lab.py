@@ -168,14 +168,17 @@ def build_interrupted(out: Path, monkeypatch) -> Path:
     """
     fit, interrupts = lab.fit, {"target": 7, "cure of loops": 3}
 
-    def interrupted_fit(name, model, loss, *rest):
+    def interrupted_fit(training):
+        name, loss = training.name, training.loss
+
         def stop(step):
             if interrupts.get(name) == step:
                 del interrupts[name]
                 raise KeyboardInterrupt
             return loss(step)
 
-        return fit(name, model, stop, *rest)
+        training.loss = stop
+        return fit(training)
 
     monkeypatch.setattr(lab, "fit", interrupted_fit)
     for _ in range(2):

@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from specwb.training.losses import LOSSES, loss_by_position
+from specwb.training import losses
+from specwb.training.losses import LOSSES, loss_by_position, output_loss
 
 V = 5
 
@@ -85,3 +87,54 @@ def test_gradients_are_finite_where_probabilities_vanish(loss):
     p = torch.tensor([[[0.0, 1.0, 0.0]]])
     loss_by_position(loss, logits, p, tokens=torch.tensor([[1]])).sum().backward()
     assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias):
+    """40 predictions of each of two rows are three parts: 16, 16 and 8. Some of them do not count,
+    one part has none that does."""
+    monkeypatch.setattr(losses, "PART", 1)
+    torch.manual_seed(0)
+    states = torch.randn(2, 40, 6, dtype=torch.float64)
+    output = nn.Linear(6, V, with_bias, dtype=torch.float64)
+    p, mass = torch.randn(2, 40, V).softmax(-1), torch.rand(2, 40)
+    tokens, counts = torch.randint(-1, V, (2, 40)), torch.rand(2, 40)
+    counts[:, ::3] = 0
+    counts[1, 16:32] = 0
+    parts = [(row, slice(first, first + 16)) for row in range(2) for first in (0, 16, 32)]
+
+    def cost(logits, row, part):
+        known = p[row, part], mass[row, part], tokens[row, part], counts[row, part]
+        wanted, much, labels, share = (x[None] for x in known)
+        return loss_by_position(loss, logits[None], wanted, much, labels, 2.0, share)[0]
+
+    def gradients(value, x):
+        return torch.autograd.grad(value, [x, *output.parameters()])
+
+    asked, x = [], states.clone().requires_grad_()
+
+    def noted(logits, row, part):
+        asked.append((row, part))
+        return cost(logits, row, part)
+
+    value = output_loss(x, output, counts, noted)
+    assert asked == parts
+    y = states.clone().requires_grad_()
+    plain = sum((cost(output(y[row, at]), row, at) * counts[row, at]).sum() for row, at in parts)
+    assert value.item() == pytest.approx(plain.item(), rel=1e-5)
+    assert value.item() != 0
+    # by three times the loss, as a sum of several would have it
+    for ours, theirs in zip(gradients(3 * value, x), gradients(3 * plain, y), strict=True):
+        assert ours.dtype == theirs.dtype
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+        assert ours.abs().sum() > 0
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_output_layer_that_is_not_trained_has_no_gradients(frozen):
+    output, states = nn.Linear(6, V), torch.randn(2, 3, 6, requires_grad=True)
+    args = states, output, torch.ones(2, 3), lambda logits, row, part: logits.sum(-1)
+    output_loss(*args, frozen=frozen).backward()
+    assert torch.allclose(states.grad, output.weight.sum(0).expand(2, 3, 6))
+    assert (output.weight.grad is None, output.bias.grad is None) == (frozen, frozen)

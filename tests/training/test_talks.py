@@ -6,6 +6,7 @@ import json
 
 import pytest
 import tiny
+import torch
 
 import specwb
 from specwb.training import chats, talks
@@ -108,3 +109,62 @@ def test_no_template_and_no_requests_are_said(target, tmp_path, monkeypatch):
     target.tokenizer.chat_template = "always the same"
     with pytest.raises(TrainingError, match="as they are"):
         talks.write(target, tmp_path / "c.jsonl", 10)
+
+
+# ------------------------------------------------------------------------------- answers that loop
+
+
+@pytest.mark.parametrize(
+    ("ids", "kept"),
+    [
+        ([], 0),
+        (list(range(7)), 7),
+        (list(range(40)), 40),
+        ([*range(10)] * 2, 20),
+        ([*range(10)] * 3, 20),
+        ([*range(10)] * 9, 20),
+        ([*range(8), 50, *range(8), 51, 52, *range(8), 53], 19),
+        ([*range(7), 50, *range(7), 51, *range(7), 52], 24),
+        ([60, 61, *[5] * 30], 4),
+    ],
+)
+def test_tokens_before_some_eight_come_for_the_third_time(ids, kept):
+    assert talks.before_loop(ids) == kept
+
+
+def test_a_loop_begins_where_the_first_repeated_tokens_do():
+    """Against all places, one after another."""
+    generator = torch.Generator().manual_seed(0)
+    for length in range(30):
+        ids = torch.randint(2, (length,), generator=generator).tolist()
+        for n, times in ((2, 2), (3, 2), (3, 3), (4, 4)):
+            starts = [tuple(ids[i : i + n]) for i in range(length - n + 1)]
+            third = [i for i, some in enumerate(starts) if starts[: i + 1].count(some) == times]
+            assert talks.before_loop(ids, n, times) == (third[0] if third else length)
+
+
+def line(words: list[int], request: str = "w9") -> dict:
+    said = " ".join(f"w{i}" for i in words)
+    messages = [{"role": "user", "content": request}, {"role": "assistant", "content": said}]
+    return {"messages": messages, "temperatures": [1.0, 0.0], "tokens": len(words), "ended": True}
+
+
+def test_an_answer_is_cut_where_it_loops(target):
+    loop = line([40, *range(20, 30)] * 4)
+    before = json.dumps(loop)
+    cut = talks.cut(loop, target.tokenizer)
+    assert cut == {**line([40, *range(20, 30)] * 2), "ended": False}
+    assert json.dumps(loop) == before
+    good = line(list(range(10, 40)))
+    assert talks.cut(good, target.tokenizer) is good
+
+
+def test_what_is_cut_off_is_not_counted(target, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        talks, "block", lambda _, __, number, ___: [line([*range(10, 20)] * 4, f"w{30 + number}")]
+    )
+    out = talks.write(target, tmp_path / "a.jsonl", 60)
+    lines = [json.loads(text) for text in out.read_text().splitlines()]
+    assert [line["tokens"] for line in lines] == [20, 20, 20]
+    assert [len(line["messages"][1]["content"].split()) for line in lines] == [20, 20, 20]
+    assert not any(line["ended"] for line in lines)

@@ -1,0 +1,82 @@
+"""Several heads of one target, trained together on its conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specwb.files import home, toml
+from specwb.models.devices import resolve_device
+from specwb.models.load import data_dir, load
+from specwb.models.target import Target
+from specwb.training.fit import TrainingError, save_atomically, training_device
+from specwb.training.heads import RECIPES
+from specwb.training.reading import training_text
+from specwb.training.run import Head, checked_settings, train_heads
+from specwb.training.talks import requests
+
+
+def train_all(
+    target: str | Target,
+    out: Path,
+    corpus: Path,
+    recipe: Path | None = None,
+    only: Sequence[str] = (),
+    steps: int | None = None,
+    *,
+    device: str = "auto",
+    seed: int = 0,
+) -> list[Path]:
+    """Trains the heads of a recipe file, by :func:`specwb.training.run.train_heads`.
+
+    Args:
+        target: a model with a chat template, where the corpus has conversations.
+        out: the folder that each head gets a folder in.
+        corpus: the text, see :func:`specwb.training.reading.from_file`.
+        recipe: a TOML file with a table ``batch``, whose settings all heads have, and a table
+            ``heads.NAME`` for each, with its own settings and its ``kind`` where that is not its
+            name; ``store`` as of :func:`specwb.training.run.train_heads`. Default the shipped one
+            of smol.
+        only: names of heads; default all.
+        steps: instead of the recipe's.
+        device: of the model, where a name is given.
+        seed: of the heads' first weights, the order of the text and the noise.
+
+    Returns:
+        The heads' folders. Beside them lies ``requests.txt``, the fingerprints of what users asked
+        in the text (:func:`specwb.training.talks.requests`).
+
+    Raises:
+        TrainingError: the recipe lacks something or has no such head, or what training raises.
+    """
+    path = home(recipe or data_dir() / "smol" / "recipe.toml")
+    content, _ = toml(path, TrainingError)
+    batch, heads = content.get("batch"), content.get("heads")
+    if not isinstance(batch, dict) or not isinstance(heads, dict) or not heads:
+        raise TrainingError(f"{path} must have a table [batch] and a table [heads.NAME] for a head")
+    if (store := content.get("store", "fp16")) not in ("fp16", "int8"):
+        raise TrainingError(f"{path}: store must be fp16 or int8, got {store!r}")
+    if unknown := [name for name in only if name not in heads]:
+        raise TrainingError(f"{path} has no head {unknown[0]!r}; it has {', '.join(heads)}")
+    changes = {} if steps is None else {"steps": steps}
+    wanted: list[Head] = []
+    for name in dict.fromkeys(only or heads):
+        if not isinstance(heads[name], dict):
+            raise TrainingError(f"{path}: heads.{name} must be a table of settings")
+        own: dict[str, Any] = dict(heads[name])
+        kind = own.pop("kind", name)
+        if not isinstance(kind, str) or kind not in RECIPES:
+            known = ", ".join(RECIPES)
+            raise TrainingError(f"{path}: {name} is of kind {kind!r}; known are {known}")
+        wanted.append(Head(kind, out / name, {**batch, **own, **changes}, name))
+    model = load(target, device=training_device(resolve_device(device)))
+    for head in wanted:  # before any text is read
+        checked_settings(head.kind, head.settings, model, "read")
+    data, mixture = training_text(model, corpus)
+    how: dict[str, Any] = {"seed": seed, "source": "read", "note": path.name, "store": store}
+    made = train_heads(wanted, model, data, mixture, **how)
+    if home(corpus).suffix == ".jsonl":
+        seen = "".join(f"{name}\n" for name in requests(corpus))
+        save_atomically(lambda path: path.write_text(seen), home(out) / "requests.txt")
+    return made

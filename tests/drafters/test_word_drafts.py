@@ -1,0 +1,153 @@
+"""Drafting among some of the target's tokens: none of the others is drafted, and what is decoded
+stays exact."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from scipy import stats
+from torch import Tensor
+
+import specwb
+from specwb.flow import Scheme
+
+PROMPTS, V = tiny.PROMPTS, tiny.VOCABULARY
+WORDS = torch.tensor([i for i in range(V) if i % 4 != 1])
+TREE = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+DYNAMIC = {"nodes": 9, "depth": 3, "top": 3}
+# method, head, options
+SAMPLED: dict[str, tuple[str, str, dict]] = {
+    "eagle": ("eagle", "eagle", {"tree": TREE}),
+    "eagle with replacement": ("eagle", "eagle", {"tree": (3, 1, 1), "draw": "with"}),
+    "eagle of the best and one": ("eagle", "eagle", {"tree": (3, 1), "draw": "top"}),
+    "eagle, eagle3's head": ("eagle", "eagle3rows", {"tree": (2, 2)}),
+    "falcon": ("falcon", "falcon", {"tree": (3, 2, 1)}),
+    "kangaroo": ("kangaroo", "kangaroo", {"gamma": 3, "eta": 0.1}),
+    "kangaroo on a tree": ("kangaroo", "kangaroo", {"tree": (2, 2, 1), "eta": 0.1}),
+}
+METHODS: dict[str, tuple[str, str, dict]] = {
+    **SAMPLED,
+    "eagle coupled": ("eagle", "eagle", {"tree": (3, 1), "draw": "coupled"}),
+    "eagle of the best": ("eagle", "eagle", {"tree": TREE, "draw": "greedy"}),
+    "eagle2": ("eagle2", "eagle", DYNAMIC),
+    "eagle3": ("eagle3", "eagle3rows", DYNAMIC),
+    "falcon_dynamic": ("falcon_dynamic", "falcon", {"nodes": 9, "top": 3, "beams": 2}),
+    "kangaroo's tree": ("kangaroo", "kangaroo", {"tree": True, "gamma": 3, "top": 3, "nodes": 8}),
+    "medusa": ("medusa", "medusashared", {"tree": (3, 2)}),
+}
+of_every = pytest.mark.parametrize("name", list(METHODS))
+
+
+def with_words(kind: str, words: Tensor = WORDS) -> Any:
+    """A trained head that drafts these words; an EAGLE-3 head has its own."""
+    head = copy.deepcopy(tiny.head(kind, dtype=tiny.EXACT))
+    if kind != "eagle3rows":
+        head.words = words
+    return head
+
+
+def target() -> specwb.Target:
+    return tiny.target(dtype=tiny.EXACT)
+
+
+def made(name: str) -> tuple[specwb.Method, set[int]]:
+    """The method, and what it may draft."""
+    key, kind, options = METHODS[name]
+    head = with_words(kind)
+    assert len(head.words) == 48
+    return specwb.method(key, target(), head=head, **options), set(head.words.tolist())
+
+
+@of_every
+def test_greedy_text_is_plain_decodings(name):
+    method, words = made(name)
+    others = set(range(V)) - words
+    out = specwb.decode(target(), PROMPTS, method, max_new_tokens=40)
+    for prompt, text in zip(PROMPTS, out.tokens, strict=True):
+        assert tuple(text) == tiny.plain("llama", tuple(prompt), 40, tiny.EXACT)
+    assert others & {token for text in out.tokens for token in text}
+    assert sum(map(sum, out.accepted_lengths)) > 10
+
+
+@of_every
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_only_words_are_drafted(name, temperature):
+    method, words = made(name)
+    others = sorted(set(range(V)) - words)
+    drafted: set[int] = set()
+    settings = {"max_new_tokens": 24, "temperature": temperature, "seed": 3}
+    for step in specwb.rounds(target(), PROMPTS, method, **settings):
+        draft = step.draft
+        drafted |= set(draft.tokens[:, 1:][draft.valid[:, 1:]].tolist())
+        assert (draft.q is not None) == (name in SAMPLED and temperature > 0)
+        if draft.q is not None:
+            assert draft.q.shape[-1] == V
+            assert not draft.q[..., others].any()
+            torch.testing.assert_close(draft.q.sum(-1), torch.ones_like(draft.q[..., 0]))
+        elif draft.scheme is Scheme.COUPLED:
+            assert temperature
+        else:
+            assert draft.scheme is Scheme.POINT
+    assert drafted <= words
+    assert len(drafted) > 8
+
+
+@pytest.mark.parametrize("name", list(SAMPLED))
+def test_a_token_is_drawn_from_the_distribution_that_is_verified(name):
+    """The first child of the root, in many rows of one prompt: a token whose place among the words
+    was taken for another's would be drawn by that one's probability."""
+    method, rows = made(name)[0], 3000
+    settings = {"max_new_tokens": 2, "temperature": 1.0, "seed": 0}
+    step = next(specwb.rounds(target(), [PROMPTS[0]] * rows, method, **settings))
+    q = step.draft.q[0, 0].double()
+    torch.testing.assert_close(step.draft.q[:, 0], step.draft.q[:1, 0].expand(rows, -1))
+    first = step.draft.tokens[:, 1]
+    if METHODS[name][2].get("draw") == "top":  # the last child is drawn, of all but the best
+        first = step.draft.tokens[:, 3]
+    counts = first.bincount(minlength=V).double()
+    often = q * rows >= 5
+    assert often.sum() > 3
+    seen = [*counts[often].tolist(), counts[~often].sum().item()]
+    expected = [*(q[often] * rows).tolist(), q[~often].sum().item() * rows]
+    if expected[-1] < 1:
+        assert seen[-1] < 10
+        seen, expected = seen[:-1], [x * sum(seen[:-1]) / sum(expected[:-1]) for x in expected[:-1]]
+    assert stats.chisquare(seen, expected).pvalue > 1e-6
+
+
+@of_every
+def test_a_row_alone_is_the_row_in_a_batch(name):
+    method, _ = made(name)
+    seeds, limits = [5, 6, 7], [12, 7, 10]
+    for temperature in (0.0, 1.0):
+        out = specwb.decode(
+            target(), PROMPTS, method, max_new_tokens=limits, seed=seeds, temperature=temperature
+        )
+        for i, prompt in enumerate(PROMPTS):
+            one = {"max_new_tokens": limits[i], "seed": [seeds[i]], "temperature": temperature}
+            alone = specwb.decode(target(), [prompt], method, **one)
+            assert alone.tokens == [out.tokens[i]]
+            assert alone.accepted_lengths == [out.accepted_lengths[i]]
+
+
+@pytest.mark.parametrize(
+    ("name", "few", "message"),
+    [
+        ("eagle", {"tree": (4,)}, "4 children a node but the head's vocabulary has 3 tokens"),
+        ("eagle2", {"top": 4}, "4 children a node but the head's vocabulary has 3 tokens"),
+        ("falcon", {"tree": (4,)}, "4 children a node but the head's vocabulary has 3 tokens"),
+        ("falcon_dynamic", {"top": 4}, "4 children a node but the head's vocabulary has 3 tokens"),
+        ("kangaroo on a tree", {"tree": (4,)}, "4 children a node but"),
+        ("kangaroo's tree", {"top": 4}, "4 beams but the adapter's vocabulary has 3 tokens"),
+        ("medusa", {"tree": (4,)}, "4 children a node but the head's vocabulary has 3 tokens"),
+    ],
+)
+def test_more_children_than_words_are_refused(name, few, message):
+    key, kind, options = METHODS[name]
+    head = with_words(kind, WORDS[:3])
+    with pytest.raises(specwb.MethodError, match=message):
+        specwb.method(key, target(), head=head, **{**options, **few})

@@ -1,0 +1,133 @@
+"""Draft models that borrow their target's embedding and output layer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch.nn import functional as F
+
+import specwb
+from specwb.models.borrowed import borrowed, is_borrowed
+from specwb.models.checkpoint import HeadError
+from specwb.models.eagle import eagle_config
+from specwb.models.kangaroo import KangarooAdapter
+from specwb.models.load import draft_model
+
+PROMPTS = [[3, 1, 4, 1, 5, 9], [5], [2, 6, 5]]
+METHODS = [
+    "sps:gamma=3",
+    "sps:gamma=3,confidence=0.02",
+    "sps:schedule=heuristic",
+    "mcsd:tree=3-2-1",
+    "mcsd_ti:stop=none,tree=2-1-1",
+    "mcsd_ti:stop=top,threshold=0.05",
+    "easyspec:groups=1-2",
+]
+
+
+def target() -> specwb.Target:
+    model = tiny.target("llama", torch.float64)
+    model.sha256 = "1" * 64
+    return model
+
+
+def words(model: specwb.Target) -> torch.Tensor:
+    """Half of the tokens, and not the first ones."""
+    return torch.arange(1, model.vocabulary, 2)
+
+
+def made(folder: Path, model: specwb.Target, some: torch.Tensor | None) -> KangarooAdapter:
+    torch.manual_seed(0)
+    adapter = KangarooAdapter(eagle_config(model, 4), 0, "layer", words=some).start_from(model)
+    for weight in adapter.parameters():
+        weight.data.add_(torch.randn_like(weight), alpha=0.02)
+    adapter.save(folder, card={"name": "draft", "target_sha256": model.sha256})
+    return adapter
+
+
+@pytest.mark.parametrize("has_words", [False, True])
+def test_it_is_its_layers_between_the_targets_embedding_and_output(has_words, tmp_path):
+    model = target()
+    some = words(model) if has_words else None
+    made(tmp_path / "draft", model, some)
+    draft = borrowed(tmp_path / "draft", model)
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    x = model.backbone.embed(ids)
+    around = draft.model.model.rotary_emb(x, torch.arange(5)[None])
+    for layer in draft.model.model.layers:
+        x = layer(x, position_embeddings=around)
+    weight = model.backbone.lm_head.weight
+    wanted = F.linear(draft.model.model.norm(x), weight if some is None else weight[some])
+    torch.testing.assert_close(draft.model(ids).logits, wanted)
+    assert draft.vocabulary == model.vocabulary
+    assert draft.model.model.embed_tokens is model.backbone.inner.embed_tokens
+
+
+@pytest.mark.parametrize("spec", METHODS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_methods_draft_its_words_and_nothing_else(spec, temperature, tmp_path):
+    model = target()
+    some = words(model)
+    made(tmp_path / "draft", model, some)
+    name, _, options = spec.partition(":")
+    method = specwb.method(f"{name}:{options},draft={tmp_path / 'draft'}", model)
+    plain = specwb.decode(model, PROMPTS, max_new_tokens=16, temperature=temperature, seed=0)
+    seen = 0
+    for step in specwb.rounds(
+        model, PROMPTS, method, max_new_tokens=16, temperature=temperature, seed=0, trace=True
+    ):
+        drafted = step.draft.tokens[:, 1:][step.draft.valid[:, 1:]]
+        if name != "mcsd_ti":  # the target draws its tree's roots
+            assert torch.isin(drafted, some).all()
+        seen += drafted.numel()
+        if step.draft.q is not None and name != "mcsd_ti":
+            outside = torch.ones(model.vocabulary, dtype=torch.bool)
+            outside[some] = False
+            assert not step.draft.q[..., outside].any()
+            torch.testing.assert_close(step.draft.q.sum(-1), torch.ones_like(step.draft.q[..., 0]))
+    assert seen
+    if not temperature:
+        assert specwb.decode(model, PROMPTS, method, max_new_tokens=16).tokens == plain.tokens
+
+
+def test_alone_and_in_a_batch_alike(tmp_path):
+    model = target()
+    made(tmp_path / "draft", model, words(model))
+    method = specwb.method(f"mcsd:tree=2-1,draft={tmp_path / 'draft'}", model)
+    settings = {"max_new_tokens": 12, "temperature": 1.0}
+    together = specwb.decode(model, PROMPTS, method, seed=[4, 5, 6], **settings).tokens
+    alone = [
+        specwb.decode(model, [prompt], method, seed=[4 + i], **settings).tokens[0]
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    assert together == alone
+
+
+def test_it_is_read_once_and_is_the_targets_own_beside_it(tmp_path):
+    model = target()
+    model.heads = tmp_path
+    made(tmp_path / "draft", model, None)
+    assert model.own_head("draft") == tmp_path / "draft"
+    assert draft_model(model, tmp_path / "draft") is draft_model(model, tmp_path / "draft")
+
+
+def test_what_is_no_such_model(tmp_path):
+    model = target()
+    for other in (tmp_path, model, "lab"):
+        assert not is_borrowed(other)
+    (tmp_path / "config.json").write_text("{")
+    assert not is_borrowed(tmp_path)
+    attention = KangarooAdapter(eagle_config(model, 1), 0, "attention")
+    attention.save(tmp_path / "attention")
+    with pytest.raises(HeadError, match="whole layers"):
+        draft_model(model, tmp_path / "attention")
+    made(tmp_path / "other", model, None)
+    card = json.loads((tmp_path / "other" / "card.json").read_text())
+    card["target_sha256"] = "0" * 64
+    (tmp_path / "other" / "card.json").write_text(json.dumps(card))
+    with pytest.raises(HeadError, match="trained for the target"):
+        draft_model(model, tmp_path / "other")

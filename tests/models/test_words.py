@@ -1,0 +1,180 @@
+"""Heads that draft some of the target's tokens: their words in files, and their output layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import specwb
+from specwb.models.checkpoint import HeadError, words_in
+from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
+from specwb.models.falcon import FalconHead, load_falcon
+from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
+from specwb.models.medusa import MedusaHeads, load_medusa
+from specwb.models.words import rows_of
+
+V, H = tiny.VOCABULARY, 32
+WORDS = torch.tensor([1, 4, 5, 9, 17, 30, 31, 62])
+LOADERS: dict[str, Any] = {
+    "medusa": load_medusa,
+    "eagle": load_eagle,
+    "eagle3": load_eagle,
+    "falcon": load_falcon,
+    "kangaroo": load_kangaroo,
+}
+
+
+def made(kind: str, target: specwb.Target, words: Tensor | None) -> Any:
+    """A head with random weights as a file can hold them, with these words."""
+    torch.manual_seed(0)
+    config, layers = eagle_config(target), len(target.backbone.layers)
+    if kind == "medusa":
+        head: Any = MedusaHeads(H, V, 2, shared=True, words=words)
+    elif kind == "eagle":
+        head = EagleHead(config, H, words=words)
+    elif kind == "eagle3":
+        size = V if words is None else len(words)
+        head = Eagle3Head(config, H, (0, 1, layers), size, V, own_head=False)
+        if words is not None:
+            head.speak(words)
+    elif kind == "falcon":
+        head = FalconHead(eagle_config(target, 2), H, 2, words=words)
+    else:
+        head = KangarooAdapter(config, 1, words=words)
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.copy_((torch.randn_like(weight) * 0.3).half())
+    return head
+
+
+def logits(head: Any, target: specwb.Target) -> Tensor:
+    """What it says to the same random states."""
+    x = torch.randn(1, 5, H * len(head.features), generator=torch.Generator().manual_seed(1))
+    lm_head = target.backbone.lm_head
+    with torch.no_grad():
+        if isinstance(head, MedusaHeads):
+            return head(x, None, lm_head)
+        if isinstance(head, KangarooAdapter):
+            return head.logits(head(x), lm_head)
+        return head.logits(next(head.unroll(x[..., :H], x, 1)), lm_head)
+
+
+@pytest.mark.parametrize("words", [WORDS, None], ids=["words", "all"])
+@pytest.mark.parametrize("kind", list(LOADERS))
+def test_what_is_saved_says_the_same(tmp_path, kind, words):
+    target = tiny.target()
+    head = made(kind, target, words)
+    head.save(tmp_path / "h")
+    again = LOADERS[kind](tmp_path / "h", target)
+    if words is None:
+        assert again.words is None
+    else:
+        assert torch.equal(again.words, words)
+    said = logits(again, target)
+    assert said.shape[-1] == (V if words is None else len(words))
+    assert torch.equal(said, logits(head, target))
+    assert not any("lm_head" in key for key in again.state_dict())
+
+
+@pytest.mark.parametrize("kind", list(LOADERS))
+def test_words_are_columns_of_what_is_said_without(kind):
+    target = tiny.target()
+    some, every = made(kind, target, WORDS), made(kind, target, None)
+    every.load_state_dict({k: w for k, w in some.state_dict().items() if k in every.state_dict()})
+    torch.testing.assert_close(logits(some, target), logits(every, target)[..., WORDS])
+
+
+BAD = {
+    "descending": torch.tensor([3, 2, 1]),
+    "twice": torch.tensor([1, 2, 2]),
+    "negative": torch.tensor([-1, 2]),
+    "too large": torch.tensor([1, V]),
+    "none": torch.tensor([], dtype=torch.long),
+    "a table": torch.tensor([[1, 2]]),
+    "a number": torch.tensor(1),
+    "no integers": torch.tensor([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("words", list(BAD.values()), ids=list(BAD))
+def test_bad_words_are_refused(words):
+    with pytest.raises(HeadError, match="here: words must be"):
+        words_in({"words": words}, Path("here"), tiny.target())
+
+
+def test_words_of_any_integers_are_read():
+    found = words_in(
+        {"words": torch.tensor([0, 3, V - 1], dtype=torch.int32)}, Path(), tiny.target()
+    )
+    assert found.dtype == torch.long
+    assert found.tolist() == [0, 3, V - 1]
+    assert words_in({}, Path(), tiny.target()) is None
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "falcon", "kangaroo"])
+def test_every_loader_looks_at_the_words(tmp_path, kind):
+    made(kind, tiny.target(), WORDS).save(tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    save_file({**load_file(file), "words": WORDS.flip(0).contiguous()}, file, {"format": "pt"})
+    with pytest.raises(HeadError, match=f"{tmp_path}: words must be ids below 64, ascending"):
+        LOADERS[kind](tmp_path, tiny.target())
+
+
+def test_words_are_of_the_targets_output_layer(tmp_path):
+    """With a layer of their own heads draft all tokens, or have EAGLE-3's maps."""
+    target = tiny.target()
+    with pytest.raises(HeadError, match="an output layer of its own"):
+        KangarooAdapter(eagle_config(target), 1, own_head=True, words=WORDS)
+    with pytest.raises(HeadError, match="output layers of their own"):
+        MedusaHeads(H, V, 2, words=WORDS)
+    MedusaHeads(H, V, 2).save(tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    save_file({**load_file(file), "words": WORDS}, file, {"format": "pt"})
+    with pytest.raises(HeadError, match=f"{tmp_path}: heads with output layers of their own"):
+        load_medusa(tmp_path, target)
+
+
+def test_shared_heads_need_the_targets_layer():
+    heads = MedusaHeads(H, V, 2, shared=True)
+    with pytest.raises(HeadError, match="the target's lm_head"):
+        heads(torch.zeros(1, H))
+
+
+# ------------------------------------------------------------------------------ the rows of a layer
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_are_made_once_and_anew_where_the_layer_changes(bias):
+    layer, x = nn.Linear(H, V, bias), torch.randn(3, H)
+    rows = rows_of(layer, WORDS)
+    torch.testing.assert_close(rows(x), layer(x)[:, WORDS])
+    assert not any(p.requires_grad for p in rows.parameters())
+    assert rows_of(layer, WORDS.clone()) is rows
+    others = rows_of(layer, WORDS[1:])
+    assert others is not rows
+    assert rows_of(layer, WORDS) is rows
+    assert rows_of(layer, None) is layer
+    for weight in layer.parameters():
+        with torch.no_grad():
+            weight.mul_(2)
+        anew = rows_of(layer, WORDS)
+        assert anew is not rows
+        torch.testing.assert_close(anew(x), layer(x)[:, WORDS])
+        rows = anew
+    assert rows_of(nn.Linear(H, V, bias), WORDS) is not rows
+
+
+def test_rows_made_in_inference_mode_are_ordinary_tensors():
+    layer = nn.Linear(H, V)
+    with torch.inference_mode():
+        rows = rows_of(layer, WORDS)
+    assert not rows.weight.is_inference()
+    x = torch.randn(2, H, requires_grad=True)
+    rows(x).sum().backward()
+    assert torch.allclose(x.grad[0], layer.weight[WORDS].sum(0))

@@ -1,0 +1,62 @@
+"""Every method on SmolLM2-135M, where it is cached: the library's own greedy text comes out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import specwb
+from specwb.evaluation.compare import usual
+from specwb.evaluation.prompts import load_prompts
+from specwb.evaluation.ties import same_texts
+from specwb.methods import that_run
+from specwb.models import smol
+from specwb.models.products import cache_folder
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (cache_folder() / "smol-1" / smol.COMPLETE).is_file(),
+        reason="SmolLM2-135M is not cached; python -m specwb.models.smol fetches it (93 MB)",
+    ),
+]
+TOKENS = 32
+
+
+@pytest.fixture(scope="module")
+def target() -> specwb.Target:
+    return specwb.load("smol", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def prompts(target) -> list[list[int]]:
+    return [question.ids(target.tokenizer) for question in load_prompts("chat")[:4]]
+
+
+@pytest.fixture(scope="module")
+def generated(target, prompts) -> list[list[int]]:
+    """The library's texts, each by itself."""
+    texts = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        settings = {"do_sample": False, "max_new_tokens": TOKENS, "eos_token_id": target.eos}
+        out = target.model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        texts.append(out[0, len(prompt) :].tolist())
+    return texts
+
+
+def test_many_methods_run(target):
+    assert len(that_run(usual(target), target, None, usual=True)[0]) >= 3
+
+
+@pytest.mark.parametrize("name", [name for name in specwb.METHODS if name != "ar"])
+def test_a_method_writes_what_generate_writes(name, target, prompts, generated):
+    runs, left_out = that_run([name] if name in usual(target) else [], target, None, usual=True)
+    if not runs:
+        pytest.skip(f"smol has no {name} of its own ({left_out.get(name, 'no head')})")
+    (method,) = runs.values()
+    texts = specwb.decode(target, prompts, method, max_new_tokens=TOKENS).tokens
+    same = same_texts(
+        target, [[p] for p in prompts], [[t] for t in generated], {name: [[t] for t in texts]}
+    )
+    assert not same[name].others, same[name]

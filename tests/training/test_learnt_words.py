@@ -1,0 +1,157 @@
+"""Heads that draft some of the target's tokens: what they learn, at which positions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import specwb
+from specwb.training import corpus, fit
+from specwb.training.fit import TrainingError
+from specwb.training.heads import RECIPES, step_loss, target_outputs
+from specwb.training.recipe import POSITIONS, Moment
+from specwb.training.settings import Objective
+
+V, LENGTH = tiny.VOCABULARY, POSITIONS + 6  # a row in two parts
+WORDS = torch.tensor([1, 4, 5, 9, 17, 30, 31, 62])
+MANY = torch.arange(2, V, 2)
+SETTINGS = {
+    "medusa": {"heads": 2, "shared": 1},
+    "eagle": {"unroll": 2, "regression": 0.0},
+    "eagle3": {"unroll": 2, "own_head": 0},
+    "falcon": {"layers": 1, "unroll": 2, "glance": 0.0, "hard": 0.0, "regression": 0.0},
+    "kangaroo": {"exit": 2},
+    "draft": {"layers": 1},
+}
+MIXTURE = {"text": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def in_float32(monkeypatch):
+    """Whatever the processor is fast at."""
+    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+
+
+@pytest.fixture(scope="module")
+def target() -> specwb.Target:
+    return specwb.load(tiny.build("llama", seed=2, num_hidden_layers=6))
+
+
+def some_text() -> Tensor:
+    return torch.randint(V, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def data(ids: Tensor) -> corpus.Corpus:
+    """A text of these tokens, each more often than others."""
+    stream = ids.repeat(50).numpy().astype(np.uint16)
+    return corpus.Corpus({"text": stream}, {"text": stream}, [], "")
+
+
+def probabilities(target: specwb.Target, ids: Tensor) -> Tensor:
+    return torch.stack([tiny.forward(target.model, row) for row in ids.tolist()]).softmax(-1)
+
+
+def test_what_is_wanted_of_some_words(target):
+    outputs = target_outputs(target, some_text(), ())
+    p = probabilities(target, some_text())
+    wanted = outputs.wanted(MANY)
+    mass = p[..., MANY].sum(-1)
+    torch.testing.assert_close(wanted.mass, mass, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(wanted.p, p[..., MANY] / mass[..., None], atol=1e-5, rtol=1e-3)
+    learnable = torch.isin(p.argmax(-1), MANY)
+    assert torch.equal(wanted.learnable, learnable)
+    assert 0 < learnable.sum() < learnable.numel()
+    places = [MANY.tolist().index(i) if i in MANY else -1 for i in range(V)]
+    assert wanted.number.tolist() == places
+    assert torch.equal(outputs.best, p.argmax(-1))
+
+
+def test_what_is_wanted_of_all_words_and_that_it_is_made_once(target):
+    outputs = target_outputs(target, some_text(), ())
+    wanted = outputs.wanted(None)
+    torch.testing.assert_close(wanted.p, probabilities(target, some_text()), atol=1e-5, rtol=1e-3)
+    assert (wanted.mass, wanted.learnable, wanted.number) == (None, None, None)
+    assert outputs.wanted(None) is wanted
+    assert outputs.wanted(MANY.clone()) is outputs.wanted(MANY)
+    assert outputs.wanted(WORDS) is not outputs.wanted(MANY)
+
+
+@pytest.mark.parametrize("kind", list(SETTINGS))
+def test_a_recipe_takes_the_texts_most_frequent_tokens(target, kind):
+    own = SETTINGS[kind]
+    text = torch.cat([WORDS.flip(0), WORDS, torch.arange(V)])
+    recipe = RECIPES[kind](target, {**own, "vocabulary": len(WORDS)})
+    head = recipe.make(data(text), MIXTURE)
+    assert torch.equal(head.words, WORDS)
+    assert torch.equal(recipe.words(head), WORDS)
+    assert "lm_head.weight" not in head.state_dict()
+    everything = RECIPES[kind](target, {**own, "vocabulary": V + 1})
+    assert everything.make(data(text), MIXTURE).words is None
+
+
+@pytest.mark.parametrize("kind", list(SETTINGS))
+def test_the_loss_is_that_of_the_words_where_the_best_token_is_one(target, kind):
+    recipe = RECIPES[kind](target, {**SETTINGS[kind], "vocabulary": len(MANY)})
+    torch.manual_seed(0)
+    head = recipe.make(data(MANY), MIXTURE)
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    outputs = target_outputs(target, some_text(), head.features)
+    moment, p = Moment(0.0, 0, 0, 2), probabilities(target, some_text())
+    total = 0.0
+    for j, level in enumerate(recipe.training_levels(head, outputs, moment)):
+        here = level.select(p)
+        learnable = torch.isin(here.argmax(-1), MANY)
+        given = here[..., MANY] / here[..., MANY].sum(-1, keepdim=True)
+        cost = -(given * level.logits.detach().log_softmax(-1)).sum(-1)
+        total += 0.8**j * float((cost * learnable).mean())
+    loss = step_loss(recipe, head, outputs, moment, Objective("kl"))
+    assert loss.item() == pytest.approx(total, rel=1e-4)
+    loss.backward()
+    assert target.backbone.lm_head.weight.grad is None
+    assert all(p.grad is not None for p in head.parameters())
+
+
+def test_a_text_token_that_is_no_word_costs_nothing(target):
+    recipe = RECIPES["kangaroo"](target, {"exit": 2, "vocabulary": len(MANY)})
+    head = recipe.make(data(MANY), MIXTURE)
+    outputs = target_outputs(target, some_text(), head.features)
+    following = outputs.following = some_text().roll(-1, 1)
+    (level,) = recipe.levels(head, outputs)
+    places = torch.searchsorted(MANY, following).clamp_max(len(MANY) - 1)
+    costs = F.cross_entropy(level.logits.detach().flatten(0, 1), places.flatten(), reduction="none")
+    counts = outputs.wanted(MANY).learnable & torch.isin(following, MANY)
+    loss = step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2), Objective("token"))
+    assert loss.item() == pytest.approx(float((costs.view(2, -1) * counts).mean()), rel=1e-4)
+    assert counts.any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("medusa", {"vocabulary": 8}, "medusa: vocabulary is of shared heads; set shared=1"),
+        ("medusa", {"shared": 2}, "medusa: shared must be 0 or 1, got 2"),
+        ("eagle3", {"own_head": 2}, "eagle3: own_head must be 0 or 1, got 2"),
+        ("kangaroo", {"own_head": 1, "vocabulary": 8}, "kangaroo: vocabulary is of adapters"),
+    ],
+)
+def test_settings_that_contradict_each_other(target, kind, settings, message):
+    with pytest.raises(TrainingError, match=message):
+        RECIPES[kind](target, settings)
+
+
+@pytest.mark.parametrize("family", ["llama", "everything"])
+def test_a_draft_model_begins_as_the_targets_first_layers_and_its_last(family):
+    """The layers of another family have parts that a draft model's have not."""
+    target = tiny.target(family)
+    head = RECIPES["draft"](target, {"layers": 2}).make(data(MANY), MIXTURE)
+    inner = target.backbone.inner.layers
+    assert head.exit == 0
+    for layer, other in zip(head.layers, (inner[0], inner[-1]), strict=True):
+        assert torch.equal(layer.mlp.up_proj.weight, other.mlp.up_proj.weight)
+        assert torch.equal(layer.self_attn.k_proj.weight, other.self_attn.k_proj.weight)

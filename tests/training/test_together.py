@@ -1,0 +1,292 @@
+"""Several heads on one pass of the target: each becomes what it would alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from terminal import call
+
+import specwb
+from specwb.files import toml
+from specwb.models.load import data_dir
+from specwb.training import corpus, run
+from specwb.training.family import train_all
+from specwb.training.fit import TrainingError
+from specwb.training.heads import RECIPES
+from specwb.training.run import Head, checked_settings, train_head, train_heads
+
+V = tiny.VOCABULARY
+TEXT = [f"w{i}" for i in range(V)]
+SIZE: dict[str, Any] = {"steps": 6, "rows": 4, "length": 32, "loss": "lk"}
+HEADS: dict[str, dict[str, Any]] = {
+    "medusa": {"heads": 2, "shared": 1, "vocabulary": 40},
+    "eagle3": {"unroll": 2, "vocabulary": 40, "own_head": 0},
+    "falcon": {"layers": 1},
+    "draft": {"layers": 1, "vocabulary": 40},
+}
+MIXTURE = {"text": 1.0}
+
+
+@pytest.fixture(scope="module")
+def target() -> specwb.Target:
+    return specwb.load(tiny.build("llama", seed=2, num_hidden_layers=6))
+
+
+@pytest.fixture(scope="module")
+def data() -> corpus.Corpus:
+    ids = np.random.default_rng(0).integers(0, V, 6000).astype(np.uint16)
+    return corpus.Corpus({"text": ids}, {"text": ids[:1000]}, [], "some text")
+
+
+def heads_in(folder: Path, kinds: Sequence[str], **changes: object) -> list[Head]:
+    return [Head(kind, folder / kind, {**SIZE, **HEADS[kind], **changes}, kind) for kind in kinds]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    (path,) = folder.glob("*.safetensors")
+    return load_file(path)
+
+
+def assert_equal(a: Path, b: Path) -> None:
+    first, second = weights(a), weights(b)
+    assert first.keys() == second.keys()
+    for key, weight in first.items():
+        assert torch.equal(weight, second[key]), key
+    cards = [json.loads((folder / "card.json").read_text()) for folder in (a, b)]
+    for key in ("run", "progress", "held_out", "last_training_loss", "tokens", "name"):
+        assert cards[0][key] == cards[1][key]
+
+
+def passes_counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for every pass of the target that training makes."""
+    made, target_pass = [], run.TargetPass
+
+    def counted(*arguments):
+        made.append(len(arguments[1]))
+        return target_pass(*arguments)
+
+    monkeypatch.setattr(run, "TargetPass", counted)
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, target, data) -> Path:
+    """The folder of heads that were trained one after another."""
+    folder = tmp_path_factory.mktemp("alone")
+    for head in heads_in(folder, list(HEADS)):
+        train_head(head.kind, target, head.out, head.settings, data, MIXTURE, source="read")
+    return folder
+
+
+def test_each_is_bit_for_bit_what_it_is_alone(monkeypatch, tmp_path, target, data, alone):
+    made = passes_counted(monkeypatch)
+    wanted = heads_in(tmp_path, list(HEADS))
+    folders = train_heads(wanted, target, data, MIXTURE, source="read")
+    assert made == [4] * 6
+    assert folders == [tmp_path / kind for kind in HEADS]
+    for kind in HEADS:
+        assert_equal(tmp_path / kind, alone / kind)
+
+
+def test_parts_of_a_batch_have_a_pass_each(monkeypatch, tmp_path, target, data):
+    kinds = ["medusa", "draft"]
+    train_heads(heads_in(tmp_path / "a", kinds, accumulate=2), target, data, MIXTURE, source="read")
+    made = passes_counted(monkeypatch)
+    for head in heads_in(tmp_path / "b", kinds, accumulate=2):
+        train_head(head.kind, target, head.out, head.settings, data, MIXTURE, source="read")
+        assert_equal(tmp_path / "a" / head.kind, head.out)
+    assert made == [2] * 24
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Ctrl-C in the loss that is computed at this call."""
+    calls, step_loss = [], run.step_loss
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return step_loss(*arguments)
+
+    monkeypatch.setattr(run, "step_loss", interrupted)
+
+
+@pytest.mark.parametrize("call", [5, 6, 7])
+def test_a_head_that_was_stopped_a_step_behind_catches_up(
+    monkeypatch, tmp_path, target, data, alone, call
+):
+    kinds = ["eagle3", "falcon"]
+    with monkeypatch.context() as patch:
+        interrupt(patch, call)
+        with pytest.raises(KeyboardInterrupt):
+            train_heads(heads_in(tmp_path, kinds), target, data, MIXTURE, source="read")
+    done = [
+        torch.load(tmp_path / f"{kind}.checkpoint.pt", weights_only=True)["step"] for kind in kinds
+    ]
+    assert done == [call // 2, (call - 1) // 2]
+    assert not any((tmp_path / kind).exists() for kind in kinds)
+    made = passes_counted(monkeypatch)
+    train_heads(heads_in(tmp_path, kinds), target, data, MIXTURE, source="read")
+    assert len(made) == 6 - done[1]
+    for kind in kinds:
+        assert_equal(tmp_path / kind, alone / kind)
+
+
+def test_a_finished_head_is_left_alone(tmp_path, target, data, alone):
+    (first,) = heads_in(tmp_path, ["medusa"])
+    train_heads([first], target, data, MIXTURE, source="read")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    both = heads_in(tmp_path, ["medusa", "draft"])
+    for _ in range(2):
+        assert train_heads(both, target, data, MIXTURE, source="read") == [h.out for h in both]
+    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    assert_equal(tmp_path / "draft", alone / "draft")
+
+
+@pytest.mark.parametrize("change", [{"rows": 8}, {"length": 40}, {"accumulate": 2}])
+def test_heads_that_read_different_batches_are_refused(tmp_path, target, data, change):
+    both = [*heads_in(tmp_path, ["medusa"]), *heads_in(tmp_path, ["draft"], **change)]
+    with pytest.raises(TrainingError, match="trained together have the same rows, length"):
+        train_heads(both, target, data, MIXTURE, source="read")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_heads_may_have_other_steps_though_they_then_read_other_text(tmp_path, target, data):
+    """The target writes more of it for the longer run, here two blocks of it and one."""
+    steps, size = {"medusa": 4, "draft": 20}, {"rows": 32, "length": 33}
+    both, single = (
+        [
+            head
+            for kind, n in steps.items()
+            for head in heads_in(tmp_path / name, [kind], steps=n, **size)
+        ]
+        for name in ("both", "single")
+    )
+    more: dict[str, Any] = {"generated": tmp_path / "generated"}
+    train_heads(both, target, data, MIXTURE, **more)
+    assert len(list((tmp_path / "generated").rglob("*.npy"))) == 2
+    for one, other in zip(both, single, strict=True):
+        train_head(other.kind, target, other.out, other.settings, data, MIXTURE, **more)
+        assert_equal(one.out, other.out)
+
+
+# --------------------------------------------------------------------------------- recipes in files
+
+RECIPE = """
+[batch]
+rows = 4
+length = 32
+steps = 3
+
+[heads.medusa]
+heads = 2
+
+[heads.small]
+kind = "draft"
+layers = 1
+vocabulary = 40
+"""
+
+
+@pytest.fixture
+def home(tmp_path, target) -> Path:
+    """A folder with a target, a text, and a recipe."""
+    target.model.save_pretrained(tmp_path / "target")
+    tiny.tokenizer(TEXT).save_pretrained(tmp_path / "target")
+    words = np.random.default_rng(0).choice(TEXT, 4000)
+    (tmp_path / "corpus.txt").write_text(" ".join(words))
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def arguments(home: Path, *more: str) -> list[str]:
+    named = {
+        "target": home / "target",
+        "corpus": home / "corpus.txt",
+        "recipe": home / "recipe.toml",
+        "out": home / "heads",
+        "device": "cpu",
+    }
+    words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
+    return ["train", "heads", *words, *more]
+
+
+def test_the_command_trains_the_heads_of_a_file(monkeypatch, capsys, home):
+    code, out, err = call(monkeypatch, capsys, *arguments(home))
+    assert code == 0, err
+    assert not out
+    cards = {
+        name: json.loads((home / "heads" / name / "card.json").read_text())
+        for name in ("medusa", "small")
+    }
+    assert [card["name"] for card in cards.values()] == ["medusa", "small"]
+    assert [card["steps"] for card in cards.values()] == [3, 3]
+    assert (cards["medusa"]["heads"], cards["small"]["vocabulary"]) == (2, 40)
+    assert {card["text"] for card in cards.values()} == {"read"}
+
+
+def test_the_command_trains_some_of_them(monkeypatch, capsys, home):
+    code, _, err = call(
+        monkeypatch, capsys, *arguments(home, "--only", " small,small ", "--steps", "2")
+    )
+    assert code == 0, err
+    assert sorted(path.name for path in (home / "heads").iterdir() if path.is_dir()) == ["small"]
+    card = json.loads((home / "heads" / "small" / "card.json").read_text())
+    assert (card["steps"], card["layers"], card["exit"]) == (2, 1, 0)
+
+
+BATCH = "[batch]\nrows = 4\nlength = 32\nsteps = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "only", "message"),
+    [
+        ("[heads.medusa]", [], "must have a table"),
+        (BATCH, [], "must have a table"),
+        (BATCH + "[heads]", [], "must have a table"),
+        ("batch = 3\n[heads.medusa]", [], "must have a table"),
+        ("heads = 3\n" + BATCH, [], "must have a table"),
+        (BATCH + "[heads]\nmedusa = 3", [], "heads.medusa must be a table"),
+        (BATCH + "[heads.mine]", [], "mine is of kind 'mine'; known are medusa, "),
+        (BATCH + "[heads.mine]\nkind = ['draft']", [], "mine is of kind "),
+        (BATCH + "[heads.medusa]", ["eagle"], "no head 'eagle'; it has medusa"),
+        (BATCH + "[heads.medusa]\nunroll = 2", [], "medusa has no setting 'unroll'"),
+        ("[batch]\nrows = 4\nlength = 32\n[heads.medusa]", [], "steps must be given"),
+        (BATCH + "[heads.medusa]\nloss = 'lk'\nheads = 40", [], "too short, medusa needs"),
+        (BATCH + "[heads.medusa]\n[heads.draft]\nrows = 8", [], "the same rows, length"),
+        ("[batch", [], "recipe.toml"),
+    ],
+)
+def test_bad_recipes_are_one_line(home, target, recipe, only, message):
+    (home / "recipe.toml").write_text(recipe)
+    named = specwb.load(home / "target")
+    with pytest.raises(TrainingError) as caught:
+        train_all(named, home / "heads", home / "corpus.txt", home / "recipe.toml", only)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (home / "heads").exists()
+
+
+def test_a_recipe_that_is_not_there_is_said(home):
+    with pytest.raises(TrainingError, match=r"none\.toml"):
+        train_all("lab", home / "heads", home / "corpus.txt", home / "none.toml")
+
+
+def test_the_shipped_recipe_can_be_trained(target):
+    content = toml(data_dir() / "smol" / "recipe.toml", TrainingError)[0]
+    batches = set()
+    for name, own in content["heads"].items():
+        kind = own.pop("kind", name)
+        assert kind in RECIPES
+        checked = checked_settings(kind, {**content["batch"], **own}, target, "read")
+        batches.add(checked.batch)
+    assert len(batches) == 1
