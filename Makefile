@@ -1,5 +1,4 @@
-# make run: set up and compare all methods on SmolLM2-135M, which is downloaded once (93 MB); where it
-#   cannot be had, on the lab family, which comes with the project.
+# make run: set up and compare all methods on the shipped models.
 # make test: set up and run the quick tests and notebooks; of tests with very many cases, some.
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
 #   models, a browser, every notebook.
@@ -22,11 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2
 .PHONY: run test test-slow test-all portable mutants matrix instructor dry gpu site lint lab clean
 
 run: $(STAMP)
-	@if $(BIN)/python -m specwb.models.smol; then \
-	  $(BIN)/specwb compare --target smol --prompts chat --seconds 240; \
-	else \
-	  echo "so the lab family is compared, which comes with the project"; $(BIN)/specwb compare; \
-	fi
+	$(BIN)/specwb compare
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow and not thinned"
