@@ -4,6 +4,7 @@ layouts."""
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from specwb.files import foreign, table, weights_hash, whole_file
+from specwb.models import smol
 from specwb.models.folder import (
     LoadError,
     any_key,
@@ -21,6 +23,8 @@ from specwb.models.folder import (
     folder_of,
     weight_files,
 )
+
+logger = logging.getLogger("specwb")
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -72,10 +76,13 @@ class Stored:
         trained = card.get("target_sha256")
         sha256 = target.sha256 if trained else None  # of a large target that takes a while
         if trained and sha256 and trained != sha256:
-            raise HeadError(
-                f"{where}: trained for the target with sha256 {trained[:12]}..., "
-                f"{target.name!r} is {sha256[:12]}...; train it anew"
-            )
+            if card.get("target") == smol.NAME and smol.is_original(target.name):
+                logger.warning("%s: %s", where, smol.ORIGINAL)
+            else:
+                raise HeadError(
+                    f"{where}: trained for the target with sha256 {trained[:12]}..., "
+                    f"{target.name!r} is {sha256[:12]}...; train it anew"
+                )
         parts = weight_files(where, names, wanted, HeadError)
         if parts is not None:
             weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}

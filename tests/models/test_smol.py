@@ -16,7 +16,10 @@ import torch
 
 import specwb
 from specwb.models import products, smol
+from specwb.models.checkpoint import HeadError
+from specwb.models.eagle import eagle_config
 from specwb.models.folder import LoadError
+from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
 
 if importlib.util.find_spec("gguf") is None:
     pytest.skip("gguf comes with the extra gguf", allow_module_level=True)
@@ -170,3 +173,18 @@ def test_two_processes_make_it_once(pip, tmp_path):
     finally:
         smol.convert = convert
     assert calls.read_text() == "x"
+
+
+def test_heads_of_smol_are_taken_on_the_hubs_original_with_a_line(tmp_path, caplog):
+    target = tiny.target()
+    target.sha256 = "1" * 64
+    adapter = KangarooAdapter(eagle_config(target), 1).start_from(target)
+    card = {"name": "kangaroo", "target": "smol", "target_sha256": smol.SHA256}
+    adapter.save(tmp_path / "head", card=card)
+    with pytest.raises(HeadError, match="trained for the target"):
+        load_kangaroo(tmp_path / "head", target)
+    target.name = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert load_kangaroo(tmp_path / "head", target).exit == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'head'}: {smol.ORIGINAL}"
+    ]

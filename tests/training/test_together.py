@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from terminal import call
 
 import specwb
 from specwb.files import toml
+from specwb.models import checkpoint
+from specwb.models.checkpoint import HeadError, Stored
+from specwb.models.kangaroo import load_kangaroo
 from specwb.models.load import data_dir
 from specwb.training import corpus, run
 from specwb.training.family import train_all
 from specwb.training.fit import TrainingError
-from specwb.training.heads import RECIPES
+from specwb.training.heads import RECIPES, measure
 from specwb.training.run import Head, checked_settings, train_head, train_heads
 
 V = tiny.VOCABULARY
@@ -232,6 +235,12 @@ def test_the_command_trains_the_heads_of_a_file(monkeypatch, capsys, home):
     assert [card["steps"] for card in cards.values()] == [3, 3]
     assert (cards["medusa"]["heads"], cards["small"]["vocabulary"]) == (2, 40)
     assert {card["text"] for card in cards.values()} == {"read"}
+    readme = (home / "heads" / "README.md").read_text()
+    for name, card in cards.items():
+        (row,) = [line for line in readme.splitlines() if line.startswith(f"| {name} |")]
+        assert f"{card['held_out']['text']['rank'][0][0]:.2f}" in row
+        assert card["sha256"][:12] in row
+    assert (home / "heads" / "recipe.toml").read_text() == (home / "recipe.toml").read_text()
 
 
 def test_the_command_trains_some_of_them(monkeypatch, capsys, home):
@@ -290,3 +299,50 @@ def test_the_shipped_recipe_can_be_trained(target):
         checked = checked_settings(kind, {**content["batch"], **own}, target, "read")
         batches.add(checked.batch)
     assert len(batches) == 1
+
+
+def test_matrices_in_int8_are_what_was_measured(tmp_path, target, data, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SMALL", 256)
+    wanted = heads_in(tmp_path, ["eagle3", "draft"], steps=2)
+    train_heads(wanted, target, data, MIXTURE, source="read", store="int8")
+    for kind in ("eagle3", "draft"):
+        folder = tmp_path / kind
+        stored, card = weights(folder), json.loads((folder / "card.json").read_text())
+        matrices = [key for key, weight in stored.items() if weight.dtype == torch.int8]
+        assert len(matrices) >= 7
+        assert all(stored[key].abs().amax() == 127 for key in matrices)
+        assert card["store"] == "int8"
+        assert len(card["before_rounding"]) == len(card["held_out"]["text"]["rank"])
+        read = Stored.read(folder, target, ("model.safetensors",)).weights
+        assert read.keys() == {key for key in stored if not key.endswith(checkpoint.SCALE)}
+        for key in matrices:
+            expected = stored[key].float() * stored[key + checkpoint.SCALE]
+            assert torch.equal(read[key], expected)
+    head = load_kangaroo(tmp_path / "draft", target)
+    recipe = RECIPES["draft"](target, checked_settings("draft", wanted[1].settings, target).head)
+    windows = torch.from_numpy(data.windows("text", 8, SIZE["length"])[:, :-1])
+    assert measure(recipe, head, windows) == card["held_out"]["text"]
+
+
+def test_rounding_to_int8_keeps_small_and_zero_rows():
+    layer = torch.nn.Linear(128, 160)
+    with torch.no_grad():
+        layer.weight[0] = 0
+        layer.weight[1] *= 1e-6
+    before = layer.weight.detach().clone()
+    checkpoint.round_to_int8(layer)
+    assert not layer.weight[0].any()
+    step = before.abs().amax(1, keepdim=True) / 127
+    assert ((layer.weight - before).abs() <= 0.51 * step).all()
+    once = layer.weight.detach().clone()
+    checkpoint.round_to_int8(layer)
+    torch.testing.assert_close(layer.weight.detach(), once, rtol=1e-6, atol=0)
+
+
+def test_scales_without_integers_are_refused(tmp_path, target):
+    draft = {"weight" + checkpoint.SCALE: torch.ones(3, 1)}
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "config.json").write_text("{}")
+    save_file(draft, tmp_path / "head" / "model.safetensors")
+    with pytest.raises(HeadError, match="belongs to no integers"):
+        Stored.read(tmp_path / "head", target, ("model.safetensors",))
