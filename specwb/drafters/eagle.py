@@ -72,8 +72,7 @@ class EagleDrafter(Levels):
             self.prefill(state, m)
 
     def tensors(self) -> dict[str, Tensor]:
-        words = {} if self.words is None else {"words": self.words}
-        return {**super().tensors(), **words, "cache": self.cache.data}
+        return {**super().tensors(), "cache": self.cache.data}
 
     def prefill(self, state: State, m: int) -> None:
         """Feeds the first m pairs."""

@@ -223,13 +223,13 @@ def easyspec(target: Target, options: Options) -> Drafter:
     except GroupError as error:
         raise MethodError(f"{key}: {model.name!r}: {error}") from error
     if width > 1:
-        if width > target.vocabulary:
-            few = f"the vocabulary has {target.vocabulary} tokens"
+        if width > model.drafts:
+            few = f"the draft model's vocabulary has {model.drafts} tokens"
             raise MethodError(f"{key}: {width} nodes a level but {few}")
         return WideEasy(model, options.gamma, width, groups, options.calibrate)
     if tree is not None and options.gamma != Options.gamma:
         raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
-    tree = drawable(key, tree or Tree.chain(options.gamma), target.vocabulary, draw, empty=True)
+    tree = drawable(key, tree or Tree.chain(options.gamma), model.drafts, draw, empty=True)
     return EasyDrafter(model, tree, groups, options.calibrate, draw)
 
 

@@ -77,8 +77,7 @@ class KangarooDrafter(Levels):
 
     def tensors(self) -> dict[str, Tensor]:
         adapter = {} if self.stack is None else {"cache": self.cache.data}
-        words = {} if self.words is None else {"words": self.words}
-        return {**super().tensors(), **words, **adapter}
+        return {**super().tensors(), **adapter}
 
     def finish(self, state: State, drafted: Drafted, tree: Tree) -> Draft:
         draft = super().finish(state, drafted, tree)

@@ -19,6 +19,7 @@ from specwb.models.cache import KVCache
 from specwb.models.load import check_pair
 from specwb.models.target import Target, prefill
 from specwb.models.vocabulary import Shared
+from specwb.models.words import spread
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError
 from specwb.probability import Sampling, draw_without_replacement, inverse_cdf, most_probable
@@ -112,7 +113,8 @@ class Levels(Drafter):
 
     def tensors(self) -> dict[str, Tensor]:
         length = {} if self.length is None else self.length.tensors()
-        return {**super().tensors(), **self.tables, **length}
+        words = {} if self.words is None else {"words": self.words}
+        return {**super().tensors(), **self.tables, **length, **words}
 
     def text(self, state: State) -> tuple[Tensor, int]:
         """The length ``[B]`` of the text that lies in the drafter's cache, and a bound of it that
@@ -163,10 +165,7 @@ class Levels(Drafter):
 
     def spread(self, values: Tensor, other: float) -> Tensor:
         """``[..,words] -> [..,V]``; ``other`` is the value of tokens that are not drafted."""
-        if self.words is None:
-            return values
-        every = values.new_full((*values.shape[:-1], self.vocabulary), other)
-        return every.index_copy_(-1, self.words, values)
+        return spread(values, self.words, self.vocabulary, other)
 
     def node_mask(self, state: State) -> Tensor | None:
         """The mask of all nodes ``[B,n,extent]``, None where every node sees all there is."""
@@ -454,8 +453,7 @@ class LevelDrafter(Levels):
         prefill(self.backbone, state, self.cache, run=self.exact)
 
     def tensors(self) -> dict[str, Tensor]:
-        words = {} if self.words is None else {"words": self.words}
-        return {**super().tensors(), **words, "cache": self.cache.data}
+        return {**super().tensors(), "cache": self.cache.data}
 
     def storage(self, state: State) -> KVCache:
         """The draft model's empty cache."""

@@ -32,8 +32,8 @@ class Options:
 
 def mcsd(target: Target, options: Options) -> Drafter:
     """Multi-candidate speculative decoding: a tree of tokens from a small draft model."""
-    tree = drawable("mcsd", options.tree, target.vocabulary, options.draw, empty=True)
     model = draft_model(target, options.draft, options.draft_vocabulary)
+    tree = drawable("mcsd", options.tree, model.drafts, options.draw, empty=True)
     return LevelDrafter(model, tree, options.draw)
 
 

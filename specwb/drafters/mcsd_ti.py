@@ -152,10 +152,10 @@ def mcsd_ti(target: Target, options: Options) -> Drafter:
     if options.stop == "none" and options.threshold != Options.threshold:
         raise MethodError(f"{key}: threshold has no effect with stop=none")
     default = LARGEST if roots == 1 else Tree.chain(LARGEST.D)
-    tree = drawable(key, options.tree or default, target.vocabulary)
+    model = draft_model(target, options.draft, options.draft_vocabulary)
+    tree = drawable(key, options.tree or default, model.drafts)
     if roots > 1:
         tree = _below_roots(key, tree, roots, target.vocabulary, draw)
-    model = draft_model(target, options.draft, options.draft_vocabulary)
     sure = sureness(key, options.stop, target, model, options.head)
     length = Length(tree.D, confidence=options.threshold) if sure else None
     drafter = SeveralRoots if roots > 1 else LevelDrafter

@@ -8,9 +8,9 @@ part of what a whole model of the same depth has. Its file is an adapter's at ex
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import torch
+from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from specwb.files import home, table
@@ -18,6 +18,7 @@ from specwb.models.checkpoint import HeadError
 from specwb.models.folder import LoadError
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.target import Target
+from specwb.models.words import spread
 
 
 def is_borrowed(source: object) -> bool:
@@ -34,7 +35,8 @@ def is_borrowed(source: object) -> bool:
 def borrowed(source: str | Path, target: Target) -> Target:
     """Reads such a draft model, which then is one like any other.
 
-    Its output layer has rows for :attr:`Target.words` only.
+    The model's own forward has logits of all tokens, those of no word -inf; the backbone's output
+    layer has rows for :attr:`Target.words` only, which drafting level by level reads.
 
     Args:
         source: the folder.
@@ -43,6 +45,7 @@ def borrowed(source: str | Path, target: Target) -> Target:
     Raises:
         HeadError: it is for another target, damaged, or no whole model.
     """
+    check_lender(target, str(source), HeadError)
     adapter = load_kangaroo(source, target)
     if adapter.adapter != "layer":
         raise HeadError(f"{source}: a draft model has whole layers, this is an adapter without")
@@ -54,6 +57,39 @@ def borrowed(source: str | Path, target: Target) -> Target:
     net.lm_head = adapter.output(target.backbone.lm_head)
     net.generation_config = target.model.generation_config
     draft = Target(net.eval(), target.tokenizer, str(source), folder=home(source))
-    draft.backbone.embed = cast(torch.nn.Embedding, target.backbone.embed)
-    draft.words = adapter.words
+    if adapter.words is not None:
+        draft.words = adapter.words
+        draft.model.lm_head = Spread(net.lm_head, adapter.words, target.vocabulary)
     return draft
+
+
+class Spread(nn.Module):
+    """An output layer of some words whose logits are all tokens'."""
+
+    words: Tensor
+
+    def __init__(self, rows: nn.Linear, words: Tensor, vocabulary: int) -> None:
+        super().__init__()
+        self.rows, self.vocabulary = rows, vocabulary
+        self.register_buffer("words", words)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return spread(self.rows(hidden), self.words, self.vocabulary, -torch.inf)
+
+
+def check_lender(target: Target, who: str, refused: type[Exception]) -> None:
+    """Checks that a model of a target's layers, embedding and output layer can be made.
+
+    Raises:
+        refused: its layers run only together, have other parts than Llama's, or its embedding or
+            logits are scaled outside their modules.
+    """
+    stack = target.backbone
+    why = ""
+    if stack.whole:
+        why = f"run only together ({stack.reason})"
+    elif not stack.is_plain or stack.embed is not stack.inner.embed_tokens:
+        why = "are not as Llama's"
+    if why:
+        made = f"{who} is made of the target's layers and embedding"
+        raise refused(f"{made}, and those of {target.name!r} {why}")

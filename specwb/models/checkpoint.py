@@ -164,7 +164,7 @@ SCALE = ".int8_scale"
 SMALL = 1 << 14  # numbers of a matrix that is not worth rounding
 
 
-def is_matrix(weight: Tensor) -> bool:
+def is_large_matrix(weight: Tensor) -> bool:
     """Whether :func:`write` may store it in int8."""
     return weight.is_floating_point() and weight.ndim == 2 and weight.numel() >= SMALL
 
@@ -179,7 +179,7 @@ def _to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 def round_to_int8(module: nn.Module) -> None:
     """Rounds a module's matrices to what int8 would store of them."""
     for weight in module.parameters():
-        if is_matrix(weight):
+        if is_large_matrix(weight):
             integers, scale = _to_int8(weight)
             weight.copy_(integers * scale)
 
@@ -193,6 +193,8 @@ def _from_int8(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
         if integers is None or integers.dtype != torch.int8 or scale.shape != (len(integers), 1):
             raise HeadError(f"{where}: the scale of {key} belongs to no integers")
         plain[key] = integers * scale
+    if bare := [key for key, w in plain.items() if w.dtype == torch.int8]:
+        raise HeadError(f"{where}: {bare[0]} is in int8 and has no scale")
     return plain
 
 
@@ -231,7 +233,7 @@ def write(
     stored = {}
     for key, weight in weights.items():
         plain = weight.detach().cpu()
-        if (card or {}).get("store") == "int8" and is_matrix(plain):
+        if (card or {}).get("store") == "int8" and is_large_matrix(plain):
             stored[key], stored[key + SCALE] = _to_int8(plain)
             continue
         plain = plain.half() if plain.is_floating_point() else plain

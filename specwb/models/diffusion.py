@@ -31,7 +31,7 @@ from specwb.models.backbone import Backbone
 from specwb.models.checkpoint import HeadError, Stored, fill, settings, words_in, write
 from specwb.models.eagle import LLAMA, with_sdpa
 from specwb.models.target import Target
-from specwb.models.words import rows_of
+from specwb.models.words import rows_of, spread
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 DREAM_CONTEXT = 2048
@@ -145,8 +145,7 @@ class DiffusionModel(nn.Module):
         if self.words is None:
             logits = logits[..., :vocabulary]
             return F.pad(logits, (0, vocabulary - logits.shape[-1]), value=-torch.inf)
-        every = logits.new_full((*logits.shape[:-1], vocabulary), -torch.inf)
-        return every.index_copy_(-1, self.words, logits)
+        return spread(logits, self.words, vocabulary, -torch.inf)
 
     def save(self, folder: Path, card: dict | None = None) -> None:
         """``config.json``, fp16 ``model.safetensors`` with the library's keys, and

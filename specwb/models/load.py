@@ -158,6 +158,10 @@ def load(
     check_attention(attn_implementation)
     if device_map is not None and (device != "auto" or ranks is not None):
         raise LoadError("device_map= says where a model lies; leave device= and ranks= out")
+    if is_borrowed(source):
+        raise LoadError(
+            f"{source} is a draft model that borrows its target's embedding; give it as draft="
+        )
     on = resolve_device(device) if ranks is None else ranks.device
     if isinstance(source, nn.Module) and is_spread(source) and (device, dtype) != ("auto", "auto"):
         raise LoadError("a model on several devices cannot be moved or cast: name its folder")
@@ -570,6 +574,10 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
         return load(cast(Any, chosen), **settings)
 
     model = target.loaded("draft", chosen, read) if isinstance(chosen, str | Path) else read()
+    if vocabulary != "same" and model.words is not None:
+        raise MethodError(
+            f"draft_vocabulary={vocabulary}: {model.name!r} has the target's tokens; leave it out"
+        )
     if vocabulary == "same":
         check_pair(target, model)
         same = model.vocabulary == target.vocabulary

@@ -139,6 +139,8 @@ class Target:
         """
         if self.agreed is not None:
             raise TypeError(f"{self.name!r} is parted among processes and cannot be pickled")
+        if self.words is not None:
+            raise TypeError(f"{self.name!r} borrows its target's weights and cannot be pickled")
         if is_spread(self.model):
             raise TypeError(f"{self.name!r} lies on several devices and cannot be pickled")
         stored = io.BytesIO()
@@ -245,6 +247,11 @@ class Target:
     def vocabulary(self) -> int:
         return self.backbone.vocabulary
 
+    @property
+    def drafts(self) -> int:
+        """How many tokens it can draft: all of its vocabulary, or its words."""
+        return self.vocabulary if self.words is None else len(self.words)
+
     def open(
         self,
         prompts: Sequence[Sequence[int]],
@@ -268,6 +275,8 @@ class Target:
             static: steps are recorded as graphs; capacities are rounded up then.
             prior: what an earlier decoding left of the same beginning; it is not computed again.
         """
+        if self.words is not None:
+            raise ArgumentError(f"{self.name!r} is a draft model, which decodes no text by itself")
         device, rows = self.device, len(prompts)
         lengths = [len(p) for p in prompts]
         limits = [n + m for n, m in zip(lengths, max_new_tokens, strict=True)]

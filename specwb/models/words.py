@@ -34,7 +34,9 @@ def rows_of(lm_head: nn.Linear, words: Tensor | None) -> nn.Linear:
     if words is None:
         return lm_head
     parts = [x for x in (lm_head.weight, lm_head.bias) if x is not None]
-    state = tuple((x.data_ptr(), x._version, x.dtype) for x in parts)
+    # numbers made in inference mode have no version
+    versions = (None if x.is_inference() else x._version for x in parts)
+    state = tuple((x.data_ptr(), v, x.dtype) for x, v in zip(parts, versions, strict=True))
     made = _rows.setdefault(lm_head, {})
     key = words.cpu().numpy().tobytes()
     if key not in made or made[key][0] != state:
@@ -47,6 +49,14 @@ def rows_of(lm_head: nn.Linear, words: Tensor | None) -> nn.Linear:
                 rows.bias = nn.Parameter(bias.detach()[ids], requires_grad=False)
         made[key] = state, rows
     return made[key][1]
+
+
+def spread(values: Tensor, words: Tensor | None, vocabulary: int, other: float) -> Tensor:
+    """``[..,d] -> [..,V]``: the values of words at their tokens, ``other`` everywhere else."""
+    if words is None:
+        return values
+    every = values.new_full((*values.shape[:-1], vocabulary), other)
+    return every.index_copy_(-1, words, values)
 
 
 class Output:

@@ -129,9 +129,10 @@ def _medusa(drafter: MedusaDrafter, state: State) -> Lens:
     at = max(n - 2, 0)
     rows = drafter._logits(state.features[:1, at])[0].double().softmax(-1)
     best = rows.topk(min(HEADS, rows.shape[-1]), -1)
+    tokens = best.indices if drafter.words is None else drafter.words[best.indices]
     heads = [
         [[token, short(p)] for token, p in zip(ids, ps, strict=True)]
-        for ids, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        for ids, ps in zip(tokens.tolist(), best.values.tolist(), strict=True)
     ]
     return {"kind": "medusa", "text": _words(state, 4), "heads": heads if n > 1 else []}
 

@@ -73,11 +73,12 @@ class DecisionRecipe(Recipe):
         normed = inner(input_ids=outputs.ids, use_cache=False).last_hidden_state
         logits = self.draft.backbone.called_head(normed).float()
         p, q, best = outputs.logits.softmax(-1), logits.softmax(-1), logits.argmax(-1)
+        targets_best = p.argmax(-1)
         if (words := self.draft.words) is not None:
             p, best = p[..., words], words[best]
         x = inverse_cdf(q, uniforms)[..., None]
         ratio = p.gather(-1, x) / q.gather(-1, x).clamp_min(1e-30)
-        agree = outputs.best == best
+        agree = targets_best == best
         labels = {"soft": ratio.squeeze(-1).clamp_max(1), "hard": agree.float()}
         return logits, normed.float(), labels
 

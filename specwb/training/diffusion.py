@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from specwb.models.borrowed import check_lender, is_borrowed
 from specwb.models.diffusion import DiffusionModel, build, shared
 from specwb.models.eagle import eagle_config, with_sdpa
 from specwb.models.layers import gain
@@ -107,18 +108,12 @@ class DiffusionRecipe(Recipe):
     def _check_target(self) -> None:
         """Raises TrainingError where a model cannot begin as the target's own layers."""
         target, layers = self.target, self.settings["layers"]
-        backbone, problem = target.backbone, ""
-        if backbone.whole:
-            problem = f"run only together here ({backbone.reason})"
-        elif not backbone.is_plain or not isinstance(backbone.embed, nn.Embedding):
-            problem = "are not as Llama's"
-        else:
-            with torch.device("meta"):
-                parts = LlamaDecoderLayer(with_sdpa(eagle_config(target)), 0).state_dict()
-            if parts.keys() != backbone.inner.layers[0].state_dict().keys():
-                problem = "have other parts than Llama's"
-        if problem:
-            name = f"the layers of {target.name!r} {problem}"
+        backbone = target.backbone
+        check_lender(target, "diffusion: a model with start=target", TrainingError)
+        with torch.device("meta"):
+            parts = LlamaDecoderLayer(with_sdpa(eagle_config(target)), 0).state_dict()
+        if parts.keys() != backbone.inner.layers[0].state_dict().keys():
+            name = f"the layers of {target.name!r} have other parts than Llama's"
             raise TrainingError(f"diffusion: {name}; use another start than target")
         if layers > len(backbone.layers):
             wanted = f"at most the target's {len(backbone.layers)} with start=target"
@@ -172,6 +167,9 @@ class DiffusionRecipe(Recipe):
         """Returns the target's draft model, None where there is none to start from."""
         if self.settings["start"] != "draft" or self.target.draft is None:
             return None
+        if is_borrowed(self.target.draft):
+            borrows = f"{self.target.draft!r} has no embedding of its own"
+            raise TrainingError(f"diffusion: {borrows}; use start=target or none")
         draft = load(self.target.draft, dtype=self.target.dtype, device="cpu")
         is_llama = draft.model.config.model_type == "llama"
         if not is_llama or draft.vocabulary != self.target.vocabulary:

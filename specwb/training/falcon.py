@@ -256,8 +256,7 @@ class FalconRecipe(Recipe):
         hidden = next(head.unroll(*pairs, 1))[:, :in_text]
         output = head.output(self.target.backbone.lm_head)
         best = Level(head.last(hidden), output, offset + k).best
-        best = best if head.words is None else head.words[best]
-        wanted = outputs.best[:, offset + k :][:, :in_text]
+        wanted = outputs.wanted(head.words).place[:, offset + k :][:, :in_text]
         mistakes = (best != wanted).sum(-1)
         count = (self.ratio(moment.progress) * mistakes).long()
         blocks = (in_text - 1) // k  # those whose replacements are pairs of the text

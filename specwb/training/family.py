@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from specwb.training.card import heads_card
 from specwb.training.fit import TrainingError, save_atomically, training_device
 from specwb.training.heads import RECIPES
 from specwb.training.reading import training_text
-from specwb.training.run import Head, checked_settings, train_heads
+from specwb.training.run import Head, check_together, train_heads
+from specwb.training.settings import Objective
 from specwb.training.talks import requests
+
+OBJECTIVE = Objective.__dataclass_fields__
+NAME = re.compile(r"[\w-]+")
 
 
 def train_all(
@@ -56,6 +61,10 @@ def train_all(
     batch, heads = content.get("batch"), content.get("heads")
     if not isinstance(batch, dict) or not isinstance(heads, dict) or not heads:
         raise TrainingError(f"{path} must have a table [batch] and a table [heads.NAME] for a head")
+    if surplus := set(content) - {"batch", "heads", "store"}:
+        raise TrainingError(
+            f"{path} has an unknown key {min(surplus)!r}; it has batch, heads, store"
+        )
     if (store := content.get("store", "fp16")) not in ("fp16", "int8"):
         raise TrainingError(f"{path}: store must be fp16 or int8, got {store!r}")
     if unknown := [name for name in only if name not in heads]:
@@ -63,6 +72,10 @@ def train_all(
     changes = {} if steps is None else {"steps": steps}
     wanted: list[Head] = []
     for name in dict.fromkeys(only or heads):
+        if not NAME.fullmatch(name):
+            raise TrainingError(
+                f"{path}: a head is called by letters, digits, _ and -, not {name!r}"
+            )
         if not isinstance(heads[name], dict):
             raise TrainingError(f"{path}: heads.{name} must be a table of settings")
         own: dict[str, Any] = dict(heads[name])
@@ -70,10 +83,11 @@ def train_all(
         if not isinstance(kind, str) or kind not in RECIPES:
             known = ", ".join(RECIPES)
             raise TrainingError(f"{path}: {name} is of kind {kind!r}; known are {known}")
-        wanted.append(Head(kind, out / name, {**batch, **own, **changes}, name))
+        has_loss = bool(RECIPES[kind].losses)
+        common = {k: v for k, v in batch.items() if has_loss or k not in OBJECTIVE}
+        wanted.append(Head(kind, out / name, {**common, **own, **changes}, name))
     model = load(target, device=training_device(resolve_device(device)))
-    for head in wanted:  # before any text is read
-        checked_settings(head.kind, head.settings, model, "read")
+    check_together(wanted, model, "read")  # before any text is read
     data, mixture = training_text(model, corpus)
     how: dict[str, Any] = {"seed": seed, "source": "read", "note": path.name, "store": store}
     made = train_heads(wanted, model, data, mixture, **how)
@@ -82,7 +96,10 @@ def train_all(
     there = [name for name in heads if (folder / name / "card.json").is_file()]
     _write(heads_card(folder, there, model.name, data.manifest), folder / "README.md")
     if home(corpus).suffix == ".jsonl":
-        _write("".join(f"{name}\n" for name in requests(corpus)), folder / "requests.txt")
+        # of other heads there the text may have been another one
+        seen = folder / "requests.txt"
+        before = seen.read_text("utf-8").split() if seen.is_file() else []
+        _write("".join(f"{name}\n" for name in sorted({*before, *requests(corpus)})), seen)
     return made
 
 

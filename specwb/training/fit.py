@@ -328,6 +328,7 @@ def fit(*trainings: Training) -> list[Log]:
         with _bars() as bars:
             for training in trainings:
                 training.show_in(bars)
+                training.measure_where_due()  # what an interrupt came before
             for step in range(first, last):
                 for training in trainings:
                     if training.done == step < training.plan.steps:
@@ -446,12 +447,19 @@ class Training:
         start = time.monotonic()
         self._step(self.done)
         self.log.seconds.append(round(time.monotonic() - start, 4))
-        if self.measure is not None and self.is_first and self._is_due(MEASURES, last=True):
-            self.log.measurements.append([self.done, self.measure()])
+        self.measure_where_due()
         self._report()
         if time.monotonic() - self.last_save > self.plan.save_seconds:
             self.save()
             self.last_save = time.monotonic()
+
+    def measure_where_due(self) -> None:
+        """Measures acceptance after this step, if that is due and not done."""
+        if self.measure is None or not self.is_first or not self.done:
+            return
+        measured = [step for step, _ in self.log.measurements[-1:]]
+        if self._is_due(MEASURES, last=True) and measured != [self.done]:
+            self.log.measurements.append([self.done, self.measure()])
 
     def finish(self) -> None:
         """Saves the last step."""
@@ -471,6 +479,8 @@ class Training:
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+        # an interrupt may have left an autocast open, in a notebook: weights in bfloat16 would stay
+        torch.clear_autocast_cache()
         self.log.loss.append(round(total, 5))
         self.done = step + 1
         self.is_updating = False

@@ -160,9 +160,13 @@ def step_loss(
 def _counts(level: Level, outputs: TargetOutputs, wanted: Wanted) -> Tensor:
     """Returns ``[B, m]``, how much a level's predictions count."""
     total = torch.ones(level.states.shape[:2], device=level.states.device)
-    for mask in (wanted.learnable, outputs.counted):
-        if mask is not None:
-            total = total * level.select(mask)
+    if wanted.learnable is not None:
+        learnable = level.select(wanted.learnable)
+        if level.labels is not None:  # a token is learnt whatever the target's best one is
+            learnable = learnable | (level.labels >= 0)
+        total = total * learnable
+    if outputs.counted is not None:
+        total = total * level.select(outputs.counted)
     return total if level.weights is None else total * level.weights
 
 
@@ -182,15 +186,16 @@ def _part(
     def at(values: Tensor | None) -> Tensor | None:
         return None if values is None else level.part(values, row, part)
 
-    p = at(wanted.p)
+    p, mass = at(wanted.p), at(wanted.mass)
     assert p is not None
     p = p.float()
     tokens = at(outputs.following)
     if tokens is not None and wanted.number is not None:
         tokens = wanted.number[tokens]  # -1 is not learnt
     if recipe.hard:
-        best = torch.zeros_like(p).scatter_(-1, p.argmax(-1, keepdim=True), recipe.hard)
-        p = (1 - recipe.hard) * p + best
+        # where the best token is none of the words, nothing is learnt
+        best = level.part(wanted.place, row, part).clamp_min(0)[..., None]
+        p = (1 - recipe.hard) * p + torch.zeros_like(p).scatter_(-1, best, recipe.hard)
     if level.labels is not None:
         # where a token is learnt, its distribution is all on it
         labels = level.labels[row : row + 1, part]
@@ -199,10 +204,11 @@ def _part(
         is_token = (labels >= 0)[..., None]
         point = torch.zeros_like(p).scatter_(-1, labels.clamp_min(0)[..., None], 1.0)
         p = torch.where(is_token, point, p)
+        mass = None if mass is None else torch.where(labels >= 0, 1.0, mass)
         if tokens is not None:
             tokens = torch.where(labels >= 0, labels, tokens)
     share = counts[row : row + 1, part]
-    mass, eta = at(wanted.mass), objective.lk_eta
+    eta = objective.lk_eta
     return loss_by_position(objective.loss, logits[None], p, mass, tokens, eta, share)[0]
 
 
@@ -239,7 +245,7 @@ def _measure_levels(recipe: Recipe, head: Any, outputs: TargetOutputs) -> dict[s
         logits = level.logits.float()
         top = logits.topk(min(RANKS, logits.shape[-1]), -1).indices
         top = top if words is None else words[top]
-        hits = top == level.select(outputs.best)[:, :, None]
+        hits = top == level.select(wanted.best)[:, :, None]
         ranks.append([round(float(x), 4) for x in hits.float().mean((0, 1))])
         p = level.select(wanted.p).float()
         if wanted.mass is not None:  # what is none of the words is never accepted

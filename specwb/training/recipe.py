@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specwb.models.borrowed import check_lender
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.eagle_config import usual_layers
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
@@ -125,12 +126,6 @@ class TargetOutputs:
         """``[B, L, V]``, all at once: they take the most room of all that there is."""
         return self.head(self.normed).float()
 
-    @cached_property
-    def best(self) -> Tensor:
-        """``[B, L]``, the target's most probable tokens."""
-        rows = range(len(self.normed))
-        return torch.stack([torch.cat([x.argmax(-1) for x in self.parts(row)]) for row in rows])
-
     def parts(self, row: int) -> Iterator[Tensor]:
         """Yields the logits ``[n, V]`` of a row part by part, so that caches hold them."""
         for states in self.normed[row].split(POSITIONS):
@@ -150,6 +145,8 @@ class Wanted:
     Attributes:
         p: ``[B, L, d]``, the target's distribution given that the token is one of the words, in
             bfloat16 where training computes in it.
+        best: ``[B, L]``, the target's most probable tokens.
+        place: ``[B, L]``, their places among the words, -1 where they are none.
         mass: ``[B, L]``, how much of the target's distribution the words have, None for all.
         learnable: ``[B, L]``, None for all. Where the target's best token is none of the words
             there is nothing to learn.
@@ -163,22 +160,24 @@ class Wanted:
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
         self.mass = self.learnable = self.number = None
-        made: dict[str, list[Tensor]] = {"p": [], "mass": [], "learnable": []}
+        made: dict[str, list[Tensor]] = {"p": [], "mass": [], "best": []}
         for row in range(shape[0]):
             for logits in outputs.parts(row):
+                made["best"].append(logits.argmax(-1))
                 if words is not None:
                     if self.number is None:
                         self.number = torch.full((logits.shape[-1],), -1, device=device)
                         self.number[words] = torch.arange(len(words), device=device)
-                    made["learnable"].append(self.number[logits.argmax(-1)] >= 0)
                     whole = logits.logsumexp(-1)
                     logits = logits[..., words]
                     made["mass"].append((logits.logsumexp(-1) - whole).exp())
                 made["p"].append(logits.softmax(-1).to(dtype))
         self.p = torch.cat(made["p"]).view(*shape, -1)
-        if words is not None:
+        self.best = self.place = torch.cat(made["best"]).view(shape)
+        if self.number is not None:
             self.mass = torch.cat(made["mass"]).view(shape)
-            self.learnable = torch.cat(made["learnable"]).view(shape)
+            self.place = self.number[self.best]
+            self.learnable = self.place >= 0
 
 
 @dataclass
@@ -564,8 +563,12 @@ class DraftRecipe(KangarooRecipe):
     options = {"layers": 2, "vocabulary": 0}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
+        check_lender(target, "a draft model", TrainingError)
         fixed = {"exit": 0, "adapter": "layer", "own_head": 0}
         super().__init__(target, {**settings, **fixed})
+        layers, there = self.settings["layers"], len(target.backbone.layers)
+        if layers > there:
+            raise TrainingError(f"draft: layers={layers}, and {target.name!r} has {there}")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
         adapter = super().make(data, mixture)

@@ -126,17 +126,16 @@ def train_heads(
         TrainingError: an unknown kind, setting or source, rows that do not fit the target, the text
             or the processes, something else in a folder, or files that cannot be written.
     """
-    checked = [checked_settings(h.kind, h.settings, target, source) for h in heads]
-    if len({settings.batch for settings in checked}) > 1:
-        same = "rows, length, accumulate and generated"
-        raise TrainingError(f"heads that are trained together have the same {same}")
+    checked = check_together(heads, target, source)
     passes = Passes(target)
     runs = []
     for head, settings in zip(heads, checked, strict=True):
         folders = home(head.out), home(generated)
         run = _Run(head, target, settings, data, mixture, seed, source, *folders, passes)
         run.text_seed = seed if text_seed is None else text_seed
-        if is_finished(run.out, run.identity):
+        if store == "int8" and head.kind == "deep":
+            raise TrainingError("deep: a whole model is stored in fp16, not in int8")
+        if is_finished(run.out, run.identity, store):
             say(f"{run.out} holds this head, finished")
             continue
         saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
@@ -149,6 +148,19 @@ def train_heads(
     for run, log in zip(runs, logs, strict=True):
         _finish(run, log, note, store)
     return [home(head.out) for head in heads]
+
+
+def check_together(heads: Sequence[Head], target: Target, source: str) -> list[Settings]:
+    """Checks the settings of heads that are to be trained together, and returns them.
+
+    Raises:
+        TrainingError: one of them cannot be, or they read different batches.
+    """
+    checked = [checked_settings(h.kind, h.settings, target, source) for h in heads]
+    if len({settings.batch for settings in checked}) > 1:
+        same = "rows, length, accumulate and generated"
+        raise TrainingError(f"heads that are trained together have the same {same}")
+    return checked
 
 
 def _finish(run: _Run, log: Log, note: str, store: str) -> None:
@@ -176,11 +188,14 @@ class Passes:
 
     Attributes:
         layers: whose states the heads read.
+        heads: how many there are. Several keep the passes of all parts of a step, one only the
+            part that it is at.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.layers: set[int] = set()
+        self.heads = 0
         self._step = -1
         self._made: dict[int, TargetPass] = {}
 
@@ -191,6 +206,8 @@ class Passes:
         made = self._made.get(part)
         # heads of other numbers of steps read other text that the target wrote
         if made is None or not torch.equal(made.outputs.ids, ids):
+            if self.heads == 1:
+                self._made = {}
             made = self._made[part] = TargetPass(self.target, ids, self.layers)
         return made
 
@@ -242,6 +259,7 @@ class _Run:
         self.head = self.recipe.make(data, mixture).to(target.device)
         self.passes = passes
         passes.layers |= set(self.head.features)
+        passes.heads += 1
 
     def training(self, heads: int) -> Training:
         """The training of the head by the common loop, as one of so many heads.
@@ -503,14 +521,15 @@ def _check_text(data: text.Corpus, length: int) -> None:
                 raise TrainingError(f"{problem}, fewer than one row of {row}; {advice}")
 
 
-def is_finished(out: Path, identity: str) -> bool:
-    """Says whether the result of this very run is in ``out``.
+def is_finished(out: Path, identity: str, store: str = "fp16") -> bool:
+    """Says whether the result of this very run is in ``out``, stored so.
 
     Raises:
         TrainingError: anything else is, or nothing can be written.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        if table(out / "card.json").get("run") == identity:
+        card = table(out / "card.json")
+        if card.get("run") == identity and card.get("store", "fp16") == store:
             return True
         other = "something else, or what another run made (other data, settings or seed)"
         raise TrainingError(f"{out} holds {other}; delete it or choose another --out")

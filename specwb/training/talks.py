@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -185,13 +184,15 @@ def cut(line: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
 
 
 def before_loop(ids: Sequence[int], n: int = 8, times: int = 3) -> int:
-    """How many tokens there are before some ``n`` come for the ``times``-th time."""
-    seen: Counter[tuple[int, ...]] = Counter()
+    """How many tokens there are before some ``n`` come for the ``times``-th time, each time behind
+    the last one: a row of equal signs is no loop."""
+    seen: dict[tuple[int, ...], list[int]] = {}
     for i in range(len(ids) - n + 1):
-        some = tuple(ids[i : i + n])
-        seen[some] += 1
-        if seen[some] == times:
-            return i
+        places = seen.setdefault(tuple(ids[i : i + n]), [])
+        if not places or i >= places[-1] + n:
+            places.append(i)
+            if len(places) == times:
+                return i
     return len(ids)
 
 

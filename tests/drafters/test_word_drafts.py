@@ -151,3 +151,12 @@ def test_more_children_than_words_are_refused(name, few, message):
     head = with_words(kind, WORDS[:3])
     with pytest.raises(specwb.MethodError, match=message):
         specwb.method(key, target(), head=head, **{**options, **few})
+
+
+def test_a_microscope_shows_tokens_and_not_their_places():
+    method, words = made("medusa")
+    trace = specwb.record(target(), PROMPTS[0], method, max_new_tokens=8, repeats=1)
+    heads = [head for one in trace["rounds"] if one["lens"] for head in one["lens"]["heads"]]
+    shown = {token for head in heads for token, _ in head}
+    assert len(shown) > 8
+    assert shown <= words

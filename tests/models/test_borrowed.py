@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
+import families
 import pytest
 import tiny
 import torch
 from torch.nn import functional as F
 
 import specwb
+from specwb.errors import ArgumentError
 from specwb.models.borrowed import borrowed, is_borrowed
 from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import eagle_config
+from specwb.models.folder import LoadError
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.load import draft_model
+from specwb.models.words import rows_of
+from specwb.options import MethodError
+from specwb.training.fit import TrainingError
+from specwb.training.heads import RECIPES
 
 PROMPTS = [[3, 1, 4, 1, 5, 9], [5], [2, 6, 5]]
 METHODS = [
@@ -62,7 +70,13 @@ def test_it_is_its_layers_between_the_targets_embedding_and_output(has_words, tm
         x = layer(x, position_embeddings=around)
     weight = model.backbone.lm_head.weight
     wanted = F.linear(draft.model.model.norm(x), weight if some is None else weight[some])
-    torch.testing.assert_close(draft.model(ids).logits, wanted)
+    logits = draft.model(ids).logits
+    assert logits.shape[-1] == model.vocabulary
+    torch.testing.assert_close(logits if some is None else logits[..., some], wanted)
+    if some is not None:
+        outside = torch.ones(model.vocabulary, dtype=torch.bool)
+        outside[some] = False
+        assert (logits[..., outside] == -torch.inf).all()
     assert draft.vocabulary == model.vocabulary
     assert draft.model.model.embed_tokens is model.backbone.inner.embed_tokens
 
@@ -131,3 +145,41 @@ def test_what_is_no_such_model(tmp_path):
     (tmp_path / "other" / "card.json").write_text(json.dumps(card))
     with pytest.raises(HeadError, match="trained for the target"):
         draft_model(model, tmp_path / "other")
+
+
+def test_other_uses_see_all_tokens_or_refuse_it(tmp_path):
+    model = target()
+    some = words(model)
+    made(tmp_path / "draft", model, some)
+    draft = draft_model(model, tmp_path / "draft")
+    assert draft.drafts == len(some)
+    with pytest.raises(ArgumentError, match="draft model"):
+        specwb.decode(draft, PROMPTS, max_new_tokens=2)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(draft)
+    with pytest.raises(LoadError, match="give it as draft="):
+        specwb.load(tmp_path / "draft")
+    for way in ("shared", "text"):
+        with pytest.raises(MethodError, match="leave it out"):
+            draft_model(model, tmp_path / "draft", way)
+    wide = f"{len(some) + 1}-1"
+    for spec in (f"mcsd:tree={wide}", f"mcsd_ti:stop=none,tree={wide}"):
+        with pytest.raises(MethodError, match="children a node"):
+            specwb.method(f"{spec},draft={tmp_path / 'draft'}", model)
+
+
+def test_a_model_that_cannot_lend_is_refused():
+    granite = specwb.load(families.build("granite"))
+    assert granite.backbone.embed is not granite.backbone.inner.embed_tokens
+    with pytest.raises(TrainingError, match="not Llama's"):
+        RECIPES["draft"](granite, {})
+    with pytest.raises(TrainingError, match="layers=9"):
+        RECIPES["draft"](target(), {"layers": 9})
+
+
+def test_words_of_weights_made_in_inference_mode():
+    with torch.inference_mode():
+        lm_head = torch.nn.Linear(8, 16)
+        some = torch.tensor([2, 5])
+        rows = rows_of(lm_head, some)
+        assert torch.equal(rows.weight, lm_head.weight[some])

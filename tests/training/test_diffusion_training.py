@@ -570,13 +570,12 @@ def test_trained_saved_loaded_and_drafting(tmp_path, count):
         ("qwen2", False, "have other parts than Llama's"),
         ("qwen3", False, "have other parts than Llama's"),
         ("granite", False, "are not as Llama's"),
-        ("llama", True, "run only together here (.*)"),
+        ("llama", True, "run only together"),
     ],
 )
 def test_a_target_with_other_layers_is_refused(family, generic, problem):
     net = families.build(family) if family == "granite" else tiny.build(family)
-    message = f"diffusion: the layers of '.*' {problem}; use another start than target"
-    with pytest.raises(TrainingError, match=message):
+    with pytest.raises(TrainingError, match=f"^diffusion: .* {problem}"):
         DiffusionRecipe(specwb.load(net, generic=generic), {"start": "target"})
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import tiny
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import specwb
 from specwb.training import corpus, fit
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, step_loss, target_outputs
-from specwb.training.recipe import POSITIONS, Moment
+from specwb.training.recipe import POSITIONS, Level, Moment, Recipe
 from specwb.training.settings import Objective
 
 V, LENGTH = tiny.VOCABULARY, POSITIONS + 6  # a row in two parts
@@ -67,7 +69,8 @@ def test_what_is_wanted_of_some_words(target):
     assert 0 < learnable.sum() < learnable.numel()
     places = [MANY.tolist().index(i) if i in MANY else -1 for i in range(V)]
     assert wanted.number.tolist() == places
-    assert torch.equal(outputs.best, p.argmax(-1))
+    assert torch.equal(wanted.best, p.argmax(-1))
+    assert wanted.place.tolist() == [[places[i] for i in row] for row in wanted.best.tolist()]
 
 
 def test_what_is_wanted_of_all_words_and_that_it_is_made_once(target):
@@ -155,3 +158,33 @@ def test_a_draft_model_begins_as_the_targets_first_layers_and_its_last(family):
     for layer, other in zip(head.layers, (inner[0], inner[-1]), strict=True):
         assert torch.equal(layer.mlp.up_proj.weight, other.mlp.up_proj.weight)
         assert torch.equal(layer.self_attn.k_proj.weight, other.self_attn.k_proj.weight)
+
+
+@pytest.mark.parametrize("loss", ["tv", "nla", "lk", "kl"])
+def test_a_token_that_is_learnt_counts_whatever_the_target_thinks_of_it(target, loss):
+    """A head that is sure of its labels has nothing to lose, however little mass the words have."""
+    outputs = target_outputs(target, some_text(), ())
+    labels = WORDS[torch.arange(outputs.ids.numel()) % len(WORDS)].view(outputs.ids.shape)
+    places = torch.searchsorted(WORDS, labels)
+
+    class Labelled(Recipe):
+        sure = 1.0
+
+        def words(self, head):
+            return WORDS
+
+        def training_levels(self, head, outputs, moment):
+            states = torch.eye(len(WORDS))[places] * 40 * self.sure
+            output = nn.Linear(len(WORDS), len(WORDS), bias=False)
+            output.weight.data = torch.eye(len(WORDS))
+            yield Level(states, output, 0, labels=labels)
+
+    recipe = Labelled(target, {})
+    moment, objective = Moment(0.0, 0, 0, 2), Objective(loss)
+    assert not outputs.wanted(WORDS).learnable.all()
+    assert abs(step_loss(recipe, None, outputs, moment, objective).item()) < 1e-3
+    recipe.sure = 0.0  # all words alike, at every position
+    alike = {"tv": 1 - 1 / len(WORDS), "nla": math.log(len(WORDS)), "kl": math.log(len(WORDS))}
+    if loss in alike:
+        value = step_loss(recipe, None, outputs, moment, objective).item()
+        assert value == pytest.approx(alike[loss], rel=1e-4)

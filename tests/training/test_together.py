@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -273,6 +275,9 @@ BATCH = "[batch]\nrows = 4\nlength = 32\nsteps = 3\n"
         (BATCH + "[heads.medusa]\nloss = 'lk'\nheads = 40", [], "too short, medusa needs"),
         (BATCH + "[heads.medusa]\n[heads.draft]\nrows = 8", [], "the same rows, length"),
         ("[batch", [], "recipe.toml"),
+        ("stroe = 'int8'\n" + BATCH + "[heads.medusa]", [], "unknown key 'stroe'"),
+        ("store = 'int4'\n" + BATCH + "[heads.medusa]", [], "must be fp16 or int8"),
+        (BATCH + "[heads.'../evil']\nkind = 'medusa'", [], "called by letters"),
     ],
 )
 def test_bad_recipes_are_one_line(home, target, recipe, only, message):
@@ -339,10 +344,64 @@ def test_rounding_to_int8_keeps_small_and_zero_rows():
     torch.testing.assert_close(layer.weight.detach(), once, rtol=1e-6, atol=0)
 
 
-def test_scales_without_integers_are_refused(tmp_path, target):
-    draft = {"weight" + checkpoint.SCALE: torch.ones(3, 1)}
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        ({"weight" + checkpoint.SCALE: torch.ones(3, 1)}, "belongs to no integers"),
+        ({"weight": torch.ones(3, 4, dtype=torch.int8)}, "has no scale"),
+    ],
+)
+def test_integers_and_scales_come_together(tmp_path, target, stored, message):
     (tmp_path / "head").mkdir()
     (tmp_path / "head" / "config.json").write_text("{}")
-    save_file(draft, tmp_path / "head" / "model.safetensors")
-    with pytest.raises(HeadError, match="belongs to no integers"):
+    save_file(stored, tmp_path / "head" / "model.safetensors")
+    with pytest.raises(HeadError, match=message):
         Stored.read(tmp_path / "head", target, ("model.safetensors",))
+
+
+def test_a_head_that_is_stored_otherwise_is_not_this_one(tmp_path, target, data):
+    wanted = heads_in(tmp_path, ["draft"], steps=2)
+    train_heads(wanted, target, data, MIXTURE, source="read")
+    with pytest.raises(TrainingError, match="holds something else"):
+        train_heads(wanted, target, data, MIXTURE, source="read", store="int8")
+
+
+def test_one_head_keeps_the_pass_of_one_part_only(tmp_path, target, data, monkeypatch):
+    made, target_pass = [], run.TargetPass
+
+    class Watched(target_pass):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(weakref.ref(self.outputs))
+
+    monkeypatch.setattr(run, "TargetPass", Watched)
+    alive = []
+    step_loss = run.step_loss
+
+    def counted(*arguments):
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in made))
+        return step_loss(*arguments)
+
+    monkeypatch.setattr(run, "step_loss", counted)
+    wanted = heads_in(tmp_path, ["draft"], steps=2, accumulate=4)
+    train_heads(wanted, target, data, MIXTURE, source="read")
+    assert len(alive) == 8
+    assert max(alive) <= 2
+
+
+def test_what_an_interrupt_came_before_is_measured_on_resume(tmp_path, target, data, monkeypatch):
+    whole = heads_in(tmp_path / "whole", ["draft"])
+    train_heads(whole, target, data, MIXTURE, source="read")
+    measured = run._Run.acceptance
+
+    def interrupted(self):
+        monkeypatch.setattr(run._Run, "acceptance", measured)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run._Run, "acceptance", interrupted)
+    broken = heads_in(tmp_path / "broken", ["draft"])
+    with pytest.raises(KeyboardInterrupt):
+        train_heads(broken, target, data, MIXTURE, source="read")
+    train_heads(broken, target, data, MIXTURE, source="read")
+    assert_equal(tmp_path / "whole" / "draft", tmp_path / "broken" / "draft")
