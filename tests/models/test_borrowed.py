@@ -171,7 +171,7 @@ def test_other_uses_see_all_tokens_or_refuse_it(tmp_path):
 def test_a_model_that_cannot_lend_is_refused():
     granite = specwb.load(families.build("granite"))
     assert granite.backbone.embed is not granite.backbone.inner.embed_tokens
-    with pytest.raises(TrainingError, match="not Llama's"):
+    with pytest.raises(TrainingError, match="not as Llama's"):
         RECIPES["draft"](granite, {})
     with pytest.raises(TrainingError, match="layers=9"):
         RECIPES["draft"](target(), {"layers": 9})
