@@ -191,6 +191,13 @@ def train_talks(
         typer.Option(help="The .jsonl file; an interrupted run to it goes on.", writable=True),
     ] = Path("build/talks.jsonl"),
     tokens: Annotated[int, typer.Option(min=1, help="Of answers, in all.")] = 1_500_000,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            help="A prompt set, or a .jsonl file as for --prompts of compare, whose questions are "
+            "answered; default: the model writes requests too."
+        ),
+    ] = None,
     device: DEVICE = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**20)] = 0,
 ) -> None:
@@ -199,7 +206,7 @@ def train_talks(
     from specwb.training.talks import write
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    write(target, out, tokens, device=device, seed=seed)
+    write(target, out, tokens, given=requests, device=device, seed=seed)
     say(f"they are in {out}; train on them with --corpus {out} --text read")
 
 

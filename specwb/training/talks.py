@@ -22,6 +22,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specwb.decoding import decode
+from specwb.evaluation.prompts import load_prompts
 from specwb.files import from_json, home
 from specwb.methods import method
 from specwb.models.load import load
@@ -29,7 +30,7 @@ from specwb.models.target import Target
 from specwb.training.fit import TrainingError, console, save_atomically, say
 
 ROWS = 64  # conversations of a block, which are decoded together
-QUESTION, ANSWER = 192, 512  # tokens of a turn at most
+QUESTION, ANSWER = 96, 384  # tokens of a turn at most; a block takes as long as its longest row
 ASKING = (0.6, 0.8, 1.0)  # temperatures of users' turns, for blocks in turn; top_p = TOP_P
 ANSWERING = (0.0, 0.7, 1.0)  # of answers
 TOP_P = 0.95
@@ -53,7 +54,9 @@ def frame(tokenizer: Any) -> tuple[str, str]:
     return before, behind
 
 
-def block(target: Target, plain: Any, number: int, seed: int) -> list[dict[str, Any]]:
+def block(
+    target: Target, plain: Any, number: int, seed: int, given: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """One block of conversations, each as a line of the file.
 
     Args:
@@ -61,28 +64,14 @@ def block(target: Target, plain: Any, number: int, seed: int) -> list[dict[str, 
         plain: plain decoding of it.
         number: of the block; temperatures follow from it.
         seed: of all blocks.
+        given: its requests; none are sampled then.
     """
     tokenizer = target.tokenizer
     before, behind = frame(tokenizer)
-    ids = tokenizer.encode(before, add_special_tokens=False)
-    end = tokenizer.encode(behind, add_special_tokens=False)[0]
     first = seed * 2**32 + number * 2 * ROWS
     asking = ASKING[number // len(ANSWERING) % len(ASKING)]
     answering = ANSWERING[number % len(ANSWERING)]
-    asked = decode(
-        target,
-        [ids] * ROWS,
-        plain,
-        max_new_tokens=QUESTION,
-        temperature=asking,
-        top_p=TOP_P,
-        seed=[first + i for i in range(ROWS)],
-        eos=[end, *target.ends],
-    ).tokens
-    special = set(tokenizer.all_special_ids)
-    whole = [row[:-1] for row in asked if row[-1] == end and not special & set(row[:-1])]
-    requests = [tokenizer.decode(row).strip() for row in whole]
-    requests = [text for text in dict.fromkeys(requests) if len(text) >= SHORT]
+    requests = list(given) or _sampled(target, plain, before, behind, asking, first)
     if not requests:
         return []
     answers = decode(
@@ -100,7 +89,7 @@ def block(target: Target, plain: Any, number: int, seed: int) -> list[dict[str, 
                 {"role": "user", "content": request},
                 {"role": "assistant", "content": tokenizer.decode(row, skip_special_tokens=True)},
             ],
-            "temperatures": [asking, answering],
+            "temperatures": [None if given else asking, answering],
             "tokens": len(row),
             "ended": row[-1] in target.ends,
         }
@@ -109,8 +98,36 @@ def block(target: Target, plain: Any, number: int, seed: int) -> list[dict[str, 
     ]
 
 
+def _sampled(
+    target: Target, plain: Any, before: str, behind: str, temperature: float, first: int
+) -> list[str]:
+    """Requests that the model writes from its bare template, with the seeds from ``first`` on."""
+    tokenizer = target.tokenizer
+    end = tokenizer.encode(behind, add_special_tokens=False)[0]
+    asked = decode(
+        target,
+        [tokenizer.encode(before, add_special_tokens=False)] * ROWS,
+        plain,
+        max_new_tokens=QUESTION,
+        temperature=temperature,
+        top_p=TOP_P,
+        seed=[first + i for i in range(ROWS)],
+        eos=[end, *target.ends],
+    ).tokens
+    special = set(tokenizer.all_special_ids)
+    whole = [row[:-1] for row in asked if row[-1] == end and not special & set(row[:-1])]
+    requests = [tokenizer.decode(row).strip() for row in whole]
+    return [text for text in dict.fromkeys(requests) if len(text) >= SHORT]
+
+
 def write(
-    target: str | Target, out: Path, tokens: int, *, device: str = "auto", seed: int = 0
+    target: str | Target,
+    out: Path,
+    tokens: int,
+    *,
+    given: str | Path | None = None,
+    device: str = "auto",
+    seed: int = 0,
 ) -> Path:
     """Writes conversations with about so many tokens of answers to a .jsonl file.
 
@@ -119,6 +136,8 @@ def write(
         out: the file; complete blocks lie in the folder ``out`` + ``.blocks``, where a later call,
             for more tokens too, goes on.
         tokens: of answers, in all, without what is cut off.
+        given: a prompt set or file (:func:`specwb.evaluation.prompts.load_prompts`) whose questions
+            are answered, instead of requests that the model writes; fewer tokens come if they end.
         device: of the model, where a name is given.
         seed: of sampling.
 
@@ -129,10 +148,12 @@ def write(
         TrainingError: there is no chat template, the blocks are another target's, or the disk is
             full.
     """
+    questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
+    questions = list(dict.fromkeys(questions))
     model = load(target, device=device)
     before, behind = frame(model.tokenizer)
     made_by = model.fingerprint, str(model.dtype), seed, before, behind
-    contents = [*made_by, ROWS, QUESTION, ANSWER, ASKING, ANSWERING, TOP_P, SHORT]
+    contents = [*made_by, ROWS, QUESTION, ANSWER, ASKING, ANSWERING, TOP_P, SHORT, questions]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     folder = out.with_name(out.name + ".blocks") / key
     plain = method("ar", model)
@@ -143,12 +164,13 @@ def write(
     with bar:
         task = bar.add_task("conversations", total=tokens)
         number = written = 0
-        while written < tokens:
+        while written < tokens and (not questions or number * ROWS < len(questions)):
             path = folder / f"{number:05}.json"
             if path.is_file():
                 found = json.loads(path.read_text("utf-8"))
             else:
-                found = block(model, plain, number, seed)
+                some = questions[number * ROWS : (number + 1) * ROWS]
+                found = block(model, plain, number, seed, some)
                 save_atomically(partial(_write, json.dumps(found)), path)
             fresh = [
                 cut(line, model.tokenizer)

@@ -9,6 +9,7 @@ import tiny
 import torch
 
 import specwb
+from specwb.evaluation.prompts import PromptSetError
 from specwb.training import chats, talks
 from specwb.training.fit import TrainingError
 from specwb.training.reading import from_file
@@ -111,6 +112,21 @@ def test_no_template_and_no_requests_are_said(target, tmp_path, monkeypatch):
         talks.write(target, tmp_path / "c.jsonl", 10)
 
 
+def test_given_questions_are_answered_in_turn_and_once(target, tmp_path):
+    questions = [{"question": f"w{i} w{i + 1}", "answer": "w1"} for i in range(10, 20)]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(q) + "\n" for q in [*questions, questions[0]]))
+    out = talks.write(target, tmp_path / "talks.jsonl", 10_000, given=file)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    asked = [line["messages"][0]["content"] for line in lines]
+    assert asked == [q["question"] for q in questions][: len(asked)]
+    assert len(asked) >= 8  # a row that ends at once has no answer
+    assert {line["temperatures"][0] for line in lines} == {None}
+    assert len({line["temperatures"][1] for line in lines}) == 2  # of blocks of six
+    with pytest.raises(PromptSetError, match="unknown prompt set"):
+        talks.write(target, tmp_path / "other.jsonl", 10, given="nope")
+
+
 # ------------------------------------------------------------------------------- answers that loop
 
 
@@ -163,7 +179,7 @@ def test_an_answer_is_cut_where_it_loops(target):
 
 def test_what_is_cut_off_is_not_counted(target, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        talks, "block", lambda _, __, number, ___: [line([*range(10, 20)] * 4, f"w{30 + number}")]
+        talks, "block", lambda _, __, number, *___: [line([*range(10, 20)] * 4, f"w{30 + number}")]
     )
     out = talks.write(target, tmp_path / "a.jsonl", 60)
     lines = [json.loads(text) for text in out.read_text().splitlines()]
