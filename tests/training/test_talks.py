@@ -82,10 +82,10 @@ def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, 
 def test_an_interrupted_run_loses_nothing(target, tmp_path, monkeypatch):
     block = talks.block
 
-    def interrupted(target, plain, number, seed):
+    def interrupted(target, plain, number, *more):
         if number == 2:
             raise KeyboardInterrupt
-        return block(target, plain, number, seed)
+        return block(target, plain, number, *more)
 
     out = tmp_path / "talks.jsonl"
     with monkeypatch.context() as patch:
@@ -113,13 +113,14 @@ def test_no_template_and_no_requests_are_said(target, tmp_path, monkeypatch):
 
 
 def test_given_questions_are_answered_in_turn_and_once(target, tmp_path):
-    questions = [{"question": f"w{i} w{i + 1}", "answer": "w1"} for i in range(10, 20)]
+    asks = [f"w{i} w{i + 1}" for i in range(10, 20)]
+    questions = [{"question_id": i, "category": "x", "turns": [ask]} for i, ask in enumerate(asks)]
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(q) + "\n" for q in [*questions, questions[0]]))
     out = talks.write(target, tmp_path / "talks.jsonl", 10_000, given=file)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     asked = [line["messages"][0]["content"] for line in lines]
-    assert asked == [q["question"] for q in questions][: len(asked)]
+    assert asked == [ask for ask in asks if ask in asked]
     assert len(asked) >= 8  # a row that ends at once has no answer
     assert {line["temperatures"][0] for line in lines} == {None}
     assert len({line["temperatures"][1] for line in lines}) == 2  # of blocks of six
