@@ -156,7 +156,7 @@ for _kind in (*_LAB, "draft"):
 
 
 @train.command("heads")
-def train_family(
+def train_several(
     corpus: Annotated[
         Path, typer.Option(help="Conversations of the target, such as train talks writes.")
     ],
@@ -174,12 +174,12 @@ def train_family(
     seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
 ) -> None:
     """Train several heads of a target, which runs once a step for all of them."""
-    from specwb.training.family import train_all
     from specwb.training.fit import say
+    from specwb.training.together import train_together
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     names = [name.strip() for name in only.split(",") if name.strip()]
-    train_all(target, out, corpus, recipe, names, steps, device=device, seed=seed)
+    train_together(target, out, corpus, recipe, names, steps, device=device, seed=seed)
     say(f"the heads are in {out}; use one with head={out}/NAME")
 
 

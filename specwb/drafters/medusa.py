@@ -120,8 +120,7 @@ def medusa(target: Target, options: Options) -> Drafter:
     heads: MedusaHeads = trained_head("medusa", target, options.head, load_medusa, MedusaHeads)
     tree = MEDUSA_TREE if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(heads.card, options.nodes, heads.heads)
-    size = heads.vocabulary if heads.words is None else len(heads.words)
-    tree = drawable("medusa", tree, size, owner="the head's vocabulary")
+    tree = drawable("medusa", tree, heads.size(target), owner="the head's vocabulary")
     if heads.heads < tree.D:
         needs = f"a tree of depth {tree.D} needs {tree.D} heads"
         raise MethodError(f"medusa: {needs}, there are {heads.heads}")

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from specwb.models.checkpoint import HeadError, Stored, fill, words_in, write
 from specwb.models.target import Target
-from specwb.models.words import rows_of
+from specwb.models.words import Worded, rows_of
 
 
 class ResBlock(nn.Module):
@@ -29,7 +29,7 @@ class ResBlock(nn.Module):
         return x + F.silu(self.linear(x))
 
 
-class MedusaHeads(nn.Module):
+class MedusaHeads(Worded, nn.Module):
     """K heads over the target's last hidden state: head i at position t gives the distribution of
     token t + 2 + i, whatever token t + 1 is.
 
@@ -52,7 +52,6 @@ class MedusaHeads(nn.Module):
     that code repeats one and the same block; here they are different ones.
     """
 
-    words: Tensor | None
     features = (-1,)  # what lm_head reads: after the final norm
 
     def __init__(

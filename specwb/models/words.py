@@ -59,25 +59,33 @@ def spread(values: Tensor, words: Tensor | None, vocabulary: int, other: float) 
     return every.index_copy_(-1, words, values)
 
 
-class Output:
+class Worded:
+    """A head that may draft some of the target's tokens only.
+
+    Attributes:
+        words: ``[d]`` the target ids that are drafted, ascending; None for all.
+    """
+
+    words: Tensor | None
+
+    def size(self, target: Any) -> int:
+        """How many tokens it drafts among."""
+        return target.vocabulary if self.words is None else len(self.words)
+
+
+class Output(Worded):
     """What heads say their words by: the target's output layer, its rows of the head's words, or a
     layer of its own.
 
     Attributes:
-        words: ``[d]`` the target ids that are drafted, ascending; None for all.
         lm_head: a layer of its own, None where it is the target's.
     """
 
-    words: Tensor | None
     lm_head: nn.Linear | None
 
     def output(self, lm_head: nn.Linear) -> nn.Linear:
         """The layer that reads :meth:`last`, ``[d,H]``; ``lm_head``: the target's."""
         return rows_of(lm_head, self.words) if self.lm_head is None else self.lm_head
-
-    def size(self, target: Any) -> int:
-        """How many tokens it drafts among."""
-        return target.vocabulary if self.words is None else len(self.words)
 
     def last(self, hidden: Tensor) -> Tensor:
         """``[.., H]`` hidden states -> ``[.., H]`` what the output layer reads."""

@@ -23,10 +23,10 @@ from specwb.models.checkpoint import HeadError, Stored
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.load import data_dir
 from specwb.training import corpus, run
-from specwb.training.family import train_all
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, measure
 from specwb.training.run import Head, checked_settings, train_head, train_heads
+from specwb.training.together import train_together
 
 V = tiny.VOCABULARY
 TEXT = [f"w{i}" for i in range(V)]
@@ -284,7 +284,7 @@ def test_bad_recipes_are_one_line(home, target, recipe, only, message):
     (home / "recipe.toml").write_text(recipe)
     named = specwb.load(home / "target")
     with pytest.raises(TrainingError) as caught:
-        train_all(named, home / "heads", home / "corpus.txt", home / "recipe.toml", only)
+        train_together(named, home / "heads", home / "corpus.txt", home / "recipe.toml", only)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (home / "heads").exists()
@@ -292,7 +292,7 @@ def test_bad_recipes_are_one_line(home, target, recipe, only, message):
 
 def test_a_recipe_that_is_not_there_is_said(home):
     with pytest.raises(TrainingError, match=r"none\.toml"):
-        train_all("lab", home / "heads", home / "corpus.txt", home / "none.toml")
+        train_together("lab", home / "heads", home / "corpus.txt", home / "none.toml")
 
 
 def test_the_shipped_recipe_can_be_trained(target):

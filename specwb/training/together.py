@@ -23,7 +23,7 @@ OBJECTIVE = Objective.__dataclass_fields__
 NAME = re.compile(r"[\w-]+")
 
 
-def train_all(
+def train_together(
     target: str | Target,
     out: Path,
     corpus: Path,
