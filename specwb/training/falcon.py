@@ -145,7 +145,10 @@ class FalconRecipe(Recipe):
         config = eagle_config(self.target, s["layers"], s["ffn"])
         hidden = self.target.backbone.config.hidden_size
         words = self.frequent(data, mixture)
-        return FalconHead(config, hidden, self.k, s["fusion"], s["align"], words=words)
+        head = FalconHead(config, hidden, self.k, s["fusion"], s["align"], words=words)
+        weight: Any = head.fc.weight if s["fusion"] == "linear" else head.lstm.weight_ih_l0
+        self.balance(weight)
+        return head
 
     def adam_matrices(self, head: FalconHead) -> set[str]:
         # an LSTM's matrices are four gates', on top of each other

@@ -336,6 +336,23 @@ class Recipe:
         ids = _by_frequency(data, mixture, self.target.vocabulary)[:count]
         return torch.from_numpy(np.sort(ids))
 
+    @torch.no_grad()
+    def balance(self, weight: Tensor) -> None:
+        """Lets a matrix that reads ``[embedding; feature]`` begin with as much of either.
+
+        What a large model's head reads is many times as large as its embeddings (SmolLM2: 1.9 and
+        .12), so that the token would hardly be seen beside the state.
+
+        Args:
+            weight: ``[.., 2H]``, the embedding's columns first.
+        """
+        backbone = self.target.backbone
+        if isinstance(backbone.norm, nn.Identity):
+            return
+        feature = gain(backbone.norm).float().square().mean().sqrt()
+        embedding = backbone.embed.weight.float().square().mean().sqrt()
+        weight[:, : weight.shape[1] // 2] *= (feature / embedding).to(weight)
+
     def save(self, head: Any, folder: Path, card: dict[str, Any]) -> None:
         head.save(folder, card=card)
 
@@ -398,7 +415,8 @@ class EagleRecipe(Recipe):
 
     Differs from the paper in: it is trained to the depth ``unroll`` on its own states, as EAGLE-3
     is (HASS, Zhang et al. 2408.15766, does it for this head); the cross-entropy with the target's
-    distribution weighs 1 where the paper has 0.1; no noise unless asked for.
+    distribution weighs 1 where the paper has 0.1; no noise unless asked for; ``fc`` begins with as
+    much of the embedding as of the feature.
     """
 
     name = published = "eagle"
@@ -419,7 +437,9 @@ class EagleRecipe(Recipe):
         layers, ffn = self.settings["layers"], self.settings["ffn"]
         config = eagle_config(self.target, layers, ffn)
         hidden = self.target.backbone.config.hidden_size
-        return EagleHead(config, hidden, words=self.frequent(data, mixture))
+        head = EagleHead(config, hidden, words=self.frequent(data, mixture))
+        self.balance(head.fc.weight)
+        return head
 
     def levels(
         self, head: EagleHead, outputs: TargetOutputs, depth: int | None = None
