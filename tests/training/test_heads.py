@@ -745,3 +745,19 @@ def test_text_is_read_once_in_a_process(tmp_path, target, monkeypatch):
     monkeypatch.undo()
     path.write_text("the dog sat. " * 2001)
     assert reading.training_text(target, path)[0].sha256 != first[0].sha256
+
+
+@pytest.mark.parametrize("kind", ["eagle", "linear", "lstm"])
+def test_a_head_begins_with_as_much_of_the_embedding_as_of_the_feature(data, kind):
+    """Features of a target whose last norm makes them 50 times as large as its embeddings."""
+    target = specwb.load(tiny.build("llama", seed=2))
+    with torch.no_grad():
+        target.model.model.norm.weight.fill_(5.0)
+        target.model.model.embed_tokens.weight.normal_(0, 0.1)
+    falcon = {} if kind == "eagle" else {"fusion": kind}
+    head = RECIPES["falcon" if falcon else "eagle"](target, falcon).make(data, {"text": 1.0})
+    matrix = (head.lstm.weight_ih_l0 if kind == "lstm" else head.fc.weight).detach()
+    of_embedding, of_feature = matrix.chunk(2, 1)
+    inputs = torch.randn(4000, of_feature.shape[1])
+    ratio = (inputs * 0.1 @ of_embedding.T).std() / (inputs * 5 @ of_feature.T).std()
+    assert 0.9 < float(ratio) < 1.1
