@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
+from specwb.errors import SpecwbError
 from specwb.files import home, table
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import LoadError
@@ -25,10 +26,10 @@ def is_borrowed(source: object) -> bool:
     """Whether a folder holds such a draft model."""
     if not isinstance(source, str | Path):
         return False
-    path = home(source) / "config.json"
     try:
+        path = home(source) / "config.json"
         return path.is_file() and table(path, LoadError).get("exit_layer") == 0
-    except LoadError:
+    except (SpecwbError, OSError, ValueError):  # no name of a folder, or one that cannot be read
         return False
 
 

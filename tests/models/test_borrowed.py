@@ -38,7 +38,7 @@ METHODS = [
 
 
 def target() -> specwb.Target:
-    model = tiny.target("llama", torch.float64)
+    model = specwb.load(tiny.build("llama", seed=2, dtype=torch.float64))
     model.sha256 = "1" * 64
     return model
 
@@ -131,7 +131,7 @@ def test_it_is_read_once_and_is_the_targets_own_beside_it(tmp_path):
 
 def test_what_is_no_such_model(tmp_path):
     model = target()
-    for other in (tmp_path, model, "lab"):
+    for other in (tmp_path, model, "lab", "a" * 5000, "a\0b"):
         assert not is_borrowed(other)
     (tmp_path / "config.json").write_text("{")
     assert not is_borrowed(tmp_path)

@@ -176,7 +176,7 @@ def test_two_processes_make_it_once(pip, tmp_path):
 
 
 def test_heads_of_smol_are_taken_on_the_hubs_original_with_a_line(tmp_path, caplog):
-    target = tiny.target()
+    target = specwb.load(tiny.build("llama", seed=2))
     target.sha256 = "1" * 64
     adapter = KangarooAdapter(eagle_config(target), 1).start_from(target)
     card = {"name": "kangaroo", "target": "smol", "target_sha256": smol.SHA256}
