@@ -82,8 +82,8 @@ def check_lender(target: Target, who: str, refused: type[Exception]) -> None:
     """Checks that a model of a target's layers, embedding and output layer can be made.
 
     Raises:
-        refused: its layers run only together, have other parts than Llama's, or its embedding or
-            logits are scaled outside their modules.
+        refused: its layers run only together or are not plain ones, or its embedding is scaled
+            outside its module.
     """
     stack = target.backbone
     why = ""

@@ -3,8 +3,8 @@
 An output layer of 49,152 tokens is a fifth of what a model of 135 M parameters reads for one token,
 and nearly all of what a head of one layer reads. The 8,192 tokens that such a model writes most are
 nearly all that it writes. So a head may have *words*, the ids ``[d]`` of those that it drafts,
-ascending. What is outside them has q = 0: it is never drafted, and verification is exact as it
-stands. The rows of the output layer are the target's, which a head shares and does not store.
+ascending. What is outside them has q = 0, and verification is exact as it stands. The rows of the
+output layer are the target's, which a head shares and does not store.
 
 Source: Zhao et al. 2025, "FR-Spec", arXiv 2502.14856; EAGLE-3's heads have had words before.
 """

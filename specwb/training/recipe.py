@@ -340,8 +340,8 @@ class Recipe:
     def balance(self, weight: Tensor) -> None:
         """Lets a matrix that reads ``[embedding; feature]`` begin with as much of either.
 
-        What a large model's head reads is many times as large as its embeddings (SmolLM2: 1.9 and
-        .12), so that the token would hardly be seen beside the state.
+        What an output layer reads may be many times as large as the embeddings (SmolLM2-135M: 1.9
+        and .12), so that the token would hardly be seen beside the state.
 
         Args:
             weight: ``[.., 2H]``, the embedding's columns first.
