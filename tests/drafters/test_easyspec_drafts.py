@@ -587,7 +587,7 @@ BAD = [
     ({"gamma": 0}, "easyspec: gamma must be an integer >= 1"),
     ({"gamma": 2.5}, "easyspec: gamma must be an integer >= 1"),
     ({"width": 0}, "easyspec: width must be an integer >= 1"),
-    ({"width": 65}, "easyspec: 65 nodes a level but the vocabulary has 64 tokens"),
+    ({"width": 65}, "easyspec: 65 nodes a level but the draft model's vocabulary has 64 tokens"),
     ({"width": 4, "tree": (2, 2)}, "width makes a tree of its own"),
     ({"width": 4, "draw": "with"}, "width makes a tree of its own"),
     ({"tree": (2, 2), "gamma": 3}, "a static tree has its own depth; leave gamma out"),
