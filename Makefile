@@ -2,7 +2,7 @@
 # make test: set up and run the quick tests and notebooks; of tests with very many cases, some.
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
 #   models, a browser, every notebook.
-# make mutants: deliberately wrong engines and drafters, each of which the tests must refute.
+# make mutants: code that is wrong on purpose, each piece of which the tests must refute.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
 # make instructor: the lessons with answers, minutes and slides, in build/instructor.
 # make site: README, course, theory, API reference, ledger and a gallery of microscopes as static
@@ -35,7 +35,7 @@ portable: $(STAMP)
 	$(BIN)/python tests/portable.py
 
 mutants: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py --jobs 2
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutants --jobs 2
 
 matrix: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/matrix.py --out docs/matrix.md

@@ -1,14 +1,13 @@
-"""The mutants of ``mutants.py`` are there, and the suite kills them."""
+"""The mutants of ``mutants`` are there, and the suite kills them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, Patch, Stale, file_of
+from mutants import MUTANTS, TESTS, Patch, Stale, file_of
 
 import specwb
 from specwb.models.cache import KVCache
@@ -42,7 +41,7 @@ def test_a_patch_that_finds_nothing_says_so():
 def test_the_suite_kills_every_mutant():
     """In a process of its own, which forks before torch has any threads; without the baseline,
     which the rest of the suite is."""
-    command = [sys.executable, str(Path(__file__).with_name("mutants.py")), "--no-baseline"]
-    one = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "mutants", "--no-baseline"]
+    one = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
     done = subprocess.run(command, capture_output=True, text=True, env=one)
     assert done.returncode == 0, done.stdout + done.stderr

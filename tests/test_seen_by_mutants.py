@@ -1,4 +1,4 @@
-"""What some mutant (``mutants.py``) changes and no other test was sure to see."""
+"""What some mutant (``mutants``) changes and no other test was sure to see."""
 
 from __future__ import annotations
 

@@ -1,0 +1,3 @@
+"""Figures that are wrong on purpose."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Measurements, studies, sweeps and evaluations that are wrong on purpose."""
+
+from __future__ import annotations

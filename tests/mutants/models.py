@@ -1,0 +1,3 @@
+"""Models, heads and caches that are wrong on purpose."""
+
+from __future__ import annotations

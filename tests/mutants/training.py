@@ -1,0 +1,3 @@
+"""Trainings that are wrong on purpose."""
+
+from __future__ import annotations
