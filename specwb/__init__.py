@@ -47,10 +47,10 @@ if TYPE_CHECKING:
         Step,
         Verdict,
     )
-    from specwb.inputs import PromptError
     from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
     from specwb.models.architectures import UnsupportedModel
     from specwb.models.load import LoadError, load, memory
+    from specwb.models.prompts import PromptError
     from specwb.models.target import Target
     from specwb.noise import Noise
     from specwb.probability import Sampling
@@ -86,7 +86,6 @@ _PLACES = {
         "Step",
         "Verdict",
     ),
-    "inputs": ("PromptError",),
     "methods": (
         "METHODS",
         "Method",
@@ -98,6 +97,7 @@ _PLACES = {
     ),
     "models.architectures": ("UnsupportedModel",),
     "models.load": ("LoadError", "load", "memory"),
+    "models.prompts": ("PromptError",),
     "models.target": ("Target",),
     "noise": ("Noise",),
     "probability": ("Sampling",),

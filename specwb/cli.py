@@ -123,8 +123,8 @@ def generate(
     """
     import specwb
     from specwb.drafters.past import Past
-    from specwb.inputs import token_rows
     from specwb.methods import read_spec
+    from specwb.models.prompts import token_rows
     from specwb.probability import Sampling
     from specwb.stops import stop_texts
     from specwb.streaming import Stream
@@ -329,6 +329,7 @@ def compare(
     from specwb.evaluation.compare import compare as run
     from specwb.evaluation.compare import to_json, usual
     from specwb.evaluation.prompts import load_prompts
+    from specwb.files import check_path, write_all
     from specwb.methods import METHODS, Method, built_with, that_run, with_preset
     from specwb.options import specs
 
@@ -345,7 +346,7 @@ def compare(
         )
     for option, path in files.items():
         if path is not None and option not in piped:
-            report.check_path(path, option)
+            check_path(path, option)
     if html_file is not None:
         require("--html", "notebooks", "plotly")
     chosen = None if methods is None else specs(methods)
@@ -421,7 +422,7 @@ def compare(
         "--html": lambda: report.html(frame, command, rounds),
     }
     wanted = {path: forms[option] for option, path in files.items() if path and option not in piped}
-    report.write_all(wanted)
+    write_all(wanted)
     for option in piped:  # the last: its reader may have gone
         typer.echo(forms[option](), nl=False)
     if frame.attrs["interrupted"]:

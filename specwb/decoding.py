@@ -13,19 +13,12 @@ from specwb.engine import Clock, Decoding, Rescore
 from specwb.errors import ArgumentError
 from specwb.flow import Scheme, Step
 from specwb.graphs import RECORDERS
-from specwb.inputs import (
-    PromptError,
-    Prompts,
-    as_int,
-    eos_ids,
-    is_many,
-    read_prompts,
-    to_python,
-)
+from specwb.inputs import as_int, eos_ids, is_many, to_python
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.attention import ATTENTIONS
 from specwb.models.layout import LAYOUTS
+from specwb.models.prompts import PromptError, Prompts, read_prompts
 from specwb.models.target import Target, check_target
 from specwb.noise import row_seeds
 from specwb.probability import Sampling
@@ -62,7 +55,7 @@ def rounds(
         target: what :func:`specwb.load` returned.
         prompts: a text, token ids or a chat's messages, or a batch of them (rows of different
             lengths are fine); what a tokenizer or ``apply_chat_template`` returned is taken by its
-            ``input_ids`` without their padding, see :func:`specwb.inputs.read_prompts`.
+            ``input_ids`` without their padding, see :func:`specwb.models.prompts.read_prompts`.
         method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned.
         max_new_tokens: for all rows, or one a row.
         temperature: 0 is greedy.

@@ -19,7 +19,7 @@ import shutil
 import stat
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -475,3 +475,61 @@ def _reason(error: Exception) -> str:
             return f"the cache cannot be written ({error.filename}: {error.strerror})"
         case _:
             return "the file received has another sha256"
+
+
+def check_path(path: Path, option: str) -> None:
+    """Check that a file can be written there, before the work whose results it is to hold.
+
+    Args:
+        path: of the file.
+        option: the option that named it, for the message.
+    Raises:
+        ValueError: the path is a folder; its folder does not exist or cannot be written to; or it
+            is a device or pipe that cannot be written.
+    """
+    real = Path(os.path.realpath(home(path)))  # what a link leads to is what is written
+    folder = real.parent
+    if real.is_dir():
+        raise ArgumentError(f"{option}: {path} is a folder, give the name of a file")
+    if not folder.is_dir():
+        raise ArgumentError(
+            f"{option}: {path} cannot be written, the folder {folder} does not exist"
+        )
+    # a regular file is replaced by a new one in its folder; a device or pipe is written to
+    replaced = not real.exists() or real.is_file()
+    try:
+        if replaced:
+            probe(real)
+        elif not os.access(real, os.W_OK):
+            raise ArgumentError(f"{option}: {path} cannot be written, no permission")
+    except OSError as error:
+        why = "no permission" if isinstance(error, PermissionError) else error.strerror
+        raise ArgumentError(f"{option}: {path} cannot be written, {why} in {folder}") from error
+
+
+def write(content: str | bytes, path: Path) -> None:
+    """Write text or bytes to ``path`` as :func:`whole_file` does.
+
+    Raises:
+        OSError: it cannot be written; what was there is untouched.
+    """
+    with whole_file(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_all(contents: Mapping[Path, Callable[[], str | bytes]]) -> None:
+    """Write several files; one that cannot be written does not keep the others from being.
+
+    Args:
+        contents: what makes the text of each file.
+    Raises:
+        OSError: some cannot be written; which, and why.
+    """
+    failed = []
+    for path, text in contents.items():
+        try:
+            write(text(), path)
+        except OSError as error:
+            failed.append(f"{path}: {error.strerror or error}")
+    if failed:
+        raise WriteError(f"cannot write {'; '.join(failed)}")

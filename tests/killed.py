@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specwb.training import fit, run, settings
+from specwb.training import optim, run, settings
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[], object]) -> int:
@@ -25,7 +25,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[]
     child = os.fork()
     if child == 0:
         try:
-            monkeypatch.setattr(settings, "Plan", partial(fit.Plan, save_seconds=0.0))
+            monkeypatch.setattr(settings, "Plan", partial(optim.Plan, save_seconds=0.0))
             target_pass = run.TargetPass
 
             def slow_pass(*arguments):

@@ -21,9 +21,9 @@ from tokenizers import Regex, normalizers
 import specwb
 from specwb import LoadError, MethodError, PromptError, SpecwbError, course
 from specwb.errors import ArgumentError
-from specwb.inputs import chat
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import SAFE, folder_of
+from specwb.models.prompts import chat
 from specwb.scope import TraceError, page, section
 from specwb.stops import StopError
 from specwb.sweeps import results

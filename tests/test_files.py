@@ -12,13 +12,13 @@ import stat
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from specwb import files
-from specwb.evaluation import report
 from specwb.models.checkpoint import write
 
 PLAIN = b'{"question_id": 81, "category": "writing", "turns": ["one", "two"]}\n' * 50
@@ -205,7 +205,7 @@ def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path):
     real.write_text("old")
     real.chmod(0o640)
     link.symlink_to(real)
-    report.write("new", link)
+    files.write("new", link)
     assert link.is_symlink()
     assert real.read_text() == "new"
     assert real.stat().st_mode & 0o777 == 0o640
@@ -216,11 +216,11 @@ def test_a_pipe_is_written_to_and_stays(tmp_path):
     """As /dev/stdout and /dev/null are; nothing can take their place."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    report.check_path(pipe, "--json")
+    files.check_path(pipe, "--json")
     texts = []
     reader = threading.Thread(target=lambda: texts.append(pipe.read_text()))
     reader.start()
-    report.write("text", pipe)
+    files.write("text", pipe)
     reader.join()
     assert texts == ["text"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -319,3 +319,39 @@ def test_away_from_a_checkout_the_packages_themselves_are_named(monkeypatch, tmp
     requirements = ["torch>=2", "pooch>=1.8; extra == 'train'", 'plotly; extra == "x"']
     monkeypatch.setattr(extras.importlib.metadata, "requires", lambda name: requirements)
     assert extras.how("train") == "pip install 'pooch>=1.8'"
+
+
+def test_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "a.html"
+    files.write("old", path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write("new", path)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.html"]
+
+
+def test_paths_are_checked_before_the_work(tmp_path, monkeypatch):
+    files.check_path(tmp_path / "new.html", "--html")
+    with pytest.raises(ValueError, match=r"--html: .* is a folder"):
+        files.check_path(tmp_path, "--html")
+    with pytest.raises(ValueError, match=r"--html: .* does not exist"):
+        files.check_path(tmp_path / "no" / "new.html", "--html")
+    for number, why in ((errno.EACCES, "no permission"), (errno.EROFS, "Read-only file system")):
+        monkeypatch.setattr(files, "probe", Mock(side_effect=OSError(number, os.strerror(number))))
+        with pytest.raises(ValueError, match=f"--html: .* cannot be written, {why} in "):
+            files.check_path(tmp_path / "new.html", "--html")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="File name too long"):
+        files.check_path(tmp_path / ("x" * 240), "--csv")
+
+
+def test_a_file_that_cannot_be_written_keeps_no_other_from_being(tmp_path):
+    contents = {tmp_path / "no" / "a": lambda: "a", tmp_path / "b": lambda: "b"}
+    with pytest.raises(OSError, match=r"^cannot write .*/no/a: No such file or directory$"):
+        files.write_all(contents)
+    assert (tmp_path / "b").read_text() == "b"

@@ -13,7 +13,7 @@ import torch
 
 import specwb
 from specwb import PromptError
-from specwb.inputs import read_prompts
+from specwb.models.prompts import read_prompts
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 EACH = "{% for m in messages %}w1 {{ m.content }} {% endfor %}"

@@ -37,17 +37,10 @@ class _Imports(ast.NodeVisitor):
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        self.at_once: set[str] = set()  # when the file itself is imported
-        self._inside = 0
 
     def visit_If(self, node: ast.If) -> None:
         if ast.unparse(node.test) != "TYPE_CHECKING":
             self.generic_visit(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._inside += 1
-        self.generic_visit(node)
-        self._inside -= 1
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
@@ -61,8 +54,6 @@ class _Imports(ast.NodeVisitor):
         module = name if is_module else name.rpartition(".")[0]
         if module.startswith("specwb."):
             self.modules.add(module)
-            if not self._inside:
-                self.at_once.add(module)
 
 
 def imports(path: Path) -> _Imports:
@@ -89,7 +80,7 @@ def test_imports_point_down() -> None:
 
 
 def test_no_two_files_need_each_other() -> None:
-    graph = {module: imports(path).at_once for module, path in FILES.items()}
+    graph = {module: imports(path).modules for module, path in FILES.items()}
     for package in [module for module in graph if FILES[module].name == "__init__.py"]:
         # a package's own names come from its modules
         graph[package] = {other for other in graph[package] if not other.startswith(package)}
@@ -103,5 +94,4 @@ def test_a_wrong_import_is_seen(tmp_path) -> None:
     path = tmp_path / "flow.py"
     path.write_text("def f():\n    from specwb.decoding import decode\n", encoding="utf-8")
     assert imports(path).modules == {"specwb.decoding"}
-    assert not imports(path).at_once
     assert FLOOR[room("specwb.decoding")] > FLOOR[room("specwb.flow")]

@@ -93,7 +93,8 @@ def evaluate(
     """
     from specwb.evaluation import report
     from specwb.evaluation.prompts import interleave, load_prompts
-    from specwb.evaluation.report import check_path, csv_bytes, write_all
+    from specwb.evaluation.report import csv_bytes
+    from specwb.files import check_path, write_all
     from specwb.harness import summary
     from specwb.harness.record import to_vllm
     from specwb.harness.run import Settings

@@ -71,7 +71,7 @@ def reproduce_all(
     import json
 
     from specwb.errors import SpecwbError
-    from specwb.evaluation.report import check_path, write
+    from specwb.files import check_path, write
     from specwb.studies import PLACES, ledger, study_of
     from specwb.studies import run as studies_run
 

@@ -49,9 +49,9 @@ def parallel(
 
     from specwb import load
     from specwb.evaluation import ranked
-    from specwb.inputs import token_rows
     from specwb.models import ranks as processes
     from specwb.models.load import LoadError
+    from specwb.models.prompts import token_rows
 
     by_torchrun = "RANK" in os.environ
     here = processes.join(device, timeout) if by_torchrun or (ranks or 1) > 1 else None

@@ -196,7 +196,7 @@ def _draw(name: str, figure: str, out: Path) -> None:
 
     An ``out`` that is no results' file is where the figure is written.
     """
-    from specwb.evaluation.report import check_path, write
+    from specwb.files import check_path, write
     from specwb.studies import run, study_of
     from specwb.studies.pictures import can_picture, draw, picture_of
     from specwb.studies.store import results_in

@@ -106,7 +106,8 @@ def results(
     ] = None,
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
-    from specwb.evaluation.report import check_path, csv_bytes, write
+    from specwb.evaluation.report import csv_bytes
+    from specwb.files import check_path, write
     from specwb.sweeps import results as looking
     from specwb.sweeps.space import SweepError
     from specwb.sweeps.store import Store

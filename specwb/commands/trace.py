@@ -52,7 +52,7 @@ def trace(
 
     The page needs no Python and no network. docs/trace.md says what is in a trace.
     """
-    from specwb.evaluation import report
+    from specwb.files import check_path, write_all
     from specwb.methods import built_with
     from specwb.scope import in_words, page, record
 
@@ -61,7 +61,7 @@ def trace(
     files = {"--html": html_file, "--json": json_file}
     for option, path in files.items():
         if path is not None:
-            report.check_path(path, option)
+            check_path(path, option)
     model = loaded(target, device, dtype, loading, threads=threads)
     # all of them, before any work is done
     chosen = [built_with(spec, model, draft) for spec in methods]
@@ -87,4 +87,4 @@ def trace(
         "--json": lambda: json.dumps(whole, ensure_ascii=False, separators=(",", ":")) + "\n",
         "--html": lambda: page(traces, command=command),
     }
-    report.write_all({path: forms[option] for option, path in files.items() if path})
+    write_all({path: forms[option] for option, path in files.items() if path})

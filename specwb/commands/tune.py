@@ -58,12 +58,12 @@ def tune(
 
     Predictions are made from measured costs and acceptance.
     """
-    from specwb.evaluation import report
     from specwb.evaluation import tune as tuning
     from specwb.evaluation.prompts import load_prompts
+    from specwb.files import check_path
 
     if out is not None:
-        report.check_path(out, "--out")
+        check_path(out, "--out")
     questions = load_prompts(prompts)
     model = loaded(target, device, dtype, loading, threads=threads, stored=True)
     path = out or tuning.default_path(model, temperature)

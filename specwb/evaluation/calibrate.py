@@ -22,9 +22,9 @@ from specwb.drafters.base import Drafter
 from specwb.errors import ArgumentError
 from specwb.evaluation.cost import CostModel, at_length, disorder, in_order
 from specwb.flow import Draft, Exactness, State
-from specwb.inputs import Prompt, token_rows
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.tree import Tree

@@ -16,9 +16,9 @@ from specwb.evaluation.alarm import FALSE_ALARM, TESTS, decided
 from specwb.evaluation.joint import FIRST, Joint, joint
 from specwb.evaluation.martingale import Martingale, martingale
 from specwb.flow import Scheme
-from specwb.inputs import Prompt, token_rows
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.verify.controls import CONTROLS

@@ -42,9 +42,10 @@ from specwb.evaluation.runs import (
 )
 from specwb.evaluation.ties import same_texts
 from specwb.graphs import replayed
-from specwb.inputs import Prompt, integer, is_many, token_rows
+from specwb.inputs import integer, is_many
 from specwb.methods import METHODS, Method, built_with, that_run
 from specwb.models.load import draft_model
+from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.probability import Sampling

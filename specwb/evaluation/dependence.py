@@ -22,8 +22,8 @@ from torch.special import entr, xlogy
 from specwb.drafters.falcon import FalconDrafter
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, InvalidDistribution, Scheme, State
-from specwb.inputs import Prompt, token_rows
 from specwb.models.falcon import FalconHead
+from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.options import whole
 from specwb.probability import Sampling, inverse_cdf

@@ -20,10 +20,10 @@ from specwb.decoding import decode
 from specwb.drafters.diffusion import trie
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
-from specwb.inputs import Prompt, PromptError, token_rows
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block
+from specwb.models.prompts import Prompt, PromptError, token_rows
 from specwb.models.target import Target
 from specwb.options import whole
 from specwb.probability import Sampling

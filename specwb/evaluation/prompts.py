@@ -15,8 +15,8 @@ from typing import Any
 from specwb import files
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.files import home
-from specwb.inputs import chat, encode
 from specwb.models.load import data_dir
+from specwb.models.prompts import chat, encode
 
 
 class PromptSetError(SpecwbError, ValueError):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from specwb import scope
-from specwb.errors import ArgumentError
 from specwb.evaluation import machine
 from specwb.evaluation.runs import PARTS
 from specwb.evaluation.ties import Same
-from specwb.files import WriteError, home, probe, whole_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -423,67 +420,9 @@ dt { font-weight: 600; } dd { margin: 0 0 .6em; overflow-wrap: anywhere; }
 """
 
 
-def check_path(path: Path, option: str) -> None:
-    """Check that a file can be written there, before the work whose results it is to hold.
-
-    Args:
-        path: of the file.
-        option: the option that named it, for the message.
-    Raises:
-        ValueError: the path is a folder; its folder does not exist or cannot be written to; or it
-            is a device or pipe that cannot be written.
-    """
-    real = Path(os.path.realpath(home(path)))  # what a link leads to is what is written
-    folder = real.parent
-    if real.is_dir():
-        raise ArgumentError(f"{option}: {path} is a folder, give the name of a file")
-    if not folder.is_dir():
-        raise ArgumentError(
-            f"{option}: {path} cannot be written, the folder {folder} does not exist"
-        )
-    # a regular file is replaced by a new one in its folder; a device or pipe is written to
-    replaced = not real.exists() or real.is_file()
-    try:
-        if replaced:
-            probe(real)
-        elif not os.access(real, os.W_OK):
-            raise ArgumentError(f"{option}: {path} cannot be written, no permission")
-    except OSError as error:
-        why = "no permission" if isinstance(error, PermissionError) else error.strerror
-        raise ArgumentError(f"{option}: {path} cannot be written, {why} in {folder}") from error
-
-
-def write(content: str | bytes, path: Path) -> None:
-    """Write text or bytes to ``path`` as :func:`specwb.files.whole_file` does.
-
-    Raises:
-        OSError: it cannot be written; what was there is untouched.
-    """
-    with whole_file(path) as part:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
 def csv_bytes(frame: pd.DataFrame, path: Path) -> bytes:
     """A frame as CSV, packed as the end of the file's name says (.gz, .bz2, .xz, .zip)."""
     packed = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
     buffer = io.BytesIO()
     frame.to_csv(buffer, index=False, compression=packed.get(path.suffix))  # type: ignore[call-overload]
     return buffer.getvalue()
-
-
-def write_all(contents: Mapping[Path, Callable[[], str | bytes]]) -> None:
-    """Write several files; one that cannot be written does not keep the others from being.
-
-    Args:
-        contents: what makes the text of each file.
-    Raises:
-        OSError: some cannot be written; which, and why.
-    """
-    failed = []
-    for path, text in contents.items():
-        try:
-            write(text(), path)
-        except OSError as error:
-            failed.append(f"{path}: {error.strerror or error}")
-    if failed:
-        raise WriteError(f"cannot write {'; '.join(failed)}")

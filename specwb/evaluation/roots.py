@@ -17,10 +17,10 @@ from specwb.decoding import decode
 from specwb.drafters.mcsd_ti import SeveralRoots
 from specwb.errors import ArgumentError
 from specwb.evaluation.statistics import mean_and_error
-from specwb.inputs import Prompt, PromptError, token_rows
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import check_pair, draft_model
+from specwb.models.prompts import Prompt, PromptError, token_rows
 from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise, row_seeds
 from specwb.options import whole

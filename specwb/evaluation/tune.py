@@ -27,7 +27,7 @@ from specwb.evaluation.cost import CostError, CostModel
 from specwb.evaluation.head_cost import HeadCost, calibrate_head
 from specwb.evaluation.prompts import Question, interleave
 from specwb.evaluation.settings import GAMMA, TOPS, WIDE, Setting, others, settings, target_heads
-from specwb.files import from_json, home
+from specwb.files import check_path, from_json, home, write
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import draft_model
@@ -114,7 +114,7 @@ def tune(
     if path is not None:  # before the minutes of work whose result it is to hold
         path = home(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        report.check_path(path, "--out")
+        check_path(path, "--out")
     drafting = None  # what chains and trees are drafted with
     if draft is not None or target.draft is not None:
         drafting = draft_model(target, draft)
@@ -407,7 +407,7 @@ def _write(result: dict[str, Any], path: Path | None) -> None:
     """Write the result, but for whether it was resumed."""
     if path is not None:
         document = {key: value for key, value in result.items() if key != "resumed"}
-        report.write(json.dumps(document, indent=1) + "\n", path)
+        write(json.dumps(document, indent=1) + "\n", path)
 
 
 def cells(result: dict[str, Any]) -> list[dict[str, str]]:

@@ -22,10 +22,11 @@ import torch
 from specwb.decoding import decode
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.extras import require
-from specwb.inputs import encode, integer, real
+from specwb.inputs import integer, real
 from specwb.methods import METHODS, method
 from specwb.models.generation import NEUTRAL, SERVERS, is_neutral
 from specwb.models.load import draft_model, load
+from specwb.models.prompts import encode
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.stops import stop_texts

@@ -26,8 +26,9 @@ from specwb.files import home, weights_hash, whole_file
 from specwb.graphs import replayed
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn
-from specwb.inputs import chat, encode, integer
+from specwb.inputs import integer
 from specwb.methods import METHODS, Method
+from specwb.models.prompts import chat, encode
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.stops import Text

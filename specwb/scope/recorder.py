@@ -11,9 +11,9 @@ from specwb.decoding import rounds
 from specwb.engine import Clock
 from specwb.errors import ArgumentError
 from specwb.flow import Step
-from specwb.inputs import Prompt, token_rows
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
+from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.scope.lenses import Watcher

@@ -12,9 +12,10 @@ from specwb.decoding import rounds
 from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
 from specwb.flow import Step
-from specwb.inputs import integer, read_prompts, real
+from specwb.inputs import integer, real
 from specwb.methods import Method
 from specwb.models.generation import SERVERS, is_neutral
+from specwb.models.prompts import read_prompts
 from specwb.models.target import Target
 from specwb.stops import stop_texts
 

@@ -16,8 +16,7 @@ from typing import Any
 from specwb.errors import SpecwbError
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
-from specwb.evaluation.report import check_path, write
-from specwb.files import from_json, home
+from specwb.files import check_path, from_json, home, write
 from specwb.models.target import Target
 
 GRID_FIELDS: Mapping[str, Any] = {"accepted": list, "ms": list}

@@ -18,7 +18,7 @@ from specwb.sweeps.space import Configuration, SweepError
 from specwb.sweeps.store import digest
 from specwb.training.reading import training_text
 from specwb.training.run import checked_settings, train_head
-from specwb.training.settings import Settings
+from specwb.training.settings import Settings, lab_recipe
 
 PREFIX = "train."
 
@@ -111,9 +111,7 @@ class Heads:
             )
 
     def _settings(self, kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        from specwb.training.lab import recipe
-
-        plan = recipe()
+        plan = lab_recipe()
         own = {name: x for name, x in wanted.items() if name not in ("seed", "corpus", "text")}
         return {**plan["heads"][kind], **plan["budget"]["cpu"][kind], **own}
 

@@ -17,10 +17,11 @@ from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.machine import commit
 from specwb.evaluation.prompts import Question, interleave
 from specwb.files import home, weights_hash
-from specwb.inputs import Prompt, as_int, integer, is_many, token_rows
+from specwb.inputs import as_int, integer, is_many
 from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
+from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.sweeps.heads import Heads, content_hash

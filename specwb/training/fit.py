@@ -7,7 +7,6 @@ and writes.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import time
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,8 +33,7 @@ from torch import Tensor, nn
 
 from specwb.errors import SpecwbError
 from specwb.files import whole_file
-from specwb.options import Option
-from specwb.training.optim import fast_bfloat16, optimisers
+from specwb.training.optim import Plan, fast_bfloat16, optimisers
 
 T = TypeVar("T")
 console = Console(stderr=True)
@@ -43,63 +41,6 @@ console = Console(stderr=True)
 
 class TrainingError(SpecwbError, RuntimeError):
     """Training cannot start or go on; everything up to the last checkpoint is kept."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long, by what optimiser and how fast something is trained.
-
-    The learning rates rise linearly over the first ``warmup`` steps. Then ``hold`` keeps them and
-    lets them fall linearly over the last share ``cooldown`` of all steps, ``linear`` and ``cosine``
-    let them fall from there on, and ``constant`` keeps them. They end at the share ``end`` of what
-    they were.
-    """
-
-    steps: Annotated[int, Option("steps of one batch each", low=1)]
-    optimiser: Annotated[
-        str,
-        Option(
-            "muon: Muon for matrices, AdamW for the rest; adamw: AdamW for all",
-            choices=("muon", "adamw"),
-        ),
-    ] = "muon"
-    lr: Annotated[float, Option("AdamW's learning rate", within="[0, 1]")] = 3e-3
-    lr_matrix: Annotated[float, Option("Muon's learning rate", within="[0, 1]")] = 3.5e-3
-    beta1: Annotated[float, Option("AdamW's first moment", within="[0, 1)")] = 0.9
-    beta2: Annotated[float, Option("AdamW's second moment", within="[0, 1)")] = 0.95
-    momentum: Annotated[float, Option("Muon's", within="[0, 1)")] = 0.95
-    weight_decay: Annotated[
-        float, Option("of what Muon trains, or AdamW if it trains all", within="[0, 1]")
-    ] = 0.1
-    clip: Annotated[float, Option("what gradients are clipped to; 0: not", within="[0, inf)")] = 1.0
-    clip_by: Annotated[
-        str, Option("the norm of all gradients, or each one's value", choices=("norm", "value"))
-    ] = "norm"
-    schedule: Annotated[
-        str,
-        Option("how learning rates fall", choices=("hold", "linear", "cosine", "constant")),
-    ] = "hold"
-    warmup: Annotated[int, Option("steps in which learning rates rise", low=0)] = 100
-    cooldown: Annotated[float, Option("share of the steps, with hold", within="[0, 1]")] = 0.4
-    end: Annotated[float, Option("the last learning rate, as a share", within="[0, 1]")] = 0.02
-    save_seconds: Annotated[
-        float, Option("time between two checkpoints, at least", within="[0, inf)")
-    ] = 60.0
-
-    def scale(self, step: int) -> float:
-        """Returns the factor of the learning rates at a step."""
-        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        if self.schedule == "hold":
-            falling = max(1, int(self.steps * self.cooldown))
-            left = min(1.0, (self.steps - step) / falling)
-        else:
-            falling = max(1, self.steps - self.warmup)
-            left = min(1.0, (self.steps - step) / falling)
-            if self.schedule == "cosine":
-                left = (1 - math.cos(math.pi * left)) / 2
-            elif self.schedule == "constant":
-                left = 1.0
-        return rise * (self.end + (1 - self.end) * left)
 
 
 @contextmanager

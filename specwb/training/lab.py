@@ -11,7 +11,6 @@ import hashlib
 import json
 import platform
 import shutil
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,15 +48,11 @@ from specwb.training.fit import (
 from specwb.training.generate import generated_text
 from specwb.training.ngram import count_ngram
 from specwb.training.run import is_finished, last_loss, train_head
+from specwb.training.settings import lab_recipe
 
 LAB = data_dir() / "lab"
 CONTEXT = 1024
 SAMPLE = 64  # tokens of a sample in the card
-
-
-def recipe(path: Path | None = None) -> dict:
-    """Returns the recipe file's tables; default the lab's."""
-    return tomllib.loads((path or LAB / "recipe.toml").read_text())
 
 
 def build(
@@ -82,7 +77,7 @@ def build(
     Raises:
         TrainingError, DataError: see :func:`specwb.training.fit.fit`, :func:`specwb.files.read`.
     """
-    plan, out = recipe(), home(out)
+    plan, out = lab_recipe(), home(out)
     if budget not in plan["budget"]:
         raise TrainingError(
             f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}"

@@ -1,18 +1,75 @@
-"""Muon for matrices and AdamW for the rest."""
+"""How long and how fast something is trained: Muon for matrices and AdamW for the rest."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from specwb.training.fit import Plan
+from specwb.options import Option
 
 # quintic Newton-Schulz coefficients of Jordan et al., as in torch.optim.Muon
 _A, _B, _C = 3.4445, -4.775, 2.0315
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, by what optimiser and how fast something is trained.
+
+    The learning rates rise linearly over the first ``warmup`` steps. Then ``hold`` keeps them and
+    lets them fall linearly over the last share ``cooldown`` of all steps, ``linear`` and ``cosine``
+    let them fall from there on, and ``constant`` keeps them. They end at the share ``end`` of what
+    they were.
+    """
+
+    steps: Annotated[int, Option("steps of one batch each", low=1)]
+    optimiser: Annotated[
+        str,
+        Option(
+            "muon: Muon for matrices, AdamW for the rest; adamw: AdamW for all",
+            choices=("muon", "adamw"),
+        ),
+    ] = "muon"
+    lr: Annotated[float, Option("AdamW's learning rate", within="[0, 1]")] = 3e-3
+    lr_matrix: Annotated[float, Option("Muon's learning rate", within="[0, 1]")] = 3.5e-3
+    beta1: Annotated[float, Option("AdamW's first moment", within="[0, 1)")] = 0.9
+    beta2: Annotated[float, Option("AdamW's second moment", within="[0, 1)")] = 0.95
+    momentum: Annotated[float, Option("Muon's", within="[0, 1)")] = 0.95
+    weight_decay: Annotated[
+        float, Option("of what Muon trains, or AdamW if it trains all", within="[0, 1]")
+    ] = 0.1
+    clip: Annotated[float, Option("what gradients are clipped to; 0: not", within="[0, inf)")] = 1.0
+    clip_by: Annotated[
+        str, Option("the norm of all gradients, or each one's value", choices=("norm", "value"))
+    ] = "norm"
+    schedule: Annotated[
+        str,
+        Option("how learning rates fall", choices=("hold", "linear", "cosine", "constant")),
+    ] = "hold"
+    warmup: Annotated[int, Option("steps in which learning rates rise", low=0)] = 100
+    cooldown: Annotated[float, Option("share of the steps, with hold", within="[0, 1]")] = 0.4
+    end: Annotated[float, Option("the last learning rate, as a share", within="[0, 1]")] = 0.02
+    save_seconds: Annotated[
+        float, Option("time between two checkpoints, at least", within="[0, inf)")
+    ] = 60.0
+
+    def scale(self, step: int) -> float:
+        """Returns the factor of the learning rates at a step."""
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        if self.schedule == "hold":
+            falling = max(1, int(self.steps * self.cooldown))
+            left = min(1.0, (self.steps - step) / falling)
+        else:
+            falling = max(1, self.steps - self.warmup)
+            left = min(1.0, (self.steps - step) / falling)
+            if self.schedule == "cosine":
+                left = (1 - math.cos(math.pi * left)) / 2
+            elif self.schedule == "constant":
+                left = 1.0
+        return rise * (self.end + (1 - self.end) * left)
 
 
 def fast_bfloat16(device: torch.device) -> bool:

@@ -10,6 +10,7 @@ from specwb.files import from_json, home
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, Document, documents, encode
 from specwb.training.fit import TrainingError, say
+from specwb.training.settings import lab_recipe
 
 
 def training_text(target: Target, corpus: Path | None) -> tuple[Corpus, dict[str, float]]:
@@ -48,11 +49,9 @@ def _text_key(tokenizer: Any, corpus: Path | None) -> tuple:
 
 
 def _read(tokenizer: Any, corpus: Path | None) -> tuple[Corpus, dict[str, float]]:
-    from specwb.training.lab import recipe
-
     if corpus is not None:
         return from_file(corpus, tokenizer), {"text": 1.0}
-    plan = recipe()["corpus"]
+    plan = lab_recipe()["corpus"]
     return encode(documents(plan["packages"]), tokenizer), plan["mixture"]
 
 

@@ -46,6 +46,7 @@ from specwb.training.settings import (
     Published,
     Settings,
     differences,
+    lab_recipe,
     parse,
     read_recipe,
     split,
@@ -580,8 +581,6 @@ def train_for(
         TrainingError: an unknown budget, or one that has no such head, options that cannot be read,
             or what :func:`train_head` raises.
     """
-    from specwb.training.lab import recipe as lab_recipe
-
     plan = lab_recipe()
     if budget not in plan["budget"]:
         raise TrainingError(

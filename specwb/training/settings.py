@@ -1,12 +1,13 @@
 """What can be set of a training, checked in one place; published recipes, and recipes in files.
 
 A setting is of the head (:attr:`specwb.training.recipe.Recipe.options`) or of its training: how
-long and by what optimiser (:class:`specwb.training.fit.Plan`), on what batches, for what loss. They
-are one flat table of names, in ``--set``, in a file and in a head's card.
+long and by what optimiser (:class:`specwb.training.optim.Plan`), on what batches, for what loss.
+They are one flat table of names, in ``--set``, in a file and in a head's card.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Annotated, Any
 from specwb.files import home, toml
 from specwb.models.load import data_dir
 from specwb.options import REQUIRED, Option, options_of, parse_value
-from specwb.training.fit import Plan, TrainingError
+from specwb.training.fit import TrainingError
 from specwb.training.losses import LOSSES
+from specwb.training.optim import Plan
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ TRAINING: dict[str, Option] = {
     if name != "save_seconds"
 }
 """The settings of a training, by name."""
+
+
+def lab_recipe(path: Path | None = None) -> dict[str, Any]:
+    """Returns the tables of a recipe of the lab family, by default of the shipped one."""
+    return tomllib.loads((path or data_dir() / "lab" / "recipe.toml").read_text())
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import tiny
 import torch
 
 import specwb
-from specwb.inputs import token_rows
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
+from specwb.models.prompts import token_rows
 from specwb.templates import TemplateError
 
 sentencepiece = pytest.importorskip("sentencepiece")

@@ -20,8 +20,7 @@ from specwb.studies.run import measure, shipped
 from specwb.studies.store import Store
 from specwb.studies.study import Models, published
 from specwb.training.heads import RECIPES
-from specwb.training.lab import recipe as lab_recipe
-from specwb.training.settings import parse
+from specwb.training.settings import lab_recipe, parse
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [

@@ -29,7 +29,7 @@ from specwb.training import corpus, fit, heads, run
 from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.heads import measure, target_outputs
-from specwb.training.optim import optimisers
+from specwb.training.optim import Plan, optimisers
 from specwb.training.recipe import Level, Moment, TargetOutputs
 from specwb.training.settings import Objective
 
@@ -514,7 +514,7 @@ def test_a_step_changes_the_layers_and_the_mask_but_not_the_target(dtype):
     before = {name: w.clone() for name, w in model.named_parameters()}
     theirs = recipe.target.model.state_dict()
     kept = {name: w.clone() for name, w in theirs.items()}
-    plan = fit.Plan(steps=10)
+    plan = Plan(steps=10)
     steppers = optimisers(model, plan, recipe.adam_matrices(model))
     adam = steppers[-1].param_groups[0]["params"]
     assert any(p is model.net.model.embed_tokens.mask_embedding for p in adam)

@@ -78,7 +78,7 @@ import sys, torch
 sys.path.insert(0, {here!r})
 from pathlib import Path
 import test_fit as t
-from specwb.training.fit import Plan
+from specwb.training.optim import Plan
 model = t.small()
 print("ready", flush=True)
 plan = Plan(120, warmup=5, save_seconds=0.0)

@@ -20,6 +20,7 @@ from specwb.training import corpus, lab
 from specwb.training.card import budget_card, model_card
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text
+from specwb.training.settings import lab_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ def home(tmp_path, monkeypatch):
         text = f"def f{i}(x):\n    return x + {i}\n" * 20
         code.append(corpus.Document("code", "small", "PSF", text, i % 7 == 0))
     monkeypatch.setattr(corpus, "_code", lambda packages: code)
-    plan = lab.recipe()
+    plan = lab_recipe()
     plan["tokenizer"]["vocabulary"] = 320
     plan["target"] |= {"layers": 6, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
     plan["draft"] |= {"hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
@@ -199,7 +200,7 @@ def check_generated_text(family: Path) -> None:
     assert [np.load(block).shape for block in blocks] == [(64, 65)] * 2
     blocks[1].unlink()
     first, time = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
-    target, mixture = specwb.load(family / "target"), lab.recipe()["corpus"]["mixture"]
+    target, mixture = specwb.load(family / "target"), lab_recipe()["corpus"]["mixture"]
     data = corpus.encode(corpus.documents({}), target.tokenizer)
     settings = {"tokens": 5000, "length": 64, "mixture": mixture, "seed": 1}
     rows = generated_text(target, data, family / "generated", **settings)
@@ -274,7 +275,7 @@ def test_shipped_family_matches_its_card():
     root = lab.LAB
     total = 0
     target = card_of(root / "target")["sha256"]
-    for name in ("target", "draft", *lab.recipe()["heads"]):
+    for name in ("target", "draft", *lab_recipe()["heads"]):
         card = card_of(root / name)
         assert name == "target" or card["target_sha256"] == target
         assert weights_hash(root / name) == card["sha256"]

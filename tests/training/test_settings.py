@@ -8,8 +8,9 @@ import pytest
 import tiny
 
 from specwb.options import MethodError
-from specwb.training.fit import Plan, TrainingError
+from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES
+from specwb.training.optim import Plan
 from specwb.training.run import checked_settings
 from specwb.training.settings import (
     TRAINING,
