@@ -222,12 +222,12 @@ def test_what_a_spec_sets_is_said(monkeypatch, capsys):
 
 
 def test_compare_names_methods_without_the_preset(monkeypatch, capsys):
-    from specwb.evaluation import compare as module
+    from specwb.bench import measure as module
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_run_engine", stop)
+    monkeypatch.setattr(module, "_decode", stop)
     how = ["--methods", "ar eagle2", "--preset", "published"]
     err = call(monkeypatch, capsys, "compare", *how)[2]
     assert err.startswith("without a preset 'published', as they are: ar\n")
@@ -243,12 +243,12 @@ def test_the_harness_without_its_package_is_one_line():
 
 
 def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
-    from specwb.evaluation import compare as module
+    from specwb.bench import measure as module
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_run_engine", stop)
+    monkeypatch.setattr(module, "_decode", stop)
     code, _, err = call(monkeypatch, capsys, "compare")
     assert code == 130
     assert "interrupted" in err

@@ -17,7 +17,7 @@ FLOORS = (
     "drafters",
     "methods describe engine decoding",
     "custom_generate conversation serve figures scope",
-    "evaluation prediction",
+    "evaluation prediction bench",
     "training sweeps harness",
     "studies",
     "widgets",

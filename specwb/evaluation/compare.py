@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pandas as pd
-import torch
 
-from specwb.decoding import decode
-from specwb.engine import Clock
+from specwb.bench.measure import Job, clock_is_free, measure
 from specwb.errors import ArgumentError
 from specwb.evaluation.conditions import conditions, draft_of, versions
 from specwb.evaluation.library import Library, default_rows, plain_row
@@ -29,7 +26,6 @@ from specwb.evaluation.machine import Watch, commit, one_step
 from specwb.evaluation.prompts import Question, interleave
 from specwb.evaluation.runs import (
     PARTS,
-    Run,
     Runs,
     acceptance_by_depth,
     by_category,
@@ -41,7 +37,6 @@ from specwb.evaluation.runs import (
     written,
 )
 from specwb.evaluation.ties import same_texts
-from specwb.graphs import replayed
 from specwb.inputs import integer, is_many
 from specwb.methods import METHODS, Method, built_with, that_run
 from specwb.models.load import draft_model
@@ -168,40 +163,40 @@ def compare(
     built = _methods(specs, target, draft, sampling)
     library_rows = _library_rows(library_specs, library, target, draft, built, sampling, batch)
     groups, cut = _groups(target, prompts, batch, max_new_tokens)
-    clocked = clock_is_cheap(target.device)
-    runners: dict[str, Callable[[list[list[int]], int], Run]] = {}
-    for key, chosen in built.items():
-        runners[key] = partial(_run_engine, target, chosen, sampling, seed, clocked)
-    for row in library_rows:
-        runners[row.key] = partial(_run_library, row)
-
+    everyone: dict[str, Method | Library] = {**built, **{row.key: row for row in library_rows}}
     plain = ("ar", plain_row(sampling))
     began = datetime.now(UTC).isoformat(timespec="seconds")
     watch = Watch(one_step(target))
-    runs: Runs = {name: [] for name in runners}
-    timed, interrupted = runs, False
+    runs: Runs = {name: [] for name in everyone}
+    by_part: Runs = {}
+    separate, interrupted = not clock_is_free(target.device), False
+    how: list[Any] = [sampling, seed, max_new_tokens]
     try:
-        _measure(runners, plain, groups, runs, max_new_tokens, seconds, progress, watch)
-        if not clocked:
-            timed = {
-                key: [
-                    _run_engine(target, chosen, sampling, seed, True, rows, max_new_tokens)
-                    for _, rows in groups[:SPLIT]
-                ]
-                for key, chosen in built.items()
-                if key in runs
-            }
+        asked = _jobs(everyone, plain, groups, runs, *how, seconds, progress, watch)
+        for job, run in measure(target, asked, watch=watch):
+            runs[job.key].append(run)
+        if separate:
+            again = [
+                Job(key, one, rows, max_new_tokens, sampling, seed)
+                for key, one in built.items()
+                if runs[key]
+                for _, rows in groups[:SPLIT]
+            ]
+            for job, run in measure(target, again, clock=True):
+                by_part.setdefault(job.key, []).append(run)
     except KeyboardInterrupt:
         interrupted = True
+        if not all(runs.values()):
+            raise
+    runs = _whole_groups(runs)
+    timed = by_part if separate else runs
     used = len(runs["ar"])
-    if not used:
-        raise KeyboardInterrupt
     if progress:
         progress(1.0, "done")
 
     built = {key: chosen for key, chosen in built.items() if key in runs}
     late = f"the time was up before the first run ({seconds or 0:g} s)"
-    left_out |= {name: late for name in runners if name not in runs}
+    left_out |= {name: late for name in everyone if name not in runs}
     over = reference({name: runs[name] for name in plain})
     speeds = {name: summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
     frame = pd.DataFrame(
@@ -228,7 +223,7 @@ def compare(
         "same_text": _same_texts(target, groups, runs) if sampling.greedy else None,
         "left_out": left_out,
         "machine": watch.facts(
-            [run.step for run in every_run], sum(run.again for run in every_run)
+            [run.probe for run in every_run], sum(run.again for run in every_run)
         ),
         "settings": settings,
         "versions": versions(),
@@ -245,7 +240,7 @@ def compare(
         "by_category": by_category(runs, over, [category for category, _ in groups[:used]]),
         "non_looping": non_looping(runs, over) if sampling.greedy else None,
         "time_split": {
-            "separate": not clocked,
+            "separate": separate,
             "tokens": {name: written(timed[name]) for name in built if name in timed},
         },
         "outputs": _outputs(target, groups[:used], runs),
@@ -276,14 +271,6 @@ def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
         **frame.attrs,
         "rows": rows,
     }
-
-
-def clock_is_cheap(device: torch.device) -> bool:
-    """Tell whether a clock costs nothing.
-
-    It waits for the device: for nothing on a CPU, five times a decoding step on CUDA.
-    """
-    return device.type == "cpu"
 
 
 def usual(target: Target) -> list[str]:
@@ -429,122 +416,58 @@ def _groups(
     return groups, cut
 
 
-def _measure(
-    runners,
+def _jobs(
+    methods: dict[str, Method | Library],
     plain: Sequence[str],
     groups: Groups,
     runs: Runs,
-    max_new_tokens,
-    seconds,
-    progress,
+    sampling: Sampling,
+    seed: int,
+    max_new_tokens: int,
+    seconds: float | None,
+    progress: Callable[[float, str], None] | None,
     watch: Watch,
-) -> None:
-    """Fill ``runs`` group by group, each method's first run after a short one that warms it up.
+) -> Iterator[Job]:
+    """Every method on every group, group by group, in rotating order.
 
-    A group that is not finished by every method is left out. With ``seconds``, no run is begun
-    after that time but for those of plain decoding on the first group, without which there is
-    nothing to compare with. A method that has no run by then is removed from ``runs``. A group is
-    started only where it is likely to end in time, or is the first of its category: the groups
-    begin with one of each.
+    With ``seconds``, no run is begun after that time but for those of plain decoding on the first
+    group, without which there is nothing to compare with. A method that has no run by then has none
+    later. A group is started only where it is likely to end in time, or is the first of its
+    category: the groups begin with one of each.
+
+    Args:
+        runs: what was measured so far, to which the run of each job is added before the next one
+            is asked for; a method that was not run on the first group is taken out.
     """
-    names = [*plain, *(name for name in runners if name not in plain)]
+    names = [*plain, *(name for name in methods if name not in plain)]
     categories = {category for category, _ in groups}
-    began, warming = time.monotonic(), 0.0
+    began = time.monotonic()
     end = math.inf if seconds is None else began + seconds
     for index, (category, rows) in enumerate(groups):
         spent = time.monotonic() - began
+        if index == 1:
+            for name in [name for name in names if not runs[name]]:
+                names.remove(name)
+                del runs[name]
         if index and seconds is not None:
-            likely = spent + (spent - warming) / index
-            if spent >= seconds or (index >= len(categories) and likely > seconds):
-                break
-        group_runs: dict[str, Run] = {}
+            decoding = sum(run.seconds for name in names for run in runs[name]) / index
+            if spent >= seconds or (index >= len(categories) and spent + decoding > seconds):
+                return
+        # with little time, a first run of every method is worth more than a second of one
+        watch.repeat_until = end if index or seconds is None else began
         first = index % len(names)
-        order = [*names[first:], *names[:first]]
-        for turn, name in enumerate(order):
+        for turn, name in enumerate([*names[first:], *names[:first]]):
             if time.monotonic() >= end and (index or name not in plain):
                 break
             if progress:
                 fraction = (index + turn / len(names)) / len(groups)
                 spent_share = (time.monotonic() - began) / seconds if seconds else 0
                 progress(max(fraction, spent_share), f"{name}: {category}")
-            if not index:  # lazily made tables, thread pools, kernels
-                before = time.monotonic()
-                runners[name](rows, min(8, max_new_tokens))
-                warming += time.monotonic() - before
-            runner = partial(runners[name], rows, max_new_tokens)
-            # with little time, a first run of every method is worth more than a second of one
-            again_until = end if index or seconds is None else began
-            group_runs[name] = _run_watched(runner, watch, again_until)
-        if not index:
-            names = list(group_runs)
-            for name in runs.keys() - group_runs.keys():
-                del runs[name]
-        elif len(group_runs) < len(names):
-            break
-        for name in names:
-            runs[name].append(group_runs[name])
+            yield Job(name, methods[name], rows, max_new_tokens, sampling, seed)
 
 
-def _run_watched(runner: Callable[[], Run], watch: Watch, end: float) -> Run:
-    """Run once between two probes of the machine, and again if the run was disturbed.
-
-    It is run again only where that fits before ``end``. Which of the two runs counts is decided by
-    the probes beside them, never by their own times: the faster of the two would flatter whatever
-    was disturbed.
-    """
-
-    def attempt() -> Run:
-        before = watch.last
-        run = runner()
-        run.step = max(before, watch.probe())
-        return run
-
-    run = attempt()
-    if watch.slow(run.step) and time.monotonic() + run.seconds < end:
-        run = min(run, attempt(), key=lambda one: one.step)
-        run.again = True
-    return run
-
-
-def _run_engine(
-    target: Target,
-    method: Method,
-    sampling: Sampling,
-    seed: int,
-    clocked: bool,
-    rows: list[list[int]],
-    max_new_tokens: int,
-) -> Run:
-    """Decode a group with a method of this engine; ``clocked``: time the parts of every step.
-    Where steps are recorded as graphs, a run of replays is what is timed."""
-
-    def run() -> Run:
-        clock = Clock(target.device) if clocked else None
-        began = time.perf_counter()
-        output = decode(
-            target,
-            rows,
-            method,
-            max_new_tokens=max_new_tokens,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            seed=seed,
-            clock=clock,
-        )
-        seconds = time.perf_counter() - began
-        return Run(
-            output.tokens,
-            sum(output.step_counts),
-            seconds,
-            dict(clock.seconds) if clock else {},
-            output.accepted_lengths,
-            output.tested_lengths,
-        )
-
-    return replayed(run, method.arenas)
-
-
-def _run_library(row: Library, rows: list[list[int]], max_new_tokens: int) -> Run:
-    """Decode a group with the library."""
-    return Run(*row.generate(rows, max_new_tokens))
+def _whole_groups(runs: Runs) -> Runs:
+    """The runs of the methods that have any, without those of a group that not all have run."""
+    begun = {name: some for name, some in runs.items() if some}
+    whole = min(map(len, begun.values()), default=0)
+    return {name: some[:whole] for name, some in begun.items()}

@@ -133,6 +133,7 @@ class Watch:
     Attributes:
         probes: seconds of a step in every probe so far.
         last: seconds of the last probe.
+        repeat_until: monotonic time after which no disturbed run is measured again.
         fastest: seconds of the fast probes.
     """
 
@@ -140,6 +141,7 @@ class Watch:
         step()  # warm-up
         self._step = step
         self.probes: list[float] = []
+        self.repeat_until = math.inf
         self._began = (time.monotonic(), time.process_time(), load_average())
         self.probe()
 

@@ -1,10 +1,9 @@
-"""What a method wrote and how long it took, run by run, and the figures that follow."""
+"""The figures of a comparison, from what methods wrote and how long that took."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import ttest_1samp
 
+from specwb.bench.measure import Run
 from specwb.evaluation.machine import Watch
 from specwb.flow import Exactness
 from specwb.methods import Method
@@ -21,31 +21,6 @@ PARTS = ("draft", "score", "verify", "commit")
 """The parts of a decoding step whose seconds are measured."""
 LEVEL = 0.05
 """How often some method that is as fast as the fastest is told apart from it, at most."""
-
-
-@dataclass
-class Run:
-    """One method on one group of prompts.
-
-    Attributes:
-        tokens: new token ids of every row.
-        forwards: target forwards, summed over rows. Those of a library row are counted by a hook.
-        seconds: of the whole run.
-        parts: seconds by part of the decoding steps; empty where no clock ran.
-        accepted: accepted draft tokens by row and step; empty for the library's rows.
-        tested: depths at which candidates were tested, by row and step; empty as above.
-        step: seconds of the machine's fixed step beside the run, the slower of before and after.
-        again: whether the run was measured again.
-    """
-
-    tokens: list[list[int]]
-    forwards: int
-    seconds: float
-    parts: dict[str, float] = field(default_factory=dict)
-    accepted: list[list[int]] = field(default_factory=list)
-    tested: list[list[int]] = field(default_factory=list)
-    step: float = 0.0
-    again: bool = False
 
 
 Runs = dict[str, list[Run]]
@@ -80,7 +55,7 @@ def fastest(runs: Runs, over: str) -> dict[str, Any]:
         - others: how many other methods there are.
         - tied: those of them that are not told apart from it.
     """
-    speeds = {name: [written([run]) / run.seconds for run in runs[name]] for name in runs}
+    speeds = {name: [run.tokens_per_second for run in runs[name]] for name in runs}
 
     def speedup(name: str) -> float:
         return median(a / b for a, b in zip(speeds[name], speeds[over], strict=True))
@@ -121,7 +96,7 @@ def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
 
 def written(runs: list[Run]) -> int:
     """How many tokens the runs wrote."""
-    return sum(len(row) for run in runs for row in run.tokens)
+    return sum(run.written for run in runs)
 
 
 def row_of(
@@ -152,7 +127,7 @@ def row_of(
         "lossless": method is None or method.exactness is Exactness.LOSSLESS,
         "identical": _identical(runs[name], runs["ar"]) if sampling.greedy else None,
         **summary(runs[name], runs[over]),
-        "disturbed": sum(watch.slow(run.step) for run in runs[name]),
+        "disturbed": sum(watch.slow(run.probe) for run in runs[name]),
         **seconds,
     }
 
@@ -167,11 +142,8 @@ def summary(runs: list[Run], plain: list[Run]) -> dict[str, float]:
     tau = tokens / max(1, sum(run.forwards for run in runs))
     speed = tokens / sum(run.seconds for run in runs)
 
-    def tokens_per_second(run: Run) -> float:
-        return written([run]) / run.seconds
-
     speedups = pd.Series(
-        [tokens_per_second(a) / tokens_per_second(b) for a, b in zip(runs, plain, strict=True)]
+        [a.tokens_per_second / b.tokens_per_second for a, b in zip(runs, plain, strict=True)]
     )
     return {
         "tau": round(tau, 4),

@@ -32,6 +32,7 @@ class Turn:
             None: not known.
         prompt_tokens: of the conversation so far.
         cut: whether the prompt was shortened to fit.
+        disturbed: whether the machine was slow beside it, also when it was measured again.
     """
 
     question_id: int
@@ -46,6 +47,7 @@ class Turn:
     drafted: tuple[int, ...] | None
     prompt_tokens: int = 0
     cut: bool = False
+    disturbed: bool = False
 
 
 Turns = Sequence[Turn]

@@ -5,25 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
 
-from specwb.decoding import rounds
+from specwb.bench.measure import Job, Run, measure
 from specwb.errors import SpecwbError
 from specwb.evaluation.compare import build_methods
 from specwb.evaluation.conditions import describe, describe_device, versions
 from specwb.evaluation.library import Library, plain_row
+from specwb.evaluation.machine import Watch, one_step
 from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.files import home, weights_hash, whole_file
-from specwb.graphs import replayed
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn
 from specwb.inputs import integer
@@ -31,10 +28,8 @@ from specwb.methods import METHODS, Method
 from specwb.models.prompts import chat, encode
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.stops import Text
 
 TURNS = 8  # of a question, at most, by default
-WARM_UP = 3  # times that the first question is answered unmeasured, as in Spec-Bench
 
 
 class HarnessError(SpecwbError, ValueError):
@@ -119,22 +114,22 @@ def evaluate(
         done = {key: spec_bench.answered(path, asked[key]) for key, path in files.items()}
         missing = {key: [n for n in numbers if n not in done[key]] for key in built}
         total = sum(map(len, missing.values()))
-        for key, method in built.items():
-            for _ in range(WARM_UP if missing[key] else 0):
-                _answer(target, questions[0], method, settings)
         count = 0
-        for i, question in enumerate(questions):
-            keys = list(built)
-            keys = keys[i % len(keys) :] + keys[: i % len(keys)]  # a drifting machine favours none
-            for key in keys:
-                if question.question_id in done[key]:
-                    continue
-                if progress:
-                    progress(count / total, f"question {question.question_id}, {key}")
-                turns = _answer(target, question, built[key], settings)
-                number = question.question_id
-                spec_bench.append(files[key], turns, target.name, question, asked[key][number])
-                count += 1
+
+        def keep(key: str, question: Question, turns: list[Turn]) -> None:
+            nonlocal count
+            number = question.question_id
+            spec_bench.append(files[key], turns, target.name, question, asked[key][number])
+            count += 1
+
+        def begin(key: str, question: Question) -> None:
+            if progress:
+                progress(count / total, f"question {question.question_id}, {key}")
+
+        watch, latest = Watch(one_step(target)), list[Run]()
+        jobs = _answers(target, questions, built, settings, done, latest, begin, keep, watch)
+        for _, run in measure(target, jobs, until=settings.stop, watch=watch):
+            latest[:] = [run]
         if progress:
             progress(1.0, "done")
         return {
@@ -230,48 +225,79 @@ def _asked(
     }
 
 
-def _answer(
-    target: Target, question: Question, method: Method | Library, settings: Settings
-) -> list[Turn]:
-    """Answers a question's turns, at most so many as the settings say.
+def _answers(
+    target: Target,
+    questions: Sequence[Question],
+    built: dict[str, Method | Library],
+    settings: Settings,
+    done: dict[str, set[int]],
+    latest: list[Run],
+    begin: Callable[[str, Question], None],
+    keep: Callable[[str, Question, list[Turn]], None],
+    watch: Watch,
+) -> Iterator[Job]:
+    """The turns of all questions as jobs: each method answers a question before the next one.
 
-    A turn whose conversation has outgrown the context ends it.
+    A turn is made of the answers before it, at most so many as the settings say. One whose
+    conversation has outgrown the context ends the question.
+
+    Args:
+        done: the questions that each method has answered before.
+        latest: the run of the last job, put there before the next one is asked for.
+        begin: is told of a method's turn with a question.
+        keep: takes its finished answer.
+        watch: of the machine.
     """
-    messages: list[dict[str, str]] = []
-    turns: list[Turn] = []
     room = target.context - settings.max_new_tokens
-    for number, asked in enumerate(question.turns[: settings.turns]):
-        messages.append({"role": "user", "content": asked})
-        if number == 0:
-            ids, cut = question.fit(target.tokenizer, room)
-        else:
-            ids, cut = _later_ids(target, messages, question), False
-            if len(ids) > room:
-                break
-        if isinstance(method, Library):
-            seed = _seed(settings.seed, question.question_id, number)
-            steps = _by_library(target, method, ids, settings, seed)
-        else:
-            place = question.question_id, number
-            answer = partial(_by_engine, target, method, ids, settings, *place)
-            steps = replayed(answer, method.arenas)
-        turn = Turn(
-            question.question_id,
-            question.category,
-            question.subtask,
-            number,
-            steps.text.strip() if question.format == "chat" else steps.text,
-            tuple(steps.tokens),
-            steps.seconds,
-            tuple(steps.accepted),
-            tuple(steps.tested),
-            tuple(steps.drafted),
-            len(ids),
-            cut,
-        )
-        turns.append(turn)
-        messages.append({"role": "assistant", "content": turn.text})
-    return turns
+    for i, question in enumerate(questions):
+        keys = list(built)
+        for key in keys[i % len(keys) :] + keys[: i % len(keys)]:  # a drift favours none
+            if question.question_id in done[key]:
+                continue
+            begin(key, question)
+            messages: list[dict[str, str]] = []
+            turns: list[Turn] = []
+            for number, asked in enumerate(question.turns[: settings.turns]):
+                messages.append({"role": "user", "content": asked})
+                if number == 0:
+                    ids, cut = question.fit(target.tokenizer, room)
+                else:
+                    ids, cut = _later_ids(target, messages, question), False
+                    if len(ids) > room:
+                        break
+                seed = _seed(settings.seed, question.question_id, number)
+                how = settings.max_new_tokens, settings.sampling, seed
+                yield Job(key, built[key], [ids], *how)
+                (run,) = latest
+                turns.append(_turn(question, number, run, len(ids), cut, watch.slow(run.probe)))
+                messages.append({"role": "assistant", "content": turns[-1].text})
+            keep(key, question, turns)
+
+
+def _turn(
+    question: Question, number: int, run: Run, prompt: int, cut: bool, disturbed: bool
+) -> Turn:
+    assert run.texts is not None  # questions are text, so there is a tokenizer
+    (text,) = run.texts
+    nothing = [0] * run.forwards  # of the library's steps it is only known how many there were
+    accepted, tested, drafted = (
+        tuple(rows[0] if rows else nothing) for rows in (run.accepted, run.tested, run.drafted)
+    )
+    return Turn(
+        question.question_id,
+        question.category,
+        question.subtask,
+        number,
+        text.strip() if question.format == "chat" else text,
+        tuple(run.tokens[0]),
+        run.seconds,
+        accepted,
+        tested,
+        drafted,
+        prompt,
+        cut,
+        disturbed,
+    )
 
 
 def _later_ids(target: Target, messages: list[dict[str, str]], question: Question) -> list[int]:
@@ -279,65 +305,6 @@ def _later_ids(target: Target, messages: list[dict[str, str]], question: Questio
     if question.format == "chat" and getattr(target.tokenizer, "chat_template", None):
         return chat(target.tokenizer, messages, name)
     return encode(target.tokenizer, "\n\n".join(m["content"] for m in messages), name)
-
-
-@dataclass
-class _Steps:
-    """A decoded answer; as in :class:`Turn`."""
-
-    text: str
-    tokens: list[int]
-    seconds: float
-    accepted: list[int]
-    tested: list[int]
-    drafted: list[int]
-
-
-def _by_library(
-    target: Target, row: Library, ids: list[int], settings: Settings, seed: int
-) -> _Steps:
-    with torch.random.fork_rng():  # the library draws from torch's global generator
-        torch.manual_seed(seed)
-        (tokens,), forwards, seconds = row.generate([ids], settings.max_new_tokens)
-    nothing = [0] * forwards
-    text = Text(target.tokenizer, ids).feed(tokens).printed
-    return _Steps(text, tokens, seconds, nothing, nothing, nothing)
-
-
-def _by_engine(
-    target: Target, method: Method, ids: list[int], settings: Settings, question: int, turn: int
-) -> _Steps:
-    """Decodes one answer and counts what happens in it."""
-    sampling = settings.sampling
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    state, stops = None, None
-    began = time.perf_counter()
-    for step in rounds(
-        target,
-        [ids],
-        method,
-        max_new_tokens=settings.max_new_tokens,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=_seed(settings.seed, question, turn),
-        until=settings.stop,  # costs a host read a step and some text, which the time includes
-    ):
-        verdict, state, stops = step.verdict, step.state, step.stops
-        drafted = step.draft.valid[0, 1:].sum()
-        parts.append((verdict.count[0], drafted, step.offered()[0].long()))
-    assert state is not None
-    assert stops is not None
-    tokens = state.tokens[0, int(state.start[0]) : int(state.length[0])].tolist()
-    counts, drafts, offers = (torch.stack(x).tolist() for x in zip(*parts, strict=True))
-    seconds = time.perf_counter() - began
-    accepted = [n - 1 for n in counts]
-    # the end of text or the limit may have cut the last step: what it would have tested next is
-    # not known
-    tested = [a + m for a, m in zip(accepted[:-1], offers, strict=False)] + accepted[-1:]
-    texts = stops.texts([tokens])
-    assert texts is not None  # questions are text, so there is a tokenizer
-    return _Steps(texts[0], tokens, seconds, accepted, tested, drafts)
 
 
 def _seed(seed: int, question: int, turn: int) -> int:

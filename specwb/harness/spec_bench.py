@@ -4,8 +4,8 @@ A line is a question: question_id, category, answer_id, model_id, tstamp and cho
 index, turns (texts), decoding_steps, new_tokens and wall_time (a number a turn) and
 accept_lengths (one list over all turns, the bonus token counted). Ours have more keys: of a line
 ``subtask`` and ``asked`` (a hash of what the answer depends on), of a choice ``tokens``,
-``tested``, ``drafted``, ``prompt_tokens`` and ``cut``, lists by turn. Files without them can be
-read for all that does not need them.
+``tested``, ``drafted``, ``prompt_tokens``, ``cut`` and ``disturbed``, lists by turn. Files without
+them can be read for all that does not need them.
 
 Source: hemingkx/Spec-Bench, ``evaluation/eval.py`` and ``speed.py`` (Xia et al. 2024, 2401.07851).
 """
@@ -56,6 +56,7 @@ def append(
         "drafted": [list(turn.drafted or ()) for turn in turns],
         "prompt_tokens": [turn.prompt_tokens for turn in turns],
         "cut": [turn.cut for turn in turns],
+        "disturbed": [turn.disturbed for turn in turns],
     }
     line = {
         "question_id": question.question_id,
@@ -177,6 +178,7 @@ def _turns(line: Mapping[str, Any]) -> list[Turn]:
                 tuple(choice["drafted"][i]) if "drafted" in choice else None,
                 choice.get("prompt_tokens", {i: 0})[i],
                 choice.get("cut", {i: False})[i],
+                choice.get("disturbed", {i: False})[i],
             )
         )
     return turns

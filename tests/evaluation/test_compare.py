@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import tiny
 
 import specwb
+from specwb.bench import measure as measuring
+from specwb.bench.measure import Run
 from specwb.evaluation import compare as module
 from specwb.evaluation import report, runs
 from specwb.evaluation.compare import compare, to_json, usual
 from specwb.evaluation.library import Library
-from specwb.evaluation.machine import Watch
 from specwb.evaluation.prompts import PromptSetError, Question, interleave, load_prompts, sets
 from specwb.evaluation.runs import loops
 from specwb.probability import Sampling
@@ -243,9 +243,9 @@ def test_a_depth_is_tested_where_the_accepted_path_had_candidates_below_it(metho
 
 
 def test_acceptance_by_depth_by_hand():
-    one = runs.Run([[0] * 7], 3, 1.0, accepted=[[2, 0, 1]], tested=[[2, 1, 1]])
+    one = Run([[0] * 7], 3, 1.0, accepted=[[2, 0, 1]], tested=[[2, 1, 1]])
     # the first step of the second run had no candidates
-    two = runs.Run([[0] * 3], 2, 1.0, accepted=[[0, 1]], tested=[[0, 1]])
+    two = Run([[0] * 3], 2, 1.0, accepted=[[0, 1]], tested=[[0, 1]])
     assert runs.acceptance_by_depth([one, two]) == [(3, 4), (1, 1)]
 
 
@@ -284,17 +284,18 @@ def test_figures_without_loops_leave_out_just_the_looping_prompts(monkeypatch):
 def test_where_a_clock_is_expensive_the_measured_runs_have_none(monkeypatch):
     """As on CUDA, the clock runs only in a second pass, whose time is not in the figures."""
     calls = []
-    original = module._run_engine
+    original = measuring._by_engine
 
-    def recorded(target, method, sampling, seed, clocked, rows, max_new_tokens):
-        calls.append((method.key, clocked, max_new_tokens))
-        return original(target, method, sampling, seed, clocked, rows, max_new_tokens)
+    def recorded(target, method, job, count, until, clocked):
+        calls.append((clocked, job.tokens))
+        return original(target, method, job, count, until, clocked)
 
-    monkeypatch.setattr(module, "_run_engine", recorded)
-    monkeypatch.setattr(module, "clock_is_cheap", lambda device: False)
+    monkeypatch.setattr(measuring, "_by_engine", recorded)
+    for place in (module, measuring):
+        monkeypatch.setattr(place, "clock_is_free", lambda device: False)
     monkeypatch.setattr(module, "SPLIT", 2)
     frame = run(methods=["sps"], library=False)
-    assert [c for _, c, n in calls if n == 12] == [False] * 6 + [True] * 4
+    assert [clocked for clocked, n in calls if n == 12] == [None] * 6 + [True] * 4
     assert (frame[frame["method"] != "hf_greedy"][list(runs.PARTS)] > 0).all().all()
     assert frame.attrs["time_split"] == {"separate": True, "tokens": {"ar": 24, "sps": 24}}
     assert run(methods=["sps"], library=False, draft=tiny.draft()).attrs["runs"] == 3
@@ -328,7 +329,7 @@ def test_a_wrong_method_is_not_called_identical():
 
 
 def test_interrupted_keeps_what_is_done(monkeypatch):
-    original, calls = module._run_engine, []
+    original, calls = measuring._by_engine, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -336,7 +337,7 @@ def test_interrupted_keeps_what_is_done(monkeypatch):
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(module, "_run_engine", interrupted)
+    monkeypatch.setattr(measuring, "_by_engine", interrupted)
     frame = run(methods=["sps"], library=False)
     assert frame.attrs["interrupted"]
     assert frame.attrs["prompts"] == 1
@@ -355,8 +356,7 @@ def hours(monkeypatch):
 
         return run
 
-    for name in ("_run_engine", "_run_library"):
-        monkeypatch.setattr(module, name, decoding(getattr(module, name)))
+    monkeypatch.setattr(measuring, "_decode", decoding(measuring._decode))
     return now
 
 
@@ -434,9 +434,9 @@ def test_bad_requests():
         compare(tiny.target(), PROMPTS, ["ar", "hf_assisted"])
 
 
-def runs_of(*seconds: float) -> list[runs.Run]:
+def runs_of(*seconds: float) -> list[Run]:
     """Runs of ten tokens each that take so many seconds."""
-    return [runs.Run([[0] * 10], 10, s) for s in seconds]
+    return [Run([[0] * 10], 10, s) for s in seconds]
 
 
 def test_the_reference_is_the_faster_plain_decoding_in_the_median_of_pairs():
@@ -479,12 +479,10 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
     What is faster than ar alone is no speedup.
     """
     tokens = specwb.decode(tiny.target(), PROMPTS, "ar", max_new_tokens=12).tokens
+    seconds = {"ar": 2.0, "sps": 1.0}
     monkeypatch.setattr(
-        module,
-        "_run_engine",
-        lambda target, method, *rest: runs.Run(tokens, 36, 2.0 if method.key == "ar" else 1.0),
+        measuring, "_decode", lambda target, job, *_: Run(tokens, 36, seconds.get(job.key, 0.5))
     )
-    monkeypatch.setattr(module, "_run_library", lambda row, *rest: runs.Run(tokens, 36, 0.5))
     monkeypatch.setattr(module, "_same_texts", lambda *_: {})
     for temperature, name in ((0.0, "hf_greedy"), (1.0, "hf_sample")):
         frame = run(methods=["sps"], library=False, temperature=temperature)
@@ -497,33 +495,13 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
     assert non_looping["methods"]["sps"]["speedup"] == 0.5
 
 
-def test_a_disturbed_run_is_measured_again_and_the_quieter_attempt_counts():
-    # a warm-up, then three steps a probe: quiet, slow, quiet
-    steps = iter([1, 1, 1, 1, 2, 2, 2, 1, 1, 1])
-    watch = Watch(lambda: float(next(steps)))
-    attempts = iter(runs_of(3.0, 4.0))
-    run = module._run_watched(lambda: next(attempts), watch, math.inf)
-    # the second attempt began in the slow moment as well: neither is better, the first one stays
-    assert (run.seconds, run.step, run.again) == (3.0, 2.0, True)
-    assert watch.slow(run.step)
-    steps = iter([1, 1, 1, 1, 2, 2, 2, 1.5, 1.5, 1.5])
-    watch = Watch(lambda: float(next(steps)))
-    watch.probes.append(3.0)
-    attempts = iter(runs_of(3.0, 4.0))
-    run = module._run_watched(lambda: next(attempts), watch, math.inf)
-    # the second attempt is slower by the clock and less disturbed
-    assert (run.seconds, run.step, run.again) == (4.0, 2.0, True)
-
-
 def test_a_disturbed_run_that_cannot_be_repeated_is_flagged(monkeypatch):
     """No time is left to repeat it, so a slow run stays, and the frame says so."""
     count = iter(range(1000))
     monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
-    watched = module._run_watched
-    monkeypatch.setattr(module, "_run_watched", lambda run, watch, end: watched(run, watch, 0.0))
-    frame = compare(
-        tiny.target(), PROMPTS[:1], ["sps"], draft=tiny.draft(), max_new_tokens=12, library=False
-    )
+    settings = {"draft": tiny.draft(), "max_new_tokens": 12, "library": False}
+    # with a limit no run of the first group is repeated
+    frame = compare(tiny.target(), PROMPTS[:1], ["sps"], **settings, seconds=100.0)
     machine = frame.attrs["machine"]
     assert (machine["runs"], machine["disturbed"], machine["measured_again"]) == (3, 2, 0)
     assert sorted(frame["disturbed"]) == [0, 1, 1]

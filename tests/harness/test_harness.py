@@ -10,6 +10,7 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.run import HarnessError, Settings
@@ -23,6 +24,12 @@ QUESTIONS = [
     Question(11, "text", ("w1 w9",), "text"),
 ]
 SHORT = Settings(max_new_tokens=10)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """The fixed step takes as long every time, so that nothing is measured again."""
+    monkeypatch.setattr(run, "one_step", lambda target: lambda: 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +88,17 @@ def test_the_same_call_goes_on_and_decodes_nothing_again(target, answers, folder
     path = spec_bench.answers_path(folder, "pld:gamma=3")
     path.write_text(path.read_text() + '{"question_id": 99, "cat')  # killed while it wrote
     asked = []
-    real = run._answer
-    monkeypatch.setattr(run, "_answer", lambda t, q, *a: asked.append(q) or real(t, q, *a))
+    real = measuring._decode
+    monkeypatch.setattr(
+        measuring, "_decode", lambda t, job, *a: asked.append(job) or real(t, job, *a)
+    )
     more = run.evaluate(target, QUESTIONS, ["pld:gamma=3"], folder, SHORT)
     assert not asked
     assert more["pld:gamma=3"] == answers["pld:gamma=3"]
     assert path.read_text().endswith("}\n")
     run.evaluate(target, QUESTIONS, ["pld:gamma=3", "lookahead"], folder, SHORT)
-    assert len(asked) == run.WARM_UP + len(QUESTIONS)
+    turns = sum(min(len(q.turns), SHORT.turns) for q in QUESTIONS)
+    assert [job.key for job in asked] == ["lookahead"] * (1 + turns)  # and one to warm up
 
 
 def test_an_interrupt_keeps_what_was_answered(target, tmp_path):

@@ -1,0 +1,1 @@
+"""The measuring core: jobs in, runs out, and every figure that is made of runs."""

@@ -1,0 +1,265 @@
+"""The one place where decodings are timed and counted: jobs in, runs out.
+
+What has to be right for every measurement is done here and nowhere else: a method is warmed up
+before its first run, CUDA graphs are recorded before replays are timed, the device is waited for
+where a time is read, and a run beside a disturbance of the machine is measured again. Which jobs
+there are, in which order and until when is the caller's: jobs are taken one by one, so that a
+caller's generator may stop, or make the next job of the last run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
+
+import torch
+from torch import Tensor
+
+from specwb.decoding import rounds
+from specwb.engine import Clock
+from specwb.evaluation.library import Library
+from specwb.evaluation.machine import Watch
+from specwb.graphs import replayed
+from specwb.methods import Method
+from specwb.models.target import Target
+from specwb.probability import Sampling
+from specwb.stops import Text
+
+WARM_UP = 8
+"""New tokens of a method's first decoding, which is not timed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A prompt, or a batch of them, that one method decodes under one setting.
+
+    Attributes:
+        key: what its runs are grouped by.
+        method: a built method, or a decoding of the transformers library.
+        rows: token ids of the prompts.
+        tokens: new tokens of each row, at most.
+        sampling: temperature and filters.
+        seed: of the sampling: one for all rows, or one per row.
+        layout: how the target is run over a draft, see :func:`specwb.rounds`.
+    """
+
+    key: str
+    method: Method | Library
+    rows: Sequence[Sequence[int]]
+    tokens: int
+    sampling: Sampling = Sampling()  # noqa: RUF009
+    seed: int | Sequence[int] = 0
+    layout: str = "tree"
+
+
+@dataclass
+class Run:
+    """What a job wrote, and how long that took.
+
+    Lists by row and step have the steps that wrote something. A library's run has no steps.
+
+    Attributes:
+        tokens: new token ids by row.
+        forwards: target forwards, summed over rows.
+        seconds: of the whole run, prompt processing included.
+        accepted: draft tokens kept, by row and step.
+        tested: depths at which candidates were tested, by row and step. A row's last step counts
+            only what it accepted: the end of text or the limit may have cut it.
+        drafted: draft tokens, by row and step.
+        levels: the depth of the draft, by row and step.
+        step_seconds: of every step of the batch, the first one with the prompt in it; empty where
+            steps were not timed.
+        parts: seconds by part of the steps, summed; empty where no clock ran.
+        first_parts: the same of the first step alone.
+        texts: what was written, where stop texts were asked for.
+        probe: seconds of the machine's fixed step beside the run, the slower of before and after.
+        again: whether the run was measured again.
+    """
+
+    tokens: list[list[int]]
+    forwards: int
+    seconds: float
+    accepted: list[list[int]] = field(default_factory=list)
+    tested: list[list[int]] = field(default_factory=list)
+    drafted: list[list[int]] = field(default_factory=list)
+    levels: list[list[int]] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=dict)
+    first_parts: dict[str, float] = field(default_factory=dict)
+    texts: list[str] | None = None
+    probe: float = 0.0
+    again: bool = False
+
+    @property
+    def written(self) -> int:
+        """New tokens of all rows."""
+        return sum(map(len, self.tokens))
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.written / self.seconds
+
+
+def clock_is_free(device: torch.device) -> bool:
+    """Says whether a clock costs nothing: it waits for the device, five times a step."""
+    return device.type == "cpu"
+
+
+def measure(
+    target: Target,
+    jobs: Iterable[Job],
+    *,
+    steps: int | None = None,
+    until: Sequence[str] | None = None,
+    clock: bool | None = None,
+    watch: Watch | None = None,
+) -> Iterator[tuple[Job, Run]]:
+    """Decode jobs one after another; yields each with its run before the next job is taken.
+
+    Args:
+        target: the model of all jobs.
+        jobs: what is decoded, in this order.
+        steps: decoding steps of a job; texts then go on past their end, every step is timed, and
+            where a job's tokens are too few for all its drafts a last step that may be cut is left
+            out. None decodes to the end of the text.
+        until: texts that end a row; the runs then have texts. None: none, and no texts.
+        clock: whether the parts of a step are timed; default where that costs nothing.
+        watch: times the machine's fixed step between runs. A run beside a slow one was disturbed;
+            it is measured again where there is time (:attr:`Watch.repeat_until`), and the attempt
+            with the faster step beside it counts, whatever the two took themselves.
+    """
+    warm: set[tuple] = set()
+    for job in jobs:
+        kind = id(job.method), job.sampling, job.layout
+        if kind not in warm:
+            warm.add(kind)
+            _decode(target, replace(job, tokens=min(WARM_UP, job.tokens)), 2, until, clock)
+        before = watch.last if watch else 0.0
+        run = _decode(target, job, steps, until, clock)
+        if watch:
+            run.probe = max(before, watch.probe())
+            if watch.slow(run.probe) and time.monotonic() + run.seconds < watch.repeat_until:
+                before = watch.last
+                second = _decode(target, job, steps, until, clock)
+                second.probe = max(before, watch.probe())
+                run = min(run, second, key=lambda one: one.probe)
+                run.again = True
+        yield job, run
+
+
+def _decode(
+    target: Target, job: Job, steps: int | None, until: Sequence[str] | None, clock: bool | None
+) -> Run:
+    method = job.method
+    if isinstance(method, Library):
+        return _by_library(target, method, job, until)
+    return replayed(lambda: _by_engine(target, method, job, steps, until, clock), method.arenas)
+
+
+def _by_library(target: Target, row: Library, job: Job, until: Sequence[str] | None) -> Run:
+    rows = [list(ids) for ids in job.rows]
+    seeds = [job.seed] if isinstance(job.seed, int) else list(job.seed)
+    with torch.random.fork_rng():  # the library draws from torch's global generator
+        torch.manual_seed(seeds[0])
+        tokens, forwards, seconds = row.generate(rows, job.tokens)
+    run = Run(tokens, forwards, seconds)
+    if until is not None:
+        run.texts = [
+            Text(target.tokenizer, prompt).feed(ids).printed
+            for prompt, ids in zip(rows, tokens, strict=True)
+        ]
+    return run
+
+
+def _by_engine(
+    target: Target,
+    method: Method,
+    job: Job,
+    count: int | None,
+    until: Sequence[str] | None,
+    clocked: bool | None,
+) -> Run:
+    drafter, tokens = method.drafter, job.tokens
+    enough = 0
+    if count is not None:
+        enough = count * (1 + drafter.limits.depth)  # not reached before the last step is over
+        tokens = min(enough, tokens)
+    if clocked is None:
+        clocked = clock_is_free(target.device)
+    clock = Clock(target.device) if clocked else None
+    by_step = count is not None
+
+    def now(wait: bool) -> float:
+        if wait and target.device.type == "cuda":
+            torch.cuda.synchronize(target.device)
+        return time.perf_counter()
+
+    spent = getattr(drafter, "spent", {})
+    searched = spent.get("search", 0.0)  # by all decodings of the method before this one
+
+    def laps() -> dict[str, float]:
+        seconds = dict(clock.seconds) if clock else {}
+        if clock and spent:  # a search is a part of drafting
+            seconds["search"] = spent["search"] - searched
+        return seconds
+
+    times, first = [now(True)], {}
+    columns: list[Tensor] = []
+    state, stops = None, None
+    loop = rounds(
+        target,
+        job.rows,
+        method,
+        max_new_tokens=tokens,
+        temperature=job.sampling.temperature,
+        top_k=job.sampling.top_k,
+        top_p=job.sampling.top_p,
+        seed=job.seed,
+        eos=() if by_step else None,
+        layout=job.layout,
+        clock=clock,
+        until=until or (),
+    )
+    for step in islice(loop, count):
+        if by_step:
+            times.append(now(True))
+        if not columns:
+            first = laps()
+        state, stops, draft = step.state, step.stops, step.draft
+        levels = (draft.valid * draft.tree.depth).amax(1)
+        numbers = step.verdict.count, step.offered(), draft.valid[:, 1:].sum(1), levels
+        columns.append(torch.stack([x.long().expand(len(job.rows)) for x in numbers], -1))
+    assert state is not None
+    assert stops is not None
+    starts, ends, table = state.start.tolist(), state.length.tolist(), state.tokens.tolist()
+    per_step = torch.stack(columns, 1).tolist()  # [B,steps,4]
+    seconds = now(True) - times[0]
+    parts = laps()
+    loop.close()  # type: ignore[attr-defined]
+    live = [[step for step in row if step[0] > 0] for row in per_step]
+    if by_step and tokens < enough:
+        for row in live:
+            if len(row) > 1 and sum(step[0] for step in row) >= tokens:
+                del row[-1]
+    written = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
+    accepted = [[step[0] - 1 for step in row] for row in live]
+    offered = [[step[1] for step in row] for row in live]
+    tested = [
+        [a + more for a, more in zip(row[:-1], offers, strict=False)] + row[-1:]
+        for row, offers in zip(accepted, offered, strict=True)
+    ]
+    return Run(
+        written,
+        sum(map(len, accepted)),
+        seconds,
+        accepted,
+        tested,
+        [[step[2] for step in row] for row in live],
+        [[step[3] for step in row] for row in live],
+        [b - a for a, b in pairwise(times)],
+        parts,
+        first,
+        None if until is None else stops.texts(written),
+    )
