@@ -28,7 +28,7 @@ from specwb.probability import Sampling
 from specwb.stops import Text
 
 WARM_UP = 8
-"""New tokens of a method's first decoding, which is not timed."""
+"""Tokens of the text, on a CPU, and new tokens of a method's first decoding, which is not timed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Job:
         rows: token ids of the prompts.
         tokens: new tokens of each row, at most.
         sampling: temperature and filters.
-        seed: of the sampling: one for all rows, or one per row.
+        seed: of the sampling: one per row, or one that each row's is derived from.
         layout: how the target is run over a draft, see :func:`specwb.rounds`.
     """
 
@@ -115,6 +115,7 @@ def measure(
     until: Sequence[str] | None = None,
     clock: bool | None = None,
     watch: Watch | None = None,
+    timed: bool = True,
 ) -> Iterator[tuple[Job, Run]]:
     """Decode jobs one after another; yields each with its run before the next job is taken.
 
@@ -126,6 +127,7 @@ def measure(
             out. None decodes to the end of the text.
         until: texts that end a row; the runs then have texts. None: none, and no texts.
         clock: whether the parts of a step are timed; default where that costs nothing.
+        timed: whether times are wanted. Otherwise nothing is warmed up.
         watch: times the machine's fixed step between runs. A run beside a slow one was disturbed;
             it is measured again where there is time (:attr:`Watch.repeat_until`), and the attempt
             with the faster step beside it counts, whatever the two took themselves.
@@ -133,9 +135,12 @@ def measure(
     warm: set[tuple] = set()
     for job in jobs:
         kind = id(job.method), job.sampling, job.layout
-        if kind not in warm:
+        if timed and kind not in warm:
             warm.add(kind)
-            _decode(target, replace(job, tokens=min(WARM_UP, job.tokens)), 2, until, clock)
+            short = replace(job, tokens=min(WARM_UP, job.tokens))
+            if clock_is_free(target.device):  # nothing there depends on the length of the text
+                short = replace(short, rows=[row[-WARM_UP:] for row in job.rows])
+            _decode(target, short, 2, until, clock)
         before = watch.last if watch else 0.0
         run = _decode(target, job, steps, until, clock)
         if watch:
@@ -182,14 +187,14 @@ def _by_engine(
     clocked: bool | None,
 ) -> Run:
     drafter, tokens = method.drafter, job.tokens
-    enough = 0
+    by_step, enough = count is not None, 0
     if count is not None:
         enough = count * (1 + drafter.limits.depth)  # not reached before the last step is over
         tokens = min(enough, tokens)
-    if clocked is None:
-        clocked = clock_is_free(target.device)
+    if clocked is None:  # where steps are timed one by one, those that are never recorded too
+        waits = by_step and (not drafter.captured or job.layout != "tree")
+        clocked = waits or clock_is_free(target.device)
     clock = Clock(target.device) if clocked else None
-    by_step = count is not None
 
     def now(wait: bool) -> float:
         if wait and target.device.type == "cuda":

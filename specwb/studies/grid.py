@@ -9,22 +9,20 @@ end-of-text token.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
 from statistics import fmean, median
 from typing import Any, Protocol
 
-import torch
-
-from specwb.decoding import rounds
-from specwb.engine import Clock
+from specwb.bench.measure import Job, Run, measure
 from specwb.errors import ArgumentError
+from specwb.evaluation.machine import Watch, one_step
 from specwb.evaluation.prompts import Question, interleave
 from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
+from specwb.probability import Sampling
 from specwb.studies.store import Store
 
 LONG = 512
@@ -126,8 +124,9 @@ def run(
 ) -> bool:
     """Measure every cell on every prompt, and put the results into the store.
 
-    ``store.cells[cell.key]`` is filled with the results of :func:`measure`, one entry a prompt; the
-    prompts' domains are ``store.document["domains"]``.
+    ``store.cells[cell.key]`` is filled with :func:`results` and ``disturbed`` (1: the machine was
+    slow beside it, also when it was measured again), one entry a prompt; the prompts' domains are
+    ``store.document["domains"]``.
 
     It goes through the prompts, beginning where the store ends, until another would take longer
     than ``seconds`` of measuring in all (at least two are done), or to the last. Cells take turns
@@ -168,40 +167,38 @@ def run(
     texts = [q.fit(target.tokenizer, room)[0] for q in questions]
     document = store.document
     document["domains"] = [q.subtask for q in questions]
-    records = [cell_record(store.cells, cell.key) for cell in cells]
-    counts = [len(record["ms"]) for record in records]
-    # results that were begun with medians alone go on with these
-    split = all("mean" in record for record in records if record["ms"])
-    try:
-        if not any(counts):  # warm-up: lazily made tables, thread pools, kernels
-            for cell in cells:
-                measure(target, methods[cell], cell, texts[0][-8:], 2, seed)
-        for index in range(min(counts), len(texts)):
-            if seconds is not None and index >= MIN_PROMPTS:
-                expected = document["spent"] * (index + 1) / index
-                if expected > seconds:
-                    break
+    records = [store.cells.setdefault(cell.key, {"accepted": [], "ms": []}) for cell in cells]
+
+    def jobs() -> Iterator[Job]:
+        for index in range(min(len(record["ms"]) for record in records), len(texts)):
+            is_late = index >= MIN_PROMPTS and seconds is not None
+            if is_late and document["spent"] * (index + 1) / index > seconds:
+                return
             before = [token for text in (*texts[index + 1 :], *texts[:index]) for token in text]
             long = [*before, *texts[index]][-min(LONG, room) :]
             for turn in range(len(cells)):
                 cell = cells[(turn + 7 * index) % len(cells)]
-                record = store.cells.setdefault(cell.key, {"accepted": [], "ms": []})
-                if len(record["ms"]) > index:
+                if len(store.cells[cell.key]["ms"]) > index:
                     continue
                 if progress:
                     fraction = (index + turn / len(cells)) / len(texts)
                     if seconds is not None:
                         fraction = document["spent"] / max(seconds, 1e-9)
                     progress(fraction, f"prompt {index + 1}: {cell.key}")
-                began = time.monotonic()
                 ids = long if cell.long else texts[index]
-                results = measure(
-                    target, methods[cell], cell, ids, rounds_each, seed + index, most, split
-                )
-                document["spent"] = round(document["spent"] + time.monotonic() - began, 3)
-                for name, value in results.items():
-                    record.setdefault(name, []).append(value)
-                store.save()
+                yield job_of(cell, methods[cell], ids, rounds_each, seed + index, most)
+
+    watch, began = Watch(one_step(target)), time.monotonic()
+    try:
+        for job, one in measure(target, jobs(), steps=rounds_each, watch=watch):
+            spent = document["spent"] + time.monotonic() - began
+            document["spent"] = round(spent, 3)
+            record = store.cells[job.key]
+            for name, value in results(one, job.method).items():
+                record.setdefault(name, []).append(value)
+            record.setdefault("disturbed", []).append(int(watch.slow(one.probe)))
+            store.save()
+            began = time.monotonic()
     except KeyboardInterrupt:
         return True
     return False
@@ -220,101 +217,45 @@ def check(questions: Sequence[Any], cells: Sequence[Any], rounds_each: int) -> N
         )
 
 
-def measure(
-    target: Target,
-    method: Method,
-    cell: Setting,
-    ids: list[int],
-    count: int,
-    seed: int,
-    most: int | None = None,
-    split: bool = False,
-) -> dict[str, Any]:
-    """Measure ``count`` decoding steps of one prompt.
+def job_of(
+    cell: Setting, method: Method, ids: list[int], count: int, seed: int, most: int | None = None
+) -> Job:
+    """One prompt of a cell, decoded for ``count`` steps, or up to ``most`` new tokens."""
+    tokens = most or count * (1 + method.drafter.limits.depth)
+    return Job(cell.key, method, [ids], tokens, Sampling(cell.temperature), [seed], cell.layout)
 
-    There are fewer steps where ``most`` new tokens are reached before; the last one is then left
-    out, as it may be cut.
 
-    Args:
-        target: the target model.
-        method: a built method.
-        cell: its temperature and layout.
-        ids: token ids of the prompt.
-        count: decoding steps.
-        seed: of the sampling.
-        most: new tokens that there is room for, default all that the steps may add.
-        split: also measure the parts of a step.
+def results(run: Run, method: Any) -> dict[str, Any]:
+    """What is recorded of one prompt, whose decoding steps were timed.
+
     Returns:
         A dict with
 
-        - accepted: accepted draft tokens of each step.
+        - accepted, drafted: draft tokens of each step, those kept and all of them.
         - ms: the median milliseconds of all steps but the first, which has the prompt in it.
-
-        and with ``split``
-
-        - drafted: draft tokens of each step.
-        - mean: the mean milliseconds of all steps but the first.
+        - mean: their mean.
         - parts: of ``mean``: drafting without the search, the search (of drafters that have one),
           the target's forward and the rule, and the rest. It is empty where a clock would keep
           steps from being recorded as graphs.
         - levels: of trees, the depth of each step's draft.
     """
-
-    def now() -> float:
-        if target.device.type == "cuda":
-            torch.cuda.synchronize(target.device)
-        return time.perf_counter()
-
-    def laps() -> list[float]:
-        """Seconds so far of all parts but the rest."""
-        search = getattr(method.drafter, "spent", {}).get("search", 0.0)
-        seconds = clock.seconds if clock else dict.fromkeys(("draft", "score", "verify"), 0.0)
-        return [seconds["draft"] - search, search, seconds["score"] + seconds["verify"]]
-
-    eager = target.device.type == "cpu" or not method.drafter.captured or cell.layout != "tree"
-    clock = Clock(target.device) if split and eager else None
-    enough = count * (1 + method.drafter.limits.depth)  # never reached before the last step is over
-    tokens = min(enough, most or enough)
-    steps = rounds(
-        target,
-        [ids],
-        method,
-        max_new_tokens=tokens,
-        temperature=cell.temperature,
-        seed=[seed],
-        eos=(),
-        layout=cell.layout,
-        clock=clock,
-    )
-    times, accepted_steps, drafted, levels, first = [now()], [], [], [], [0.0] * 3
-    for step in islice(steps, count):
-        times.append(now())
-        if len(times) == 2:
-            first = laps()
-        accepted_steps.append(step.verdict.accepted)
-        drafted.append(step.draft.valid[:, 1:].sum(1))
-        levels.append((step.draft.valid * step.draft.tree.depth).amax(1))
-    last = laps()
-    steps.close()  # type: ignore[attr-defined]
-    accepted = torch.cat(accepted_steps).tolist()
-    if tokens < enough and sum(accepted) + len(accepted) >= tokens and len(accepted) > 1:
-        del accepted[-1], drafted[-1], levels[-1]
-    results: dict[str, Any] = {
-        "accepted": accepted,
-        "ms": round(1000 * median(b - a for a, b in pairwise(times[1:])), 3),
+    later = run.step_seconds[1:]
+    mean = 1000 * fmean(later)
+    parts = []
+    if run.parts:
+        a = {part: 1000 * (x - run.first_parts[part]) / len(later) for part, x in run.parts.items()}
+        search = a.get("search", 0.0)
+        parts = [a["draft"] - search, search, a["score"] + a["verify"]]
+        parts.append(mean - sum(parts))
+    found: dict[str, Any] = {
+        "accepted": run.accepted[0],
+        "ms": round(1000 * median(later), 3),
+        "drafted": run.drafted[0],
+        "mean": round(mean, 4),
+        "parts": [round(x, 4) for x in parts],
     }
-    if split:
-        scale = 1000 / (len(times) - 2)
-        mean = scale * (times[-1] - times[1])
-        parts = [scale * (b - a) for a, b in zip(first, last, strict=True)]
-        results |= {
-            "drafted": torch.cat(drafted).tolist(),
-            "mean": round(mean, 4),
-            "parts": [round(x, 4) for x in (*parts, mean - sum(parts))] if clock else [],
-        }
-        if method.drafter.limits.children > 1:
-            results["levels"] = torch.cat(levels).tolist()
-    return results
+    is_tree = method.drafter.limits.children > 1
+    return found | ({"levels": run.levels[0]} if is_tree else {})
 
 
 def cell_record(cells: dict[str, Any], key: str) -> dict[str, list]:
@@ -332,9 +273,6 @@ def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
             depth of the draft) or "depth_fraction" (accepted over levels); of all steps but the
             first "ms" (the mean), a part of "ms" (one of ``PARTS``), "pace" (the steps in the time
             of one step of plain decoding) or "speedup".
-
-    Records that were made before times were means have medians: "ms" is then the median, and
-    "speedup" is tau times the pace.
     """
     record = cell_record(cells, cell.key)
     if what in ("tau", "accepted"):
@@ -348,16 +286,15 @@ def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
         return [a / n if n else 0.0 for a, n in pairs]
     if what in PARTS:
         return [parts[PARTS.index(what)] for parts in record.get("parts", []) if parts]
-    means = "mean" in record
-    ms = record["mean" if means else "ms"]
+    ms = record.get("mean", [])
     if what == "ms":
         return ms
-    plain_ms = cell_record(cells, cell.plain.key).get("mean" if means else "ms", [])
+    plain_ms = cell_record(cells, cell.plain.key).get("mean", [])
     pace = [a / b for a, b in zip(plain_ms, ms, strict=False)]
     if what == "pace":
         return pace
     # the first step has the prompt in it
-    tokens = [1 + fmean(accepted[1:] if means else accepted) for accepted in record["accepted"]]
+    tokens = [1 + fmean(accepted[1:]) for accepted in record["accepted"]]
     return [t * s for t, s in zip(tokens, pace, strict=False)]
 
 
@@ -391,7 +328,6 @@ def row(
     }
     mean, error = mean_and_error(figures["tau"])
     record, shape = cells[cell.key], document.get("shapes", {}).get(cell.key, {})
-    average = fmean if "mean" in record else median
     steps = [  # (accepted, drafted) of every step
         pair
         for accepted, drafted in zip(record["accepted"], record.get("drafted", []), strict=False)
@@ -415,7 +351,7 @@ def row(
             [sum(a >= d for a, _ in steps), sum(a >= d - 1 and n >= d for a, n in steps)]
             for d in range(1, depth + 1)
         ],
-        "ms_per_round": round(average(figures["ms"]), 4),
+        "ms_per_round": round(fmean(figures["ms"]), 4),
         "parts": {part: round(fmean(figures[part]), 4) for part in PARTS if figures[part]},
         "speedup": round(fmean(figures["speedup"]), 4) if figures["speedup"] else None,
     }

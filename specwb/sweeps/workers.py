@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specwb.decoding import Output, decode
+from specwb.bench.measure import Job, measure
 from specwb.evaluation.machine import Watch, one_step
 from specwb.extras import require
 from specwb.methods import Method
@@ -107,15 +107,7 @@ class Worker:
         if not work:
             return
         if self.is_alone:
-            watch = Watch(one_step(self.model)) if self.timed else None
-            warm: set[tuple] = set()
-            for task, item in work:
-                # of configurations that differ in their seeds only one is warmed up
-                kind = id(task.method), task.sampling, task.configuration["max_new_tokens"]
-                if watch and kind not in warm:
-                    _warm_up(self.model, task, item)
-                    warm.add(kind)
-                yield _measured(self.model, task, item, watch)
+            yield from _measured(self.model, work, self.timed)
             return
         from joblib import Parallel, delayed
 
@@ -197,10 +189,7 @@ def _elsewhere(
     method = make_method(configuration["method"], model, **options)
     place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
     task = Task(id, configuration, method, Sampling(*place), {}, options)
-    watch = Watch(one_step(model)) if timed else None
-    if timed:
-        _warm_up(model, task, items[0])
-    return [_measured(model, task, item, watch) for item in items]
+    return list(_measured(model, [(task, item) for item in items], timed))
 
 
 def _loaded(where: Path | str, fingerprint: str, dtype: torch.dtype) -> Target:
@@ -227,56 +216,29 @@ _LOADED: dict[tuple[str, torch.dtype], Target] = {}
 """The model of a worker's process, by its fingerprint and number type."""
 
 
-def _decoded(target: Target, task: Task, ids: list[int], tokens: int) -> Output:
-    """Decodes a prompt as a task says, up to so many tokens."""
-    return decode(
-        target,
-        [ids],
-        task.method,
-        max_new_tokens=tokens,
-        temperature=task.sampling.temperature,
-        top_k=task.sampling.top_k,
-        top_p=task.sampling.top_p,
-        seed=[task.configuration["seed"]],
-    )
+def _measured(target: Target, work: Sequence[tuple[Task, Item]], timed: bool) -> Iterator[Run]:
+    """Decodes every prompt by its configuration, one after another."""
+    watch = Watch(one_step(target)) if timed else None
+    began = ""
 
+    def jobs() -> Iterator[Job]:
+        nonlocal began
+        for task, item in work:
+            began = datetime.now(UTC).isoformat(timespec="seconds")
+            tokens, seed = task.configuration["max_new_tokens"], task.configuration["seed"]
+            yield Job(task.id, task.method, [item.ids], tokens, task.sampling, [seed])
 
-def _warm_up(target: Target, task: Task, item: Item) -> None:
-    """Decodes before anything is timed: tables that are made when first needed, threads, graphs.
-
-    A graph is of one sampling and one length of the text, so on CUDA it is the measured decoding
-    that is done before. On a CPU nothing depends on the length, and a few tokens do.
-    """
-    tokens = task.configuration["max_new_tokens"]
-    if target.device.type == "cpu":
-        _decoded(target, task, item.ids[-8:], min(8, tokens))
-    else:
-        _decoded(target, task, item.ids, tokens)
-
-
-def _measured(target: Target, task: Task, item: Item, watch: Watch | None) -> Run:
-    """Decodes one prompt by one configuration, again if the machine was slow beside it."""
-
-    def attempt() -> tuple[Run, float]:
-        one, began = task.configuration, datetime.now(UTC).isoformat(timespec="seconds")
-        before = watch.last if watch else 0.0
-        output = _decoded(target, task, item.ids, one["max_new_tokens"])
-        probe = max(before, watch.probe()) if watch else 0.0
-        run = Run(
+    runs = measure(target, jobs(), watch=watch, timed=timed)
+    for (task, item), (_, run) in zip(work, runs, strict=True):
+        yield Run(
             task.id,
             item.key,
             item.domain,
-            len(output.tokens[0]),
-            output.accepted_lengths[0],
-            output.tested_lengths[0],
-            output.seconds if watch else None,
-            watch.slow(probe) if watch else False,
-            digest(output.tokens[0]),
+            run.written,
+            run.accepted[0],
+            run.tested[0],
+            run.seconds if timed else None,
+            watch is not None and watch.slow(run.probe),
+            digest(run.tokens[0]),
             began,
         )
-        return run, probe
-
-    run, probe = attempt()
-    if watch is not None and watch.slow(probe):
-        run, _ = min((run, probe), attempt(), key=lambda pair: pair[1])
-    return run

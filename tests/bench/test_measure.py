@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -136,3 +137,26 @@ def test_nothing_is_repeated_when_the_time_is_up(monkeypatch):
     monkeypatch.setattr(module, "_decode", lambda *_: Run([[0]], 1, 3.0))
     ((_, run),) = measure(tiny.target(), [job()], watch=watch)
     assert (run.probe, run.again) == (2.0, False)
+
+
+def test_what_is_timed_is_a_replay(monkeypatch):
+    """A step runs eagerly when it is first met (2 s), then it is recorded (9 s), then replayed."""
+    made = job(rows=PROMPTS[:1])
+    arena = SimpleNamespace(recordings={})
+    made.method.arenas["arena",] = arena
+
+    def decode(target, method, one, *rest):
+        step = one.tokens  # a graph is of one horizon, so a longer text has a step of its own
+        if step not in arena.recordings:
+            arena.recordings[step] = None
+            return Run([[0]], 1, 2.0)
+        if arena.recordings[step] is None:
+            arena.recordings[step] = "a graph"
+            return Run([[0]], 1, 9.0)
+        return Run([[0]], 1, 1.0)
+
+    monkeypatch.setattr(module, "_by_engine", decode)
+    runs = [run.seconds for _, run in measure(tiny.target(), [made, replace(made, tokens=40)])]
+    assert runs == [1.0, 1.0]
+    runs = [run.seconds for _, run in measure(tiny.target(), [made], steps=3)]
+    assert runs == [1.0]

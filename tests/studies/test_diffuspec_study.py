@@ -14,9 +14,11 @@ from statistics import fmean
 import numpy as np
 import pytest
 import tiny
+from once import measured_once
 from terminal import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.drafters import diffusion
 from specwb.evaluation.prompts import Question
 from specwb.lattice import beam
@@ -185,7 +187,7 @@ def test_the_search_is_no_part_of_drafting(target, monkeypatch):
 
     monkeypatch.setattr(diffusion, "beam", slow)
     method = CELLS[1].method(target, tiny.head("diffusion"))
-    results = grid.measure(target, method, CELLS[1], [5, 6], 3, 0, None, True)
+    results = measured_once(target, method, CELLS[1], 3, 0, None)
     draft, search, _, rest = results["parts"]
     assert search >= 20 > draft
     assert 0 <= rest < 20
@@ -229,8 +231,8 @@ def test_values_by_hand():
 
 def test_a_text_that_reaches_its_limit_loses_the_step_that_was_cut(target):
     method = CELLS[1].method(target, tiny.head("diffusion"))
-    free = grid.measure(target, method, CELLS[1], [5, 6], 22, 0, None, True)
-    tight = grid.measure(target, method, CELLS[1], [5, 6], 22, 0, 21, True)
+    free = measured_once(target, method, CELLS[1], 22, 0, None)
+    tight = measured_once(target, method, CELLS[1], 22, 0, 21)
     n = len(tight["accepted"])
     assert 2 <= n < 22
     assert tight["accepted"] == free["accepted"][:n]
@@ -301,7 +303,7 @@ def test_the_searchs_share_is_judged_against_the_papers():
 
 
 def test_a_run_is_continued_where_it_was_interrupted(target, measured, tmp_path, monkeypatch):
-    few, original, calls = CELLS[:3], grid.measure, [0]
+    few, original, calls = CELLS[:3], measuring._decode, [0]
 
     def interrupting(*args):
         calls[0] += 1
@@ -309,14 +311,14 @@ def test_a_run_is_continued_where_it_was_interrupted(target, measured, tmp_path,
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(grid, "measure", interrupting)
+    monkeypatch.setattr(measuring, "_decode", interrupting)
     models, settings = Models(target, head=tiny.head("diffusion")), {"rounds_each": 6, "most": 60}
     store = Store(tmp_path / "part.json", {"system": "test"})
     assert measure(STUDY, models, QUESTIONS, store, few, **settings)
     store.save(final=True)
     store = Store(tmp_path / "part.json", {"system": "test"})
     assert not measure(STUDY, models, QUESTIONS, store, few, **settings)
-    assert calls[0] == (1 + len(QUESTIONS)) * len(few) + 1, (
+    assert calls[0] == (2 + len(QUESTIONS)) * len(few) + 1, (
         "what was measured once is not measured again"
     )
     for cell in few:
@@ -374,7 +376,7 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     # CPS over the argmax row twice by three; against SPS and k = 6 and with both n-grams by two;
     # both n-grams over one
     assert len(document["verdicts"]) == 13
-    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
+    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
 

@@ -15,8 +15,9 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.evaluation.prompts import Question
-from specwb.studies import grid, verdicts
+from specwb.studies import verdicts
 from specwb.studies.easyspec import cells, claims
 from specwb.studies.easyspec import study as made
 from specwb.studies.easyspec.cells import Eager, easy, plain
@@ -174,7 +175,7 @@ def test_cosines_are_judged():
 def test_measurements_beside_the_grid_are_saved_and_printed(pair, measured, monkeypatch, tmp_path):
     store = Store(tmp_path / "again.json", {"system": "test"})
     store.document = json.loads(json.dumps(measured.document))
-    monkeypatch.setattr(grid, "measure", None)
+    monkeypatch.setattr(measuring, "_decode", None)
     for name in ("similarity", "drift", "draft_times", "layer_times"):
         monkeypatch.setattr(cells.fuzzy, name, None)
     assert not measure(STUDY, Models(*pair), QUESTIONS, store, CELLS, rounds_each=4), (
@@ -262,7 +263,7 @@ def test_command_line(monkeypatch, capsys, tmp_path):
         )
     )
     assert all(v["claim"] in out for v in document["verdicts"])
-    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
+    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
 

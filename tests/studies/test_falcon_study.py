@@ -13,8 +13,9 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.evaluation.prompts import Question, load_prompts
-from specwb.studies import falcon, grid, trained, verdicts
+from specwb.studies import falcon, trained, verdicts
 from specwb.studies.falcon import STUDY, Cell
 from specwb.studies.run import measure, shipped
 from specwb.studies.store import Store
@@ -130,7 +131,7 @@ def test_results_are_measured_judged_printed_and_continued(target, heads, tmp_pa
         Cell(f"eagle:{falcon.CHAIN4}", "eagle"),
     ]
     store = Store(tmp_path / "part.json", {"system": "test"})
-    original, calls = grid.measure, [0]
+    original, calls = measuring._decode, [0]
 
     def interrupting(*args):
         calls[0] += 1
@@ -138,17 +139,17 @@ def test_results_are_measured_judged_printed_and_continued(target, heads, tmp_pa
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(grid, "measure", interrupting)
+    monkeypatch.setattr(measuring, "_decode", interrupting)
     models = Models(target, heads=heads)
     assert measure(STUDY, models, QUESTIONS, store, cells, rounds_each=4)
     store.save(final=True)
     store = Store(tmp_path / "part.json", {"system": "test"})
     assert not measure(STUDY, models, QUESTIONS, store, cells, rounds_each=4)
-    assert calls[0] == (1 + len(QUESTIONS)) * len(cells) + 1, (
+    assert calls[0] == (2 + len(QUESTIONS)) * len(cells) + 1, (
         "what was measured once is not measured again"
     )
     complete = Store(tmp_path / "complete.json", {"system": "test"})
-    monkeypatch.setattr(grid, "measure", original)
+    monkeypatch.setattr(measuring, "_decode", original)
     measure(STUDY, models, QUESTIONS, complete, cells, rounds_each=4)
     for key, cell in complete.cells.items():
         assert store.cells[key]["accepted"] == cell["accepted"]
@@ -214,5 +215,5 @@ def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     assert ("No ablation results; --train" in out.replace("\n", " ")) == (ablation is None)
     beside = (document.get("ablation") or {"verdicts": []})["verdicts"]
     assert all(v["claim"] in out for v in [*document["verdicts"], *beside])
-    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
+    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0

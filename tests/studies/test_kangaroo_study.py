@@ -17,9 +17,10 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.evaluation import exits
 from specwb.evaluation.prompts import Question, load_prompts
-from specwb.studies import grid, trained, verdicts
+from specwb.studies import trained, verdicts
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo import cells, claims
 from specwb.studies.kangaroo import study as made
@@ -241,7 +242,7 @@ def test_measured_costs_and_traces_are_saved_and_printed(
     path = tmp_path / "again.json"
     store = Store(path, {"system": "test"})
     store.document = json.loads(json.dumps(measured.document))
-    monkeypatch.setattr(grid, "measure", None)
+    monkeypatch.setattr(measuring, "_decode", None)
     for name in ("costs", "every_round"):
         monkeypatch.setattr(cells.exits, name, None)
     assert not measure(
@@ -334,7 +335,7 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     )
     assert document["verdicts"]
     assert all(v["claim"] in out for v in document["verdicts"])
-    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
+    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
 

@@ -9,9 +9,11 @@ from itertools import product
 import numpy as np
 import pytest
 import tiny
+from once import measured_once
 from terminal import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.evaluation import machine
 from specwb.evaluation.prompts import Question
 from specwb.studies import acceptance, grid, mcsd
@@ -75,7 +77,7 @@ def test_the_grid_has_every_tree_and_draw():
 def test_measure_counts_steps_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
     method = cell.method(target, draft=tiny.draft("llama", 0.05))
-    results = grid.measure(target, method, cell, [5, 6], 6, seed=3)
+    results = measured_once(target, method, cell, 6, 3, None)
     steps = specwb.rounds(
         target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=()
     )
@@ -90,15 +92,15 @@ def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypat
     assert all(len(cell["accepted"]) == grid.MIN_PROMPTS for cell in complete.cells.values())
     assert set(complete.cells) == {cell.key for cell in cells}
 
-    original, calls = grid.measure, [0]
+    original, calls = measuring._decode, [0]
 
     def interrupting(*args):
         calls[0] += 1
-        if calls[0] == 2 * len(cells) + 4:  # after the warm-up and one prompt
+        if calls[0] == 2 * len(cells) + 4:  # in the second prompt
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(grid, "measure", interrupting)
+    monkeypatch.setattr(measuring, "_decode", interrupting)
     store, interrupted = measured(target, tmp_path / "part.json", cells)
     assert interrupted
     document = study_of(cells).report(store.document)
@@ -110,7 +112,8 @@ def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypat
     # all is the same but the times, and what was measured once is not measured again
     for key, cell in complete.cells.items():
         assert again.cells[key]["accepted"] == cell["accepted"]
-    assert calls[0] == 3 * len(cells) + 1
+    # two a cell and prompt, the first of them to warm up; of the second prompt three were done
+    assert calls[0] == 2 * len(cells) + 4 + 2 * (len(cells) - 3)
     # more time adds prompts to those that are there
     longer, _ = measured(target, tmp_path / "part.json", cells, seconds=1e9)
     assert {len(v["ms"]) for v in longer.cells.values()} == {len(QUESTIONS)}
@@ -119,17 +122,18 @@ def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypat
 def test_rows_by_hand():
     cell, plain = Cell(1.0, (2, 2)), Cell(1.0)
     cells = {
-        cell.key: {"accepted": [[0, 1, 2, 1], [0, 0, 2, 2]], "ms": [2.0, 4.0]},
-        plain.key: {"accepted": [[0] * 4, [0] * 4], "ms": [1.0, 1.0]},
+        cell.key: {"accepted": [[0, 1, 2, 1], [0, 0, 2, 2]], "ms": [9, 9], "mean": [2.0, 4.0]},
+        plain.key: {"accepted": [[0] * 4, [0] * 4], "ms": [9, 9], "mean": [1.0, 1.0]},
     }
     row = mcsd.row({"cells": cells}, cell)
     assert (row["tau"], row["accepted_per_round"], row["depth_fraction"]) == (2, 1, 0.5)
     assert row["tau_error"] == 0  # both prompts have tau 2
     assert row["accepted_by_depth"] == [[5, 8], [3, 5]]
     assert (row["ms_per_round"], row["ms_per_token"]) == (3, 1.5)
-    assert row["speedup"] == 2 * (1 / 2 + 1 / 4) / 2
+    # of all steps but the first, both prompts have 7/3 tokens each
+    assert row["speedup"] == 0.875
     assert mcsd.row({"cells": cells}, plain)["speedup"] == 1
-    assert grid.values(cells, cell, "speedup") == [1, 0.5]
+    assert grid.values(cells, cell, "speedup") == pytest.approx([7 / 6, 7 / 12])
 
 
 def test_a_claim_is_of_the_means_over_all_pairs():
@@ -141,6 +145,7 @@ def test_a_claim_is_of_the_means_over_all_pairs():
         records[cell.key] = {
             "accepted": [[1] * n + [0] * (10 - n) for n in tenths[cell]],
             "ms": [1.0] * 48,
+            "mean": [1.0] * 48,
         }
     document = study_of(cells).report(
         {"cells": records, "domains": ["code"] * 48, "arguments": {"temperatures": [0.7, 1]}}
@@ -356,6 +361,6 @@ def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     code, _, err = call(monkeypatch, capsys, *options, "--seed", "1")
     assert code == 2
     assert "measured with seed = 0, now it is 1" in err
-    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
+    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
     assert json.loads(path.read_text())["cells"] == document["cells"]

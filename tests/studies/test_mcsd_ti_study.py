@@ -14,8 +14,9 @@ import tiny
 from terminal import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.evaluation.prompts import Question, load_prompts
-from specwb.studies import grid, trained, verdicts
+from specwb.studies import trained, verdicts
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti import cells, claims
 from specwb.studies.mcsd_ti import study as made
@@ -230,7 +231,7 @@ def test_a_run_is_continued_where_it_was_interrupted(target, measured, monkeypat
     store = Store(tmp_path / "part.json", {"system": "test"})
     store.document = json.loads(json.dumps(measured.document))
     del store.document["moved"]
-    monkeypatch.setattr(grid, "measure", None)
+    monkeypatch.setattr(measuring, "_decode", None)
     original, calls = cells.root_shifts.output_shifts, []
 
     def interrupting(target, draft, texts, roots, *args, **more):
@@ -302,7 +303,7 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     # the decision model twice, each static tree over MCSD twice and over plain decoding and MCSD
     # as in the abstract; the LOSSY one over its nodes has no cell
     assert len(document["verdicts"]) == 8
-    monkeypatch.setattr(grid, "measure", None)  # with the same arguments nothing is left to do
+    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
     assert call(monkeypatch, capsys, *options)[0] == 0
 
 

@@ -19,6 +19,7 @@ import tiny
 from test_cli import call
 
 import specwb
+from specwb.bench import measure as measuring
 from specwb.sweeps import Space, Store, SweepError, frame, heads, summary, workers
 from specwb.sweeps.results import combination, filtered, pareto
 from specwb.sweeps.run import with_plain
@@ -89,11 +90,17 @@ def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
 
 def test_of_configurations_that_differ_in_their_seeds_one_is_warmed_up(target, monkeypatch):
     warmed = []
-    real = workers._warm_up
-    monkeypatch.setattr(workers, "_warm_up", lambda *a: warmed.append(a[1]) or real(*a))
+    real = measuring._decode
+
+    def decode(target, job, steps, *rest):
+        if steps is not None:
+            warmed.append(job)
+        return real(target, job, steps, *rest)
+
+    monkeypatch.setattr(measuring, "_decode", decode)
     axes = {"gamma": [1, 2], "temperature": [0.0, 1.0], "seed": [0, 1, 2], **SHORT}
     specwb.sweep(target, PROMPTS, "pld", **axes)
-    seen = {(task.method.key, task.sampling.temperature) for task in warmed}
+    seen = {(job.method.key, job.sampling.temperature) for job in warmed}
     assert len(warmed) == len(seen) == 6  # with plain decoding, at both temperatures
 
 
@@ -425,22 +432,6 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
         code, out, err = call(monkeypatch, capsys, *arguments)
         assert (code, out) == (2, ""), arguments
         assert message in err
-
-
-def test_what_is_timed_was_decoded_before_with_its_own_sampling(target, monkeypatch):
-    """On CUDA a graph is of one sampling: without this its recording would be timed."""
-    real, calls = workers.decode, []
-
-    def decode(*given, **more):
-        calls.append((more["temperature"], more["seed"], more["max_new_tokens"]))
-        return real(*given, **more)
-
-    monkeypatch.setattr(workers, "decode", decode)
-    axes = {"gamma": 2, "temperature": [0.0, 1.0], "seed": [3], "max_new_tokens": 12}
-    specwb.sweep(target, PROMPTS[:1], "pld", timed=True, **axes)
-    measured = {i for i, call in enumerate(calls) if call[2] == 12}
-    before = [calls[i - 1] for i in measured if i - 1 not in measured]
-    assert sorted(before) == [(t, [3], 8) for t in (0.0, 0.0, 1.0, 1.0)]
 
 
 def test_two_sweeps_do_not_train_one_head_at_once(target, monkeypatch, tmp_path):
