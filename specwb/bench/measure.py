@@ -42,7 +42,8 @@ class Job:
         tokens: new tokens of each row, at most.
         sampling: temperature and filters.
         seed: of the sampling: one per row, or one that each row's is derived from.
-        layout: how the target is run over a draft, see :func:`specwb.rounds`.
+        layout, graphs: how the target is run over a draft, and whether steps are recorded, see
+            :func:`specwb.rounds`.
     """
 
     key: str
@@ -52,6 +53,7 @@ class Job:
     sampling: Sampling = Sampling()  # noqa: RUF009
     seed: int | Sequence[int] = 0
     layout: str = "tree"
+    graphs: bool | None = None
 
 
 @dataclass
@@ -224,6 +226,7 @@ def _by_engine(
         seed=job.seed,
         eos=() if by_step else None,
         layout=job.layout,
+        graphs=job.graphs,
         clock=clock,
         until=until or (),
     )

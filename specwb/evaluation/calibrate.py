@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
+from specwb.bench.measure import Job, measure
 from specwb.decoding import rounds
 from specwb.drafters.base import Drafter
 from specwb.errors import ArgumentError
@@ -27,6 +27,7 @@ from specwb.methods import method as make_method
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.noise import Noise
+from specwb.probability import Sampling
 from specwb.tree import Tree
 
 SLACK = 0.15
@@ -63,7 +64,15 @@ class _ZeroDrafter(Drafter):
 
 
 def step_seconds(
-    target: Target, prompt: Sequence[int], method: Method, count: int, **settings: Any
+    target: Target,
+    prompt: Sequence[int],
+    method: Method,
+    count: int,
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+    graphs: bool | None = None,
 ) -> tuple[float, float]:
     """Time the decoding steps of one prompt.
 
@@ -72,24 +81,16 @@ def step_seconds(
         prompt: token ids.
         method: a built method.
         count: time up to so many steps after the first one.
-        settings: as of :func:`specwb.rounds`.
+        max_new_tokens, temperature, seed, graphs: as of :func:`specwb.rounds`.
     Returns:
         The seconds until the first step is over, prompt processing included, and the median of
         the later steps.
     """
-
-    def now() -> float:
-        if target.device.type == "cuda":
-            torch.cuda.synchronize(target.device)
-        return time.perf_counter()
-
-    times = [now()]
-    for _ in rounds(target, [prompt], method, eos=(), **settings):
-        times.append(now())
-        if len(times) > count + 1:
-            break
-    seconds = [after - before for before, after in pairwise(times)]
-    return seconds[0], median(seconds[1:] or seconds)
+    sampling = Sampling(temperature)
+    job = Job(method.key, method, [list(prompt)], max_new_tokens, sampling, seed, graphs=graphs)
+    ((_, run),) = measure(target, [job], steps=count + 1, timed=False)
+    first, *later = run.step_seconds
+    return first, median(later or [first])
 
 
 def forward_seconds(
