@@ -359,6 +359,26 @@ def test_what_cannot_be_right_is_refused_by_name(model_class, config, named, tmp
         specwb.load(tmp_path, tokenizer=SimpleNamespace(eos_token_id=None))
 
 
+def test_a_model_whose_nodes_see_their_siblings_is_refused():
+    """As one does that takes of a mask how far it reaches and no more: the root is right then."""
+    model = tiny.build("llama", dtype=tiny.EXACT)
+    plain = model.model.forward
+
+    def filled(*args, attention_mask=None, **more):
+        if attention_mask is not None and attention_mask.ndim == 4:
+            unseen = torch.finfo(attention_mask.dtype).min
+            reach = (attention_mask == 0).int().flip(-1).cummax(-1).values.flip(-1)
+            attention_mask = attention_mask.masked_fill(reach == 1, 0).masked_fill(
+                reach == 0, unseen
+            )
+        return plain(*args, attention_mask=attention_mask, **more)
+
+    specwb.load(model, generic=True)
+    model.model.forward = filled
+    with pytest.raises(specwb.UnsupportedModel, match="its logits are off by"):
+        specwb.load(model, generic=True)
+
+
 class Adapted(nn.Linear):
     """What an adapter or a quantised layer is to a backbone: more than its weight."""
 

@@ -11,13 +11,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
+from torch.nn import functional as F
 
 import specwb
 from specwb import kernels
+from specwb.models import fused as fused_layers
 from specwb.verify import RULES, Greedy, RRSw, fused
 
 HERE = Path(__file__).parent
@@ -137,6 +140,21 @@ def test_a_type_without_kernels(monkeypatch):
     monkeypatch.setenv("SPECWB_KERNELS", "1")
     whole = torch.zeros(3, dtype=torch.long)
     assert not kernels.ready("draw", whole, lambda device, dtype: None)
+
+
+def test_what_a_kernel_does_not_compute_stays_torchs(monkeypatch):
+    """Its gate is SiLU, and its norm's gain is the weight; Gemma's is 1 + w."""
+    both, x = torch.zeros(1, 8), torch.zeros(1, 4)
+    made = SimpleNamespace(gated=lambda *_: both, add_norm=lambda *_: (x, x))
+    monkeypatch.setattr(kernels, "ready", lambda *_: True)
+    monkeypatch.setattr(fused_layers, "_kernels", lambda: made)
+    assert fused_layers.gated(SimpleNamespace(act=F.silu), both) is both
+    assert fused_layers.gated(SimpleNamespace(act=F.gelu), both) is None
+    weight = torch.ones(4)
+    llama = SimpleNamespace(variance_epsilon=1e-6, weight=weight)
+    assert fused_layers.add_norm(x, x, llama) == (x, x)
+    assert fused_layers.add_norm(x, x, SimpleNamespace(eps=1e-6, weight=weight)) is None
+    assert fused_layers.add_norm(x, x, None) is None
 
 
 def test_which_rules_are_fused():

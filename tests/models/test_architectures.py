@@ -191,6 +191,21 @@ def test_the_page_names_what_is_tested():
     assert families.table() in page, f"write its table anew: {write}print(f.table())'"
 
 
+@pytest.mark.parametrize("name", ["mistral-window", "gemma2"])
+def test_a_single_token_of_one_row_sees_its_window(name):
+    """It needs no mask, and none is made."""
+    target, text = specwb.load(families.build(name)), PROMPTS[0]
+    step = next(specwb.rounds(target, text, "ar", max_new_tokens=1, eos=(), trace=True))
+    wanted = forward(library(name), text)[-1]
+    off = float((step.scores.logits[0, 0] - wanted).abs().max() / wanted.abs().max())
+    assert off < CLOSE
+
+
+def test_a_text_is_no_longer_than_the_rotation_it_began_with():
+    """Of 128 positions, the first 64 of which have the short factors."""
+    assert specwb.load(families.build("phi3-longrope")).context == 64
+
+
 def test_last_seen_is_a_window_over_positions_whatever_the_slots():
     """A branch's nodes do not lie at the slots of their positions."""
     length = torch.tensor([7, 4])

@@ -138,6 +138,25 @@ def test_both_types_are_timed_on_what_a_step_does(monkeypatch):
     assert faster.gain(model, copy.deepcopy(model).to(torch.bfloat16)) == 1.0
 
 
+def test_how_many_times_as_fast_it_is(monkeypatch):
+    """The median of five turns behind two that are not counted: of 3, 2, 1.5, 6 and 10."""
+    seconds = {
+        "exact": iter([50.0, 40.0, 6.0, 6.0, 6.0, 6.0, 30.0]),
+        "half": iter([1.0, 1.0, 2.0, 3.0, 4.0, 1.0, 3.0]),
+    }
+    clock = [0.0]
+
+    def forwards(model, generic):
+        def run():
+            clock[0] += next(seconds[model])
+
+        return run
+
+    monkeypatch.setattr(faster, "forwards", forwards)
+    monkeypatch.setattr(faster.time, "perf_counter", lambda: clock[0])
+    assert faster.gain("exact", "half") == 3.0
+
+
 def test_a_target_in_the_faster_type_decodes_as_one_that_was_asked_for(tmp_path, monkeypatch):
     always(1.5, monkeypatch)
     place = folder(tmp_path, torch.bfloat16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +124,27 @@ def test_memory_counts_its_numbers_in_the_number_type_they_get(model, file):
     numbers = sum(weight.numel() for weight in model.parameters())
     assert memory(file).weights == 4 * numbers
     assert memory(file.parent, gguf_file=file.name, dtype="bfloat16").weights == 2 * numbers
+
+
+@pytest.mark.parametrize(
+    ("tensors", "few"),
+    [
+        ({"matrix": "Q4_1", "norm": "F32"}, True),
+        ({"matrix": "BF16", "norm": "F32"}, True),
+        ({"matrix": "Q4_1", "other matrix": "F16", "norm": "F32"}, False),
+        ({"matrix": "F32", "norm": "F32"}, False),
+    ],
+    ids=["quantised", "bfloat16", "one precise", "precise"],
+)
+def test_a_file_is_in_few_bits_where_all_of_its_matrices_are(tensors, few, monkeypatch):
+    every = [
+        SimpleNamespace(
+            shape=[8] if name == "norm" else [8, 8], tensor_type=SimpleNamespace(name=kind)
+        )
+        for name, kind in tensors.items()
+    ]
+    monkeypatch.setattr(gguf, "GGUFReader", lambda path: SimpleNamespace(tensors=every))
+    assert module.is_in_few_bits(Path("m.gguf")) is few
 
 
 def test_the_command_line(file):

@@ -81,6 +81,16 @@ def test_a_token_that_the_draft_has_not_is_read_in_pieces_and_never_drafted(pair
     assert bool((logits[..., 4] == -torch.inf).all())
 
 
+def test_of_a_token_in_many_pieces_the_last_four_are_read():
+    ours = words("a", "b", "c", "d", "e", "ab", "abc", "abcd", "abcde")
+    target = specwb.load(model(5, len(ours)), tokenizer=ours)
+    draft = specwb.load(model(6, 5), tokenizer=words("e", "d", "c", "b", "a"))
+    table = draft.backbone.embed(torch.arange(5))
+    read = shared(draft, target).backbone.embed(torch.tensor([[6, 8]]))
+    wanted = [(table[4] + table[3] + table[2]) / 3, (table[3] + table[2] + table[1] + table[0]) / 4]
+    assert torch.allclose(read[0], torch.stack(wanted))
+
+
 METHODS = {
     "sps": {"gamma": 3, "draft_vocabulary": "shared"},
     "mcsd": {"tree": (2, 2), "draft_vocabulary": "shared"},

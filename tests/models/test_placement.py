@@ -24,7 +24,8 @@ from specwb.drafters.past import Past
 from specwb.models.cache import KVCache, SpreadCache
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.memory import MemoryShortage, gib
-from specwb.models.placement import device_of
+from specwb.models.placement import device_of, main_device
+from specwb.models.quantised import quantisation
 from specwb.models.target import Target
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
@@ -106,6 +107,18 @@ def test_where_a_module_computes():
     for place, device in ((1, "cuda:1"), ("cuda:0", "cuda:0")):
         linear._hf_hook = namedtuple("Hook", "execution_device")(place)
         assert device_of(linear) == torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("places", "device"),
+    [
+        ({"model.embed_tokens": "cpu", "model.layers": 1, "lm_head": 0}, "cuda:1"),
+        ({"model.embed_tokens": "disk", "model.layers": "cuda:2", "lm_head": "cpu"}, "cuda:2"),
+        ({"model": "disk", "lm_head": "cpu"}, "cpu"),
+    ],
+)
+def test_the_device_that_computes_is_the_first_that_is_no_offload(places, device):
+    assert main_device(places) == torch.device(device)
 
 
 @pytest.mark.parametrize("layout", ["tree", "batch"])
@@ -195,6 +208,11 @@ def test_quantised_weights_without_their_library(folder, tmp_path, monkeypatch, 
     monkeypatch.setattr("specwb.models.load._read", None)
     with pytest.raises(LoadError, match=words):
         specwb.load(place)
+
+
+def test_eight_bits_are_eight():
+    asked = quantisation("8bit")
+    assert (asked.load_in_8bit, asked.load_in_4bit) == (True, False)
 
 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])

@@ -251,6 +251,25 @@ def test_another_number_of_threads_is_measured_again(monkeypatch):
     assert len(asked) == 2
 
 
+def test_choices_hold_for_the_number_of_threads_they_were_made_with(tmp_path, monkeypatch):
+    asked, threads = [], [1]
+
+    def measure(rows, columns, dtype, tokens):
+        asked.append(threads[0])
+        way = "linear" if threads[0] == 1 else "split"
+        return {n: {way: 1.0} for n in tokens}
+
+    monkeypatch.setattr(products, "measure", measure)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
+    choices = products.Choices(tmp_path / "products.json")
+    found = []
+    for number in (1, 4, 1, 4):
+        threads[0] = number
+        found.append(choices(48, 40, torch.float32, 4))
+    assert found == ["linear", "split", "linear", "split"]
+    assert asked == [1, 4]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_says_the_same_in_every_way(way, monkeypatch):
     target, tokens = tiny.target("qwen3"), [3, 1, 4, 1, 5, 9]
@@ -276,6 +295,14 @@ def test_of_a_large_weight_only_a_part_is_measured(monkeypatch):
     monkeypatch.setattr(torch, "full", lambda *a, **b: sizes.append(a[0]) or full(*a, **b))
     products.measure(10**6, 64, torch.float32, [1])
     assert max(rows for rows, _ in sizes) * 64 * 4 <= 2**20
+
+
+def test_seconds_are_of_the_whole_weight_and_of_one(monkeypatch):
+    """Of 40,960 rows a tenth fits into what is measured; of 64 rows 48 copies are multiplied."""
+    monkeypatch.setattr(products, "SPAN", 2**20)
+    monkeypatch.setattr(products, "in_turns", lambda ways: dict.fromkeys(ways, [3.0] * 5))
+    assert products.measure(40_960, 64, torch.float32, [1])[1]["linear"] == 30.0
+    assert products.measure(64, 64, torch.float32, [1])[1]["linear"] == 3 / 48
 
 
 def test_hopeless_ways_take_no_further_turns(monkeypatch):

@@ -359,6 +359,19 @@ def test_over_how_many_ranks_a_model_can_be_parted(heads, kv, mlp, size, wanted)
     )
 
 
+def test_seconds_add_up_while_they_are_asked_for(monkeypatch):
+    here = Ranks(0, 2, torch.device("cpu"), 1.0)
+    clock = iter([1.0, 4.0, 10.0, 12.0, 20.0, 21.0])
+    monkeypatch.setattr(ranks.time, "perf_counter", lambda: next(clock))
+    with here.part("exchange"):
+        pass
+    here.begin()
+    for name in ("exchange", "exchange", "attention"):
+        with here.part(name):
+            pass
+    assert here.end() == {"exchange": 5.0, "attention": 1.0}
+
+
 def test_what_is_and_what_is_not_a_rank_that_is_gone():
     here = Ranks(1, 2, torch.device("cpu"), 2.5)
     with (

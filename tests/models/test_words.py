@@ -157,6 +157,8 @@ def test_rows_are_made_once_and_anew_where_the_layer_changes(bias):
     assert not any(p.requires_grad for p in rows.parameters())
     assert rows_of(layer, WORDS.clone()) is rows
     others = rows_of(layer, WORDS[1:])
+    # as many, but other ones
+    torch.testing.assert_close(rows_of(layer, WORDS + 1)(x), layer(x)[:, WORDS + 1])
     assert others is not rows
     assert rows_of(layer, WORDS) is rows
     assert rows_of(layer, None) is layer

@@ -327,8 +327,9 @@ def test_the_loss_by_position():
     weighs ``decay``.
     """
     k, text, moment = 2, random_outputs(), Moment(0.0, 0, 2, 3)
-    recipe = falcon_recipe(k, unroll=2, glance=0.5, regression=0.7, hard=0.2)
+    recipe = falcon_recipe(k, unroll=2, glance=0.2, regression=0.7, hard=0.2)
     step = Step(recipe, head(k), text, moment)
+    assert all(level.weights.any() and not level.weights.all() for level in step.levels)
     total = 0.0
     for weight, level in zip((1.0, Objective().level_decay), step.levels, strict=True):
         logits, hidden = level.logits.detach(), level.hidden.detach()

@@ -28,7 +28,7 @@ from specwb.training.fit import (
     fit,
     save_atomically,
 )
-from specwb.training.optim import Muon, orthogonalise
+from specwb.training.optim import Muon, optimisers, orthogonalise
 
 
 def small() -> nn.Module:
@@ -58,17 +58,17 @@ def weights(model) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("stop", [1, 17, 39])
+@pytest.mark.parametrize("stop", [1, 17, 20, 39])
 def test_interrupted_training_resumes_to_the_same_weights(tmp_path, stop):
+    plan, more = Plan(40, warmup=5), ("run", lambda: [0.5])  # which measures every four steps
     unbroken = small()
-    log = train("whole", unbroken, losses(unbroken), Plan(40, warmup=5), tmp_path / "a.pt", "run")
+    log = train("whole", unbroken, losses(unbroken), plan, tmp_path / "a.pt", *more)
     broken = small()
     with pytest.raises(KeyboardInterrupt):
-        train("part", broken, losses(broken, stop), Plan(40, warmup=5), tmp_path / "b.pt", "run")
+        train("part", broken, losses(broken, stop), plan, tmp_path / "b.pt", *more)
     resumed = small()
-    assert (
-        train("part", resumed, losses(resumed), Plan(40, warmup=5), tmp_path / "b.pt", "run") == log
-    )
+    assert train("part", resumed, losses(resumed), plan, tmp_path / "b.pt", *more) == log
+    assert [step for step, _ in log.measurements] == list(range(4, 41, 4))
     assert torch.equal(weights(unbroken), weights(resumed))
     assert log.loss[-1] < log.loss[0]
 
@@ -190,6 +190,28 @@ def test_muon_agrees_with_the_library():
         theirs.step()
     moved = (b.detach() - start).norm()
     assert float((a - b).detach().norm() / moved) < 0.05
+
+
+def test_beside_muon_nothing_else_is_shrunk():
+    muon, adam = optimisers(small(), Plan(1, weight_decay=0.25))
+    assert (muon.param_groups[0]["weight_decay"], adam.param_groups[0]["weight_decay"]) == (0.25, 0)
+    (adam,) = optimisers(small(), Plan(1, "adamw", weight_decay=0.25))
+    assert adam.param_groups[0]["weight_decay"] == 0.25
+
+
+@pytest.mark.parametrize(("by", "wanted"), [("norm", [0.6, 0.8]), ("value", [1.0, 1.0])])
+def test_gradients_are_clipped_by_their_norm_or_value(tmp_path, by, wanted):
+    model = nn.Linear(2, 1, bias=False)
+    plan = Plan(1, clip=1.0, clip_by=by)
+    training = Training("clipped", model, losses(model), plan, tmp_path / "a.pt", "run")
+    model.weight.grad = torch.tensor([[3.0, 4.0]])
+    training._clip()
+    assert model.weight.grad[0].tolist() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_steps_seconds_are_the_median():
+    """The first step may have to compile something."""
+    assert Log(seconds=[10.0, 1.0, 1.0, 2.0, 1.0]).step_seconds == 1.0
 
 
 def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ from specwb.training.heads import RECIPES, measure, target_outputs
 from specwb.training.losses import LOSSES
 from specwb.training.recipe import Moment, TargetOutputs
 from specwb.training.run import train_for
-from specwb.training.settings import Objective
+from specwb.training.settings import Batch, Objective
 
 V, LAYERS = tiny.VOCABULARY, 6
 WORDS = [f"w{i}" for i in range(V)]
@@ -279,6 +279,16 @@ def test_an_eagle_3_head_has_the_texts_most_frequent_tokens(target, data):
     assert everything.make(data, {"text": 1.0}).words is None
 
 
+def test_words_are_chosen_by_the_mixture_and_of_what_an_assistant_says(target):
+    """Half of what is read is of ``short``, though ``long`` has ten times as many tokens."""
+    ids = {"long": np.array([7] * 90 + [8] * 10), "short": np.array([9] * 6 + [10] * 4)}
+    mixture = {"long": 0.5, "short": 0.5}
+    recipe = RECIPES["medusa"](target, {"shared": 1, "vocabulary": 3})
+    assert recipe.frequent(corpus.Corpus(ids, {}, [], ""), mixture).tolist() == [7, 9, 10]
+    told = {"long": ids["long"] == 8, "short": ids["short"] > 0}
+    assert recipe.frequent(corpus.Corpus(ids, {}, [], "", told), mixture).tolist() == [8, 9, 10]
+
+
 def test_medusa_heads_begin_as_the_targets_own(target, data):
     recipe = RECIPES["medusa"](target, {"heads": 2})
     head = recipe.make(data, {"text": 1.0})
@@ -502,10 +512,43 @@ def test_written_text_is_that_of_its_corpus(tmp_path, target, data):
     assert np.array_equal(more[:64], first)
     assert len(more) == 128
     assert all(p.stat().st_mtime_ns == t for p, t in times.items())
+    second = data.batch(1_000_005, 1, 64, PROMPT - 1, {"text": 1.0})
+    assert np.array_equal(more[64:, :PROMPT], second)
+    of_six = generated_text(target, data, tmp_path, tokens=2000, **{**settings, "seed": 6})
+    assert not np.array_equal(of_six, first)
     other = corpus.Corpus({"text": data.train["text"][::-1].copy()}, data.held_out, [], "another")
     assert not np.array_equal(
         generated_text(target, other, tmp_path, tokens=2000, **settings), first
     )
+
+
+def test_three_of_four_rows_are_the_targets_own(data):
+    """Where only an assistant's tokens count, all that the target wrote do, and no prompt."""
+    batch = SimpleNamespace(batch=Batch(8, 32))
+    known = {
+        "settings": batch,
+        "mixture": {"text": 1.0},
+        "seed": 0,
+        "own_text": np.full((5, 33), V),
+    }
+    ids, counted = run._Run.rows(SimpleNamespace(data=data, **known), 0)
+    assert (ids == V).all(1).tolist() == [True] * 6 + [False] * 2
+    assert not (ids[6:] == V).any()
+    assert counted is None
+    silent = replace(data, counted={"text": np.zeros(len(data.train["text"]), bool)})
+    _, counted = run._Run.rows(SimpleNamespace(data=silent, **known), 0)
+    assert counted.sum(1).tolist() == [33 - PROMPT] * 6 + [0] * 2
+    assert not counted[:, :PROMPT].any()
+
+
+def test_rows_are_of_the_mixture_and_windows_of_the_held_out_text():
+    streams = {"a": np.zeros(50, np.uint16), "b": np.ones(500, np.uint16)}
+    text = corpus.Corpus(streams, {"a": np.arange(100, 130)}, [], "")
+    rows = text.batch(0, 0, 1000, 8, {"a": 0.75, "b": 0.25})
+    assert rows.mean() == pytest.approx(0.25, abs=0.05)
+    windows = text.windows("a", 3, 9)
+    assert windows[:, 0].tolist() == [100, 109, 119]
+    assert windows[1].tolist() == list(range(109, 119))
 
 
 def test_no_more_text_is_written_than_is_read(train, tmp_path):
@@ -575,6 +618,12 @@ def test_a_batch_in_parts_is_the_batch(train, tmp_path):
         train("eagle", "h3", options="unroll=2,accumulate=3")
 
 
+def test_a_row_has_its_own_noise_whichever_part_of_a_batch_it_is_in():
+    whole = Moment(0.0, 3, 7, 8).uniforms(5, 2, CPU)
+    for part in range(2):
+        assert torch.equal(Moment(0.0, 3, 7, 8, part, 2).uniforms(5, 2, CPU), whole[part::2])
+
+
 def test_several_seeds_in_one_command(monkeypatch, capsys, home, tmp_path):
     arguments = command(home, tmp_path / "h", seed=3, seeds=2, set="unroll=2", text="read")
     code, _, err = call(monkeypatch, capsys, *arguments)
@@ -586,6 +635,20 @@ def test_several_seeds_in_one_command(monkeypatch, capsys, home, tmp_path):
     first = [card_of(folder)["held_out"]["text"]["rank"][0][0] for folder in folders]
     assert f"text: {sum(first) / 2:.3f} +- {stdev(first):.3f}, " in err
     assert (folders[0] / "loss.svg").read_text().count("<path") > 5
+
+
+def test_curves_lie_over_the_steps(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    measured = [[200, [0.5, 0.25]], [400, [0.75, 0.125]]]
+    run.draw_loss(fit.Log([float(i) for i in range(1, 401)], measured), tmp_path / "loss.svg")
+    top, bottom = drawn[0].axes
+    ((first, *_, last),) = [line.get_xydata().tolist() for line in top.lines]
+    assert (first, last) == ([2, 1.5], [400, 399.5])  # means of two steps
+    curves = [line.get_xydata().tolist() for line in bottom.lines]
+    assert curves == [[[200, 0.5], [400, 0.75]], [[200, 0.25], [400, 0.125]]]
 
 
 def test_a_recipe_is_followed_and_said(monkeypatch, capsys, home, tmp_path):

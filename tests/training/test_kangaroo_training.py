@@ -6,6 +6,7 @@ Both resume after they were killed.
 from __future__ import annotations
 
 import copy
+import math
 from functools import cache, partial
 from pathlib import Path
 
@@ -213,6 +214,21 @@ def test_a_trained_net_knows_more_than_the_mean():
         assert 0 <= roc <= 1
     assert measurements["hard"][2] > 0.55
     assert 0 <= measurements["rank"][0][0] <= 1
+
+
+def test_a_net_is_compared_with_the_mean_label():
+    """Who always says the share of ones among the labels loses its entropy."""
+    target, text = pair(), ids(4)
+    outputs, recipe = target_outputs(target, text, ()), DecisionRecipe(target, {})
+    measurements = recipe.measure(DecisionModel(32).requires_grad_(False), outputs)
+    p, q = (
+        [tiny.forward(m, row) for row in text.tolist()] for m in (target.model, target.draft.model)
+    )
+    agree = [x.argmax(-1) == y.argmax(-1) for x, y in zip(p, q, strict=True)]
+    share = float(torch.cat(agree).float().mean())
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert entropy < 0.6 < math.log(2)
+    assert measurements["hard"][1] == pytest.approx(entropy, abs=1e-4)
 
 
 def test_models_in_half_precision(tmp_path):

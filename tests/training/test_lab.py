@@ -8,21 +8,21 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 import specwb
 from specwb import files
 from specwb.files import weights_hash
 from specwb.training import corpus, lab
-from specwb.training.card import budget_card, model_card
+from specwb.training.card import budget_card, heads_card, model_card, ngram_card
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text
 from specwb.training.settings import lab_recipe
-
-pytestmark = pytest.mark.slow
 
 SENTENCE = "the cat sat on a mat while seven grey birds sang of rain and the old clock struck"
 WORDS = SENTENCE.split()
@@ -98,6 +98,7 @@ def card_of(folder: Path) -> dict:
     return json.loads((folder / "card.json").read_text())
 
 
+@pytest.mark.slow
 def test_build_is_complete_deterministic_and_resumable(home, monkeypatch):
     first = lab.build(home / "one", "smoke", "cpu")
     check_models(first)
@@ -162,6 +163,62 @@ def test_heads_are_compared_at_one_budget_of_tokens_and_one_of_time():
     assert budget_card([slow]) == []
 
 
+def saying(further: int, odds: float):
+    """A model of four tokens that is sure, by these odds over each other one, of the token so much
+    further."""
+
+    def logits(input_ids, use_cache):
+        known = F.one_hot((input_ids + further) % 4, 4).float()
+        return SimpleNamespace(logits=known * np.log(odds))
+
+    return logits
+
+
+def test_what_is_held_out_of_two_models_by_hand():
+    """On a text that counts 0, 1, 2, 3, 0, ..: with odds of 3 to 1 over each of the others a
+    token has the probability 1/2, with odds of 9 to 1 it has 3/4."""
+    cpu, ids = torch.device("cpu"), np.arange(900) % 4
+    data = corpus.Corpus({"text": ids[::-1]}, {"text": ids}, [], "")
+    assert lab._held_out_loss(saying(1, 3), data, "text", cpu) == pytest.approx(np.log(2), abs=1e-3)
+    assert lab._held_out_loss(saying(2, 3), data, "text", cpu) == pytest.approx(np.log(6), abs=1e-3)
+    known = lab.agreement(saying(1, 3), saying(1, 9), data, "text", cpu)
+    assert known == {"greedy": 1.0, "sampled": 0.75}  # 1/2 + 3/12
+    known = lab.agreement(saying(2, 3), saying(1, 3), data, "text", cpu)
+    assert known == {"greedy": 0.0, "sampled": 0.6667}  # 4/6
+
+
+def test_tokens_that_weights_were_trained_on_before(tmp_path):
+    (tmp_path / "target").mkdir()
+    path = tmp_path / "target" / "card.json"
+    assert lab._tokens_before(None, "target") == 0
+    for card, tokens in (({"tokens": 5}, 5), ({"tokens": 5, "tokens_before": 7}, 12)):
+        path.write_text(json.dumps(card))
+        assert lab._tokens_before(tmp_path, "target") == tokens
+
+
+def test_the_numbers_of_a_card(tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "model.safetensors").write_bytes(bytes(2_500_000))
+    held_out = {"rank": [[0.5, 0.125], [0.25, 0.0]], "sampled": [0.75, 0.625]}
+    card = {"parameters": 1234, "steps": 3, "tokens": 384, "sha256": "0123456789abcdef"}
+    card |= {"held_out": {"text": held_out}}
+    (tmp_path / "small" / "card.json").write_text(json.dumps(card))
+    sources = [
+        {"source": "talks", "held_out": False, "documents": 3, "tokens": 70, "counted": 40},
+        {"source": "talks", "held_out": True, "documents": 1, "tokens": 20},
+    ]
+    rows = heads_card(tmp_path, ["small"], "lab", sources).splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows if row.startswith(("| small", "| talks"))]
+    numbers = ["1,234", "2.5 MB fp16", "3", "384", "0.50 0.25", "0.75 0.62", "0123456789ab"]
+    assert cells[0] == ["small", *numbers]
+    assert [row[-3:] for row in cells[1:]] == [["3", "70", "40"], ["1", "20", "20"]]
+    counted = {"order": 3, "sizes": [5, 6, 7], "least": 2, "bytes": 2_500_000}
+    counted |= {"tokens": {"read": 70, "generated": 20}}
+    counted |= {"held_out": {"text": {"backoff": 1.5, "kn": 1.25}}}
+    text = "\n".join(ngram_card(counted))
+    assert all(part in text for part in ("(5 + 6 + 7,", "2.5 MB", "70 tokens read", "text 1.25"))
+
+
 def build_interrupted(out: Path, monkeypatch) -> Path:
     """Builds a family, stopped in the middle of the target and of its cure, and started again.
 
@@ -211,6 +268,7 @@ def check_generated_text(family: Path) -> None:
     assert np.array_equal(first[:, :24], prompts)
 
 
+@pytest.mark.slow
 def test_corpus_holds_out_whole_documents_and_batches_are_pure(home):
     docs = corpus.documents({})
     held_out = {d.text for d in docs if d.held_out}
@@ -238,6 +296,7 @@ def test_corpus_holds_out_whole_documents_and_batches_are_pure(home):
     assert data.windows("math", 3, 20).shape == (3, 21)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["target", "draft", "deep"])
 def test_a_system_message_is_a_line_of_its_own_and_no_answer(model):
     from transformers import AutoTokenizer
@@ -255,6 +314,7 @@ def test_a_system_message_is_a_line_of_its_own_and_no_answer(model):
     assert written(chat) == "the system\n" + turns
 
 
+@pytest.mark.slow
 def test_wrong_checksum_missing_file_and_bad_budget_are_one_clear_error(home, monkeypatch):
     (home / "data" / files.FILES["tinyshakespeare"].path).write_text("something else")
     with pytest.raises(files.DataError, match="sha256"):
@@ -271,6 +331,7 @@ def test_wrong_checksum_missing_file_and_bad_budget_are_one_clear_error(home, mo
             lab.build(home / "x", "smoke", "cuda")
 
 
+@pytest.mark.slow
 def test_shipped_family_matches_its_card():
     root = lab.LAB
     total = 0

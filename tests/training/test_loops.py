@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from torch.nn import functional as F
 
 from specwb.training import corpus, loops
 
@@ -75,6 +76,23 @@ def test_the_cure_leads_away_from_repetition_and_holds_the_rest(tmp_path):
         p, q = before(ids).logits.softmax(-1), model(ids).logits.softmax(-1)
     assert torch.minimum(p, q).sum(-1).mean() > 0.6
     assert len(list(tmp_path.glob("*.npy"))) == 10
+
+
+def test_what_is_held_is_the_distribution_before(tmp_path):
+    """At the beginning the model is what it was: held, a text costs the entropy of what the model
+    says, and otherwise what its tokens cost."""
+    model, text, costs = tiny.build("llama", seed=0), data(), []
+    for hold in (1.0, 0.0):
+        settings = {**SETTINGS, "hold": hold}
+        loss = loops.cure_loss(loops.Target(model), model, text, MIXTURE, settings, 0, tmp_path)
+        costs.append(loss(0).item())
+    ids = torch.from_numpy(text.batch(0, 0, 4, 60, MIXTURE))
+    with torch.no_grad():
+        logits = model(ids[:, :-1]).logits
+    entropy = torch.distributions.Categorical(logits=logits).entropy().mean()
+    of_tokens = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    assert of_tokens > entropy + 0.5
+    assert costs[1] - costs[0] == pytest.approx(float(of_tokens - entropy), rel=1e-3)
 
 
 def test_what_was_written_is_learnt_from_again(tmp_path):

@@ -85,6 +85,14 @@ def test_measured_losses_lie_on_the_predicted_lines(k, g, steps):
     assert sum(row["predicted"] for row in rows) - k * SOURCE.entropy(1) == pytest.approx(excess)
 
 
+def test_texts_are_the_units_of_a_standard_error():
+    """The means of two texts are 1 and 3, however often each says so."""
+    values = torch.tensor([[1.0, 1.0, 9.0], [3.0, 3.0, 9.0]])
+    counts = torch.tensor([[1.0, 1.0, 0.0]]).expand(2, 3)
+    assert markov._mean(values, counts) == pytest.approx((2.0, 0.5**0.5))
+    assert markov._mean(values, torch.zeros(2, 3)) == (None, None)
+
+
 def test_at_ratio_one_the_first_position_is_never_counted(monkeypatch):
     monkeypatch.setattr(markov, "HELD_OUT", 500)
     (first, second) = run(SOURCE, 2, [1.0], steps=1)

@@ -54,6 +54,30 @@ def test_blocks_are_a_function_of_seed_and_number(target):
     assert talks.block(target, plain, 4, 0) != one
 
 
+def test_no_two_rows_share_their_draws(target, monkeypatch):
+    seeds, decode = [], talks.decode
+
+    def noted(*arguments, **settings):
+        seeds.extend(settings["seed"])
+        return decode(*arguments, **settings)
+
+    monkeypatch.setattr(talks, "decode", noted)
+    for number in range(2):
+        talks.block(target, specwb.method("ar", target), number, 0)
+    assert len(seeds) > 2 * 6  # requests and answers of both blocks
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_another_seed_has_other_conversations(target, tmp_path, monkeypatch):
+    def one(_, __, number, seed, ___):
+        return [line([*range(10, 20)], f"w{30 + number} w{seed}")]
+
+    monkeypatch.setattr(talks, "block", one)
+    out = tmp_path / "talks.jsonl"
+    texts = [talks.write(target, out, 20, seed=seed).read_text() for seed in (0, 1, 0)]
+    assert texts[0] == texts[2] != texts[1]
+
+
 def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, monkeypatch):
     made = []
     block = talks.block

@@ -22,10 +22,11 @@ from specwb.models import checkpoint
 from specwb.models.checkpoint import HeadError, Stored
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.load import data_dir
-from specwb.training import corpus, run
+from specwb.training import corpus, run, together
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, measure
 from specwb.training.run import Head, checked_settings, train_head, train_heads
+from specwb.training.talks import fingerprint
 from specwb.training.together import train_together
 
 V = tiny.VOCABULARY
@@ -191,6 +192,7 @@ RECIPE = """
 rows = 4
 length = 32
 steps = 3
+lr = 0.002
 
 [heads.medusa]
 heads = 2
@@ -199,6 +201,7 @@ heads = 2
 kind = "draft"
 layers = 1
 vocabulary = 40
+lr = 0.004
 """
 
 
@@ -236,6 +239,7 @@ def test_the_command_trains_the_heads_of_a_file(monkeypatch, capsys, home):
     assert [card["name"] for card in cards.values()] == ["medusa", "small"]
     assert [card["steps"] for card in cards.values()] == [3, 3]
     assert (cards["medusa"]["heads"], cards["small"]["vocabulary"]) == (2, 40)
+    assert [card["lr"] for card in cards.values()] == [0.002, 0.004]  # its own is before all heads'
     assert {card["text"] for card in cards.values()} == {"read"}
     readme = (home / "heads" / "README.md").read_text()
     for name, card in cards.items():
@@ -253,6 +257,20 @@ def test_the_command_trains_some_of_them(monkeypatch, capsys, home):
     assert sorted(path.name for path in (home / "heads").iterdir() if path.is_dir()) == ["small"]
     card = json.loads((home / "heads" / "small" / "card.json").read_text())
     assert (card["steps"], card["layers"], card["exit"]) == (2, 1, 0)
+
+
+def test_requests_of_earlier_texts_are_kept(monkeypatch, home):
+    """Heads that were trained on another text still lie there."""
+    monkeypatch.setattr(together, "train_heads", lambda *_, **__: [])
+    nothing = corpus.Corpus({}, {}, [], "")
+    monkeypatch.setattr(together, "training_text", lambda *_: (nothing, MIXTURE))
+    named, path = specwb.load(home / "target"), home / "talks.jsonl"
+    for request in ("One?", "Two?"):
+        talk = [{"role": "user", "content": request}, {"role": "assistant", "content": "Three."}]
+        path.write_text(json.dumps({"messages": talk}))
+        train_together(named, home / "heads", path, home / "recipe.toml")
+    seen = (home / "heads" / "requests.txt").read_text().split()
+    assert seen == sorted(map(fingerprint, ["One?", "Two?"]))
 
 
 BATCH = "[batch]\nrows = 4\nlength = 32\nsteps = 3\n"
@@ -327,6 +345,22 @@ def test_matrices_in_int8_are_what_was_measured(tmp_path, target, data, monkeypa
     recipe = RECIPES["draft"](target, checked_settings("draft", wanted[1].settings, target).head)
     windows = torch.from_numpy(data.windows("text", 8, SIZE["length"])[:, :-1])
     assert measure(recipe, head, windows) == card["held_out"]["text"]
+
+
+def test_what_a_card_says_of_before_the_rounding(tmp_path, target, data, monkeypatch):
+    """Of the whole target, which is hardly trained, and rounded to nothing."""
+
+    def to_nothing(head):
+        for weight in head.parameters():
+            weight.data.zero_()
+
+    monkeypatch.setattr(run, "round_to_int8", to_nothing)
+    whole = {"steps": 2, "layers": 6, "lr": 1e-6, "lr_matrix": 1e-6}
+    (wanted,) = heads_in(tmp_path, ["draft"], **whole)
+    train_heads([wanted], target, data, MIXTURE, source="read", store="int8")
+    card = json.loads((wanted.out / "card.json").read_text())
+    assert card["before_rounding"] == card["progress"][-1][1]
+    assert card["before_rounding"][0] > card["held_out"]["text"]["rank"][0][0] + 0.1
 
 
 def test_rounding_to_int8_keeps_small_and_zero_rows():
