@@ -76,7 +76,7 @@ def results(
         Path, typer.Argument(help="A store that specwb sweep wrote.", writable=True)
     ] = STORE,
     by: Annotated[
-        str, typer.Option(help="Parameters with commas; a mean for each combination.")
+        str, typer.Option(help="Parameters with commas; one row for each combination.")
     ] = "method",
     value: Annotated[
         str,
@@ -131,7 +131,7 @@ def results(
     rows = [
         {
             **{name: looking.spelled(row[name]) for name in columns},
-            value if not over else f"{value} less {over}": f"{row['mean']:.3f}",
+            value if not over else f"{value} less {over}": f"{row['middle']:.3f}",
             # of one prompt there is no interval
             "95 %": f"{row['low']:.3f} .. {row['high']:.3f}" if row["prompts"] > 1 else "-",
             "prompts": str(row["prompts"]),

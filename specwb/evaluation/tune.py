@@ -66,8 +66,8 @@ def tune(
 
     What is predicted is tokens/s over this engine's plain decoding (``ar``), as a ratio of totals,
     and it is judged by the same ratio measured on the same prompts in one interleaved run. A
-    ``speedup`` is over the fastest plain decoding of that run, this engine's or the library's, and
-    so is what is called best.
+    ``speedup`` is :func:`specwb.compare`'s, the median over prompts, over the fastest plain
+    decoding of that run, and it decides what is called best.
 
     The trees are a few of different shapes and, of each kind, the one with the largest predicted
     speedup. For draws without replacement that is the best of all trees
@@ -188,8 +188,7 @@ def tune(
         result["interrupted"] = frame.attrs["interrupted"]
         result |= {name: frame.attrs[name] for name in ("reference", "machine")}
         result["left_out"] = left_out | frame.attrs["left_out"]
-        over = result["reference"]["method"]
-        _add_measurements(result["rows"], frame.set_index("method"), built, over)
+        _add_measurements(result["rows"], frame.set_index("method"), built)
     except KeyboardInterrupt:
         result["interrupted"] = True
     result["prompts"] = {"calibrated": model.prompts, "measured": measured_prompts}
@@ -327,9 +326,7 @@ def _prediction(
     }
 
 
-def _add_measurements(
-    rows: list[dict[str, Any]], frame: Any, built: dict[str, Method], over: str
-) -> None:
+def _add_measurements(rows: list[dict[str, Any]], frame: Any, built: dict[str, Method]) -> None:
     """Put what was measured into the rows of the result; for some the time may have been up."""
     speeds = frame.tokens_per_second
     for row in rows:
@@ -338,7 +335,7 @@ def _add_measurements(
         measured = frame.loc[built[row["method"]].key]
         row["tau_measured"] = float(measured.tau)
         row["measured"] = round(float(measured.tokens_per_second / speeds["ar"]), 4)
-        row["speedup"] = round(float(measured.tokens_per_second / speeds[over]), 4)
+        row["speedup"] = float(measured.speedup)
         row["error"] = None
         if row["predicted"] is not None:
             row["error"] = round(row["predicted"] / row["measured"] - 1, 4)

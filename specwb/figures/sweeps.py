@@ -24,7 +24,7 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
     means = means.dropna(subset=by)  # methods without such an option
     numbers = [pd.api.types.is_numeric_dtype(means[name]) for name in by]
     if len(by) == 2 and all(numbers):
-        cells = means.pivot(index=by[1], columns=by[0], values="mean")
+        cells = means.pivot(index=by[1], columns=by[0], values="middle")
         heat = go.Heatmap(
             x=[f"{x:g}" for x in cells.columns],
             y=[f"{y:g}" for y in cells.index],
@@ -40,12 +40,12 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
     curves = [
         go.Scatter(
             x=group[last],
-            y=group["mean"],
+            y=group["middle"],
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": group["high"] - group["mean"],
-                "arrayminus": group["mean"] - group["low"],
+                "array": group["high"] - group["middle"],
+                "arrayminus": group["middle"] - group["low"],
             },
             mode="lines+markers" if numbers[-1] else "markers",
             line={"color": colour, "dash": dash},

@@ -11,17 +11,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specwb.bench.results import interval, mean_rate, ratios_of, speedup
 from specwb.evaluation.prompts import Question
 from specwb.harness import spec_bench
 from specwb.harness.record import CONVENTIONS, Turn, speeds
 
-RESAMPLES = 2000
-
 
 def reference(answers: Mapping[str, Sequence[Turn]]) -> str:
-    """Returns the faster of the plain decodings, by the mean of tokens a second over questions."""
-    plain = [name for name in ("ar", "hf_greedy", "hf_sample") if answers.get(name)]
-    return max(plain, key=lambda name: fmean(speeds(answers[name]).values()))
+    """Returns the faster of the plain decodings, by the median of their pairs over questions."""
+    first, *others = [name for name in ("ar", "hf_greedy", "hf_sample") if answers.get(name)]
+    return next((name for name in others if speedup(_pairs(answers, name, first)) > 1), first)
+
+
+def _pairs(answers: Mapping[str, Sequence[Turn]], name: str, over: str) -> np.ndarray:
+    own, base = speeds(answers[name]), speeds(answers[over])
+    return np.array([[own[q], base[q]] for q in sorted(set(own) & set(base))]).reshape(-1, 2)
 
 
 def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame:
@@ -31,9 +35,10 @@ def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame
     :data:`specwb.harness.record.CONVENTIONS`, and
 
     - tokens_per_second: the mean over questions of tokens over seconds.
-    - speedup: the ratio of that mean to that of the faster plain decoding (:func:`reference`),
-      both by recorded tokens.
-    - low, high: 95 % of it, by resampling questions (percentiles of 2,000 draws).
+    - speedup: over the faster plain decoding (:func:`reference`), the median over questions, see
+      :data:`specwb.bench.results.FIGURES`.
+    - low, high: 95 % of it, by resampling questions.
+    - speedup.mean_rate: the ratio of the mean of tokens a second to the reference's.
     - spec_bench_speedup: by Spec-Bench's own definition, see
       :func:`specwb.harness.spec_bench.metrics`.
     - identical: the share of answers whose tokens are those of ``ar``; of sampled text it says
@@ -62,10 +67,8 @@ def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame
 def _row(
     turns: Sequence[Turn], over: Sequence[Turn], plain: Sequence[Turn], tokenizer: Any
 ) -> dict[str, Any]:
-    own, base = speeds(turns), speeds(over)
-    questions = sorted(set(own) & set(base))
-    pairs = np.array([[own[q], base[q]] for q in questions]).reshape(-1, 2)
-    low, high = _interval(pairs)
+    own, pairs = speeds(turns), _pairs({"own": turns, "over": over}, "own", "over")
+    low, high = interval(ratios_of(pairs), np.median)
     tokens = {(turn.question_id, turn.turn): turn.tokens for turn in plain}
     same = [turn.tokens == tokens.get((turn.question_id, turn.turn)) for turn in turns]
     return {
@@ -73,22 +76,13 @@ def _row(
         "tokens": sum(len(turn.tokens) for turn in turns),
         **{name: convention.compute(turns) for name, convention in CONVENTIONS.items()},
         "tokens_per_second": fmean(own.values()),
-        "speedup": float(pairs[:, 0].mean() / pairs[:, 1].mean()) if len(pairs) else None,
+        "speedup": speedup(pairs),
+        "speedup.mean_rate": mean_rate(pairs),
         "low": low,
         "high": high,
         "spec_bench_speedup": spec_bench.metrics(turns, over, tokenizer)["speedup"],
         "identical": fmean(same),
     }
-
-
-def _interval(pairs: np.ndarray) -> tuple[float | None, float | None]:
-    """95 % of the ratio of means over resampled questions; None for a single question."""
-    if len(pairs) < 2:
-        return None, None
-    draws = np.random.default_rng(0).integers(0, len(pairs), (RESAMPLES, len(pairs)))
-    means = pairs[draws].mean(1)
-    low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975])
-    return float(low), float(high)
 
 
 def differences(turns: Sequence[Turn], plain: Sequence[Turn]) -> list[tuple[int, int, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specwb.bench.results import interval
 from specwb.errors import ArgumentError
 from specwb.files import foreign, from_json, whole_file
 from specwb.inputs import real
@@ -18,7 +19,6 @@ from specwb.sweeps.store import Store
 
 CONDITIONS = ("commit", "device", "threads", "dtype", "target_sha256")
 """Facts whose runs are not to be mixed in one mean."""
-RESAMPLES = 2000
 
 
 def frame(store: Store | Path | str) -> pd.DataFrame:
@@ -133,21 +133,22 @@ def summary(
     over: dict[str, Any] | None = None,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """Returns the mean of a column for every combination of parameters, with its interval.
+    """Returns the middle of a column for every combination of parameters, with its interval.
 
-    The interval is a bootstrap over prompts, the units that were sampled: every prompt counts with
-    the mean of its runs (seeds), so that seeds narrow it only as far as they differ.
+    That is its mean, of ``speedup`` its median (:data:`specwb.bench.results.FIGURES`). The interval
+    is a bootstrap over prompts, the units that were sampled: every prompt counts with the mean of
+    its runs (seeds), so that seeds narrow it only as far as they differ.
 
     Args:
         found: of :func:`frame`.
         by: columns, such as ``["eta", "gamma"]``.
-        value: the column whose mean is taken.
-        over: a combination, such as ``{"eta": 0.6}``: the mean and interval are then those of the
+        value: the column.
+        over: a combination, such as ``{"eta": 0.6}``: middle and interval are then those of the
             difference to it, paired by prompt and seed (and whatever else of ``by`` is not named).
         confidence: of the intervals.
 
     Returns:
-        Columns ``by``, ``mean``, ``low``, ``high``, ``prompts``, ``runs``.
+        Columns ``by``, ``middle``, ``low``, ``high``, ``prompts``, ``runs``.
 
     Raises:
         SweepError: a column that is not there, no parameter, a combination that was not measured,
@@ -168,13 +169,14 @@ def summary(
             raise SweepError(f"these runs are of several {name} ({several}): choose one by where")
     if over is not None:
         found = _differences(found, list(by), value, over)
-    rows = []
+    rows, statistic = [], np.median if value == "speedup" else np.mean
     for key, group in found.groupby(list(by), dropna=False):
         by_prompt = group.groupby("prompt")[value].mean().to_numpy()
-        low, high = _interval(by_prompt, confidence)
+        low, high = interval(by_prompt, statistic, confidence)
         row = dict(zip(by, key, strict=True))
         counts = {"prompts": len(by_prompt), "runs": len(group)}
-        rows.append(row | {"mean": by_prompt.mean(), "low": low, "high": high} | counts)
+        middle = float(statistic(by_prompt))
+        rows.append(row | {"middle": middle, "low": low, "high": high} | counts)
     return pd.DataFrame(rows)
 
 
@@ -194,17 +196,6 @@ def _differences(
     both = found.merge(base, on=same, how="inner")
     both[value] = both[value] - both["base"]
     return both.drop(columns="base")
-
-
-def _interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
-    """The bootstrap interval of a mean; NaN for a single value."""
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    rng = np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def pareto(found: pd.DataFrame, first: str, second: str) -> pd.Series:

@@ -294,7 +294,7 @@ def _rungs(
         results = frame(store)
         keys = [item.key for item in items[:count]]
         results = results[results.id.isin([t.id for t in others]) & results.prompt.isin(keys)]
-        order = summary(results, by=["id"], value=by).sort_values("mean", ascending=False)
+        order = summary(results, by=["id"], value=by).sort_values("middle", ascending=False)
         best = set(order["id"].head(max(1, math.ceil(keep * len(others)))))
         left = [task for task in left if is_plain(task.configuration) or task.id in best]
         count *= 2

@@ -1,0 +1,67 @@
+"""One number of one name, whoever prints it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+
+from specwb.bench import results
+from specwb.bench.measure import Run as Measured
+from specwb.evaluation import runs
+from specwb.harness import summary as harness
+from specwb.harness.record import Turn
+from specwb.sweeps import Store, frame, summary
+from specwb.sweeps.store import Run as Stored
+from specwb.sweeps.store import identify
+
+SECONDS = {"ar": (1.0, 2.0, 1.0), "sps": (0.5, 1.8, 0.9)}
+"""Of three prompts, ten tokens each."""
+PAIRS = [[10 / a, 10 / b] for a, b in zip(SECONDS["sps"], SECONDS["ar"], strict=True)]
+
+
+def test_figures_by_hand():
+    assert results.speedup(PAIRS) == pytest.approx(10 / 9)  # of 2, 10/9 and 10/9
+    assert results.mean_rate(PAIRS) == pytest.approx((20 + 50 / 9 + 100 / 9) / 25)
+    assert np.isnan(results.speedup([]))
+    low, high = results.interval([1.0, 2.0, 3.0], np.median)
+    assert (low, high) == (1, 3)
+    assert np.isnan(results.interval([1.0])).all()
+    low, high = results.interval(np.arange(100.0), confidence=0.5)
+    # 28.9 / 10 is the standard error of the mean
+    assert low == pytest.approx(49.5 - 0.674 * 2.89, abs=0.2)
+    assert high == pytest.approx(49.5 + 0.674 * 2.89, abs=0.2)
+
+
+def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
+    measured = {
+        name: [Measured([[0] * 10], 10, s) for s in seconds] for name, seconds in SECONDS.items()
+    }
+    assert runs.reference(measured) == "sps"  # the faster one; over ar it is
+    compared = runs.summary(measured["sps"], measured["ar"])["speedup"]
+    answers = {
+        name: [
+            Turn(i, "all", "all", 0, "", (0,) * 10, s, (0,) * 10, (0,) * 10, (0,) * 10)
+            for i, s in enumerate(seconds)
+        ]
+        for name, seconds in SECONDS.items()
+    }
+    words = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
+    rows = harness.frame(answers, words).set_index(["method", "subtask"])
+    evaluated = rows.loc[("sps", "overall"), "speedup"]
+    shared = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0, "max_new_tokens": 10}
+    with Store(tmp_path / "s.sqlite") as store:
+        for name, seconds in SECONDS.items():
+            configuration = {"method": name, **shared}
+            key = identify(configuration, {})
+            store.add_configuration(key, configuration, {})
+            for i, s in enumerate(seconds):
+                store.add(
+                    Stored(key, str(i), "all", 10, [0] * 10, [0] * 10, s, False, "", "2026-11-26")
+                )
+        found: pd.DataFrame = frame(store)
+    swept = summary(found[found.method == "sps"], ["method"], "speedup")["middle"][0]
+    assert compared == pytest.approx(10 / 9, abs=1e-4)
+    assert evaluated == swept == pytest.approx(10 / 9)
+    assert rows.loc[("sps", "overall"), "speedup.mean_rate"] == pytest.approx(1.4667, abs=1e-4)
