@@ -256,7 +256,11 @@ def test_round_lengths():
 
 def test_time_split():
     drawn = figures.time_split(
-        {"a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5}}, {"a": 1000}
+        {
+            "a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5},
+            "b": dict.fromkeys(PARTS, 2.0),
+        },
+        {"a": 1000, "b": 4000},
     )
     assert {t.name: t.x[0] for t in drawn.data} == {
         "draft": 1.0,
@@ -264,8 +268,9 @@ def test_time_split():
         "verify": 0.5,
         "commit": 0.5,
     }
-    assert drawn.data[1].customdata[0] == 0.5
-    assert drawn.layout.annotations[0].text == "4.00 ms"
+    assert [t.x[1] for t in drawn.data] == [0.5] * 4
+    assert [list(t.customdata) for t in drawn.data[:2]] == [[0.25, 0.25], [0.5, 0.25]]
+    assert [note.text for note in drawn.layout.annotations] == ["4.00 ms", "2.00 ms"]
     with pytest.raises(ValueError, match="at least one token"):
         figures.time_split({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 0})
 
@@ -285,9 +290,11 @@ def test_by_category():
         "ar": {"speedup": 1.0},
         "a": {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5, "tau": 3.0, "runs": 4},
     }
-    drawn = figures.by_category({"code": rows, "math": rows})
+    slow = {"speedup": 0.5, "speedup_low": 0.4, "speedup_high": 0.75, "tau": 1.5, "runs": 3}
+    drawn = figures.by_category({"code": rows, "math": rows | {"a": slow}})
     assert [t.name for t in drawn.data] == ["code", "math"]
-    assert list(drawn.data[0].x) == [2.0]
+    assert [list(t.x) for t in drawn.data] == [[2.0], [0.5]]
+    assert list(drawn.data[1].customdata[0]) == ["a", 1.5, 0.4, 0.75, 3]
     assert drawn.data[0].y[0] < drawn.data[1].y[0]
     assert len({t.marker.symbol for t in drawn.data}) == 2
     with pytest.raises(ValueError, match="at least one category"):

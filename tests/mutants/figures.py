@@ -1,3 +1,320 @@
-"""Figures that are wrong on purpose."""
+"""Figures and explorers that are wrong on purpose."""
 
 from __future__ import annotations
+
+from mutants.patch import killed_by
+from specwb.figures.acceptance import acceptance
+from specwb.figures.categories import by_category
+from specwb.figures.comparison import comparison
+from specwb.figures.decisions import decisions
+from specwb.figures.depths import acceptance_by_depth
+from specwb.figures.designer import _mask, designer
+from specwb.figures.diffuspec import adaptive
+from specwb.figures.easyspec import round_on_devices
+from specwb.figures.falcon import _points, block_designer
+from specwb.figures.heads import heads
+from specwb.figures.kangaroo import densities
+from specwb.figures.lengths import round_lengths
+from specwb.figures.mcsd_ti import calibration
+from specwb.figures.measuring import bars, estimates
+from specwb.figures.rounds import tokens_per_round
+from specwb.figures.rules import rule_rates
+from specwb.figures.speedup import speedup
+from specwb.figures.sweeps import by_parameter
+from specwb.figures.timing import time_split
+from specwb.figures.tree import draft_tree
+from specwb.widgets.acceptance import shaped
+from specwb.widgets.designer import TreeDesigner
+from specwb.widgets.diffuspec import LengthExplorer
+from specwb.widgets.easyspec import DevicesExplorer
+from specwb.widgets.falcon import GlancingExplorer
+from specwb.widgets.heads import HeadsExplorer
+from specwb.widgets.kangaroo import StopExplorer
+from specwb.widgets.live import Panel
+from specwb.widgets.mcsd_ti import StopRulesExplorer
+from specwb.widgets.microscope import Microscope
+from specwb.widgets.papers import show_ledger
+from specwb.widgets.rules import pair
+from specwb.widgets.speed import SpeedExplorer
+
+# ----------------------------------------------------------------------- methods side by side
+
+
+@killed_by("evaluation/test_report.py: test_by_category")
+def categories_share_a_row(patch):
+    """Every category is drawn with the speedups of the first one."""
+    first = 'next(iter(figures.values()))[n]["speedup"]'
+    patch.edit(by_category, 'x=[rows[n]["speedup"] for', f"x=[{first} for")
+
+
+@killed_by("notebooks/test_widgets.py: comparison_shows_the_table")
+def quartiles_as_lengths(patch):
+    """An error bar is as long as the upper quartile, not as it is above the median."""
+    patch.edit(comparison, 'r["speedup_high"] - r["speedup"] for', 'r["speedup_high"] for')
+
+
+@killed_by("evaluation/test_report.py: acceptance_by_depth")
+def depths_share_a_denominator(patch):
+    """Acceptance at every depth is over the rounds that were tested at the first."""
+    patch.edit(acceptance_by_depth, "a / t for _, a, t in", "a / points[0][2] for _, a, _ in")
+
+
+@killed_by("evaluation/test_report.py: round_lengths")
+def bonus_token_not_in_the_histogram(patch):
+    """A round's length is what was accepted, without the bonus token."""
+    patch.edit(round_lengths, "Counter(a + 1 for a in", "Counter(a for a in")
+
+
+@killed_by("notebooks/test_widgets.py: tokens_per_round_counts")
+def tau_is_a_mean_of_rows(patch):
+    """tau is the mean of the rows' own means, whatever the number of their rounds."""
+    means = "[1 + sum(row) / len(row) for row in output.accepted_lengths]"
+    mean = f"sum({means}) / len(output.accepted_lengths)"
+    patch.edit(tokens_per_round, "output.mean_tokens_per_step", mean)
+
+
+@killed_by("evaluation/test_report.py: time_split")
+def seconds_for_milliseconds(patch):
+    """What the axis calls milliseconds are seconds."""
+    patch.edit(time_split, "1e3 * seconds", "seconds")
+
+
+@killed_by("evaluation/test_report.py: time_split")
+def time_over_the_tokens_of_all(patch):
+    """A method's time is divided by the tokens of all methods."""
+    patch.edit(time_split, "/ tokens[n] for", "/ sum(tokens.values()) for")
+
+
+@killed_by("notebooks/test_measuring_figures.py: interval_of_a_curve")
+def intervals_as_lengths(patch):
+    """The error bar of a sweep's mean is as long as the interval's upper end is high."""
+    patch.edit(by_parameter, 'group["high"] - group["mean"]', 'group["high"]')
+
+
+@killed_by("notebooks/test_measuring_figures.py: heat_map")
+def heat_map_transposed(patch):
+    """The cells of a heat map are transposed, its axes are not."""
+    patch.edit(by_parameter, "z=cells.to_numpy()", "z=cells.to_numpy().T")
+
+
+@killed_by("notebooks/test_measuring_figures.py: span_the_middle")
+def span_from_the_smallest(patch):
+    """The line over the middle of the estimates begins at the smallest of them."""
+    patch.edit(estimates, "[(1 - MIDDLE) / 2, 0.5,", "[0.0, 0.5,")
+
+
+@killed_by("notebooks/test_measuring_figures.py: bars_say_their_values")
+def bars_by_place(patch):
+    """A series that lacks a group has its other bars one group too far to the left."""
+    patch.edit(
+        bars,
+        "round(float(by_group[g]), 4) if g in by_group else None for g in groups",
+        "round(float(v), 4) for v in by_group.values()",
+    )
+
+
+@killed_by("notebooks/test_widgets.py: speedup_figure")
+def measured_from_gamma_0(patch):
+    """Measured speedups are drawn at gamma 0, 1, .. as if there were one of every gamma."""
+    patch.edit(speedup, "x=list(measured),", "x=list(range(len(measured))),")
+
+
+# ------------------------------------------------------------------------ distributions and rules
+
+
+@killed_by("notebooks/test_widgets.py: acceptance_figure_adds_up")
+def residual_drawn_normalised(patch):
+    """The residual's bars are its distribution, not the mass that p has beyond q."""
+    patch.edit(acceptance, "bar(target - both,", "bar((target - both) / (1 - alpha),")
+
+
+@killed_by("notebooks/test_widgets.py: shaped_distributions")
+def draft_is_not_heated(patch):
+    """The draft's distribution is at temperature 1 whatever the target's is at."""
+    patch.edit(shaped, "(place - shift) ** 2 / 4 / temperature", "(place - shift) ** 2 / 4")
+
+
+@killed_by("notebooks/test_widgets.py: decisions_shows_every_test")
+def later_candidates_against_p(patch):
+    """Candidates after a rejection have a threshold, as if they were tested against p and q."""
+    patch.edit(decisions, "if compared and t.candidate == 0 and", "if compared and")
+
+
+@killed_by("notebooks/test_rules_widget.py: figures_say")
+def rules_under_others_names(patch):
+    """Bars are in the order of the rates, and their labels in the order of the schemes."""
+    patch.edit(rule_rates, "y=[rates[rule] for rule in order]", "y=list(rates.values())")
+
+
+@killed_by("notebooks/test_rules_widget.py: errors_of_a_draft")
+def errors_of_the_targets_seed(patch):
+    """The draft's errors are drawn from the seed anew: they are the target's logits."""
+    patch.edit(
+        pair,
+        "np.random.default_rng(seed).normal(size=(2, vocabulary))",
+        "(np.random.default_rng(seed).normal(size=vocabulary) for _ in range(2))",
+    )
+
+
+@killed_by("notebooks/test_widgets.py: speed_explorer")
+def curve_at_one_price(patch):
+    """Every draft length is scored for the price of the chosen one."""
+    patch.edit(SpeedExplorer._new, "speedup(alpha, g, c, v(g))", "speedup(alpha, g, c, v(gamma))")
+
+
+@killed_by("notebooks/test_kangaroo_widgets.py: figures_say")
+def shares_for_densities(patch):
+    """A density is the share of a bin, not over the bin's width."""
+    patch.edit(densities, "n * bins / sum(count)", "n / sum(count)")
+
+
+@killed_by("notebooks/test_mcsd_ti_widgets.py: figures_say")
+def groups_by_rounding(patch):
+    """What was said is put into the nearest group, not into the one that it lies in."""
+    patch.edit(calibration, "min(int(value * bins), bins - 1)", "round(value * bins)")
+
+
+# ----------------------------------------------------------------------------------------- trees
+
+
+@killed_by("notebooks/test_widgets.py: draft_tree_of_each_rows_own")
+def tree_of_the_first_row(patch):
+    """Every row's tokens are drawn on the first row's tree."""
+    patch.edit(draft_tree, "tree.host[row if tree.R > 1 else 0]", "tree.host[0]")
+
+
+@killed_by("notebooks/test_designer.py: mask_is_the_trees")
+def position_of_the_one_that_looks(patch):
+    """A cell of the mask has the position of the node that looks, not of the one that is seen."""
+    patch.edit(_mask, "(depth[j] if j in seen[i] else None", "(depth[i] if j in seen[i] else None")
+
+
+@killed_by("notebooks/test_designer.py: by_number_of_nodes")
+def best_trees_unsorted(patch):
+    """The sizes of the best trees are sorted, their speeds are not."""
+    patch.edit(designer, "y=[best[m] for m in sizes]", "y=list(best.values())")
+
+
+@killed_by("notebooks/test_designer.py: best_trees_are")
+def root_is_paid_for(patch):
+    """A roofline counts the root among the drafted nodes."""
+    patch.edit(TreeDesigner.cost, "roofline(len(parents) - 1,", "roofline(len(parents),")
+
+
+@killed_by("notebooks/test_heads_widget.py: figures_say")
+def trees_of_heads_from_0_nodes(patch):
+    """The curves of the heads begin at 0 nodes, where it is the root alone that is one node."""
+    patch.edit(heads, "list(range(1, len(curve) + 1))", "list(range(len(curve)))")
+
+
+@killed_by("notebooks/test_heads_widget.py: one_of_the_guesses")
+def best_guess_for_all_guesses(patch):
+    """How often one of the guesses is right is how often the best of them is."""
+    patch.edit(HeadsExplorer._new, "{sum(row):.0%}", "{max(row):.0%}")
+
+
+@killed_by("notebooks/test_falcon_widgets.py: designer_of_blocks")
+def block_trees_from_0_nodes(patch):
+    """The curves of block trees begin at 0 nodes, so that the tree shown stands beside its own."""
+    patch.edit(block_designer, "list(range(1, len(curve) + 1))", "list(range(len(curve)))")
+
+
+@killed_by("notebooks/test_falcon_widgets.py: figures_say")
+def one_error_for_two(patch):
+    """The bars of trainings are one standard error, not two."""
+    patch.edit(_points, "2 * e", "e")
+
+
+@killed_by("notebooks/test_falcon_widgets.py: pairs_glance")
+def glances_share_noise(patch):
+    """Which blocks glance and how far they do is drawn from the same uniforms."""
+    patch.edit(
+        GlancingExplorer._new,
+        "torch.from_numpy(made.random((self.TEXTS, self.BLOCKS))) for _ in range(2)",
+        "u for u in 2 * [torch.from_numpy(made.random((self.TEXTS, self.BLOCKS)))]",
+    )
+
+
+# ------------------------------------------------------------------------------- rounds and costs
+
+
+@killed_by("notebooks/test_diffuspec_widgets.py: figures_say")
+def star_at_the_round_after(patch):
+    """That delta is added is shown at the round whose length has grown by it."""
+    patch.edit(adaptive, "x=[xs[i] for i in grows]", "x=[xs[i] + 1 for i in grows]")
+
+
+@killed_by("notebooks/test_diffuspec_widgets.py: behind_an_end")
+def drafted_is_generated(patch):
+    """Tokens drafted a round are those before an end of text."""
+    patch.edit(LengthExplorer._new, "sum(r.k for r in", "sum(r.generated for r in")
+
+
+@killed_by("notebooks/test_easyspec_widgets.py: figures_say")
+def spans_begin_with_their_step(patch):
+    """What a device does begins where its step does."""
+    begin = "min(t.start for t in spans if t.step == s.step)"
+    patch.edit(round_on_devices, "base=[round(s.start, 6)", f"base=[round({begin}, 6)")
+
+
+@killed_by("notebooks/test_easyspec_widgets.py: busy_share")
+def busy_over_one_device(patch):
+    """The time that all devices are busy is over the time of one."""
+    patch.edit(DevicesExplorer._new, "busy / (devices * self.drafting)", "busy / self.drafting")
+
+
+@killed_by("notebooks/test_kangaroo_widgets.py: curves_and_points")
+def rounds_of_another_adapter(patch):
+    """Rounds are kept by gamma alone: another adapter's are shown where they were made first."""
+
+    @patch.method(StopExplorer, "curve")
+    def curve(real, self, name, gamma):
+        for made in self._made:
+            if made[1] == gamma:
+                return self._made[made]
+        return real(self, name, gamma)
+
+
+@killed_by("notebooks/test_kangaroo_widgets.py: reproduce_has_stored")
+def costs_of_the_own_adapter(patch):
+    """Every adapter's rounds are priced as those of the target's own."""
+    patch.edit(StopExplorer.of.__func__, 'document["costs"][variant]', 'document["costs"][""]')
+
+
+@killed_by("notebooks/test_mcsd_ti_widgets.py: all_rounds_together")
+def mean_of_the_rounds_speedups(patch):
+    """A speedup is the mean of the rounds' own, not all tokens over all costs."""
+    patch.edit(
+        StopRulesExplorer.predicted,
+        "simulated.cr / fmean(self._costs[rule][d - 1] for d in simulated.drafted)",
+        "fmean((k + 1) / self._costs[rule][d - 1]"
+        " for k, d in zip(simulated.kept, simulated.drafted))",
+    )
+
+
+# -------------------------------------------------------------------- what is kept and taken back
+
+
+@killed_by("notebooks/test_widgets.py: leaves_the_explorer_where_it_was")
+def a_look_is_not_taken_back(patch):
+    """After a look at other settings controls are set to where they then stand."""
+    patch.edit(
+        Panel.at,
+        "for control, value in before:",
+        "for control, value in [(control, control.value) for control, _ in before]:",
+    )
+
+
+@killed_by("scope/test_microscope.py: another_recording")
+def seed_of_the_page_unheard(patch):
+    """The page's recordings are all made with seed 0."""
+
+    @patch.method(Microscope, "record")
+    def record(real, self, *args, **settings):
+        real(self, *args, **{**settings, "seed": 0})
+
+
+@killed_by("notebooks/test_papers.py: ledger_counts")
+def verdicts_of_the_rows_shown(patch):
+    """Only the verdicts that are not folded away are counted."""
+    patch.edit(show_ledger, "for row in rows:", "for row in rows[:SHOWN]:")

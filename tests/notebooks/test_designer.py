@@ -97,6 +97,13 @@ def test_lines_by_nodes():
         figures.designer([-1], [1], {}, 1.0)
 
 
+def test_best_trees_by_number_of_nodes():
+    drawn = figures.designer([-1, 0], [1, 0.5], {3: 1.5, 1: 1.0, 2: 1.25}, 1.125)
+    best, here = drawn.data[-2:]
+    assert (list(best.x), list(best.y)) == ([1, 2, 3], [1.0, 1.25, 1.5])
+    assert (list(here.x), list(here.y)) == ([2], [1.125])
+
+
 # ----------------------------------------------------------------------------------------- widget
 
 

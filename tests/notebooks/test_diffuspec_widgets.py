@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from functools import cache
 
 import numpy as np
@@ -10,6 +11,7 @@ import tiny
 from drawn import picture, shown
 
 from specwb import analysis, figures
+from specwb.analysis.diffusion import AdlRound
 from specwb.evaluation import lattices
 from specwb.lattice import beam, viterbi
 from specwb.ngram import NGram
@@ -121,6 +123,16 @@ def test_rounds_under_adaptive_length(least, most, delta, rho, share):
         if broken
         else "every round is whole"
     ) in view.summary
+
+
+def test_what_is_drafted_behind_an_end_of_text_counts():
+    rounds = [
+        AdlRound(6, 2, 2, 2.0, 2.0, False, 4),
+        AdlRound(4, 4, 1, 3.0, 1.5, False, 4),
+    ]
+    told = types.SimpleNamespace(most=9, text=[1, 2, 3, 4, 5], rounds=lambda **_: rounds)
+    view = LengthExplorer(told, top=9)
+    assert "2 rounds, 5.0 tokens drafted a round, 1.50 accepted + 1 = 2.50" in view.summary
 
 
 def test_the_figures_say_what_they_are_given():

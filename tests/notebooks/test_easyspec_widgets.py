@@ -116,6 +116,17 @@ def test_a_round_on_devices_takes_what_the_closed_form_says():
         )
 
 
+def test_the_busy_share_is_of_all_devices():
+    """8 layers, groups 0 1-3 4-6 7, on 4 devices: an exact step takes 8 x 0.75 + 0.125 ms and four
+    fuzzy ones 4 x 0.5 + 8 x 0.25 + 0.125 ms each, 22.625 together. 40 attentions run once, 40 MLPs
+    and 5 heads on every device: 20 + 40 + 2.5 of 4 x 22.625 ms."""
+    view = DevicesExplorer(TIMES, 8, n=4, devices=4)
+    assert view.drafting == pytest.approx(22.625)
+    assert "devices are busy 69% of it" in view.summary
+    view.devices.value = 1
+    assert "devices are busy 100% of it" in view.summary
+
+
 def test_the_cost_model_and_the_papers_numbers():
     view = StageExplorer({"here": (0.6, 1.3)})
     share = view.implied
@@ -177,6 +188,20 @@ def test_the_figures_say_what_they_are_given():
         ("own", "5"),
     ]
     assert {round(x + 0.12) for x in many.x} == {2, 3}
+
+    spans = [
+        parallel.Span(0, 0.0, 1.0, "attention", 0, 0),
+        parallel.Span(1, 1.0, 1.5, "mlp", 0, 0),
+        parallel.Span(0, 2.0, 2.75, "mlp", 1, 1),
+        parallel.Span(0, 2.75, 5.0, "verify", None, 2),
+    ]
+    drawn = figures.round_on_devices(spans, 2, "t")
+    assert {t.name: (list(t.y), list(t.base), list(t.x)) for t in drawn.data if t.x} == {
+        "attention": (["device 0"], [0], [1]),
+        "mlp": (["device 1", "device 0"], [1, 2], [0.5, 0.75]),
+        "verify": (["device 0"], [2.75], [2.25]),
+    }
+    assert [line.x0 for line in drawn.layout.shapes] == [2, 2.75]
 
     errors, layers = (
         {"on": [0.0, 1e-16], "off": [0.1, 0.2]},

@@ -163,6 +163,20 @@ def test_trees_by_passes(head, passes, nodes, costs):
     assert designer.summary in designer.children[2].value
 
 
+def test_the_designer_of_blocks_draws_what_it_is_given():
+    tree = BlockTree(Tree.branching(2, 2, 1), 2)
+    speeds = {"1 pass": [1.0, 1.5], "2 passes": [1 + n / 8 for n in range(11)]}
+    drawn = figures.block_designer(tree, speeds, "2 passes")
+    (bars,) = (t for t in drawn.data if t.type == "bar")
+    assert (list(bars.x), list(bars.y)) == ([1, 2, 3], [2, 4, 4])
+    first, second, third = bars.marker.color  # two levels of the first pass, one of the second
+    assert first == second != third
+    one, two, here = drawn.data[-3:]
+    assert (list(one.x), list(one.y)) == ([1, 2], [1.0, 1.5])
+    assert (list(two.x), list(two.y)) == (list(range(1, 12)), speeds["2 passes"])
+    assert (list(here.x), list(here.y)) == ([11], [2.25])
+
+
 def test_the_figures_say_what_they_are_given():
     tree = BlockTree(Tree.branching(2, 2, 1), 2)
     drawn = figures.block_tree(tree, "t")

@@ -90,6 +90,13 @@ def test_it_shows_the_librarys_trees(explorer, head, nodes, domain):
     assert explorer.summary in explorer.children[1].value
 
 
+def test_one_of_the_guesses_is_right_as_often_as_any_is(explorer):
+    """0.5 + 0.15 + 0.045 + .. and 0.3 + 0.09 + 0.027 + .."""
+    explorer.domain.value = "code"
+    assert "first guess right at 50%, 30%, 20% of places" in explorer.summary
+    assert "one of 5 at 71%, 43%, " in explorer.summary
+
+
 def test_the_figures_say_what_they_are_given():
     rank = CARDS["eagle"]["held_out"]["code"]["rank"]
     (cells,) = figures.head_accuracy(rank, "eagle").data
@@ -100,9 +107,9 @@ def test_the_figures_say_what_they_are_given():
     )
     assert drawn.layout.yaxis.autorange == "reversed"
     lines, here = drawn.data[-3:-1], drawn.data[-1]
-    assert [(line.name, list(line.y)) for line in lines] == [
-        ("medusa", [1, 1.2]),
-        ("eagle", [1, 1.7, 2.12]),
+    assert [(line.name, list(line.x), list(line.y)) for line in lines] == [
+        ("medusa", [1, 2], [1, 1.2]),
+        ("eagle", [1, 2, 3], [1, 1.7, 2.12]),
     ]
     assert lines[0].line.dash != lines[1].line.dash
     assert lines[0].marker.symbol != lines[1].marker.symbol

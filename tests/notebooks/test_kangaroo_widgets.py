@@ -140,7 +140,9 @@ def test_what_reproduce_has_stored():
     paper = {trace["name"]: dict(zip(trace["x"], trace["y"])) for trace in data[7::2]}
     assert paper["paper, gamma 6"][0.6] == etas()[0.6, 6]["cr"]
     assert sorted(paper) == [f"paper, gamma {g}" for g in (4, 6, 8)]
+    assert view.predicted == pytest.approx(COSTS["own"].predicted(view.rounds))
     view.exit.value = "exit2"
+    assert view.predicted == pytest.approx(COSTS["other"].predicted(view.rounds))
     assert (shown(view)["data"][5]["x"], shown(view)["data"][5]["y"]) == ([0], [2])
 
 

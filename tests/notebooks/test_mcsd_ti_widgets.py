@@ -109,6 +109,20 @@ def test_rounds_under_a_rule(rounds, rule, threshold, levels):
     assert drawn["fixed depth"]["x"] == [1, 2, 3, 4]
 
 
+def test_a_speedup_is_of_all_rounds_together():
+    """One round drafts two levels and keeps both, one drafts one and keeps none: 4 tokens for
+    3 plain steps."""
+    sure, kept = np.array([[0.9], [0.9], [0.9], [0.1]]), np.array([2, 1, 0, 0])
+    two = Rounds({"top": sure}, kept, np.zeros(4, int), (1, 2, 3))
+    prices = {"top": [1.0, 2.0], "fixed depth": [1.0, 1.25]}
+    view = StopRulesExplorer(two, prices, threshold=0.5)
+    assert (view.rounds.drafted, view.rounds.kept) == ([2, 1], [2, 0])
+    assert view.speed == pytest.approx(4 / 3)
+    # of the fixed depths, one level gives 4 tokens in three rounds, two give 4 for 2.5 steps
+    assert view.best("fixed depth") == (pytest.approx(1.6), 0.0, 2)
+    assert shown(view)["data"][3]["y"] == pytest.approx([4 / 3, 1.6], abs=1e-4)
+
+
 def test_the_best_of_a_rule_is_the_largest_of_its_points(rounds):
     view = StopRulesExplorer(rounds, costs())
     points = {t["name"]: t["y"] for t in shown(view)["data"]}

@@ -46,6 +46,10 @@ def test_bars_say_their_values():
         ("1.00", "2.35", ""),
         ("", "3.00", "4.00"),
     ]
+    assert [(list(trace.x), list(trace.y)) for trace in drawn.data] == [
+        (["x", "y", "z"], [1.0, 2.345, None]),
+        (["x", "y", "z"], [None, 3, 4]),
+    ]
     assert [trace.marker.pattern.shape for trace in drawn.data] == ["", "/"]
     assert drawn.layout.shapes[0].y0 == drawn.layout.shapes[0].y1 == 1
     drawn = measuring.bars({"a": {"mean_accept_length_per_request": 1.0}}, "tokens")
@@ -56,10 +60,25 @@ def test_bars_say_their_values():
 
 
 def test_a_heat_map_has_the_settings_that_were_measured_on_its_axes():
-    cells = [{"eta": eta, "gamma": gamma, "mean": 1.0} for eta in (0, 0.9) for gamma in (2, 6)]
+    cells = [
+        {"eta": eta, "gamma": gamma, "mean": eta + gamma} for eta in (0, 0.9) for gamma in (2, 6)
+    ]
     drawn = by_parameter(pd.DataFrame(cells), ["eta", "gamma"], "tau")
     assert (drawn.layout.xaxis.type, drawn.layout.yaxis.type) == ("category", "category")
     assert (list(drawn.data[0].x), list(drawn.data[0].y)) == (["0", "0.9"], ["2", "6"])
+    assert drawn.data[0].z.tolist() == [[2, 2.9], [6, 6.9]]
+
+
+def test_the_interval_of_a_curve_begins_at_its_mean():
+    means = [
+        {"rule": "a", "gamma": 2, "mean": 2.0, "low": 1.75, "high": 2.5},
+        {"rule": "a", "gamma": 4, "mean": 3.0, "low": 2.0, "high": 3.25},
+        {"rule": "b", "gamma": 2, "mean": 1.5, "low": 1.5, "high": 1.5},
+    ]
+    one, other = by_parameter(pd.DataFrame(means), ["rule", "gamma"], "tau").data
+    assert (one.name, list(one.x), list(one.y)) == ("rule=a", [2, 4], [2, 3])
+    assert (list(one.error_y.array), list(one.error_y.arrayminus)) == ([0.5, 0.25], [0.25, 1])
+    assert (other.name, list(other.x), list(other.y)) == ("rule=b", [2], [1.5])
 
 
 def test_one_thread_is_no_plural():

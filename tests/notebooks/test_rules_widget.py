@@ -138,6 +138,14 @@ def test_pairs_are_distributions_in_small_fractions():
             pair(*bad, 0)
 
 
+def test_the_errors_of_a_draft_are_its_own():
+    """They put its tokens into another order, and do not only sharpen the target's distribution."""
+    pairs = [pair(1.0, 3.0, 5, seed) for seed in range(6)]
+    assert any(p.index(max(p)) != q.index(max(q)) for p, q in pairs)
+    p, q = pair(2.5, 0.0, 5, 0)  # without errors it is the target, at every temperature
+    assert p == q
+
+
 def test_figures_say_what_they_are_given():
     p, q = [F(1, 2), F(1, 2)], [F(1, 4), F(3, 4)]
     first, second, one, *others = figures.residuals(p, q, [[1.0, 0.0]]).data
@@ -154,6 +162,12 @@ def test_figures_say_what_they_are_given():
         [0.5, 0.4, 0.3],
         [0.9, 0.9, 0.6],
     )
+    bars, lines = figures.rule_rates(  # put together by scheme
+        {"a": 0.5, "b": 0.4, "c": 0.3}, {"x": 0.9, "y": 0.6}, {"a": "x", "b": "y", "c": "x"}
+    ).data
+    assert (list(bars.x[0]), list(bars.x[1])) == (["x", "x", "y"], ["a", "c", "b"])
+    assert (list(bars.y), list(bars.text)) == ([0.5, 0.3, 0.4], ["0.500", "0.300", "0.400"])
+    assert list(lines.y) == [0.9, 0.9, 0.6]
     long = ["naive on two favourites", "top_and_sample", "shared noise (lower bound)"]
     bars, _ = figures.rule_rates(dict.fromkeys(long, 0.5), {"x": 1}, dict.fromkeys(long, "x")).data
     assert all(len(line) <= 13 for label in bars.x[1] for line in label.split("<br>"))

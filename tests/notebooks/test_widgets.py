@@ -9,8 +9,10 @@ import types
 import numpy as np
 import pytest
 import tiny
+import torch
 
 import specwb
+from specwb.flow import Draft, Step, Verdict
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly")
@@ -130,6 +132,20 @@ def test_draft_tree_of_a_row_in_a_batch():
         figures.draft_tree(out.steps[1], 1)
     with pytest.raises(ValueError, match=r"row must be 0\.\.2, got 3"):
         figures.draft_tree(out.steps[0], 3)
+
+
+def test_draft_tree_of_each_rows_own_shape():
+    """A chain, of which one token is kept, and two siblings, of which the second is."""
+    tree = specwb.Tree([[-1, 0, 1], [-1, 0, 0]])
+    tokens = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    draft = Draft(tree, tokens, torch.ones(2, 3, dtype=torch.bool), specwb.Scheme.POINT)
+    verdict = Verdict(torch.tensor([[0, 1, 1], [0, 2, 2]]), torch.tensor([1, 1]), tokens[:, 0])
+    step = Step(0, torch.tensor([4, 4]), draft, verdict, None, None, None, None)
+    for row, depth_of_the_other in ((0, 2), (1, 1)):
+        named = {t.name.split(",")[0]: t for t in figures.draft_tree(step, row).data if t.name}
+        assert list(named["drafted"].x) == [depth_of_the_other]
+        assert list(named["bonus token ◆ (from the target)"].x) == [2]
+    assert [list(c) for c in named["accepted ✓"].customdata] == [[2, 10]]
 
 
 def test_draft_tree_of_plain_decoding_is_its_bonus_token():
@@ -461,6 +477,10 @@ def test_shaped_distributions():
     assert p.sum() == pytest.approx(1)
     assert p.argmax() == 6
     assert shaped(1.0, 3.0, 1.0)[1].argmax() == 9
+    for temperature in (0.5, 2.0):  # it is the draft's too
+        p, q = shaped(temperature, 0.0, 1.0)
+        assert p.tolist() == q.tolist()
+    p, q = shaped(1.0, 0.0, 1.0)
     assert shaped(1.0, 0.0, 4.0)[1].max() > p.max() > shaped(2.0, 0.0, 1.0)[0].max()
     for temperature, sharpness in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="temperature and sharpness must be > 0"):
