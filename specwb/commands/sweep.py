@@ -131,7 +131,7 @@ def results(
     rows = [
         {
             **{name: looking.spelled(row[name]) for name in columns},
-            value if not over else f"{value} less {over}": f"{row['middle']:.3f}",
+            value if not over else f"{value} less {over}": f"{row[looking.middle_of(value)]:.3f}",
             # of one prompt there is no interval
             "95 %": f"{row['low']:.3f} .. {row['high']:.3f}" if row["prompts"] > 1 else "-",
             "prompts": str(row["prompts"]),

@@ -22,9 +22,10 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
         value: what the means are of.
     """
     means = means.dropna(subset=by)  # methods without such an option
+    middle = "median" if "median" in means else "mean"
     numbers = [pd.api.types.is_numeric_dtype(means[name]) for name in by]
     if len(by) == 2 and all(numbers):
-        cells = means.pivot(index=by[1], columns=by[0], values="middle")
+        cells = means.pivot(index=by[1], columns=by[0], values=middle)
         heat = go.Heatmap(
             x=[f"{x:g}" for x in cells.columns],
             y=[f"{y:g}" for y in cells.index],
@@ -40,12 +41,12 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
     curves = [
         go.Scatter(
             x=group[last],
-            y=group["middle"],
+            y=group[middle],
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": group["high"] - group["middle"],
-                "arrayminus": group["middle"] - group["low"],
+                "array": group["high"] - group[middle],
+                "arrayminus": group[middle] - group["low"],
             },
             mode="lines+markers" if numbers[-1] else "markers",
             line={"color": colour, "dash": dash},

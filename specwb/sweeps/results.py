@@ -148,7 +148,8 @@ def summary(
         confidence: of the intervals.
 
     Returns:
-        Columns ``by``, ``middle``, ``low``, ``high``, ``prompts``, ``runs``.
+        Columns ``by``, ``mean`` (of ``speedup``: ``median``), ``low``, ``high``, ``prompts``,
+        ``runs``.
 
     Raises:
         SweepError: a column that is not there, no parameter, a combination that was not measured,
@@ -169,15 +170,20 @@ def summary(
             raise SweepError(f"these runs are of several {name} ({several}): choose one by where")
     if over is not None:
         found = _differences(found, list(by), value, over)
-    rows, statistic = [], np.median if value == "speedup" else np.mean
+    name = middle_of(value)
+    rows, statistic = [], getattr(np, name)
     for key, group in found.groupby(list(by), dropna=False):
         by_prompt = group.groupby("prompt")[value].mean().to_numpy()
         low, high = interval(by_prompt, statistic, confidence)
         row = dict(zip(by, key, strict=True))
         counts = {"prompts": len(by_prompt), "runs": len(group)}
-        middle = float(statistic(by_prompt))
-        rows.append(row | {"middle": middle, "low": low, "high": high} | counts)
+        rows.append(row | {name: float(statistic(by_prompt)), "low": low, "high": high} | counts)
     return pd.DataFrame(rows)
+
+
+def middle_of(value: str) -> str:
+    """The name of what :func:`summary` takes of a column, and of the column that it makes."""
+    return "median" if value == "speedup" else "mean"
 
 
 def _differences(

@@ -25,7 +25,7 @@ from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.sweeps.heads import Heads, content_hash
-from specwb.sweeps.results import frame, summary
+from specwb.sweeps.results import frame, middle_of, summary
 from specwb.sweeps.space import (
     SHARED,
     Configuration,
@@ -294,7 +294,7 @@ def _rungs(
         results = frame(store)
         keys = [item.key for item in items[:count]]
         results = results[results.id.isin([t.id for t in others]) & results.prompt.isin(keys)]
-        order = summary(results, by=["id"], value=by).sort_values("middle", ascending=False)
+        order = summary(results, by=["id"], value=by).sort_values(middle_of(by), ascending=False)
         best = set(order["id"].head(max(1, math.ceil(keep * len(others)))))
         left = [task for task in left if is_plain(task.configuration) or task.id in best]
         count *= 2

@@ -61,7 +61,7 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
                     Stored(key, str(i), "all", 10, [0] * 10, [0] * 10, s, False, "", "2026-11-26")
                 )
         found: pd.DataFrame = frame(store)
-    swept = summary(found[found.method == "sps"], ["method"], "speedup")["middle"][0]
+    swept = summary(found[found.method == "sps"], ["method"], "speedup")["median"][0]
     assert compared == pytest.approx(10 / 9, abs=1e-4)
     assert evaluated == swept == pytest.approx(10 / 9)
     assert rows.loc[("sps", "overall"), "speedup.mean_rate"] == pytest.approx(1.4667, abs=1e-4)

@@ -362,11 +362,11 @@ def test_a_summary_is_a_mean_over_prompts_with_an_interval(found):
     assert means.runs.tolist() == [12, 12]
     for row in means.to_dict("records"):
         part = own[own.gamma == row["gamma"]]
-        assert row["middle"] == pytest.approx(part.groupby("prompt").tau.mean().mean())
-        assert row["low"] <= row["middle"] <= row["high"]
+        assert row["mean"] == pytest.approx(part.groupby("prompt").tau.mean().mean())
+        assert row["low"] <= row["mean"] <= row["high"]
     paired = summary(own, ["gamma"], "tau", over={"gamma": 1})
-    assert paired["middle"].tolist() == pytest.approx(
-        [0.0, means["middle"][1] - means["middle"][0]], abs=1e-9
+    assert paired["mean"].tolist() == pytest.approx(
+        [0.0, means["mean"][1] - means["mean"][0]], abs=1e-9
     )
     with pytest.raises(SweepError, match="no column 'eta'"):
         summary(own, ["eta"])
