@@ -20,7 +20,7 @@ FLOORS = (
     ("widgets", "explorers"),
     ("studies", "papers' cells, claims, verdicts, the ledger"),
     ("training sweeps harness", "heads, sweeps, benchmarks"),
-    ("evaluation prediction", "comparison, prompts, cost model, check, tune"),
+    ("evaluation prediction bench", "comparison, measuring, cost model, check, tune"),
     ("custom_generate conversation serve figures scope", "other ways to decode, and to see it"),
     ("methods describe engine decoding", "the loop, the registry"),
     ("drafters", "one file a method; what several share"),
