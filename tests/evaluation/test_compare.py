@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import tiny
 
 import specwb
 from specwb.evaluation import compare as module
-from specwb.evaluation import report, runs
+from specwb.evaluation import conditions, report, runs
 from specwb.evaluation.compare import compare, to_json, usual
 from specwb.evaluation.library import Library
 from specwb.evaluation.machine import Watch
@@ -495,6 +496,31 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
         assert to_json(frame)["reference"]["method"] == name
     non_looping = run(methods=["sps"], library=False).attrs["non_looping"]
     assert non_looping["methods"]["sps"]["speedup"] == 0.5
+
+
+def test_the_order_of_runs_rotates():
+    """Each of three methods begins one of three groups; warm-ups are no runs."""
+    decoded: list[tuple[str, int]] = []
+
+    def runner(name: str):
+        return lambda rows, tokens: decoded.append((name, tokens)) or runs_of(1.0)[0]
+
+    runners = {name: runner(name) for name in ("ar", "hf_greedy", "sps")}
+    found: runs.Runs = {name: [] for name in runners}
+    groups = [("all", [[1]])] * 3
+    quiet = Watch(lambda: 1.0)
+    module._measure(runners, ("ar", "hf_greedy"), groups, found, 12, None, None, quiet)
+    order = [name for name, tokens in decoded if tokens == 12]
+    assert order[:3] == ["ar", "hf_greedy", "sps"]
+    assert order[3:6] == ["hf_greedy", "sps", "ar"]
+    assert order[6:] == ["sps", "ar", "hf_greedy"]
+    assert [len(some) for some in found.values()] == [3, 3, 3]
+
+
+def test_hashes_are_of_each_model():
+    target, draft = (SimpleNamespace(sha256=digest) for digest in ("of the target", "of the draft"))
+    hashes = conditions._hashes(target, draft, {})
+    assert hashes == {"target": "of the target", "draft": "of the draft"}
 
 
 def test_a_disturbed_run_is_measured_again_and_the_quieter_attempt_counts():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tiny
 from terminal import call
@@ -12,6 +14,7 @@ from terminal import call
 import specwb
 from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.harness import run, spec_bench, summary
+from specwb.harness.record import Turn
 from specwb.harness.run import HarnessError, Settings
 from specwb.harness.spec_bench import AnswersError
 from specwb.probability import Sampling
@@ -150,6 +153,8 @@ def test_seeds_are_of_question_and_turn(target, tmp_path):
     assert last["hf_sample"][0].tokens == whole["hf_sample"][3].tokens
     other = run.evaluate(target, QUESTIONS[2:], ["pld"], tmp_path / "c", replace(settings, seed=4))
     assert other["pld"][0].tokens != whole["pld"][3].tokens
+    places = [(seed, question, turn) for seed in (0, 1) for question in (1, 11) for turn in (0, 1)]
+    assert len({run._seed(*place) for place in places}) == 8
 
 
 def test_a_conversation_that_outgrows_the_context_ends(target, tmp_path):
@@ -176,6 +181,35 @@ def test_the_table_has_every_method_by_subtask_and_overall(target, answers):
     assert whole.mean_accept_length == pytest.approx(sum(lengths) / len(lengths))
     assert whole.low <= whole.speedup <= whole.high
     assert frame[frame.subtask == "qa"].low.isna().all()  # one question has no spread
+
+
+def test_a_summary_by_hand():
+    """Two questions at 1 and 2 tokens/s by this engine, at 2 and 4 by the library's plain decoding,
+    and at 4 both by the method."""
+
+    def answers(*seconds: float) -> list[Turn]:
+        steps = (0,) * 8
+        return [
+            Turn(i, "qa", "qa", 0, "w " * 9, tuple(range(8)), s, steps, steps, steps)
+            for i, s in enumerate(seconds)
+        ]
+
+    told = {"ar": answers(8, 4), "hf_greedy": answers(4, 2), "pld": answers(2, 2)}
+    assert summary.reference(told) == "hf_greedy"
+    tokenizer = lambda text: SimpleNamespace(input_ids=text.split())  # noqa: E731
+    frame = summary.frame(told, tokenizer)
+    rows = frame[frame.subtask == "overall"].set_index("method")
+    assert rows.tokens_per_second.to_dict() == {"ar": 1.5, "hf_greedy": 3, "pld": 4}
+    assert rows.speedup.to_dict() == {"ar": 0.5, "hf_greedy": 1, "pld": pytest.approx(4 / 3)}
+
+
+def test_an_interval_by_hand():
+    """Of three questions one is four times as fast: drawn k times in three it makes the ratio
+    1 + k, and k = 3 has the probability 1/27, more than 2.5 % and less than 5 %."""
+    assert summary._interval(np.array([[4.0, 1.0], [1.0, 1.0], [1.0, 1.0]])) == (1, 4)
+    # pairs stay together: whatever is drawn, one is twice the other
+    pairs = np.array([[2.0, 1.0], [6.0, 3.0], [10.0, 5.0]])
+    assert summary._interval(pairs) == pytest.approx((2, 2))
 
 
 def test_differences_name_question_turn_and_place(answers):
