@@ -13,5 +13,5 @@ def measured_once(
 ) -> dict[str, Any]:
     """What a study records of ``count`` decoding steps after the tokens 5, 6."""
     job = grid.job_of(cell, method, [5, 6], count, seed, most)
-    ((_, run),) = measure(target, [job], steps=count)
+    ((_, run),) = measure(target, [job], steps=count, timed=False)
     return grid.results(run, method)

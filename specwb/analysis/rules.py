@@ -336,7 +336,10 @@ def rrsw_estimate(
         raise ArgumentError(f"samples must be >= 2, got {samples}")
     v = a.shape[-1]
     rows = zip(a.reshape(-1, v), b.reshape(-1, v), strict=True)
-    rejected = torch.stack([_rejected(x, y, check_children(k), samples, seed) for x, y in rows])
+    generator = torch.Generator().manual_seed(seed)  # one for all rows: their errors are apart
+    rejected = torch.stack(
+        [_rejected(x, y, check_children(k), samples, generator) for x, y in rows]
+    )
     rate = 1 - rejected[:, 0].view(a.shape[:-1])
     error = rejected[:, 1].view(a.shape[:-1])
     if isinstance(p, Tensor) and isinstance(q, Tensor):
@@ -344,7 +347,7 @@ def rrsw_estimate(
     return rate.cpu().numpy()[()], error.cpu().numpy()[()]
 
 
-def _rejected(p: Tensor, q: Tensor, k: int, samples: int, seed: int) -> Tensor:
+def _rejected(p: Tensor, q: Tensor, k: int, samples: int, generator: torch.Generator) -> Tensor:
     """``[2]``: the probability that all children are rejected, and its standard error."""
     support = q > 0
     p_beyond, p, q = p[~support].sum(), p[support], q[support]
@@ -352,7 +355,6 @@ def _rejected(p: Tensor, q: Tensor, k: int, samples: int, seed: int) -> Tensor:
     mass = _mass(p, q, p_beyond)
     if len(q) ** (k - 1) <= MAX_TUPLES:
         return torch.stack([_enumerated(p, q, k, mass), p.new_zeros(())])
-    generator = torch.Generator().manual_seed(seed)
     draws = torch.rand(samples, k - 1, dtype=p.dtype, generator=generator).to(p.device)
     parts = draws.split(max(1, _CHUNK // len(q)))
     values = torch.cat([_sampled(p, q, mass, u) for u in parts])

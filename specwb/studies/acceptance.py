@@ -110,7 +110,7 @@ def run(
                 began = time.monotonic()
                 at = acceptance.random_positions(len(text), positions, seed + i)
                 p, q = acceptance.distributions_along(target, draft, prompt, text, at, temperature)
-                rates = acceptance.rates(p, q, ks, samples=samples, seed=seed).cpu().tolist()
+                rates = acceptance.rates(p, q, ks, samples=samples, seed=seed + i).cpu().tolist()
                 store.cells[key] = {
                     "temperature": temperature,
                     "domain": question.subtask,

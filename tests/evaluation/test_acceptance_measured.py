@@ -50,6 +50,19 @@ def test_no_rule_beats_the_optimum_of_its_sampling_scheme(distributions):
     assert (column["rrs"][2] > column["rejection"][2]).all()
 
 
+def test_the_noise_of_positions_is_independent():
+    """What is estimated of one and the same position four times is not estimated alike."""
+    generator = torch.Generator().manual_seed(0)
+    p, q = torch.rand(2, 1, 128, generator=generator, dtype=torch.float64).pow(8).unbind()
+    p, q = (x.div(x.sum()).expand(4, -1) for x in (p, q))
+    exact, _ = analysis.rrsw_estimate(p, q, 2)
+    rates, _ = analysis.rrsw_estimate(p, q, 4, samples=8)
+    assert (len(set(exact.tolist())), len(set(rates.tolist()))) == (1, 4)
+    again, other = (analysis.rrsw_estimate(p, q, 4, samples=8, seed=s)[0] for s in (0, 1))
+    assert again.tolist() == rates.tolist()
+    assert not set(other.tolist()) & set(rates.tolist())
+
+
 def test_positions_are_different_and_within():
     draw = acceptance.random_positions
     assert draw(5, 9, 0) == [0, 1, 2, 3, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -13,7 +14,7 @@ import torch
 
 import specwb
 from specwb.evaluation.alarm import AGAIN, ALARM, AT_ONCE, DOUBT, Outcome, decided
-from specwb.evaluation.check import controls
+from specwb.evaluation.check import Check, controls
 from specwb.evaluation.joint import Joint, beginnings, joint
 from specwb.evaluation.martingale import Martingale, Sum
 from specwb.verify import RRS, RRSw
@@ -167,6 +168,15 @@ def test_two_runs_have_one_p_value_which_is_uniform():
     assert pytest.approx(ALARM) == AT_ONCE + (DOUBT - AT_ONCE) * AGAIN
 
 
+def test_the_p_value_of_a_check_is_of_three_tests():
+    """With two degrees of freedom ``P(chi-square > x) = exp(-x / 2)``."""
+    fifth, half = (Joint(2 * math.log(n), 2, 100) for n in (5, 2))
+    certain = Martingale({"log p": Sum()}, 1)
+    report = Check("x", True, True, half, fifth, certain, 1.0)
+    assert report.pvalue == pytest.approx(3 / 5)
+    assert replace(report, later=half).pvalue == 1
+
+
 def test_a_test_in_doubt_is_made_again_with_other_seeds():
     runs = []
 
@@ -196,6 +206,16 @@ def test_three_tokens_after_others_are_those_of_the_target():
         assert test.pvalue > 1e-3
     alone = joint(target, specwb.method("ar", target), SMALL[:2], sampling, 600, 1, begin)
     assert alone.pvalue > 1e-3
+
+
+def test_the_last_cell_is_not_free():
+    """Of a single text that can be written nothing is compared; of two, one number a prompt."""
+    target, _ = small()
+    plain = specwb.method("ar", target)
+    alone = joint(target, plain, SMALL[:2], specwb.Sampling(1.0, 1), 60, 0)
+    assert (alone.freedom, alone.texts, alone.pvalue) == (0, 60, 1.0)
+    eight = joint(target, plain, SMALL[:2], specwb.Sampling(50.0, 2), 2048, 0)
+    assert eight.freedom == 2 * 7  # near-equal chances: every text is a cell
 
 
 def test_beginnings_are_the_texts_and_their_probabilities():

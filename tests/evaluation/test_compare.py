@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -11,7 +12,7 @@ import specwb
 from specwb.bench import measure as measuring
 from specwb.bench.measure import Run
 from specwb.evaluation import compare as module
-from specwb.evaluation import report, runs
+from specwb.evaluation import conditions, report, runs
 from specwb.evaluation.compare import compare, to_json, usual
 from specwb.evaluation.library import Library
 from specwb.evaluation.prompts import PromptSetError, Question, interleave, load_prompts, sets
@@ -493,6 +494,28 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
         assert to_json(frame)["reference"]["method"] == name
     non_looping = run(methods=["sps"], library=False).attrs["non_looping"]
     assert non_looping["methods"]["sps"]["speedup"] == 0.5
+
+
+def test_the_order_of_runs_rotates(monkeypatch):
+    """Each of three methods begins one of three groups."""
+    decoded: list[str] = []
+
+    def decode(target, job, steps, *rest):
+        if steps is None:  # no warm-up
+            decoded.append(job.key)
+        return Run([[0] * 12], 12, 1.0)
+
+    monkeypatch.setattr(measuring, "_decode", decode)
+    run(methods=["sps"], library=False)
+    assert decoded[:3] == ["ar", "hf_greedy", "sps"]
+    assert decoded[3:6] == ["hf_greedy", "sps", "ar"]
+    assert decoded[6:] == ["sps", "ar", "hf_greedy"]
+
+
+def test_hashes_are_of_each_model():
+    target, draft = (SimpleNamespace(sha256=digest) for digest in ("of the target", "of the draft"))
+    hashes = conditions._hashes(target, draft, {})
+    assert hashes == {"target": "of the target", "draft": "of the draft"}
 
 
 def test_a_disturbed_run_that_cannot_be_repeated_is_flagged(monkeypatch):

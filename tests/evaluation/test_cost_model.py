@@ -10,9 +10,10 @@ import torch
 
 import specwb
 from specwb import analysis
+from specwb.bench.measure import Run
 from specwb.evaluation import calibrate as measuring
 from specwb.evaluation.calibrate import accepted_by_rank, calibrate, forward_seconds
-from specwb.evaluation.cost import CostError, CostModel, disorder, in_order
+from specwb.evaluation.cost import CostError, CostModel, at_length, disorder, in_order
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 
@@ -102,6 +103,24 @@ def test_rates_reproduce_tau():
     assert sum(analysis.reach([r[0] for r in rates])) == pytest.approx(
         1 + sum(lengths) / len(lengths)
     )
+
+
+def test_the_prompt_is_in_the_first_step_alone(monkeypatch):
+    run = Run([[0] * 4], 4, 16.0, step_seconds=[9.0, 1.0, 2.0, 4.0])
+    monkeypatch.setattr(
+        measuring, "measure", lambda target, jobs, steps, timed: [(jobs[0], run)][: steps - 3]
+    )
+    plain = specwb.method("ar", tiny.target())
+    assert measuring.step_seconds(tiny.target(), [1], plain, 3, max_new_tokens=4) == (9.0, 2.0)
+
+
+def test_times_are_those_in_the_middle_of_a_decoding():
+    """Prompts of 2 and 4 tokens with 10 new ones: on average 8 tokens lie before a step."""
+    assert measuring._typical_length([[1, 2], [3, 4, 5, 6]], 10) == 8
+    # half way from 4 tokens to 12, a quarter of the way to 20
+    contexts = {4: {1: 1.0, 2: 2.0}, 20: {1: 2.0, 2: 6.0}}
+    assert at_length(contexts, 8) == {1: 1.25, 2: 3.0}
+    assert at_length(contexts, 12) == {1: 1.5, 2: 4.0}
 
 
 def test_forwards_take_time_and_more_tokens_more():

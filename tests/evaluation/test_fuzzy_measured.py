@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 import tape
@@ -111,6 +111,23 @@ def test_drift_is_of_the_steps_that_the_engine_decodes(pair):
     assert [step["places"] for step in steps] == positions
 
 
+def test_drift_is_of_prompts_with_own_seeds(pair):
+    """Of two equal prompts the second is sampled with the next seed."""
+    target, draft = pair
+    method = specwb.method("easyspec:gamma=3,calibrate=false", target, draft=draft)
+    prompt, settings = tiny.PROMPTS[0], {"temperature": 1.0, "eos": ()}
+    steps = fuzzy.drift(target, [prompt, prompt], method, rounds=4, temperature=1.0, seed=3)
+    accepted = [
+        specwb.decode(
+            target, [prompt], method, seed=[seed], max_new_tokens=17, **settings
+        ).accepted_lengths[0][:4]
+        for seed in (3, 4)
+    ]
+    assert accepted[0] != accepted[1]
+    means = [(a + b) / 2 for a, b in zip(*accepted, strict=True)]
+    assert [step["accepted"] for step in steps] == means
+
+
 def test_drift_is_refused_without_a_draft_model(pair):
     for spec, rounds in (("pld", 3), ("ar", 3)):
         with pytest.raises(ValueError, match="one draft model"):
@@ -129,6 +146,14 @@ def test_times_of_all_parts():
     for bad in ({"tokens": 0}, {"tokens": 33, "extent": 32}, {"repeats": 0}):
         with pytest.raises(ValueError, match="tokens must be in"):
             fuzzy.layer_times(draft, **bad)
+
+
+def test_times_are_milliseconds(monkeypatch):
+    """By this clock half a second passes between two looks at it."""
+    clock = count(0, 0.5)
+    monkeypatch.setattr(fuzzy, "_now", lambda draft: next(clock))
+    draft = specwb.load(tiny.build("llama", num_hidden_layers=LAYERS))
+    assert set(fuzzy.layer_times(draft, extent=8, repeats=2).values()) == {500.0}
 
 
 def test_times_of_drafting(monkeypatch):

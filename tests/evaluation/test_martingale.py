@@ -59,6 +59,13 @@ def test_rare_events_are_no_false_alarm(mean):
     assert Sum(10 * mean**0.5, mean, mean, cumulants).pvalue < (1e-2 if mean < 1 else 1e-5)
 
 
+def test_a_drift_is_seen_on_both_sides():
+    """Ten standard deviations of normal differences, whose cumulants are ``theta^2 / 2``."""
+    up, down = (Sum(total, 1.0, 0.0, TILTS**2 / 2).pvalue for total in (10.0, -10.0))
+    assert down == pytest.approx(up)
+    assert up < 1e-6
+
+
 def test_one_rare_large_step_among_small_ones_is_no_false_alarm():
     """p = (.49, .51 - r, r), r = 1e-7: the third token comes once in 3,072 tokens with probability
     3.1e-4, and neither the variance nor the skewness tells of it."""

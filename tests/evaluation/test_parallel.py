@@ -6,6 +6,7 @@ The several processes are made up here; tests/models/test_ranks.py starts real o
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import ranked
@@ -13,6 +14,7 @@ import tiny
 
 import specwb
 from specwb import cli
+from specwb.evaluation import ranked as ranked_times
 from specwb.evaluation.ranked import cells, measure, notes
 
 pytestmark = pytest.mark.slow
@@ -80,6 +82,22 @@ def test_several_processes(one_process, exchange, limit, verdict):
     assert lines[2].endswith(
         f"they took {exchange:.2f} ms, waiting for the slowest rank included, {verdict}"
     )
+
+
+def test_the_first_step_is_not_timed(monkeypatch):
+    """Three steps draft for 7, 1 and 3 seconds; the prompt is in the first."""
+    clock = SimpleNamespace(seconds=dict.fromkeys(("draft", "score", "verify", "commit"), 0.0))
+
+    def steps(*given, **settings):
+        for drafting in (7.0, 1.0, 3.0):
+            clock.seconds["draft"] += drafting
+            clock.seconds["score"] += 0.5
+            yield None
+
+    monkeypatch.setattr(ranked_times, "Clock", lambda device: clock)
+    monkeypatch.setattr(ranked_times, "rounds", steps)
+    times = ranked_times.step_times(tiny.target(), [1], None, {}, None)
+    assert (times["draft"], times["target"], times["round"]) == (2000.0, 500.0, 2500.0)
 
 
 def test_a_single_step_is_not_timed(one_process):

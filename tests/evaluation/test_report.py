@@ -323,3 +323,6 @@ def test_rates_that_are_ordered_otherwise_than_the_pairs_are_explained():
     assert agree.endswith(" has 90.0 tokens/s")
     differ = report.over({"reference": {"method": "ar", "plain": plain}})
     assert differ.endswith("tokens/s, as all tokens over all seconds are ordered the other way")
+    # the table is ordered by the pairs
+    figures = {"speedup": [1.0, 1.2, 1.1], "tokens_per_second": [30.0, 10.0, 20.0]}
+    assert report.ranked(pd.DataFrame(figures)).index.tolist() == [1, 2, 0]

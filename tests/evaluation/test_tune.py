@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import tiny
@@ -457,6 +458,48 @@ def test_passes_and_pairs_of_drafting():
     )
     assert cost.round_seconds(tree) == 1.0 + 0.5 + 2 * 0.25 + 2 * 0.125
     assert head_cost.HeadCost.from_json(json.loads(json.dumps(asdict(cost)))) == cost
+
+
+def test_the_fit_of_drafting_is_at_the_length_of_its_times():
+    """Behind that text a plain step takes twice as long as behind the typical one, and so does
+    whatever the target scores: the rest is half a second and a quarter a level."""
+    target = {1: 1.0, 2: 1.5, 3: 2.0, 4: 2.5}
+    trees = [specwb.Tree.chain(depth) for depth in (1, 2, 3)]
+    seconds = np.array([2.0, 3.0 + 0.75, 4.0 + 1.0, 5.0 + 1.25])
+    fit = head_cost._fit("medusa", 1, trees, seconds, target)
+    assert fit == pytest.approx((0.5, 0.25, 0.0))
+
+
+def test_the_best_top_tree_is_that_of_its_own_rates():
+    """Pairs of a top token and a draw are accepted nearly always, wider nodes seldom; drawn without
+    replacement it would be the other way round."""
+    rates = {2: [[0.9, 0.05]] * 3, 3: [[0.1, 0.1, 0.1]] * 3}
+    chosen = tuning.settings(model(top=rates, tree=[[0.3] * 3] * 3), 32, 64, 1.0)
+    assert "mcsd:tree=2-2-2,draw=top" in [setting.spec for setting in chosen]
+
+
+def test_a_calibration_of_other_arguments_is_not_resumed(pair, calibrations, tmp_path, monkeypatch):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "compare", stop)
+    path = tmp_path / "out.json"
+    settings = {"draft": pair[1], "temperature": 1.0, "nodes": 4, "max_new_tokens": 4, "path": path}
+    for seed, resumed in ((0, False), (0, True), (1, False)):
+        result = tuning.tune(pair[0], questions(3), seed=seed, **settings)
+        assert result["resumed"] is resumed
+    assert len(calibrations) == 2
+
+
+def test_predictions_are_judged_over_this_engines_plain_decoding():
+    """Where the library's is faster, the speedup is over that one, and the prediction is not."""
+    names = ["ar", "hf_greedy", "sps"]
+    frame = pd.DataFrame(
+        {"tokens_per_second": [10.0, 20.0, 15.0], "tau": [1.0, 1.0, 2.0]}, index=names
+    )
+    row = {"method": "sps", "predicted": 1.2}
+    tuning._add_measurements([row], frame, {"sps": SimpleNamespace(key="sps")}, "hf_greedy")
+    assert (row["measured"], row["speedup"], row["error"]) == (1.5, 0.75, -0.2)
 
 
 def test_a_path_that_cannot_be_written_is_refused_before_the_calibration(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -13,6 +14,7 @@ import specwb
 from specwb.bench import measure as measuring
 from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.harness import run, spec_bench, summary
+from specwb.harness.record import Turn
 from specwb.harness.run import HarnessError, Settings
 from specwb.harness.spec_bench import AnswersError
 from specwb.probability import Sampling
@@ -160,6 +162,8 @@ def test_seeds_are_of_question_and_turn(target, tmp_path):
     assert last["hf_sample"][0].tokens == whole["hf_sample"][3].tokens
     other = run.evaluate(target, QUESTIONS[2:], ["pld"], tmp_path / "c", replace(settings, seed=4))
     assert other["pld"][0].tokens != whole["pld"][3].tokens
+    places = [(seed, question, turn) for seed in (0, 1) for question in (1, 11) for turn in (0, 1)]
+    assert len({run._seed(*place) for place in places}) == 8
 
 
 def test_a_conversation_that_outgrows_the_context_ends(target, tmp_path):
@@ -186,6 +190,27 @@ def test_the_table_has_every_method_by_subtask_and_overall(target, answers):
     assert whole.mean_accept_length == pytest.approx(sum(lengths) / len(lengths))
     assert whole.low <= whole.speedup <= whole.high
     assert frame[frame.subtask == "qa"].low.isna().all()  # one question has no spread
+
+
+def test_a_summary_by_hand():
+    """Two questions at 1 and 2 tokens/s by this engine, at 2 and 4 by the library's plain decoding,
+    and at 4 both by the method."""
+
+    def answers(*seconds: float) -> list[Turn]:
+        steps = (0,) * 8
+        return [
+            Turn(i, "qa", "qa", 0, "w " * 9, tuple(range(8)), s, steps, steps, steps)
+            for i, s in enumerate(seconds)
+        ]
+
+    told = {"ar": answers(8, 4), "hf_greedy": answers(4, 2), "pld": answers(2, 2)}
+    assert summary.reference(told) == "hf_greedy"
+    tokenizer = lambda text: SimpleNamespace(input_ids=text.split())  # noqa: E731
+    frame = summary.frame(told, tokenizer)
+    rows = frame[frame.subtask == "overall"].set_index("method")
+    assert rows.tokens_per_second.to_dict() == {"ar": 1.5, "hf_greedy": 3, "pld": 4}
+    assert rows.speedup.to_dict() == {"ar": 0.5, "hf_greedy": 1, "pld": 1.5}  # of 2 and 1
+    assert rows["speedup.mean_rate"]["pld"] == pytest.approx(4 / 3)
 
 
 def test_differences_name_question_turn_and_place(answers):

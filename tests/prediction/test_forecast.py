@@ -118,6 +118,27 @@ def test_speedup_and_its_interval() -> None:
     assert own.step_interval == pytest.approx((own.step, own.step))
 
 
+def test_numbers_of_four_bytes_have_units_of_their_own() -> None:
+    assert H100.ranges["single"][1] < H100.ranges["half"][1]
+    assert H100.typical("fp32").peak == 1e12 * H100.ranges["single"][1]
+    assert H100.typical("fp16").peak == MACHINE.peak == 1e12 * H100.ranges["half"][1]
+
+
+def test_all_rows_of_a_batch_are_counted() -> None:
+    sure = dataclasses.replace(H100, ranges={k: (v[1],) * 3 for k, v in H100.ranges.items()})
+    told = forecast("ar", shape("8b"), sure, tau=1.0, batch=8)
+    assert told.tokens_per_second == pytest.approx(8 / told.step)
+    assert told.tokens_interval == pytest.approx((8 / told.step,) * 2)
+
+
+def test_memory_by_hand() -> None:
+    """8b has 32 layers with 8 heads of 128 for keys and as many for values: 65,536 numbers a
+    token."""
+    target = shape("8b")
+    told = forecast("ar", target, H100, batch=2, context=1000)
+    assert told.memory == pytest.approx(2 * (target.parameters + 2000 * 65_536) / 2**30)
+
+
 def test_typical_values_are_the_medians_of_what_is_drawn() -> None:
     drawn = H100.drawn("bf16", 20001)
     for name in ("bandwidth", "peak", "node", "launch", "exchange"):

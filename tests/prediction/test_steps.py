@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from specwb.drafters.eagle import EAGLE_TREE
 from specwb.prediction import PredictionError, Setting, Shape, Step, shape, step
 from specwb.prediction.steps import DRAFTED
-from specwb.prediction.work import counts
+from specwb.prediction.work import attention, counts, exchange
 
 COUNTED = json.loads((Path(__file__).parents[1] / "dry" / "budget.json").read_text())["large bf16"]
 SETTING = Setting(1, 400, 2)
@@ -73,6 +74,27 @@ def test_eagle_reads_a_layer_and_the_head_a_pass() -> None:
     one = target.layer_parameters + 2 * h * h + target.vocabulary * h
     moved = sum(k.count * k.bytes for k in own.stages["draft"] if k.kind == "products")
     assert moved == pytest.approx(5 * 2 * one, rel=0.02)
+    # said are the children of all nodes but the last level's; fed are these nodes, and in place of
+    # the root the six pairs that a step may have accepted
+    said = 26 - EAGLE_TREE.depths[0].count(5)
+    flops = sum(k.count * k.flops for k in own.stages["draft"] if k.kind == "products")
+    pair = target.layer_parameters + 2 * h * h
+    assert flops == pytest.approx(2 * ((said + 5) * pair + said * target.vocabulary * h))
+
+
+def test_an_exchange_by_hand() -> None:
+    """30 numbers of two bytes: each of four devices sends three quarters of them twice."""
+    assert exchange(3, 10, 2, 4).bytes == 90
+    assert exchange(3, 10, 2, 2).bytes == 60
+
+
+def test_attention_by_hand() -> None:
+    """Four heads of two numbers that share two heads of keys and values, one query behind nine
+    tokens: ten keys of four bytes a head, as many values, and a query and its answer a head."""
+    own = attention(Shape("x", 8, 1, 1, 4, 2, 2, 1), 1, Setting(1, 9, 2))
+    assert own.bytes == 2 * (40 + 40) + 4 * (4 + 4)
+    assert own.flops == 4 * 10 * 2 * 4  # a product and a sum of two numbers, for q k and for p v
+    assert (own.blocks, own.block_bytes) == (4, 80)
 
 
 def test_a_diffusion_model_that_looks_both_ways_reads_the_text_anew() -> None:
@@ -136,6 +158,7 @@ def test_shapes_from_a_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     own = shape(tmp_path)
     assert (own.head_dim, own.parameters) == (64, shape("1b").parameters)
+    assert own.parameters == 1_235_746_816  # Llama 3.2 1B's, without 67,584 in norms
     for more, both_ways, context in (
         ({"model_type": "Dream"}, True, 2048),
         ({"specwb_diffusion": {"causal": False}}, True, 0),

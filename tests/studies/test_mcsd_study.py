@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import specwb
 from specwb.bench import measure as measuring
 from specwb.evaluation import machine
 from specwb.evaluation.prompts import Question
-from specwb.studies import acceptance, grid, mcsd
+from specwb.studies import acceptance, grid, mcsd, run
 from specwb.studies.mcsd import STUDY, Cell
 from specwb.studies.run import measure
 from specwb.studies.store import Store, StoreError
@@ -83,6 +84,33 @@ def test_measure_counts_steps_of_the_engine(target):
     )
     assert results["accepted"] == [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
     assert results["ms"] > 0
+
+
+def test_the_first_step_has_the_prompt_in_it(target, monkeypatch):
+    """By the clock the steps take 9, 1, 2 and 4 seconds."""
+    clock = iter([0.0, 9.0, 10.0, 12.0, 16.0, 16.0])
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=clock.__next__))
+    cell = Cell(1.0)
+    results = measured_once(target, cell.method(target), cell, 4, 3)
+    assert results["ms"] == 2000  # the median
+    assert results["mean"] == pytest.approx(7000 / 3, abs=1e-3)
+    assert len(results["accepted"]) == 4
+
+
+def test_every_prompt_has_a_seed_of_its_own(target, tmp_path, monkeypatch):
+    seeds = []
+
+    original = measuring._decode
+
+    def noted(target, job, steps, *rest):
+        seeds.extend(job.seed)
+        return original(target, job, steps, *rest)
+
+    monkeypatch.setattr(measuring, "_decode", noted)
+    store, cells = Store(tmp_path / "x.json", {}), [Cell(0.0), Cell(1.0)]
+    assert not measure(STUDY, Models(target), QUESTIONS, store, cells, rounds_each=2, seed=5)
+    # two warm-ups, and then the same of all cells
+    assert seeds == [5, 5, 5, 5, 6, 6, 7, 7]
 
 
 def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypatch):
@@ -190,6 +218,12 @@ def test_a_store_refuses_results_of_other_arguments(tmp_path):
     assert again.document == json.loads(path.read_text()) == store.document
     with pytest.raises(StoreError, match=r"measured with seed = 0, now it is 1; .*--restart"):
         Store(path, {"system": "a", "seed": 1})
+    for arguments, missing in (
+        ({"system": "a", "seed": 0, "head": "x"}, "head"),
+        ({"system": "a"}, "seed"),
+    ):
+        with pytest.raises(StoreError, match=missing):
+            Store(path, arguments)
     assert Store(path, {"system": "a", "seed": 1}, restart=True).cells == {}
     for text in ("", "[]", "{}", '{"arguments": 3, "cells": {}}'):
         path.write_text(text)
@@ -273,6 +307,31 @@ def test_bad_settings_before_any_work(target, tmp_path):
     with pytest.raises(ValueError, match="every temperature > 0"):
         acceptance.run(target, QUESTIONS, store, draft=tiny.draft(), temperatures=[0.0])
     assert not store.cells
+
+
+def test_results_of_another_target_are_not_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "data_dir", lambda: tmp_path)
+    assert run.shipped(STUDY) == (None, None)
+    (tmp_path / "results").mkdir()
+    document = {"arguments": {"sha256": "abc"}}
+    (tmp_path / "results/mcsd-lab-cpu.json").write_text(json.dumps(document))
+    assert run.shipped(STUDY) == (document, None)
+    assert run.shipped(STUDY, SimpleNamespace(sha256="abc")) == (document, None)
+    assert run.shipped(STUDY, SimpleNamespace(sha256="def")) == (None, None)
+
+
+def test_the_noise_of_prompts_is_independent(target, tmp_path, monkeypatch):
+    original, seeds = acceptance.acceptance.rates, []
+
+    def noted(*args, seed, **more):
+        seeds.append(seed)
+        return original(*args, seed=seed, **more)
+
+    monkeypatch.setattr(acceptance.acceptance, "rates", noted)
+    store = Store(tmp_path / "x.json", {}, fields=acceptance.CELL)
+    settings = {"temperatures": [1.0], "ks": (1,), "tokens": 4, "positions": 1, "seed": 4}
+    assert not acceptance.run(target, QUESTIONS, store, draft=tiny.draft(), **settings)
+    assert seeds == [4, 5, 6]
 
 
 def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):

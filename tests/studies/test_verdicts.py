@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from specwb.studies import verdicts
 from specwb.studies.claim import LACKING, Claim, Pooled, Tuned, again
 from specwb.studies.grid import Cell, values
-from specwb.studies.intervals import Part, bootstrap, estimate, spread
+from specwb.studies.intervals import Estimate, Part, bootstrap, estimate, spread
+from specwb.studies.study import Study
 
 A, B, C, D = (Cell(name) for name in ("falcon", "eagle", "medusa", "pld"))
 CLAIM = Claim("x", "table 1", "accepted", A, B, 1.44)
@@ -233,6 +235,23 @@ def test_a_paper_has_a_false_verdict_no_more_often_than_stated(ratio, paper):
     assert false_verdicts(40, 1.05 * ratio, paper, seed=3) > 8  # it can fail
 
 
+def test_verdicts_stand_with_their_results():
+    """Those about heads of the ablation in its document, the others in that of the own heads."""
+    first, second = (Cell(cell.spec, "csgd") for cell in (A, B))
+    claims = [CLAIM, replace(CLAIM, text="of the ablation", first=first, second=second)]
+    study = Study("falcon", lambda _: [A, B], lambda _: claims, lambda *_: [])
+    figures = list(2 + NOISE)
+    own = document({A: figures, B: figures}, arguments={})
+    ablation = document({first: figures, second: figures}, arguments={})
+    study.report(own, ablation)
+    for one, text in (
+        (own, "x"),
+        (ablation, "of the ablation"),
+        (own["ablation"], "of the ablation"),
+    ):
+        assert [v["claim"] for v in one["verdicts"]] == [text]
+
+
 def test_training_runs_are_a_level_of_their_own():
     """Equal variants whose runs differ: one more often called different by prompts alone."""
     rng, false, without = np.random.default_rng(6), 0, 0
@@ -260,6 +279,20 @@ def test_parts_of_an_error_by_hand():
     low, high = known.within(0.05)
     assert low * high == pytest.approx(known.ratio**2)
     assert (known.low, known.high) == (low, high)
+
+
+def test_an_intervals_quantiles_by_hand():
+    """Of three prompts one is four times as fast: drawn k times in three it makes the ratio 1 + k,
+    and k = 3 has the probability 1/27, more than 2.5 % and less than 5 %."""
+    data = np.array([[4.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    assert bootstrap(data) == pytest.approx((2, 1, 4))
+    found = estimate(data)
+    assert (found.ratio, found.low, found.high) == pytest.approx((2, 1, 4))
+    # 4.3027 is the 97.5 % quantile of Student's distribution with two degrees of freedom
+    low, high = Estimate(2.0, 0.0, 0.0, 0.1, 2.0).within(0.05)
+    assert (low, high) == pytest.approx((2 * math.exp(-0.43027), 2 * math.exp(0.43027)), rel=1e-4)
+    # pairs stay together: whatever is drawn, one is twice the other
+    assert bootstrap(np.array([[2.0, 6.0, 10.0], [1.0, 3.0, 5.0]])) == pytest.approx((2, 2, 2))
 
 
 def test_the_effect_that_would_have_been_seen_is_seen_so_often():

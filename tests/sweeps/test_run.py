@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,9 @@ import specwb
 from specwb.bench import measure as measuring
 from specwb.sweeps import Space, Store, SweepError, frame, heads, summary, workers
 from specwb.sweeps.results import combination, filtered, pareto
-from specwb.sweeps.run import with_plain
+from specwb.sweeps.run import _rungs, with_plain
+from specwb.sweeps.space import SHARED
+from specwb.sweeps.store import Run
 
 PROMPTS = [[1, 2, 3], [5, 4], [7, 8, 9, 1]]
 SHORT = {"max_new_tokens": 8}
@@ -116,6 +119,19 @@ def test_times_are_noted_where_they_were_not(target, tmp_path):
     assert (third.seconds == second.seconds).all()
 
 
+def test_a_speedup_is_over_plain_decoding_of_the_same_machine(tmp_path):
+    """Two machines' stores were merged; the second one's plain decoding is half as fast."""
+    with Store(tmp_path / "s.sqlite") as store:
+        for machine, plain in (("one", 4.0), ("two", 8.0)):
+            for method, seconds in (("ar", plain), ("pld", 2.0)):
+                settings = {"method": method, **SHARED}
+                store.add_configuration(f"{method} {machine}", settings, {"machine": machine})
+                steps = [1] * 4, [1] * 4, seconds
+                store.add(Run(f"{method} {machine}", "p", "all", 8, *steps, False, "t", "now"))
+        speedups = frame(store).set_index("id").speedup
+    assert speedups.to_dict() == {"ar one": 1, "pld one": 2, "ar two": 1, "pld two": 4}
+
+
 def test_defaults_and_spellings_are_one_configuration(target, tmp_path):
     store = tmp_path / "s.sqlite"
     plain = specwb.sweep(target, PROMPTS, "pld", store=store, **SHORT)
@@ -186,6 +202,23 @@ def test_halving_goes_on_with_the_best(target):
         specwb.sweep(
             target, prompts, "pld", gamma=[1, 2], halving={"by": "speedup"}, timed=False, **SHORT
         )
+
+
+def test_halving_by_hand(tmp_path):
+    """Four configurations write 2, 4, 3 and 1 tokens a step; plain decoding always goes on."""
+    methods = {"ar": "ar", **dict.fromkeys("abcd", "pld")}
+    tasks = [SimpleNamespace(id=i, configuration={"method": m}) for i, m in methods.items()]
+    items = [SimpleNamespace(key=key) for key in "pqrs"]
+    with Store(tmp_path / "s.sqlite") as store:
+        for id, tokens in zip("abcd", (6, 12, 9, 3), strict=True):
+            store.add_configuration(id, {"method": "pld", **SHARED}, {})
+            for key in "pq":
+                steps = [0] * 3, [0] * 3, None
+                store.add(Run(id, key, "all", tokens, *steps, False, "t", "now"))
+        rungs = _rungs(tasks, items, {"by": "tau", "keep": 0.5, "start": 2}, store)
+        first, second = next(rungs), next(rungs)
+    assert ([task.id for task in first[0]], first[1]) == (list(methods), items[:2])
+    assert ([task.id for task in second[0]], second[1]) == (["ar", "b", "c"], items)
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
@@ -385,6 +418,17 @@ def test_the_interval_covers_the_mean_about_as_often_as_it_says():
     assert 0.88 < hits / 200 <= 0.99
 
 
+def test_the_intervals_quantiles_by_hand():
+    """Of three prompts one has the value 4: drawn k times in three it makes the mean 1 + k, and
+    k = 3 has the probability 1/27, more than 2.5 % and less than 5 %."""
+    table = pd.DataFrame({"method": "x", "prompt": range(3), "seed": 0, "tau": [4.0, 1.0, 1.0]})
+    ends = [
+        summary(table, ["method"], "tau", confidence=c)[["low", "high"]].iloc[0].tolist()
+        for c in (0.95, 0.9)
+    ]
+    assert ends == [[1, 4], [1, 3]]
+
+
 def test_filters_combinations_and_the_front(found):
     assert set(filtered(found, ["method=pld", "gamma=3"]).gamma) == {3}
     with pytest.raises(SweepError, match="conditions are name=value"):
@@ -452,3 +496,14 @@ def test_two_sweeps_do_not_train_one_head_at_once(target, monkeypatch, tmp_path)
         first, second = pool.map(lambda each: each.trained(one), both)
     assert first == second
     assert most == [1, 1]
+
+
+def test_a_head_is_known_by_its_corpus_by_its_content(target, monkeypatch, tmp_path):
+    monkeypatch.setattr(heads, "train_head", lambda kind, model, folder, *rest, **more: folder)
+    monkeypatch.setattr(heads, "training_text", lambda *_: ("text", "mixture"))
+    corpus, every = tmp_path / "c.txt", heads.Heads(target, tmp_path / "heads")
+    found = []
+    for text in ("one", "two", "one"):
+        corpus.write_text(text)
+        found.append(every.trained({"method": "medusa", "train.corpus": str(corpus)}))
+    assert found[0] == found[2] != found[1]
