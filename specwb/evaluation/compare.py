@@ -170,16 +170,16 @@ def compare(
     runs: Runs = {name: [] for name in everyone}
     by_part: Runs = {}
     separate, interrupted = not clock_is_free(target.device), False
-    how: list[Any] = [sampling, seed, max_new_tokens]
     try:
-        asked = _jobs(everyone, plain, groups, runs, *how, seconds, progress, watch)
+        how = max_new_tokens, sampling, seed
+        asked = _jobs(everyone, plain, groups, runs, how, seconds, progress, watch)
         for job, run in measure(target, asked, watch=watch):
             runs[job.key].append(run)
         if separate:
             again = [
-                Job(key, one, rows, max_new_tokens, sampling, seed)
+                Job(key, one, rows, *how)
                 for key, one in built.items()
-                if runs[key]
+                if runs.get(key)
                 for _, rows in groups[:SPLIT]
             ]
             for job, run in measure(target, again, clock=True):
@@ -421,9 +421,7 @@ def _jobs(
     plain: Sequence[str],
     groups: Groups,
     runs: Runs,
-    sampling: Sampling,
-    seed: int,
-    max_new_tokens: int,
+    how: tuple[int, Sampling, int],
     seconds: float | None,
     progress: Callable[[float, str], None] | None,
     watch: Watch,
@@ -438,6 +436,7 @@ def _jobs(
     Args:
         runs: what was measured so far, to which the run of each job is added before the next one
             is asked for; a method that was not run on the first group is taken out.
+        how: new tokens of a row, sampling, seed.
     """
     names = [*plain, *(name for name in methods if name not in plain)]
     categories = {category for category, _ in groups}
@@ -463,7 +462,7 @@ def _jobs(
                 fraction = (index + turn / len(names)) / len(groups)
                 spent_share = (time.monotonic() - began) / seconds if seconds else 0
                 progress(max(fraction, spent_share), f"{name}: {category}")
-            yield Job(name, methods[name], rows, max_new_tokens, sampling, seed)
+            yield Job(name, methods[name], rows, *how)
 
 
 def _whole_groups(runs: Runs) -> Runs:
